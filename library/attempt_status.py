@@ -1,0 +1,70 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""How an attempt stands on one node."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: attempt_status
+short_description: Tell how an attempt stands on a node
+description:
+  - Reads the state of the attempt's unit, how each rank is, and the latest step from the end of each rank's log. Changes nothing.
+options:
+  run_id: {description: "The run; empty means the one that holds the node now, else the newest.", type: str, default: ""}
+  number: {description: "The attempt's number; 0 means the newest.", type: int, default: 0}
+  node: {description: The node's name in the plan., type: str, required: true}
+  base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
+attributes:
+  check_mode: {support: full, description: Reads only.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Follow the attempt until it ends
+  attempt_status:
+    run_id: 20261120-103501-ppyoloe-1f2e
+    node: "{{ inventory_hostname }}"
+  register: status
+  until: status.status.ended
+  retries: 100
+  delay: 3
+"""
+
+RETURN = r"""
+status:
+  description: >-
+    found, run, attempt, job, unit, state (running, stopping, completed, failed, stopped, lost, none), ended, started and now (unix seconds),
+    exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation, fraction}]), endpoints_as_planned.
+  type: dict
+  returned: success
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import attempts, status
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "run_id": {"type": "str", "default": ""},
+            "number": {"type": "int", "default": 0},
+            "node": {"type": "str", "required": True},
+            "base": {"type": "str", "default": ".trainyard"},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+
+    def run(argv):
+        return module.run_command(argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C"))
+
+    try:
+        base = os.path.join(os.path.expanduser("~"), params["base"])
+        module.exit_json(changed=False, status=status.look(run, base, params["run_id"], params["number"], params["node"]))
+    except (attempts.AttemptError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

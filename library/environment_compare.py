@@ -1,0 +1,76 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: environment_compare
+short_description: Stop where nodes have different packages
+description:
+  - Compares the markers of one environment on all nodes and fails with one line a node that differs from the first, naming the packages.
+  - Environments that we install are equal already by their digest; this is what holds for the user's own Pythons.
+  - Runs on the controller (C(delegate_to) localhost, C(run_once)).
+version_added: "0.1.0"
+author: Trainyard
+options:
+  digest:
+    description: Name of the environment.
+    type: str
+    required: true
+  nodes:
+    description: What M(python_environment_info) or M(python_environment) returned on each node, by inventory name, in rank order.
+    type: dict
+    required: true
+notes:
+  - Supports check mode. Nodes that have no marker yet are left out then.
+"""
+
+EXAMPLES = r"""
+- name: Stop unless every node has the same packages
+  environment_compare:
+    digest: "{{ wheelhouse.digest }}"
+    nodes: "{{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars, '__runtime_node'))) }}"
+  delegate_to: localhost
+  run_once: true
+"""
+
+RETURN = r"""
+fingerprint:
+  description: sha256 of the packages that all nodes have; empty in check mode where no node has the environment.
+  type: str
+  returned: success
+paddle:
+  description: The Paddle that all nodes import, V({version, cuda, cuda_version, commit}).
+  type: dict
+  returned: success
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import environment as core
+
+
+def judge(digest, nodes, check_mode):
+    """Return (result, None) or (None, message)."""
+    markers = {name: node["environments"][digest] for name, node in nodes.items() if digest in node.get("environments", {})}
+    without = [name for name in nodes if name not in markers]
+    if without and not check_mode:
+        return None, f"{', '.join(without)}: no complete environment {digest}; run the same command again"
+    lines = core.compare_nodes(markers)
+    if lines:
+        return None, "\n".join(lines) + "\nMake the Pythons equal on all nodes, or let package and version be installed by us"
+    first = next(iter(markers.values()), {})
+    return {"changed": False, "fingerprint": first.get("fingerprint", ""), "paddle": first.get("paddle", {})}, None
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={"digest": {"type": "str", "required": True}, "nodes": {"type": "dict", "required": True}},
+        supports_check_mode=True,
+    )
+    result, message = judge(module.params["digest"], module.params["nodes"], module.check_mode)
+    if message:
+        module.fail_json(msg=message)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

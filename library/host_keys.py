@@ -1,0 +1,133 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: host_keys
+short_description: Pin the host keys of nodes met for the first time, once somebody vouched for them
+description:
+  - Runs on the controller. Scans all nodes at once with ssh-keyscan and compares what answers with what is pinned in O(known_hosts) and
+    O(also).
+  - A key is written to O(known_hosts) only if O(fingerprints) holds its fingerprint. Keys nobody vouched for come back in RV(unknown), so that
+    they can be shown and confirmed.
+  - Fails, naming each node and the remedy, where a pinned key changed, where a fingerprint does not match, or where a node that is not pinned
+    does not answer. No pinned key is ever replaced or removed.
+version_added: "0.1.0"
+author: Trainyard
+options:
+  hosts:
+    description: For every node's inventory name its C(ansible_host); an empty one means the name itself.
+    type: dict
+    required: true
+  ports:
+    description: For every node's inventory name its C(ansible_port); 22 where it is left out.
+    type: dict
+    default: {}
+  fingerprints:
+    description: For every node's inventory name the fingerprints (V(SHA256:...)) that somebody vouches for.
+    type: dict
+    default: {}
+  known_hosts:
+    description: The site's own known_hosts file; its directory exists.
+    type: path
+    required: true
+  also:
+    description: Other known_hosts files that are honoured and never written.
+    type: list
+    elements: path
+    default: []
+  timeout:
+    description: Seconds that a scan waits for one node.
+    type: int
+    default: 5
+"""
+
+EXAMPLES = r"""
+- name: Pin what the inventory vouches for, and learn what is unknown
+  host_keys:
+    hosts:
+      node1: 192.0.2.11
+    fingerprints:
+      node1: ["SHA256:tR0oV22jYUy6C9qXamYqCedA+SyMCNVxbZ4Z0QQvpSg"]
+    known_hosts: ~/.local/state/trainyard/lab/known_hosts
+    also: [~/.ssh/known_hosts]
+  delegate_to: localhost
+  run_once: true
+"""
+
+RETURN = r"""
+pinned:
+  description: Nodes whose host key was pinned before.
+  returned: success
+  type: list
+  elements: str
+recorded:
+  description: Nodes whose host keys were pinned now.
+  returned: success
+  type: list
+  elements: str
+unknown:
+  description: For every node that nobody vouched for, the fingerprints of the keys it answered with.
+  returned: success
+  type: dict
+shown:
+  description: The same as text, one line a key.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import host_keys
+from ansible.module_utils.trainyard.mesh import run_program
+
+SPEC = {
+    "hosts": {"type": "dict", "required": True},
+    "ports": {"type": "dict", "default": {}},
+    "fingerprints": {"type": "dict", "default": {}},
+    "known_hosts": {"type": "path", "required": True},
+    "also": {"type": "list", "elements": "path", "default": []},
+    "timeout": {"type": "int", "default": 5},
+}
+
+
+def nodes_of(hosts, ports, fingerprints):
+    """Return the nodes as the core wants them; every value may be missing or empty."""
+    return [
+        {"name": name, "host": str(host or name), "port": int(ports.get(name) or 22), "fingerprints": list(fingerprints.get(name) or [])}
+        for name, host in hosts.items()
+    ]
+
+
+def main():
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    given = module.params
+    nodes = nodes_of(given["hosts"], given["ports"], given["fingerprints"])
+    verdicts = host_keys.meet(nodes, [given["known_hosts"], *given["also"]], run_program, given["timeout"])
+    problems = [verdict["problem"] for verdict in verdicts.values() if verdict["status"] == "refused"]
+    if problems:
+        module.fail_json(msg="Nothing was pinned:\n{}".format("\n".join("  " + text for text in problems)), problems=problems)
+    before = host_keys.read_text(given["known_hosts"])
+    after = host_keys.with_lines(before, nodes, verdicts)
+    if after != before and not module.check_mode:
+        temporary = os.path.join(module.tmpdir, "known_hosts")
+        host_keys.write_text(temporary, after)
+        module.atomic_move(temporary, given["known_hosts"])
+    unknown = {name: [host_keys.fingerprint(key) for key in verdict["keys"]] for name, verdict in verdicts.items() if verdict["status"] == "unknown"}
+    module.exit_json(
+        changed=after != before,
+        pinned=[name for name, verdict in verdicts.items() if verdict["status"] == "pinned"],
+        recorded=[name for name, verdict in verdicts.items() if verdict["status"] == "vouched"],
+        unknown=unknown,
+        shown=[
+            "{} ({}): {} {}".format(node["name"], host_keys.hosted(node["host"], node["port"]), key.split()[0], host_keys.fingerprint(key))
+            for node in nodes if node["name"] in unknown for key in verdicts[node["name"]]["keys"]
+        ],
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Describe a job's inputs on the controller."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: job_inputs
+short_description: Describe a job's code, data and weights on the controller
+description:
+  - Runs on the controller. Makes the manifest of the code tree and of every data set, reads the suite's config chain, and fetches pretrained
+    weights that the config names by URL, once (most configs do; fact 16). Each tree's manifest is kept in the cache as
+    C(manifests/<digest>.json), and its list of files as C(manifests/<digest>.files) for rsync.
+  - A repeat reads only files whose inode, size or times have changed.
+options:
+  suite:
+    description: The suite's table (see C(plugins/module_utils/trainyard/suites/)).
+    type: dict
+    required: true
+  config:
+    description: The suite's config file, relative to the code tree.
+    type: str
+    required: true
+  code:
+    description: Directory of the code on the controller.
+    type: path
+    required: true
+  data:
+    description: Data set name to directory on the controller.
+    type: dict
+    default: {}
+  overrides:
+    description: Config values of the site and the job; they beat the config file's.
+    type: dict
+    default: {}
+  cache_dir:
+    description: Where manifests and weights are kept.
+    type: path
+    required: true
+attributes:
+  check_mode: {support: full, description: Weights are not fetched in check mode.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Describe code, data and weights
+  job_inputs:
+    suite: "{{ job_suite }}"
+    config: configs/ppyoloe/ppyoloe_crn_s_300e_coco.yml
+    code: ~/PaddleDetection
+    data: {coco: /data/coco}
+    cache_dir: ~/.cache/trainyard
+  register: inputs
+"""
+
+RETURN = r"""
+script: {description: The training script inside the code tree., type: str, returned: success}
+code: {description: "digest, files (count), bytes, commit, dirty of the code tree.", type: dict, returned: success}
+data: {description: Data set name to digest., type: dict, returned: success}
+weights: {description: "Config key to {digest, file, url}.", type: dict, returned: success}
+config: {description: "files (the config chain) and epochs (int or null).", type: dict, returned: success}
+trees: {description: "kind, digest, source directory, files and bytes of every tree that nodes need.", type: list, elements: dict, returned: success}
+code_diff: {description: Local changes against the commit., type: str, returned: success}
+"""
+
+import os
+import shutil
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import manifest, sources
+from ansible.module_utils.urls import open_url
+
+
+def keep(kind, name, root, entries, cache_dir):
+    """Keep a manifest in the cache; return the tree's summary."""
+    digest = manifest.digest(entries)
+    base = os.path.join(cache_dir, "manifests", digest)
+    if not os.path.exists(base + ".json"):
+        manifest.write_json(base + ".json", entries)
+        with open(base + ".files", "w", encoding="utf-8", errors="surrogateescape") as handle:
+            handle.writelines(entry + "\n" for entry in sorted(entries))
+    size = sum(entry[1] for entry in entries.values())
+    return {"kind": kind, "name": name, "digest": digest, "source": root, "files": len(entries), "bytes": size}
+
+
+def fetch(url, place):
+    """Fetch a URL to place in one step; return whether anything was fetched."""
+    if os.path.exists(place):
+        return False
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    with open_url(url, timeout=60) as answer, open(place + ".part", "wb") as part:
+        shutil.copyfileobj(answer, part)
+    os.replace(place + ".part", place)
+    return True
+
+
+def describe(params, check_mode):
+    """Return the module's result; see RETURN. Raises SourceError and ManifestError."""
+    cache_dir, suite = params["cache_dir"], params["suite"]
+
+    def remembered(root):
+        return os.path.join(cache_dir, "scans", root.strip("/").replace("/", "%") + ".json")
+
+    root = os.path.realpath(params["code"])
+    entries, state = sources.code_tree(root, remembered(root))
+    script = sources.find_script(suite, entries, root)
+    files, values = sources.config_chain(root, params["config"], suite["config_keys"]["base"], entries)
+    trees = [keep("code", suite["name"], root, entries, cache_dir)]
+    data = {}
+    for name, place in params["data"].items():
+        place = os.path.realpath(place)
+        if not os.path.isdir(place):
+            raise sources.SourceError("the data set '%s' is not there: %s is no directory on the controller" % (name, place))
+        tree = keep("data", name, place, manifest.scan(place, None, remembered(place)), cache_dir)
+        trees.append(tree)
+        data[name] = tree["digest"]
+    weights, fetched = {}, []
+    for key, url in sources.weight_urls(suite, values, params["overrides"]).items():
+        place = sources.weight_place(cache_dir, url)
+        if check_mode and not os.path.exists(place):
+            weights[key] = {"digest": "0" * 64, "file": os.path.basename(place), "url": url}
+            continue
+        try:
+            fetched += [url] if fetch(url, place) else []
+        except OSError as error:
+            text = "%s: cannot fetch %s (%s); give the controller internet, or set the override %s to a path or to an empty value"
+            raise sources.SourceError(text % (key, url, error, key)) from error
+        tree = keep("weights", key, os.path.dirname(place), manifest.scan(os.path.dirname(place), None, remembered(place)), cache_dir)
+        trees.append(tree)
+        weights[key] = {"digest": tree["digest"], "file": os.path.basename(place), "url": url}
+    epochs = sources.whole(params["overrides"].get(suite["config_keys"]["epochs"], values.get(suite["config_keys"]["epochs"])))
+    code = {"digest": trees[0]["digest"], "files": trees[0]["files"], "bytes": trees[0]["bytes"],
+            "commit": state and state["commit"], "dirty": bool(state and state["dirty"])}
+    return {"changed": bool(fetched), "script": script, "code": code, "data": data, "weights": weights, "config": {"files": files, "epochs": epochs},
+            "trees": trees, "code_diff": state["diff"] if state else "", "fetched": fetched}
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "suite": {"type": "dict", "required": True},
+            "config": {"type": "str", "required": True},
+            "code": {"type": "path", "required": True},
+            "data": {"type": "dict", "default": {}},
+            "overrides": {"type": "dict", "default": {}},
+            "cache_dir": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        module.exit_json(**describe(module.params, module.check_mode))
+    except (sources.SourceError, manifest.ManifestError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: mesh_compile
+short_description: Compile the files of the mesh from what its nodes said
+description:
+  - Runs on the controller, once for a site, and writes nothing. Turns what M(mesh_node) found on every node into the text of the mesh's
+    C(known_hosts) and C(config), the one line for C(authorized_keys), and the digest of it all.
+  - Fails with every problem of every node at once, each with its remedy.
+version_added: "0.1.0"
+author: Trainyard
+options:
+  nodes:
+    description: RV(mesh_node#module:node) of every node, in the order of the ranks.
+    type: list
+    elements: dict
+    required: true
+  site:
+    description: Name of the site.
+    type: str
+    required: true
+  ca_public_key:
+    description: Public key of the site's certificate authority. Empty before it was made, as in a check of a fresh site.
+    type: str
+    default: ""
+  directory:
+    description: The mesh's directory on the nodes, relative to the user's home directory or absolute.
+    type: str
+    default: .trainyard/mesh
+  extra_from:
+    description: IP addresses or networks from which peers may come besides the nodes' own addresses, where they are translated on the way.
+    type: list
+    elements: str
+    default: []
+  shared_home:
+    description: Whether nodes may share one home directory, and so one private key.
+    type: bool
+    default: false
+  validity:
+    description: How long a certificate is valid, in the notation of ssh-keygen, V(+7d) for instance.
+    type: str
+    default: +7d
+  renew_before:
+    description: A certificate that is valid for less than this is renewed; shorter than O(validity).
+    type: str
+    default: +1d
+"""
+
+EXAMPLES = r"""
+- name: Compile the mesh
+  mesh_compile:
+    nodes: "{{ groups['trainers'] | map('extract', hostvars, ['mesh_node', 'node']) }}"
+    site: "{{ trainyard_site }}"
+    ca_public_key: "{{ lookup('ansible.builtin.file', trainyard_state_dir ~ '/ca/id_ed25519.pub') }}"
+  delegate_to: localhost
+  run_once: true
+  register: mesh
+"""
+
+RETURN = r"""
+known_hosts:
+  description: Text of the mesh's known_hosts.
+  returned: success
+  type: str
+config:
+  description: Text of the mesh's ssh configuration.
+  returned: success
+  type: str
+line:
+  description: The line for authorized_keys; empty where O(ca_public_key) is.
+  returned: success
+  type: str
+pattern:
+  description: Regular expression that matches the site's own line in authorized_keys and no other.
+  returned: success
+  type: str
+digest:
+  description: SHA-256 over names, addresses, ports, users, host keys and the certificate authority; empty where O(ca_public_key) is.
+  returned: success
+  type: str
+inventory:
+  description: SHA-256 over what the inventory says of the nodes.
+  returned: success
+  type: str
+nodes:
+  description: Inventory names in the order of the ranks.
+  returned: success
+  type: list
+  elements: str
+owners:
+  description: For every node the one that writes its home directory, itself unless several share one.
+  returned: success
+  type: dict
+identities:
+  description: For every node what its answer to a login is compared with.
+  returned: success
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import mesh
+
+SPEC = {
+    "nodes": {"type": "list", "elements": "dict", "required": True},
+    "site": {"type": "str", "required": True},
+    "ca_public_key": {"type": "str", "default": "", "no_log": False},
+    "directory": {"type": "str", "default": mesh.DIRECTORY},
+    "extra_from": {"type": "list", "elements": "str", "default": []},
+    "shared_home": {"type": "bool", "default": False},
+    "validity": {"type": "str", "default": "+7d"},
+    "renew_before": {"type": "str", "default": "+1d"},
+}
+
+
+def main():
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    given = module.params
+    compiled, problems = mesh.compile_mesh(
+        given["nodes"], given["site"], given["ca_public_key"], given["directory"], given["extra_from"], given["shared_home"],
+        given["validity"], given["renew_before"],
+    )  # fmt: skip
+    if problems:
+        module.fail_json(msg="The nodes cannot be made to trust each other:\n{}".format("\n".join("  " + text for text in problems)), problems=problems)
+    module.exit_json(changed=False, pattern=mesh.line_pattern(given["site"]), **compiled)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Read-only look at one node."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_probe
+short_description: Tell what a node is and what it holds already
+description:
+  - One read-only task a node. What differs from the plan is provisioned or synced afterwards, and nothing else (design, "How data flows").
+  - A tree is held against its manifest by inode, size and times, and read again only where these have changed since it was synced.
+options:
+  base:
+    description: The product's directory on the node; relative paths start at the user's home.
+    type: str
+    default: .trainyard
+  trees:
+    description: Trees the job needs, each with kind (code, data, weights) and digest.
+    type: list
+    elements: dict
+    default: []
+  peers:
+    description: Addresses of the other nodes, to find the address this node's routes to them start from.
+    type: list
+    elements: str
+    default: []
+attributes:
+  check_mode: {support: full, description: Reads only.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Probe the node
+  node_probe:
+    trees: [{kind: code, digest: 4f0c...}]
+    peers: [198.51.100.12]
+  register: probe
+"""
+
+RETURN = r"""
+facts:
+  description: >-
+    hostname, home, base, user, uid, python_version, machine, libc, cores, addresses ([{interface, address}]), route_source, resolves_to,
+    missing (what provision.yml has to bring), units (runs that hold the node), environments ({digest: fingerprint}), trees ({kind/short:
+    {ok, differences}}), mesh, time (unix seconds).
+  type: dict
+  returned: success
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import attempts, probe
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "base": {"type": "str", "default": ".trainyard"},
+            "trees": {"type": "list", "elements": "dict", "default": []},
+            "peers": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
+
+    def run(argv):
+        return module.run_command(argv, environ_update=dict(attempts.user_environment(probe.uid()), LANG="C", LC_ALL="C"))
+
+    module.exit_json(changed=False, facts=probe.look(run, module.params["base"], module.params["trees"], module.params["peers"]))
+
+
+if __name__ == "__main__":
+    main()

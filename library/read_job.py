@@ -1,0 +1,55 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the read_job action."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: read_job
+short_description: Read job, site and command line as data, before any node is contacted
+description:
+  - Runs on the controller as an action plugin, since a module can see neither the command line's variables nor the inventory.
+  - Nothing in a job file is templated or executed. Every problem is reported at once, each as C(file:line key; problem; got; allowed; did you
+    mean). Misspelt variables of the command line and of the site are refused, which Ansible itself passes over in silence.
+options:
+  config:
+    description: Name of a job in C(playbooks/configs/), or a path that ends in C(.yml).
+    type: str
+    required: true
+  extra:
+    description: Further variables that this verb takes on the command line.
+    type: list
+    elements: str
+    default: []
+attributes:
+  check_mode: {support: full, description: Reads only.}
+  action: {support: full, description: Runs on the controller.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Read the job and the site
+  read_job:
+    config: "{{ config | default('') }}"
+    extra: [nodes, devices, start_port]
+  register: read
+"""
+
+RETURN = r"""
+job: {description: "The job with its defaults, name and file.", type: dict, returned: success}
+site: {description: "name, nodes (all, in rank order), suites, env, start_port.", type: dict, returned: success}
+nodes: {description: The nodes and devices this job takes., type: list, elements: dict, returned: success}
+suite: {description: The suite's table., type: dict, returned: success}
+source: {description: What the site says of this suite., type: dict, returned: success}
+run: {description: A new run id., type: str, returned: success}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main():
+    AnsibleModule(argument_spec={"config": {"type": "str", "required": True}, "extra": {"type": "list", "elements": "str", "default": []}},
+                  supports_check_mode=True).fail_json(msg="read_job is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")
+
+
+if __name__ == "__main__":
+    main()

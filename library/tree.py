@@ -1,0 +1,75 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Place a synced tree on a node."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: tree
+short_description: Verify a synced tree and switch it in
+description:
+  - C(probed) tells whether the node holds the tree bit for bit, and where a sync is to send it. C(placed) verifies what was sent against the
+    manifest, makes it C(<kind>/<digest>) by one rename, and takes the write bits away.
+options:
+  state: {description: What to do., type: str, choices: [probed, placed], required: true}
+  base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
+  kind: {description: What the tree is., type: str, choices: [code, data, weights], required: true}
+  digest: {description: Digest of its manifest., type: str, required: true}
+  manifest: {description: "The manifest, relative path to [kind, size, sha256] (C(placed) only).", type: dict}
+attributes:
+  check_mode: {support: full, description: Verifies nothing and moves nothing.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Verify the code and switch it in
+  tree:
+    state: placed
+    kind: code
+    digest: 4f0c...
+    manifest: "{{ lookup('ansible.builtin.file', 'manifests/4f0c....json') }}"
+"""
+
+RETURN = r"""
+ok: {description: Whether the node holds the tree bit for bit., type: bool, returned: success}
+differences: {description: Differing files by name., type: list, elements: str, returned: success}
+staging: {description: Where a sync is to send the tree., type: str, returned: success}
+place: {description: Where the tree lies., type: str, returned: success}
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import manifest, probe, trees
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["probed", "placed"], "required": True},
+            "base": {"type": "str", "default": ".trainyard"},
+            "kind": {"type": "str", "choices": ["code", "data", "weights"], "required": True},
+            "digest": {"type": "str", "required": True},
+            "manifest": {"type": "dict"},
+        },
+        required_if=[("state", "placed", ("manifest",))],
+        supports_check_mode=True,
+    )
+    base = os.path.join(os.path.expanduser("~"), module.params["base"])
+    kind, digest = module.params["kind"], module.params["digest"]
+    place, staging = trees.place_of(base, kind, digest)
+    try:
+        state = probe.tree_state(base, kind, digest)
+        changed = module.params["state"] == "placed" and not state["ok"]
+        if not module.check_mode:
+            if module.params["state"] == "probed":
+                os.makedirs(os.path.dirname(staging), mode=0o700, exist_ok=True)
+            elif changed:
+                trees.switch_in(base, kind, digest, module.params["manifest"])
+                state = {"ok": True, "differences": []}
+        module.exit_json(changed=changed, ok=state["ok"], differences=state["differences"], place=place, staging=staging)
+    except (trees.TreeError, manifest.ManifestError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

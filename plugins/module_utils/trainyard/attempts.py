@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attempts on a node: the directory, the working directory of links, and the transient unit of the user's own systemd (decisions 1, 2, 9).
+
+Functions take `run`, a callable like AnsibleModule.run_command, so that they are tested without Ansible and without systemd.
+"""
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import time
+
+RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}$")
+UNIT = re.compile(r"^trainyard-(.+)-([0-9]+)\.service$")
+ACTIVE = ("active", "activating", "deactivating", "reloading")
+
+
+class AttemptError(Exception):
+    """An attempt that cannot be started or found; the message is for the user."""
+
+
+def unit_name(run_id, attempt):
+    """Return the unit's name; it holds run and attempt, so that stopping an old attempt can never hit a new one."""
+    return "trainyard-%s-%d.service" % (run_id, attempt)
+
+
+def attempt_dir(base, run_id, attempt):
+    """Return the attempt's directory below a node's product directory."""
+    if not RUN_ID.match(run_id):
+        raise AttemptError("%r is no run id" % run_id)
+    return os.path.join(base, "runs", run_id, "attempt-%d" % attempt)
+
+
+def user_environment(uid):
+    """Return the variables that let systemctl and systemd-run find the user's manager over SSH (facts, 'Nodes in Docker')."""
+    return {"XDG_RUNTIME_DIR": "/run/user/%d" % uid}
+
+
+def runs_on(base):
+    """Return [(run id, attempt)] that have a directory here, oldest first."""
+    found = []
+    folder = os.path.join(base, "runs")
+    for run_id in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if RUN_ID.match(run_id):
+            for name in os.listdir(os.path.join(folder, run_id)):
+                if re.match(r"^attempt-[0-9]+$", name):
+                    found.append((run_id, int(name[8:])))
+    return sorted(found)
+
+
+def active_units(run):
+    """Return [{unit, state, description}] of this user's Trainyard units that hold the node now.
+
+    Raises AttemptError where the user has no manager: the remedy is provision.yml.
+    """
+    code, out, err = run(["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "--full", "trainyard-*.service"])
+    if code:
+        raise AttemptError("the user's systemd does not answer (%s); run playbooks/provision.yml once" % (err.strip() or "exit code %d" % code))
+    units = []
+    for line in out.splitlines():
+        words = line.split(None, 4)
+        if len(words) >= 4 and words[2] in ACTIVE:
+            units.append({"unit": words[0], "state": words[2], "description": words[4] if len(words) > 4 else ""})
+    return units
+
+
+@contextlib.contextmanager
+def hold(base):
+    """Let one start at a time look at the node and start: two controllers at once get one attempt, not two."""
+    os.makedirs(base, mode=0o700, exist_ok=True)
+    with open(os.path.join(base, "start.lock"), "w", encoding="ascii") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def parse_unit(unit):
+    """Return (run id, attempt) of a unit's name; raises AttemptError for a name that is none of ours."""
+    match = UNIT.match(unit)
+    if not match:
+        raise AttemptError("%s is no attempt's unit" % unit)
+    return match.group(1), int(match.group(2))
+
+
+def link_tree(code, work, links):
+    """Make work a directory of links to the entries of code, with links = {path below work: target} in their places.
+
+    Only the folders on the way to such a path become real directories, so that the code tree stays untouched and read-only while the
+    training finds its data and writes its output (decision 9).
+    """
+    tree = {}
+    for path, target in links.items():
+        parts = path.strip("/").split("/")
+        folder = tree
+        for part in parts[:-1]:
+            folder = folder.setdefault(part, {})
+        folder[parts[-1]] = target
+
+    def build(source, place, wanted):
+        os.makedirs(place, exist_ok=True)
+        for name in sorted(os.listdir(source)) if source and os.path.isdir(source) else []:
+            if name not in wanted:
+                os.symlink(os.path.join(source, name), os.path.join(place, name))
+        for name, value in wanted.items():
+            here = os.path.join(source, name) if source else None
+            if isinstance(value, dict):
+                build(here, os.path.join(place, name), value)
+            else:
+                os.symlink(value, os.path.join(place, name))
+
+    build(code, work, tree)
+
+
+def prepare(attempt, plan_text, plan_sha256, node, run_id, number, agent_source):
+    """Write the attempt's directory; return the sha256 of the plan's bytes as they lie on the disk.
+
+    Raises AttemptError where the directory is in use already (no attempt is ever reused), where a peer has already stopped this attempt,
+    or where the code tree is missing.
+    """
+    if os.path.exists(os.path.join(attempt, "attempt.json")):
+        raise AttemptError("%s exists already; an attempt is never reused" % attempt)
+    os.makedirs(attempt, mode=0o700, exist_ok=True)
+    stop = os.path.join(attempt, "stop.json")
+    if os.path.exists(stop):
+        with open(stop, encoding="utf-8") as handle:
+            raise AttemptError("stopped before the start by %s" % json.load(handle).get("from", "the user"))
+    plan = json.loads(plan_text)
+    mine = next(item for item in plan["nodes"] if item["name"] == node)
+    _write(os.path.join(attempt, "plan.json"), plan_text)
+    with open(os.path.join(attempt, "plan.json"), "rb") as handle:
+        found = hashlib.sha256(handle.read()).hexdigest()
+    if found != plan_sha256:
+        raise AttemptError("the plan arrived with sha256 %s instead of %s" % (found, plan_sha256))
+    _write(os.path.join(attempt, "agent.py"), agent_source)
+    links = {path: os.path.join(mine["base"], place) for path, place in plan["links"].items()}
+    for path, name in plan["suite"]["redirects"].items():
+        os.makedirs(os.path.join(attempt, name), exist_ok=True)
+        links[path] = os.path.join(attempt, name)
+    code = os.path.join(mine["base"], "code", plan["code"]["digest"][:16])
+    if not os.path.isdir(code):
+        raise AttemptError("the code tree %s is missing" % code)
+    link_tree(code, os.path.join(attempt, "work"), links)
+    record = {"version": 1, "run": run_id, "attempt": number, "node": node, "unit": unit_name(run_id, number), "plan_sha256": plan_sha256,
+              "started": time.time()}
+    _write(os.path.join(attempt, "attempt.json"), json.dumps(record, sort_keys=True))
+    return found
+
+
+def _write(path, text):
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def start_argv(attempt, plan, node, unit, description):
+    """Return the systemd-run command that starts the attempt on this node (decision 1)."""
+    agent = os.path.join(attempt, "agent.py")
+    console = os.path.join(attempt, plan["launcher"]["console"])
+    python = "/usr/bin/python3"
+    properties = [
+        "Type=exec",
+        "KillMode=control-group",
+        "TimeoutStopSec=%d" % plan["stop"]["timeout"],
+        "UMask=0077",
+        "WorkingDirectory=%s" % attempt,
+        "StandardOutput=append:%s" % console,
+        "StandardError=append:%s" % console,
+        "ExecStopPost=%s -I %s ended %s %s" % (python, agent, attempt, node),
+    ]
+    argv = ["systemd-run", "--user", "--quiet", "--unit=%s" % unit, "--description=%s" % description]
+    return argv + [word for prop in properties for word in ("--property", prop)] + [python, "-I", agent, "run", attempt, node]
+
+
+def start(run, attempt, plan, node, record_unit, description):
+    """Start the unit; raise AttemptError with systemd's own words where it does not start."""
+    code, _out, err = run(start_argv(attempt, plan, node, record_unit, description))
+    if code:
+        raise AttemptError("systemd did not start %s: %s" % (record_unit, err.strip()))
+
+
+def stop(run, attempt, unit, by, source):
+    """Stop the attempt's unit and everything in it; return whether it was running.
+
+    by: 'user' or 'peer'; source: who, for the record. The note is written first, so that the unit's end is known for what it is.
+    """
+    # 'systemctl is-active' ends with 3 for a unit that is not there
+    _code, out, _err = run(["systemctl", "--user", "is-active", unit])
+    running = out.strip() in ACTIVE
+    if running or not os.path.exists(os.path.join(attempt, "exit.json")):
+        os.makedirs(attempt, mode=0o700, exist_ok=True)
+        path = os.path.join(attempt, "stop.json")
+        if not os.path.exists(path):
+            _write(path, json.dumps({"by": by, "from": source, "time": time.time()}))
+    if running:
+        code, _out, err = run(["systemctl", "--user", "stop", unit])
+        if code:
+            raise AttemptError("%s does not stop: %s" % (unit, err.strip()))
+    run(["systemctl", "--user", "reset-failed", unit])
+    return running
+
+
+def processes_of(run_id, number):
+    """Return the pids of processes that carry this attempt's mark in their environment, wherever they are."""
+    marker = ("TRAINYARD_ATTEMPT=%s/%d" % (run_id, number)).encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/environ" % name, "rb") as handle:
+                    if marker in handle.read().split(b"\0"):
+                        found.append(int(name))
+            except OSError:
+                continue
+    return sorted(found)

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An environment: the Python packages a suite trains with, the same on every node.
+
+The site says what it wants (package, version, pinned lists) or names a Python of its own. From that the controller computes a digest before
+anything is touched; nodes keep the environment under that digest, and its marker, written last, says that it is complete.
+Everything here also runs on nodes, except `resolve` and `environment_digest`, which need `packaging` (it comes with ansible-core).
+"""
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import subprocess
+
+FORMAT = 1
+MARKER = ".trainyard.json"
+PACKAGES = {"paddlepaddle": False, "paddlepaddle-gpu": True}  # name on the index: is it a CUDA build?
+MANAGED_KEYS = ("package", "version", "index_url", "requirements")
+KEYS = MANAGED_KEYS + ("python",)
+DIGEST = re.compile(r"[0-9a-f]{16}")
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.!+_-]*")
+_PIN = re.compile(
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<extras>\[[A-Za-z0-9._,\s-]*\])?\s*"
+    r"==\s*(?P<version>[0-9][0-9A-Za-z.!+_-]*)\s*(?:;\s*(?P<marker>.+))?"
+)
+
+
+class EnvironmentRefused(Exception):
+    """What the site asks for cannot be used; `problems` lists every reason, one line each."""
+
+    def __init__(self, problems):
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+def normal_name(name):
+    """Return the one spelling of a package name that an index compares by: 'Foo_Bar' -> 'foo-bar'."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_environment(value, key="runtime_environment"):
+    """Return the environment a site asks for with every key present, or raise EnvironmentRefused with all that is wrong.
+
+    value: {package, version, index_url, requirements} or {python: /absolute/path}. key: how messages call it.
+    """
+    if not isinstance(value, dict):
+        raise EnvironmentRefused([f"{key}: want keys {', '.join(KEYS)}; got {json.dumps(value, default=str)}"])
+    problems = []
+    for name in sorted(set(map(str, value)) - set(KEYS)):
+        near = difflib.get_close_matches(name, KEYS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        problems.append(f"{key}.{name}: unknown key; allowed {', '.join(KEYS)}{meant}")
+    given = {name: value[name] for name in KEYS if value.get(name) is not None}
+    problems += _own_python(given, key) if "python" in given else _managed(given, key)
+    if problems:
+        raise EnvironmentRefused(problems)
+    return {name: given.get(name, [] if name == "requirements" else None) for name in KEYS}
+
+
+def _own_python(given, key):
+    """Problems of an environment that is the user's own: a path, nothing beside it."""
+    problems = []
+    if not isinstance(given["python"], str) or not os.path.isabs(given["python"]):
+        problems.append(f"{key}.python: want the absolute path of a Python on the nodes; got {given['python']!r}")
+    for name in ("index_url", "requirements"):
+        if given.get(name):
+            problems.append(f"{key}.{name}: nothing is ever installed into a Python of your own; leave it out, or leave python out")
+    return problems + _package(given, key, required=False)
+
+
+def _package(given, key, required):
+    """Problems of package and version; an own Python may leave them out."""
+    problems = []
+    package, version = given.get("package"), given.get("version")
+    if package not in PACKAGES and (required or package is not None):
+        problems.append(f"{key}.package: want {' or '.join(PACKAGES)}; got {package!r}")
+    if isinstance(version, (int, float)):
+        problems.append(f'{key}.version: {version} is a number; quote it: "{version}"')
+    elif not (isinstance(version, str) and _VERSION.fullmatch(version)) and (required or version is not None):
+        problems.append(f'{key}.version: want one version such as "2.6.2"; got {version!r}')
+    return problems
+
+
+def _managed(given, key):
+    """Problems of an environment that we install."""
+    problems = _package(given, key, required=True)
+    index_url, requirements = given.get("index_url"), given.get("requirements", [])
+    if index_url is not None and not (isinstance(index_url, str) and re.fullmatch(r"(https?|file)://\S+", index_url)):
+        problems.append(f"{key}.index_url: want the http(s) address of a package index; got {index_url!r}")
+    elif index_url is not None and "@" in index_url.split("//", 1)[1].split("/", 1)[0]:
+        problems.append(f"{key}.index_url: carries a password; put it into ~/.netrc of the controller instead")
+    if not isinstance(requirements, list) or not all(isinstance(name, str) and name.strip() for name in requirements):
+        problems.append(f"{key}.requirements: want a list of files with pinned packages; got {json.dumps(requirements, default=str)}")
+    return problems
+
+
+def requirement_path(name, files_dir, project_dir):
+    """Return the controller's path of a pinned list: a bare name is one of the role's files, any other is relative to the project."""
+    if "/" not in name:
+        return os.path.join(files_dir, name)
+    return os.path.normpath(os.path.join(project_dir, os.path.expanduser(name)))
+
+
+def parse_requirements(text, file):
+    """Return (pins, problems) of one pinned list. A pin is {name, version, marker or None, file, line}; file is what messages show."""
+    pins, problems = [], []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = re.sub(r"(^|\s)#.*", "", raw).strip()
+        if not line:
+            continue
+        found = _PIN.fullmatch(line)
+        if found:
+            pins.append({"name": normal_name(found["name"]), "version": found["version"],
+                         "marker": found["marker"] and found["marker"].strip(), "file": file, "line": number})
+        else:
+            problems.append(f"{file}:{number}: {_why_not_pinned(line)}; got {line!r}")
+    return pins, problems
+
+
+def _why_not_pinned(line):
+    """Say what is wrong with a line that is no pin, and what to write instead."""
+    if line.startswith("-"):
+        return "pip options do not belong into a pinned list (an index is set by index_url, hashes are the wheelhouse's)"
+    if "://" in line or " @ " in line or line.startswith((".", "/")):
+        return "an address or a path is not a pin; write name==version of something that an index has"
+    if line.endswith("\\"):
+        return "one package a line, without continuation"
+    if "*" in line:
+        return "a wildcard pins nothing; write the whole version"
+    return "want name==version (a complete lock, for example from `uv pip compile`)"
+
+
+def target_environment(python, machine):
+    """Return the marker variables of a node: python is '3.11', machine is 'x86_64'."""
+    return {
+        "implementation_name": "cpython", "implementation_version": python + ".0", "os_name": "posix", "platform_machine": machine,
+        "platform_python_implementation": "CPython", "platform_release": "", "platform_system": "Linux", "platform_version": "",
+        "python_full_version": python + ".0", "python_version": python, "sys_platform": "linux", "extra": "",
+    }
+
+
+def resolve(environment, texts, python, machine):
+    """Return {package: version} that a node with this Python gets: the pinned lists' packages whose markers hold, and Paddle itself.
+
+    texts: the contents of environment["requirements"], in that order. Raises EnvironmentRefused with every problem of every list.
+    """
+    from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+
+    variables = target_environment(python, machine)
+    paddle = {"name": environment["package"], "version": environment["version"], "file": "package", "line": 0}
+    chosen, problems = {paddle["name"]: paddle}, []
+    for file, text in zip(environment["requirements"], texts):
+        pins, wrong = parse_requirements(text, file)
+        problems += wrong
+        for pin in pins:
+            place = f"{file}:{pin['line']}"
+            try:
+                if pin["marker"] and not Marker(pin["marker"]).evaluate(variables):
+                    continue
+            except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
+                problems.append(f"{place}: the marker cannot be read; got {pin['marker']!r}")
+                continue
+            other = chosen.setdefault(pin["name"], pin)
+            if pin["name"] in PACKAGES and pin["name"] != paddle["name"]:
+                problems.append(f"{place}: pins {pin['name']}, but the site asks for {paddle['name']} {paddle['version']}")
+            elif other["version"] != pin["version"]:
+                first = "the site's version" if other is paddle else f"{other['file']}:{other['line']}"
+                problems.append(f"{place}: {pin['name']} is pinned to {pin['version']} here and to {other['version']} by {first}")
+    if problems:
+        raise EnvironmentRefused(problems)
+    return {name: pin["version"] for name, pin in chosen.items()}
+
+
+def environment_digest(environment, requirement_texts, python, machine):
+    """Return the 16 hex digits that name an environment on nodes: equal digests ask for equal packages, whatever the comments say.
+
+    environment: as the site has it. requirement_texts: contents of its pinned lists, in order. python: '3.11'. machine: 'x86_64'.
+    """
+    asked = read_environment(environment)
+    if asked["python"]:
+        subject = {"format": FORMAT, "python": asked["python"], "package": asked["package"], "version": asked["version"]}
+    else:
+        packages = resolve(asked, requirement_texts, python, machine)
+        subject = {"format": FORMAT, "packages": packages, "index_url": asked["index_url"], "python": python, "machine": machine}
+    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
+
+
+# --- what a node has -------------------------------------------------------------------------------------------------------------------
+
+_DESCRIBE = """
+import json, os, platform, sys
+libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
+print(json.dumps({"python": "%d.%d" % sys.version_info[:2], "machine": platform.machine(), "libc": (libc or "").split(" ")[-1]}))
+"""
+
+
+def node_python(interpreter="/usr/bin/python3"):
+    """Return {python: '3.11', machine: 'x86_64', libc: '2.36'} of the Python that environments are built from; libc '' is not glibc."""
+    done = subprocess.run([interpreter, "-I", "-S", "-c", _DESCRIBE], capture_output=True, timeout=60, check=True)
+    return json.loads(done.stdout.decode())
+
+
+def installed_packages(paths):
+    """Return {package: version} of what stands in these directories, from the names of *.dist-info and *.egg-info alone (about 1 ms)."""
+    packages = {}
+    for path in reversed(paths):  # the first directory on the path wins, as it does for an import
+        try:
+            names = os.listdir(path)
+        except OSError:
+            continue
+        for entry in names:
+            stem, suffix = os.path.splitext(entry)
+            name, dash, version = stem.partition("-")
+            if suffix in (".dist-info", ".egg-info") and dash:
+                packages[normal_name(name)] = version.split("-py")[0]
+    return packages
+
+
+def fingerprint(packages):
+    """Return the sha256 of a set of packages, the same on every node that has the same ones."""
+    return hashlib.sha256("".join(f"{name}=={version}\n" for name, version in sorted(packages.items())).encode()).hexdigest()
+
+
+def compare_packages(want, have, limit=5):
+    """Return what differs between two {package: version}, in words, at most limit of them and a count of the rest."""
+    differences = [f"{name} is missing (want {want[name]})" for name in sorted(set(want) - set(have))]
+    differences += [f"{name} is {have[name]} (want {want[name]})" for name in sorted(set(want) & set(have)) if want[name] != have[name]]
+    differences += [f"{name} {have[name]} is not in the list" for name in sorted(set(have) - set(want))]
+    more = len(differences) - limit
+    return differences[:limit] + ([f"and {more} more"] if more > 0 else [])
+
+
+def check_paddle(package, version, found):
+    """Return what is wrong with the Paddle that was imported, or None.
+
+    package, version: as asked; either may be None (an own Python). found: {version, cuda, cuda_version} from the import.
+    The vendor's `2.6.2.post117` imports as 2.6.2, built for CUDA 11.7.
+    """
+    if package and found["cuda"] != PACKAGES[package]:
+        kinds = {True: "a CUDA build", False: "a CPU build"}
+        return f"asked for {package}, which is {kinds[PACKAGES[package]]}, but what was imported is {kinds[found['cuda']]}"
+    if not version:
+        return None
+    asked = re.fullmatch(r"(?P<base>.*?)(?:\.post(?P<post>\d+))?(?:\+.*)?", version)
+    if found["version"] not in (version, asked["base"]):
+        return f"asked for {version}, but what was imported is {found['version']}"
+    cuda = asked["post"] and len(asked["post"]) == 3 and f"{asked['post'][:2]}.{asked['post'][2]}"
+    if package == "paddlepaddle-gpu" and cuda and found["cuda_version"] != cuda:
+        return f"asked for {version}, which is built for CUDA {cuda}, but what was imported is built for {found['cuda_version']}"
+    return None
+
+
+def inspect_environment(home_dir, digest):
+    """Return {state, why, marker} of one environment. state: ready, absent, incomplete (no marker) or changed (differs from its marker).
+
+    home_dir: the absolute product directory on this node, ~/.trainyard. Reads one small file and one directory; imports nothing.
+    """
+    directory = os.path.join(home_dir, "env", digest)
+    try:
+        with open(os.path.join(directory, MARKER), encoding="utf-8") as handle:
+            marker = json.load(handle)
+    except FileNotFoundError:
+        state = "incomplete" if os.path.isdir(directory) else "absent"
+        return {"state": state, "why": f"no marker in {directory}" if state == "incomplete" else f"no {directory}", "marker": None}
+    except (OSError, ValueError) as error:
+        return {"state": "incomplete", "why": f"its marker cannot be read: {error}", "marker": None}
+    if not isinstance(marker, dict) or marker.get("version") != FORMAT or marker.get("digest") != digest:
+        return {"state": "incomplete", "why": "its marker is of another kind", "marker": None}
+    if not os.access(marker["interpreter"], os.X_OK):
+        return {"state": "changed", "why": f"{marker['interpreter']} cannot be run", "marker": None}
+    differences = compare_packages(marker["packages"], installed_packages(marker["paths"]))
+    if differences:
+        return {"state": "changed", "why": "; ".join(differences), "marker": None}
+    return {"state": "ready", "why": "", "marker": marker}
+
+
+def environment_state(home_dir, digest):
+    """Return the marker of a complete and unchanged environment, or None. The marker's `interpreter` is the Python to train with."""
+    return inspect_environment(home_dir, digest)["marker"]
+
+
+def compare_nodes(markers):
+    """Return one line a node that has not the first node's packages or Paddle. markers: {node: marker}, in the inventory's order."""
+    lines = []
+    reference = next(iter(markers), None)
+    for node, marker in markers.items():
+        first = markers[reference]
+        differences = compare_packages(first["packages"], marker["packages"])
+        if first["paddle"] != marker["paddle"]:
+            has, want = (json.dumps(side["paddle"], sort_keys=True) for side in (marker, first))
+            differences.append(f"Paddle is {has} (want {want})")
+        if differences:
+            lines.append(f"{node} differs from {reference}: {'; '.join(differences)}")
+    return lines

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node knows of an attempt: its ranks' logs, how each rank ended, what the launcher said, and which files are to be brought home.
+
+Everything is read below the attempt's directory and nowhere else: each step of a path is opened without following links, and only regular files
+are read. Whole environments (envlog.*, backup_env.*, default.*.log) are never brought home; of default.*.log only the list of endpoints is returned.
+"""
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import stat
+import time
+
+from ansible.module_utils.trainyard.display import SECRET_NAME, printable_data
+from ansible.module_utils.trainyard.logs import Table, TableError, scan, tail_status
+
+SMALL = 8 << 20  # bytes of plan.json, ranks.jsonl, exit.json and default.*.log that are read
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")
+_ENDPOINTS_FILE = re.compile(r"^default\.[A-Za-z0-9_-]+\.log$")
+_ENDPOINT = re.compile(r"^[A-Za-z0-9._:\[\]-]+:\d{1,5}$")
+# A process that got one of these failed by itself; other signals came from outside.
+_OWN_SIGNALS = frozenset(("SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"))
+_STEP_KEYS = ("steps", "first_step", "last_step", "evaluation", "nan", "saved", "saved_count", "first_error")
+
+
+class EvidenceError(Exception):
+    """The attempt cannot be read at all; the message is for people."""
+
+
+def _open(root, relative, flags=_FILE):
+    """Open a path below the directory descriptor `root`, following no link on the way; raise OSError."""
+    parts = relative.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise OSError(f"{relative!r} does not stay inside the attempt")
+    here = os.dup(root)
+    try:
+        for part in parts[:-1]:
+            deeper = os.open(part, _DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = deeper
+        found = os.open(parts[-1], flags, dir_fd=here)
+    finally:
+        os.close(here)
+    if flags == _FILE and not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(f"{relative} is not a regular file")
+    return found
+
+
+def _read(root, relative, limit=SMALL):
+    """The first `limit` bytes of a small file, or None where there is none that may be read."""
+    try:
+        descriptor = _open(root, relative)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as handle:
+        return handle.read(limit)
+
+
+def _json(data):
+    try:
+        return json.loads(data.decode("utf-8", "replace")) if data is not None else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _time(value):
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def signal_name(value):
+    """`SIGKILL` for 9, "9", "KILL" or "SIGKILL"; None for what is no signal."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, str) and not value.isdigit():
+        name = value if value.startswith("SIG") else "SIG" + value
+        return name if re.match(r"^SIG[A-Z0-9+-]{2,12}$", name) else None
+    try:
+        return signal.Signals(int(value)).name
+    except (ValueError, TypeError):
+        return f"SIG{int(value)}" if isinstance(value, (int, str)) else None
+
+
+def read_events(data):
+    """ranks.jsonl as {"ranks": {rank: {...}}, "launcher": {...}}. Torn, foreign and malformed lines are passed over; a later event of a rank wins."""
+    ranks, launcher = {}, {}
+    for line in (data or b"").split(b"\n"):
+        event = _json(line) if line.strip() else None
+        if not isinstance(event, dict):
+            continue
+        kind, code = event.get("event"), event.get("exit_code")
+        code = code if isinstance(code, int) and not isinstance(code, bool) else None
+        end = {"ended": _time(event.get("time")), "exit_code": code, "signal": signal_name(event.get("signal"))}
+        if kind == "launched":
+            launcher["started"] = _time(event.get("time"))
+        elif kind == "launcher_end":
+            launcher.update(end)
+        elif kind in ("start", "end") and isinstance(event.get("rank"), int):
+            known = ranks.setdefault(event["rank"], {})
+            if kind == "start":
+                known.update({"pid": event.get("pid"), "started": _time(event.get("time")), "ended": None, "exit_code": None, "signal": None})
+            elif known.get("pid") in (None, event.get("pid")):
+                known.update(end, pid=event.get("pid"))
+    return {"ranks": ranks, "launcher": launcher}
+
+
+def state_of(rank, ended, unit):
+    """waiting, starting, training, done, failed, killed or stopped, for one rank's findings.
+
+    `ended`: whether its end was seen. `unit`: exit.json, or None while the attempt's unit has not ended on this node.
+    """
+    stopped = bool((unit or {}).get("stopped_by"))
+    if ended:
+        if rank["exit_code"] == 0:
+            return "done"
+        if rank["signal"] in _OWN_SIGNALS or rank["exit_code"]:
+            return "failed"
+        if rank["signal"]:
+            return "stopped" if stopped else "killed"
+    if unit is not None:
+        if stopped:
+            return "stopped"
+        return "done" if unit.get("service_result") == "success" and not rank["first_error"] else "failed"
+    if ended:  # the end was seen, how was not
+        return "failed" if rank["first_error"] else "done"
+    if rank["last_step"] or rank["evaluation"] or rank["saved"]:
+        return "training"
+    return "starting" if rank["pid"] or rank["bytes"] else "waiting"
+
+
+def _plan(root, node):
+    """(the node's ranks, the launcher's entry, the suite's table, environment values) of plan.json."""
+    plan = _json(_read(root, "plan.json"))
+    if not isinstance(plan, dict):
+        raise EvidenceError("plan.json is missing here or is not JSON")
+    ranks, launcher, suite = plan.get("ranks"), plan.get("launcher"), plan.get("suite")
+    if not isinstance(ranks, list) or not isinstance(launcher, dict) or not isinstance(launcher.get("rank_log"), str):
+        raise EvidenceError("plan.json has no list `ranks` or no `launcher.rank_log`")
+    whole = [r for r in ranks if isinstance(r, dict) and all(isinstance(r.get(k), int) for k in ("rank", "local_rank"))]
+    mine = sorted((r for r in whole if r.get("node") == node), key=lambda r: r["local_rank"])
+    if not mine:
+        raise EvidenceError(f"the plan has no rank on {node}; it has {', '.join(sorted({str(r.get('node')) for r in whole})) or 'none'}")
+    try:
+        table = Table(suite.get("logs") if isinstance(suite, dict) else None)
+    except TableError as error:
+        raise EvidenceError(f"plan.json: suite: {error}") from error
+    nodes = plan.get("nodes") if isinstance(plan.get("nodes"), list) else []
+    environments = [plan.get("env")] + [n.get("env") for n in nodes if isinstance(n, dict)]
+    return mine, launcher, table, [e for e in environments if isinstance(e, dict)]
+
+
+def _launcher_notes(root, folder):
+    """(endpoints, environment) from the newest default.<pod>.log: what Paddle's launcher wrote of the cluster it believes in."""
+    try:
+        here = _open(root, folder, _DIRECTORY)
+    except OSError:
+        return None, {}
+    try:
+        found = [(os.stat(name, dir_fd=here, follow_symlinks=False).st_mtime, name) for name in os.listdir(here) if _ENDPOINTS_FILE.match(name)]
+    except OSError:
+        found = []
+    finally:
+        os.close(here)
+    endpoints, environment = None, {}
+    for line in (_read(root, f"{folder}/{max(found)[1]}") or b"").split(b"\n") if found else ():
+        text = line.decode("utf-8", "replace")
+        body = text[8:-1] if text.startswith("environ({") else text if text.startswith("[") else ""
+        try:
+            value = ast.literal_eval(body) if body else None
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            environment = value
+        elif isinstance(value, list) and value and all(isinstance(v, str) and _ENDPOINT.match(v) for v in value):
+            endpoints = value
+    return endpoints, environment
+
+
+class _Attempt:
+    """One attempt's directory, open."""
+
+    def __init__(self, root, node, digest):
+        self.root, self.node, self.digest = root, node, digest
+        self.files, self.problems = [], []
+
+    def scan(self, relative, home, table):
+        """The findings of one log, or None; the file is noted as one to bring home."""
+        try:
+            descriptor = _open(self.root, relative)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.problems.append(f"{relative}: not read: {error.strerror or error}")
+            return None
+        try:
+            found = scan(descriptor, table) if self.digest else tail_status(descriptor, table)
+            found["mtime"] = os.fstat(descriptor).st_mtime
+        except OSError as error:
+            self.problems.append(f"{relative}: not read to its end: {error.strerror or error}")
+            return None
+        finally:
+            os.close(descriptor)
+        self.files.append({"file": relative, "home": home, "bytes": found["bytes"], "sha256": found["sha256"]})
+        return found
+
+    def strays(self, template, planned):
+        """Rank logs that no rank of the plan owns (a launcher that started more than it should): they come home too."""
+        folder, _slash, name = template.rpartition("/")
+        pattern = re.compile("^" + re.sub(r"\\\{(?:local_)?rank\\\}", r"\\d{1,6}", re.escape(name)) + "$")
+        try:
+            here = _open(self.root, folder, _DIRECTORY) if folder else os.dup(self.root)
+        except OSError:
+            return []
+        try:
+            names = sorted(n for n in os.listdir(here) if pattern.match(n) and _NAME.match(n))
+        finally:
+            os.close(here)
+        return [n for n in (folder + "/" + n if folder else n for n in names) if n not in planned]
+
+
+def collect(attempt_dir, node, digest=True, names=()):
+    """Everything about one node's part of an attempt, safe to show. `names`: environment variables whose values must not be shown."""
+    now = time.time()
+    if not _NAME.match(node):
+        raise EvidenceError(f"{node!r} cannot be a node's name")
+    try:
+        root = os.open(attempt_dir, _DIRECTORY)
+    except OSError as error:
+        raise EvidenceError(error.strerror or str(error)) from error
+    try:
+        result, secrets = _collect(_Attempt(root, node, digest), names)
+    finally:
+        os.close(root)
+    return printable_data(dict(result, node=node, now=now), names, secrets)
+
+
+def _collect(attempt, names):
+    mine, launcher, table, environments = _plan(attempt.root, attempt.node)
+    events = read_events(_read(attempt.root, "ranks.jsonl"))
+    unit = _json(_read(attempt.root, "exit.json"))
+    unit = {str(k): v for k, v in unit.items()} if isinstance(unit, dict) else None
+    if unit is not None:
+        unit["stopped_at"] = _time((_json(_read(attempt.root, "stop.json", 65536)) or {}).get("time")) if unit.get("stopped_by") else None
+    console = launcher.get("console") if isinstance(launcher.get("console"), str) else "logs.txt"
+    said = attempt.scan(console, f"launcher.{attempt.node}.log", Table()) or {}
+    codes = {entry["local_rank"]: entry["code"] for entry in said.get("containers", ())}
+    template, ranks, planned = launcher["rank_log"], [], set()
+    for entry in mine:
+        relative = template.replace("{local_rank}", str(entry["local_rank"])).replace("{rank}", str(entry["rank"]))
+        planned.add(relative)
+        home = f"rank-{entry['rank']:03d}.{attempt.node}.log"
+        ranks.append(_rank(entry, relative, home, attempt.scan(relative, home, table), events["ranks"].get(entry["rank"], {}), codes, unit))
+    for stray in attempt.strays(template, planned):
+        attempt.scan(stray, f"stray-{stray.rpartition('/')[2]}.{attempt.node}.log", Table())
+        attempt.problems.append(f"{stray}: no rank of the plan owns this log")
+    attempt.scan("ranks.jsonl", f"ranks.{attempt.node}.jsonl", Table())
+    attempt.scan("exit.json", f"exit.{attempt.node}.json", Table())
+    endpoints, environment = _launcher_notes(attempt.root, template.rpartition("/")[0] or ".")
+    pairs = [(str(k), v) for e in [*environments, environment] for k, v in e.items() if isinstance(v, str)]
+    secrets = [v for k, v in pairs if k in names or (SECRET_NAME.search(k) and len(v) >= 6)]
+    result = {
+        "ranks": ranks,
+        "files": attempt.files,
+        "endpoints": endpoints,
+        "exit": unit,
+        "launcher": dict({"started": None, "ended": None, "exit_code": None, "signal": None}, first_error=said.get("first_error"), **events["launcher"]),
+        "problems": attempt.problems,
+    }
+    return result, secrets
+
+
+def _rank(entry, relative, home, found, event, codes, unit):
+    rank = {key: entry.get(key) for key in ("rank", "node", "local_rank", "device")}
+    rank.update(file=relative if found else None, home=home)
+    rank.update({key: (found or {}).get(key) for key in ("bytes", "sha256", "lines", "mtime") + _STEP_KEYS})
+    rank.update({key: event.get(key) for key in ("pid", "started", "ended", "exit_code", "signal")})
+    rank["observed"] = "agent" if rank["exit_code"] is not None or rank["signal"] else None
+    code = codes.get(entry["local_rank"])
+    if rank["observed"] is None and code is not None:  # the launcher's own word, which it gives for one child only
+        rank.update(observed="launcher", exit_code=code if code >= 0 else None, signal=signal_name(-code) if code < 0 else None)
+    rank["state"] = state_of(rank, rank["ended"] is not None or rank["observed"] is not None, unit)
+    return rank

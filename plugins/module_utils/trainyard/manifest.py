@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manifests: what a tree of files holds, as one digest and as named differences.
+
+A manifest maps a relative path to ``[kind, size, sha256]``; kind is ``f`` (file), ``x`` (executable file) or ``l`` (symbolic link, whose
+sha256 is that of its target text). Modes other than the executable bit, owners and times are left out: they differ between machines
+without the training seeing it. The same functions run on the controller and on the nodes, so equal digests mean equal bytes.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import subprocess
+
+CHUNK = 1 << 20
+ALWAYS_IGNORED = (".git", "__pycache__", ".ipynb_checkpoints")
+
+
+class ManifestError(Exception):
+    """A tree that cannot be described: missing, unreadable, or with a name that cannot be sent."""
+
+
+def file_sha256(path):
+    """Return the hex sha256 of a file, read in chunks of 1 MiB."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        for chunk in iter(lambda: handle.read(CHUNK), b""):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def walk_files(root, ignored=ALWAYS_IGNORED):
+    """Return the sorted relative paths of all files and links below root; directories named in ignored are passed over."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        folders[:] = sorted(name for name in folders if name not in ignored and name not in links)
+        found.extend(os.path.relpath(os.path.join(folder, name), root) for name in files + links if name not in ignored)
+    return sorted(found)
+
+
+def git_files(root):
+    """Return tracked and non-ignored files below root as git sees them, or None where root is in no git work tree (decision 9)."""
+    argv = ["git", "-C", root, "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    names = [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+    kept = [name for name in names if os.path.lexists(os.path.join(root, name)) and not os.path.isdir(os.path.join(root, name))]
+    kept += [name for name in names if os.path.islink(os.path.join(root, name)) and os.path.isdir(os.path.join(root, name))]
+    return sorted(set(kept))
+
+
+def _entry(path, known):
+    """Return (entry, cache record) of one file; a record whose inode, size and times still hold spares the reading."""
+    info = os.lstat(path)
+    if stat.S_ISLNK(info.st_mode):
+        target = os.fsencode(os.readlink(path))
+        return ["l", len(target), hashlib.sha256(target).hexdigest()], None
+    if not stat.S_ISREG(info.st_mode):
+        raise ManifestError("%s: not a file, a directory or a link; take it out of the tree" % path)
+    kind = "x" if info.st_mode & 0o100 else "f"
+    record = [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
+    if known and known[:4] == record:
+        return [kind, info.st_size, known[4]], known
+    value = file_sha256(path)
+    return [kind, info.st_size, value], record + [value]
+
+
+def read_json(path):
+    """Return a JSON file's content, or None where it is missing or no JSON."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            return json.load(handle)
+    except (OSError, ValueError):
+        return None
+
+
+def write_json(path, value, mode=0o600):
+    """Write JSON so that a reader sees the old file or the new one, never half of it."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    part = "%s.%d.part" % (path, os.getpid())
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as handle:
+        json.dump(value, handle, sort_keys=True)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(part, path)
+
+
+def scan(root, names=None, cache=None):
+    """Describe a tree.
+
+    root: directory. names: relative paths to take (default: all files below root). cache: path of a JSON file that remembers digests by
+    inode, size and times, so that a repeat costs one lstat a file; None reads every byte.
+    Returns {relative path: [kind, size in bytes, hex sha256]}. Raises ManifestError for a missing root or an odd file.
+    """
+    if not os.path.isdir(root):
+        raise ManifestError("%s: no such directory" % root)
+    known = (read_json(cache) or {}) if cache else {}
+    entries, records = {}, {}
+    for name in walk_files(root) if names is None else names:
+        if "\n" in name or name.startswith("-"):
+            raise ManifestError("%r in %s: a name with a line break or a leading dash cannot be sent safely; rename it" % (name, root))
+        entry, record = _entry(os.path.join(root, name), known.get(name))
+        entries[name] = entry
+        if record:
+            records[name] = record
+    if cache and records != known:
+        write_json(cache, records)
+    return entries
+
+
+def digest(entries):
+    """Return the hex sha256 of a manifest; independent of the order in which it was made."""
+    total = hashlib.sha256()
+    for name in sorted(entries):
+        total.update(("%s\0%s\n" % (os.fsencode(name).hex(), "\0".join(str(part) for part in entries[name]))).encode("ascii"))
+    return total.hexdigest()
+
+
+def differences(expected, found, limit=20):
+    """Return at most limit sentences, one a file, that say how found differs from expected."""
+    lines = []
+    for name in sorted(set(expected) | set(found)):
+        want, have = expected.get(name), found.get(name)
+        if want == have:
+            continue
+        if have is None:
+            lines.append("%s: missing" % name)
+        elif want is None:
+            lines.append("%s: extra file" % name)
+        elif want[0] != have[0]:
+            lines.append("%s: kind %s instead of %s" % (name, have[0], want[0]))
+        elif want[1] != have[1]:
+            lines.append("%s: %s bytes instead of %s" % (name, have[1], want[1]))
+        else:
+            lines.append("%s: other content in the same %s bytes" % (name, want[1]))
+    return lines if len(lines) <= limit else lines[:limit] + ["... and %d more" % (len(lines) - limit)]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node is and holds, read without changing anything. `run` is a callable like AnsibleModule.run_command."""
+from __future__ import annotations
+
+import json
+import os
+import platform
+import pwd
+import shutil
+import socket
+import sys
+import time
+
+from ansible.module_utils.trainyard import attempts, manifest
+from ansible.module_utils.trainyard.mesh import mesh_state
+
+# Program -> what a node without it is told to install (names as on Debian; provision.yml knows the other families').
+NEEDED_PROGRAMS = {"rsync": "rsync", "ssh": "openssh-client", "systemd-run": "systemd", "ip": "iproute2"}
+
+
+def uid():
+    """Return the training user's numeric id."""
+    return os.getuid()
+
+
+def addresses(run):
+    """Return [{interface, address}] of this node, IPv4, in the kernel's order."""
+    code, out, _err = run(["ip", "-json", "-4", "address", "show"])
+    if code:
+        return []
+    found = []
+    for link in json.loads(out or "[]"):
+        found += [{"interface": link["ifname"], "address": item["local"]} for item in link.get("addr_info", []) if item.get("local")]
+    return found
+
+
+def route_source(peers):
+    """Return the address from which the first reachable route to a peer starts, or None. Nothing is sent: connect() on UDP only asks the route."""
+    for peer in peers:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((peer, 9))
+                return probe.getsockname()[0]
+            except OSError:
+                continue
+    return None
+
+
+def resolves_to(run, name):
+    """Return the IPv4 addresses this node's own resolver gives for a name; bounded, since a dead name server can hang for long."""
+    code, out, _err = run(["timeout", "5", "getent", "ahostsv4", name])
+    return sorted({line.split()[0] for line in out.splitlines() if line.split()}) if code == 0 else []
+
+
+def environments(base):
+    """Return {digest: fingerprint} of the complete Python environments on this node."""
+    found = {}
+    folder = os.path.join(base, "env")
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        marker = manifest.read_json(os.path.join(folder, name, ".trainyard.json"))
+        if marker and os.path.exists(os.path.join(folder, name, "bin", "python")):
+            found[marker["digest"]] = marker.get("fingerprint")
+    return found
+
+
+def tree_state(base, kind, digest):
+    """Return {ok, differences} of one tree on this node against the manifest that was synced with it."""
+    place = os.path.join(base, kind, digest[:16])
+    if not os.path.isdir(place):
+        return {"ok": False, "present": False, "differences": []}
+    found = manifest.scan(place, None, place + ".scan.json")
+    if manifest.digest(found) == digest:
+        return {"ok": True, "present": True, "differences": []}
+    expected = manifest.read_json(place + ".manifest.json") or {}
+    return {"ok": False, "present": True, "differences": manifest.differences(expected, found)}
+
+
+def missing(run, user):
+    """Return what the training user's attempts need and this node lacks; provision.yml brings it."""
+    lacks = [package for program, package in sorted(NEEDED_PROGRAMS.items()) if not shutil.which(program, path="/usr/bin:/bin:/usr/sbin:/sbin")]
+    if not os.path.exists("/var/lib/systemd/linger/%s" % user):
+        lacks.append("lingering for %s" % user)
+    code, _out, _err = run(["systemctl", "--user", "show", "--property=Version"])
+    if code:
+        lacks.append("a running systemd user manager")
+    return lacks
+
+
+def look(run, base, trees, peers):
+    """Return the node's facts; see library/node_probe.py."""
+    account = pwd.getpwuid(os.getuid())
+    base = os.path.join(account.pw_dir, base)
+    now = time.time()
+    lacks = missing(run, account.pw_name)
+    try:
+        units = attempts.active_units(run)
+    except attempts.AttemptError:
+        units = []
+    return {
+        "hostname": socket.gethostname(),
+        "home": account.pw_dir,
+        "base": base,
+        "user": account.pw_name,
+        "uid": account.pw_uid,
+        "python_version": "%d.%d" % sys.version_info[:2],
+        "machine": platform.machine(),
+        "libc": platform.libc_ver()[1],
+        "cores": len(os.sched_getaffinity(0)),
+        "addresses": addresses(run),
+        "route_source": route_source(peers),
+        "resolves_to": resolves_to(run, socket.gethostname()),
+        "missing": lacks,
+        "units": units,
+        "environments": environments(base),
+        "trees": {"%s/%s" % (tree["kind"], tree["digest"][:16]): tree_state(base, tree["kind"], tree["digest"]) for tree in trees},
+        "mesh": mesh_state(account.pw_dir, now),
+        "time": now,
+    }

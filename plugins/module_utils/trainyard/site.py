@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a site: what the inventory says of the nodes, as plain data, with every problem at once. Controller only."""
+from __future__ import annotations
+
+import ipaddress
+
+from ansible.module_utils.trainyard import yamldata
+from ansible.module_utils.trainyard.job import load_schema
+from ansible.module_utils.trainyard.yamldata import Problem, near
+
+# Every variable a site may set for the whole product; a misspelt one would otherwise be passed over without a word.
+SITE_VARIABLES = (
+    "trainyard_accelerator", "trainyard_address", "trainyard_cache_dir", "trainyard_devices", "trainyard_env", "trainyard_home",
+    "trainyard_host_fingerprints", "trainyard_runs_dir", "trainyard_site", "trainyard_start_port", "trainyard_state_dir", "trainyard_suites",
+)  # fmt: skip
+ACCELERATORS = ("cpu", "gpu")
+
+
+def device_ids(value):
+    """Return the ids that `trainyard_devices` stands for: 8 -> ['0'..'7'], [4, 5] -> ['4', '5']. Raises ValueError."""
+    if isinstance(value, bool):
+        raise ValueError
+    if isinstance(value, (list, tuple)):
+        ids = [str(item) for item in value]
+        if not ids or len(set(ids)) != len(ids) or not all(item.isdigit() for item in ids):
+            raise ValueError
+        return ids
+    count = int(str(value))
+    if count < 1:
+        raise ValueError
+    return [str(index) for index in range(count)]
+
+
+def _node(name, variables, problems):
+    """Return one node as the inventory describes it; where is the inventory host that a problem is about."""
+    where = "inventory, host %s" % name
+    for key in sorted(variables):
+        if key.startswith("trainyard_") and key not in SITE_VARIABLES:
+            problems.append(Problem(where, None, key, "unknown site variable;%s" % near(key, SITE_VARIABLES)))
+    accelerator = variables.get("trainyard_accelerator")
+    if accelerator not in ACCELERATORS:
+        text = "must be one of %s; got %r;%s" % (", ".join(ACCELERATORS), accelerator, near(accelerator, ACCELERATORS))
+        problems.append(Problem(where, None, "trainyard_accelerator", text))
+    try:
+        devices = device_ids(variables.get("trainyard_devices"))
+    except (TypeError, ValueError):
+        devices = []
+        text = "must be the number of devices or a list of their ids; got %r" % (variables.get("trainyard_devices"),)
+        problems.append(Problem(where, None, "trainyard_devices", text))
+    address = variables.get("trainyard_address")
+    if address is not None:
+        try:
+            ipaddress.ip_network(str(address), strict=False)
+        except ValueError:
+            problems.append(Problem(where, None, "trainyard_address", "must be an IP address or a network such as 10.0.0.0/24; got %r" % address))
+    return {
+        "name": name,
+        "host": str(variables.get("ansible_host", name)),
+        "port": int(variables.get("ansible_port") or 22),
+        "address": None if address is None else str(address),
+        "accelerator": accelerator,
+        "devices": devices,
+    }
+
+
+def read_site(groups, hostvars):
+    """Return (site, problems).
+
+    groups: {group: [hosts]} of the inventory. hostvars: {host: {variable: value}}, templated.
+    The site is {name, nodes (in rank order, contract A6), suites, env, start_port}.
+    """
+    problems = []
+    names = list(groups.get("trainers") or [])
+    if not names:
+        others = [g for g in groups if g not in ("all", "ungrouped")]
+        text = "the group 'trainers' is missing or empty; it lists the machines in the order of their ranks; groups found: %s;%s" % (
+            ", ".join(sorted(others)) or "none", near("trainers", others))
+        return None, [Problem("inventory", None, "", text)]
+    nodes = [_node(name, hostvars[name], problems) for name in names]
+    for field, label in (("host", "ansible_host"), ("address", "trainyard_address")):
+        seen = {}
+        for node in nodes:
+            value = node[field] if field == "address" or not node[field] else (node[field], node["port"])
+            if value is None or "/" in str(node[field]):
+                continue
+            if value in seen:
+                problems.append(Problem("inventory", None, node["name"], "has the same %s as %s: one machine under two names" % (label, seen[value])))
+            seen.setdefault(value, node["name"])
+    first = hostvars[names[0]]
+    suites = first.get("trainyard_suites") or {}
+    if not isinstance(suites, dict):
+        problems.append(Problem("inventory", None, "trainyard_suites", "must be a mapping of suite names; got %r" % (suites,)))
+        suites = {}
+    for suite, entry in suites.items():
+        problems += yamldata.check(entry, load_schema("site"), {}, "inventory trainyard_suites.%s" % suite)
+    site = {
+        "name": str(first.get("trainyard_site") or "site"),
+        "nodes": nodes,
+        "suites": suites,
+        "env": {str(k): str(v) for k, v in (first.get("trainyard_env") or {}).items()},
+        "start_port": int(first.get("trainyard_start_port") or 17000),
+    }
+    return site, problems
+
+
+def choose(job, site):
+    """Return (nodes, problems): the nodes and devices this job takes of the site, the first ones in rank order."""
+    problems = []
+    where = job["file"]
+    nodes = site["nodes"]
+    if isinstance(job["nodes"], int):
+        if job["nodes"] > len(nodes):
+            problems.append(Problem(where, None, "nodes", "asks for %d nodes; the site '%s' has %d" % (job["nodes"], site["name"], len(nodes))))
+        nodes = nodes[: job["nodes"]]
+    if job["suite"] not in site["suites"]:
+        known = ", ".join(sorted(site["suites"])) or "none"
+        text = "the site '%s' does not say where %s comes from (trainyard_suites.%s); it knows: %s" % (site["name"], job["suite"], job["suite"], known)
+        problems.append(Problem("inventory", None, "trainyard_suites", text))
+    else:
+        for name in load_suite_data(job["suite"]):
+            if name not in (site["suites"][job["suite"]].get("data") or {}):
+                text = "the site does not say where the data set '%s' is (trainyard_suites.%s.data.%s.path)" % (name, job["suite"], name)
+                problems.append(Problem("inventory", None, "trainyard_suites", text))
+    chosen = []
+    for node in nodes:
+        devices = node["devices"]
+        if isinstance(job["devices"], int):
+            devices = devices[: job["devices"]]
+        elif isinstance(job["devices"], list):
+            devices = [str(item) for item in job["devices"]]
+        wanted = job["devices"] if isinstance(job["devices"], int) else len(devices)
+        missing = [item for item in devices if item not in node["devices"]]
+        if missing or len(devices) < wanted:
+            text = "asks for %s; %s declares the devices %s" % (job["devices"], node["name"], ", ".join(node["devices"]))
+            problems.append(Problem(where, None, "devices", text))
+        chosen.append(dict(node, devices=devices))
+    counts = {len(node["devices"]) for node in chosen}
+    if len(counts) > 1:
+        # Paddle's --ips takes the local number of devices for every host (fact 17).
+        said = ", ".join("%s %d" % (node["name"], len(node["devices"])) for node in chosen)
+        problems.append(Problem("inventory", None, "trainyard_devices", "nodes of one job need equal numbers of devices: %s; set 'devices' in the job" % said))
+    if len({node["accelerator"] for node in chosen}) > 1:
+        problems.append(Problem("inventory", None, "trainyard_accelerator", "nodes of one job need the same accelerator"))
+    return chosen, problems
+
+
+def load_suite_data(suite):
+    """Return the names of the data sets that a suite's configs look for."""
+    from ansible.module_utils.trainyard.job import load_suite
+
+    return sorted(load_suite(suite)["data"])

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a job's inputs come from on the controller: the code tree and its commit, the suite's config chain, data sets, weights. Controller only."""
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+
+import yaml
+
+from ansible.module_utils.trainyard import manifest
+from ansible.module_utils.trainyard.yamldata import near
+
+
+class SourceError(Exception):
+    """An input that is not there or does not fit; the message names it and the remedy."""
+
+
+class _AnyTag(yaml.SafeLoader):
+    """The suites' configs carry tags of their own (!LearningRate); their values are plain for our reading."""
+
+
+def _plain(loader, _suffix, node):
+    if isinstance(node, yaml.ScalarNode):
+        return loader.construct_scalar(node)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return loader.construct_mapping(node, deep=True)
+
+
+_AnyTag.add_multi_constructor("!", _plain)
+
+
+def git_state(root):
+    """Return {commit, dirty, diff} of the work tree that holds root, limited to root; None where there is none or no commit yet."""
+
+    def git(*words):
+        argv = ["git", "-C", root, "-c", "safe.directory=*"] + list(words)
+        return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
+
+    try:
+        commit = git("rev-parse", "HEAD").decode().strip()
+        diff = git("diff", "HEAD", "--binary", "--", ".").decode("utf-8", "surrogateescape")
+        untracked = git("ls-files", "--others", "--exclude-standard", "--", ".").decode("utf-8", "surrogateescape")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return {"commit": commit, "dirty": bool(diff or untracked), "diff": diff}
+
+
+def code_tree(root, cache):
+    """Return (manifest entries, git state) of a code tree: what git tracks and does not ignore, or every file outside git (decision 9)."""
+    if not os.path.isdir(root):
+        raise SourceError("the code is not there: %s is no directory on the controller" % root)
+    names = manifest.git_files(root)
+    return manifest.scan(root, names, cache), git_state(root) if names is not None else None
+
+
+def config_chain(root, config, base_key, entries):
+    """Return ([relative paths], merged values) of a suite config and the files it builds on; a later file wins, as in the suites.
+
+    Raises SourceError for a file that is missing from the code tree, with the near names.
+    """
+    order, merged = [], {}
+
+    def visit(name, came_from):
+        name = os.path.normpath(name)
+        if name not in entries:
+            same = [n for n in entries if n.endswith((".yml", ".yaml"))]
+            said = near(name, same)
+            raise SourceError("%s: not in the code tree %s%s;%s" % (name, root, " (named by %s)" % came_from if came_from else "", said))
+        if name in order:
+            return
+        order.append(name)
+        try:
+            with open(os.path.join(root, name), encoding="utf-8") as handle:
+                values = yaml.load(handle, Loader=_AnyTag) or {}  # noqa: S506 - a SafeLoader that reads unknown tags as plain values
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise SourceError("%s: is not YAML: %s" % (name, " ".join(str(error).split()))) from error
+        if not isinstance(values, dict):
+            raise SourceError("%s: is not a mapping" % name)
+        bases = values.pop(base_key, [])
+        for base in [bases] if isinstance(bases, str) else bases:
+            visit(os.path.join(os.path.dirname(name), base), name)
+        merged.update(values)
+
+    visit(config, None)
+    return order, merged
+
+
+def find_script(suite, entries, root):
+    """Return the training script's path inside the code tree; suites have moved it (contract B2)."""
+    for name in suite["scripts"]:
+        if name in entries:
+            return name
+    raise SourceError("the code tree %s has none of %s; is it a checkout of %s?" % (root, ", ".join(suite["scripts"]), suite["title"]))
+
+
+def weight_urls(suite, values, overrides):
+    """Return {config key: URL} of the pretrained weights the job will ask for; an override of the site or the job beats the config."""
+    found = {}
+    for key in suite["config_keys"]["weights"]:
+        value = overrides.get(key, values.get(key))
+        if isinstance(value, str) and value.startswith(("http://", "https://")):
+            found[key] = value
+    return found
+
+
+def weight_place(cache_dir, url):
+    """Return the file in the controller's cache that a URL is fetched to, once."""
+    name = os.path.basename(url.split("?")[0]) or "weights"
+    return os.path.join(cache_dir, "weights", hashlib.sha256(url.encode()).hexdigest()[:16], name)
+
+
+def whole(value):
+    """Return value as int where it is one, else None; configs hold expressions, too."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an attempt stands on one node: its unit, its ranks, the latest training step. Reads only; cheap enough to be asked every few seconds."""
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from ansible.module_utils.trainyard import attempts, logs
+from ansible.module_utils.trainyard.display import printable
+
+MAX_EVENTS = 4 << 20
+
+
+def read_events(attempt):
+    """Return the events of ranks.jsonl; a line that is not whole yet is left for the next look."""
+    try:
+        with open(os.path.join(attempt, "ranks.jsonl"), encoding="utf-8") as handle:
+            text = handle.read(MAX_EVENTS)
+    except OSError:
+        return []
+    events = []
+    for line in text.splitlines():
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            continue
+    return events
+
+
+def read_json(attempt, name):
+    """Return a JSON file of the attempt's directory, or None."""
+    try:
+        with open(os.path.join(attempt, name), encoding="utf-8") as handle:
+            return json.load(handle)
+    except (OSError, ValueError):
+        return None
+
+
+def unit_state(run, unit):
+    """Return ActiveState of a unit ('inactive' also where systemd has forgotten it)."""
+    _code, out, _err = run(["systemctl", "--user", "show", "--property=ActiveState", "--value", unit])
+    return out.strip() or "inactive"
+
+
+def rank_states(attempt, plan, node, events):
+    """Return [{rank, local_rank, pid, state, exit_code, signal, step}] of this node's ranks; step is the log's latest step record or None."""
+    table = logs.Table(plan["suite"].get("logs"))
+    ends = {event.get("rank"): event for event in events if event.get("event") == "end"}
+    starts = {event.get("rank"): event for event in events if event.get("event") == "start"}
+    found = []
+    for rank in (item for item in plan["ranks"] if item["node"] == node):
+        path = os.path.join(attempt, plan["launcher"]["rank_log"].format(**rank))
+        try:
+            tail = logs.tail_status(path, table)
+        except OSError:
+            tail = None
+        start, end = starts.get(rank["rank"]), ends.get(rank["rank"])
+        step = tail and tail["last_step"]
+        if end:
+            state = "done" if end.get("exit_code") == 0 else "failed"
+        else:
+            state = "training" if step else ("starting" if start else "waiting")
+        found.append({"rank": rank["rank"], "local_rank": rank["local_rank"], "pid": start and start.get("pid"), "state": state,
+                      "exit_code": end and end.get("exit_code"), "signal": end and end.get("signal"), "step": step,
+                      "evaluation": tail and tail["evaluation"], "log_bytes": tail["bytes"] if tail else 0,
+                      "fraction": logs.fraction(step, plan["suite"].get("logs"), plan.get("epochs"))})
+    return found
+
+
+def look(run, base, run_id, number, node):
+    """Return the attempt's state on this node; see library/attempt_status.py. An empty run_id means the run that holds the node, else the newest."""
+    known = attempts.runs_on(base)
+    if not run_id:
+        held = [attempts.parse_unit(item["unit"]) for item in attempts.active_units(run)]
+        if not (held or known):
+            return {"found": False, "ended": True, "state": "none", "known": []}
+        run_id, number = (held or known)[-1]
+    if not number:
+        number = max([item[1] for item in known if item[0] == run_id] or [1])
+    attempt = attempts.attempt_dir(base, run_id, number)
+    plan, record = read_json(attempt, "plan.json"), read_json(attempt, "attempt.json")
+    if not plan or not record:
+        return {"found": False, "ended": True, "state": "none", "run": run_id, "known": [item[0] for item in known][-5:]}
+    node = node if any(item["name"] == node for item in plan["nodes"]) else record["node"]
+    active = unit_state(run, record["unit"])
+    ending, events = read_json(attempt, "exit.json"), read_events(attempt)
+    ended = active not in attempts.ACTIVE
+    if not ended:
+        state = "stopping" if active == "deactivating" else "running"
+    elif ending is None:
+        state = "lost"  # the unit is gone and wrote no end: the node was restarted, or the user's manager was killed
+    elif ending.get("stopped_by") == "user":
+        state = "stopped"
+    else:
+        finished = any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events)
+        state = "completed" if ending.get("service_result") == "success" and finished and not ending.get("stopped_by") else "failed"
+    ranks = rank_states(attempt, plan, node, events)
+    wrong = [event for event in events if event.get("event") == "start" and not event.get("endpoints_as_planned", True)]
+    return {"found": True, "run": run_id, "attempt": number, "node": node, "unit": record["unit"], "job": plan["job"]["name"], "state": state, "ended": ended,
+            "started": record["started"], "now": time.time(), "exit": ending, "ranks": ranks, "nodes": [item["name"] for item in plan["nodes"]],
+            "endpoints": plan["endpoints"], "endpoints_as_planned": not wrong, "endpoints_reported": wrong[0].get("endpoints") if wrong else plan["endpoints"],
+            "epochs": plan.get("epochs"), "unit_of_speed": ((plan["suite"].get("logs") or {}).get("step") or {}).get("unit", ""),
+            "console_tail": console_tail(os.path.join(attempt, plan["launcher"]["console"])) if state in ("failed", "lost") else []}
+
+
+def console_tail(path, lines=5):
+    """Return the launcher's last lines, safe to show."""
+    try:
+        with open(path, "rb") as handle:
+            handle.seek(max(0, os.fstat(handle.fileno()).st_size - 4096))
+            return [printable(line) for line in handle.read().decode("utf-8", "replace").splitlines()[-lines:]]
+    except OSError:
+        return []
