@@ -109,7 +109,7 @@ def main():
     verdicts = host_keys.meet(nodes, [given["known_hosts"], *given["also"]], run_program, given["timeout"])
     problems = [verdict["problem"] for verdict in verdicts.values() if verdict["status"] == "refused"]
     if problems:
-        module.fail_json(msg="Nothing was pinned:\n{}".format("\n".join("  " + text for text in problems)), problems=problems)
+        module.fail_json(msg="Nothing was pinned:\n{}".format("\n".join("  " + text for text in problems)))
     before = host_keys.read_text(given["known_hosts"])
     after = host_keys.with_lines(before, nodes, verdicts)
     if after != before and not module.check_mode:

@@ -18,6 +18,11 @@ options:
     type: list
     elements: dict
     required: true
+  states:
+    description: RV(mesh_node#module:state) of every node.
+    type: list
+    elements: dict
+    default: []
   site:
     description: Name of the site.
     type: str
@@ -53,6 +58,7 @@ EXAMPLES = r"""
 - name: Compile the mesh
   mesh_compile:
     nodes: "{{ groups['trainers'] | map('extract', hostvars, ['mesh_node', 'node']) }}"
+    states: "{{ groups['trainers'] | map('extract', hostvars, ['mesh_node', 'state']) }}"
     site: "{{ trainyard_site }}"
     ca_public_key: "{{ lookup('ansible.builtin.file', trainyard_state_dir ~ '/ca/id_ed25519.pub') }}"
   delegate_to: localhost
@@ -61,6 +67,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+ready:
+  description: Whether this very mesh lies on every node as it was proven, and no certificate is due for renewal.
+  returned: success
+  type: bool
 known_hosts:
   description: Text of the mesh's known_hosts.
   returned: success
@@ -100,11 +110,14 @@ identities:
   type: dict
 """
 
+import time
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import mesh
 
 SPEC = {
     "nodes": {"type": "list", "elements": "dict", "required": True},
+    "states": {"type": "list", "elements": "dict", "default": []},
     "site": {"type": "str", "required": True},
     "ca_public_key": {"type": "str", "default": "", "no_log": False},
     "directory": {"type": "str", "default": mesh.DIRECTORY},
@@ -123,8 +136,11 @@ def main():
         given["validity"], given["renew_before"],
     )  # fmt: skip
     if problems:
-        module.fail_json(msg="The nodes cannot be made to trust each other:\n{}".format("\n".join("  " + text for text in problems)), problems=problems)
-    module.exit_json(changed=False, pattern=mesh.line_pattern(given["site"]), **compiled)
+        module.fail_json(msg="The nodes cannot be made to trust each other:\n{}".format("\n".join("  " + text for text in problems)))
+    ready = len(given["states"]) == len(given["nodes"]) and mesh.is_ready(
+        compiled, given["states"], time.time(), mesh.span_seconds(given["renew_before"])
+    )
+    module.exit_json(changed=False, ready=ready, pattern=mesh.line_pattern(given["site"]), **compiled)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ options:
     elements: str
     default: []
   record:
-    description: What M(mesh_compile) returned, for a mesh whose every ordered pair of nodes was proven since. Written with the present time.
+    description:
+      - What M(mesh_compile) returned, for a mesh whose every ordered pair of nodes was proven since. Written with the present time,
+        by which alone the node does not count as changed.
     type: dict
     suboptions:
       site:
@@ -139,14 +141,23 @@ state:
       C(stale), the names of what differs from what was proven. C(proven) is null where anything is stale.
   returned: success
   type: dict
-authorized_keys_mode:
-  description: Mode of the user's authorized_keys, V(0600) where there is none yet.
-  returned: success
-  type: str
-directories:
-  description: Which of the directories C(ssh) (the user's .ssh) and C(mesh) exist.
+found:
+  description: What an installation has to know of the user's home directory.
   returned: success
   type: dict
+  contains:
+    ssh_directory:
+      description: Whether the user has a C(.ssh) directory.
+      type: bool
+    mesh_directory:
+      description: Whether the mesh's directory exists and only its owner can enter it.
+      type: bool
+    exposed_key:
+      description: Whether others may read the mesh's private key, so that it must be replaced.
+      type: bool
+    authorized_keys_mode:
+      description: Mode of the user's authorized_keys, V(0600) where there is none yet.
+      type: str
 """
 
 import os
@@ -182,23 +193,35 @@ def mode_of(path):
     return "%04o" % (os.stat(path).st_mode & 0o7777) if os.path.exists(path) else "0600"
 
 
+def is_private(path):
+    """Return whether a directory exists that only its owner can enter."""
+    return os.path.isdir(path) and os.stat(path).st_mode & 0o077 == 0
+
+
 def main():
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     given = module.params
     home = pwd.getpwuid(os.geteuid()).pw_dir
     place = os.path.join(home, given["directory"])
-    if given["record"] and not module.check_mode:
+    changed = False
+    if given["record"]:
         record = mesh.new_record(home, given["record"], time.time(), given["directory"], given["host_keys"])
-        mesh.write_record(place, record)
+        changed = mesh.differs(mesh.read_record(home, given["directory"]), record)
+        if not module.check_mode:
+            mesh.write_record(place, record)
     module.exit_json(
-        changed=bool(given["record"]),
+        changed=changed,
         node=mesh.describe_node(
             given["name"], given["host"], given["port"], given["address"], given["ssh_port"], given["directory"],
             given["host_keys"], given["network_filesystems"], mesh.run_program, os.environ,
         ),
         state=mesh.mesh_state(home, time.time(), given["directory"]),
-        authorized_keys_mode=mode_of(os.path.join(home, ".ssh", "authorized_keys")),
-        directories={"ssh": os.path.isdir(os.path.join(home, ".ssh")), "mesh": os.path.isdir(place)},
+        found={
+            "ssh_directory": os.path.isdir(os.path.join(home, ".ssh")),
+            "mesh_directory": is_private(place),
+            "exposed_key": mesh.key_exposed(place),
+            "authorized_keys_mode": mode_of(os.path.join(home, ".ssh", "authorized_keys")),
+        },
     )  # fmt: skip
 
 

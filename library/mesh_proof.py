@@ -40,8 +40,8 @@ options:
     default: 8
 notes:
   - A failed login does not fail the module. All nodes' failures are shown together by the role.
-  - Causes are read from what OpenSSH's client prints (tried with 9.2); where that is the same for several causes, as with a refused
-    certificate, the node's own certificate is looked at.
+  - Causes are read from what OpenSSH's client prints (tried with 9.2); where that is the same for several causes, as with a
+    certificate that is refused, the node's own key and certificate are looked at.
 """
 
 EXAMPLES = r"""
@@ -120,8 +120,7 @@ def main():
         peers,
         lambda peer: mesh.run_program(mesh.login_argv(os.path.join(place, "config"), peer), given["timeout"]),
         given["parallel"],
-        mesh.certificate_end(place),
-        started,
+        mesh.own_fault(place, started),
     )
     module.exit_json(
         changed=False,

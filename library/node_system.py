@@ -77,7 +77,8 @@ manager:
   returned: success
   sample: running
 limits:
-  description: By limit (V(memlock) in bytes, V(nofile) a number), what is V(wanted), V(allowed) here, and V(measured) inside a unit; V(-1) is no limit.
+  description:
+    - By limit (V(memlock) in bytes, V(nofile) a number), what is V(wanted), V(allowed) here, and V(measured) inside a unit. V(-1) is no limit.
   type: dict
   returned: success
 units:

@@ -183,6 +183,28 @@ FALLBACK = {
     "line": {"cause": "unknown", "grade": "primary", "remedy": "read the log at the named line", "source": "none"},
 }
 
+# What no log says: an end without a message.
+SILENT = {
+    "silent_exit": {
+        "cause": "silent_exit",
+        "grade": "primary",
+        "remedy": "the process ended by its own will and said nothing: look at the last lines of its log and for sys.exit or os._exit in the code",
+        "source": "exit code without a message",
+    },
+    "silent_end": {
+        "cause": "silent_end",
+        "grade": "primary",
+        "remedy": "the process went without a message, as after SIGKILL: look for the out-of-memory killer (`dmesg`) and for who may have killed it",
+        "source": "a log that stops, and peers that lost contact with this rank",
+    },
+    "launcher_failed": {
+        "cause": "launcher_failed",
+        "grade": "primary",
+        "remedy": "no rank began it, the launcher ended by itself or was killed: read its log and the unit's journal on this node",
+        "source": "exit.json of the node",
+    },
+}
+
 _COMPILED = tuple((re.compile(entry["pattern"]), entry) for entry in CATALOGUE)
 
 
@@ -200,4 +222,4 @@ def entry_of(cause):
     for entry in CATALOGUE:
         if entry["cause"] == cause:
             return {key: entry[key] for key in ("cause", "grade", "remedy", "source")}
-    return dict(FALLBACK["line"])
+    return dict(SILENT.get(cause) or FALLBACK["line"])

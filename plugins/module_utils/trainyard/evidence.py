@@ -245,7 +245,8 @@ def _collect(attempt, names):
     unit = _json(_read(attempt.root, "exit.json"))
     unit = {str(k): v for k, v in unit.items()} if isinstance(unit, dict) else None
     if unit is not None:
-        unit["stopped_at"] = _time((_json(_read(attempt.root, "stop.json", 65536)) or {}).get("time")) if unit.get("stopped_by") else None
+        stop = _json(_read(attempt.root, "stop.json"))  # when the stop was asked for, by this node's clock
+        unit["stopped_at"] = _time(stop.get("time")) if unit.get("stopped_by") and isinstance(stop, dict) else None
     console = launcher.get("console") if isinstance(launcher.get("console"), str) else "logs.txt"
     said = attempt.scan(console, f"launcher.{attempt.node}.log", Table()) or {}
     codes = {entry["local_rank"]: entry["code"] for entry in said.get("containers", ())}

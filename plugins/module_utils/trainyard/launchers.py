@@ -63,4 +63,6 @@ def override_text(value):
         return "null"
     if isinstance(value, (list, tuple)):
         return "[%s]" % ",".join(override_text(item) for item in value)
+    if isinstance(value, float):
+        return str(value).replace("e", ".0e") if "." not in str(value) else str(value)  # to YAML 1e-05 is a text, 1.0e-05 a number
     return str(value)

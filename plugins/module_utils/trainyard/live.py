@@ -20,16 +20,19 @@ def bar(fraction, width=BAR):
     return "[" + "#" * full + "." * (width - full) + "]"
 
 
-def step_text(step, epochs, unit):
-    """Return the words for one step record: epoch and step of total, loss, speed, ETA; only what the log says."""
+def step_text(step, epochs, unit, first=None):
+    """Return the words for one step record: epoch and step of total, loss, speed, ETA; only what the log says.
+
+    first: what the suite counts epochs and steps from, such as {epoch: 0, step: 0}; people count from 1.
+    """
     if not step:
         return ""
-    words = []
+    words, first = [], first or {}
     if step.get("epoch") is not None:
         total = step.get("epochs") or epochs
-        words.append("epoch %s%s" % (step["epoch"], "/%s" % total if total else ""))
+        words.append("epoch %s%s" % (step["epoch"] + 1 - first.get("epoch", 1), "/%s" % total if total else ""))
     if step.get("step") is not None:
-        words.append("step %s%s" % (step["step"], "/%s" % step["steps"] if step.get("steps") else ""))
+        words.append("step %s%s" % (step["step"] + 1 - first.get("step", 1), "/%s" % step["steps"] if step.get("steps") else ""))
     if step.get("loss") is not None:
         words.append("loss %.4g" % step["loss"])
     if step.get("ips") is not None:
@@ -59,7 +62,7 @@ def node_line(status, width=100):
     best = next((rank for rank in status["ranks"] if rank["step"]), None)
     text = "%-10s %-9s %s" % (status["node"], status["state"], rank_text(status["ranks"]))
     if best:
-        text += "  " + step_text(best["step"], status.get("epochs"), status.get("unit_of_speed"))
+        text += "  " + step_text(best["step"], status.get("epochs"), status.get("unit_of_speed"), status.get("first_step"))
     return text[:width]
 
 

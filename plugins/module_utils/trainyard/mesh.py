@@ -374,6 +374,13 @@ def digest(nodes, site, ca, extra=()):
     return sha256(json.dumps([1, site, public_key(ca), told, list(extra)]))
 
 
+def is_ready(told, states, now, before):
+    """Return whether the mesh that was compiled lies on every node as it was proven, with certificates that last for `before` seconds more."""
+    return bool(told["digest"]) and all(
+        state["proven"] and state["digest"] == told["digest"] and not needs_renewal(state["valid_until"], now, before) for state in states
+    )
+
+
 def compile_mesh(nodes, site, ca, directory=DIRECTORY, extra=(), consent=False, validity="+7d", renew_before="+1d"):
     """Return (mesh, problems). ca: the public key of the site's certificate authority, '' before it was made (then line and digest are '').
 
@@ -440,6 +447,22 @@ def certificate_end(place):
         return None
 
 
+def key_exposed(place):
+    """Return whether others than the owner may read the node's private key; ssh ignores such a key, and it must not be used again."""
+    path = os.path.join(place, KEY)
+    return os.path.exists(path) and bool(os.stat(path).st_mode & 0o077)
+
+
+def key_usable(place):
+    """Return whether the node's private key is there, closed to others (ssh would ignore it), and the one that was certified."""
+    try:
+        certified = parse_certificate((_read(os.path.join(place, CERTIFICATE)) or b"").decode("utf-8", "replace"))["public_key"]
+    except ValueError:
+        return False
+    usable = os.path.exists(os.path.join(place, KEY)) and not key_exposed(place)
+    return usable and public_key((_read(os.path.join(place, KEY + ".pub")) or b"").decode("utf-8", "replace")) == certified
+
+
 def read_state(home, site, directory=DIRECTORY):
     """Return {files, line, valid_until} of what lies in a home: digests of the mesh's files (None: missing) and of the site's line."""
     place = os.path.join(home, directory)
@@ -461,7 +484,7 @@ def mesh_state(home_dir, now, directory=DIRECTORY):
     state = read_state(home_dir, str(record.get("site")), directory)
     proven_files = record.get("files") if isinstance(record.get("files"), dict) else {}
     stale = [name for name in PROVEN_FILES if state["files"][name] is None or state["files"][name] != proven_files.get(name)]
-    if _read(os.path.join(home_dir, directory, KEY)) is None:
+    if not key_usable(os.path.join(home_dir, directory)):
         stale.append(KEY)
     if state["line"] is None or state["line"] != record.get("line"):
         stale.append("authorized_keys")
@@ -499,6 +522,11 @@ def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS):
     }
 
 
+def differs(old, new):
+    """Return whether two records say different things, apart from when they were proven."""
+    return old is None or dict(old, proven=None) != dict(new, proven=None)
+
+
 def write_record(place, record):
     """Write mesh.json whole or not at all."""
     temporary = os.path.join(place, f".{RECORD}.{os.getpid()}")
@@ -518,8 +546,7 @@ LOGIN_FAILURES = (
      f"an impostor, or it was installed again: {CONSOLE}; if it is right, pin the new key on the controller (docs/runbooks/trust.md), then {TRUST}"),
     ("host key is known for", "no host key of it is pinned in the mesh", TRUST),
     ("Host key verification failed", "host key verification failed", f"{CONSOLE}, then {TRUST}"),
-    ("UNPROTECTED PRIVATE KEY", "the mesh's private key can be read by others, so ssh ignores it", TRUST),
-    ("Bad owner or permissions", "the mesh's ssh configuration belongs to somebody else or can be written by others", TRUST),
+    ("Can't open user config file", "this node has no mesh", TRUST),
     ("Bad configuration option", "this node's ssh is too old for the mesh's configuration", "install OpenSSH 7.3 or newer on it"),
     ("Permission denied", REFUSED, f"{LOOK_THERE} (address not in from=: see ssh_trust_from; AuthorizedKeysFile elsewhere; home open to others; clock)"),
     ("Too many authentication failures", REFUSED, LOOK_THERE),
@@ -536,19 +563,31 @@ BUSY = ("kex_exchange_identification", "Connection closed by", "Connection reset
 BUSY_WAITS = (0.5, 1.0, 2.0)
 
 
-def classify_login(code, stderr, valid_until=None, now=0.0):
+def own_fault(place, now):
+    """Return (cause, remedy) where a node's own credentials cannot be accepted by any peer, else None. place: the mesh's directory."""
+    if not os.path.exists(os.path.join(place, KEY)):
+        return "this node has no key of its own for the mesh", TRUST
+    if key_exposed(place):
+        return "this node's private key can be read by others, so ssh does not use it", f"{TRUST}, which replaces the key"
+    ends = certificate_end(place)
+    if ends is None:
+        return "this node has no certificate", TRUST
+    if ends <= now:
+        ended = time.strftime("%Y-%m-%d %H:%M", time.gmtime(ends))
+        return f"the certificate of this node has expired ({ended} UTC)", TRUST
+    return None
+
+
+def classify_login(code, stderr, own=None):
     """Return (cause, remedy) of a login that failed. code: ssh's exit code (None: it did not end in time).
 
-    A refused certificate looks the same to ssh whatever the reason, so the node's own certificate (valid_until) is looked at first.
+    A refused login looks the same to ssh whatever the reason, so what is known of the node's own credentials (own_fault) comes first.
     """
     if code is None:
         return "no answer to the login in time", "check that the node is not frozen or overloaded"
     for needle, cause, remedy in LOGIN_FAILURES:
         if needle in stderr:
-            if cause == REFUSED and valid_until is not None and valid_until <= now:
-                ended = time.strftime("%Y-%m-%d %H:%M", time.gmtime(valid_until))
-                return f"the certificate of this node has expired ({ended} UTC)", TRUST
-            return cause, remedy
+            return own if own and cause == REFUSED else (cause, remedy)
     said = [line for line in stderr.splitlines() if line.strip()]
     told = printable(said[-1], limit=300) if said else "it said nothing"
     return f"ssh ended with code {code}: {told}", f"run the same login by hand: ssh -F ~/{DIRECTORY}/config"
@@ -573,7 +612,7 @@ def check_answer(answer, expected):
     return f"another machine answers there (it says: {other})", f"correct ansible_host or trainyard_address in the inventory, then {TRUST}"
 
 
-def log_in(peer, run, wait, valid_until, now):
+def log_in(peer, run, wait, own=None):
     """Log in to one peer. Return None or (cause, remedy). run(name) -> (code or None, stdout, stderr)."""
     for pause in (*BUSY_WAITS, None):
         code, out, err = run(peer["name"])
@@ -582,13 +621,13 @@ def log_in(peer, run, wait, valid_until, now):
         if pause is None or code is None or not any(word in err for word in BUSY):
             break
         wait(pause)  # sshd drops logins at random when many nodes come at once (MaxStartups)
-    return classify_login(code, err, valid_until, now)
+    return classify_login(code, err, own)
 
 
-def log_in_everywhere(node, peers, run, parallel=8, valid_until=None, now=0.0, wait=time.sleep):
+def log_in_everywhere(node, peers, run, parallel=8, own=None, wait=time.sleep):
     """Log in from one node to all its peers, `parallel` at a time. Return the failures as [{from, to, cause, remedy}].
 
-    peers: [{name, identity}] of all nodes in order; each node starts with the one after itself, so that no node is asked by all at once.
+    peers: [{name, identity}] of all nodes in order, own: own_fault of the node; each node starts with the one after itself, so that no node is asked by all at once.
     """
     names = [peer["name"] for peer in peers]
     start = names.index(node) + 1 if node in names else 0
@@ -596,6 +635,6 @@ def log_in_everywhere(node, peers, run, parallel=8, valid_until=None, now=0.0, w
     if not others:
         return []
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, min(parallel, len(others)))) as pool:
-        results = list(pool.map(lambda peer: log_in(peer, run, wait, valid_until, now), others))
+        results = list(pool.map(lambda peer: log_in(peer, run, wait, own), others))
     failed = [{"from": node, "to": peer["name"], "cause": result[0], "remedy": result[1]} for peer, result in zip(others, results) if result]
     return sorted(failed, key=lambda failure: names.index(failure["to"]))

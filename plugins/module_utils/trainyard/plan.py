@@ -44,11 +44,11 @@ def short(digest):
     return digest[:SHORT]
 
 
-def pick_address(node, facts):
+def pick_address(node, facts, alone=False):
     """Return (address, interface, problem): where the node is on the fabric (design, decision 7).
 
     The site's trainyard_address (an address, or a network the address lies in) comes first, then ansible_host where the node really has
-    that address, then the address from which the node's route to its peers starts.
+    that address, then the address from which the node's route to its peers starts. A node that is alone has no peer and takes any of its own.
     """
     own = [(entry["address"], entry["interface"]) for entry in facts["addresses"]]
     usable = [(a, i) for a, i in own if not ipaddress.ip_address(a).is_loopback]
@@ -63,6 +63,8 @@ def pick_address(node, facts):
         match = [(a, i) for a, i in usable if a == candidate]
         if match:
             return match[0] + (None,)
+    if alone and own:
+        return (usable or own)[0] + (None,)
     text = "%s: no address of its own is ansible_host (%s) or leads to the other nodes; set trainyard_address; it has %s"
     return None, None, text % (node["name"], node["host"], ", ".join("%s on %s" % pair for pair in usable) or "none but loopback")
 
@@ -102,7 +104,7 @@ def compile_plan(job, site, nodes, facts, inputs):
     count = len(nodes[0]["devices"])
     for index, node in enumerate(nodes):
         fact = facts[node["name"]]
-        address, interface, problem = pick_address(node, fact)
+        address, interface, problem = pick_address(node, fact, alone=len(nodes) == 1)
         if problem:
             problems.append(problem)
             continue

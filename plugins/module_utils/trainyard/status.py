@@ -46,6 +46,7 @@ def unit_state(run, unit):
 def rank_states(attempt, plan, node, events):
     """Return [{rank, local_rank, pid, state, exit_code, signal, step}] of this node's ranks; step is the log's latest step record or None."""
     table = logs.Table(plan["suite"].get("logs"))
+    step_table = (plan["suite"].get("logs") or {}).get("step") or {}
     ends = {event.get("rank"): event for event in events if event.get("event") == "end"}
     starts = {event.get("rank"): event for event in events if event.get("event") == "start"}
     found = []
@@ -57,10 +58,14 @@ def rank_states(attempt, plan, node, events):
             tail = None
         start, end = starts.get(rank["rank"]), ends.get(rank["rank"])
         step = tail and tail["last_step"]
+        # A suite that prints steps on its first rank only leaves the others' phase unknown.
+        silent = step_table.get("ranks") == "first" and rank["rank"] > 0
         if end:
             state = "done" if end.get("exit_code") == 0 else "failed"
+        elif not start:
+            state = "waiting"
         else:
-            state = "training" if step else ("starting" if start else "waiting")
+            state = "training" if step else ("running" if silent else "starting")
         found.append({"rank": rank["rank"], "local_rank": rank["local_rank"], "pid": start and start.get("pid"), "state": state,
                       "exit_code": end and end.get("exit_code"), "signal": end and end.get("signal"), "step": step,
                       "evaluation": tail and tail["evaluation"], "log_bytes": tail["bytes"] if tail else 0,
@@ -95,12 +100,13 @@ def look(run, base, run_id, number, node):
     else:
         finished = any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events)
         state = "completed" if ending.get("service_result") == "success" and finished and not ending.get("stopped_by") else "failed"
-    ranks = rank_states(attempt, plan, node, events)
+    ranks, step_table = rank_states(attempt, plan, node, events), (plan["suite"].get("logs") or {}).get("step") or {}
     wrong = [event for event in events if event.get("event") == "start" and not event.get("endpoints_as_planned", True)]
     return {"found": True, "run": run_id, "attempt": number, "node": node, "unit": record["unit"], "job": plan["job"]["name"], "state": state, "ended": ended,
             "started": record["started"], "now": time.time(), "exit": ending, "ranks": ranks, "nodes": [item["name"] for item in plan["nodes"]],
             "endpoints": plan["endpoints"], "endpoints_as_planned": not wrong, "endpoints_reported": wrong[0].get("endpoints") if wrong else plan["endpoints"],
-            "epochs": plan.get("epochs"), "unit_of_speed": ((plan["suite"].get("logs") or {}).get("step") or {}).get("unit", ""),
+            "epochs": plan.get("epochs"), "first_step": step_table.get("first", {}), "unit_of_speed": step_table.get("unit", ""),
+            "checkpoints": plan["suite"].get("checkpoints"),
             "console_tail": console_tail(os.path.join(attempt, plan["launcher"]["console"])) if state in ("failed", "lost") else []}
 
 

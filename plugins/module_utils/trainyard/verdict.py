@@ -10,7 +10,7 @@ from __future__ import annotations
 from ansible.module_utils.trainyard.causes import entry_of
 
 # How much a finding about one rank counts. From DECIDES on it is named as the beginning of the failure.
-PRIMARY, LAUNCHER, OOM, KILLED, SURVIVED, SILENT, DECIDES = 100, 95, 90, 80, 70, 60, 60
+PRIMARY, LAUNCHER, OOM, KILLED, DOUBTFUL, SILENT, DECIDES = 100, 95, 90, 80, 70, 60, 60
 LATE, SECONDARY, STOPPED = 40, 20, 5
 _FATAL = frozenset(("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGXCPU", "SIGXFSZ"))
 _SIGNAL_CAUSES = {"SIGSEGV": "segfault", "SIGILL": "segfault", "SIGFPE": "segfault", "SIGBUS": "bus_error", "SIGKILL": "killed", "SIGABRT": "aborted"}
@@ -56,9 +56,9 @@ class _Case:
         primary = [c for c in out if c["weight"] == PRIMARY]
         for candidate in out:
             # Nobody of ours sends SIGKILL before something has failed: such a death, if it came first, began it all.
-            if candidate["signal"] == "SIGKILL" and KILLED <= candidate["weight"] < PRIMARY and primary:
-                if all(_precedes(candidate, other) for other in primary):
-                    candidate["weight"] = PRIMARY
+            outside = candidate["signal"] == "SIGKILL" and KILLED <= candidate["weight"] < PRIMARY
+            if outside and primary and all(_precedes(candidate, other) for other in primary):
+                candidate["weight"] = PRIMARY
         self._suspect(out)
         far = float("inf")
         return sorted(out, key=lambda c: (-c["weight"], far if c["when"] is None else c["when"], far if c["rank"] is None else c["rank"]))
@@ -73,10 +73,12 @@ class _Case:
 
     def _by_us(self, rank):
         """Whether this end is what stopping the attempt does."""
-        unit = self.stopped.get(rank["node"])
+        unit, ended = self.stopped.get(rank["node"]), rank.get("ended")
         if not unit:
-            return False
-        at, ended = unit.get("stopped_at"), rank.get("ended")
+            # Once the launcher is gone, systemd ends what is left of the unit.
+            gone = (self.asked[rank["node"]].get("launcher") or {}).get("ended")
+            return gone is not None and ended is not None and ended >= gone and rank.get("signal") in _STOPS
+        at = unit.get("stopped_at")
         if at is not None and ended is not None and ended < at:
             return False
         return rank.get("signal") in _STOPS or rank.get("exit_code") in (130, 143) or ended is None
@@ -84,22 +86,24 @@ class _Case:
     def _rank(self, rank, first):
         """What the findings about one rank weigh, or None where it ended well or says nothing."""
         error, code, signal, ended = rank.get("first_error"), rank.get("exit_code"), rank.get("signal"), rank.get("ended")
-        if code == 0 or not (error or code or signal or ended):
+        unit = self.units.get(rank["node"])
+        fine = unit is not None and not unit.get("stopped_by") and rank["node"] not in self.failed
+        if code == 0 or not (error or code or signal or ended) or (fine and not code and not signal):
             return None
         is_first = first is None or ended is None or ended - first < BEFORE
-        crash = bool(error) and (error.get("kind") == "FatalError" or error.get("cause") == "segfault")
-        primary = bool(error) and error["grade"] == "primary" and not crash
-        oom = signal == "SIGKILL" and self._oom(rank["node"])
-        if self._by_us(rank) and not (primary and not error.get("handled") and not error.get("survived")):
+        primary = bool(error) and error["grade"] == "primary"
+        crash = primary and (error["kind"] == "FatalError" or error["cause"] == "segfault")  # the log of a signal, not of a mistake
+        passing = primary and (error.get("handled") or error.get("survived"))
+        if self._by_us(rank) and (not primary or passing or crash):
             weight, why = STOPPED, "was stopped with the attempt"
-        elif primary and not error.get("handled") and not error.get("survived"):
-            weight, why = PRIMARY, "its log holds an error of its own"
-        elif oom:
+        elif primary and not crash and not passing:
+            weight, why = self._weigh_primary(rank, error, is_first)
+        elif signal == "SIGKILL" and self._oom(rank["node"]):
             weight, why = OOM, "the kernel killed it for want of memory"
-        elif signal in _FATAL or (crash and error["grade"] == "primary"):
+        elif crash or (signal in _FATAL and (passing or not error)):
             weight, why = (KILLED, "died of a signal, first on its node") if is_first else (LATE, "died of a signal, after another rank of its node")
-        elif primary:
-            weight, why = (SURVIVED if is_first else LATE), "its log holds an error, but training went on after it"
+        elif passing:
+            weight, why = (DOUBTFUL if is_first else LATE), "its log holds an error, but one that was handled or that training went on after"
         elif error:
             weight, why = SECONDARY, "says that it lost its peers or was told to stop"
         elif code or signal == "SIGABRT":
@@ -108,25 +112,35 @@ class _Case:
             weight, why = SECONDARY, "ended, how was not observed"
         return self._candidate(rank, weight, why, error)
 
+    def _weigh_primary(self, rank, error, is_first):
+        at = (self.stopped.get(rank["node"]) or {}).get("stopped_at")
+        if at is not None and min(rank.get("ended") or at, rank.get("mtime") or at) >= at:
+            return DOUBTFUL, "its log holds an error, but one that stopping it may have made"
+        if error["cause"] == "worker_died" and not is_first:
+            return LATE, "its loader workers died, after another rank of its node"
+        return PRIMARY, "its log holds an error of its own"
+
     def _node(self, name):
         """A node whose unit failed without a rank to blame: its launcher, or the start itself, speaks."""
         node = self.asked[name]
         ranks = [r for r in self.ranks if r["node"] == name]
-        if any(r.get("first_error") or r.get("exit_code") or r.get("signal") for r in ranks):
+        if any((r.get("first_error") or r.get("exit_code") or r.get("signal")) and not self._by_us(r) for r in ranks):
             return None
         started = any(r.get("pid") or r.get("bytes") for r in ranks)
         launcher, unit = node.get("launcher") or {}, self.units[name]
-        error = launcher.get("first_error")
-        weight = LAUNCHER if not started else SILENT + 2
+        error, code, signal = (launcher.get(key) for key in ("first_error", "exit_code", "signal"))
         if error and error["grade"] != "primary":
             weight = SECONDARY
-        code, signal = launcher.get("exit_code"), launcher.get("signal")
+        elif not started:
+            weight = LAUNCHER
+        else:
+            weight = SILENT + 2 if error or signal in _FATAL else LATE
         if code is None and signal is None:
             status = str(unit.get("exit_status") or "")
             code = int(status) if status.isdigit() else None
             signal = "SIG" + status if unit.get("exit_code") in ("killed", "dumped") and status and not status.isdigit() else None
         rank = {"node": name, "rank": None, "local_rank": None, "exit_code": code, "signal": signal, "ended": launcher.get("ended")}
-        why = "its unit ended with %s %s" % (unit.get("service_result"), "after its ranks had started" if started else "before any rank started")
+        why = f"its unit ended with {unit.get('service_result')} {'after its ranks had started' if started else 'before any rank started'}"
         candidate = self._candidate(rank, weight, why, error)
         candidate["started"] = started
         return candidate
@@ -191,23 +205,27 @@ class _Case:
     def _failed(self, best):
         error, unobserved = best["error"], best["exit_code"] is None and best["signal"] is None
         who = f"the launcher on {best['node']}" if best["rank"] is None else f"rank {best['rank']} on {best['node']} (local rank {best['local_rank']})"
-        if error and best["weight"] != KILLED:
-            entry = {"cause": error["cause"], "remedy": error["remedy"]}
+        if best["rank"] is None:
+            silent = "launcher_failed"
+        elif best["weight"] == OOM:
+            silent = "out_of_memory"
         else:
-            entry = entry_of("out_of_memory" if best["weight"] == OOM else _SIGNAL_CAUSES.get(best["signal"], "unknown"))
+            silent = "silent_end" if unobserved else _SIGNAL_CAUSES.get(best["signal"], "killed") if best["signal"] else "silent_exit"
+        entry = error if _blamed(best) else entry_of(silent)
         how = "exit code not observed" if unobserved else f"exit code {best['exit_code']}" if best["signal"] is None else f"signal {best['signal']}"
         if best.get("observed") == "launcher":
             how += " as the launcher says"
         log = f"{self.log_dir.rstrip('/')}/{best['home']}" if self.log_dir else best["home"]
-        line = error["line"] if error else None
-        text = f"FAILED: {who} {_what(best)} ({how}); log {log}{':%d' % line if line else ''}; remedy: {entry['remedy']}"
+        line = error["line"] if _blamed(best) else None
+        text = f"FAILED: {who} {_what(best)} ({how}); log {log}{':' + str(line) if line else ''}; remedy: {entry['remedy']}"
         if self.missing:
             text += f"; not asked: {_list(self.missing)}"
-        return self._result("failed", text, best=best, cause=entry["cause"], error=error, log=log, line=line, remedy=entry["remedy"])
+        return self._result("failed", text, best=best, cause=entry["cause"], error=error if _blamed(best) else None, log=log, line=line, remedy=entry["remedy"])
 
     def _stopped(self, user, decided):
         by = sorted({str(u["stopped_by"]) for u in user.values()})
-        text = f"STOPPED: by the {_list(by)}"
+        source = sorted({str(u["stopped_from"]) for u in user.values() if u.get("stopped_from")})
+        text = f"STOPPED: by the {_list(by)}" + (f" ({_list(source)})" if source else "")
         if decided:
             text += f"; before that rank {decided['rank']} on {decided['node']} {_what(decided)}"
         if self.missing:
@@ -296,9 +314,15 @@ def _precedes(one, other):
     return other["when"] - one["when"] > (BEFORE if one["node"] == other["node"] else BEFORE_ELSEWHERE)
 
 
+def _blamed(candidate):
+    """Whether the error in its log is what ended a rank: SIGKILL leaves none, so what stands there came before."""
+    error = candidate["error"]
+    return bool(error) and not (candidate["signal"] == "SIGKILL" and (error.get("handled") or error.get("survived") or error["grade"] != "primary"))
+
+
 def _what(candidate):
     error = candidate["error"]
-    if error and not (candidate["weight"] == KILLED and candidate["signal"] == "SIGKILL"):
+    if _blamed(candidate):
         said = f"{error['kind']}: {error['text']}" if error["text"] else error["kind"]
         said = said.split("\n")[0][:300]
         return {"python": "raised ", "cpp": "stopped with "}.get(error.get("origin"), "said ") + said

@@ -1,0 +1,93 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Take the brought logs into the run's directory and write the index of ranks."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: rank_index
+short_description: Verify brought logs and write the index of ranks
+description:
+  - Runs on the controller once for an attempt, after the nodes' files were brought to C(<run_dir>/.incoming/<node>/<file>).
+  - Compares each file with the digest that its node reported, gives it its name in O(run_dir) with mode 0600, and writes C(ranks.json).
+  - A file that grew since the node read it is compared by its first bytes, as many as the node reported.
+  - A file that does not match stays in C(.incoming), all others are taken in, and the module then fails with every mismatch, naming node, file
+    and both digests. Bringing again and running again repairs. A file at home is replaced only by one that begins with its bytes.
+options:
+  run_dir:
+    description: The attempt's directory on the controller, C(runs/<run id>/attempt-1).
+    type: path
+    required: true
+  nodes:
+    description: What M(rank_logs) returned for each node that could be asked.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      node: {description: The node's name in the plan., type: str, required: true}
+      files: {description: Its C(files)., type: list, elements: dict, required: true}
+      ranks: {description: Its C(ranks)., type: list, elements: dict, required: true}
+attributes:
+  check_mode: {support: full, description: Compares and tells what it would do.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Verify the logs and write the index of ranks
+  rank_index:
+    run_dir: "{{ collect_run_dir }}"
+    nodes: "{{ ansible_play_hosts | map('extract', hostvars, 'rank_logs') }}"
+  delegate_to: localhost
+  run_once: true
+"""
+
+RETURN = r"""
+ranks_file: {description: Path of the index., type: str, returned: success}
+files:
+  description: The files that match, by their names at home.
+  type: list
+  elements: dict
+  returned: always
+  contains:
+    node: {description: The node it comes from., type: str}
+    file: {description: Its path in the attempt's directory on the node., type: str}
+    home: {description: Its name in O(run_dir)., type: str}
+    bytes: {description: Its size at home., type: int}
+    sha256: {description: Its digest at home., type: str}
+mismatches: {description: "Files that are not what the node has: node, file, home, problem.", type: list, elements: dict, returned: always}
+index: {description: "What ranks.json holds: version, ranks, files.", type: dict, returned: always}
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard.homecoming import HomeError, bring_home
+
+
+def main():
+    sub = {
+        "node": {"type": "str", "required": True},
+        "files": {"type": "list", "elements": "dict", "required": True},
+        "ranks": {"type": "list", "elements": "dict", "required": True},
+    }
+    module = AnsibleModule(
+        argument_spec={
+            "run_dir": {"type": "path", "required": True},
+            "nodes": {"type": "list", "elements": "dict", "required": True, "options": sub},
+        },
+        supports_check_mode=True,
+    )
+    run_dir = module.params["run_dir"]
+    if not os.path.isdir(run_dir):
+        module.fail_json(msg=f"{run_dir} is no directory; collect makes it before the logs are brought")
+    try:
+        result = bring_home(run_dir, module.params["nodes"], write=not module.check_mode)
+    except (HomeError, OSError) as error:
+        module.fail_json(msg=f"{run_dir}: {error}")
+    if result["mismatches"]:
+        said = "; ".join(f"{m['node']}: {m['file']}: {m['problem']}" for m in result["mismatches"])
+        module.fail_json(msg=f"logs were not brought as the nodes have them: {said}; collect again", **result)
+    module.exit_json(ranks_file=os.path.join(run_dir, "ranks.json"), **result)
+
+
+if __name__ == "__main__":
+    main()

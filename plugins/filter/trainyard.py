@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filter trainyard_query: JMESPath over what modules return, with Ansible's tagged values made plain first. See trainyard_query.yml."""
+from __future__ import annotations
+
+import importlib
+import os
+
+import ansible.module_utils
+from ansible.errors import AnsibleFilterError
+
+# ansible.cfg's module_utils reaches modules only; a plugin has to look there by itself.
+_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
+if _CORE not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(_CORE)
+
+plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
+
+try:
+    import jmespath
+except ImportError:
+    jmespath = None
+
+
+def trainyard_query(data, expression):
+    """Search data with a JMESPath expression; functions such as sum and max_by look at exact types, which tagged values do not have."""
+    if jmespath is None:
+        raise AnsibleFilterError("trainyard_query needs the Python package jmespath on the controller: pip install -r requirements.txt")
+    if not isinstance(expression, str):
+        raise AnsibleFilterError(f"trainyard_query: the expression is {type(expression).__name__}, not text")
+    try:
+        return jmespath.search(plain(expression), plain(data))
+    except jmespath.exceptions.JMESPathError as error:
+        raise AnsibleFilterError(f"trainyard_query: {expression!r}: {str(error).strip()}") from error
+
+
+class FilterModule:
+    """The filters of this file."""
+
+    def filters(self):
+        """Return {name: function}."""
+        return {"trainyard_query": trainyard_query}

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller's record of a run: runs/<run id>/ with the plan as it was sent, the job, local changes of the code, and run.json at the end.
+
+run.json (version 1): {version, run, job, plan_sha256, attempts: [{number, verdict, ranks, nodes, checkpoint, ended}]}.
+"""
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from ansible.module_utils.trainyard import manifest, verdict
+from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.live import duration
+
+VERSION = 1
+
+
+def _text(path, text):
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8", errors="surrogateescape") as handle:
+        handle.write(text)
+
+
+def started(params, check_mode=False):
+    """Write what was planned; return {run_dir}. The plan's bytes are those that every node gets."""
+    run_dir = os.path.join(params["runs_dir"], params["run_id"])
+    if not check_mode:
+        os.makedirs(os.path.join(run_dir, "attempt-%d" % params["number"]), mode=0o700)
+        _text(os.path.join(run_dir, "plan.json"), params["plan"])
+        _text(os.path.join(run_dir, "code.diff"), params["code_diff"])
+        manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
+        record = {"version": VERSION, "run": params["run_id"], "job": params["job"]["name"], "plan_sha256": params["plan_sha256"],
+                  "started": time.time(), "attempts": []}
+        manifest.write_json(os.path.join(run_dir, "run.json"), record)
+    return {"run_dir": run_dir}
+
+
+def ended(params, check_mode=False):
+    """Decide the verdict from what the nodes said and write run.json; return {run_dir, verdict, summary}."""
+    run_dir = os.path.join(params["runs_dir"], params["run_id"])
+    attempt_dir = os.path.join(run_dir, "attempt-%d" % params["number"])
+    nodes = [node for node in params["nodes"] if node.get("ranks") is not None]
+    plan = manifest.read_json(os.path.join(run_dir, "plan.json"))
+    if not plan:
+        raise ValueError("%s/plan.json is missing: no node that holds the run could be asked for it" % run_dir)
+    planned = plan["ranks"]
+    shown_dir = os.path.join(os.path.basename(os.path.normpath(params["runs_dir"])), params["run_id"], "attempt-%d" % params["number"])
+    decided = verdict.decide(planned, nodes, shown_dir)
+    mismatch = endpoint_mismatch(plan.get("endpoints"), nodes)
+    if mismatch:
+        decided = dict(decided, outcome="failed", cause="endpoints", text=mismatch)
+    saved = sorted(os.listdir(os.path.join(attempt_dir, "checkpoint"))) if os.path.isdir(os.path.join(attempt_dir, "checkpoint")) else []
+    ranks = [dict(rank, node=node["node"]) for node in nodes for rank in node["ranks"]]
+    if not check_mode:
+        path = os.path.join(run_dir, "run.json")
+        record = manifest.read_json(path) or {"version": VERSION, "run": params["run_id"], "attempts": []}
+        entry = {"number": params["number"], "ended": time.time(), "verdict": decided, "ranks": ranks, "checkpoint": saved,
+                 "endpoints": next((node["endpoints"] for node in nodes if node.get("endpoints")), None)}
+        record["attempts"] = [item for item in record["attempts"] if item["number"] != params["number"]] + [entry]
+        manifest.write_json(path, record)
+    return {"run_dir": run_dir, "verdict": decided, "summary": summary(decided, ranks, planned, nodes, shown_dir, saved, plan)}
+
+
+def endpoint_mismatch(planned, nodes):
+    """Return a sentence where Paddle reported other endpoints than planned (the start port is read back, not believed; fact 1), else None."""
+    for node in nodes:
+        reported = node.get("endpoints")
+        if planned and reported and reported != planned:
+            return "FAILED: the launcher on %s reports the endpoints %s, planned were %s; the start port or the addresses were not taken" % (
+                node["node"], ", ".join(reported), ", ".join(planned))
+    return None
+
+
+def figure(step, key, form):
+    """Return a step record's figure as text, or '-'."""
+    value = (step or {}).get(key)
+    return "-" if value is None else form % value
+
+
+def summary(decided, ranks, planned, nodes, shown_dir, saved, plan):
+    """Return the end of a run in lines; the last one is the verdict."""
+    by_rank = {rank["rank"]: rank for rank in ranks}
+    lines = ["", "rank  node        device  endpoint                first loss  last loss  %-12s  end" % (unit_of(plan) or "speed")]
+    for item in planned:
+        rank = by_rank.get(item["rank"], {})
+        first, last = rank.get("first_step"), rank.get("last_step")
+        end = rank.get("signal") or ("exit code %s" % rank["exit_code"] if rank.get("exit_code") is not None else rank.get("state", "no findings"))
+        lines.append("%4d  %-10s  %-6s  %-22s  %10s  %9s  %12s  %s" % (
+            item["rank"], item["node"], item["device"], item["endpoint"], figure(first, "loss", "%.4f"), figure(last, "loss", "%.4f"),
+            figure(last, "ips", "%.2f"), end))
+    silent = [item["rank"] for item in planned if by_rank.get(item["rank"]) and not by_rank[item["rank"]].get("last_step")]
+    if silent and any(rank.get("last_step") for rank in ranks):
+        lines.append("      (the suite prints steps on its first rank only; the others' work is in the same steps)")
+    evaluation = next((rank["evaluation"] for rank in ranks if rank.get("evaluation")), None)
+    if evaluation:
+        lines.append("evaluation   " + "  ".join("%s %s" % (key, evaluation[key]) for key in ("ap", "ap50", "ap75", "fps") if key in evaluation))
+    begun = [rank["started"] for rank in ranks if rank.get("started")]
+    over = [rank["ended"] for rank in ranks if rank.get("ended")]
+    if begun and over:
+        lines.append("trained      %s from the first rank's start to the last rank's end" % duration(max(over) - min(begun)))
+    endpoints = next((node["endpoints"] for node in nodes if node.get("endpoints")), None)
+    if endpoints:
+        same = endpoints == plan.get("endpoints")
+        lines.append("endpoints    %s, as Paddle reports them%s" % (", ".join(endpoints), ": as planned" if same else ""))
+    lines += ["checkpoint   %s/checkpoint/ (%s)" % (shown_dir, ", ".join(saved)) if saved else "checkpoint   none",
+              "logs         %s/rank-*.log" % shown_dir, "run record   %s/run.json" % os.path.dirname(shown_dir)]
+    lines += ["evidence     " + line for line in decided.get("evidence", []) if decided["outcome"] != "completed"]
+    return [printable(line) for line in lines] + [printable(decided["text"])]
+
+
+def unit_of(plan):
+    """Return the unit of the suite's speed figure, such as 'images/s'."""
+    return (((plan.get("suite") or {}).get("logs") or {}).get("step") or {}).get("unit")
+
+
+def newest(runs_dir):
+    """Return the id of the newest run the controller has a record of, or None."""
+    names = sorted(name for name in os.listdir(runs_dir) if os.path.exists(os.path.join(runs_dir, name, "run.json"))) if os.path.isdir(runs_dir) else []
+    return names[-1] if names else None
+
+
+def load(runs_dir, run_id):
+    """Return run.json of a run as a dict; raises OSError or ValueError."""
+    with open(os.path.join(runs_dir, run_id, "run.json"), encoding="utf-8") as handle:
+        return json.load(handle)

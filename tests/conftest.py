@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let tests import the product as Ansible does: modules by name, module_utils below ansible.module_utils, plugins by kind and name."""
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import ansible.module_utils
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+ROOT = Path(__file__).resolve().parent.parent
+
+if str(ROOT / "plugins" / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "plugins" / "module_utils"))
+if str(ROOT / "library") not in sys.path:
+    sys.path.insert(0, str(ROOT / "library"))
+
+
+@pytest.fixture
+def root():
+    """The project's directory."""
+    return ROOT
+
+
+@pytest.fixture
+def samples():
+    """Real logs, as the nodes wrote them."""
+    return ROOT / "tests" / "samples"
+
+
+@pytest.fixture
+def load_plugin():
+    """Load plugins/<kind>/<name>.py; plugins of several kinds share one file name, so they cannot be on sys.path."""
+
+    def load(kind, name):
+        spec = importlib.util.spec_from_file_location(f"trainyard_{kind}_{name}", ROOT / "plugins" / kind / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture
+def run_module(capsys):
+    """Run a module's main() with arguments, as Ansible does; returns its JSON result."""
+
+    def run(module, arguments, check=False):
+        capsys.readouterr()
+        with patch_module_args(dict(arguments, _ansible_check_mode=check)), pytest.raises(SystemExit):
+            module.main()
+        return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+
+    return run
+
+
+def sample_plan(nodes=2, per_node=2, logs=None):
+    """A plan with the parts that readers of logs look at."""
+    ranks = [
+        {"rank": n * per_node + i, "node": f"node{n + 1}", "local_rank": i, "device": str(i), "endpoint": f"198.51.100.{11 + n}:{17000 + i}"}
+        for n in range(nodes)
+        for i in range(per_node)
+    ]
+    launcher = {"name": "paddle", "rank_log": "log/workerlog.{local_rank}", "console": "logs.txt"}
+    return {"ranks": ranks, "suite": {"name": "paddledetection", "logs": logs or {}}, "launcher": launcher}
+
+
+@pytest.fixture
+def make_attempt(tmp_path, samples):
+    """Lay out a node's attempt directory, from a real sample where one is named: make_attempt("node2", sample=..., events=[...], exit={...})."""
+
+    def make(node, sample=None, plan=None, events=None, exit=None, stop=None, logs=None, console=None):
+        home = tmp_path / "nodes" / node / "attempt-1"
+        (home / "log").mkdir(parents=True)
+        (home / "plan.json").write_text(json.dumps(plan or sample_plan()))
+        if sample:
+            for path in sorted((samples / "logs" / sample / node).iterdir()):
+                shutil.copyfile(path, home / ("logs.txt" if path.name == "launch.out" else f"log/{path.name}"))
+        for local, text in (logs or {}).items():
+            (home / "log" / f"workerlog.{local}").write_bytes(text.encode() if isinstance(text, str) else text)
+        if console is not None:
+            (home / "logs.txt").write_text(console)
+        if events is not None:
+            (home / "ranks.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        for name, value in (("exit.json", exit), ("stop.json", stop)):
+            if value is not None:
+                (home / name).write_text(json.dumps(value))
+        return home
+
+    return make

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan: pure, deterministic, complete, and refused where no start could survive; then the module around it."""
+from __future__ import annotations
+
+import hashlib
+import json
+
+import plan as module
+import pytest
+from ansible.module_utils.trainyard import environment
+from ansible.module_utils.trainyard import plan as core
+from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
+
+
+def refused(**arguments):
+    """Return the problems of a gang that cannot be planned."""
+    with pytest.raises(core.PlanError) as error:
+        core.compile_plan(**arguments)
+    return error.value.problems
+
+
+def backwards(value):
+    """Return value with every mapping's order reversed."""
+    if isinstance(value, dict):
+        return {key: backwards(value[key]) for key in reversed(list(value))}
+    return [backwards(item) for item in value] if isinstance(value, list) else value
+
+
+# --- shape
+
+@pytest.mark.parametrize("count, devices", [(1, 8), (2, 8), (4, 8), (2, 1)])
+def test_ranks_follow_the_inventory(count, devices):
+    made = compiled(count=count, devices=devices)
+    assert [rank["rank"] for rank in made["ranks"]] == list(range(count * devices))
+    assert made["ranks"][0] == {"rank": 0, "node": "node1", "local_rank": 0, "device": "0", "endpoint": ADDRESSES[0] + ":17000"}
+    last = {"rank": count * devices - 1, "node": "node%d" % count, "local_rank": devices - 1, "device": str(devices - 1)}
+    assert made["ranks"][-1] == dict(last, endpoint="%s:%d" % (ADDRESSES[count - 1], 17000 + devices - 1))
+    assert made["endpoints"] == [rank["endpoint"] for rank in made["ranks"]]
+    assert ("--ips=%s" % ",".join(ADDRESSES[:count]) in made["argv"]) == (count > 1)
+
+
+def test_the_first_listed_machine_is_trainer_0():
+    arguments = gang(count=2)
+    arguments["nodes"].reverse()
+    made = core.compile_plan(**arguments)
+    assert [node["name"] for node in made["nodes"]] == ["node2", "node1"]
+    assert made["ranks"][0]["endpoint"] == ADDRESSES[1] + ":17000" and "--ips=%s,%s" % (ADDRESSES[1], ADDRESSES[0]) in made["argv"]
+
+
+def test_device_ids_are_not_rank_numbers():
+    arguments = gang(count=1)
+    arguments["nodes"][0]["devices"] = ["4", "6"]
+    made = core.compile_plan(**arguments)
+    assert [(rank["rank"], rank["local_rank"], rank["device"]) for rank in made["ranks"]] == [(0, 0, "4"), (1, 1, "6")]
+    assert made["argv"][made["argv"].index("--selected_gpu") + 1] == "4,6"
+
+
+def test_one_start_port_for_every_reader():
+    """Contract B5, C4; the present launcher reads one of the two names and the legacy one the other (fact 1)."""
+    assert {compiled()["env"][name] for name in ("FLAGS_START_PORT", "PADDLE_START_PORT")} == {"17000"}
+    made = compiled(job={"start_port": 18000})
+    assert made["env"]["FLAGS_START_PORT"] == made["env"]["PADDLE_START_PORT"] == "18000" and made["endpoints"][0].endswith(":18000")
+
+
+def test_a_nodes_environment():
+    arguments = gang(count=2)
+    arguments["facts"]["node2"].update(home="/data/home/ops", base="/data/home/ops/.trainyard", user="ops", cores=16)
+    one, two = (node["env"] for node in core.compile_plan(**arguments)["nodes"])
+    assert two == {"HOME": "/data/home/ops", "USER": "ops", "LOGNAME": "ops", "POD_IP": ADDRESSES[1], "GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0",
+                   "OMP_NUM_THREADS": "2", "PATH": "/data/home/ops/.trainyard/env/%s/bin:/usr/local/bin:/usr/bin:/bin" % ENVIRONMENT[:16]}
+    assert one["OMP_NUM_THREADS"] == "8" and one["POD_IP"] == ADDRESSES[0]
+
+
+def test_a_value_given_for_all_nodes_beats_a_reckoned_one():
+    arguments = gang(count=2, job={"env": {"OMP_NUM_THREADS": 3}})
+    arguments["site"]["env"] = {"NCCL_SOCKET_IFNAME": "bond0", "HTTPS_PROXY": "http://proxy:3128"}
+    made = core.compile_plan(**arguments)
+    assert {name: made["env"][name] for name in ("OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "HTTPS_PROXY")} == {
+        "OMP_NUM_THREADS": "3", "NCCL_SOCKET_IFNAME": "bond0", "HTTPS_PROXY": "http://proxy:3128"}
+    assert not {"OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME"} & set(made["nodes"][0]["env"])
+    assert made["nodes"][0]["env"]["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
+def test_a_python_of_the_users_own_is_used_as_it_is():
+    made = compiled(environment={"python": "/opt/conda/envs/det/bin/python", "digest": None})
+    assert made["nodes"][0]["env"]["PATH"].startswith("/opt/conda/envs/det/bin:")
+
+
+def test_overrides_of_site_job_and_weights():
+    arguments = gang(count=2, job={"overrides": {"worker_num": 2}}, site_overrides={"worker_num": 0, "use_gpu": False},
+                     weights={"pretrain_weights": {"digest": "a" * 64, "file": "m.pdparams", "url": "https://host/m.pdparams"}})
+    made = core.compile_plan(**arguments)
+    at = made["argv"].index("-o")
+    assert made["argv"][at:] == ["-o", "worker_num=2", "use_gpu=false", "pretrain_weights=weights/%s/m.pdparams" % ("a" * 16)]
+    assert made["argv"][at - 1] == "--eval"
+    assert made["links"] == {"dataset/coco": "data/" + DATA[:16], "weights/" + "a" * 16: "weights/" + "a" * 16}
+    assert core.wanted_trees(made) == {"code": [CODE], "data": [DATA], "weights": ["a" * 64]}
+
+
+def test_the_checkpoints_folder_is_named_after_the_config():
+    assert compiled()["suite"]["checkpoints"]["folder"] == "output/ppyoloe_crn_s_300e_coco"
+
+
+# --- one digest
+
+def test_equal_inputs_give_equal_bytes_in_any_order():
+    arguments = gang(count=4, job={"env": {"A": "1", "B": "2"}})
+    made = core.compile_plan(**arguments)
+    assert core.canonical(made) == core.canonical(core.compile_plan(**backwards(arguments)))
+    assert core.sha256(made) == hashlib.sha256(core.canonical(json.loads(core.canonical(made)))).hexdigest()
+    assert b"\n" not in core.canonical(made)
+
+
+def change(path, value):
+    """Return a function that sets one value deep inside the arguments."""
+
+    def apply(arguments):
+        for key in path[:-1]:
+            arguments = arguments[key]
+        arguments[path[-1]] = value
+    return apply
+
+
+@pytest.mark.parametrize("path, value", [
+    (("job", "arguments"), []), (("job", "config"), "configs/ppyoloe/ppyoloe_crn_m_300e_coco.yml"), (("job", "launcher"), "paddle"), (("job", "overrides"), {"epoch": 3}),
+    (("job", "env"), {"A": 1}), (("job", "start_port"), 17001), (("site", "start_port"), 17002), (("site", "env"), {"NCCL_DEBUG": "INFO"}),
+    (("nodes", 0, "devices"), list("01234568")), (("nodes", 0, "address"), "127.0.0.0/8"), (("facts", "node1", "home"), "/root"), (("facts", "node1", "base"), "/x"),
+    (("facts", "node1", "user"), "me"), (("facts", "node1", "cores"), 8), (("inputs", "script"), "train.py"), (("inputs", "code", "digest"), "1" * 64),
+    (("inputs", "data", "coco"), "2" * 64), (("inputs", "environment", "digest"), "3" * 64), (("inputs", "config", "epochs"), 3),
+    (("inputs", "site_overrides"), {"epoch": 1}), (("inputs", "suite", "redirects", "log"), "elsewhere"),
+], ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else "")
+def test_whatever_changes_the_run_changes_the_digest(path, value):
+    # one node, so that a loopback address is not refused
+    before, after = gang(count=1), gang(count=1)
+    change(path, value)(after)
+    assert core.sha256(core.compile_plan(**before)) != core.sha256(core.compile_plan(**after))
+
+
+@pytest.mark.parametrize("field, value", [("time", 9.0), ("hostname", "other"), ("missing", ["rsync"]), ("units", [{"unit": "u", "state": "active", "description": "d"}]),
+                                          ("environments", {}), ("mesh", None), ("trees", {})])
+def test_what_a_node_lacks_now_is_no_part_of_the_plan(field, value):
+    before, after = gang(count=2), gang(count=2)
+    after["facts"]["node2"][field] = value
+    assert core.sha256(core.compile_plan(**before)) == core.sha256(core.compile_plan(**after))
+
+
+# --- where a node is
+
+TWO_CARDS = [{"interface": "lo", "address": "127.0.0.1"}, {"interface": "eth0", "address": "192.0.2.5"}, {"interface": "ib0", "address": "10.0.0.5"}]
+
+
+@pytest.mark.parametrize("host, wanted, route, found", [
+    ("192.0.2.5", None, "10.0.0.5", ("192.0.2.5", "eth0")),
+    ("gpu5.example", None, "10.0.0.5", ("10.0.0.5", "ib0")),
+    ("192.0.2.5", "10.0.0.0/24", "192.0.2.5", ("10.0.0.5", "ib0")),
+    ("192.0.2.5", "10.0.0.5", "192.0.2.5", ("10.0.0.5", "ib0")),
+    ("192.0.2.5", "10.0.0.77/24", None, ("10.0.0.5", "ib0")),
+])
+def test_the_address_is_the_sites_then_the_hosts_then_the_routes(host, wanted, route, found):
+    facts = {"addresses": TWO_CARDS, "route_source": route}
+    assert core.pick_address({"name": "n", "host": host, "address": wanted}, facts) == found + (None,)
+
+
+@pytest.mark.parametrize("host, wanted, route, words", [
+    ("192.0.2.5", "172.16.0.0/12", "192.0.2.5", "n has no address in 172.16.0.0/12 (trainyard_address); it has 127.0.0.1, 192.0.2.5, 10.0.0.5"),
+    ("gpu5.example", None, None, "n: no address of its own is ansible_host (gpu5.example)"),
+    ("gpu5.example", None, "127.0.0.1", "192.0.2.5 on eth0, 10.0.0.5 on ib0"),  # a route over loopback leads nowhere
+])
+def test_a_node_without_a_usable_address(host, wanted, route, words):
+    facts = {"addresses": TWO_CARDS, "route_source": route}
+    address, interface, problem = core.pick_address({"name": "n", "host": host, "address": wanted}, facts)
+    assert (address, interface) == (None, None) and words in problem
+
+
+def test_a_single_node_needs_no_peer_to_know_its_address():
+    """With one node there is no route to a peer, and its inventory name may be a DNS name (contract A7)."""
+    arguments = gang(count=1)
+    arguments["nodes"][0]["host"] = "gpu1.example"
+    arguments["facts"]["node1"]["route_source"] = None
+    assert core.compile_plan(**arguments)["nodes"][0]["address"] == ADDRESSES[0]
+    arguments["facts"]["node1"]["addresses"] = arguments["facts"]["node1"]["addresses"][:1]
+    assert core.compile_plan(**arguments)["nodes"][0]["address"] == "127.0.0.1"
+
+
+# --- what no start could survive
+
+def two(**facts):
+    """Return the arguments of two nodes, the second with other facts."""
+    arguments = gang(count=2, **facts.pop("gang", {}))
+    arguments["facts"]["node2"].update(facts)
+    return arguments
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (two(gang={"job": {"launcher": "paddle"}}, addresses=[{"interface": "eth0", "address": ADDRESSES[0]}], route_source=ADDRESSES[0]),
+     "node1 and node2 have the same fabric address"),
+    (two(python_version="3.8"), "nodes have different Python versions: node1 3.11, node2 3.8"),
+    (two(machine="aarch64"), "nodes have different processor architectures"),
+    (two(gang={"job": {"start_port": 65530}}), "start port 65530 leaves no room for 8 ranks"),
+    (two(resolves_to=["127.0.1.1"]), "node2: its host name resolves to 127.0.1.1, not to %s, and fleetrun --selected_gpu" % ADDRESSES[1]),
+    (two(resolves_to=None), "node2: its host name resolves to nothing"),
+])
+def test_refused(arguments, words):
+    problems = refused(**arguments)
+    assert len(problems) == 1 and words in problems[0]
+
+
+def test_loopback_is_refused_for_several_nodes_only():
+    arguments = gang(count=2, job={"launcher": "paddle"})
+    arguments["nodes"][1]["address"] = "127.0.0.0/8"
+    assert refused(**arguments) == ["node2: 127.0.0.1 is a loopback address; no other node can reach it; set trainyard_address"]
+
+
+def test_every_problem_at_once():
+    arguments = gang(count=2)
+    arguments["nodes"][0]["address"] = arguments["nodes"][1]["address"] = "172.16.0.0/12"
+    arguments["facts"]["node2"]["machine"] = "aarch64"
+    assert len(refused(**arguments)) == 3
+
+
+@pytest.mark.parametrize("launcher, accelerator, count", [("paddle", "gpu", 2), ("fleetrun", "cpu", 2), ("fleetrun", "gpu", 1)])
+def test_who_does_not_ask_for_the_host_name_may_have_any(launcher, accelerator, count):
+    arguments = gang(count=count, accelerator=accelerator, job={"launcher": launcher})
+    arguments["facts"]["node1"]["resolves_to"] = ["127.0.1.1"]
+    assert core.compile_plan(**arguments)["launcher"]["name"] == launcher
+
+
+# --- what is not ready
+
+def wanting(count=2, **facts):
+    """Return todo() of a gang whose last node has other facts, with empty entries left out."""
+    arguments = gang(count=count)
+    made = core.compile_plan(**arguments)
+    arguments["facts"]["node%d" % count].update(facts)
+    return {kind: names for kind, names in core.todo(made, arguments["facts"], now=1000.0).items() if names}
+
+
+MESH = {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node1", "node2"], "digest": "m"}
+
+
+@pytest.mark.parametrize("facts, expected", [
+    ({}, {}),
+    ({"missing": ["rsync"]}, {"provision": ["node2"]}),
+    ({"environments": {"other": "f"}}, {"environment": ["node2"]}),
+    ({"mesh": None}, {"trust": ["node1", "node2"]}),
+    ({"mesh": dict(MESH, present=False)}, {"trust": ["node1", "node2"]}),
+    ({"mesh": dict(MESH, proven=None)}, {"trust": ["node1", "node2"]}),
+    ({"mesh": dict(MESH, valid_until=1000.0 + 86399)}, {"trust": ["node1", "node2"]}),
+    ({"mesh": dict(MESH, valid_until=1000.0 + 86401)}, {}),
+    ({"mesh": dict(MESH, nodes=["node2", "node3"])}, {"trust": ["node1", "node2"]}),
+    ({"mesh": dict(MESH, digest="other")}, {"trust": ["node1", "node2"]}),
+    ({"trees": {}}, {"code": ["node2"], "data": ["node2"], "trees": ["node2"]}),
+    ({"trees": {"code/" + CODE[:16]: {"ok": True}, "data/" + DATA[:16]: {"ok": False}}}, {"data": ["node2"], "trees": ["node2"]}),
+])
+def test_todo_names_the_nodes_that_lack_something(facts, expected):
+    assert wanting(**facts) == expected
+
+
+def test_a_single_node_needs_no_mesh():
+    assert wanting(count=1, mesh=None) == {}
+
+
+def test_a_python_of_the_users_own_is_never_provided():
+    arguments = gang(count=1, environment={"python": "/opt/py/bin/python", "digest": None})
+    arguments["facts"]["node1"]["environments"] = {}
+    assert not any(core.todo(core.compile_plan(**arguments), arguments["facts"], 0.0).values())
+
+
+def test_a_tree_that_differs_is_named_with_its_files():
+    arguments = gang(count=2)
+    arguments["facts"]["node2"]["trees"]["data/" + DATA[:16]] = {"ok": False, "present": True, "differences": ["a.jpg: missing", "b.jpg: extra file"]}
+    arguments["facts"]["node1"]["trees"]["data/" + DATA[:16]] = {"ok": False, "present": False, "differences": []}  # not there is not differing
+    lines = core.differing_trees(core.compile_plan(**arguments), arguments["facts"])
+    assert lines == ["node2: data/%s differs from the controller's: a.jpg: missing; b.jpg: extra file" % DATA[:16]]
+
+
+def test_the_summary_shows_command_ranks_and_what_comes_before():
+    arguments = gang(count=2)
+    made = core.compile_plan(**arguments)
+    arguments["facts"]["node2"]["missing"] = ["rsync"]
+    arguments["facts"]["node1"]["units"] = [{"unit": "u", "state": "active", "description": "Trainyard run X"}]
+    text = "\n".join(core.summary(made, arguments["facts"], core.todo(made, arguments["facts"], 0.0)))
+    for words in (core.sha256(made)[:12], "  " + " ".join(made["argv"]), "  FLAGS_START_PORT=17000", "node2: rank 8,9,10,11,12,13,14,15", "ports 17000-17007",
+                  "held by Trainyard run X", "link dataset/coco -> data/", "before the start: provision on node2"):
+        assert words in text
+
+
+# --- the module
+
+def module_arguments(**changes):
+    """Return the module's arguments for two ready nodes; the environment's digest is what the module reckons."""
+    arguments = gang(count=2)
+    wanted = {"package": "paddlepaddle-gpu", "version": "2.6.2", "requirements": []}
+    digest = environment.environment_digest(wanted, [], "3.11", "x86_64")
+    for fact in arguments["facts"].values():
+        fact["environments"] = {digest: "f"}
+    inputs = {key: arguments["inputs"][key] for key in ("script", "code", "data", "weights", "config")}
+    return dict({"job": arguments["job"], "site": arguments["site"], "nodes": arguments["nodes"], "facts": arguments["facts"], "inputs": inputs,
+                 "suite": arguments["inputs"]["suite"], "source": {"environment": wanted, "overrides": {"use_gpu": True}}, "project": str(ROOT)}, **changes)
+
+
+def test_module_gives_the_bytes_and_their_digest(run_module):
+    result = run_module(module, module_arguments(), check=True)
+    assert result["changed"] is False and json.loads(result["text"]) == result["plan"]
+    assert hashlib.sha256(result["text"].encode("ascii")).hexdigest() == result["sha256"] and result["sha256"][:12] in result["summary"][0]
+    assert not any(result["todo"].values()) and result["plan"]["argv"][-2:] == ["-o", "use_gpu=true"]
+
+
+def test_module_refuses_with_every_reason(run_module):
+    arguments = module_arguments()
+    arguments["facts"]["node2"].update(machine="aarch64", python_version="3.8")
+    result = run_module(module, arguments)
+    assert result["failed"] and result["msg"].startswith("this job cannot start here:\n") and len(result["msg"].splitlines()) == 3
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_module_stops_at_a_tree_that_differs_unless_told_to_repair(run_module, repair):
+    arguments = module_arguments(repair=repair)
+    arguments["facts"]["node2"]["trees"]["code/" + CODE[:16]] = {"ok": False, "present": True, "differences": ["tools/train.py: 3 bytes instead of 4"]}
+    result = run_module(module, arguments)
+    if repair:
+        assert result["todo"]["code"] == ["node2"]
+    else:
+        assert result["failed"] and "node2: code/%s" % CODE[:16] in result["msg"] and "tools/train.py: 3 bytes instead of 4" in result["msg"]
+
+
+def test_module_names_a_requirement_list_that_is_not_there(run_module):
+    arguments = module_arguments()
+    arguments["source"]["environment"]["requirements"] = ["none_such.txt"]
+    result = run_module(module, arguments)
+    assert result["failed"] and "none_such.txt" in result["msg"]

@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verdict: who is named when an attempt ends, from real logs and from every mix of evidence."""
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible.module_utils.trainyard import causes, evidence, verdict
+from conftest import sample_plan
+
+NOW = 1795166920.0
+T = 1795166907.0
+OK = {"service_result": "success", "exit_code": "exited", "exit_status": "0", "stopped_by": None, "stopped_at": None}
+BAD = {"service_result": "exit-code", "exit_code": "exited", "exit_status": "250", "stopped_by": None, "stopped_at": None}
+DIR = "runs/20261120-092820-fail-1f2e/attempt-1"
+PLAN = sample_plan()["ranks"]
+
+VALUE = {"kind": "ValueError", "text": "bad image", "origin": "python"}
+GLOO = {"kind": "gloo::IoException", "text": "Connection closed by peer", "origin": "cpp", "peer": 3}
+ABORT = {"kind": "FatalError", "text": "`Process abort signal` is detected by the operating system.", "origin": "cpp"}
+TERM = {"kind": "FatalError", "text": "`Termination signal` is detected by the operating system.", "origin": "cpp"}
+SEGV = {"kind": "FatalError", "text": "`Segmentation fault` is detected by the operating system.", "origin": "cpp"}
+WORKER = {"kind": "RuntimeError", "text": "DataLoader 1 workers exit unexpectedly", "origin": "python"}
+
+
+def error(base, **more):
+    found = dict(base, line=14, file=None, file_line=None, context=[], handled=False, survived=False, root=None, peer=base.get("peer"), time=None)
+    found.update(causes.classify(base["kind"], base["text"], base["origin"]), **more)
+    return found
+
+
+def end(rank, code=None, signal=None, at=None, said=None, mtime=None, **more):
+    """One rank's findings."""
+    observed = "agent" if code is not None or signal else None
+    found = {
+        "rank": rank, "local_rank": rank % 2, "home": f"rank-{rank:03d}.node{rank // 2 + 1}.log", "file": f"log/workerlog.{rank % 2}", "bytes": 1, "pid": 100 + rank,
+        "exit_code": code, "signal": signal, "ended": None if at is None else T + at, "first_error": error(said) if said else None,
+        "mtime": None if mtime is None else T + mtime, "observed": observed, "nan": None, "last_step": None,
+    }  # fmt: skip
+    found.update(more)
+    return found
+
+
+def node(name, *ranks, unit=BAD, **more):
+    return dict({"node": name, "now": NOW, "ranks": list(ranks), "exit": unit, "launcher": {"exit_code": None, "signal": None, "first_error": None}}, **more)
+
+
+def stopped(by="peer", at=None, source="node1"):
+    return dict(OK, stopped_by=by, stopped_from=source, stopped_at=None if at is None else T + at)
+
+
+def named(result):
+    return result["outcome"], result["rank"], result["cause"]
+
+
+# -- real logs -----------------------------------------------------------------------------------------------------------------------------------
+
+AGENT = {
+    "node1": [
+        {"event": "start", "rank": 0, "pid": 154, "time": T - 6}, {"event": "start", "rank": 1, "pid": 155, "time": T - 6},
+        {"event": "end", "rank": 0, "pid": 154, "time": T + 0.6, "exit_code": None, "signal": "SIGABRT"},
+        {"event": "end", "rank": 1, "pid": 155, "time": T + 0.7, "exit_code": None, "signal": "SIGABRT"},
+        {"event": "launcher_end", "exit_code": 250, "signal": None, "time": T + 1.5},
+    ],
+    "node2": [
+        {"event": "start", "rank": 2, "pid": 153, "time": T - 6}, {"event": "start", "rank": 3, "pid": 154, "time": T - 6},
+        {"event": "end", "rank": 3, "pid": 154, "time": T + 0.4, "exit_code": 1, "signal": None},
+        {"event": "end", "rank": 2, "pid": 153, "time": T + 0.5, "exit_code": None, "signal": "SIGABRT"},
+        {"event": "launcher_end", "exit_code": 250, "signal": None, "time": T + 1.5},
+    ],
+}  # fmt: skip
+
+
+def collected(make_attempt, sample, agent=None, unit=BAD):
+    homes = [make_attempt(name, sample, events=agent and agent[name], exit=unit) for name in ("node1", "node2")]
+    return [evidence.collect(str(home), name) for home, name in zip(homes, ("node1", "node2"))]
+
+
+def test_the_real_failure_names_rank_3_and_not_an_aborted_one(make_attempt):
+    result = verdict.decide(PLAN, collected(make_attempt, "failure_rank3_raises_2x2", AGENT), DIR)
+    assert named(result) == ("failed", 3, "python_exception")
+    assert (result["node"], result["local_rank"], result["exit_code"], result["signal"]) == ("node2", 1, 1, None)
+    assert (result["error"]["kind"], result["error"]["text"]) == ("ValueError", "image 000000012.jpg is truncated")
+    assert (result["log"], result["line"]) == (f"{DIR}/rank-003.node2.log", 14)
+    assert result["text"].startswith(
+        "FAILED: rank 3 on node2 (local rank 1) raised ValueError: image 000000012.jpg is truncated (exit code 1); "
+        f"log {DIR}/rank-003.node2.log:14; remedy: "
+    )
+    assert len(result["evidence"]) >= 4
+    json.dumps(result, allow_nan=False)
+
+
+def test_the_real_failure_without_the_agent_says_what_was_not_observed(make_attempt):
+    result = verdict.decide(PLAN, collected(make_attempt, "failure_rank3_raises_2x2"), DIR)
+    assert named(result) == ("failed", 3, "python_exception")
+    assert result["exit_code"] is None
+    assert "(exit code not observed)" in result["text"]
+
+
+def test_the_real_good_run(make_attempt):
+    agent = {
+        name: [{"event": "end", "rank": first + n, "pid": 1, "time": T, "exit_code": 0, "signal": None} for n in (0, 1)] + [{"event": "launcher_end", "exit_code": 0}]
+        for name, first in (("node1", 0), ("node2", 2))
+    }
+    result = verdict.decide(PLAN, collected(make_attempt, "paddledetection_ppyoloe_s_2x2", agent, OK), DIR)
+    assert named(result) == ("completed", None, None)
+    assert result["text"] == "COMPLETED: 4 ranks on 2 nodes ended with exit code 0"
+
+
+def test_a_silent_rank_that_its_peers_lost_is_named_without_the_agent(make_attempt, samples):
+    """What SIGKILL leaves: the real logs, with the culprit's ending before its message."""
+    found = collected(make_attempt, "failure_rank3_raises_2x2")
+    for rank in found[1]["ranks"]:
+        if rank["rank"] == 3:
+            rank["first_error"] = None
+    result = verdict.decide(PLAN, found, DIR)
+    assert named(result) == ("failed", 3, "silent_end")
+    assert "fell silent, and rank 0, rank 2 lost contact with it (exit code not observed)" in result["text"]
+    assert result["line"] is None
+
+
+# -- who is named --------------------------------------------------------------------------------------------------------------------------------
+
+CASES = {
+    "a primary error beats aborts that ended earlier": (
+        [node("node1", end(0, signal="SIGABRT", at=0, said=GLOO), end(1, signal="SIGABRT", at=0, said=ABORT)), node("node2", end(2), end(3, 1, at=9, said=VALUE))],
+        (3, "python_exception"),
+    ),
+    "a rank killed without a message beats what its peers say": (
+        [node("node1", end(0, signal="SIGABRT", at=0, said=GLOO), end(1, signal="SIGABRT", at=0, said=GLOO)), node("node2", end(2, signal="SIGABRT", at=1, said=GLOO), end(3, signal="SIGKILL", at=0.9))],
+        (3, "killed"),
+    ),
+    "the kernel's memory killer": (
+        [node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=dict(BAD, service_result="oom-kill"))],
+        (3, "out_of_memory"),
+    ),
+    "the memory killer by the cgroup's count": (
+        [node("node1", end(0), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=dict(BAD, oom_kills=1))],
+        (3, "out_of_memory"),
+    ),
+    "a segmentation fault": (
+        [node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)), node("node2", end(2), end(3, signal="SIGSEGV", at=0, said=SEGV))],
+        (3, "segfault"),
+    ),
+    "a crash while going down does not beat the kill that came first": (
+        [node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)), node("node2", end(2, signal="SIGSEGV", at=2, said=SEGV), end(3, signal="SIGKILL", at=0))],
+        (3, "killed"),
+    ),
+    "a kill that came first beats an exception that followed on the same node": (
+        [node("node1", end(0), end(1)), node("node2", end(2, 1, at=5, said=VALUE), end(3, signal="SIGKILL", at=0))],
+        (3, "killed"),
+    ),
+    "a kill that followed an exception does not": (
+        [node("node1", end(0), end(1)), node("node2", end(2, 1, at=0, said=VALUE), end(3, signal="SIGKILL", at=4))],
+        (2, "python_exception"),
+    ),
+    "an exception that was printed long before its process went": (
+        [node("node1", end(0), end(1)), node("node2", end(2, 1, at=30, mtime=0, said=VALUE), end(3, signal="SIGKILL", at=20))],
+        (2, "python_exception"),
+    ),
+    "a silent exit, first on its node": (
+        [node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1, signal="SIGABRT", at=1, said=GLOO)), node("node2", end(2, signal="SIGABRT", at=1, said=GLOO), end(3, 7, at=0))],
+        (3, "silent_exit"),
+    ),
+    "the launcher's SIGTERM accuses nobody": (
+        [node("node1", end(0, signal="SIGTERM", at=1), end(1, signal="SIGTERM", at=1, said=TERM)), node("node2", end(2, signal="SIGTERM", at=1), end(3, 7, at=0))],
+        (3, "silent_exit"),
+    ),
+    "what a stop by the peer kills accuses nobody": (
+        [node("node1", end(0, signal="SIGKILL", at=6), end(1, signal="SIGKILL", at=6), unit=stopped(at=1)), node("node2", end(2, 5, at=0.2), end(3, 0, at=0))],
+        (2, "silent_exit"),
+    ),
+    "loader workers that the stop ended accuse nobody": (
+        [node("node1", end(0, 1, at=2, mtime=2, said=WORKER), end(1), unit=stopped(at=1)), node("node2", end(2), end(3, signal="SIGKILL", at=0.5))],
+        (3, "killed"),
+    ),
+    "the culprit may be on the node that its peer stopped": (
+        [node("node1", end(0, signal="SIGABRT", at=0.2, said=GLOO), end(1, signal="SIGABRT", at=0.2, said=GLOO)), node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=stopped(at=2))],
+        (3, "killed"),
+    ),
+    "an exception on the node that its peer stopped": (
+        [node("node1", end(0, signal="SIGABRT", at=0.2, said=GLOO), end(1)), node("node2", end(2), end(3, 1, at=0, mtime=0, said=VALUE), unit=stopped(at=2))],
+        (3, "python_exception"),
+    ),
+    "of two exceptions the earlier one": (
+        [node("node1", end(0, 1, at=9, said=VALUE), end(1)), node("node2", end(2), end(3, 1, at=2, said=dict(VALUE, text="first")))],
+        (3, "python_exception"),
+    ),
+    "clocks an hour apart are set right": (
+        [node("node1", end(0, 1, at=9, said=VALUE), end(1)), node("node2", end(2), end(3, 1, at=3602, said=VALUE), now=NOW + 3600)],
+        (3, "python_exception"),
+    ),
+    "an error that training went on after is doubtful, but better than none": (
+        [node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)), node("node2", end(2), end(3, 1, at=0, first_error=error(VALUE, survived=True)))],
+        (3, "python_exception"),
+    ),
+    "a kill beats an error that was handled": (
+        [node("node1", end(0, 1, at=1, first_error=error(VALUE, handled=True)), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0))],
+        (3, "killed"),
+    ),
+    "a rank that failed although its unit ended well": (
+        [node("node1", end(0, 0), end(1, 0), unit=OK), node("node2", end(2, 0), end(3, 3, at=0), unit=OK)],
+        (3, "silent_exit"),
+    ),
+    "a launcher that failed before any rank started": (
+        [
+            node("node1", end(0, file=None, bytes=None, pid=None), end(1, file=None, bytes=None, pid=None), unit=stopped()),
+            node("node2", end(2, file=None, bytes=None, pid=None), end(3, file=None, bytes=None, pid=None), unit=dict(BAD, exit_status="2"),
+                 launcher={"exit_code": 2, "signal": None, "first_error": error({"kind": "usage error", "text": "unrecognized arguments: --bad", "origin": "line"})}),
+        ],
+        (None, "bad_argument"),
+    ),
+    "a launcher that was killed under its ranks": (
+        [
+            node("node1", end(0, signal="SIGTERM", at=3), end(1, signal="SIGTERM", at=3), unit=stopped(at=2.5)),
+            node("node2", end(2, signal="SIGTERM", at=1), end(3, signal="SIGKILL", at=6), launcher={"exit_code": None, "signal": "SIGKILL", "ended": T, "first_error": None}),
+        ],
+        (None, "launcher_failed"),
+    ),
+    "a launcher that failed without a message": (
+        [node("node1", end(0, bytes=None, pid=None), end(1, bytes=None, pid=None), unit=stopped()), node("node2", end(2, bytes=None, pid=None), end(3, bytes=None, pid=None), unit=dict(BAD, exit_status="127"))],
+        (None, "launcher_failed"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("turned", [False, True])
+def test_who_is_named(name, turned):
+    nodes, (rank, cause) = CASES[name]
+    result = verdict.decide(PLAN, nodes[::-1] if turned else nodes, DIR)
+    assert named(result) == ("failed", rank, cause), json.dumps(result["evidence"], indent=1)
+    assert result["text"].startswith("FAILED: ") and "remedy: " in result["text"]
+    assert "\n" not in result["text"]
+
+
+def test_a_killed_rank_in_words():
+    result = verdict.decide(PLAN, CASES["a rank killed without a message beats what its peers say"][0], DIR)
+    assert result["text"].startswith(f"FAILED: rank 3 on node2 (local rank 1) was killed by SIGKILL without a message (signal SIGKILL); log {DIR}/rank-003.node2.log; remedy: ")
+    assert (result["exit_code"], result["signal"], result["error"], result["line"]) == (None, "SIGKILL", None, None)
+
+
+def test_a_failed_launcher_in_words():
+    result = verdict.decide(PLAN, CASES["a launcher that failed before any rank started"][0], DIR)
+    assert result["text"].startswith(f"FAILED: the launcher on node2 said usage error: unrecognized arguments: --bad (exit code 2); log {DIR}/launcher.node2.log:14; ")
+    result = verdict.decide(PLAN, CASES["a launcher that failed without a message"][0])
+    assert result["text"].startswith("FAILED: the launcher on node2 ended before any rank started (exit code 127); log launcher.node2.log; ")
+
+
+def test_one_error_on_many_ranks_is_said_to_be_one():
+    nodes = [node("node1", end(0, 1, at=0, said=VALUE), end(1, 1, at=0, said=VALUE)), node("node2", end(2, 1, at=0, said=VALUE), end(3, 1, at=0, said=VALUE))]
+    result = verdict.decide(PLAN, nodes)
+    assert (result["rank"], result["outcome"]) == (0, "failed")
+    assert "ranks 0, 1, 2, 3 say the same: ValueError" in result["evidence"]
+
+
+def test_the_corrected_clock_is_told():
+    result = verdict.decide(PLAN, CASES["clocks an hour apart are set right"][0])
+    assert "the clock of node2 is +3600 s off; its times were corrected" in result["evidence"]
+
+
+def test_an_exit_code_that_only_the_launcher_told():
+    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, 1, said=VALUE, observed="launcher"))]
+    assert "(exit code 1 as the launcher says)" in verdict.decide(PLAN, nodes)["text"]
+
+
+# -- when nothing decides ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_network_names_nobody():
+    lost = [end(n, signal="SIGABRT", at=n / 10, said=dict(GLOO, peer=(n + 2) % 4)) for n in range(4)]
+    result = verdict.decide(PLAN, [node("node1", *lost[:2]), node("node2", *lost[2:])])
+    assert named(result) == ("failed", None, "connection_lost")
+    assert result["node"] is None
+    assert "network between node1 and node2" in result["text"]
+    assert all(f"rank {n} on" in result["text"] for n in range(4))
+
+
+def test_nothing_decides():
+    result = verdict.decide(PLAN, [node("node1", end(0, signal="SIGTERM", at=0), end(1)), node("node2", end(2), end(3))])
+    assert named(result) == ("failed", None, "unknown")
+    assert "rank 0 on node1 (SIGTERM" in result["text"]
+    assert [c["rank"] for c in result["candidates"]] == [0]
+
+
+def test_two_silent_ranks_are_not_guessed_between():
+    nodes = [node("node1", end(0, said=GLOO), end(1, said=GLOO)), node("node2", end(2), end(3))]
+    assert named(verdict.decide(PLAN, nodes)) == ("failed", None, "connection_lost")
+
+
+def test_everybody_was_stopped_by_a_peer():
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=stopped()), node("node2", end(2), end(3), unit=stopped(source="node1"))])
+    assert result["outcome"] == "failed"
+    assert "stopped by a peer, and no node says why" in result["text"]
+
+
+# -- lost, unknown, stopped, completed -------------------------------------------------------------------------------------------------------------
+
+GONE = {"node": "node2", "unreachable": "ssh: connect to host 198.51.100.12 port 22: No route to host"}
+
+
+@pytest.mark.parametrize("nodes", [[GONE], {"node2": GONE}, []])
+def test_a_node_that_did_not_answer(nodes):
+    one = node("node1", end(0, signal="SIGABRT", at=0, said=GLOO), end(1, signal="SIGABRT", at=0, said=GLOO))
+    nodes = dict(nodes, node1=one) if isinstance(nodes, dict) else [*nodes, one]
+    result = verdict.decide(PLAN, nodes)
+    assert named(result) == ("lost", None, "unreachable")
+    assert (result["node"], result["unreachable"]) == ("node2", ["node2"])
+    assert result["text"].startswith("LOST: node2 did not answer (node2: ")
+    assert "with ranks 2, 3" in result["text"]
+
+
+def test_a_cause_that_is_known_beats_a_node_that_did_not_answer():
+    result = verdict.decide(PLAN, [node("node1", end(0, 1, at=0, said=VALUE), end(1)), GONE])
+    assert named(result) == ("failed", 0, "python_exception")
+    assert result["text"].endswith("; not asked: node2")
+
+
+def test_a_good_end_with_a_node_missing_is_not_called_completed():
+    assert verdict.decide(PLAN, [node("node1", end(0, 0), end(1, 0), unit=OK), GONE])["outcome"] == "lost"
+
+
+def test_a_node_that_recorded_no_end():
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=OK), node("node2", end(2), end(3), unit=None)])
+    assert named(result) == ("unknown", None, "no_end_recorded")
+    assert "node2 recorded no end" in result["text"]
+
+
+def test_stopped_by_the_user():
+    unit = stopped("user", at=1, source="the user")
+    nodes = [node("node1", end(0, signal="SIGTERM", at=2), end(1, signal="SIGKILL", at=7), unit=unit), node("node2", end(2, signal="SIGTERM", at=2, said=TERM), end(3), unit=unit)]
+    result = verdict.decide(PLAN, nodes)
+    assert named(result) == ("stopped", None, "stopped_by_user")
+    assert result["text"] == "STOPPED: by the user (the user)"
+
+
+def test_an_exception_that_the_users_stop_made_is_no_failure():
+    unit = stopped("user", at=1, source="")
+    nodes = [node("node1", end(0, 1, at=2, mtime=2, said=VALUE), end(1), unit=unit), node("node2", end(2), end(3), unit=unit)]
+    result = verdict.decide(PLAN, nodes)
+    assert result["outcome"] == "stopped"
+    assert "before that rank 0 on node1 raised ValueError: bad image" in result["text"]
+
+
+def test_a_failure_before_the_users_stop_is_a_failure():
+    unit = stopped("user", at=5)
+    nodes = [node("node1", end(0), end(1), unit=unit), node("node2", end(2), end(3, 1, at=0, mtime=0, said=VALUE), unit=unit)]
+    assert named(verdict.decide(PLAN, nodes)) == ("failed", 3, "python_exception")
+
+
+def test_a_failure_whose_peer_the_user_stopped_is_a_failure():
+    nodes = [node("node1", end(0), end(1), unit=stopped("user", at=5)), node("node2", end(2), end(3, 1, at=4, said=VALUE))]
+    assert verdict.decide(PLAN, nodes)["outcome"] == "failed"
+
+
+def good(**more):
+    return [node("node1", end(0, 0, **more), end(1, 0), unit=OK), node("node2", end(2, 0), end(3, 0), unit=OK)]
+
+
+def test_completed():
+    assert named(verdict.decide(PLAN, good())) == ("completed", None, None)
+
+
+def test_completed_with_an_error_in_a_log_that_did_no_harm():
+    nodes = good()
+    nodes[1]["ranks"][1].update(exit_code=None, observed=None, first_error=error(VALUE, handled=True))
+    result = verdict.decide(PLAN, nodes)
+    assert result["outcome"] == "completed"
+    assert "some seen by their unit only" in result["text"]
+
+
+def test_completed_but_one_rank_never_started():
+    nodes = good()
+    nodes[1]["ranks"][1].update(exit_code=None, pid=None, file=None)
+    result = verdict.decide(PLAN, nodes)
+    assert named(result) == ("failed", 3, "rank_missing")
+
+
+def test_completed_with_a_launcher_that_did_not():
+    nodes = good()
+    nodes[1]["launcher"] = {"exit_code": 1, "signal": None, "first_error": None}
+    assert verdict.decide(PLAN, nodes)["outcome"] == "failed"
+
+
+def test_completed_with_a_loss_that_is_no_number():
+    nan = {"line": 52, "loss": "nan", "epoch": 1}
+    result = verdict.decide(PLAN, good(nan=nan, last_step={"loss": None}))
+    assert named(result) == ("completed", None, "nan")
+    assert "the loss of rank 0 was nan to the end" in result["text"]
+    result = verdict.decide(PLAN, good(nan=nan, last_step={"loss": 0.5}))
+    assert named(result) == ("completed", None, None)
+    assert "rank 0: the loss was nan at line 52 of its log" in result["evidence"]
+
+
+def test_nothing_is_known_of_any_node():
+    result = verdict.decide(PLAN, [])
+    assert (result["outcome"], result["unreachable"]) == ("lost", ["node1", "node2"])
+
+
+def test_sparse_findings_do_not_break_it():
+    assert verdict.decide(PLAN, [{"node": "node1"}, {"node": "node2", "ranks": None, "exit": {}}])["outcome"] in ("failed", "unknown")

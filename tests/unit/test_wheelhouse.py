@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""wheelhouse: what is asked for, which nodes lack it, and what is refused before anything is fetched."""
+from __future__ import annotations
+
+import os
+
+import pytest
+import wheelhouse
+from ansible.module_utils.trainyard import environment as core
+
+NODE = {"python": "3.11", "machine": "x86_64", "libc": "2.36", "home": "/home/t/.trainyard", "free_bytes": 1 << 40, "environments": {}}
+ASKED = {"package": "paddlepaddle", "version": "2.6.2", "requirements": ["lock.txt"]}
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "lock.txt").write_text("numpy==1.26.4\n")
+    return {"environment": ASKED, "nodes": {"node1": NODE, "node2": NODE}, "cache_dir": str(tmp_path / "cache"),
+            "files_dir": str(tmp_path / "files"), "project_dir": str(tmp_path), "uv_version": "1.0"}
+
+
+@pytest.fixture
+def provided(monkeypatch):
+    """Stand in for the fetching (test_wheels.py tries the real one); returns the calls."""
+    calls = []
+
+    def provide(root, want, pip, free):
+        calls.append(want)
+        return {"changed": True, "fetched": ["x.whl"], "reused": 0, "manifest_sha256": "f" * 64, "wheel_bytes": 10, "needed_bytes": 3_000_000_000,
+                "packages": want.packages}
+
+    monkeypatch.setattr(wheelhouse.wheels, "provide", provide)
+    return calls
+
+
+def test_check_mode_tells_what_would_be_fetched_and_writes_nothing(run_module, arguments):
+    result = run_module(wheelhouse, arguments, check=True)
+    assert result["changed"] and result["missing"] == ["node1", "node2"] and result["fetched"] == ["numpy", "paddlepaddle"]
+    assert result["digest"] == core.environment_digest(ASKED, ["numpy==1.26.4"], "3.11", "x86_64")
+    assert not os.path.exists(arguments["cache_dir"])
+
+
+def test_ready_nodes_need_no_wheelhouse(run_module, arguments, provided):
+    digest = core.environment_digest(ASKED, ["numpy==1.26.4"], "3.11", "x86_64")
+    ready = dict(NODE, environments={digest: {}})
+    result = run_module(wheelhouse, dict(arguments, nodes={"node1": ready, "node2": ready}))
+    assert (result["changed"], result["missing"], result["path"], provided) == (False, [], "", [])
+
+
+def test_wheels_are_for_the_oldest_c_library(run_module, arguments, provided):
+    result = run_module(wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc="2.9")}))
+    assert result["changed"] and provided[0].libc == "2.9"
+    assert (provided[0].python, provided[0].machine, provided[0].packages) == ("3.11", "x86_64", {"paddlepaddle": "2.6.2", "numpy": "1.26.4"})
+
+
+def test_unequal_pythons_are_named(run_module, arguments, provided):
+    result = run_module(wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, python="3.12"), "node3": NODE}))
+    assert result["failed"] and "Python 3.11 on x86_64: node1, node3; Python 3.12 on x86_64: node2" in result["msg"]
+    assert "runtime_interpreter" in result["msg"] and provided == []
+
+
+def test_nodes_without_glibc_are_named(run_module, arguments, provided):
+    result = run_module(wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc="")}))
+    assert result["failed"] and result["msg"].startswith("node2: no GNU C library") and provided == []
+
+
+def test_every_node_without_room_is_named_with_numbers(run_module, arguments, provided):
+    full = dict(NODE, free_bytes=1_200_000_000)
+    result = run_module(wheelhouse, dict(arguments, nodes={"node1": full, "node2": NODE, "node3": full}))
+    assert result["failed"]
+    assert [line.split(":")[0] for line in result["msg"].splitlines()] == ["node1", "node3"]
+    assert "has 1.2 GB free, the environment needs 3.0 GB" in result["msg"]
+
+
+def test_a_full_node_that_is_ready_is_not_refused(run_module, arguments, provided):
+    digest = core.environment_digest(ASKED, ["numpy==1.26.4"], "3.11", "x86_64")
+    result = run_module(wheelhouse, dict(arguments, nodes={"node1": dict(NODE, free_bytes=0, environments={digest: {}}), "node2": NODE}))
+    assert result["missing"] == ["node2"] and not result.get("failed")
+
+
+def test_lists_that_cannot_be_read_are_all_named(run_module, arguments):
+    asked = dict(ASKED, requirements=["none.txt", "./nowhere/other.txt"])
+    result = run_module(wheelhouse, dict(arguments, environment=asked))
+    assert result["failed"] and len(result["msg"].splitlines()) == 2
+    assert "none.txt: cannot read" in result["msg"] and "No such file" in result["msg"]
+
+
+def test_an_own_python_needs_no_wheels_and_may_differ_from_the_systems(run_module, arguments, provided):
+    nodes = {"node1": NODE, "node2": dict(NODE, python="3.12")}
+    result = run_module(wheelhouse, dict(arguments, environment={"python": "/opt/venv/bin/python"}, nodes=nodes))
+    assert (result["changed"], result["missing"], result["path"], provided) == (False, ["node1", "node2"], "", [])
+
+
+def test_a_bad_list_names_file_and_line(run_module, arguments, tmp_path):
+    (tmp_path / "files" / "lock.txt").write_text("numpy==1.26.4\nscipy\n")
+    result = run_module(wheelhouse, arguments)
+    assert result["failed"] and "lock.txt:2: want name==version" in result["msg"]
+
+
+def test_a_cache_that_cannot_be_written_is_named(run_module, arguments, tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    result = run_module(wheelhouse, arguments)
+    assert result["failed"] and str(tmp_path / "cache") in result["msg"]

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheelhouse's core, with the real pip and an index of files."""
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from ansible.module_utils.trainyard import wheels
+from wheel_factory import make_index, make_paddle, make_wheel
+
+PIP = [sys.executable, "-m", "pip"]
+NO_PIP = [sys.executable, "-c", "raise SystemExit('pip was called')"]
+PLENTY = 1 << 50
+
+
+def want(**changes):
+    base = {"digest": "a" * 16, "packages": {"paddlepaddle": "2.6.2", "numpy": "1.26.4"}, "paddle": "paddlepaddle", "index_url": None,
+            "python": "3.11", "machine": "x86_64", "libc": "2.36", "uv_version": "1.0"}
+    return wheels.Wanted(**{**base, **changes})
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """An index with Paddle, NumPy (for two Pythons and a newer glibc) and uv, and one wheelhouse built from it; returns both directories."""
+    base = tmp_path_factory.mktemp("everything")
+    source = base / "source"
+    make_index(base / "index", [
+        make_paddle(source, tag="cp311-cp311-manylinux1_x86_64"),
+        make_wheel(source, "numpy", "1.26.4", tag="cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"),
+        make_wheel(source, "numpy", "2.0.0", tag="cp311-cp311-manylinux_2_39_x86_64"),
+        make_wheel(source, "numpy", "1.20.0", tag="cp38-cp38-manylinux2014_x86_64"),
+        make_wheel(source, "uv", "1.0", {"uv-1.0.data/scripts/uv": "binary"}, tag="py3-none-manylinux_2_17_x86_64"),
+    ])
+    (base / "wheels").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        configure(patch, base / "index")
+        provide(str(base / "wheels"), want())
+    return base / "index", base / "wheels"
+
+
+@pytest.fixture
+def index(everything, monkeypatch):
+    """The index's directory; pip is configured for it."""
+    configure(monkeypatch, everything[0])
+    return everything[0]
+
+
+@pytest.fixture
+def built(everything, index, cache):
+    """A cache that holds the wheelhouse already; returns what it provides."""
+    shutil.copytree(everything[1], cache, dirs_exist_ok=True)
+    return provide(cache, want(), NO_PIP)
+
+
+def configure(monkeypatch, directory):
+    for name, value in {"INDEX_URL": directory.as_uri(), "EXTRA_INDEX_URL": "", "FIND_LINKS": "", "NO_CACHE_DIR": "1", "CONFIG_FILE": os.devnull,
+                        "RETRIES": "0", "DEFAULT_TIMEOUT": "2"}.items():
+        monkeypatch.setenv("PIP_" + name, value)
+
+
+@pytest.fixture
+def cache(tmp_path):
+    (tmp_path / "wheels").mkdir()
+    return str(tmp_path / "wheels")
+
+
+def provide(cache, wanted, pip=PIP, free=PLENTY):
+    return wheels.provide(cache, wanted, pip, lambda: free)
+
+
+def test_platforms_are_those_the_nodes_c_library_runs():
+    tags = wheels.platform_tags("x86_64", "2.17")
+    assert tags[:3] == ["manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_16_x86_64"]
+    assert "manylinux_2_18_x86_64" not in tags and tags[-2:] == ["manylinux1_x86_64", "linux_x86_64"]
+    assert "manylinux_2_28_aarch64" in wheels.platform_tags("aarch64", "2.36")
+
+
+def test_a_wheelhouse_is_built_once_and_then_needs_no_pip(index, cache):
+    first = provide(cache, want())
+    assert first["changed"] and first["packages"] == {"paddlepaddle": "2.6.2", "numpy": "1.26.4"}
+    assert len(first["fetched"]) == 3 and first["needed_bytes"] > first["wheel_bytes"] > 0
+    again = provide(cache, want(), NO_PIP)
+    assert (again["changed"], again["fetched"], again["manifest_sha256"]) == (False, [], first["manifest_sha256"])
+    assert sorted(os.listdir(cache)) == ["a" * 16]
+
+
+def test_the_wheels_are_for_the_nodes_python_not_the_controllers(index, cache):
+    other = provide(cache, want(packages={"numpy": "1.20.0"}, python="3.8"))
+    assert other["fetched"][0] == "numpy-1.20.0-cp38-cp38-manylinux2014_x86_64.whl"
+
+
+def test_every_package_without_a_wheel_is_named_at_once(index, cache):
+    with pytest.raises(wheels.WheelhouseError) as error:
+        provide(cache, want(packages={"numpy": "2.0.0", "paddlepaddle": "3.0", "nowhere": "1"}))
+    text = str(error.value)
+    assert "numpy==2.0.0: the index has no wheel for Python 3.11 on x86_64 (glibc 2.36); it offers 1.26.4" in text
+    assert "paddlepaddle==3.0: " in text and "nowhere==1: " in text and "no version at all" in text
+    assert not os.path.exists(os.path.join(cache, "a" * 16))
+
+
+def test_a_newer_c_library_gets_newer_wheels(index, cache):
+    assert provide(cache, want(packages={"numpy": "2.0.0"}, libc="2.39"))["changed"]
+
+
+def test_the_vendors_index_is_for_paddle_alone(index, cache, tmp_path):
+    make_index(tmp_path / "vendor", [make_paddle(tmp_path / "v", "3.0.0", "paddlepaddle-gpu", "12.6")])
+    wanted = want(packages={"paddlepaddle-gpu": "3.0.0", "numpy": "1.26.4"}, paddle="paddlepaddle-gpu", index_url=(tmp_path / "vendor").as_uri())
+    result = provide(cache, wanted)
+    assert result["packages"] == {"paddlepaddle-gpu": "3.0.0", "numpy": "1.26.4"}
+
+
+def test_what_the_vendor_lacks_is_not_taken_from_elsewhere(index, cache, tmp_path):
+    (tmp_path / "vendor").mkdir()
+    with pytest.raises(wheels.WheelhouseError, match=r"paddlepaddle==2\.6\.2: the index has no wheel"):
+        provide(cache, want(index_url=(tmp_path / "vendor").as_uri()))
+
+
+def test_a_damaged_wheel_is_fetched_again_and_only_that_one(built, cache):
+    damaged = os.path.join(cache, "a" * 16, "numpy-1.26.4-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl")
+    with open(damaged, "r+b") as handle:
+        handle.write(b"x")
+    again = provide(cache, want())
+    assert again["changed"] and again["fetched"] == [os.path.basename(damaged)] and again["reused"] == 2
+    assert again["manifest_sha256"] == built["manifest_sha256"]
+
+
+def test_an_interrupted_build_leaves_nothing_that_counts(index, cache):
+    with pytest.raises(wheels.WheelhouseError):
+        provide(cache, want(), [sys.executable, "-c", "import sys; sys.exit('killed')"])
+    assert not os.path.exists(os.path.join(cache, "a" * 16))
+    assert provide(cache, want())["changed"]
+    assert sorted(os.listdir(cache)) == ["a" * 16]
+
+
+def test_wheels_of_another_wheelhouse_are_used_again(built, cache):
+    other = provide(cache, want(digest="b" * 16, packages={"paddlepaddle": "2.6.2"}), NO_PIP)
+    assert (other["reused"], other["fetched"]) == (2, [])
+
+
+def test_wheels_for_a_newer_c_library_are_not_used_for_an_older_one(built, cache):
+    assert not provide(cache, want(libc="2.39"), NO_PIP)["changed"]
+    with pytest.raises(wheels.WheelhouseError, match="pip was called"):
+        provide(cache, want(libc="2.17"), NO_PIP)
+
+
+def test_wheels_from_another_index_are_not_taken_for_the_vendors(built, cache):
+    with pytest.raises(wheels.WheelhouseError, match="pip was called"):
+        provide(cache, want(digest="b" * 16, index_url="https://vendor.invalid/"), NO_PIP)
+
+
+def test_too_little_room_on_the_controller_is_refused_with_numbers(cache):
+    with pytest.raises(wheels.WheelhouseError, match=r"has 0\.5 GB free, fetching paddlepaddle needs about 1 GB"):
+        provide(cache, want(), NO_PIP, free=500_000_000)
+
+
+def test_an_index_that_serves_another_package_is_refused(cache, tmp_path):
+    liar = make_wheel(tmp_path / "liar", "other", "1.26.4").rename(tmp_path / "numpy-1.26.4-py3-none-any.whl")
+    stage = os.path.join(cache, "stage")
+    os.makedirs(os.path.join(stage, wheels.TOOLS))
+    liar.rename(os.path.join(stage, liar.name))
+    with pytest.raises(wheels.WheelhouseError, match="other packages than were asked for: .*other"):
+        wheels._finish(stage, want())
+
+
+def test_an_index_out_of_reach_is_not_called_a_missing_package(cache, monkeypatch, tmp_path):
+    configure(monkeypatch, tmp_path)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(wheels.WheelhouseError, match="cannot reach the package index"):
+        provide(cache, want())
+
+
+@pytest.mark.parametrize("text, words", [
+    ("/usr/bin/python3: No module named pip", "has no pip"),
+    ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk is full"),
+    ("WARNING: x\nERROR: something else\n", "pip ended with 2: ERROR: something else"),
+])
+def test_reasons_of_pip_in_words(text, words):
+    assert words in wheels.explain(text, 2, None)
+
+
+def test_two_controllers_do_not_build_at_once(cache):
+    with wheels.locked(cache, 0):
+        pass
+    holder = subprocess.Popen([sys.executable, "-c", "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); "
+                               "f.truncate(0); f.write('4711'); f.flush(); print('held', flush=True); time.sleep(60)",
+                               os.path.join(cache, ".lock")], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(wheels.WheelhouseError, match=r"in use by process 4711 for 0 s"), wheels.locked(cache, 0):
+            pass
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    with wheels.locked(cache, 0), open(os.path.join(cache, ".lock")) as handle:  # the kernel let go
+        assert handle.read().strip() == str(os.getpid())
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_manifest_of_another_format_does_not_count(built, cache):
+    path = os.path.join(cache, "a" * 16, wheels.MANIFEST)
+    with open(path) as handle:
+        manifest = json.load(handle)
+    with open(path, "w") as handle:
+        json.dump(dict(manifest, version=0), handle)
+    assert wheels.read_wheelhouse(os.path.join(cache, "a" * 16), want()) is None
+
+
+def test_another_installer_version_is_brought_without_fetching_the_rest(built, cache, tmp_path, monkeypatch):
+    configure(monkeypatch, tmp_path / "newer")
+    make_index(tmp_path / "newer", [make_wheel(tmp_path / "more", "uv", "1.1", {"uv-1.1.data/scripts/uv": "binary"}, tag="py3-none-manylinux_2_17_x86_64")])
+    assert provide(cache, want(uv_version="1.1"))["fetched"] == ["uv-1.1-py3-none-manylinux_2_17_x86_64.whl"]
