@@ -19,6 +19,11 @@ options:
   plan: {description: The plan's bytes (C(started) only)., type: str}
   plan_sha256: {description: Their digest (C(started) only)., type: str}
   agent: {description: "Source of the node's agent, plugins/module_utils/trainyard/agent.py (C(started) only).", type: str}
+  reason:
+    description: Whether a person stops the run, or the failure of another node does.
+    type: str
+    choices: [user, peer]
+    default: user
   by: {description: Who stops it, for the record., type: str, default: the user}
 attributes:
   check_mode: {support: full, description: Tells whether it would change anything.}
@@ -86,7 +91,7 @@ def stopped(module, run, base, params):
             changed += [run_id] if any(item["unit"] == unit for item in attempts.active_units(run)) else []
             continue
         # A start that is under way waits for the lock or finds the note that stop leaves.
-        changed += [run_id] if attempts.stop(run, place, unit, "user", params["by"]) else []
+        changed += [run_id] if attempts.stop(run, place, unit, params["reason"], params["by"]) else []
         left += attempts.processes_of(run_id, number)
     return {"changed": bool(changed), "stopped": changed, "left": left, "unit": "", "attempt_dir": os.path.join(base, "runs")}
 
@@ -102,6 +107,7 @@ def main():
             "plan": {"type": "str"},
             "plan_sha256": {"type": "str"},
             "agent": {"type": "str"},
+            "reason": {"type": "str", "choices": ["user", "peer"], "default": "user"},
             "by": {"type": "str", "default": "the user"},
         },
         required_if=[("state", "started", ("run_id", "plan", "plan_sha256", "agent"))],

@@ -12,6 +12,12 @@ options:
   run_id: {description: "The run; empty means the one that holds the node now, else the newest.", type: str, default: ""}
   number: {description: "The attempt's number; 0 means the newest.", type: int, default: 0}
   node: {description: The node's name in the plan., type: str, required: true}
+  gang:
+    description:
+      - Stop the attempt here where another node of it failed some seconds ago and the mesh has not brought the news. Done by the action plugin on
+        the controller; only while a run is followed.
+    type: bool
+    default: false
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
 attributes:
   check_mode: {support: full, description: Reads only.}
@@ -50,6 +56,7 @@ def main():
             "run_id": {"type": "str", "default": ""},
             "number": {"type": "int", "default": 0},
             "node": {"type": "str", "required": True},
+            "gang": {"type": "bool", "default": False},
             "base": {"type": "str", "default": ".trainyard"},
         },
         supports_check_mode=True,

@@ -78,7 +78,8 @@ manager:
   sample: running
 limits:
   description:
-    - By limit (V(memlock) in bytes, V(nofile) a number), what is V(wanted), V(allowed) here, and V(measured) inside a unit. V(-1) is no limit.
+    - By limit (V(memlock) in bytes, V(nofile) a number), what is V(wanted), V(allowed) here, and V(measured) inside a unit.
+    - V(-1) is no limit.
   type: dict
   returned: success
 units:

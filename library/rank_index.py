@@ -18,14 +18,11 @@ options:
     type: path
     required: true
   nodes:
-    description: What M(rank_logs) returned for each node that could be asked.
+    description:
+      - What M(rank_logs) returned for each node that could be asked; C(node), C(files) and C(ranks) of each are used, the rest is passed over.
     type: list
     elements: dict
     required: true
-    suboptions:
-      node: {description: The node's name in the plan., type: str, required: true}
-      files: {description: Its C(files)., type: list, elements: dict, required: true}
-      ranks: {description: Its C(ranks)., type: list, elements: dict, required: true}
 attributes:
   check_mode: {support: full, description: Compares and tells what it would do.}
 author: Trainyard
@@ -64,15 +61,10 @@ from ansible.module_utils.trainyard.homecoming import HomeError, bring_home
 
 
 def main():
-    sub = {
-        "node": {"type": "str", "required": True},
-        "files": {"type": "list", "elements": "dict", "required": True},
-        "ranks": {"type": "list", "elements": "dict", "required": True},
-    }
     module = AnsibleModule(
         argument_spec={
             "run_dir": {"type": "path", "required": True},
-            "nodes": {"type": "list", "elements": "dict", "required": True, "options": sub},
+            "nodes": {"type": "list", "elements": "dict", "required": True},
         },
         supports_check_mode=True,
     )

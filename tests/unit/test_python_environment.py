@@ -101,7 +101,8 @@ def test_a_changed_environment_is_made_again(run_module, arguments, target):
     info = next(target.glob("lib/python3.*/site-packages/some_package-1.5.dist-info"))
     info.rename(info.with_name("some_package-9.9.dist-info"))
     result = run_module(python_environment, arguments)
-    assert result["reason"] == "changed: some-package is 9.9 (want 1.5)" and result["environments"][DIGEST]["packages"]["some-package"] == "1.5"
+    assert result["reason"] == "changed: some-package is 9.9 (want 1.5)"
+    assert result["environments"][DIGEST]["packages"]["some-package"] == "1.5"
 
 
 def test_a_wheel_damaged_on_the_way_is_named_and_removed(run_module, arguments, wheelhouse, target):
@@ -124,7 +125,7 @@ def test_a_manifest_that_is_not_the_controllers_is_refused(run_module, arguments
 
 def test_a_package_that_is_not_in_the_manifest_is_noticed(run_module, arguments, wheelhouse, target):
     (wheelhouse / "some_package-1.5-py3-none-any.whl").unlink()
-    make_wheel(wheelhouse, "some-package", "1.5", {"some_package-1.5.data/purelib/stray-2.0.dist-info/METADATA": "Name: stray\nVersion: 2.0\n"})
+    make_wheel(wheelhouse, "some-package", "1.5", {"some_package-1.5.data/purelib/stray-2.0.dist-info/METADATA": "Name: stray\n"})
     result = run_module(python_environment, dict(arguments, manifest_sha256=write_manifest(wheelhouse)))
     assert result["failed"] and "stray 2.0 is not in the list" in result["msg"] and not (target / core.MARKER).exists()
 
@@ -195,7 +196,8 @@ def test_programs_see_a_small_environment(monkeypatch):
 @pytest.fixture
 def own(tmp_path):
     """A Python of the user's, with a Paddle."""
-    subprocess.run([uv.find_uv_bin(), "venv", "--quiet", "--offline", "--no-project", "--python", sys.executable, str(tmp_path / "own")], check=True)
+    venv = [uv.find_uv_bin(), "venv", "--quiet", "--offline", "--no-project", "--python", sys.executable, str(tmp_path / "own")]
+    subprocess.run(venv, check=True)
     site = next((tmp_path / "own").glob("lib/python3.*/site-packages"))
     with zipfile.ZipFile(make_paddle(tmp_path / "x")) as archive:
         archive.extractall(site)

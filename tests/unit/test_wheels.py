@@ -26,7 +26,7 @@ def want(**changes):
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
-    """An index with Paddle, NumPy (for two Pythons and a newer glibc) and uv, and one wheelhouse built from it; returns both directories."""
+    """An index (Paddle, NumPy for two Pythons and a newer glibc, uv) and a wheelhouse built from it; returns both directories."""
     base = tmp_path_factory.mktemp("everything")
     source = base / "source"
     make_index(base / "index", [
@@ -58,8 +58,8 @@ def built(everything, index, cache):
 
 
 def configure(monkeypatch, directory):
-    for name, value in {"INDEX_URL": directory.as_uri(), "EXTRA_INDEX_URL": "", "FIND_LINKS": "", "NO_CACHE_DIR": "1", "CONFIG_FILE": os.devnull,
-                        "RETRIES": "0", "DEFAULT_TIMEOUT": "2"}.items():
+    for name, value in {"INDEX_URL": directory.as_uri(), "EXTRA_INDEX_URL": "", "FIND_LINKS": "", "NO_CACHE_DIR": "1",
+                        "CONFIG_FILE": os.devnull, "RETRIES": "0", "DEFAULT_TIMEOUT": "2"}.items():
         monkeypatch.setenv("PIP_" + name, value)
 
 
@@ -109,7 +109,8 @@ def test_a_newer_c_library_gets_newer_wheels(index, cache):
 
 def test_the_vendors_index_is_for_paddle_alone(index, cache, tmp_path):
     make_index(tmp_path / "vendor", [make_paddle(tmp_path / "v", "3.0.0", "paddlepaddle-gpu", "12.6")])
-    wanted = want(packages={"paddlepaddle-gpu": "3.0.0", "numpy": "1.26.4"}, paddle="paddlepaddle-gpu", index_url=(tmp_path / "vendor").as_uri())
+    packages = {"paddlepaddle-gpu": "3.0.0", "numpy": "1.26.4"}
+    wanted = want(packages=packages, paddle="paddlepaddle-gpu", index_url=(tmp_path / "vendor").as_uri())
     result = provide(cache, wanted)
     assert result["packages"] == {"paddlepaddle-gpu": "3.0.0", "numpy": "1.26.4"}
 
@@ -215,5 +216,6 @@ def test_a_manifest_of_another_format_does_not_count(built, cache):
 
 def test_another_installer_version_is_brought_without_fetching_the_rest(built, cache, tmp_path, monkeypatch):
     configure(monkeypatch, tmp_path / "newer")
-    make_index(tmp_path / "newer", [make_wheel(tmp_path / "more", "uv", "1.1", {"uv-1.1.data/scripts/uv": "binary"}, tag="py3-none-manylinux_2_17_x86_64")])
+    newer = make_wheel(tmp_path / "more", "uv", "1.1", {"uv-1.1.data/scripts/uv": "binary"}, tag="py3-none-manylinux_2_17_x86_64")
+    make_index(tmp_path / "newer", [newer])
     assert provide(cache, want(uv_version="1.1"))["fetched"] == ["uv-1.1-py3-none-manylinux_2_17_x86_64.whl"]

@@ -30,7 +30,10 @@ def check(nodes):
         node = str(entry.get("node"))
         if not _NAME.match(node):
             problems.append(f"{node!r} cannot be a node's name")
-        for item in entry.get("files") or []:
+        if not all(isinstance(entry.get(key), list) and all(isinstance(v, dict) for v in entry[key]) for key in ("files", "ranks")):
+            problems.append(f"{node}: no lists `files` and `ranks`; give what rank_logs returned")
+            continue
+        for item in entry["files"]:
             name, home = str(item.get("file")), str(item.get("home"))
             if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
                 problems.append(f"{node}: {name!r} does not stay inside the attempt")
@@ -108,14 +111,14 @@ def bring_home(run_dir, nodes, write=True):
     check(nodes)
     changed, files, mismatches = False, [], []
     for entry in nodes:
-        for item in entry.get("files") or []:
+        for item in entry["files"]:
             moved, problem, record = take(run_dir, entry["node"], item, write)
             changed = changed or moved
             if problem is None:
                 files.append(record)
             else:
                 mismatches.append({"node": entry["node"], "file": item["file"], "home": item["home"], "problem": problem})
-    ranks = [dict(rank) for entry in nodes for rank in entry.get("ranks") or []]
+    ranks = [dict(rank) for entry in nodes for rank in entry["ranks"]]
     ranks.sort(key=lambda rank: (not isinstance(rank.get("rank"), int), rank.get("rank") or 0))
     index = {"version": VERSION, "ranks": ranks, "files": sorted(files, key=lambda f: f["home"])}
     text = json.dumps(index, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

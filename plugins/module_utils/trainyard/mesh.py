@@ -376,9 +376,9 @@ def digest(nodes, site, ca, extra=()):
 
 def is_ready(told, states, now, before):
     """Return whether the mesh that was compiled lies on every node as it was proven, with certificates that last for `before` seconds more."""
-    return bool(told["digest"]) and all(
-        state["proven"] and state["digest"] == told["digest"] and not needs_renewal(state["valid_until"], now, before) for state in states
-    )
+    same = [all(state[key] == told[key] for key in ("digest", "inventory", "nodes")) for state in states]
+    fresh = [state["proven"] and not needs_renewal(state["valid_until"], now, before) for state in states]
+    return bool(told["digest"]) and all(same) and all(fresh)
 
 
 def compile_mesh(nodes, site, ca, directory=DIRECTORY, extra=(), consent=False, validity="+7d", renew_before="+1d"):

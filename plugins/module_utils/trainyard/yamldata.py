@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 
 import yaml
 
 MAX_BYTES = 1 << 20
 PLAIN_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
+
+# YAML 1.1 reads 010 as 8, 1_000 as 1000 and 1:30 as 90.
+NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+ODD_NUMBER = re.compile(r"^[-+]?0[0-9xb_]|[_:]")
 
 
 class Problem:
@@ -40,11 +45,14 @@ def _walk(node, path, lines, problems, file):
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _walk(item, path + (index,), lines, problems, file)
+    elif isinstance(node, yaml.ScalarNode) and node.tag in NUMBER_TAGS and ODD_NUMBER.search(node.value):
+        text = "%s is read as %s; write plain digits, or quote it as text" % (node.value, yaml.safe_load(node.value))
+        problems.append(Problem(file, node.start_mark.line + 1, dotted(path), text))
     elif isinstance(node, yaml.MappingNode):
         seen = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode) or key.tag not in PLAIN_TAGS:
+            if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
                 problems.append(Problem(file, line, dotted(path), "a key must be a plain word"))
                 continue
             if key.value in seen:
@@ -124,10 +132,12 @@ def _words(error, options):
 
 def check(value, schema, lines, file):
     """Hold value against a JSON schema; return every Problem, with the line of the key it is about."""
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator, validators
 
+    # To JSON schema 2.0 is an integer; a count has to be an int
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _checker, item: isinstance(item, int) and not isinstance(item, bool))
     problems = []
-    for error in sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: [str(p) for p in e.absolute_path]):
+    for error in sorted(validators.extend(Draft202012Validator, type_checker=types)(schema).iter_errors(value), key=lambda e: [str(p) for p in e.absolute_path]):
         leaves = [error]
         if error.validator in ("anyOf", "oneOf") and error.context and not error.schema.get("description"):
             leaves = [min(error.context, key=lambda e: -len(e.absolute_path))]

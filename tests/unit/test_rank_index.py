@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rank_index: brought logs become the run's logs, or stay where they are; no byte is lost."""
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+
+import pytest
+import rank_index
+import yaml
+from ansible.module_utils.trainyard import homecoming
+
+
+def described(node, file, home, raw):
+    return {"file": file, "home": home, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    path = tmp_path / "attempt-1"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def bring(run_dir):
+    """Lay a file where collect brings it; returns how its node describes it."""
+
+    def lay(node, file, home, raw, brought=None):
+        path = run_dir / ".incoming" / node / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(raw if brought is None else brought)
+        path.chmod(0o644)
+        return described(node, file, home, raw)
+
+    return lay
+
+
+def entry(node, *files, ranks=()):
+    return {"node": node, "files": list(files), "ranks": list(ranks)}
+
+
+def tree(path):
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+
+
+def test_logs_come_home_with_their_names_mode_and_bytes(bring, run_dir):
+    raw = bytes(range(256)) * 5000
+    nodes = [
+        entry("node2", bring("node2", "log/workerlog.1", "rank-003.node2.log", raw), ranks=[{"rank": 3}]),
+        entry("node1", bring("node1", "log/workerlog.1", "rank-001.node1.log", b"x"), bring("node1", "exit.json", "exit.node1.json", b"{}"), ranks=[{"rank": 1}, {"rank": 0}]),
+    ]
+    result = homecoming.bring_home(str(run_dir), nodes)
+    assert (result["changed"], result["mismatches"]) == (True, [])
+    assert tree(run_dir) == ["exit.node1.json", "rank-001.node1.log", "rank-003.node2.log", "ranks.json"]
+    assert (run_dir / "rank-003.node2.log").read_bytes() == raw
+    assert not (run_dir / ".incoming").exists()
+    for path in run_dir.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    index = json.loads((run_dir / "ranks.json").read_text())
+    assert index["version"] == 1
+    assert [r["rank"] for r in index["ranks"]] == [0, 1, 3]
+    assert {f["home"]: f["sha256"] for f in index["files"]}["rank-003.node2.log"] == hashlib.sha256(raw).hexdigest()
+
+
+def test_a_second_time_changes_nothing(bring, run_dir):
+    nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"), ranks=[{"rank": 0}])]
+    assert homecoming.bring_home(str(run_dir), nodes)["changed"] is True
+    before = [(p, p.stat().st_mtime_ns) for p in sorted(run_dir.iterdir())]
+    result = homecoming.bring_home(str(run_dir), nodes)
+    assert (result["changed"], result["mismatches"], len(result["files"])) == (False, [], 1)
+    assert [(p, p.stat().st_mtime_ns) for p in sorted(run_dir.iterdir())] == before
+
+
+def test_the_same_brought_again_changes_nothing_but_the_copy(bring, run_dir):
+    nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"))]
+    homecoming.bring_home(str(run_dir), nodes)
+    bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc")
+    result = homecoming.bring_home(str(run_dir), nodes)
+    assert result["mismatches"] == []
+    assert tree(run_dir) == ["rank-000.node1.log", "ranks.json"]
+
+
+@pytest.mark.parametrize("brought", [b"abX", b"ab", b"", b"Xbcdef"])
+def test_what_the_node_does_not_have_stays_out_and_is_named(bring, run_dir, brought):
+    bad = bring("node2", "log/workerlog.0", "rank-002.node2.log", b"abc", brought)
+    nodes = [entry("node2", bad), entry("node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine"))]
+    result = homecoming.bring_home(str(run_dir), nodes)
+    assert [(m["node"], m["file"]) for m in result["mismatches"]] == [("node2", "log/workerlog.0")]
+    problem = result["mismatches"][0]["problem"]
+    assert bad["sha256"] in problem and hashlib.sha256(brought).hexdigest() in problem
+    assert (run_dir / ".incoming" / "node2" / "log" / "workerlog.0").read_bytes() == brought
+    assert not (run_dir / "rank-002.node2.log").exists()
+    assert (run_dir / "launcher.node1.log").read_bytes() == b"fine"
+
+
+def test_a_log_that_grew_since_is_taken_whole(bring, run_dir):
+    nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc", b"abcdef"))]
+    result = homecoming.bring_home(str(run_dir), nodes)
+    assert result["mismatches"] == []
+    assert (run_dir / "rank-000.node1.log").read_bytes() == b"abcdef"
+    assert result["files"][0]["bytes"] == 6
+    assert result["files"][0]["sha256"] == hashlib.sha256(b"abcdef").hexdigest()
+
+
+def test_a_longer_log_replaces_a_shorter_one_and_never_the_other_way(bring, run_dir):
+    homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"))])
+    homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcdef"))])
+    assert (run_dir / "rank-000.node1.log").read_bytes() == b"abcdef"
+    result = homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcd"))])
+    assert result["mismatches"] == []
+    assert (run_dir / "rank-000.node1.log").read_bytes() == b"abcdef"
+    assert not (run_dir / ".incoming").exists()
+
+
+def test_a_different_log_never_replaces_one_that_is_home(bring, run_dir):
+    homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"))])
+    result = homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"XYZ and more"))])
+    assert "differs from rank-000.node1.log" in result["mismatches"][0]["problem"]
+    assert (run_dir / "rank-000.node1.log").read_bytes() == b"abc"
+    assert (run_dir / ".incoming/node1/log/workerlog.0").read_bytes() == b"XYZ and more"
+
+
+def test_a_file_that_was_not_brought(run_dir):
+    result = homecoming.bring_home(str(run_dir), [entry("node1", described("node1", "logs.txt", "launcher.node1.log", b"abc"))])
+    assert result["mismatches"][0]["problem"] == "was not brought"
+
+
+def test_a_link_that_a_node_sent_is_not_followed(bring, run_dir, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"abc")
+    item = bring("node1", "logs.txt", "launcher.node1.log", b"abc")
+    path = run_dir / ".incoming/node1/logs.txt"
+    path.unlink()
+    path.symlink_to(secret)
+    assert homecoming.bring_home(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"] == "was not brought"
+    assert stat.S_IMODE(secret.stat().st_mode) != 0o600
+    assert not (run_dir / "launcher.node1.log").exists()
+
+
+@pytest.mark.parametrize(
+    "node, file, home",
+    [
+        ("..", "a", "b"), ("a/b", "a", "b"), ("node1", "../a", "b"), ("node1", "/a", "b"), ("node1", "a//b", "b"), ("node1", "a", "../b"),
+        ("node1", "a", "b/c"), ("node1", "a", ".hidden"), ("node1", "a\0", "b"), ("", "a", "b"),
+    ],
+)  # fmt: skip
+def test_names_that_could_leave_the_directory(run_dir, node, file, home):
+    with pytest.raises(homecoming.HomeError):
+        homecoming.bring_home(str(run_dir), [entry(node, described(node, file, home, b""))])
+    assert tree(run_dir) == []
+
+
+def test_two_files_with_one_name_and_a_file_without_a_digest(run_dir):
+    item = described("node1", "a", "b", b"")
+    with pytest.raises(homecoming.HomeError, match="b is also the name of a file of node1"):
+        homecoming.bring_home(str(run_dir), [entry("node1", item), entry("node2", item)])
+    with pytest.raises(homecoming.HomeError, match="no size and sha256"):
+        homecoming.bring_home(str(run_dir), [entry("node1", dict(item, sha256=None))])
+
+
+@pytest.mark.parametrize("broken", [{"node": "node1"}, {"node": "node1", "files": [], "ranks": "x"}, {"node": "node1", "files": ["x"], "ranks": []}, {}])
+def test_what_rank_logs_did_not_return(run_dir, broken):
+    with pytest.raises(homecoming.HomeError, match="rank_logs"):
+        homecoming.bring_home(str(run_dir), [broken])
+
+
+def test_ranks_json_is_mended(bring, run_dir):
+    nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"), ranks=[{"rank": 0}])]
+    homecoming.bring_home(str(run_dir), nodes)
+    whole = (run_dir / "ranks.json").read_text()
+    for broken in (b"", b"\xff", whole.encode()[:10]):
+        (run_dir / "ranks.json").write_bytes(broken)
+        assert homecoming.bring_home(str(run_dir), nodes)["changed"] is True
+        assert (run_dir / "ranks.json").read_text() == whole
+    (run_dir / "ranks.json").chmod(0o644)
+    homecoming.bring_home(str(run_dir), nodes)
+    assert stat.S_IMODE((run_dir / "ranks.json").stat().st_mode) == 0o600
+
+
+# -- the module ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_module(bring, run_dir, run_module):
+    nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"), ranks=[{"rank": 0}])]
+    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})
+    assert (result["changed"], result["ranks_file"]) == (True, str(run_dir / "ranks.json"))
+    assert run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})["changed"] is False
+    assert set(result) - {"invocation", "changed"} == set(yaml.safe_load(rank_index.RETURN))
+
+
+def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_module):
+    from ansible.module_utils.trainyard import evidence
+
+    nodes = []
+    for name in ("node1", "node2"):
+        home = make_attempt(name, "failure_rank3_raises_2x2", events=[], exit={"service_result": "exit-code"})
+        found = evidence.collect(str(home), name)
+        for item in found["files"]:
+            target = run_dir / ".incoming" / name / item["file"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((home / item["file"]).read_bytes())
+        nodes.append(dict(found, changed=False, failed=False))
+    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})
+    assert result["changed"] is True
+    assert [r["rank"] for r in result["index"]["ranks"]] == [0, 1, 2, 3]
+    assert "rank-003.node2.log" in tree(run_dir) and "launcher.node1.log" in tree(run_dir) and "ranks.node2.jsonl" in tree(run_dir)
+
+
+def test_check_mode_compares_and_touches_nothing(bring, run_dir, run_module):
+    nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"), ranks=[{"rank": 0}])]
+    before = tree(run_dir)
+    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes}, check=True)
+    assert result["changed"] is True
+    assert tree(run_dir) == before
+    assert stat.S_IMODE((run_dir / ".incoming/node1/log/workerlog.0").stat().st_mode) == 0o644
+    nodes[0]["files"][0]["sha256"] = "0" * 64
+    assert run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes}, check=True)["failed"] is True
+
+
+def test_the_module_fails_with_node_file_and_both_digests(bring, run_dir, run_module):
+    item = bring("node2", "log/workerlog.0", "rank-002.node2.log", b"abc", b"abX")
+    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": [entry("node2", item)]})
+    assert result["failed"] is True
+    for word in ("node2", "log/workerlog.0", item["sha256"], hashlib.sha256(b"abX").hexdigest()):
+        assert word in result["msg"]
+    assert len(result["mismatches"]) == 1
+
+
+def test_the_module_without_a_run_directory(run_module, tmp_path):
+    result = run_module(rank_index, {"run_dir": str(tmp_path / "none"), "nodes": []})
+    assert result["failed"] is True and "is no directory" in result["msg"]
