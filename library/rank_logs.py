@@ -104,6 +104,7 @@ ranks:
         peer: {description: The rank that gloo lost contact with., type: int}
         handled: {description: Whether code of the training printed it and went on., type: bool}
         survived: {description: Whether a training step followed it., type: bool}
+        thread: {description: "Whether it ended a thread of the trainer; steps go on until the data that is loaded runs out.", type: bool}
         signal: {description: Signal that Paddle's handler named., type: str}
         sender: {description: Process that sent the signal., type: int}
         pid: {description: Process that got the signal., type: int}

@@ -10,8 +10,8 @@ A configuration in configs/faults/ names `faults.FailAt` under `callbacks` and s
            exit      a silent exit with code 7
            kill      SIGKILL, as the kernel's out-of-memory killer sends it
            segv      a segmentation fault inside a library
-           memory    memory is taken until the kernel or a limit objects
-           nan       the weights turn into NaN; the training itself goes on
+           memory    memory is taken until a limit objects, or 4 GiB have been taken: give the node or the run a lower limit
+           nan       a weight turns into NaN, and so does the loss of that step; Paddle's own checks end the rank one step later
            hang      the rank stops making progress and still obeys SIGTERM
            stubborn  the rank stops making progress, ignores SIGTERM, and has a child in a session of its own that does too
 """
@@ -26,6 +26,8 @@ import time
 
 import paddle.distributed
 from ppdet.engine.callbacks import Callback
+
+MEMORY_GIB = 4  # never the whole machine
 
 
 def fail_raise(trainer):
@@ -46,12 +48,13 @@ def fail_segv(trainer):
 
 def fail_memory(trainer):
     taken = []
-    while True:
-        taken.append(bytearray(os.urandom(1 << 20)) * 64)  # written pages: a promise of memory would cost nothing
+    for _piece in range(MEMORY_GIB * 16):
+        taken.append(os.urandom(1 << 20) * 64)  # 64 MiB of written pages: a promise of memory would cost nothing
+    raise RuntimeError(f"took {MEMORY_GIB} GiB and nothing objected: this rank has no memory limit below that")
 
 
 def fail_nan(trainer):
-    weight = trainer.model.parameters()[0]
+    weight = trainer.model.yolo_head.pred_reg[0].bias  # of the boxes: NaN in the classes would raise before a loss is logged
     weight.set_value(weight * float("nan"))
 
 

@@ -70,7 +70,7 @@ def test_every_real_log_is_read_to_its_last_line(samples, paddledet):
         if "failure" not in str(path) and path.name.startswith("worker"):
             assert found["first_error"] is None, path
             seen += 1
-    assert seen == 14
+    assert seen == 16
 
 
 # One entry for each other suite shows that the engine needs no change for them, only a table.
@@ -153,6 +153,26 @@ def test_first_errors_of_the_real_failure(samples, name, line, kind, cause, peer
 def test_the_launchers_word_about_its_child(samples):
     found = scan((samples / "logs" / "failure_rank3_raises_2x2/node2/launch.out").read_bytes())
     assert found["containers"] == [{"local_rank": 0, "code": -6, "log": "/srv/log/workerlog.0"}]
+
+
+def test_what_ended_the_loaders_thread_explains_the_end_of_the_rank(samples, paddledet):
+    """A bad image, Paddle 2.6.2: the thread dies, steps go on while data is left, then a message that names no cause, or a hang and SIGTERM."""
+    folder = samples / "logs" / "paddle262_failure_badimage_worker_2x1"
+    error = scan((folder / "node1" / "workerlog.0").read_bytes(), paddledet)["first_error"]
+    assert (error["kind"], error["text"], error["line"]) == ("AttributeError", "'bytes' object has no attribute 'shape'", 64)
+    assert (error["thread"], error["survived"], error["file_line"]) == (True, False, 139)
+    folder = samples / "logs" / "paddle262_failure_badimage_2x1"
+    error = scan((folder / "node1" / "workerlog.0").read_bytes(), paddledet)["first_error"]
+    assert (error["kind"], error["line"], error["thread"], error["survived"]) == ("AttributeError", 53, True, True)
+
+
+def test_the_real_coco_evaluation(samples, paddledet):
+    found = scan((samples / "logs" / "paddle262_ok_2x1" / "node1" / "workerlog.0").read_bytes(), paddledet)
+    assert found["evaluation"] == {
+        "epoch": 0, "step": 10, "line": 45, "ap": 0.0, "ap50": 0.0, "ap75": 0.0, "ar": 0.0, "samples": 24, "fps": 7.780950759928039,
+        "best_of": "bbox", "best_ap": 0.0,
+    }  # fmt: skip
+    assert [s["path"] for s in found["saved"]] == ["output/ppyoloe_crn_s_300e_coco"] * 2
 
 
 # -- steps, evaluations, checkpoints -------------------------------------------------------------------------------------------------------------
@@ -479,6 +499,18 @@ def test_what_training_went_on_after_is_not_what_ended_it(paddledet):
     assert (found["first_error"]["kind"], found["first_error"]["grade"]) == ("gloo::IoException", "secondary")
     only = scan(TRACEBACK + "ValueError: skipped image\n" + STEP % (0, 1, "1.0"), paddledet)["first_error"]
     assert (only["text"], only["survived"]) == ("skipped image", True)
+
+
+@pytest.mark.parametrize("before", ["", TRACEBACK + "KeyError: 'a'\n\n"])
+def test_a_dead_thread_is_remembered_over_steps(paddledet, before):
+    dead = before + "Exception in thread Thread-1 (f):\n" + TRACEBACK + "ValueError: bad image\n"
+    term = CXX + SUMMARY + "FatalError: `Termination signal` is detected by the operating system.\n"
+    error = scan(dead + STEP % (0, 1, "1.0") + term, paddledet)["first_error"]
+    assert (error["text"], error["thread"], error["survived"]) == ("bad image", True, True)
+    error = scan(dead + STEP % (0, 1, "1.0") + TRACEBACK + "KeyError: 'b'\n", paddledet)["first_error"]
+    assert (error["text"], error["thread"]) == ("'b'", False)
+    nested = dead[: -len("bad image\n")] + "DataLoader worker(0) caught ValueError with message:\n" + TRACEBACK + "ValueError: bad image\n"
+    assert scan(nested + STEP % (0, 1, "1.0") + term, paddledet)["first_error"]["thread"] is True
 
 
 @pytest.mark.parametrize("head", ["ppocr ERROR: error happened with msg: ", "Exception ignored in: <function f>\n", "--- Logging error ---\n"])

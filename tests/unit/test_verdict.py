@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 from ansible.module_utils.trainyard import causes, evidence, verdict
 from conftest import sample_plan
 
@@ -119,6 +120,45 @@ def test_a_silent_rank_that_its_peers_lost_is_named_without_the_agent(make_attem
     assert result["line"] is None
 
 
+PADDLE262 = {
+    "raise": (1, "python_exception", "raised ValueError: image 000000012.jpg is truncated (exit code 1 as the launcher says)"),
+    "exit": (1, "silent_exit", "exited without a message (exit code 7 as the launcher says)"),
+    "kill": (1, "killed", "was killed by SIGKILL without a message (signal SIGKILL as the launcher says)"),
+    "segv": (1, "segfault", "stopped with FatalError: `Segmentation fault` is detected by the operating system. (signal SIGSEGV as the launcher says)"),
+    "badimage": (0, "python_exception", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
+    "badimage_worker": (0, "python_exception", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
+}
+AGENT262 = {
+    "raise": ({"exit_code": 1}, {"exit_code": 1}), "exit": ({"exit_code": 7}, {"exit_code": 1}), "kill": ({"signal": "SIGKILL"}, {"exit_code": 1}),
+    "segv": ({"signal": "SIGSEGV"}, {"exit_code": 1}), "badimage": ({"exit_code": 1}, {"signal": "SIGTERM"}), "badimage_worker": ({"exit_code": 1}, {"exit_code": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("agent, stopping", [(False, None), (True, None), (True, "node1"), (True, "node2")])
+@pytest.mark.parametrize("name", PADDLE262)
+def test_real_failures_of_paddle_2_6_2(make_attempt, root, name, agent, stopping):
+    """With the launcher's word alone, with the agent's, and whichever node was quick enough to have the other stopped."""
+    suites = root / "plugins" / "module_utils" / "trainyard" / "suites"
+    logs = next(t["logs"] for t in (yaml.safe_load(p.read_text()) for p in sorted(suites.glob("paddledetection*.yml"))) if "logs" in t)
+    plan, found = sample_plan(2, 1, logs), []
+    for rank, node_name in enumerate(("node1", "node2")):
+        late = 0.0 if PADDLE262[name][0] == rank else 1.5
+        end = dict({"event": "end", "rank": rank, "pid": 1, "time": T + late}, **AGENT262[name][0 if rank else 1])
+        unit = stopped(at=None) if stopping == node_name else BAD
+        home = make_attempt(node_name, f"paddle262_failure_{name}_2x1", plan=plan, events=[end] if agent else None, exit=unit, stop={"time": T + 2.5})
+        found.append(evidence.collect(str(home), node_name))
+        for item in found[-1]["ranks"]:
+            item["mtime"] = T + late
+    result = verdict.decide(plan["ranks"], found, DIR)
+    rank, cause, said = PADDLE262[name]
+    assert named(result) == ("failed", rank, cause), json.dumps(result["evidence"], indent=1)
+    if not agent:
+        assert said in result["text"]
+    elif name in ("raise", "exit"):
+        assert result["exit_code"] == AGENT262[name][0]["exit_code"]
+    assert "PADDLE_TRAINER_ENDPOINTS" not in json.dumps(found)
+
+
 # -- who is named --------------------------------------------------------------------------------------------------------------------------------
 
 CASES = {
@@ -193,6 +233,10 @@ CASES = {
     "an error that training went on after is doubtful, but better than none": (
         [node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)), node("node2", end(2), end(3, 1, at=0, first_error=error(VALUE, survived=True)))],
         (3, "python_exception"),
+    ),
+    "a dead loader thread, though the hang that follows is ended by a stop": (
+        [node("node1", end(0, signal="SIGTERM", at=60, first_error=error(VALUE, survived=True, thread=True)), end(1), unit=stopped(at=50)), node("node2", end(2, 1, at=40, said=GLOO), end(3))],
+        (0, "python_exception"),
     ),
     "a kill beats an error that was handled": (
         [node("node1", end(0, 1, at=1, first_error=error(VALUE, handled=True)), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0))],

@@ -158,7 +158,7 @@ _TABLE = (
     (
         "worker_died",
         "primary",
-        r"DataLoader.{0,80}(?:exit(?:ed|s)? unexpectedly|killed by signal)",
+        r"DataLoader.{0,80}(?:exit(?:ed|s)? unexpectedly|killed by signal)|Blocking queue is killed because the data reader raises",
         "a data loader worker died: its own message stands above in the same log; else try worker_num=0 to see it",
         "Paddle 2.6.2, paddle/io/dataloader/dataloader_iter.py",
     ),

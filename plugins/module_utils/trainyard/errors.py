@@ -31,6 +31,7 @@ LITERALS = (
     "NCCL WARN",
     "Check failed",
     "Exception ignored in",
+    "Exception in thread",
     "Logging error",
     "Container rank ",
 )
@@ -60,6 +61,7 @@ _SINGLE = (
     (re.compile(r"NCCL WARN (?P<text>.*)"), "NCCL WARN", "cpp"),
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),
 )
+_HEADERS = ("Exception ignored in", "--- Logging error ---", "Exception in thread")
 _CONTAINER = re.compile(r"^Container rank (?P<local>\d+) status (?P<status>\w+) cmd \[.*?\] code (?P<code>-?\d+) log (?P<log>\S+)")
 
 MAX_TRACEBACK = 500  # lines; a recursion error repeats frames but Python cuts it at about 2,000 frames
@@ -88,6 +90,7 @@ class ErrorScan:
         self.errors = []  # at most KEEP, since the last training step
         self.count = 0
         self.survived = None  # the first error after which training went on
+        self.thread_error = None  # what ended a thread of the trainer: steps go on until the data that is loaded runs out
         self.containers = []  # what the launcher said of its children: {local_rank, code, log}
         self._state = None
         self._error = None  # the error whose following lines are being read
@@ -95,6 +98,7 @@ class ErrorScan:
         self._frame = None
         self._loose = None
         self._handled = False
+        self._thread = False
         self._chained = None
         self._root = None
         self._before = deque(maxlen=CONTEXT_BEFORE)
@@ -116,6 +120,8 @@ class ErrorScan:
             self._state = None
         if self.errors:
             self.survived = self.survived or dict(self.errors[0], survived=True)
+            thread = next((e for e in self.errors if e["thread"]), None)
+            self.thread_error = self.thread_error or (thread and dict(thread, survived=True))
             self.errors = []
 
     def finish(self):
@@ -125,9 +131,14 @@ class ErrorScan:
         self._state = None
         pool = [self._finished(error) for error in self.errors]
         fatal = [error for error in pool if not error["handled"]]
-        for group in ([e for e in fatal if e["grade"] == "primary"], fatal):
-            if group:
-                return group[0]
+        thread = self._finished(self.thread_error) if self.thread_error else None
+        for error in fatal:
+            if error["grade"] == "primary" and not (thread and error["cause"] == "worker_died"):
+                return error
+        if thread:  # `the data reader raises an exception`: that one, and it did end the rank
+            return dict(thread, survived=not any(e["cause"] == "worker_died" for e in fatal))
+        if fatal:
+            return fatal[0]
         rest = ([self._finished(self.survived)] if self.survived else []) + pool
         return next((e for e in rest if e["grade"] == "primary"), rest[0] if rest else None)
 
@@ -150,9 +161,10 @@ class ErrorScan:
                 self._leave_traceback()
                 self._single(number, kind or match.group("kind"), match.group("text"), origin, text)
                 return
-        if text.startswith(("Exception ignored in", "--- Logging error ---")):
+        if text.startswith(_HEADERS):
             self._leave_traceback()
-            self._handled, self._begin, self._state = True, number, self._before_handled
+            self._thread = text.startswith("Exception in thread")
+            self._handled, self._begin, self._state = not self._thread, number, self._after_header
             return
         match = _CONTAINER.match(text)
         if match and len(self.containers) < KEEP:
@@ -178,7 +190,7 @@ class ErrorScan:
         self._leave_traceback()
         last = self.errors[-1] if self.errors else None
         if self._chained is None and last and last["origin"] == "python" and number - last["line"] <= 3 and last["text"].endswith(":"):
-            self._chained = last  # `ValueError: DataLoader worker(0) caught ValueError with message:` and then the real one
+            self._chained, self._thread = last, last["thread"]  # `ValueError: DataLoader worker(0) caught ValueError with message:` and then the real one
         self._handled = self._handled or handled
         self._begin, self._frame, self._loose, self._state = number, None, None, self._in_traceback
         self._before.clear()
@@ -186,9 +198,9 @@ class ErrorScan:
 
     # -- inside an event; each returns False when the line is not its own --
 
-    def _before_handled(self, number, text):
+    def _after_header(self, number, text):
         if number - self._begin > 3:
-            self._handled, self._state = False, None
+            self._handled, self._thread, self._state = False, False, None
         return False
 
     def _in_traceback(self, number, text):
@@ -217,8 +229,9 @@ class ErrorScan:
             if self._chained in self.errors:
                 self.errors.remove(self._chained)
             root = root or f"{self._chained['kind']}: {self._chained['text']}"
-        handled, self._handled, self._chained, self._root = self._handled, False, None, None
-        self._add(number, kind, text, "python", context, frame=self._frame, handled=handled, root=root)
+        flags = {"handled": self._handled, "thread": self._thread}
+        self._handled, self._thread, self._chained, self._root = False, False, None, None
+        self._add(number, kind, text, "python", context, frame=self._frame, root=root, **flags)
         self._state = self._in_after
 
     def _leave_traceback(self):
@@ -228,7 +241,7 @@ class ErrorScan:
     def _cut_short(self):
         """The log ended, or something else began, inside a traceback."""
         if self._chained is not None and self._chained in self.errors:
-            self._chained, self._root, self._handled, self._state = None, None, False, None
+            self._chained, self._root, self._handled, self._thread, self._state = None, None, False, False, None
             return  # the chain's first part is whole and says more than a torn second one
         if self._loose is not None:
             number, kind, text = self._loose
@@ -263,7 +276,7 @@ class ErrorScan:
     def _in_after(self, number, text):
         error = self._error
         if _CHAIN.match(text):
-            self._chained, self._root, self._handled = error, error["root"], error["handled"]
+            self._chained, self._root, self._handled, self._thread = error, error["root"], error["handled"], error["thread"]
             self._state = self._between_chain
             self._begin = number
             return True
@@ -271,7 +284,7 @@ class ErrorScan:
         if info:
             error.update({k: int(v) if v.isdigit() else v for k, v in info.groupdict().items() if k != "pid"})
             error["pid"] = int(info.groupdict().get("pid") or 0) or error["pid"]
-        elif _TRACEBACK.match(text) or "Error Message Summary:" in text or number - error["line"] > 10:
+        elif _TRACEBACK.match(text) or "Error Message Summary:" in text or text.startswith(_HEADERS) or number - error["line"] > 10:
             self._state = None
             return False
         elif any(pattern.search(text) for pattern, _kind, _origin in _SINGLE):
@@ -289,12 +302,12 @@ class ErrorScan:
 
     def _between_chain(self, number, text):
         if number - self._begin > 4:
-            self._chained, self._root, self._handled, self._state = None, None, False, None
+            self._chained, self._root, self._handled, self._thread, self._state = None, None, False, False, None
         return not text
 
     # -- records --
 
-    def _add(self, number, kind, text, origin, context, frame=None, handled=False, root=None):
+    def _add(self, number, kind, text, origin, context, frame=None, handled=False, thread=False, root=None):
         self.count += 1
         frame = frame or {"file": None, "line": None}
         self._error = {
@@ -307,6 +320,7 @@ class ErrorScan:
             "context": [c[:CONTEXT_CHARS] for c in context if c.strip()],
             "handled": handled,
             "survived": False,
+            "thread": thread,
             "root": root,
             "signal": None,
             "sender": None,

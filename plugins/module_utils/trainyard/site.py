@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 from ansible.module_utils.trainyard import yamldata
-from ansible.module_utils.trainyard.job import load_schema
+from ansible.module_utils.trainyard.job import RESERVED_ENV, load_schema
 from ansible.module_utils.trainyard.yamldata import Problem, near
 
 # Every variable a site may set for the whole product; a misspelt one would otherwise be passed over without a word.
@@ -14,6 +14,8 @@ SITE_VARIABLES = (
     "trainyard_host_fingerprints", "trainyard_runs_dir", "trainyard_site", "trainyard_start_port", "trainyard_state_dir", "trainyard_suites",
 )  # fmt: skip
 ACCELERATORS = ("cpu", "gpu")
+# A site may know better than the route which interface the training uses; the other reserved names are the plan's alone.
+INTERFACE_ENV = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def device_ids(value):
@@ -29,6 +31,14 @@ def device_ids(value):
     if count < 1:
         raise ValueError
     return [str(index) for index in range(count)]
+
+
+def port_number(value, lowest, where, key, problems):
+    """Return a port as int; note a problem where it is none."""
+    if not isinstance(value, bool) and str(value).isdecimal() and lowest <= int(value) <= 65535:
+        return int(value)
+    problems.append(Problem(where, None, key, "must be a port from %d to 65535; got %r" % (lowest, value)))
+    return None
 
 
 def _node(name, variables, problems):
@@ -56,7 +66,7 @@ def _node(name, variables, problems):
     return {
         "name": name,
         "host": str(variables.get("ansible_host", name)),
-        "port": int(variables.get("ansible_port") or 22),
+        "port": port_number(variables.get("ansible_port") or 22, 1, where, "ansible_port", problems),
         "address": None if address is None else str(address),
         "accelerator": accelerator,
         "devices": devices,
@@ -93,12 +103,19 @@ def read_site(groups, hostvars):
         suites = {}
     for suite, entry in suites.items():
         problems += yamldata.check(entry, load_schema("site"), {}, "inventory trainyard_suites.%s" % suite)
+    env = first.get("trainyard_env") or {}
+    if not isinstance(env, dict):
+        problems.append(Problem("inventory", None, "trainyard_env", "must be a mapping of environment variables; got %r" % (env,)))
+        env = {}
+    for name in sorted(map(str, env)):
+        if RESERVED_ENV.match(name) and name not in INTERFACE_ENV:
+            problems.append(Problem("inventory", None, "trainyard_env.%s" % name, "is reserved: the plan sets it; take it out"))
     site = {
         "name": str(first.get("trainyard_site") or "site"),
         "nodes": nodes,
         "suites": suites,
-        "env": {str(k): str(v) for k, v in (first.get("trainyard_env") or {}).items()},
-        "start_port": int(first.get("trainyard_start_port") or 17000),
+        "env": {str(k): str(v) for k, v in env.items()},
+        "start_port": port_number(first.get("trainyard_start_port") or 17000, 1024, "inventory", "trainyard_start_port", problems),
     }
     return site, problems
 
@@ -139,6 +156,10 @@ def choose(job, site):
         # Paddle's --ips takes the local number of devices for every host (fact 17).
         said = ", ".join("%s %d" % (node["name"], len(node["devices"])) for node in chosen)
         problems.append(Problem("inventory", None, "trainyard_devices", "nodes of one job need equal numbers of devices: %s; set 'devices' in the job" % said))
+    for node in chosen if len(chosen) > 1 else ():
+        if node["address"] and ipaddress.ip_network(node["address"], strict=False).is_loopback:
+            text = "%s is a loopback address; no other node can reach it" % node["address"]
+            problems.append(Problem("inventory, host %s" % node["name"], None, "trainyard_address", text))
     if len({node["accelerator"] for node in chosen}) > 1:
         problems.append(Problem("inventory", None, "trainyard_accelerator", "nodes of one job need the same accelerator"))
     return chosen, problems

@@ -78,7 +78,7 @@ def config_chain(root, config, base_key, entries):
             raise SourceError("%s: is not YAML: %s" % (name, " ".join(str(error).split()))) from error
         if not isinstance(values, dict):
             raise SourceError("%s: is not a mapping" % name)
-        bases = values.pop(base_key, [])
+        bases = values.pop(base_key, None) or []
         for base in [bases] if isinstance(bases, str) else bases:
             visit(os.path.join(os.path.dirname(name), base), name)
         merged.update(values)

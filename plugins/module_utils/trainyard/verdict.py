@@ -94,7 +94,7 @@ class _Case:
         primary = bool(error) and error["grade"] == "primary"
         crash = primary and (error["kind"] == "FatalError" or error["cause"] == "segfault")  # the log of a signal, not of a mistake
         passing = primary and (error.get("handled") or error.get("survived"))
-        if self._by_us(rank) and (not primary or passing or crash):
+        if self._by_us(rank) and (not primary or crash or (passing and not error.get("thread"))):
             weight, why = STOPPED, "was stopped with the attempt"
         elif primary and not crash and not passing:
             weight, why = self._weigh_primary(rank, error, is_first)
@@ -103,7 +103,7 @@ class _Case:
         elif crash or (signal in _FATAL and (passing or not error)):
             weight, why = (KILLED, "died of a signal, first on its node") if is_first else (LATE, "died of a signal, after another rank of its node")
         elif passing:
-            weight, why = (DOUBTFUL if is_first else LATE), "its log holds an error, but one that was handled or that training went on after"
+            weight, why = (DOUBTFUL if is_first else LATE), "its log holds an error, but one that was handled or that steps followed"
         elif error:
             weight, why = SECONDARY, "says that it lost its peers or was told to stop"
         elif code or signal == "SIGABRT":

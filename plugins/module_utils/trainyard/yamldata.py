@@ -124,9 +124,9 @@ def _words(error, options):
         return [((), "the key '%s' is missing" % key) for key in missing]
     if rule == "enum":
         return [((), "%s; allowed: %s;%s" % (got, ", ".join(map(str, error.validator_value)), near(error.instance, error.validator_value)))]
-    if rule == "type":
-        return [((), "must be %s; %s (%s)" % (error.validator_value, got, type(error.instance).__name__))]
     said = error.schema.get("description")
+    if rule == "type":
+        return [((), "%s; %s (%s)" % (said or "must be %s" % error.validator_value, got, type(error.instance).__name__))]
     return [((), "%s; %s" % (said, got) if said else "%s" % error.message)]
 
 

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short real training on two nodes, looked at from outside."""
+from __future__ import annotations
+
+import json
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+from harness import JOBS, NODES, PROJECT, last_line, left_behind, new_run, on, playbook, runs  # noqa: E402 - the path is the line above
+
+JOB = ("-e", "config=%s/short.yml" % JOBS)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Train once; a stray variable in the user's own manager must not reach the training."""
+    for node in NODES:
+        on(node, "systemctl --user set-environment PADDLE_NNODES=1 PADDLE_TRAINER_ENDPOINTS=127.0.0.1:1 TRAINYARD_STRAY=1")
+    before = runs()
+    done = playbook("train", *JOB)
+    for node in NODES:
+        on(node, "systemctl --user unset-environment PADDLE_NNODES PADDLE_TRAINER_ENDPOINTS TRAINYARD_STRAY")
+    print(done.stdout)
+    return done, new_run(before)
+
+
+def test_completes_and_says_so_last(trained):
+    done, run = trained
+    assert done.returncode == 0
+    assert last_line(done.stdout).startswith("COMPLETED: 2 ranks on 2 nodes")
+    assert re.search(r"epoch 1/1  step \d+/\d+  loss [\d.]+  [\d.]+ images/s", done.stdout), "no progress was shown"
+    record = json.loads((PROJECT / "runs" / run / "run.json").read_text())
+    assert record["attempts"][0]["verdict"]["outcome"] == "completed"
+    rank0 = next(rank for rank in record["attempts"][0]["ranks"] if rank["rank"] == 0)
+    assert rank0["last_step"]["loss"] < rank0["first_step"]["loss"]
+
+
+def test_a_ready_site_costs_at_most_three_host_tasks_a_node(trained):
+    before_start = trained[0].stdout.split("TASK [launch : Start the attempt]")[0]
+    for node in NODES:
+        assert len(re.findall(r"^(?:ok|changed|skipping): \[%s\b" % node, before_start, re.M)) <= 3
+
+
+def test_every_rank_log_is_home_bit_for_bit(trained):
+    run = trained[1]
+    home = PROJECT / "runs" / run / "attempt-1"
+    for rank, node in enumerate(NODES):
+        for copy, original in (("rank-%03d.%s.log" % (rank, node), "log/workerlog.0"), ("launcher.%s.log" % node, "logs.txt")):
+            there = on(node, "sha256sum .trainyard/runs/%s/attempt-1/%s" % (run, original)).split()[0]
+            here = subprocess.run(["sha256sum", home / copy], text=True, check=True, stdout=subprocess.PIPE).stdout.split()[0]
+            assert here == there, copy
+            assert stat.S_IMODE((home / copy).stat().st_mode) == 0o600
+    names = " ".join(path.name for path in home.rglob("*"))
+    assert "envlog" not in names and "backup_env" not in names and "default." not in names
+    assert on("node1", "ls .trainyard/runs/%s/attempt-1/log | grep -c ^default" % run) != "0", "there was nothing to leave behind"
+    assert {entry["rank"]: entry["node"] for entry in json.loads((home / "ranks.json").read_text())["ranks"]} == {0: "node1", 1: "node2"}
+
+
+def test_the_checkpoint_is_home_bit_for_bit(trained):
+    run = trained[1]
+    copy = PROJECT / "runs" / run / "attempt-1" / "checkpoint" / "model_final.pdparams"
+    there = on("node1", "sha256sum .trainyard/runs/%s/attempt-1/output/*/model_final.pdparams" % run).split()[0]
+    assert subprocess.run(["sha256sum", copy], text=True, check=True, stdout=subprocess.PIPE).stdout.split()[0] == there
+
+
+def test_all_nodes_ran_the_same_plan_and_nothing_else(trained):
+    run = trained[1]
+    digests = {on(node, "sha256sum < .trainyard/runs/%s/attempt-1/plan.json" % run) for node in NODES}
+    assert len(digests) == 1
+    plan = json.loads((PROJECT / "runs" / run / "plan.json").read_text())
+    assert plan["argv"][:2] == ["fleetrun", "--ips=198.51.100.101,198.51.100.102"]
+    for node in NODES:
+        # what Paddle itself reports, and what really was in the children's environment (Paddle writes it down)
+        reported = on(node, "cat .trainyard/runs/%s/attempt-1/log/default.*.log" % run)
+        assert "['198.51.100.101:17000', '198.51.100.102:17000']" in reported
+        assert "TRAINYARD_STRAY" not in reported and "'PADDLE_NNODES': '1'" not in reported
+    assert left_behind(run) == {}
+
+
+def test_the_code_tree_stays_as_it_was(trained):
+    plan = json.loads((PROJECT / "runs" / trained[1] / "plan.json").read_text())
+    tree = ".trainyard/code/%s" % plan["code"]["digest"][:16]
+    for node in NODES:
+        assert on(node, "find %s -name '*.pyc' -o -name output -o -writable -type f" % tree) == ""
+
+
+def test_check_mode_shows_the_commands_and_changes_nothing(trained):
+    before = runs(), [on(node, "ls -R .trainyard/runs .trainyard/code") for node in NODES]
+    done = playbook("train", *JOB, "--check")
+    assert done.returncode == 0
+    assert "fleetrun --ips=198.51.100.101,198.51.100.102" in done.stdout and "FLAGS_START_PORT=17000" in done.stdout
+    assert before == (runs(), [on(node, "ls -R .trainyard/runs .trainyard/code") for node in NODES])
+
+
+def test_a_changed_file_on_one_node_stops_the_run_by_name_and_sync_mends_it(trained):
+    plan = json.loads((PROJECT / "runs" / trained[1] / "plan.json").read_text())
+    victim = ".trainyard/code/%s/tools/train.py" % plan["code"]["digest"][:16]
+    on("node2", "chmod u+w %s && printf ' ' >> %s" % (victim, victim))
+    before = runs()
+    done = playbook("train", *JOB)
+    assert done.returncode != 0 and runs() == before
+    assert "node2: code/%s differs" % plan["code"]["digest"][:16] in done.stdout and "tools/train.py" in done.stdout
+    assert "node1: code" not in done.stdout
+    assert playbook("sync", *JOB).returncode == 0
+    assert "nothing, every node is ready" in playbook("train", *JOB, "--check").stdout

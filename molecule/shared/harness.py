@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What molecule's checks share: the product's commands as a user types them, and a look at the nodes over SSH."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+INVENTORY = PROJECT / "molecule" / "inventory"
+STATE = Path.home() / ".local/state/trainyard/molecule"
+JOBS = "molecule/shared/jobs"
+NODES = {"node1": "198.51.100.101", "node2": "198.51.100.102"}
+ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "MOLECULE_"))},
+    "PATH": "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"]),
+    "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
+}
+
+
+def command(verb, *arguments):
+    """Return the argv of one of the product's playbooks on molecule's site."""
+    return ["ansible-playbook", "-i", str(INVENTORY), "playbooks/%s.yml" % verb, *arguments]
+
+
+def playbook(verb, *arguments, timeout=600):
+    """Run a playbook to its end; return the completed process with both streams in stdout."""
+    return subprocess.run(command(verb, *arguments), cwd=PROJECT, env=ENVIRONMENT, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def background(log, verb, *arguments):
+    """Start a playbook in a session of its own, as a terminal would; return the process."""
+    with open(log, "w", encoding="utf-8") as handle:
+        return subprocess.Popen(command(verb, *arguments), cwd=PROJECT, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=handle, stderr=subprocess.STDOUT,
+                                start_new_session=True)
+
+
+def on(node, script, check=True):
+    """Run a line of shell on a node over SSH, as the training user; return what it prints."""
+    argv = ["ssh", "-i", str(STATE / "id_ed25519"), "-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes",
+            "-o", "UserKnownHostsFile=%s" % (STATE / "known_hosts"), "trainer@%s" % NODES[node], "export XDG_RUNTIME_DIR=/run/user/$(id -u); %s" % script]
+    return subprocess.run(argv, text=True, check=check, timeout=60, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL).stdout.strip()
+
+
+def wait_for(what, seconds, every=0.5):
+    """Return the first true value of what(); fail after so many seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = what()
+        if value:
+            return value
+        time.sleep(every)
+    raise AssertionError("not within %d s: %s" % (seconds, what.__doc__ or what))
+
+
+def runs():
+    """Return the controller's run ids, oldest first."""
+    return sorted(path.name for path in (PROJECT / "runs").glob("*") if (path / "run.json").exists())
+
+
+def new_run(before):
+    """Return the id of the run that was started since `before`, or None."""
+    fresh = [name for name in runs() if name not in before]
+    return fresh[-1] if fresh else None
+
+
+def last_line(text):
+    """Return the last line that is not empty."""
+    return [line for line in text.splitlines() if line.strip()][-1]
+
+
+def attempt_file(node, run, name):
+    """Return the text of a file of the run's attempt on a node, '' where it is not there (yet)."""
+    return on(node, "cat .trainyard/runs/%s/attempt-1/%s 2>/dev/null || true" % (run, name))
+
+
+def events(node, run):
+    """Return the events the node's agent has noted."""
+    return [json.loads(line) for line in attempt_file(node, run, "ranks.jsonl").splitlines()]
+
+
+def ended(node, run):
+    """Return exit.json of the attempt on a node, or None while it runs."""
+    text = attempt_file(node, run, "exit.json")
+    return json.loads(text) if text else None
+
+
+def left_behind(run):
+    """Return every process on any node that carries the run's mark in its environment, as text."""
+    script = "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ || true" % run
+    return {node: found for node in NODES if (found := on(node, script))}
+
+
+def training(run):
+    """Return the step lines rank 0 has printed so far."""
+    return [line for line in attempt_file("node1", run, "log/workerlog.0").splitlines() if "Epoch: [" in line]

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Job files and the command line: read as data, every problem at once, with file, line and the words that help."""
+from __future__ import annotations
+
+import os
+
+import pytest
+from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard import yamldata
+from core_support import CONFIG, ROOT
+
+CONFIGS = str(ROOT / "playbooks" / "configs")
+GOOD = "suite: paddledetection\nlauncher: fleetrun\nconfig: %s\n" % CONFIG
+
+
+def read(folder, content):
+    """Read a job file with this content; return (job, problems as text)."""
+    path = os.path.join(str(folder), "mine.yml")
+    with open(path, "wb") as handle:
+        handle.write(content.encode("utf-8") if isinstance(content, str) else content)
+    job, problems = jobs.read_job(path, "mine.yml")
+    return job, [str(problem) for problem in problems]
+
+
+def test_every_shipped_job_is_good():
+    names = jobs.shipped_jobs(CONFIGS)
+    assert "ppyoloe" in names
+    for name in names:
+        job, problems = jobs.read_job(os.path.join(CONFIGS, name + ".yml"), name)
+        assert not problems and job["name"] == name
+
+
+# --- refused, each with its line and its words
+
+@pytest.mark.parametrize("content, place, words", [
+    ("", "mine.yml:", "is empty"),
+    ("# only a comment\n", "mine.yml:", "is empty"),
+    (b"\xff\xfe\x00", "mine.yml:", "is not UTF-8 text (byte 0)"),
+    ("a" * (1 << 20) + "b", "mine.yml:", "is larger than 1048576 bytes"),
+    ("suite: [\n", "mine.yml:2:", "is not YAML"),
+    ("suite: paddledetection\n\tlauncher: x\n", "mine.yml:2:", "(column 1)"),
+    ("a: b: c\n", "mine.yml:1:", "is not YAML: mapping values are not allowed here (column 5)"),
+    ("suite: \"a\x07\"\n", "mine.yml:", "is not YAML"),
+    ("- suite\n", "mine.yml:1:", "must be a mapping of keys, got a list"),
+    ("just words\n", "mine.yml:1:", "must be a mapping of keys, got a str"),
+    (GOOD + "---\n" + GOOD, "mine.yml:", "holds 2 documents; a job is one"),
+    (GOOD + "nodes: 1\nsuite: paddleseg\n", "mine.yml:5 suite:", "the key stands twice (first in line 1)"),
+    (GOOD + "env:\n  A: 1\n  B: 2\n  A: 3\n", "mine.yml:7 env.A:", "the key stands twice (first in line 5)"),
+    (GOOD + "env: &e {A: 1}\noverrides: *e\n", "mine.yml:5:", "aliases are not allowed"),
+    ("a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n", "mine.yml:2:", "aliases are not allowed"),
+    ("base: &b {a: 1}\nenv: {<<: *b}\n", "mine.yml:2:", "aliases are not allowed"),
+    (GOOD + "env: {<<: {A: 1}}\n", "mine.yml:4 env:", "a key must be a plain word"),
+    (GOOD + "description: !!python/object/apply:os.system [id]\n", "mine.yml:4 description:", "a job is plain data; got the tag tag:yaml.org,2002:python"),
+    (GOOD + "description: !vault abc\n", "mine.yml:4 description:", "a job is plain data; got the tag !vault"),
+    (GOOD + "description: 2026-11-20\n", "mine.yml:4 description:", "got the tag tag:yaml.org,2002:timestamp"),
+    (GOOD + "env: {? [a, b] : 1}\n", "mine.yml:4 env:", "a key must be a plain word"),
+    (GOOD + "env: {1: a}\n", "mine.yml:4 env:", "a key must be a plain word"),
+    (GOOD + "no: a\n", "mine.yml:4:", "a key must be a plain word"),
+    (GOOD + "node: 2\n", "mine.yml:4 node:", "unknown key; allowed: arguments, config"),
+    (GOOD + "node: 2\n", "mine.yml:4 node:", "did you mean 'nodes'?"),
+    ("launcher: paddle\nconfig: a.yml\n", "mine.yml:1:", "the key 'suite' is missing"),
+    (GOOD.replace("paddledetection", "paddledetektion"), "mine.yml:1 suite:", "did you mean 'paddledetection'?"),
+    (GOOD.replace("fleetrun", "flettrun"), "mine.yml:2 launcher:", "allowed: fleetrun, paddle; did you mean 'fleetrun'?"),
+    (GOOD.replace(CONFIG, "../../etc/passwd.yml"), "mine.yml:3 config:", "inside the code tree"),
+    (GOOD.replace(CONFIG, "/etc/x.yml"), "mine.yml:3 config:", "inside the code tree"),
+    (GOOD.replace(CONFIG, "-o.yml"), "mine.yml:3 config:", "inside the code tree"),
+    (GOOD.replace(CONFIG, "a/../../b.yml"), "mine.yml:3 config:", "inside the code tree"),
+    (GOOD.replace(CONFIG, "configs/x.txt"), "mine.yml:3 config:", "inside the code tree"),
+    (GOOD.replace(CONFIG, "'a.yml\n\n  x.yml'"), "mine.yml:3 config:", "inside the code tree"),
+    (GOOD.replace(CONFIG, "[a.yml]"), "mine.yml:3 config:", "must be the path of the suite's config file"),
+    (GOOD + "arguments: --eval\n", "mine.yml:4 arguments:", "must be a list of words"),
+    (GOOD + "arguments: [--eval, no]\n", "mine.yml:4 arguments.1:", "must be one word of the command line, without control characters; got False"),
+    (GOOD + 'arguments: ["a\\nb"]\n', "mine.yml:4 arguments.0:", "without control characters"),
+    (GOOD + 'arguments: ["a\\u202Eb"]\n', "mine.yml:4 arguments.0:", "without control characters"),
+    (GOOD + 'arguments: ["a\\u2066b"]\n', "mine.yml:4 arguments.0:", "without control characters"),
+    (GOOD + "overrides: {a: {b: 1}}\n", "mine.yml:4 overrides.a:", "must be a plain value"),
+    (GOOD + "overrides: {a b: 1}\n", "mine.yml:4 overrides:", "must be a config key such as epoch"),
+    (GOOD + "env: {A-B: 1}\n", "mine.yml:4 env:", "must be the name of an environment variable; got 'A-B'"),
+    (GOOD + "env: {A: [1]}\n", "mine.yml:4 env.A:", "must be text or a number"),
+    (GOOD + "env: {A: true}\n", "mine.yml:4 env.A:", "must be text or a number"),
+    (GOOD + "nodes: 0\n", "mine.yml:4 nodes:", "must be 'all' or a whole number from 1 up; got 0"),
+    (GOOD + "nodes: -2\n", "mine.yml:4 nodes:", "must be 'all' or a whole number from 1 up"),
+    (GOOD + "nodes: no\n", "mine.yml:4 nodes:", "must be 'all' or a whole number from 1 up; got False"),
+    (GOOD + "nodes: yes\n", "mine.yml:4 nodes:", "must be 'all' or a whole number from 1 up; got True"),
+    (GOOD + "nodes: 2.0\n", "mine.yml:4 nodes:", "must be 'all' or a whole number from 1 up; got 2.0"),
+    (GOOD + "nodes: 08\n", "mine.yml:4 nodes:", "must be 'all' or a whole number from 1 up; got '08'"),
+    (GOOD + "nodes: 010\n", "mine.yml:4 nodes:", "010 is read as 8; write plain digits, or quote it"),
+    (GOOD + "start_port: 5:00\n", "mine.yml:4 start_port:", "5:00 is read as 300; write plain digits, or quote it"),
+    (GOOD + "start_port: 0x4268\n", "mine.yml:4 start_port:", "0x4268 is read as 17000"),
+    (GOOD + "start_port: 17_000\n", "mine.yml:4 start_port:", "17_000 is read as 17000"),
+    (GOOD + "nodes: many\n", "mine.yml:4 nodes:", "must be 'all' or a whole number"),
+    (GOOD + "devices: 0\n", "mine.yml:4 devices:", "must be 'all', a whole number from 1 up"),
+    (GOOD + "devices: [0, 0]\n", "mine.yml:4 devices:", "without repetition"),
+    (GOOD + "devices: []\n", "mine.yml:4 devices:", "a list of device ids"),
+    (GOOD + "devices: [-1]\n", "mine.yml:4 devices:", "a list of device ids"),
+    (GOOD + "start_port: 80\n", "mine.yml:4 start_port:", "must be a port from 1024 to 65535; got 80"),
+    (GOOD + "start_port: 65536\n", "mine.yml:4 start_port:", "must be a port from 1024 to 65535"),
+    (GOOD + "start_port: '17000'\n", "mine.yml:4 start_port:", "must be a port from 1024 to 65535; got '17000' (str)"),
+    (GOOD + "start_port: 17000.0\n", "mine.yml:4 start_port:", "must be a port from 1024 to 65535"),
+    (GOOD + "published: [a]\n", "mine.yml:4 published.0:", "must be object"),
+    (GOOD + "source: C1\n", "mine.yml:4 source:", "must be a list of contract ids"),
+])  # fmt: skip
+def test_refused_with_place_and_words(tmp_path, content, place, words):
+    job, problems = read(tmp_path, content)
+    assert job is None and any(problem.startswith(place) and words in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize("name", [
+    "PADDLE_NNODES", "PADDLE_TRAINER_ID", "FLAGS_START_PORT", "FLAGS_selected_gpus", "POD_IP", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+    "LD_PRELOAD", "LD_AUDIT", "PATH", "HOME", "USER", "PYTHONHOME", "PYTHONSTARTUP", "RANK_TABLE_FILE", "WORLD_SIZE", "MS_ROLE", "TRAINYARD_ATTEMPT", "TRAINING_ROLE",
+])
+def test_the_plans_own_environment_is_reserved(tmp_path, name):
+    assert read(tmp_path, GOOD + "env:\n  GOOD: 1\n  %s: 1\n" % name)[1] == ["mine.yml:6 env.%s: is reserved: the plan sets it; take it out" % name]
+
+
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "LD_LIBRARY_PATH", "http_proxy", "OMP_NUM_THREADS", "FLAGS_call_stack_level", "HOMEBREW", "PATHS"])
+def test_other_names_are_the_jobs_own(tmp_path, name):
+    assert read(tmp_path, GOOD + "env: {%s: 1}\n" % name)[0]["env"] == {name: 1}
+
+
+def test_every_problem_at_once(tmp_path):
+    job, problems = read(tmp_path, "suite: x\nlauncher: y\nnodes: 0\nenv: {PATH: /x}\nextra: 1\n")
+    assert job is None and sorted(problem.split(":")[1].split(" ")[0] for problem in problems) == ["1", "1", "2", "3", "4", "5"]
+
+
+def test_a_directory_and_an_unreadable_file(tmp_path):
+    (tmp_path / "mine.yml").mkdir()
+    assert str(jobs.read_job(str(tmp_path / "mine.yml"), "mine.yml")[1][0]) == "mine.yml: is a directory; a job is one YAML file"
+    assert "cannot be read: No such file" in str(jobs.read_job(str(tmp_path / "none.yml"), "none.yml")[1][0])
+
+
+def test_a_launcher_that_the_suite_cannot_take(tmp_path, monkeypatch):
+    table = dict(jobs.load_suite("paddledetection"), launchers=["paddle"])
+    monkeypatch.setattr(jobs, "load_suite", lambda name: table)
+    assert read(tmp_path, GOOD)[1] == ["mine.yml:2 launcher: PaddleDetection cannot be started with fleetrun; allowed: paddle"]
+
+
+# --- accepted
+
+@pytest.mark.parametrize("content", [
+    GOOD,
+    "\ufeff" + GOOD,
+    GOOD.replace("\n", "\r\n"),
+    "---\n# 飞桨 – ein Kommentar ünïcode\n" + GOOD,
+    GOOD + "...\n",
+    "{suite: paddledetection, launcher: fleetrun, config: %s}" % CONFIG,
+    GOOD.replace("fleetrun", '"fleetrun"'),
+    GOOD.replace("fleetrun", "&anchor fleetrun"),
+    GOOD.replace("fleetrun", "!!str fleetrun"),
+])
+def test_all_these_say_the_same(tmp_path, content):
+    job, problems = read(tmp_path, content)
+    assert not problems
+    assert job == {"suite": "paddledetection", "launcher": "fleetrun", "config": CONFIG, "arguments": [], "overrides": {}, "nodes": "all", "devices": "all",
+                   "env": {}, "published": [], "name": "mine", "file": "mine.yml"}
+
+
+def test_jinja_stays_text(tmp_path):
+    text = "{{ lookup('pipe', 'touch %s/ran') }}" % tmp_path
+    job, problems = read(tmp_path, GOOD + 'description: "%s"\narguments: ["%s"]\n' % (text, text))
+    assert not problems and job["description"] == text and job["arguments"] == [text] and not (tmp_path / "ran").exists()
+
+
+def test_numbers_that_are_plain(tmp_path):
+    job, problems = read(tmp_path, GOOD + "nodes: 10\ndevices: [0, 7]\nstart_port: 17000\noverrides: {a: 0, b: -3, c: 0.5, d: 1.0e-5, e: '010', f: 3.14}\n")
+    assert not problems and job["overrides"] == {"a": 0, "b": -3, "c": 0.5, "d": 1e-05, "e": "010", "f": 3.14}
+
+
+# --- which job
+
+@pytest.mark.parametrize("config", ["ppyoloe", "ppyoloe.yml"])
+def test_a_shipped_job_by_name(config, tmp_path):
+    path, shown, problems = jobs.find_job(config, CONFIGS, str(tmp_path))
+    assert (path, shown, problems) == (os.path.join(CONFIGS, "ppyoloe.yml"), "playbooks/configs/ppyoloe.yml", [])
+
+
+def test_a_shipped_job_is_not_hidden_by_a_file_in_the_current_directory(tmp_path):
+    (tmp_path / "ppyoloe.yml").write_text("x", encoding="ascii")
+    assert jobs.find_job("ppyoloe.yml", CONFIGS, str(tmp_path))[0] == os.path.join(CONFIGS, "ppyoloe.yml")
+
+
+def test_a_job_file_of_the_users_own(tmp_path, monkeypatch):
+    (tmp_path / "own.yml").write_text(GOOD, encoding="ascii")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for config in ("own.yml", "./own.yml", "~/own.yml", str(tmp_path / "own.yml"), "../%s/own.yml" % tmp_path.name):
+        path, shown, problems = jobs.find_job(config, CONFIGS, str(tmp_path))
+        assert not problems and shown == config and os.path.samefile(path, tmp_path / "own.yml")
+
+
+@pytest.mark.parametrize("config, words", [
+    ("", "say which job: -e config=NAME, one of ppyoloe"),
+    ("  ", "say which job"),
+    (None, "say which job"),
+    (["ppyoloe"], "say which job"),
+    ("ppyole", "did you mean 'ppyoloe'?"),
+    ("x; rm -rf /", "'x; rm -rf /' is neither the name of a job (ppyoloe) nor a path that ends in .yml"),
+    ("x; rm -rf", "no job 'x; rm -rf'; allowed: ppyoloe"),
+    ("../../etc/passwd", "neither the name of a job (ppyoloe) nor a path that ends in .yml"),
+    ("/etc/passwd", "nor a path that ends in .yml"),
+    ("-x.yml", "'-x.yml' is neither the name"),
+    ("-x/y.yml", "neither the name"),
+    ("a/\u202elmy.yml", "neither the name"),
+    ("a/\x1b[31m.yml", "'a/\\x1b[31m.yml' is neither the name"),
+    ("a/b\n.yml", "neither the name"),
+    ("./ppyole.yml", "no such file"),
+    ("./ppyole.yml", "did you mean 'ppyoloe'?"),
+    ("$(id).yml", "no job '$(id).yml'"),
+    ("..", "no job '..'"),
+])
+def test_a_job_that_there_is_not(tmp_path, config, words):
+    (tmp_path / "$(id).yml").write_text("x", encoding="ascii")
+    (tmp_path / "-x.yml").write_text("x", encoding="ascii")
+    path, _shown, problems = jobs.find_job(config, CONFIGS, str(tmp_path))
+    assert path is None and len(problems) == 1
+    assert str(problems[0]).startswith("command line config: ") and words in str(problems[0])
+
+
+# --- the command line
+
+def test_a_misspelt_variable_is_named_with_the_near_one():
+    allowed = {"config", "nodes", "devices", "start_port"}
+    assert not jobs.command_line({"config": "x", "nodes": "2", "trainyard_runs_dir": "/x", "ansible_user": "me"}, allowed)
+    problems = [str(problem) for problem in jobs.command_line({"confg": "x", "node": 2}, allowed)]
+    assert problems == [
+        "command line confg: unknown variable; allowed: config, devices, nodes, start_port, and the site's trainyard_* variables; did you mean 'config'?",
+        "command line node: unknown variable; allowed: config, devices, nodes, start_port, and the site's trainyard_* variables; did you mean 'nodes'?"]
+
+
+@pytest.mark.parametrize("extra, changed", [
+    ({}, {}), ({"nodes": "2"}, {"nodes": 2}), ({"nodes": 2}, {"nodes": 2}), ({"nodes": "all"}, {"nodes": "all"}), ({"devices": "8"}, {"devices": 8}),
+    ({"start_port": "18000"}, {"start_port": 18000}),
+])
+def test_the_command_line_beats_the_job(extra, changed):
+    job, problems = {"nodes": 4, "devices": "all"}, []
+    assert jobs.apply_command_line(job, extra, problems) == dict(job, **changed) and not problems
+    assert job == {"nodes": 4, "devices": "all"}
+
+
+@pytest.mark.parametrize("extra, words", [
+    ({"nodes": "0"}, "command line nodes: must be a whole number from 1 up or 'all'; got '0'"),
+    ({"nodes": "-1"}, "got '-1'"), ({"nodes": "two"}, "got 'two'"), ({"nodes": True}, "got True"), ({"nodes": "08"}, "got '08'"), ({"nodes": "2.0"}, "got '2.0'"),
+    ({"nodes": ""}, "got ''"), ({"nodes": 2.0}, "got 2.0"), ({"nodes": "9999999"}, "got '9999999'"),
+    ({"devices": "[0, 1]"}, "command line devices: must be a whole number from 1 up or 'all'"),
+    ({"start_port": "all"}, "command line start_port: must be a whole number from 1 up; got 'all'"),
+    ({"start_port": "80"}, "command line start_port: must be a port from 1024 to 65535; got 80"),
+    ({"start_port": "70000"}, "must be a port from 1024 to 65535; got 70000"),
+])
+def test_counts_on_the_command_line(extra, words):
+    problems = []
+    jobs.apply_command_line({"nodes": "all", "devices": "all"}, extra, problems)
+    assert len(problems) == 1 and words in str(problems[0])
+
+
+# --- the files the core itself reads
+
+def test_suites_and_schemas_stand_together():
+    schema = jobs.load_schema("job")
+    for suite in schema["properties"]["suite"]["enum"]:
+        table = jobs.load_suite(suite)
+        assert table["name"] == suite and set(table["launchers"]) <= set(schema["properties"]["launcher"]["enum"])
+        assert {"title", "python", "scripts", "config_flag", "override_flag", "config_keys", "data", "redirects", "checkpoints", "logs"} <= set(table)
+        assert not {path for path in table["redirects"]} & set(table["data"].values())
+    launchers = set(schema["properties"]["launcher"]["enum"])
+    from ansible.module_utils.trainyard.launchers import LAUNCHERS
+    assert launchers == set(LAUNCHERS)
+
+
+def test_near_is_silent_where_nothing_is_near():
+    assert yamldata.near("zzz", ["nodes"]) == "" and yamldata.near("nods", ["nodes"]) == " did you mean 'nodes'?"

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees on a node: verified, switched in by one rename, read-only, and repaired after an interruption; seen by the probe."""
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+from ansible.module_utils.trainyard import manifest, probe, trees
+from core_support import modes, put
+
+FILES = {"tools/train.py": "print(1)\n", "configs/a.yml": "epoch: 1\n", "run.sh": "#!/bin/sh\n"}
+
+
+@pytest.fixture
+def source(tmp_path):
+    """The controller's tree, its manifest and digest."""
+    root = put(tmp_path / "source", FILES)
+    os.chmod(os.path.join(root, "run.sh"), 0o755)
+    os.symlink("tools", os.path.join(root, "bin"))
+    entries = manifest.scan(root)
+    return root, entries, manifest.digest(entries)
+
+
+@pytest.fixture
+def base(tmp_path):
+    """A node's product directory."""
+    path = tmp_path / "node" / ".trainyard"
+    path.mkdir(parents=True)
+    return str(path)
+
+
+def send(base, source):
+    """What rsync does: copy the tree to the staging place; return (final, staging)."""
+    root, _entries, digest = source
+    final, staging = trees.place_of(base, "code", digest)
+    shutil.copytree(root, staging, symlinks=True, dirs_exist_ok=True, ignore=lambda folder, names: [n for n in names if n == "bin"])
+    if not os.path.lexists(os.path.join(staging, "bin")):
+        os.symlink("tools", os.path.join(staging, "bin"))
+    return final, staging
+
+
+def test_a_good_tree_is_switched_in_and_read_only(base, source):
+    _root, entries, digest = source
+    final, staging = send(base, source)
+    trees.switch_in(base, "code", digest, entries)
+    assert not os.path.exists(staging) and manifest.digest(manifest.scan(final)) == digest and final == os.path.join(base, "code", digest[:16])
+    assert all(mode & 0o222 == 0 for mode in modes(final).values())
+    assert probe.tree_state(base, "code", digest) == {"ok": True, "present": True, "differences": []}
+    # the probe needs one lstat a file: nothing is read again
+    assert set(manifest.read_json(final + ".scan.json")) == set(FILES)
+
+
+@pytest.mark.parametrize("harm, words", [
+    ({"tools/train.py": "print(2)\n"}, "tools/train.py: other content in the same 9 bytes"),
+    ({"configs/a.yml": None}, "configs/a.yml: missing"),
+])
+def test_a_tree_that_arrives_changed_leaves_the_old_one_usable(base, source, harm, words):
+    _root, entries, digest = source
+    final, staging = send(base, source)
+    trees.switch_in(base, "code", digest, entries)
+    send(base, source)
+    for name, text in harm.items():
+        os.unlink(os.path.join(staging, name))
+        if text:
+            put(staging, {name: text})
+    with pytest.raises(trees.TreeError, match="code arrived changed") as error:
+        trees.switch_in(base, "code", digest, entries)
+    assert words in str(error.value)
+    assert probe.tree_state(base, "code", digest)["ok"] and os.path.isdir(staging)  # a repeat sends only what is wrong
+    send(base, source)
+    trees.switch_in(base, "code", digest, entries)
+    assert probe.tree_state(base, "code", digest)["ok"] and not os.path.exists(staging)
+
+
+def test_an_interrupted_sync_is_repaired(base, source):
+    _root, entries, digest = source
+    _final, staging = trees.place_of(base, "code", digest)
+    put(staging, {"tools/train.py": "pri", "tools/.train.py.Xy12": "p", "left/over": "1"})
+    os.symlink("nowhere", os.path.join(staging, "dangling"))
+    with pytest.raises(trees.TreeError, match="missing"):
+        trees.switch_in(base, "code", digest, entries)
+    final, _staging = send(base, source)
+    trees.switch_in(base, "code", digest, entries)
+    assert manifest.scan(final) == entries
+
+
+def test_nothing_was_sent(base):
+    with pytest.raises(trees.TreeError, match="nothing was sent"):
+        trees.switch_in(base, "code", "0" * 64, {})
+
+
+def test_a_copy_that_was_changed_on_the_node_is_seen_named_and_replaced(base, source):
+    _root, entries, digest = source
+    final, _staging = send(base, source)
+    trees.switch_in(base, "code", digest, entries)
+    os.chmod(final, 0o700)
+    os.chmod(os.path.join(final, "run.sh"), 0o755)
+    put(final, {"run.sh": "#!/bin/SH\n", "extra": "x"})
+    state = probe.tree_state(base, "code", digest)
+    assert state == {"ok": False, "present": True, "differences": ["extra: extra file", "run.sh: other content in the same 10 bytes"]}
+    send(base, source)
+    trees.switch_in(base, "code", digest, entries)
+    assert probe.tree_state(base, "code", digest)["ok"] and os.listdir(os.path.join(base, "code")).count(digest[:16]) == 1
+    assert [name for name in os.listdir(os.path.join(base, "code")) if ".old-" in name] == []
+
+
+def test_a_tree_that_is_not_there(base):
+    assert probe.tree_state(base, "data", "0" * 64) == {"ok": False, "present": False, "differences": []}
+
+
+def test_a_tree_whose_manifest_was_lost_still_differs(base, source):
+    _root, entries, digest = source
+    final, _staging = send(base, source)
+    trees.switch_in(base, "code", digest, entries)
+    os.unlink(final + ".manifest.json")
+    assert probe.tree_state(base, "code", digest)["ok"]
+    os.chmod(final, 0o700)
+    put(final, {"extra": "x"})
+    assert not probe.tree_state(base, "code", digest)["ok"]
+
+
+def test_a_live_tree_keeps_its_files_while_it_is_replaced(base, source):
+    """A training that has a file open, or another digest's tree, never sees a change (decision 9)."""
+    root, entries, digest = source
+    final, _staging = send(base, source)
+    trees.switch_in(base, "code", digest, entries)
+    with open(os.path.join(final, "tools/train.py"), encoding="ascii") as running:
+        put(root, {"tools/train.py": "print(3)\n"})
+        other = manifest.scan(root)
+        newer, _staging = send(base, (root, other, manifest.digest(other)))
+        trees.switch_in(base, "code", manifest.digest(other), other)
+        assert running.read() == "print(1)\n" and newer != final
+    assert manifest.scan(final) == entries and manifest.scan(newer) == other
+
+
+def test_write_bits_come_and_go(tmp_path):
+    root = put(tmp_path / "t", {"a/b": "1"})
+    put(tmp_path, {"outside": "2"})
+    os.symlink(str(tmp_path / "outside"), os.path.join(root, "link"))
+    before = os.stat(str(tmp_path / "outside")).st_mode
+    trees.protect(root, writable=False)
+    assert all(mode & 0o222 == 0 for mode in modes(root).values()) and os.stat(str(tmp_path / "outside")).st_mode == before
+    trees.protect(root, writable=True)
+    assert all(mode & 0o200 for mode in modes(root).values())
+    trees.protect(root, writable=False)
+    trees.remove(root)
+    assert not os.path.exists(root) and os.path.exists(str(tmp_path / "outside"))
