@@ -9,7 +9,7 @@ short_description: Log in from a node to all its peers and check who answers
 description:
   - Logs in over the mesh (C(ssh -F)) to every other node, several at a time, and runs a command there. The answer, machine id and host name,
     must be that of the machine which the controller knows under this name, so a login that ends on another machine is a failure too.
-  - Writes nothing and needs no root.
+  - Needs no root. A node with a login that fails loses its recorded proof, so that the next run proves anew; nothing else is written.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -76,7 +76,7 @@ failures:
     - from: node1
       to: node2
       cause: nothing listens on its SSH port
-      remedy: start sshd there, or set ssh_trust_port
+      remedy: start sshd there, open the port in its firewall, or set ssh_trust_port
 texts:
   description: The same as text, one line a pair.
   returned: success
@@ -112,7 +112,8 @@ SPEC = {
 def main():
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     given = module.params
-    place = os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, given["directory"])
+    home = pwd.getpwuid(os.geteuid()).pw_dir
+    place = os.path.join(home, given["directory"])
     peers = [{"name": name, "identity": given["identities"].get(name)} for name in given["nodes"]]
     started = time.time()
     failures = mesh.log_in_everywhere(
@@ -123,7 +124,7 @@ def main():
         mesh.own_fault(place, started),
     )
     module.exit_json(
-        changed=False,
+        changed=bool(failures) and not module.check_mode and mesh.withdraw(home, given["directory"]),
         failures=failures,
         texts=["{from} -> {to}: {cause}; remedy: {remedy}".format(**failure) for failure in failures],
         logins=sum(name != given["node"] for name in given["nodes"]),

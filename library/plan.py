@@ -89,10 +89,10 @@ def main():
         module.fail_json(msg="this job cannot start here:\n%s" % "\n".join("  " + text for text in error.problems))
     except (environment.EnvironmentRefused, OSError) as error:
         module.fail_json(msg=str(error))
-    differing = plan.differing_trees(made, given["facts"])
-    if differing and not given["repair"]:
-        module.fail_json(msg="%s\nNothing was started. The controller's copy is the rule; playbooks/sync.yml with the same config brings it again." % "\n".join(differing))
     todo = plan.todo(made, given["facts"], time.time())
+    obstacles = plan.obstacles(made, given["facts"], given["repair"])
+    if obstacles and not module.check_mode:
+        module.fail_json(msg="nothing was started:\n%s" % "\n".join("  " + text for text in obstacles))
     module.exit_json(changed=False, plan=made, text=plan.canonical(made).decode("ascii"), sha256=plan.sha256(made), todo=todo,
                      summary=plan.summary(made, given["facts"], todo))
 

@@ -17,6 +17,7 @@ options:
   job: {description: The job (C(started) only)., type: dict}
   plan: {description: The plan's bytes (C(started) only)., type: str}
   plan_sha256: {description: Their digest (C(started) only)., type: str}
+  code: {description: "The code's digest, commit and whether it has local changes (C(started) only).", type: dict, default: {}}
   code_diff: {description: The code's local changes against its commit (C(started) only)., type: str, default: ""}
   nodes:
     description: "What rank_logs returned on every node: {node, ranks, files, endpoints, exit, missing} (C(ended) only)."
@@ -59,6 +60,7 @@ def main():
             "job": {"type": "dict"},
             "plan": {"type": "str"},
             "plan_sha256": {"type": "str"},
+            "code": {"type": "dict", "default": {}},
             "code_diff": {"type": "str", "default": ""},
             "nodes": {"type": "list", "elements": "dict", "default": []},
             "checkpoint": {"type": "str", "default": ""},

@@ -88,7 +88,8 @@ def find_ranks(marker, rank_env):
     ranks = {}
     for pid, values in mine.items():
         fields = stat_fields(pid)
-        if rank_env in values and fields and rank_env not in mine.get(int(fields[1]), {}):
+        parent = mine.get(int(fields[1])) if fields else None  # None as well for a helper that has outlived its rank
+        if rank_env in values and parent is not None and rank_env not in parent:
             ranks[pid] = values
     return ranks
 
@@ -216,7 +217,6 @@ def stop_peers(plan, node, attempt, record):
 
 def ended(attempt, node):
     """Write exit.json from what systemd tells ($SERVICE_RESULT, $EXIT_CODE, $EXIT_STATUS: systemd.exec(5)); stop the peers on failure."""
-    plan, record = read_plan(attempt)
     stopped = read_stop(attempt)
     result = {
         "service_result": os.environ.get("SERVICE_RESULT"),
@@ -230,6 +230,7 @@ def ended(attempt, node):
     write(attempt, "exit.json", result)  # first: the peers may take a while, and this must not be lost
     if stopped or (result["service_result"] == "success" and launcher_succeeded(attempt)):
         return 0
+    plan, record = read_plan(attempt)
     result["peers"] = stop_peers(plan, node, attempt, record)
     write(attempt, "exit.json", result)
     return 0

@@ -522,6 +522,15 @@ def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS):
     }
 
 
+def withdraw(home, directory=DIRECTORY):
+    """Take the recorded proof of a node back, which is known not to hold any more. Return whether there was one."""
+    record = read_record(home, directory)
+    if not record or not record.get("proven"):
+        return False
+    write_record(os.path.join(home, directory), dict(record, proven=None))
+    return True
+
+
 def differs(old, new):
     """Return whether two records say different things, apart from when they were proven."""
     return old is None or dict(old, proven=None) != dict(new, proven=None)
@@ -543,14 +552,14 @@ REFUSED = "the certificate was refused"
 LOOK_THERE = "look on that node at `journalctl -u ssh`, which names the reason"
 LOGIN_FAILURES = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "host key changed: the machine at that address is not the one whose key was pinned",
-     f"an impostor, or it was installed again: {CONSOLE}; if it is right, pin the new key on the controller (docs/runbooks/trust.md), then {TRUST}"),
+     f"an impostor, a wrong trainyard_address, or it was installed again: {CONSOLE}; if it is right, pin the new key on the controller (docs/runbooks/trust.md), then {TRUST}"),
     ("host key is known for", "no host key of it is pinned in the mesh", TRUST),
     ("Host key verification failed", "host key verification failed", f"{CONSOLE}, then {TRUST}"),
     ("Can't open user config file", "this node has no mesh", TRUST),
     ("Bad configuration option", "this node's ssh is too old for the mesh's configuration", "install OpenSSH 7.3 or newer on it"),
     ("Permission denied", REFUSED, f"{LOOK_THERE} (address not in from=: see ssh_trust_from; AuthorizedKeysFile elsewhere; home open to others; clock)"),
     ("Too many authentication failures", REFUSED, LOOK_THERE),
-    ("Connection refused", "nothing listens on its SSH port", "start sshd there, or set ssh_trust_port"),
+    ("Connection refused", "nothing listens on its SSH port", "start sshd there, open the port in its firewall, or set ssh_trust_port"),
     ("No route to host", "no route to its address", "check the fabric, its firewall and trainyard_address"),
     ("Network is unreachable", "no route to its address", "check the fabric, its firewall and trainyard_address"),
     ("timed out", "no answer from its SSH port", "check that the node runs and that no firewall drops the port between the nodes"),

@@ -150,7 +150,7 @@ def compile_plan(job, site, nodes, facts, inputs):
         "nodes": planned,
         "ranks": [{"rank": node["rank"] * count + local, "node": node["name"], "local_rank": local, "device": device,
                    "endpoint": "%s:%d" % (node["address"], port + local)} for node in planned for local, device in enumerate(node["devices"])],
-        "code": inputs["code"],
+        "code": {"digest": inputs["code"]["digest"]},
         "data": inputs["data"],
         "weights": inputs["weights"],
         "links": links,
@@ -205,6 +205,24 @@ def todo(plan, facts, now, trust_margin=86400):
     return result
 
 
+def obstacles(plan, facts, repair=False):
+    """Return a sentence with its remedy for everything that only a person can clear before a start: lacking root's part, a held node, a changed tree.
+
+    repair: the caller is going to replace changed trees (sync.yml).
+    """
+    lines = []
+    for node in plan["nodes"]:
+        fact = facts[node["name"]]
+        if fact["missing"]:
+            lines.append("%s lacks %s; playbooks/provision.yml has to run first (once)" % (node["name"], ", ".join(fact["missing"])))
+        for unit in fact["units"]:
+            lines.append("%s is held by %s (%s); follow it or stop it: playbooks/stop.yml" % (node["name"], unit["description"], unit["state"]))
+    if not repair:
+        remedy = "; the controller's copy is the rule: playbooks/sync.yml with the same config brings it again"
+        lines += [line + remedy for line in differing_trees(plan, facts)]
+    return lines
+
+
 def differing_trees(plan, facts):
     """Return a sentence for every node whose copy of code, data or weights differs from the controller's, with the files by name."""
     lines = []
@@ -226,8 +244,7 @@ def summary(plan, facts, what):
 
     lines = [
         "plan %s  job %s  %d nodes x %d devices (%s)" % (sha256(plan)[:12], plan["job"]["name"], len(plan["nodes"]), plan["ports"]["count"], plan["accelerator"]),
-        "command, the same on every node, in the code tree %s%s:" % (short(plan["code"]["digest"]), " (commit %s%s)" % (
-            plan["code"]["commit"][:12], ", with local changes" if plan["code"]["dirty"] else "") if plan["code"].get("commit") else ""),
+        "command, the same on every node, in the code tree %s:" % short(plan["code"]["digest"]),
         "  " + " ".join(shlex.quote(word) for word in plan["argv"]),
         "environment on every node:",
     ]
@@ -238,12 +255,12 @@ def summary(plan, facts, what):
             node["name"], ",".join(ranks), ",".join(node["devices"]), node["address"], node["interface"], plan["ports"]["start"],
             plan["ports"]["start"] + plan["ports"]["count"] - 1))
         lines += ["  %s=%s" % item for item in sorted(node["env"].items())]
-        lines += ["  held by %s" % unit["description"] for unit in facts[node["name"]]["units"]]
     for path, target in sorted(plan["links"].items()):
         lines.append("link %s -> %s" % (path, target))
     for kind in ("provision", "trust", "environment", "code", "data", "weights"):
         if what[kind]:
             lines.append("before the start: %s on %s" % (kind, ", ".join(what[kind])))
+    lines += ["in the way: %s" % text for text in obstacles(plan, facts)]
     if not any(what.values()):
         lines.append("before the start: nothing, every node is ready")
     return lines

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller's record of a run: runs/<run id>/ with the plan as it was sent, the job, local changes of the code, and run.json at the end.
 
-run.json (version 1): {version, run, job, plan_sha256, attempts: [{number, verdict, ranks, nodes, checkpoint, ended}]}.
+run.json (version 1): {version, run, job, plan_sha256, started, code, attempts: [{number, verdict, ranks, nodes, checkpoint, ended}]}.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def started(params, check_mode=False):
         _text(os.path.join(run_dir, "code.diff"), params["code_diff"])
         manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
         record = {"version": VERSION, "run": params["run_id"], "job": params["job"]["name"], "plan_sha256": params["plan_sha256"],
-                  "started": time.time(), "attempts": []}
+                  "started": time.time(), "code": params["code"], "attempts": []}
         manifest.write_json(os.path.join(run_dir, "run.json"), record)
     return {"run_dir": run_dir}
 

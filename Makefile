@@ -1,0 +1,31 @@
+# One command for each thing that is done often; `make` lists them.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+# Nodes of the embedded site. Empty: as many as last time, at first two.
+NODES ?=
+TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-down lint test
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv with what the controller needs; nothing to do, nothing done
+	@.config/setup.sh
+
+demo: setup ## Docker nodes on this machine (NODES=2) and one training on all of them
+	@TRAINYARD_LOCAL_NODES=$(NODES) ansible-playbook playbooks/local.yml
+	@printf '\n$$ %s\n' '$(TRAIN)'
+	@$(TRAIN)
+
+demo-down: setup ## remove the demo's nodes; runs and caches stay
+	@ansible-playbook playbooks/local_down.yml
+
+lint: setup ## static checks: YAML, Ansible, Python, configuration
+	@ansible-config validate -t all
+	@ansible-lint
+	@ruff check .
+
+test: setup ## everything that CI runs, in one go
+	@.config/test.sh

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's agent with real processes: a script stands in for Paddle's launcher and starts ranks as it does."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ansible.module_utils.trainyard import agent, attempts
+from core_support import ROOT, RUN, attempt_files, compiled, program, put, recorded
+
+AGENT = str(ROOT / "plugins" / "module_utils" / "trainyard" / "agent.py")
+NODE = "node2"
+# What Paddle's launcher does: ranks in sessions of their own with their number and all endpoints in the environment, looked after now and then.
+LAUNCHER = """
+import json, os, subprocess, sys, time
+spec = json.load(open(sys.argv[1]))
+environment = dict(os.environ)
+open("launcher.env", "w").write("\\n".join(sorted(environment)))
+ranks = []
+for number, code in spec["ranks"]:
+    here = dict(environment, PADDLE_TRAINER_ID=str(number), PADDLE_TRAINER_ENDPOINTS=spec["endpoints"])
+    ranks.append(subprocess.Popen([sys.executable, "-c", code], env=here, start_new_session=True))
+while any(rank.poll() is None for rank in ranks) or spec.get("hang"):
+    time.sleep(0.5)
+sys.exit(spec.get("code", max(abs(rank.returncode) for rank in ranks)))
+"""
+SLEEP = "import time; time.sleep(0.6)"
+LONG = "import time; time.sleep(60)"
+KILL = "import os, signal, time; time.sleep(0.6); os.kill(os.getpid(), signal.SIGKILL)"
+# A data loader: a child that inherits the rank's environment and outlives it.
+LOADER = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); time.sleep(0.6)"
+
+
+class Attempt:
+    """An attempt on node2 of two nodes with two devices each: ranks 2 and 3 are here."""
+
+    def __init__(self, folder, ranks, devices=2, **spec):
+        self.made = compiled(count=2, devices=devices, job={"launcher": "paddle", "env": {"FROM_PLAN": "1"}})
+        endpoints = spec.pop("endpoints", ",".join(self.made["endpoints"]))
+        tools = put(folder / "tools", {"launcher.py": LAUNCHER, "spec.json": json.dumps(dict(spec, ranks=ranks, endpoints=endpoints))})
+        self.made["argv"] = [sys.executable, tools + "/launcher.py", tools + "/spec.json"]
+        self.path = attempt_files(folder, self.made, NODE)
+
+    def start(self, **environment):
+        """Start the agent as the unit does."""
+        argv = [sys.executable, "-I", AGENT, "run", self.path, NODE]
+        self.process = subprocess.Popen(argv, env=dict(os.environ, **environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.path)
+        return self
+
+    def end(self, seconds=15):
+        """Return the agent's exit code; what is left of the attempt is ended as systemd would."""
+        try:
+            self.process.communicate(timeout=seconds)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+            for pid in attempts.processes_of(RUN, 1):
+                os.kill(pid, signal.SIGKILL)
+        return self.process.returncode
+
+    def events(self, kind=None):
+        """Return the events of ranks.jsonl, of one kind."""
+        path = Path(self.path, "ranks.jsonl")
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [event for event in map(json.loads, lines) if kind in (None, event["event"])]
+
+    def ends(self):
+        """Return {rank: (exit code, signal)}."""
+        return {event["rank"]: (event["exit_code"], event["signal"]) for event in self.events("end")}
+
+
+def test_a_good_run_with_the_plans_environment_alone(tmp_path):
+    stray = {"PADDLE_NNODES": "1", "PADDLE_TRAINERS": "x", "LD_LIBRARY_PATH": "/stray"}
+    attempt = Attempt(tmp_path, [[2, LOADER], [3, SLEEP]]).start(**stray)
+    assert attempt.end() == 0
+    names = set(Path(attempt.path, "work", "launcher.env").read_text(encoding="ascii").splitlines())
+    assert names - {"LC_CTYPE"} == set(attempt.made["env"]) | set(attempt.made["nodes"][1]["env"]) | {"TRAINYARD_ATTEMPT"} and "FROM_PLAN" in names
+    assert [(event["rank"], event["local_rank"], event["endpoints_as_planned"]) for event in sorted(attempt.events("start"), key=lambda e: e["rank"])] == [
+        (2, 0, True), (3, 1, True)]
+    assert attempt.ends() == {2: (0, None), 3: (0, None)}
+    assert [(event["exit_code"], event["signal"]) for event in attempt.events("launcher_end")] == [(0, None)]
+    started = {event["rank"]: event for event in attempt.events("start")}
+    assert all(event["pid"] == started[event["rank"]]["pid"] and event["time"] >= started[event["rank"]]["time"] for event in attempt.events("end"))
+
+
+@pytest.mark.parametrize("code, seen", [
+    ("import sys, time; time.sleep(0.6); sys.exit(7)", (7, None)),
+    (KILL, (None, "SIGKILL")),
+    ("import os, time; time.sleep(0.6); os.abort()", (None, "SIGABRT")),
+], ids=["exit 7", "SIGKILL", "SIGABRT"])
+def test_a_ranks_real_end_is_seen_although_the_launcher_hangs(tmp_path, code, seen):
+    attempt = Attempt(tmp_path, [[2, SLEEP.replace("0.6", "30")], [3, code]], hang=True)
+    begun = time.monotonic()
+    assert attempt.start().end() == 1
+    assert attempt.ends() == {3: seen}
+    # the rank lives 0.6 s; then the agent gives the launcher its grace and ends for it
+    assert attempt.made["stop"]["grace"] <= time.monotonic() - begun <= attempt.made["stop"]["grace"] + 3
+
+
+def test_a_launcher_that_ends_with_0_although_a_rank_died(tmp_path):
+    attempt = Attempt(tmp_path, [[2, SLEEP], [3, KILL]], code=0).start()
+    assert attempt.end() == 1 and attempt.ends()[3] == (None, "SIGKILL")
+
+
+def test_the_launchers_own_failure(tmp_path):
+    attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]], code=250).start()
+    assert attempt.end() == 250
+    assert [(event["exit_code"], event["signal"]) for event in attempt.events("launcher_end")] == [(250, None)]
+
+
+def test_a_helper_that_outlives_its_rank_is_no_rank(tmp_path):
+    # rank 4 never starts, so the agent goes on looking for ranks at its quick pace
+    attempt = Attempt(tmp_path, [[3, LOADER + "; import os, signal; os.kill(os.getpid(), signal.SIGKILL)"], [5, LONG]], devices=3, hang=True).start()
+    assert attempt.end() == 1
+    assert [event["rank"] for event in attempt.events("start")] in ([3, 5], [5, 3])
+    assert attempt.ends() == {3: (None, "SIGKILL")}
+
+
+def test_endpoints_that_are_not_the_plans_are_noted(tmp_path):
+    attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]], endpoints="10.0.0.1:6070,10.0.0.2:6070").start()
+    assert attempt.end() == 0
+    assert [(event["endpoints_as_planned"], event["endpoints"]) for event in attempt.events("start")] == [(False, ["10.0.0.1:6070", "10.0.0.2:6070"])] * 2
+
+
+def test_a_plan_that_was_changed_is_refused(tmp_path):
+    attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]])
+    plan = Path(attempt.path, "plan.json")
+    plan.write_text(plan.read_text(encoding="ascii").replace('"17000"', '"17001"'), encoding="ascii")
+    assert attempt.start().end() == 1 and attempt.events() == [] and not Path(attempt.path, "work", "launcher.env").exists()
+    with pytest.raises(ValueError, match="plan.json has sha256"):
+        agent.read_plan(attempt.path)
+
+
+def test_a_command_that_is_not_there(tmp_path):
+    attempt = Attempt(tmp_path, [])
+    attempt.made["argv"] = ["no-such-launcher"]
+    attempt.path = attempt_files(tmp_path, attempt.made, NODE)
+    assert attempt.start().end() == 127
+
+
+def test_a_stop_is_no_failure_of_this_node(tmp_path):
+    attempt = Attempt(tmp_path, [[2, LONG], [3, LONG]]).start()
+    deadline = time.monotonic() + 10
+    while len(attempt.events("start")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    attempt.process.send_signal(signal.SIGTERM)  # systemd sends TERM to every process of the unit
+    for pid in attempts.processes_of(RUN, 1):
+        os.kill(pid, signal.SIGTERM)
+    assert attempt.end() == 0 and attempt.ends() == {2: (None, "SIGTERM"), 3: (None, "SIGTERM")}
+
+
+# --- the end of the unit
+
+@pytest.fixture
+def ending(tmp_path, monkeypatch):
+    """An attempt that has ended on node2 of three, and the ssh that its peers would be reached with; call it with what systemd says."""
+    made = compiled(count=3, devices=1, job={"launcher": "paddle"})
+    path = attempt_files(tmp_path / "n2", made, NODE)
+    ssh = program(tmp_path / "bin", "ssh", 'echo "$@" >>$LOG; cat >$LOG.stdin; exit ${SSH_EXIT:-0}')
+    monkeypatch.setenv("PATH", ssh + os.pathsep + os.environ["PATH"])
+
+    def end(files=None, ranks=(), **told):
+        put(path, dict(files or {}, **{"ranks.jsonl": "".join(json.dumps(event) + "\n" for event in ranks)}))
+        for name, value in told.items():
+            monkeypatch.setenv(name, value)
+        assert agent.main(["ended", path, NODE]) == 0
+        return json.loads(Path(path, "exit.json").read_text(encoding="utf-8")), recorded(ssh, "ssh")
+
+    end.path, end.bin = path, ssh
+    return end
+
+
+OVER = {"event": "launcher_end", "exit_code": 0, "signal": None}
+FAILED = {"SERVICE_RESULT": "exit-code", "EXIT_CODE": "exited", "EXIT_STATUS": "9"}
+GOOD = {"SERVICE_RESULT": "success", "EXIT_CODE": "exited", "EXIT_STATUS": "0"}
+
+
+@pytest.mark.parametrize("told, files, ranks, calls", [
+    (FAILED, {}, [], 2),
+    ({"SERVICE_RESULT": "signal", "EXIT_CODE": "killed", "EXIT_STATUS": "KILL"}, {}, [OVER], 2),
+    (GOOD, {}, [], 2),  # somebody stopped the unit from outside: the gang is broken
+    (GOOD, {}, [dict(OVER, exit_code=3)], 2),
+    (GOOD, {}, [OVER], 0),
+    (FAILED, {"stop.json": '{"by": "user", "from": "ops"}'}, [], 0),
+    (GOOD, {"stop.json": '{"by": "peer", "from": "node1"}'}, [], 0),
+], ids=["failed", "killed", "stopped from outside", "launcher failed", "completed", "stopped by the user", "stopped by a peer"])
+def test_who_is_told_of_the_end(ending, told, files, ranks, calls):
+    result, said = ending(files, ranks, **told)
+    stopped = json.loads(files.get("stop.json", "{}"))
+    assert {key: result[key] for key in ("service_result", "exit_code", "exit_status", "stopped_by", "stopped_from")} == {
+        "service_result": told["SERVICE_RESULT"], "exit_code": told["EXIT_CODE"], "exit_status": told["EXIT_STATUS"],
+        "stopped_by": stopped.get("by"), "stopped_from": stopped.get("from")}
+    assert abs(result["time"] - time.time()) < 10 and len(said) == calls
+    assert result["peers"] == ({"node1": "stopped", "node3": "stopped"} if calls else {})
+
+
+def test_the_peers_get_the_agent_and_the_order_to_stop(ending):
+    _result, said = ending(**FAILED)
+    config = "-F /home/trainer/.trainyard/mesh/config"
+    there = "/home/trainer/.trainyard/runs/%s/attempt-1" % RUN
+    assert sorted(said) == ["%s %s /usr/bin/env python3 -I - stop %s node2 trainyard-%s-1.service" % (config, peer, there, RUN) for peer in ("node1", "node3")]
+    assert Path(ending.bin, "ssh.log.stdin").read_bytes() == Path(AGENT).read_bytes()
+
+
+def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
+    monkeypatch.setenv("SSH_EXIT", "255")
+    program(ending.bin, "ssh", 'cat >/dev/null; echo "no route to $3" >&2; exit 255')
+    assert ending(**FAILED)[0]["peers"] == {"node1": "no route to node1", "node3": "no route to node3"}
+    program(ending.bin, "ssh", "exec sleep 30")
+    monkeypatch.setattr(agent, "PEER_SECONDS", 0.3)
+    assert ending(**FAILED)[0]["peers"] == {"node1": "no answer within 0 s", "node3": "no answer within 0 s"}
+    monkeypatch.setenv("PATH", str(Path(ending.bin, "empty")))
+    assert "No such file" in ending(**FAILED)[0]["peers"]["node1"]
+
+
+def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending, monkeypatch):
+    program(ending.bin, "ssh", 'cat >/dev/null; cp %s/exit.json $LOG.exit' % ending.path)
+    ending(**FAILED)
+    assert json.loads(Path(ending.bin, "ssh.log.exit").read_text(encoding="utf-8"))["exit_status"] == "9"
+    put(ending.path, {"plan.json": "{}"})
+    os.unlink(os.path.join(ending.path, "exit.json"))
+    with pytest.raises(ValueError, match="planned was"):
+        ending(**FAILED)
+    assert Path(ending.path, "exit.json").exists()
+
+
+# --- on the peer
+
+@pytest.fixture
+def peer(tmp_path, monkeypatch):
+    """A peer's attempt directory that is not there yet, and a systemctl that records; call it to stop the attempt."""
+    path, tools = str(tmp_path / "runs" / RUN / "attempt-1"), program(tmp_path / "bin", "systemctl", 'echo "$XDG_RUNTIME_DIR $@" >>$LOG; exit ${CTL_EXIT:-0}')
+    monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
+    unit = "trainyard-%s-1.service" % RUN
+
+    def stop(code=0):
+        monkeypatch.setenv("CTL_EXIT", str(code))
+        old = os.umask(0o022)
+        try:
+            return agent.main(["stop", path, "node2", unit])
+        finally:
+            os.umask(old)
+
+    stop.path, stop.calls, stop.unit = path, lambda: recorded(tools, "systemctl"), unit
+    return stop
+
+
+@pytest.mark.parametrize("systemctl, result", [(0, 0), (5, 0), (1, 1)], ids=["stopped", "not loaded", "refused"])
+def test_a_peer_notes_who_stopped_it_and_stops_its_unit(peer, systemctl, result):
+    assert peer(systemctl) == result
+    said = json.loads(Path(peer.path, "stop.json").read_text(encoding="utf-8"))
+    assert (said["by"], said["from"]) == ("peer", "node2") and os.stat(os.path.join(peer.path, "stop.json")).st_mode & 0o077 == 0
+    assert peer.calls() == ["/run/user/%d --user stop %s" % (os.getuid(), peer.unit)]
+
+
+def test_a_start_that_comes_after_the_stop_gives_up(peer):
+    peer()
+    made = compiled(count=2, devices=1)
+    with pytest.raises(attempts.AttemptError, match="stopped before the start by node2"):
+        attempts.prepare(peer.path, json.dumps(made), "x", "node1", RUN, 1, "")
+    assert sorted(os.listdir(peer.path)) == ["stop.json"]
+
+
+@pytest.mark.parametrize("files", [{"exit.json": "{}"}, {"stop.json": '{"by": "user", "from": "ops"}'}], ids=["has ended", "was stopped by the user"])
+def test_an_end_that_is_known_already_stays(peer, files):
+    put(peer.path, files)
+    assert peer() == 0
+    stop = Path(peer.path, "stop.json")
+    assert (stop.read_text(encoding="utf-8") if stop.exists() else None) == files.get("stop.json")
+
+
+def test_the_order_reaches_a_peer_that_has_no_agent_yet(ending, tmp_path):
+    """End to end, with an ssh that runs the remote command on this machine: the agent travels on standard input."""
+    systemctl = program(tmp_path / "there", "systemctl", 'echo "$@" >>$LOG')
+    program(ending.bin, "ssh", 'PATH=%s:$PATH; cd %s; exec sh -c "$(echo "$4" | sed s,/home/trainer/,%s/$3/,)"' % (systemctl, tmp_path, tmp_path))
+    assert ending(**FAILED)[0]["peers"] == {"node1": "stopped", "node3": "stopped"}
+    for name in ("node1", "node3"):
+        said = json.loads((tmp_path / name / ".trainyard/runs" / RUN / "attempt-1" / "stop.json").read_text(encoding="utf-8"))
+        assert said["by"] == "peer" and said["from"] == NODE
+    assert recorded(systemctl, "systemctl") == ["--user stop trainyard-%s-1.service" % RUN] * 2
+
+
+@pytest.mark.parametrize("arguments", [["none"]])
+def test_an_unknown_verb_says_how_it_is_used(arguments):
+    with pytest.raises(SystemExit, match="agent.py run ATTEMPT NODE"):
+        agent.main(arguments)
