@@ -152,8 +152,8 @@ found:
     mesh_directory:
       description: Whether the mesh's directory exists and only its owner can enter it.
       type: bool
-    exposed_key:
-      description: Whether others may read the mesh's private key, so that it must be replaced.
+    replace_key:
+      description: Whether the node's key must be made anew, because others may have read it or because it was made on another node.
       type: bool
     authorized_keys_mode:
       description: Mode of the user's authorized_keys, V(0600) where there is none yet.
@@ -203,26 +203,28 @@ def main():
     given = module.params
     home = pwd.getpwuid(os.geteuid()).pw_dir
     place = os.path.join(home, given["directory"])
+    node = mesh.describe_node(
+        given["name"], given["host"], given["port"], given["address"], given["ssh_port"], given["directory"],
+        given["host_keys"], given["network_filesystems"], mesh.run_program, os.environ,
+    )  # fmt: skip
     changed = False
     if given["record"]:
-        record = mesh.new_record(home, given["record"], time.time(), given["directory"], given["host_keys"])
+        writer = "" if node["home"] else node["identity"]
+        record = mesh.new_record(home, given["record"], time.time(), given["directory"], given["host_keys"], writer)
         changed = mesh.differs(mesh.read_record(home, given["directory"]), record)
         if not module.check_mode:
             mesh.write_record(place, record)
     module.exit_json(
         changed=changed,
-        node=mesh.describe_node(
-            given["name"], given["host"], given["port"], given["address"], given["ssh_port"], given["directory"],
-            given["host_keys"], given["network_filesystems"], mesh.run_program, os.environ,
-        ),
+        node=node,
         state=mesh.mesh_state(home, time.time(), given["directory"]),
         found={
             "ssh_directory": os.path.isdir(os.path.join(home, ".ssh")),
             "mesh_directory": is_private(place),
-            "exposed_key": mesh.key_exposed(place),
+            "replace_key": mesh.key_to_replace(place, given["name"]),
             "authorized_keys_mode": mode_of(os.path.join(home, ".ssh", "authorized_keys")),
         },
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -62,7 +62,10 @@ def main():
     )
 
     def run(argv):
-        return module.run_command(argv, environ_update=dict(attempts.user_environment(probe.uid()), LANG="C", LC_ALL="C"))
+        try:
+            return module.run_command(argv, environ_update=dict(attempts.user_environment(probe.uid()), LANG="C", LC_ALL="C"), handle_exceptions=False)
+        except OSError as error:  # a bare node may lack any program; facts.missing names what provision.yml brings
+            return 127, "", str(error)
 
     module.exit_json(changed=False, facts=probe.look(run, module.params["base"], module.params["trees"], module.params["peers"]))
 

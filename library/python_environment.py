@@ -240,9 +240,14 @@ def make(params, home, target, lock):
             raise InstallError("the installed packages are not those of the wheelhouse: " + "; ".join(differences))
     write_marker(target, marker)
     lap("import")
-    if not params["python"] and not params["keep_wheels"]:
-        shutil.rmtree(params["wheelhouse"], ignore_errors=True)
+    drop_wheels(params)
     return marker, seconds
+
+
+def drop_wheels(params):
+    """Remove the wheels from this node unless they are to stay."""
+    if params["wheelhouse"] and not params["keep_wheels"]:
+        shutil.rmtree(params["wheelhouse"], ignore_errors=True)
 
 
 def ensure(params, home, check_mode):
@@ -259,6 +264,7 @@ def ensure(params, home, check_mode):
         wait_for_lock(lock, params["wait"], digest)
         found = core.inspect_environment(home, digest)  # whoever held the lock may have made it
         if found["state"] == "ready":
+            drop_wheels(params)
             return {"changed": False, "environments": {digest: found["marker"]}, "reason": ""}
         marker, seconds = make(params, home, os.path.join(home, "env", digest), lock)
     return {"changed": True, "environments": {digest: marker}, "reason": reason, "seconds": seconds}

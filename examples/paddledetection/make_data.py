@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Draw a small data set of coloured shapes, laid out as COCO is.
 

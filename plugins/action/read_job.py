@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import secrets
 import time
 
@@ -21,6 +22,7 @@ if _CORE not in ansible.module_utils.__path__:
 jobs = importlib.import_module("ansible.module_utils.trainyard.job")
 sites = importlib.import_module("ansible.module_utils.trainyard.site")
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
+printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
 Problem = importlib.import_module("ansible.module_utils.trainyard.yamldata").Problem
 
 # What read_job itself looks at besides `config`, for every verb that reads a job.
@@ -54,8 +56,10 @@ class ActionModule(ActionBase):
             nodes, problems = sites.choose(job, site)
             problems += self._limit(nodes)
         if problems:
-            raise AnsibleActionFail("%d problem%s, nothing was touched:\n%s" % (len(problems), "s" if len(problems) > 1 else "", "\n".join("  " + str(p) for p in problems)))
-        run_id = "%s-%s-%s" % (time.strftime("%Y%m%d-%H%M%S", time.gmtime()), job["name"][:64], secrets.token_hex(2))
+            raise AnsibleActionFail("%d problem%s, nothing was touched:\n%s" % (len(problems), "s" if len(problems) > 1 else "", "\n".join("  " + printable(str(p)) for p in problems)))
+        # a job file of the user's own may have any name; a run's is part of paths and of the unit's name
+        name = re.sub(r"[^A-Za-z0-9_.]", "_", job["name"])[:64]
+        run_id = "%s-%s-%s" % (time.strftime("%Y%m%d-%H%M%S", time.gmtime()), name, secrets.token_hex(2))
         return {"changed": False, "job": job, "site": site, "nodes": nodes, "suite": jobs.load_suite(job["suite"]),
                 "source": site["suites"][job["suite"]], "run": run_id, "project": project}
 

@@ -106,6 +106,8 @@ class CallbackModule(Default):
             return
         if result.result.get("summary") and "verdict" in result.result:
             self._summary = [printable(line) for line in plain(result.result["summary"])]
+        if self._following in (result.result.get("stopped") or ()):
+            self._following = None  # stop.yml has just ended it
         super().v2_runner_on_ok(result)
 
     def _task_start(self, task, prefix=None):

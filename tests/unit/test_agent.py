@@ -50,13 +50,14 @@ class Attempt:
     def start(self, **environment):
         """Start the agent as the unit does."""
         argv = [sys.executable, "-I", AGENT, "run", self.path, NODE]
-        self.process = subprocess.Popen(argv, env=dict(os.environ, **environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.path)
+        with open(os.path.join(self.path, "logs.txt"), "ab") as console:
+            self.process = subprocess.Popen(argv, env=dict(os.environ, **environment), stdout=console, stderr=console, cwd=self.path)
         return self
 
     def end(self, seconds=15):
         """Return the agent's exit code; what is left of the attempt is ended as systemd would."""
         try:
-            self.process.communicate(timeout=seconds)
+            self.process.wait(timeout=seconds)
         finally:
             if self.process.poll() is None:
                 self.process.kill()

@@ -13,7 +13,7 @@ import os
 import re
 import time
 
-RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}$")
+RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 UNIT = re.compile(r"^trainyard-(.+)-([0-9]+)\.service$")
 ACTIVE = ("active", "activating", "deactivating", "reloading")
 

@@ -56,13 +56,13 @@ def find_job(config, folder, cwd):
         if name in jobs:
             return os.path.join(folder, name + ".yml"), "playbooks/configs/%s.yml" % name, []
         if not (config.endswith(".yml") and os.path.lexists(os.path.join(cwd, config)) and re.fullmatch(r"[\w.+-]+", config)):
-            return None, None, [Problem(where, None, "config", "no job %r; allowed: %s, or the path of a .yml file;%s" % (config, ", ".join(jobs), near(name, jobs)))]
+            return None, None, [Problem(where, None, "config", "no job %r; allowed: %s, or the path of a .yml file%s" % (config, ", ".join(jobs), near(name, jobs)))]
     if not config.endswith(".yml") or config.startswith("-") or not config.isprintable():
         text = "%r is neither the name of a job (%s) nor a path that ends in .yml" % (config, ", ".join(jobs))
         return None, None, [Problem(where, None, "config", text)]
     path = os.path.join(cwd, os.path.expanduser(config))
     if not os.path.exists(path):
-        text = "no such file %s;%s" % (path, near(os.path.basename(config)[:-4], jobs))
+        text = "no such file %s%s" % (path, near(os.path.basename(config)[:-4], jobs))
         return None, None, [Problem(where, None, "config", text)]
     return path, config, []
 
@@ -108,7 +108,7 @@ def command_line(extra, allowed, site_prefixes=("trainyard_", "ansible_")):
     for name in sorted(extra):
         if name in allowed or name.startswith(site_prefixes):
             continue
-        text = "unknown variable; allowed: %s, and the site's trainyard_* variables;%s" % (", ".join(sorted(allowed)), near(name, allowed))
+        text = "unknown variable; allowed: %s, and the site's trainyard_* variables%s" % (", ".join(sorted(allowed)), near(name, allowed))
         problems.append(Problem("command line", None, name, text))
     return problems
 

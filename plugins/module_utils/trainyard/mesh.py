@@ -29,8 +29,10 @@ KEY = "id_ed25519"
 CERTIFICATE = "id_ed25519-cert.pub"
 RECORD = "mesh.json"
 # The files whose bytes a proof is bound to.
-PROVEN_FILES = ("config", "known_hosts", CERTIFICATE)
+PROVEN_FILES = ("config", "known_hosts", KEY, CERTIFICATE)
 HOST_KEYS = ("/etc/ssh/ssh_host_*_key.pub",)
+# What a machine answers when it is asked who it is: its machine id and its host name.
+WHO = ("/etc/machine-id", "/proc/sys/kernel/hostname")
 HOST_KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 
 # Names end up in ssh's configuration, in known_hosts and in file names: nothing that one of them would read as more than a name.
@@ -155,6 +157,16 @@ def public_key(text):
     return " ".join(fields[:2]) if len(fields) >= 2 and fields[0] in HOST_KEY_TYPES else None
 
 
+def identity(machine_id, hostname):
+    """Return what tells one machine from another: its machine id and its host name, as one digest; '' without a machine id."""
+    return sha256(f"{machine_id.strip()}\n{hostname.strip()}\n") if machine_id.strip() else ""
+
+
+def own_identity():
+    """Return the identity of this machine."""
+    return identity(*((_read(path) or b"").decode("utf-8", "replace") for path in WHO))
+
+
 def choose_address(wanted, reached, host, own):
     """Return the address at which the peers reach a node.
 
@@ -235,10 +247,9 @@ def describe_node(name, host, port, wanted, ssh_port, directory, host_keys, netw
     keys = read_host_keys(host_keys)
     if not keys:
         problems.append("no host public key found in {}; say where sshd has them with ssh_trust_host_keys".format(", ".join(host_keys)))
-    machine_id = (_read("/etc/machine-id") or b"").decode("ascii", "replace").strip()
-    if not machine_id:
+    who = own_identity()
+    if not who:
         problems.append("has no machine id, so it could not be told from another; run systemd-machine-id-setup there")
-    hostname = (_read("/proc/sys/kernel/hostname") or b"").decode("utf-8", "replace")
     mounts = (_read("/proc/self/mountinfo") or b"").decode("utf-8", "replace")
     return {
         "name": name,
@@ -248,7 +259,7 @@ def describe_node(name, host, port, wanted, ssh_port, directory, host_keys, netw
         "host": host or name,
         "addresses": sorted({item for item in (reached[0].split("%")[0],) if item}),
         "host_keys": keys,
-        "identity": identity(machine_id, hostname) if machine_id else "",
+        "identity": who,
         "home": shared_home(mounts, home, os.stat(home).st_ino, network_filesystems),
         "site": (read_record(home, directory) or {}).get("site") or "",
         "inventory": [name, host, port, wanted],
@@ -453,14 +464,10 @@ def key_exposed(place):
     return os.path.exists(path) and bool(os.stat(path).st_mode & 0o077)
 
 
-def key_usable(place):
-    """Return whether the node's private key is there, closed to others (ssh would ignore it), and the one that was certified."""
-    try:
-        certified = parse_certificate((_read(os.path.join(place, CERTIFICATE)) or b"").decode("utf-8", "replace"))["public_key"]
-    except ValueError:
-        return False
-    usable = os.path.exists(os.path.join(place, KEY)) and not key_exposed(place)
-    return usable and public_key((_read(os.path.join(place, KEY + ".pub")) or b"").decode("utf-8", "replace")) == certified
+def key_to_replace(place, name):
+    """Return whether a node's key must be made anew: others may have read it, or it was made on another node (a copied disk)."""
+    comment = (_read(os.path.join(place, KEY + ".pub")) or b"").decode("utf-8", "replace").split()[2:]
+    return key_exposed(place) or bool(comment and not comment[0].endswith("-" + name))
 
 
 def read_state(home, site, directory=DIRECTORY):
@@ -476,7 +483,8 @@ def mesh_state(home_dir, now, directory=DIRECTORY):
     """Return what a node knows of its mesh, without root and without changing anything.
 
     {present, site, digest, inventory, nodes, valid_until, proven, stale}: present is False where no proof was ever recorded. stale names what
-    differs from what was proven (a file, 'authorized_keys', 'host key', 'certificate expired'); proven (unix time) is None where anything is stale.
+    differs from what was proven (a file, 'authorized_keys', 'host key', 'key exposed', 'certificate expired', 'written on another machine');
+    proven (unix time) is None where anything is stale.
     """
     record = read_record(home_dir, directory)
     if record is None:
@@ -484,8 +492,10 @@ def mesh_state(home_dir, now, directory=DIRECTORY):
     state = read_state(home_dir, str(record.get("site")), directory)
     proven_files = record.get("files") if isinstance(record.get("files"), dict) else {}
     stale = [name for name in PROVEN_FILES if state["files"][name] is None or state["files"][name] != proven_files.get(name)]
-    if not key_usable(os.path.join(home_dir, directory)):
-        stale.append(KEY)
+    if key_exposed(os.path.join(home_dir, directory)):
+        stale.append("key exposed")
+    if record.get("identity") and record["identity"] != own_identity():
+        stale.append("written on another machine")
     if state["line"] is None or state["line"] != record.get("line"):
         stale.append("authorized_keys")
     listed = (_read(os.path.join(home_dir, directory, "known_hosts")) or b"").decode("utf-8", "replace")
@@ -505,8 +515,11 @@ def mesh_state(home_dir, now, directory=DIRECTORY):
     }
 
 
-def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS):
-    """Return the record of a mesh that has just been proven. told: {site, nodes, digest, inventory} as compiled; host_keys: where sshd's are."""
+def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS, writer=""):
+    """Return the record of a mesh that has just been proven. told: {site, nodes, digest, inventory} as compiled.
+
+    host_keys: where sshd's are; writer: this node's identity, '' where its home is shared by several.
+    """
     state = read_state(home, told["site"], directory)
     return {
         "version": 1,
@@ -519,6 +532,7 @@ def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS):
         "files": state["files"],
         "line": state["line"],
         "host_keys": list(host_keys),
+        "identity": writer,
     }
 
 
@@ -602,14 +616,9 @@ def classify_login(code, stderr, own=None):
     return f"ssh ended with code {code}: {told}", f"run the same login by hand: ssh -F ~/{DIRECTORY}/config"
 
 
-def identity(machine_id, hostname):
-    """Return what tells one machine from another: its machine id and its host name, as one digest."""
-    return sha256(f"{machine_id.strip()}\n{hostname.strip()}\n")
-
-
 def login_argv(config, peer):
     """Return the command that logs in to a peer and asks who it is."""
-    return ["ssh", "-F", config, "-T", "--", peer, "cat", "/etc/machine-id", "/proc/sys/kernel/hostname"]
+    return ["ssh", "-F", config, "-T", "--", peer, "cat", *WHO]
 
 
 def check_answer(answer, expected):

@@ -46,10 +46,10 @@ def _node(name, variables, problems):
     where = "inventory, host %s" % name
     for key in sorted(variables):
         if key.startswith("trainyard_") and key not in SITE_VARIABLES:
-            problems.append(Problem(where, None, key, "unknown site variable;%s" % near(key, SITE_VARIABLES)))
+            problems.append(Problem(where, None, key, "unknown site variable%s" % near(key, SITE_VARIABLES)))
     accelerator = variables.get("trainyard_accelerator")
     if accelerator not in ACCELERATORS:
-        text = "must be one of %s; got %r;%s" % (", ".join(ACCELERATORS), accelerator, near(accelerator, ACCELERATORS))
+        text = "must be one of %s; got %r%s" % (", ".join(ACCELERATORS), accelerator, near(accelerator, ACCELERATORS))
         problems.append(Problem(where, None, "trainyard_accelerator", text))
     try:
         devices = device_ids(variables.get("trainyard_devices"))
@@ -83,7 +83,7 @@ def read_site(groups, hostvars):
     names = list(groups.get("trainers") or [])
     if not names:
         others = [g for g in groups if g not in ("all", "ungrouped")]
-        text = "the group 'trainers' is missing or empty; it lists the machines in the order of their ranks; groups found: %s;%s" % (
+        text = "the group 'trainers' is missing or empty; it lists the machines in the order of their ranks; groups found: %s%s" % (
             ", ".join(sorted(others)) or "none", near("trainers", others))
         return None, [Problem("inventory", None, "", text)]
     nodes = [_node(name, hostvars[name], problems) for name in names]

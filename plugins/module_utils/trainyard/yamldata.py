@@ -32,9 +32,9 @@ class Problem:
 
 
 def near(word, words):
-    """Return ' did you mean X?' for the nearest of words, or ''."""
+    """Return '; did you mean X?' for the nearest of words, or ''."""
     match = difflib.get_close_matches(str(word), [str(w) for w in words], n=1, cutoff=0.6)
-    return " did you mean '%s'?" % match[0] if match else ""
+    return "; did you mean '%s'?" % match[0] if match else ""
 
 
 def _walk(node, path, lines, problems, file):
@@ -118,12 +118,12 @@ def _words(error, options):
     if rule == "additionalProperties":
         allowed = sorted(error.schema.get("properties", {}))
         extra = [key for key in error.instance if key not in allowed]
-        return [((key,), "unknown key; allowed: %s;%s" % (", ".join(allowed), near(key, allowed))) for key in extra]
+        return [((key,), "unknown key; allowed: %s%s" % (", ".join(allowed), near(key, allowed))) for key in extra]
     if rule == "required":
         missing = [key for key in error.validator_value if key not in error.instance]
         return [((), "the key '%s' is missing" % key) for key in missing]
     if rule == "enum":
-        return [((), "%s; allowed: %s;%s" % (got, ", ".join(map(str, error.validator_value)), near(error.instance, error.validator_value)))]
+        return [((), "%s; allowed: %s%s" % (got, ", ".join(map(str, error.validator_value)), near(error.instance, error.validator_value)))]
     said = error.schema.get("description")
     if rule == "type":
         return [((), "%s; %s (%s)" % (said or "must be %s" % error.validator_value, got, type(error.instance).__name__))]

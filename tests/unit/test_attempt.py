@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attempt module: started, held, stopped, idempotent, --check; with programs in place of systemd's."""
+from __future__ import annotations
+
+import json
+import os
+
+import attempt as module
+import pytest
+from ansible.module_utils.trainyard import plan as plans
+from core_support import CODE, RUN, gang, program, put, recorded
+
+UNIT = "trainyard-%s-1.service" % RUN
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A node's home with the code tree, a systemctl that lists $UNITS and a systemd-run that records."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    put(home / ".trainyard/code" / CODE[:16], {"tools/train.py": "1"})
+    tools = program(tmp_path / "bin", "systemctl", 'echo "$XDG_RUNTIME_DIR $@" >>$LOG\n'
+                    'case "$2" in list-units) [ -z "$UNITS" ] || echo "$UNITS";; is-active) echo "$STATE";; esac')
+    program(tools, "systemd-run", 'echo "$@" >>$LOG; exit ${RUN_EXIT:-0}')
+    monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
+    arguments = gang(count=2)
+    for fact in arguments["facts"].values():
+        fact["base"] = str(home / ".trainyard")
+    made = plans.compile_plan(**arguments)
+
+    class Node:
+        bin, place = tools, str(home / ".trainyard/runs" / RUN / "attempt-1")
+        start = {"state": "started", "run_id": RUN, "node": "node2", "plan": plans.canonical(made).decode(), "plan_sha256": plans.sha256(made), "agent": "# agent\n"}
+        stop = {"state": "stopped", "node": "node2"}
+    return Node
+
+
+def units(monkeypatch, *names):
+    """Let systemctl list these units as running."""
+    monkeypatch.setenv("UNITS", "\n".join("%s loaded active running Trainyard run %s" % (name, name[10:-10]) for name in names))
+    monkeypatch.setenv("STATE", "active" if names else "inactive")
+
+
+def test_check_mode_says_it_would_start(run_module, node):
+    assert run_module(module, node.start, check=True)["changed"] is True
+    assert not os.path.exists(node.place) and recorded(node.bin, "systemd-run") == []
+
+
+def test_started_answers_with_the_digest_on_the_disk(run_module, node):
+    result = run_module(module, node.start)
+    assert {key: result[key] for key in ("changed", "unit", "attempt_dir", "plan_sha256")} == {
+        "changed": True, "unit": UNIT, "attempt_dir": node.place, "plan_sha256": node.start["plan_sha256"]}
+    calls = recorded(node.bin, "systemd-run")
+    assert len(calls) == 1 and "--unit=" + UNIT in calls[0] and calls[0].endswith("agent.py run %s node2" % node.place)
+    assert recorded(node.bin, "systemctl")[0].startswith("/run/user/%d --user list-units" % os.getuid())
+
+
+def test_the_same_start_again_changes_nothing(run_module, node, monkeypatch):
+    units(monkeypatch, UNIT)
+    assert run_module(module, node.start)["changed"] is False and recorded(node.bin, "systemd-run") == []
+
+
+def test_a_node_that_another_run_holds_is_refused(run_module, node, monkeypatch):
+    units(monkeypatch, UNIT.replace("ppyoloe", "other"))
+    result = run_module(module, node.start)
+    assert result["failed"] and "node2 is held by Trainyard run 20261120-103501-other-1f2e (%s, active)" % UNIT.replace("ppyoloe", "other") in result["msg"]
+    assert not os.path.exists(node.place)
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"plan_sha256": "0" * 64}, "the plan arrived with sha256"),
+    ({"run_id": "../x"}, "'../x' is no run id"),
+    ({"run_id": ""}, "is no run id"),
+    ({"plan": None}, "plan"),
+    ({"plan": "{half"}, "Expecting"),
+    ({"state": "restarted"}, "value of state must be one of: started, stopped"),
+])
+def test_what_cannot_start(run_module, node, change, words):
+    arguments = {key: value for key, value in dict(node.start, **change).items() if value is not None}
+    result = run_module(module, arguments)
+    assert result["failed"] and words in result["msg"] and recorded(node.bin, "systemd-run") == []
+
+
+def test_systemds_refusal_is_shown(run_module, node, monkeypatch):
+    program(node.bin, "systemd-run", 'echo "Failed to start transient service unit" >&2; exit 1')
+    result = run_module(module, node.start)
+    assert result["failed"] and "systemd did not start %s: Failed to start transient service unit" % UNIT in result["msg"]
+
+
+@pytest.mark.parametrize("given, by", [({}, "user"), ({"reason": "peer", "by": "the controller"}, "peer")])
+def test_stopped_by_name(run_module, node, monkeypatch, given, by):
+    units(monkeypatch, UNIT)
+    result = run_module(module, dict(node.stop, run_id=RUN, **given))
+    assert (result["changed"], result["stopped"], result["left"]) == (True, [RUN], [])
+    assert "/run/user/%d --user stop %s" % (os.getuid(), UNIT) in recorded(node.bin, "systemctl")
+    with open(node.place + "/stop.json", encoding="ascii") as handle:
+        said = json.load(handle)
+    assert (said["by"], said["from"]) == (by, given.get("by", "the user"))
+
+
+def test_stopped_whatever_holds_the_node(run_module, node, monkeypatch):
+    second = UNIT.replace("ppyoloe", "other")
+    units(monkeypatch, UNIT, second)
+    checked = run_module(module, node.stop, check=True)
+    assert checked["changed"] is True and not any(" stop " in call for call in recorded(node.bin, "systemctl"))
+    result = run_module(module, node.stop)
+    assert result["stopped"] == [RUN, RUN.replace("ppyoloe", "other")]
+    assert [call.split()[-1] for call in recorded(node.bin, "systemctl") if " stop " in call] == [UNIT, second]
+
+
+def test_stopping_twice_changes_nothing(run_module, node, monkeypatch):
+    units(monkeypatch)
+    assert run_module(module, node.stop)["changed"] is False
+    put(node.place, {"exit.json": "{}"})
+    assert run_module(module, dict(node.stop, run_id=RUN))["changed"] is False and sorted(os.listdir(node.place)) == ["exit.json"]

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an attempt stands: the core on attempt directories, the module, and the action that is the gang's second line."""
+from __future__ import annotations
+
+import json
+import os
+import time
+from types import SimpleNamespace
+
+import attempt_status as module
+import pytest
+from ansible.module_utils.trainyard import attempts, status
+from core_support import RUN, attempt_files, compiled, program, put
+
+LINE = ("[11/20 09:29:26] ppdet.engine.callbacks INFO: Epoch: [1] [2/8] learning_rate: 0.000500 loss: 5.294779 eta: 0:01:13 batch_cost: 5.8334 data_cost: 0.0026 "
+        "ips: 0.3429 images/s\n")
+OVER = {"event": "launcher_end", "exit_code": 0, "signal": None}
+
+
+def start(rank, **more):
+    return dict({"event": "start", "rank": rank, "pid": 100 + rank, "endpoints_as_planned": True}, **more)
+
+
+def end(rank, code=0, name=None):
+    return {"event": "end", "rank": rank, "exit_code": code, "signal": name}
+
+
+def exit_of(result="success", by=None):
+    return json.dumps({"service_result": result, "stopped_by": by})
+
+
+def systemctl(state="active", units=()):
+    """Return a `run` that tells a unit's state and the units that hold the node."""
+    listing = "\n".join("%s loaded active running d" % unit for unit in units)
+    return lambda argv: (0, listing if "list-units" in argv else state + "\n", "")
+
+
+@pytest.fixture
+def look(tmp_path):
+    """Write an attempt of node1 (ranks 0 and 1) with these events and files; return what status.look says of it."""
+    made = compiled(count=2, devices=2)
+
+    def call(events=(), files=None, state="active", run_id=RUN, number=1, node="node1", units=()):
+        path = attempt_files(tmp_path, made, "node1")
+        put(path, dict(files or {}, **{"ranks.jsonl": "".join(json.dumps(event) + "\n" for event in events)}))
+        return status.look(systemctl(state, units), str(tmp_path), run_id, number, node)
+    return call
+
+
+@pytest.mark.parametrize("unit, events, files, expected", [
+    ("active", [], {}, ("running", False)),
+    ("activating", [], {}, ("running", False)),
+    ("deactivating", [], {}, ("stopping", False)),
+    ("inactive", [OVER], {"exit.json": exit_of()}, ("completed", True)),
+    ("inactive", [], {"exit.json": exit_of()}, ("failed", True)),  # stopped from outside
+    ("inactive", [dict(OVER, exit_code=1)], {"exit.json": exit_of()}, ("failed", True)),
+    ("failed", [OVER], {"exit.json": exit_of("exit-code")}, ("failed", True)),
+    ("inactive", [OVER], {"exit.json": exit_of(by="peer")}, ("failed", True)),
+    ("inactive", [], {"exit.json": exit_of(by="user")}, ("stopped", True)),
+    ("inactive", [start(0)], {}, ("lost", True)),  # the node was restarted
+    ("", [], {}, ("lost", True)),
+])
+def test_states(look, unit, events, files, expected):
+    found = look(events, files, unit)
+    assert (found["state"], found["ended"]) == expected
+
+
+@pytest.mark.parametrize("events, log, expected", [
+    ([], "", ("waiting", None, None)),
+    ([start(0)], "", ("starting", None, None)),
+    ([start(0)], LINE, ("training", None, None)),
+    ([start(0), end(0)], LINE, ("done", 0, None)),
+    ([start(0), end(0, 7)], LINE, ("failed", 7, None)),
+    ([start(0), end(0, None, "SIGKILL")], LINE, ("failed", None, "SIGKILL")),
+])
+def test_a_ranks_state(look, events, log, expected):
+    rank = look(events, {"log/workerlog.0": log})["ranks"][0]
+    assert (rank["state"], rank["exit_code"], rank["signal"]) == expected
+    if log:
+        step = rank["step"]
+        assert (step["epoch"], step["step"], step["steps"], step["loss"], step["ips"], step["eta"]) == (1, 2, 8, 5.294779, 0.3429, 73)
+        assert rank["fraction"] == pytest.approx(11 / (300 * 8)) and rank["log_bytes"] == len(log)
+
+
+def test_a_rank_whose_suite_prints_nothing_there_is_running(look):
+    assert [rank["state"] for rank in look([start(0), start(1)])["ranks"]] == ["starting", "running"]
+
+
+def test_what_paddle_reports_as_endpoints_is_told(look):
+    found = look([start(0)])
+    assert found["endpoints_as_planned"] and found["endpoints_reported"] == found["endpoints"]
+    found = look([start(0, endpoints_as_planned=False, endpoints=["10.0.0.1:6070"])])
+    assert not found["endpoints_as_planned"] and found["endpoints_reported"] == ["10.0.0.1:6070"]
+
+
+def test_a_line_that_is_not_whole_yet_is_left_for_later(look, tmp_path):
+    look([start(0)])
+    path = attempts.attempt_dir(str(tmp_path), RUN, 1)
+    with open(path + "/ranks.jsonl", "a", encoding="ascii") as handle:
+        handle.write('{"event": "end", "ra')
+    assert [event["event"] for event in status.read_events(path)] == ["start"]
+
+
+def test_the_console_is_shown_only_where_it_explains_something(look):
+    console = {"logs.txt": "1\n2\n3\n\x1b[31mfour\x1b[0m\n5\n6\n"}
+    assert look([], console, "active")["console_tail"] == []
+    assert look([], dict(console, **{"exit.json": exit_of("exit-code")}), "failed")["console_tail"] == ["2", "3", "\\x1b[31mfour\\x1b[0m", "5", "6"]
+
+
+def test_which_run_is_meant(look, tmp_path):
+    newer = RUN.replace("20261120", "20261121")
+    put(tmp_path, {"runs/%s/attempt-1/stop.json" % newer: "{}"})
+    found = look(run_id="", number=0)
+    assert not found["found"] and found["ended"] and found["run"] == newer and found["known"] == [RUN, newer]
+    held = look(run_id="", number=0, units=[attempts.unit_name(RUN, 1)])  # what runs comes before what is newest
+    assert (held["found"], held["run"], held["attempt"]) == (True, RUN, 1)
+    assert look(number=0)["attempt"] == 1
+    assert look(node="renamed")["node"] == "node1"
+    with pytest.raises(attempts.AttemptError, match="is no run id"):
+        look(run_id="x; rm -rf /")
+
+
+def test_a_node_that_knows_no_run(tmp_path):
+    assert status.look(systemctl(), str(tmp_path), "", 0, "node1") == {"found": False, "ended": True, "state": "none", "known": []}
+
+
+# --- the module
+
+def test_module(run_module, tmp_path, monkeypatch):
+    tools = program(tmp_path / "bin", "systemctl", 'echo "$XDG_RUNTIME_DIR $@" >>$LOG; echo active')
+    monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    attempt_files(tmp_path / "home" / ".trainyard", compiled(count=2, devices=1), "node1")
+    result = run_module(module, {"run_id": RUN, "node": "node1"}, check=True)
+    assert result["changed"] is False and result["status"]["state"] == "running" and result["status"]["unit"] == "trainyard-%s-1.service" % RUN
+    result = run_module(module, {"run_id": "../x", "node": "node1"})
+    assert result["failed"] and "'../x' is no run id" in result["msg"]
+
+
+# --- the second line of the gang
+
+@pytest.fixture
+def action(load_plugin, tmp_path, monkeypatch):
+    """The action plugin with modules that answer from a list; call it for one host with what attempt_status says there."""
+    plugin = load_plugin("action", "attempt_status")
+    monkeypatch.setattr(plugin.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
+
+    def call(host, state, ended, gang=True, check=False):
+        told = {"found": True, "run": RUN, "attempt": 1, "node": host, "state": state, "ended": ended}
+        task = SimpleNamespace(args={"gang": gang, "base": "/b"}, async_val=0, check_mode=check, action="attempt_status")
+        connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"))
+        one = plugin.ActionModule(task, connection, None, None, None)
+        calls = []
+
+        def execute(module_name, module_args=None, task_vars=None):
+            calls.append((module_name, module_args))
+            return {"status": dict(told)} if module_name == "attempt_status" else {"changed": True}
+        monkeypatch.setattr(one, "_execute_module", execute)
+        result = one.run(task_vars={"inventory_hostname": host})
+        return result, [arguments for name, arguments in calls if name == "attempt"]
+
+    def later():
+        for name in os.listdir(str(tmp_path)):
+            os.utime(str(tmp_path / name), (time.time() - 60, time.time() - 60))
+    call.later = later
+    return call
+
+
+def test_the_controller_stops_what_the_mesh_did_not(action):
+    assert action("node1", "failed", True)[1] == []
+    assert action("node2", "running", False)[1] == []  # the mesh has its seconds first
+    action.later()
+    result, stops = action("node2", "running", False)
+    assert stops == [{"state": "stopped", "run_id": RUN, "number": 1, "node": "node2", "base": "/b", "reason": "peer", "by": "the controller, because node1 failed"}]
+    assert result["stopped_by_controller"] is True
+    assert action("node2", "failed", True)[1] == []
+
+
+@pytest.mark.parametrize("state, ended", [("completed", True), ("stopped", True), ("running", False)])
+def test_a_node_that_did_not_fail_stops_nobody(action, state, ended):
+    action("node1", state, ended)
+    action.later()
+    assert action("node2", "running", False)[1] == []
+
+
+@pytest.mark.parametrize("how", [{"gang": False}, {"check": True}])
+def test_who_only_looks_stops_nobody(action, how):
+    action("node1", "lost", True)
+    action.later()
+    assert action("node2", "running", False, **how)[1] == []
