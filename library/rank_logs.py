@@ -107,7 +107,6 @@ ranks:
         thread: {description: "Whether it ended a thread of the trainer; steps go on until the data that is loaded runs out.", type: bool}
         signal: {description: Signal that Paddle's handler named., type: str}
         sender: {description: Process that sent the signal., type: int}
-        pid: {description: Process that got the signal., type: int}
         time: {description: Unix time that Paddle's handler named., type: int}
     pid: {description: Process id., type: int}
     started: {description: When the agent first saw it (unix time)., type: float}

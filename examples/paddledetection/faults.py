@@ -6,7 +6,7 @@ A configuration in configs/faults/ names `faults.FailAt` under `callbacks` and s
     rank   global rank that goes wrong
     epoch  epoch and
     step   step of that epoch, both counted from 0 as in the log, before which it happens
-    how    raise     an exception, as a broken image gives
+    how    raise     an exception in the training loop
            exit      a silent exit with code 7
            kill      SIGKILL, as the kernel's out-of-memory killer sends it
            segv      a segmentation fault inside a library

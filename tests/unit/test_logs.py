@@ -439,9 +439,74 @@ def test_what_is_no_error(text):
     assert first_error(text) is None
 
 
-def test_the_innermost_frame():
-    error = first_error(TRACEBACK + "ValueError: x\n")
+def test_the_innermost_frame_and_the_lines_around():
+    error = first_error(TRACEBACK + "ValueError: x\n  [Hint: y]\n------\n\nmore\n" + "noise\n" * 20)
     assert (error["file"], error["file_line"], error["line"]) == ("/srv/b.py", 7, 6)
+    assert error["context"] == (TRACEBACK + "ValueError: x\n  [Hint: y]\nmore\nnoise\nnoise\nnoise\nnoise").splitlines()
+    assert max(map(len, first_error(TRACEBACK + "ValueError: " + "x" * 3000)["context"])) == errors.CONTEXT_CHARS
+    assert len(first_error("Killed\n" + "noise\n" * 8)["context"]) == 9
+
+
+def test_frames_without_end_are_given_up():
+    error = first_error("Traceback (most recent call last):\n" + '  File "/srv/a.py", line 3, in f\n' * 2 * errors.MAX_TRACEBACK + "ValueError: x\n")
+    assert error["kind"] == "Traceback"
+
+
+@pytest.mark.parametrize("line, kind", [("BadSample: no boxes", "BadSample"), ("my.oops: no boxes", "my.oops"), ("Model: crnn", None), ("BadSample", None)])
+def test_what_can_be_the_last_line_of_a_traceback(paddledet, line, kind):
+    found = scan(TRACEBACK + line + "\n" + STEP % (0, 1, "1.0") + "ValueError: later\n", paddledet)["first_error"]
+    assert (found["kind"], found["survived"]) == ((kind, True) if kind else ("ValueError", False))
+
+
+def test_a_word_alone_is_no_exception():
+    assert first_error(TRACEBACK + "done\n")["kind"] == "Traceback"
+    assert first_error(TRACEBACK + "Oops: a\nModel: b\n")["kind"] == "Oops"
+
+
+def test_frames_without_a_header_are_no_traceback():
+    assert first_error('  File "a.py", line 3, in f\nValueError: x\n') is None
+
+
+def test_the_warning_before_the_end_and_the_end_are_one_error():
+    text = "W1120 x] raises a std::exception: a::A\nterminate called after throwing an instance of 'a::A'\n  what():  said\n"
+    found = scan(text + "Killed\n")
+    assert (found["first_error"]["kind"], found["first_error"]["text"], found["first_error"]["line"], found["errors"]) == ("a::A", "said", 2, 2)
+    assert scan("W1120 x] raises a std::exception: a::A\nKilled\n")["errors"] == 2
+    assert scan(text[text.index("terminate") :] * 2)["errors"] == 2
+
+
+def test_a_header_counts_for_the_traceback_that_follows_it():
+    error = first_error("Exception ignored in: x\n" + "noise\n" * 5 + TRACEBACK + "ValueError: x\n")
+    assert error["handled"] is False
+    error = first_error("Exception in thread T:\n" + "noise\n" * 5 + TRACEBACK + "ValueError: x\n")
+    assert error["thread"] is False
+
+
+def test_a_summary_without_a_kind_or_without_anything():
+    error = first_error(SUMMARY + "something odd\n")
+    assert (error["kind"], error["text"]) == ("Error Message Summary", "something odd")
+    assert first_error("Error Message Summary:\n" + "-----\n" * 20 + "FatalError: x\n") is None
+
+
+def test_the_summary_after_an_exception_is_a_second_error(samples):
+    found = scan((samples / "logs" / "failure_rank3_raises_2x2/node1/workerlog.0").read_bytes())
+    assert found["errors"] == 2
+    bare = scan("terminate called after throwing an instance of 'a::A'\n" + CXX + SUMMARY + "FatalError: `Process abort signal` is x\n")
+    assert (bare["first_error"]["kind"], bare["first_error"]["text"], bare["errors"]) == ("a::A", "", 2)
+
+
+def test_a_message_that_never_came_is_not_taken_from_the_next_error():
+    found = scan(SUMMARY + "ResourceExhaustedError:\n" + TRACEBACK + "ValueError: x\nnoise\n")
+    assert (found["first_error"]["kind"], found["errors"]) == ("ResourceExhaustedError", 2)
+    assert first_error(SUMMARY + "FatalError:\n" + TRACEBACK + "ValueError: x\nnoise\n")["kind"] in ("FatalError", "ValueError")
+    scanner = errors.ErrorScan()
+    for number, line in enumerate((SUMMARY + "FatalError:\n" + TRACEBACK + "ValueError: x\nnoise\n").splitlines(), 1):
+        scanner.line(number, line)
+    assert scanner.errors[1]["text"] == "x"
+
+
+def test_the_launchers_words_are_bounded():
+    assert len(scan("Container rank 0 status failed cmd ['a'] code -6 log x\n" * 40)["containers"]) == errors.KEEP
 
 
 def test_a_traceback_that_was_cut_short():
@@ -477,6 +542,11 @@ def test_an_exception_class_without_the_usual_ending():
 def test_a_chain_gives_its_last_part_and_tells_the_first():
     error = first_error(TRACEBACK + "_queue.Empty\n\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK + "RuntimeError: DataLoader 1 workers exit unexpectedly\n")
     assert (error["kind"], error["root"], error["line"], error["cause"]) == ("RuntimeError", "_queue.Empty: ", 15, "worker_died")
+    chain = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert first_error(TRACEBACK + "KeyError: 1" + chain + TRACEBACK + "KeyError: 2" + chain + TRACEBACK + "ValueError: 3\n")["root"] == "KeyError: 1"
+    assert first_error(TRACEBACK + "KeyError: 1" + chain + TRACEBACK)["text"] == "1"
+    assert first_error(TRACEBACK + "KeyError: 1" + chain + "noise\n" + TRACEBACK + "ValueError: 2\n")["root"] is None
+    assert first_error(TRACEBACK + "ValueError: bad:\n" + "noise\n" * 30 + TRACEBACK + "KeyError: 2\n")["text"] == "bad:"
     assert scan(TRACEBACK + "KeyError: 1\n\nThe above exception was the direct cause of the following exception:\n\n" + TRACEBACK + "ValueError: b\n")["first_error"]["root"] == "KeyError: 1"
 
 
@@ -488,17 +558,39 @@ def test_a_loaders_exception_inside_that_of_the_trainer():
 
 def test_paddles_summary_completes_an_empty_python_message():
     error = first_error(TRACEBACK + "OSError: \n" + CXX + SUMMARY + "ResourceExhaustedError: \n\nOut of memory error on GPU 0.\n")
-    assert error["kind"] == "OSError"
-    assert error["cause"] == "out_of_memory"
-    assert error["line"] == 6
+    assert (error["kind"], error["text"]) == ("OSError", "ResourceExhaustedError: Out of memory error on GPU 0.")
+    assert (error["cause"], error["line"]) == ("out_of_memory", 6)
 
 
 def test_what_training_went_on_after_is_not_what_ended_it(paddledet):
     text = TRACEBACK + "ValueError: skipped image\n" + STEP % (0, 1, "1.0") + "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer\n"
     found = scan(text, paddledet)
     assert (found["first_error"]["kind"], found["first_error"]["grade"]) == ("gloo::IoException", "secondary")
-    only = scan(TRACEBACK + "ValueError: skipped image\n" + STEP % (0, 1, "1.0"), paddledet)["first_error"]
+    only = scan(TRACEBACK + "ValueError: skipped image\n" + STEP % (0, 1, "1.0") + TRACEBACK + "ValueError: 2\n" + STEP % (0, 2, "1.0"), paddledet)["first_error"]
     assert (only["text"], only["survived"]) == ("skipped image", True)
+
+
+def test_a_step_between_the_parts_of_a_chain(paddledet):
+    chain = "\nDuring handling of the above exception, another exception occurred:\n"
+    text = TRACEBACK + "KeyError: 1\n" + chain + STEP % (0, 1, "1.0") + "\n" + TRACEBACK + "ValueError: 2\n"
+    assert scan(text, paddledet)["first_error"]["kind"] == "ValueError"
+
+
+def test_with_only_passing_errors_the_one_of_its_own_comes_first(paddledet):
+    warned = "node1:7:9 [0] misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer\n" + STEP % (0, 1, "1.0")
+    handled = "ppocr ERROR: error happened with msg: " + TRACEBACK + "KeyError: 'a'\n"
+    assert scan(warned + handled, paddledet)["first_error"]["kind"] == "KeyError"
+    assert scan(warned, paddledet)["first_error"]["cause"] == "connection_lost"
+
+
+def test_the_first_of_many_errors_is_not_pushed_out_by_handled_ones():
+    handled = "ppocr ERROR: error happened with msg: " + TRACEBACK + "KeyError: 'a'\n"
+    assert first_error(TRACEBACK + "ValueError: x\n" + handled * 40)["kind"] == "ValueError"
+
+
+def test_a_dead_worker_without_its_own_message_still_beats_a_lost_peer():
+    gloo = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer\n"
+    assert first_error(gloo + TRACEBACK + "RuntimeError: DataLoader 1 workers exit unexpectedly\n")["cause"] == "worker_died"
 
 
 @pytest.mark.parametrize("before", ["", TRACEBACK + "KeyError: 'a'\n\n"])
@@ -510,6 +602,8 @@ def test_a_dead_thread_is_remembered_over_steps(paddledet, before):
     error = scan(dead + STEP % (0, 1, "1.0") + TRACEBACK + "KeyError: 'b'\n", paddledet)["first_error"]
     assert (error["text"], error["thread"]) == ("'b'", False)
     nested = dead[: -len("bad image\n")] + "DataLoader worker(0) caught ValueError with message:\n" + TRACEBACK + "ValueError: bad image\n"
+    two = dead + STEP % (0, 1, "1.0") + dead.replace("bad image", "second") + STEP % (0, 2, "1.0")
+    assert scan(two + term, paddledet)["first_error"]["text"] == "bad image"
     assert scan(nested + STEP % (0, 1, "1.0") + term, paddledet)["first_error"]["thread"] is True
 
 
@@ -532,7 +626,7 @@ def test_the_signal_and_who_sent_it():
         "  [SignalInfo: *** SIGTERM (@0x1f400001780) received by PID 6061 (TID 0x7f451f2d9740) from PID 6016 ***]\n"
     )
     error = first_error(text)
-    assert (error["time"], error["signal"], error["pid"], error["sender"]) == (1643017179, "SIGTERM", 6061, 6016)
+    assert (error["time"], error["signal"], error["sender"]) == (1643017179, "SIGTERM", 6016)
 
 
 def test_every_literal_of_the_gate_lets_its_event_through(samples):

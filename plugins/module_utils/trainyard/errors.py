@@ -42,7 +42,7 @@ _CHAIN = re.compile(r"^(?:During handling of the above exception|The above excep
 _FINAL = re.compile(r"^(?P<kind>[A-Za-z_]\w*(?:\.[A-Za-z_<][\w<>]*)*)(?::(?: (?P<text>.*))?)?$")
 _KNOWN = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Empty|Full|[Tt]imeout|Warning|NotMet|Group)$")
 _NOT_KINDS = frozenset(("Warning", "WARNING", "INFO", "ERROR", "DEBUG", "NOTE", "Note", "Epoch", "epoch"))
-_SIGNAL_INFO = re.compile(r"\*\*\* (?P<signal>SIG[A-Z]+) .*received by PID (?P<pid>\d+) .*from PID (?P<sender>\d+)")
+_SIGNAL_INFO = re.compile(r"\*\*\* (?P<signal>SIG[A-Z]+) .*received by PID \d+ .*from PID (?P<sender>\d+)")
 _TIME_INFO = re.compile(r"\*\*\* Aborted at (?P<time>\d{9,11}) \(unix time\)")
 _PEER = re.compile(r"\bpair_rank = (?P<peer>\d+)")
 _SHELL = r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Terminated)"
@@ -65,7 +65,6 @@ _HEADERS = ("Exception ignored in", "--- Logging error ---", "Exception in threa
 _CONTAINER = re.compile(r"^Container rank (?P<local>\d+) status (?P<status>\w+) cmd \[.*?\] code (?P<code>-?\d+) log (?P<log>\S+)")
 
 MAX_TRACEBACK = 500  # lines; a recursion error repeats frames but Python cuts it at about 2,000 frames
-MAX_SUMMARY_GAP = 300  # lines between a traceback with an empty message and the C++ summary that completes it
 KEEP = 16  # errors kept before training goes on or the log ends
 CONTEXT_BEFORE = 6
 CONTEXT_AFTER = 4
@@ -99,6 +98,7 @@ class ErrorScan:
         self._loose = None
         self._handled = False
         self._thread = False
+        self._textless = False
         self._chained = None
         self._root = None
         self._before = deque(maxlen=CONTEXT_BEFORE)
@@ -116,12 +116,10 @@ class ErrorScan:
 
     def progress(self):
         """A training step was printed: whatever stood in the log before it did not end this rank."""
-        if self._state != self._in_traceback:  # a loader's traceback may stand between the steps of its trainer
-            self._state = None
         if self.errors:
             self.survived = self.survived or dict(self.errors[0], survived=True)
             thread = next((e for e in self.errors if e["thread"]), None)
-            self.thread_error = self.thread_error or (thread and dict(thread, survived=True))
+            self.thread_error = self.thread_error or thread
             self.errors = []
 
     def finish(self):
@@ -171,25 +169,25 @@ class ErrorScan:
             self.containers.append({"local_rank": int(match.group("local")), "code": int(match.group("code")), "log": match.group("log")})
             return
         frame = _FRAME.match(text)
-        if frame and not frame.group("more") and self._state is None:
+        if frame and not frame.group("more"):
             # A syntax error in the script itself comes without a header: `  File "train.py", line 3`.
             self._start_traceback(number, text, False)
             self._in_traceback(number, text)
 
     def _single(self, number, kind, text, origin, line):
         last = self.errors[-1] if self.errors else None
-        if last and last["kind"] == kind and not last["text"] and number - last["line"] <= 3:
+        if last and last["kind"] == kind and not last["text"]:
             last["line"] = number  # Paddle warns of the exception just before the runtime ends the process for it
             last["context"].append(line[:CONTEXT_CHARS])
             self._error = last
         else:
             self._add(number, kind, text, origin, [line])
-        self._state = self._in_after
+        self._begin, self._state = number, self._in_after
 
     def _start_traceback(self, number, text, handled):
         self._leave_traceback()
         last = self.errors[-1] if self.errors else None
-        if self._chained is None and last and last["origin"] == "python" and number - last["line"] <= 3 and last["text"].endswith(":"):
+        if last and last["text"].endswith(":") and number - last["line"] == 1:
             self._chained, self._thread = last, last["thread"]  # `ValueError: DataLoader worker(0) caught ValueError with message:` and then the real one
         self._handled = self._handled or handled
         self._begin, self._frame, self._loose, self._state = number, None, None, self._in_traceback
@@ -204,6 +202,9 @@ class ErrorScan:
         return False
 
     def _in_traceback(self, number, text):
+        if number - self._begin > MAX_TRACEBACK:
+            self._cut_short()
+            return False
         frame = _FRAME.match(text)
         if frame:
             self._frame = {"file": frame.group("file"), "line": int(frame.group("line"))}
@@ -212,14 +213,10 @@ class ErrorScan:
         else:
             final = _FINAL.match(text)
             if final is None or not _is_final(final):
-                if number - self._begin > MAX_TRACEBACK:
-                    self._cut_short()
-                elif final is not None and final.group("text") is not None and self._loose is None:
+                if final is not None and final.group("text") is not None and self._loose is None:
                     self._loose = (number, final.group("kind"), final.group("text"))
                 return False
             self._end_traceback(number, final.group("kind"), final.group("text") or "", text)
-        if self._state == self._in_traceback and number - self._begin > MAX_TRACEBACK:
-            self._cut_short()
         return True
 
     def _end_traceback(self, number, kind, text, line):
@@ -232,7 +229,7 @@ class ErrorScan:
         flags = {"handled": self._handled, "thread": self._thread}
         self._handled, self._thread, self._chained, self._root = False, False, None, None
         self._add(number, kind, text, "python", context, frame=self._frame, root=root, **flags)
-        self._state = self._in_after
+        self._begin, self._state = number, self._in_after
 
     def _leave_traceback(self):
         if self._state == self._in_traceback:
@@ -256,7 +253,7 @@ class ErrorScan:
         if number - self._begin > 12:
             self._state = None
             return False
-        if bare and bare.strip("-"):
+        if bare.strip("-"):
             kind, colon, message = bare.partition(": ")
             if not colon and not bare.endswith(":"):
                 kind, message = "Error Message Summary", bare
@@ -265,26 +262,25 @@ class ErrorScan:
 
     def _summary(self, number, kind, message, line):
         last = self.errors[-1] if self.errors else None
-        if last and last["origin"] == "python" and not last["text"] and number - last["line"] <= MAX_SUMMARY_GAP:
-            last["text"] = f"{kind}: {message}" if message else kind
+        if last and last["origin"] == "python" and not last["text"]:
+            last["text"] = f"{kind}: {message}"
             last["context"].append(line[:CONTEXT_CHARS])
             self._error = last
         else:
             self._add(number, kind, message, "cpp", [line])
-        self._state = self._in_after
+        self._textless = not message  # Paddle then puts the message a line below
+        self._begin, self._state = number, self._in_after
 
     def _in_after(self, number, text):
         error = self._error
         if _CHAIN.match(text):
             self._chained, self._root, self._handled, self._thread = error, error["root"], error["handled"], error["thread"]
             self._state = self._between_chain
-            self._begin = number
             return True
         info = _TIME_INFO.search(text) or _SIGNAL_INFO.search(text)
         if info:
-            error.update({k: int(v) if v.isdigit() else v for k, v in info.groupdict().items() if k != "pid"})
-            error["pid"] = int(info.groupdict().get("pid") or 0) or error["pid"]
-        elif _TRACEBACK.match(text) or "Error Message Summary:" in text or text.startswith(_HEADERS) or number - error["line"] > 10:
+            error.update({k: int(v) if v.isdigit() else v for k, v in info.groupdict().items()})
+        elif _TRACEBACK.match(text) or "Error Message Summary:" in text or text.startswith(_HEADERS) or number - self._begin > 10:
             self._state = None
             return False
         elif any(pattern.search(text) for pattern, _kind, _origin in _SINGLE):
@@ -294,14 +290,15 @@ class ErrorScan:
             return True
         if stripped.startswith("what():"):
             error["text"] = stripped[7:].strip()
-        elif not error["text"] and error["origin"] == "cpp" and not info:
-            error["text"] = stripped  # Paddle sometimes puts the message a line below its kind
+        elif self._textless:
+            error["text"] += stripped
+            self._textless = False
         if len(error["context"]) < CONTEXT_BEFORE + CONTEXT_AFTER + 2:
             error["context"].append(text[:CONTEXT_CHARS])
         return True
 
     def _between_chain(self, number, text):
-        if number - self._begin > 4:
+        if text and not _TRACEBACK.match(text):
             self._chained, self._root, self._handled, self._thread, self._state = None, None, False, False, None
         return not text
 
@@ -309,6 +306,7 @@ class ErrorScan:
 
     def _add(self, number, kind, text, origin, context, frame=None, handled=False, thread=False, root=None):
         self.count += 1
+        self._textless = False
         frame = frame or {"file": None, "line": None}
         self._error = {
             "kind": kind,
@@ -324,7 +322,6 @@ class ErrorScan:
             "root": root,
             "signal": None,
             "sender": None,
-            "pid": None,
             "time": None,
         }
         if len(self.errors) == KEEP:  # the newest always has room: it may be the one that ended the rank

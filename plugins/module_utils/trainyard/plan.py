@@ -139,7 +139,7 @@ def compile_plan(job, site, nodes, facts, inputs):
         "site": site["name"],
         "job": {key: job[key] for key in ("name", "suite", "launcher", "config", "arguments", "overrides", "published")},
         "suite": {"name": suite["name"], "logs": suite["logs"], "redirects": suite["redirects"],
-                  "checkpoints": dict(suite["checkpoints"], folder=suite["checkpoints"]["folder"].format(stem=stem))},
+                  "checkpoints": dict(suite["checkpoints"], folders=[folder.format(stem=stem) for folder in suite["checkpoints"]["folders"]])},
         "launcher": {"name": job["launcher"], "rank_log": launcher["rank_log"], "console": launcher["console"], "rank_env": launcher["rank_env"],
                      "endpoints_env": launcher["endpoints_env"]},
         "accelerator": accelerator,

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job's inputs on the controller: code and commit, the suite's config chain, data, weights; core and module."""
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import threading
+
+import job_inputs as module
+import pytest
+from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard import manifest, sources
+from core_support import put
+
+CONFIG = "configs/ppyoloe/s.yml"
+CODE = {
+    "tools/train.py": "print(1)\n",
+    CONFIG: "_BASE_: ['../runtime.yml', './_base_/opt.yml']\nweights: output/s\nepoch: 300\nlr: !LearningRate {base_lr: 0.1}\n",
+    "configs/ppyoloe/_base_/opt.yml": "_BASE_: '../../runtime.yml'\nepoch: 80\nsnapshot_epoch: 5\n",
+    "configs/runtime.yml": "use_gpu: true\nepoch: 1\n_BASE_:\n",
+}
+SUITE = jobs.load_suite("paddledetection")
+
+
+def git(root, *words):
+    argv = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org"] + list(words)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(root), "GIT_CONFIG_GLOBAL": os.devnull}
+    return subprocess.run(argv, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment).stdout.decode().strip()
+
+
+@pytest.fixture
+def code(tmp_path, monkeypatch):
+    """A checkout outside any git work tree."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    return put(tmp_path / "code", CODE)
+
+
+# --- the config chain
+
+def chain(root, config=CONFIG):
+    return sources.config_chain(root, config, "_BASE_", manifest.scan(root))
+
+
+def test_a_later_file_wins_as_in_the_suites(code):
+    files, values = chain(code)
+    assert files == [CONFIG, "configs/runtime.yml", "configs/ppyoloe/_base_/opt.yml"]
+    assert (values["epoch"], values["snapshot_epoch"], values["use_gpu"], values["lr"]) == (300, 5, True, {"base_lr": 0.1})
+
+
+def test_the_bundled_example_is_read_as_it_is():
+    root = str(module.os.path.join(os.path.dirname(jobs.HERE), "..", "..", "examples", "paddledetection"))
+    files, values = chain(os.path.realpath(root), "configs/ppyoloe/ppyoloe_crn_s_300e_coco.yml")
+    assert len(files) > 3 and isinstance(values["epoch"], int)
+
+
+def test_a_circle_ends(code):
+    put(code, {"configs/runtime.yml": "_BASE_: ppyoloe/s.yml\nx: 1\n"})
+    assert chain(code)[1]["x"] == 1
+
+
+@pytest.mark.parametrize("files, config, words", [
+    ({}, "configs/ppyoloe/m.yml", "configs/ppyoloe/m.yml: not in the code tree"),
+    ({}, "configs/ppyolo/s.yml", "did you mean 'configs/ppyoloe/s.yml'?"),
+    ({}, "../code/configs/runtime.yml", "not in the code tree"),
+    ({CONFIG: "_BASE_: ../../../secret.yml\n"}, CONFIG, "../secret.yml: not in the code tree"),
+    ({CONFIG: "_BASE_: /etc/x.yml\n"}, CONFIG, "/etc/x.yml: not in the code tree"),
+    ({CONFIG: "_BASE_: gone.yml\n"}, CONFIG, "configs/ppyoloe/gone.yml: not in the code tree"),
+    ({CONFIG: "_BASE_: gone.yml\n"}, CONFIG, "(named by %s)" % CONFIG),
+    ({CONFIG: "a: [\n"}, CONFIG, "%s: is not YAML" % CONFIG),
+    ({CONFIG: "- a\n"}, CONFIG, "%s: is not a mapping" % CONFIG),
+])
+def test_a_config_that_is_not_there(code, files, config, words):
+    put(code, files)
+    with pytest.raises(sources.SourceError) as error:
+        chain(code, config)
+    assert words in str(error.value)
+
+
+def test_python_tags_in_a_config_are_never_executed(code, tmp_path):
+    put(code, {CONFIG: "a: !!python/object/apply:os.mkdir ['%s']\n" % (tmp_path / "ran")})
+    with pytest.raises(sources.SourceError, match="is not YAML"):
+        chain(code)
+    assert not (tmp_path / "ran").exists()
+
+
+# --- code and commit
+
+def test_code_outside_git_is_every_file(code):
+    put(code, {"tools/__pycache__/x.pyc": "1"})
+    entries, state = sources.code_tree(code, None)
+    assert set(entries) == set(CODE) and state is None
+
+
+def test_code_in_git_has_commit_and_local_changes(code):
+    git(code, "init", "-q")
+    assert sources.git_state(code) is None  # no commit yet
+    git(code, "add", ".")
+    git(code, "commit", "-qm", "x")
+    assert sources.git_state(code) == {"commit": git(code, "rev-parse", "HEAD"), "dirty": False, "diff": ""}
+    put(code, {"tools/train.py": "print(2)\n", "output.log": "x", ".gitignore": "*.log\n"})
+    entries, state = sources.code_tree(code, None)
+    assert "output.log" not in entries and state["dirty"] and "+print(2)" in state["diff"]
+    git(code, "checkout", "-q", "tools/train.py")
+    assert sources.git_state(code)["dirty"] and sources.git_state(code)["diff"] == ""  # an untracked file is sent, too
+    below = sources.code_tree(code + "/configs", None)
+    assert set(below[0]) == {"runtime.yml", "ppyoloe/s.yml", "ppyoloe/_base_/opt.yml"} and not below[1]["dirty"]
+
+
+def test_the_script_is_where_the_suite_has_put_it():
+    suite = dict(SUITE, scripts=["tools/train.py", "train.py"])
+    assert sources.find_script(suite, {"train.py": 1}, "/x") == "train.py" and sources.find_script(suite, {"train.py": 1, "tools/train.py": 1}, "/x") == "tools/train.py"
+    with pytest.raises(sources.SourceError, match="/x has none of tools/train.py, train.py; is it a checkout of PaddleDetection?"):
+        sources.find_script(suite, {}, "/x")
+
+
+@pytest.mark.parametrize("values, overrides, found", [
+    ({"pretrain_weights": "https://h/a.pdparams"}, {}, {"pretrain_weights": "https://h/a.pdparams"}),
+    ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": "http://h/b"}, {"pretrain_weights": "http://h/b"}),
+    ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": ""}, {}),
+    ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": "/data/a"}, {}),
+    ({"pretrain_weights": None}, {}, {}), ({}, {}, {}), ({"weights": "https://h/c"}, {}, {}),
+])
+def test_weights_that_come_by_url(values, overrides, found):
+    assert sources.weight_urls(SUITE, values, overrides) == found
+
+
+def test_one_place_for_a_url_and_no_two_urls_in_one():
+    one, other = (sources.weight_place("/c", "https://h/%s/m.pdparams?sig=1" % version) for version in ("v1", "v2"))
+    assert os.path.basename(one) == "m.pdparams" and one != other and os.path.dirname(one) != os.path.dirname(other)
+
+
+@pytest.mark.parametrize("value, number", [(3, 3), (True, None), ("3", None), (None, None), ([1], None)])
+def test_only_a_whole_number_is_one(value, number):
+    assert sources.whole(value) == number
+
+
+# --- the module
+
+@pytest.fixture
+def web(tmp_path):
+    """A web server with weights; returns its address and what was asked of it."""
+    put(tmp_path / "web", {"m.pdparams": "weights"})
+    asked = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(tmp_path / "web"))
+
+        def log_message(self, *args):
+            asked.append(self.path)
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield "http://127.0.0.1:%d" % server.server_port, asked
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def given(code, tmp_path, monkeypatch):
+    """Arguments of the module for a small site."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    put(tmp_path / "coco", {"annotations/a.json": "{}", "images/1.jpg": "x"})
+    return {"suite": SUITE, "config": CONFIG, "code": code, "data": {"coco": str(tmp_path / "coco")}, "cache_dir": str(tmp_path / "cache"), "overrides": {}}
+
+
+def test_module_describes_and_remembers(run_module, given, tmp_path):
+    result = run_module(module, given)
+    assert result["changed"] is False and result["script"] == "tools/train.py" and result["config"] == {"files": chain(given["code"])[0], "epochs": 300}
+    entries = manifest.scan(given["code"])
+    assert result["code"] == {"digest": manifest.digest(entries), "files": 4, "bytes": sum(e[1] for e in entries.values()), "commit": None, "dirty": False}
+    assert result["data"] == {"coco": manifest.digest(manifest.scan(given["data"]["coco"]))} and result["weights"] == {} and result["code_diff"] == ""
+    for tree in result["trees"]:
+        kept = os.path.join(given["cache_dir"], "manifests", tree["digest"])
+        assert manifest.read_json(kept + ".json") == manifest.scan(tree["source"])
+        with open(kept + ".files", encoding="utf-8") as handle:
+            assert handle.read().splitlines() == sorted(manifest.scan(tree["source"]))  # for rsync --files-from
+    assert [(tree["kind"], tree["name"], tree["files"]) for tree in result["trees"]] == [("code", "paddledetection", 4), ("data", "coco", 2)]
+    assert run_module(module, given) == dict(result, invocation=run_module(module, given).get("invocation"))
+    put(tmp_path / "coco", {"images/1.jpg": "y"})
+    assert run_module(module, given)["data"] != result["data"]
+
+
+@pytest.mark.parametrize("overrides, epochs", [({"epoch": 3}, 3), ({"epoch": "3"}, None), ({}, 300)])
+def test_an_override_of_the_epochs_counts(run_module, given, overrides, epochs):
+    assert run_module(module, dict(given, overrides=overrides))["config"]["epochs"] == epochs
+
+
+def test_weights_are_fetched_once_and_shipped_as_a_tree(run_module, given, web):
+    given["overrides"] = {"pretrain_weights": web[0] + "/m.pdparams"}
+    checked = run_module(module, given, check=True)
+    assert web[1] == [] and checked["weights"]["pretrain_weights"]["digest"] == "0" * 64 and checked["changed"] is False
+    first, again = run_module(module, given), run_module(module, given)
+    assert (first["changed"], again["changed"]) == (True, False) and web[1] == ["/m.pdparams"]
+    weights = first["weights"]["pretrain_weights"]
+    tree = first["trees"][-1]
+    assert weights == {"digest": tree["digest"], "file": "m.pdparams", "url": web[0] + "/m.pdparams"} and tree["kind"] == "weights"
+    assert os.listdir(tree["source"]) == ["m.pdparams"] and again["weights"] == first["weights"]
+
+
+def test_weights_that_cannot_be_fetched_name_the_remedy(run_module, given, web):
+    result = run_module(module, dict(given, overrides={"pretrain_weights": web[0] + "/none"}))
+    assert result["failed"] and "pretrain_weights: cannot fetch %s/none" % web[0] in result["msg"] and "give the controller internet" in result["msg"]
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"code": "/no/such/code"}, "the code is not there: /no/such/code is no directory on the controller"),
+    ({"data": {"coco": "/no/such/data"}}, "the data set 'coco' is not there: /no/such/data is no directory"),
+    ({"config": "configs/none.yml"}, "configs/none.yml: not in the code tree"),
+    ({"suite": dict(SUITE, scripts=["run.py"])}, "is it a checkout of PaddleDetection?"),
+])
+def test_what_is_not_there(run_module, given, change, words):
+    result = run_module(module, json.loads(json.dumps(dict(given, **change))))
+    assert result["failed"] and words in result["msg"]

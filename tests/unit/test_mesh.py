@@ -1,0 +1,690 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mesh's core: what is compiled, what a node holds, what a login proves. Keys and certificates are made by OpenSSH itself."""
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import threading
+import time
+
+import pytest
+import yaml
+from ansible.module_utils.trainyard import mesh
+
+CA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHDoLdMLkt2IPrQk1qEZnWAIhEbJQ/EcGZhjB1Z56kDi trainyard-ca local"
+
+
+def host_key(number):
+    """A well-formed ed25519 public key that differs from the others."""
+    return "ssh-ed25519 " + base64.b64encode(struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", 32) + bytes([number]) * 32).decode()
+
+
+def node(number, **changes):
+    """A node as describe_node makes it."""
+    made = {
+        "name": f"node{number}", "user": "trainer", "address": f"198.51.100.{10 + number}", "port": 22, "host": f"198.51.100.{10 + number}",
+        "addresses": [f"198.51.100.{10 + number}"], "host_keys": [host_key(number)], "identity": mesh.identity(f"id{number}", f"node{number}"),
+        "home": "", "site": "", "inventory": [f"node{number}", f"198.51.100.{10 + number}", 22, ""], "problems": [],
+    }  # fmt: skip
+    return dict(made, **changes)
+
+
+def keygen(*argv):
+    subprocess.run(["ssh-keygen", "-q", *argv], check=True, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    """Paths of a certificate authority and of a node's key, made once."""
+    place = tmp_path_factory.mktemp("authority")
+    keygen("-t", "ed25519", "-N", "", "-C", "trainyard-ca local", "-f", str(place / "ca"))
+    keygen("-t", "ed25519", "-N", "", "-C", "local-node1", "-f", str(place / "id_ed25519"))
+    return place
+
+
+def sign(authority, target, validity, principals="trainer", now=None):
+    """Sign the node's key into the target directory; return the certificate's text."""
+    shutil.copy(authority / "id_ed25519.pub", target / "id_ed25519.pub")
+    keygen("-s", str(authority / "ca"), "-I", "local-node1", "-n", principals, "-V", validity, "-O", "clear", str(target / "id_ed25519.pub"))
+    return (target / "id_ed25519-cert.pub").read_text()
+
+
+# --- spans and certificates ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("+7d", 604800), ("+1h30m", 5400), ("+2w", 1209600), ("+90s", 90)])
+def test_span_seconds(text, seconds):
+    assert mesh.span_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["7d", "seven", "+7", "", "+7d; rm", "-1d", None])
+def test_span_seconds_refuses(text):
+    with pytest.raises(ValueError, match="want a span"):
+        mesh.span_seconds(text)
+
+
+def test_parse_certificate_agrees_with_ssh_keygen(authority, tmp_path):
+    found = mesh.parse_certificate(sign(authority, tmp_path, "20260101000000Z:20270101000000Z" if False else "-1h:+7d", "trainer,root"))
+    assert found["key_id"] == "local-node1"
+    assert found["principals"] == ["trainer", "root"]
+    assert found["valid_until"] - found["valid_after"] == pytest.approx(7 * 86400 + 3600, abs=61)
+    assert found["valid_until"] == pytest.approx(time.time() + 7 * 86400, abs=62)
+    assert found["public_key"] == mesh.public_key((tmp_path / "id_ed25519.pub").read_text())
+    assert found["ca"] == mesh.public_key((authority / "ca.pub").read_text())
+
+
+def test_parse_certificate_without_an_end(authority, tmp_path):
+    assert mesh.parse_certificate(sign(authority, tmp_path, "always:forever"))["valid_until"] == 2**64 - 1
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "ssh-ed25519-cert-v01@openssh.com !!!!", host_key(1), "ssh-ed25519-cert-v01@openssh.com " + host_key(1).split()[1]])
+def test_parse_certificate_refuses(text):
+    with pytest.raises(ValueError, match="not a user certificate"):
+        mesh.parse_certificate(text)
+
+
+def test_parse_certificate_refuses_a_truncated_one(authority, tmp_path):
+    kind, blob = sign(authority, tmp_path, "+1d").split()[:2]
+    for size in (8, 60, 120, 200):
+        with pytest.raises(ValueError, match="not a user certificate"):
+            mesh.parse_certificate(f"{kind} {base64.b64encode(base64.b64decode(blob)[:size]).decode()}")
+
+
+@pytest.mark.parametrize(("until", "wanted"), [(None, True), (1000 + 86399, True), (1000 + 86400, False), (900, True)])
+def test_needs_renewal(until, wanted):
+    assert mesh.needs_renewal(until, 1000) is wanted
+
+
+# --- addresses and homes ------------------------------------------------------------------------------------------------------------------
+
+IP_JSON = json.dumps(
+    [
+        {"ifname": "lo", "addr_info": [{"family": "inet", "local": "127.0.0.1"}, {"family": "inet6", "local": "::1"}]},
+        {"ifname": "eth0", "addr_info": [{"family": "inet", "local": "192.0.2.7"}, {"family": "inet6", "local": "fe80::1"}]},
+        {"ifname": "ib0", "addr_info": [{"family": "inet", "local": "10.1.0.7"}, {"family": "inet6", "local": "2001:db8::7"}]},
+    ]
+)
+
+
+def test_own_addresses_leaves_loopback_and_link_local_out():
+    assert mesh.own_addresses(IP_JSON) == ["192.0.2.7", "10.1.0.7", "2001:db8::7"]
+    assert mesh.own_addresses("") == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reached", "address"),
+    [
+        ("", "192.0.2.7", "192.0.2.7"),  # where the controller arrived, behind a jump host too
+        ("", "fe80::1%eth0", "fe80::1"),
+        ("", "", "gpu-a"),  # no SSH connection: the inventory's word
+        ("10.1.0.7", "192.0.2.7", "10.1.0.7"),
+        ("10.1.0.0/16", "192.0.2.7", "10.1.0.7"),
+        ("2001:db8::/32", "192.0.2.7", "2001:db8::7"),
+    ],
+)
+def test_choose_address(wanted, reached, address):
+    assert mesh.choose_address(wanted, reached, "gpu-a", mesh.own_addresses(IP_JSON)) == address
+
+
+@pytest.mark.parametrize("wanted", ["10.2.0.0/16", "0.0.0.0/0", "gpu-a"])
+def test_choose_address_refuses_none_and_several(wanted):
+    with pytest.raises(ValueError):  # noqa: PT011 - two causes, one meaning
+        mesh.choose_address(wanted, "", "gpu-a", mesh.own_addresses(IP_JSON))
+
+
+MOUNTS = """\
+21 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+40 21 0:40 / /home rw,relatime shared:1 - nfs4 {server}:/export/home rw,vers=4.2
+41 21 0:41 / /home/other rw,relatime - ext4 /dev/vdb rw
+"""
+
+
+def test_shared_home_is_the_same_from_every_address_of_its_server():
+    one = mesh.shared_home(MOUNTS.format(server="10.0.0.1"), "/home/trainer", 77, ["nfs4"])
+    assert one
+    assert one == mesh.shared_home(MOUNTS.format(server="nas.lan"), "/home/trainer", 77, ["nfs4"])
+
+
+@pytest.mark.parametrize(
+    ("home", "inode", "types"), [("/home/trainer", 78, ["nfs4"]), ("/home/trainer", 77, ["nfs"]), ("/home/other", 77, ["nfs4"]), ("/root", 77, ["nfs4"])]
+)
+def test_another_home_is_not_the_shared_one(home, inode, types):
+    text = MOUNTS.format(server="10.0.0.1")
+    assert mesh.shared_home(text, home, inode, types) != mesh.shared_home(text, "/home/trainer", 77, ["nfs4"])
+
+
+def test_a_local_home_has_no_id():
+    assert mesh.shared_home(MOUNTS, "/root", 1, ["nfs4"]) == ""
+    assert mesh.shared_home("", "/root", 1, ["nfs4"]) == ""
+
+
+def test_the_last_mount_over_a_path_counts():
+    text = "1 0 0:1 / /home rw - nfs4 a:/x rw\n2 0 0:2 / /home rw - ext4 /dev/vda rw\n"
+    assert mesh.shared_home(text, "/home/trainer", 1, ["nfs4"]) == ""
+
+
+def test_home_owners():
+    nodes = [node(1, home="a"), node(2), node(3, home="a")]
+    assert mesh.home_owners(nodes) == {"node1": "node1", "node2": "node2", "node3": "node1"}
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_sound_nodes_have_no_problems():
+    assert mesh.problems_of([node(1), node(2)], "local") == []
+    assert mesh.problems_of([node(1, address="127.0.0.1")], "local") == []  # a mesh of one node has no pairs
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "node 2"}, "'node 2': an inventory name"),
+        ({"name": "-oProxyCommand=x"}, "an inventory name"),
+        ({"name": "node*"}, "an inventory name"),
+        ({"user": 'a"b'}, "node2: the user name"),
+        ({"user": "root"}, "users differ (node1 trainer, node2 root)"),
+        ({"address": "127.0.1.1"}, "node2: 127.0.1.1 reaches the node itself only"),
+        ({"address": "0.0.0.0"}, "node2: 0.0.0.0 reaches the node itself only"),  # noqa: S104 - refused, not bound
+        ({"site": "other"}, "node2: belongs to the mesh of the site 'other'"),
+        ({"identity": node(1)["identity"]}, "node2: is the same machine as node1"),
+        ({"host_keys": [host_key(9), host_key(1)]}, "node2: holds the host key of node1"),
+        ({"address": "198.51.100.11"}, "node2: has the address and port of node1"),
+        ({"problems": ["has no ssh"]}, "node2: has no ssh"),
+    ],
+)
+def test_problems_name_the_node(changes, words):
+    assert words in "\n".join(mesh.problems_of([node(1), node(2, **changes)], "local"))
+
+
+def test_one_address_with_two_ports_is_two_nodes():
+    assert mesh.problems_of([node(1), node(2, address="198.51.100.11", port=2222)], "local") == []
+
+
+def test_every_problem_at_once():
+    assert len(mesh.problems_of([node(1, problems=["a", "b"]), node(2, site="x")], "local")) == 3
+
+
+def test_a_shared_home_wants_consent():
+    nodes = [node(1, home="a"), node(2, home="a")]
+    assert "node2: shares its home directory with node1" in mesh.problems_of(nodes, "local")[0]
+    assert "ssh_trust_shared_home: true" in mesh.problems_of(nodes, "local")[0]
+    assert mesh.problems_of(nodes, "local", consent=True) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"site": "a b"}, "trainyard_site"),
+        ({"directory": "../x"}, "ssh_trust_directory"),
+        ({"directory": "a b"}, "ssh_trust_directory"),
+        ({"directory": "%h"}, "ssh_trust_directory"),
+        ({"extra": ["gpu-a"]}, "ssh_trust_from"),
+        ({"validity": "week"}, "want a span"),
+        ({"renew_before": "+7d"}, "must be shorter"),
+    ],
+)
+def test_compile_refuses_settings(changes, words):
+    given = dict({"nodes": [node(1), node(2)], "site": "local", "ca": CA}, **changes)
+    compiled, problems = mesh.compile_mesh(**given)
+    assert compiled is None
+    assert words in problems[0]
+
+
+def test_compile_refuses_an_empty_group():
+    assert mesh.compile_mesh([], "local", CA) == (None, ["the group 'trainers' is empty"])
+
+
+# --- what is compiled ---------------------------------------------------------------------------------------------------------------------
+
+
+def compiled(nodes=None, site="local", ca=CA, **more):
+    made, problems = mesh.compile_mesh(nodes or [node(1), node(2)], site, ca, **more)
+    assert problems == []
+    return made
+
+
+def test_known_hosts_lists_every_name_with_its_port():
+    lines = mesh.known_hosts([node(1), node(2, port=2222, address="10.0.0.2", host="gpu-b", addresses=["192.0.2.2"])]).splitlines()
+    assert lines[0] == f"node1,198.51.100.11 {host_key(1)}"
+    assert lines[1] == f"node2,[node2]:2222,[10.0.0.2]:2222,[gpu-b]:2222,[192.0.2.2]:2222 {host_key(2)}"
+
+
+def test_ssh_keygen_finds_every_name(tmp_path):
+    (tmp_path / "known_hosts").write_text(mesh.known_hosts([node(1), node(2, port=2222)]))
+    for name in ("node1", "198.51.100.11", "node2", "[198.51.100.12]:2222"):
+        assert subprocess.run(["ssh-keygen", "-F", name, "-f", str(tmp_path / "known_hosts")], capture_output=True, check=False).returncode == 0
+
+
+def ssh_reads(tmp_path, text, name):
+    """What ssh itself makes of a configuration."""
+    (tmp_path / "config").write_text(text)
+    out = subprocess.run(["ssh", "-G", "-F", str(tmp_path / "config"), name], capture_output=True, text=True, check=True).stdout
+    return {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in out.splitlines() if " " in line}
+
+
+def test_ssh_reads_the_configuration(tmp_path):
+    text = compiled([node(1), node(2, address="10.0.0.2", port=2222)])["config"]
+    found = ssh_reads(tmp_path, text, "node2")
+    assert (found["hostname"], found["port"], found["user"], found["hostkeyalias"]) == ("10.0.0.2", "2222", "trainer", "node2")
+    assert found["identityfile"] == "~/.trainyard/mesh/id_ed25519"
+    assert found["certificatefile"] == "~/.trainyard/mesh/id_ed25519-cert.pub"
+    assert found["userknownhostsfile"] == found["globalknownhostsfile"] == "~/.trainyard/mesh/known_hosts"
+    assert found["connecttimeout"] == "5"
+
+
+@pytest.mark.parametrize("name", ["node2", "198.51.100.12", "somewhere-else"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("stricthostkeychecking", "true"), ("forwardagent", "no"), ("identitiesonly", "yes"), ("identityagent", "none"), ("batchmode", "yes"),
+        ("updatehostkeys", "false"), ("controlmaster", "false"), ("preferredauthentications", "publickey"), ("clearallforwardings", "yes"),
+    ],
+)  # fmt: skip
+def test_ssh_keeps_the_mesh_strict(tmp_path, name, key, value):
+    assert ssh_reads(tmp_path, compiled()["config"], name)[key] == value
+
+
+def test_an_address_that_two_nodes_share_is_no_name_of_either(tmp_path):
+    text = compiled([node(1), node(2, address="198.51.100.11", port=2222)])["config"]
+    assert "Host node1\n" in text
+    assert "Host node2\n" in text
+
+
+def test_an_absolute_directory_is_kept():
+    assert "IdentityFile /data/trainer/mesh/id_ed25519\n" in compiled(directory="/data/trainer/mesh")["config"]
+
+
+def test_the_line_lets_in_only_this_authority_user_and_addresses():
+    line = compiled([node(1), node(2, address="10.0.0.2", host="gpu-b", addresses=["192.0.2.2"])])["line"]
+    options, kind, key, comment = line.split(" ", 3)
+    assert options == 'cert-authority,restrict,principals="trainer",from="10.0.0.2,192.0.2.2,198.51.100.11"'
+    assert f"{kind} {key}" == mesh.public_key(CA)
+    assert comment == "trainyard-ca local"
+
+
+def test_the_line_takes_more_sources_and_both_families():
+    line = mesh.authorized_line([node(1, address="2001:db8::7")], "local", CA, ["203.0.113.9", "203.0.113.0/28"])
+    assert 'from="198.51.100.11,2001:db8::7,203.0.113.9/32,203.0.113.0/28"' in line
+
+
+def test_before_the_authority_is_made_there_is_no_line():
+    made = compiled(ca="")
+    assert (made["line"], made["digest"]) == ("", "")
+    assert made["config"]
+
+
+def test_the_pattern_matches_the_own_line_and_no_other():
+    pattern = mesh.line_pattern("local")
+    line = compiled()["line"]
+    assert re.match(pattern, line)
+    assert re.match(pattern, mesh.authorized_line([node(1), node(2), node(3)], "local", CA))
+    for other in (mesh.authorized_line([node(1)], "local2", CA), mesh.authorized_line([node(1)], "xlocal", CA), CA, "# " + line, line + " x"):
+        assert not re.match(pattern, other)
+    assert not re.match(mesh.line_pattern("a.b"), mesh.authorized_line([node(1)], "axb", CA))
+
+
+def test_the_role_takes_back_the_line_that_the_core_writes(root):
+    variables = yaml.safe_load((root / "roles/ssh_trust/vars/main.yml").read_text())
+    assert variables["__ssh_trust_pattern"].replace("{{ trainyard_site | regex_escape }}", re.escape("a-b.c")) == mesh.line_pattern("a-b.c")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"address": "10.0.0.9"}, {"port": 2222}, {"host": "x"}, {"addresses": ["10.0.0.9"]}, {"host_keys": [host_key(7)]}, {"name": "node9"}],
+)
+def test_the_digest_follows_every_input(changes):
+    assert compiled([node(1), node(2, **changes)])["digest"] != compiled()["digest"]
+
+
+def test_the_digest_follows_authority_user_site_sources_and_order():
+    base = compiled()["digest"]
+    assert compiled(ca=host_key(5))["digest"] != base
+    assert compiled([node(1, user="a"), node(2, user="a")])["digest"] != base
+    assert compiled(site="other")["digest"] != base
+    assert compiled(extra=["203.0.113.9"])["digest"] != base
+    assert compiled([node(2), node(1)])["digest"] != base
+    assert compiled(ca=mesh.public_key(CA) + " another comment")["digest"] == base
+
+
+def test_the_inventory_digest_reads_missing_values_as_ansible_does():
+    assert mesh.inventory_digest([("node1", "", None, None)]) == mesh.inventory_digest([("node1", "node1", 22, "")])
+    assert mesh.inventory_digest([("node1", "a", 22, "")]) != mesh.inventory_digest([("node1", "a", 22, "10.0.0.1")])
+    assert mesh.inventory_digest([("a", "a", 22, ""), ("b", "b", 22, "")]) != mesh.inventory_digest([("b", "b", 22, ""), ("a", "a", 22, "")])
+
+
+def test_a_site_of_hundreds_compiles_in_no_time():
+    many = [node(1, name=f"n{i}", address=f"10.0.{i // 250}.{i % 250 + 1}", identity=str(i), host_keys=[f"ssh-rsa {i}"]) for i in range(500)]
+    started = time.monotonic()
+    assert len(compiled(many)["nodes"]) == 500
+    assert time.monotonic() - started < 5
+
+
+# --- what a node holds --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path, authority):
+    """A home directory with a proven mesh, and what was compiled for it."""
+    place = tmp_path / ".trainyard" / "mesh"
+    place.mkdir(parents=True)
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / "etc").mkdir()
+    sign(authority, place, "-1h:+7d")
+    shutil.copy(authority / "id_ed25519", place / "id_ed25519")
+    (place / "id_ed25519").chmod(0o600)
+    (tmp_path / "etc" / "ssh_host_ed25519_key.pub").write_text(host_key(1) + " root@node1\n")
+    made = compiled(ca=(authority / "ca.pub").read_text())
+    (place / "known_hosts").write_text(made["known_hosts"])
+    (place / "config").write_text(made["config"])
+    (tmp_path / ".ssh" / "authorized_keys").write_text(f"{made['line']}\n{host_key(8)} somebody\n")
+    told = {"site": "local", "nodes": made["nodes"], "digest": made["digest"], "inventory": made["inventory"]}
+    record = mesh.new_record(str(tmp_path), told, 1234.9, host_keys=[str(tmp_path / "etc" / "ssh_host_*_key.pub")], writer=mesh.own_identity())
+    mesh.write_record(str(place), record)
+    return tmp_path, made
+
+
+def test_state_of_a_proven_mesh(home):
+    place, made = home
+    state = mesh.mesh_state(str(place), time.time())
+    assert state["present"] is True
+    assert (state["site"], state["digest"], state["inventory"], state["nodes"]) == ("local", made["digest"], made["inventory"], ["node1", "node2"])
+    assert state["proven"] == 1234
+    assert state["stale"] == []
+    assert state["valid_until"] == pytest.approx(time.time() + 7 * 86400, abs=62)
+
+
+def test_the_record_holds_what_readers_of_it_need(home):
+    record = json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text())
+    assert record["version"] == 1
+    assert set(record) >= {"site", "nodes", "digest", "valid_until", "proven"}
+    assert (home[0] / ".trainyard/mesh/mesh.json").stat().st_mode & 0o777 == 0o600
+
+
+def edit(path, text):
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("damage", "stale"),
+    [
+        (lambda h: (h / ".trainyard/mesh/config").write_text("x"), "config"),
+        (lambda h: (h / ".trainyard/mesh/known_hosts").open("a").write("x"), "known_hosts"),
+        (lambda h: (h / ".trainyard/mesh/id_ed25519").unlink(), "id_ed25519"),
+        (lambda h: (h / ".trainyard/mesh/id_ed25519").write_text("garbage"), "id_ed25519"),
+        (lambda h: (h / ".trainyard/mesh/id_ed25519").chmod(0o644), "key exposed"),
+        (lambda h: (h / ".trainyard/mesh/id_ed25519-cert.pub").unlink(), "id_ed25519-cert.pub"),
+        (lambda h: (h / ".ssh/authorized_keys").write_text(host_key(8) + "\n"), "authorized_keys"),
+        (lambda h: (h / ".ssh/authorized_keys").unlink(), "authorized_keys"),
+        (lambda h: (h / ".ssh/authorized_keys").write_text((h / ".ssh/authorized_keys").read_text().replace("198.51.100.12", "203.0.113.1")), "authorized_keys"),
+        (lambda h: (h / "etc/ssh_host_ed25519_key.pub").write_text(host_key(9) + " new\n"), "host key"),
+    ],
+)
+def test_a_proof_does_not_outlive_what_was_proven(home, damage, stale):
+    damage(home[0])
+    state = mesh.mesh_state(str(home[0]), time.time())
+    assert stale in state["stale"]
+    assert state["proven"] is None
+
+
+def test_another_line_in_authorized_keys_is_not_our_matter(home):
+    with (home[0] / ".ssh/authorized_keys").open("a") as handle:
+        handle.write(host_key(9) + " a colleague\n")
+    assert mesh.mesh_state(str(home[0]), time.time())["stale"] == []
+
+
+def test_an_expired_certificate_ends_the_proof(home):
+    state = mesh.mesh_state(str(home[0]), time.time() + 8 * 86400)
+    assert state["stale"] == ["certificate expired"]
+    assert state["proven"] is None
+
+
+def test_a_copied_disk_has_no_proof(home, monkeypatch):
+    monkeypatch.setattr(mesh, "own_identity", lambda: mesh.identity("another", "node2"))
+    assert mesh.mesh_state(str(home[0]), time.time())["stale"] == ["written on another machine"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 2}', '"x"'])
+def test_a_broken_record_is_none(home, text):
+    edit(home[0] / ".trainyard/mesh/mesh.json", text)
+    state = mesh.mesh_state(str(home[0]), time.time())
+    assert (state["present"], state["proven"], state["nodes"]) == (False, None, [])
+
+
+def test_a_record_with_odd_contents_does_not_raise(home):
+    edit(home[0] / ".trainyard/mesh/mesh.json", '{"version": 1, "files": 3, "nodes": "x", "site": null, "proven": 1}')
+    assert mesh.mesh_state(str(home[0]), time.time())["proven"] is None
+
+
+def test_no_mesh_at_all(tmp_path):
+    assert mesh.mesh_state(str(tmp_path), 0)["present"] is False
+
+
+def test_withdraw_takes_the_proof_and_nothing_else(home):
+    before = json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text())
+    assert mesh.withdraw(str(home[0])) is True
+    assert json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text()) == dict(before, proven=None)
+    assert mesh.withdraw(str(home[0])) is False
+
+
+def test_differs_looks_past_the_time():
+    assert mesh.differs(None, {"a": 1}) is True
+    assert mesh.differs({"a": 1, "proven": 1}, {"a": 1, "proven": 2}) is False
+    assert mesh.differs({"a": 1, "proven": 1}, {"a": 2, "proven": 1}) is True
+
+
+def test_key_to_replace(home):
+    place = home[0] / ".trainyard/mesh"
+    assert mesh.key_to_replace(str(place), "node1") is False
+    assert mesh.key_to_replace(str(place), "node2") is True
+    (place / "id_ed25519").chmod(0o640)
+    assert mesh.key_to_replace(str(place), "node1") is True
+    assert mesh.key_to_replace(str(home[0] / "nowhere"), "node1") is False
+
+
+def states(home, made, **changes):
+    state = dict(mesh.mesh_state(str(home), time.time()), **changes)
+    return [state, dict(mesh.mesh_state(str(home), time.time()))], made
+
+
+def test_ready(home):
+    found, made = states(*home)
+    assert mesh.is_ready(made, found, time.time(), 86400) is True
+
+
+@pytest.mark.parametrize("changes", [{"proven": None}, {"digest": "x"}, {"inventory": "x"}, {"nodes": ["node1"]}, {"valid_until": None}])
+def test_not_ready(home, changes):
+    found, made = states(*home, **changes)
+    assert mesh.is_ready(made, found, time.time(), 86400) is False
+
+
+def test_not_ready_when_renewal_is_due_or_the_authority_is_not_made(home):
+    found, made = states(*home)
+    assert mesh.is_ready(made, found, time.time() + 6.5 * 86400, 86400) is False
+    assert mesh.is_ready(dict(made, digest=""), [dict(state, digest="") for state in found], time.time(), 86400) is False
+
+
+def test_describe_node_here(tmp_path):
+    (tmp_path / "ssh_host_ed25519_key.pub").write_text(host_key(4) + " root@here\n")
+    (tmp_path / "ssh_host_dsa_key.pub").write_text("ssh-dss AAAA old\n")
+    patterns = [str(tmp_path / "ssh_host_*_key.pub")]
+    environ = {"SSH_CONNECTION": "192.0.2.1 50000 192.0.2.7 2222"}
+    found = mesh.describe_node("gpu-a", "", 22, "", 0, ".trainyard/mesh", patterns, [], lambda argv: (0, IP_JSON, ""), environ)
+    assert (found["address"], found["port"], found["host"], found["addresses"]) == ("192.0.2.7", 2222, "gpu-a", ["192.0.2.7"])
+    assert found["host_keys"] == [host_key(4)]
+    assert found["inventory"] == ["gpu-a", "", 22, ""]
+    assert found["identity"] == mesh.own_identity()
+
+
+def test_describe_node_takes_the_inventory_where_there_is_no_ssh(tmp_path):
+    found = mesh.describe_node("gpu-a", "10.9.9.9", 2200, "", 0, "x", [str(tmp_path / "none")], [], lambda argv: (1, "", ""), {})
+    assert (found["address"], found["port"], found["addresses"]) == ("10.9.9.9", 2200, [])
+    assert any("no host public key found" in text for text in found["problems"])
+    assert mesh.describe_node("a", "b", 22, "", 2022, "x", [], [], lambda argv: (1, "", ""), {})["port"] == 2022
+
+
+def test_describe_node_says_what_is_wrong(monkeypatch):
+    monkeypatch.setattr(mesh.shutil, "which", lambda name: None)
+    monkeypatch.setattr(mesh.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(mesh, "WHO", ("/nonexistent", "/proc/sys/kernel/hostname"))
+    found = mesh.describe_node("a", "b", 22, "10.2.0.0/16", 0, "x", [], [], lambda argv: (0, IP_JSON, ""), {"SUDO_USER": "trainer"})
+    told = "\n".join(found["problems"])
+    for words in ("must hold exactly one address", "became root from trainer", "has no ssh;", "has no ssh-keygen;", "has no machine id"):
+        assert words in told
+
+
+# --- logins -------------------------------------------------------------------------------------------------------------------------------
+
+CHANGED = """\
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!
+Host key for node2 has changed and you have requested strict checking.
+Host key verification failed.
+"""
+DENIED = "trainer@198.51.100.12: Permission denied (publickey,password).\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "cause"),
+    [
+        (255, CHANGED, "host key changed"),
+        (255, "No ED25519 host key is known for node2 and you have requested strict checking.\nHost key verification failed.\n", "no host key of it is pinned"),
+        (255, DENIED, "the certificate was refused"),
+        (255, "ssh: connect to host 198.51.100.12 port 22: Connection refused\n", "nothing listens"),
+        (255, "ssh: connect to host 198.51.100.12 port 22: Connection timed out\n", "no answer from its SSH port"),
+        (255, "Connection timed out during banner exchange\nConnection to 198.51.100.12 port 22 timed out\n", "no answer from its SSH port"),
+        (255, "ssh: connect to host 198.51.100.12 port 22: No route to host\n", "no route"),
+        (255, "ssh: connect to host 198.51.100.12 port 22: Network is unreachable\n", "no route"),
+        (255, "ssh: Could not resolve hostname gpu-b: Name or service not known\n", "cannot be resolved"),
+        (255, "kex_exchange_identification: Connection closed by remote host\n", "its sshd closed the connection"),
+        (255, "kex_exchange_identification: read: Connection reset by peer\n", "its sshd closed the connection"),
+        (255, "config: line 3: Bad configuration option: identityagent\n", "too old"),
+        (255, "Can't open user config file /home/trainer/.trainyard/mesh/config: No such file or directory\n", "this node has no mesh"),
+        (None, "", "no answer to the login in time"),
+        (1, "This account is currently not available.\n", "ssh ended with code 1: This account is currently not available."),
+        (3, "", "it said nothing"),
+    ],
+)
+def test_classify_login(code, stderr, cause):
+    found, remedy = mesh.classify_login(code, stderr)
+    assert cause in found
+    assert remedy
+
+
+def test_what_a_peer_says_cannot_drive_the_terminal():
+    assert "\x1b" not in mesh.classify_login(1, "\x1b]0;owned\x07\n")[0]
+    assert "\x1b" not in mesh.check_answer("x\n\x1b[2Jhost\n", "other")[0]
+
+
+def test_a_refused_login_names_the_own_fault_first():
+    own = ("the certificate of this node has expired", "trust.yml")
+    assert mesh.classify_login(255, DENIED, own) == own
+    assert "host key changed" in mesh.classify_login(255, CHANGED, own)[0]
+    assert "nothing listens" in mesh.classify_login(255, "Connection refused", own)[0]
+
+
+def test_own_fault(home):
+    place = home[0] / ".trainyard/mesh"
+    assert mesh.own_fault(str(place), time.time()) is None
+    assert "has expired" in mesh.own_fault(str(place), time.time() + 8 * 86400)[0]
+    (place / "id_ed25519").chmod(0o604)
+    assert "can be read by others" in mesh.own_fault(str(place), time.time())[0]
+    (place / "id_ed25519").chmod(0o600)
+    (place / "id_ed25519-cert.pub").unlink()
+    assert "has no certificate" in mesh.own_fault(str(place), time.time())[0]
+    (place / "id_ed25519").unlink()
+    assert "no key of its own" in mesh.own_fault(str(place), time.time())[0]
+
+
+def test_the_answer_must_be_that_of_the_right_machine():
+    wanted = mesh.identity("abc", "node2")
+    assert mesh.check_answer("abc\nnode2\n", wanted) is None
+    assert mesh.check_answer("Welcome!\n\nabc\nnode2\n", wanted) is None
+    for answer in ("abc\nnode3\n", "abd\nnode2\n", "node2\n", "", "node2\nabc\n"):
+        assert "another machine answers" in mesh.check_answer(answer, wanted)[0]
+    assert mesh.check_answer("\nnode2\n", mesh.identity("", "node2")) is not None
+
+
+def test_login_argv_runs_a_fixed_command():
+    assert mesh.login_argv("/h/config", "node2") == ["ssh", "-F", "/h/config", "-T", "--", "node2", "cat", "/etc/machine-id", "/proc/sys/kernel/hostname"]
+
+
+PEERS = [{"name": f"node{i}", "identity": mesh.identity(f"id{i}", f"node{i}")} for i in range(1, 5)]
+
+
+def answer(name):
+    return 0, f"id{name[4:]}\n{name}\n", ""
+
+
+def test_every_peer_is_asked_and_each_node_starts_elsewhere():
+    asked = []
+    assert mesh.log_in_everywhere("node2", PEERS, lambda name: asked.append(name) or answer(name), parallel=1) == []
+    assert asked == ["node3", "node4", "node1"]
+
+
+def test_failures_name_the_ordered_pair_in_the_order_of_the_nodes():
+    failed = mesh.log_in_everywhere("node2", PEERS, lambda name: answer(name) if name == "node3" else (255, "", "Connection refused"))
+    assert [(item["from"], item["to"]) for item in failed] == [("node2", "node1"), ("node2", "node4")]
+    assert all(item["cause"] and item["remedy"] for item in failed)
+
+
+def test_a_login_that_ends_on_another_machine_is_a_failure():
+    failed = mesh.log_in_everywhere("node1", PEERS[:2], lambda name: answer("node3"))
+    assert "another machine answers" in failed[0]["cause"]
+
+
+def test_logins_are_bounded():
+    running, most, lock = [0], [0], threading.Lock()
+
+    def slow(name):
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        time.sleep(0.05)
+        with lock:
+            running[0] -= 1
+        return answer(name)
+
+    mesh.log_in_everywhere("node1", PEERS, slow, parallel=2)
+    assert most[0] == 2
+
+
+def test_a_busy_sshd_is_asked_again():
+    waits, tries = [], iter([(255, "", "kex_exchange_identification: Connection closed by remote host"), (255, "", "Connection reset by 1.2.3.4 port 22"), answer("node2")])
+    assert mesh.log_in_everywhere("node1", PEERS[:2], lambda name: next(tries), wait=waits.append) == []
+    assert waits == [0.5, 1.0]
+
+
+def test_a_sshd_that_stays_busy_is_named():
+    waits = []
+    failed = mesh.log_in_everywhere("node1", PEERS[:2], lambda name: (255, "", "Connection closed by 1.2.3.4 port 22"), wait=waits.append)
+    assert "closed the connection" in failed[0]["cause"]
+    assert len(waits) == len(mesh.BUSY_WAITS)
+
+
+@pytest.mark.parametrize("result", [(255, "", DENIED), (None, "", ""), (255, "", CHANGED)])
+def test_other_failures_are_not_tried_again(result):
+    waits = []
+    assert mesh.log_in_everywhere("node1", PEERS[:2], lambda name: result, wait=waits.append)
+    assert waits == []
+
+
+def test_a_mesh_of_one_has_nothing_to_prove():
+    assert mesh.log_in_everywhere("node1", PEERS[:1], lambda name: pytest.fail("nobody to ask")) == []
+
+
+def test_run_program_is_bounded_and_never_raises():
+    assert mesh.run_program(["sh", "-c", "echo a; echo $LC_ALL >&2; exit 3"]) == (3, "a\n", "C\n")
+    started = time.monotonic()
+    assert mesh.run_program(["sleep", "30"], timeout=0.2) == (None, "", "")
+    assert time.monotonic() - started < 5
+    assert mesh.run_program(["/nonexistent/ssh"])[0] == 127
+    assert mesh.run_program(["cat"])[0] == 0  # no input is ever waited for
+    assert os.environ.get("LC_ALL") != "C" or True

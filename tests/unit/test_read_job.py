@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The read_job action: job, site and command line together, in the controller's process; and the module that stands for its documentation."""
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import read_job as module
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.trainyard import attempts
+from ansible.parsing.dataloader import DataLoader
+from core_support import ROOT, put
+
+HOST = {"trainyard_accelerator": "cpu", "trainyard_devices": 2, "other": "{{ never looked at }}", "trainyard_suites": {
+    "paddledetection": {"code": {"path": "/src"}, "data": {"coco": {"path": "/data"}}, "environment": {"package": "paddlepaddle", "version": "2.6.2"}}}}
+
+
+@pytest.fixture
+def read(load_plugin, tmp_path, monkeypatch):
+    """Run the action as a task would: with a job, command line variables, --limit and the site's hosts."""
+    plugin = load_plugin("action", "read_job")
+    inventory = put(tmp_path, {"hosts.ini": "[trainers]\nnode1 ansible_host=192.0.2.1\nnode2 ansible_host=192.0.2.2\n"}) + "/hosts.ini"
+
+    def run(config="ppyoloe.yml", limit=None, groups=None, changes=None, **extra):
+        monkeypatch.setattr(plugin, "load_extra_vars", lambda loader: dict(extra, config=config))
+        monkeypatch.setattr(plugin.context, "CLIARGS", {"subset": limit, "inventory": (inventory,)})
+        task = SimpleNamespace(args={"config": config, "extra": ["nodes", "devices", "start_port"]}, async_val=0, check_mode=False, action="read_job")
+        action = plugin.ActionModule(task, SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp")), None, DataLoader(), None)
+        hostvars = {"node%d" % n: dict(HOST, ansible_host="192.0.2.%d" % n, **(changes or {})) for n in (1, 2)}
+        groups = groups or {"all": ["node1", "node2"], "trainers": ["node1", "node2"]}
+        return action.run(task_vars={"playbook_dir": str(ROOT / "playbooks"), "groups": groups, "hostvars": hostvars})
+    return run
+
+
+def refused(read, **arguments):
+    """Return the lines of a refusal."""
+    with pytest.raises(AnsibleActionFail) as error:
+        read(**arguments)
+    return error.value.message.splitlines()
+
+
+def test_everything_a_run_needs(read):
+    found = read(nodes="1", devices="1", start_port="18000")
+    assert (found["job"]["nodes"], found["job"]["devices"], found["job"]["start_port"]) == (1, 1, 18000)
+    assert [(node["name"], node["devices"]) for node in found["nodes"]] == [("node1", ["0"])] and len(found["site"]["nodes"]) == 2
+    assert found["suite"]["name"] == "paddledetection" and found["source"]["code"] == {"path": "/src"} and found["changed"] is False
+
+
+def test_run_ids_are_new_ordered_and_name_the_job(read):
+    one, two = read()["run"], read()["run"]
+    assert one != two and re.match(r"^\d{8}-\d{6}-ppyoloe-[0-9a-f]{4}$", one) and attempts.attempt_dir("/b", one, 1)
+
+
+@pytest.mark.parametrize("name", ["my-job (1).yml", "\u4e2d\u6587.yml", "%s.yml" % ("x" * 90), "a-b.yml"])
+def test_a_job_file_of_any_name_gets_a_usable_run_id(read, tmp_path, name):
+    put(tmp_path, {name: (ROOT / "playbooks/configs/ppyoloe.yml").read_text(encoding="utf-8")})
+    assert attempts.attempt_dir("/b", read(config=str(tmp_path / name))["run"], 1)
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ({"config": ""}, "command line config: say which job: -e config=NAME, one of ppyoloe"),
+    ({"config": "ppyole"}, "did you mean 'ppyoloe'?"),
+    ({"config": "x; rm -rf /"}, "'x; rm -rf /' is neither the name of a job"),
+    ({"node": "2"}, "command line node: unknown variable"),
+    ({"nodes": "two"}, "command line nodes: must be a whole number"),
+    ({"nodes": "3"}, "nodes: asks for 3 nodes; the site 'site' has 2"),
+    ({"groups": {"all": [], "trainer": ["node1"]}}, "did you mean 'trainer'?"),
+    ({"changes": {"trainyard_device": 1}}, "did you mean 'trainyard_devices'?"),
+    ({"limit": "node1"}, "command line --limit: cuts node2 off the 2 nodes of this job; take --limit away, or ask for fewer nodes with -e nodes=N"),
+])
+def test_refused_in_words(read, arguments, words):
+    lines = refused(read, **arguments)
+    assert lines[0].endswith("nothing was touched:") and any(words in line for line in lines[1:])
+
+
+def test_every_problem_of_job_site_and_command_line_at_once(read):
+    lines = refused(read, config="ppyole", node="2", changes={"trainyard_device": 1})
+    assert lines[0] == "4 problems, nothing was touched:" and len(lines) == 5
+
+
+def test_a_limit_that_leaves_the_gang_whole(read):
+    assert len(read(limit="trainers")["nodes"]) == 2 and len(read(limit="node1", nodes="1")["nodes"]) == 1
+
+
+def test_escape_bytes_in_a_job_never_reach_the_screen(read, tmp_path):
+    put(tmp_path, {"x.yml": 'suite: paddledetection\nlauncher: paddle\nconfig: a.yml\n"bad\\e[2J": 1\n'})
+    lines = refused(read, config=str(tmp_path / "x.yml"))
+    assert "\x1b" not in "".join(lines) and "bad\\x1b[2J" in lines[1]
+
+
+def test_the_module_itself_only_documents(run_module):
+    assert "read_job is an action plugin" in run_module(module, {"config": "x"})["msg"]
