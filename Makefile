@@ -16,6 +16,7 @@ setup: ## make .venv with what the controller needs; nothing to do, nothing done
 
 demo: setup ## Docker nodes on this machine (NODES=2) and one training on all of them
 	@TRAINYARD_LOCAL_NODES=$(NODES) ansible-playbook playbooks/local.yml
+	@ansible-playbook playbooks/provision.yml
 	@printf '\n$$ %s\n' '$(TRAIN)'
 	@$(TRAIN)
 
@@ -23,9 +24,7 @@ demo-down: setup ## remove the demo's nodes; runs and caches stay
 	@ansible-playbook playbooks/local_down.yml
 
 lint: setup ## static checks: YAML, Ansible, Python, configuration
-	@ansible-config validate -t all
-	@ansible-lint
-	@ruff check .
+	@.config/test.sh lint
 
 test: setup ## everything that CI runs, in one go
 	@.config/test.sh

@@ -9,10 +9,10 @@ short_description: Pin the host keys of nodes met for the first time, once someb
 description:
   - Runs on the controller. Scans all nodes at once with ssh-keyscan and compares what answers with what is pinned in O(known_hosts) and
     O(also).
-  - A key is written to O(known_hosts) only if O(fingerprints) holds its fingerprint. Keys nobody vouched for come back in RV(unknown), so that
-    they can be shown and confirmed.
-  - Fails, naming each node and the remedy, where a pinned key changed, where a fingerprint does not match, or where a node that is not pinned
-    does not answer. No pinned key is ever replaced or removed.
+  - A key is written to O(known_hosts) only if O(fingerprints) holds its fingerprint. Keys nobody vouched for come back in RV(unknown), so
+    that they can be shown and confirmed.
+  - Fails, naming each node and the remedy, where a pinned key changed, where a fingerprint does not match, or where a node that is not
+    pinned does not answer. No pinned key is ever replaced or removed.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -116,7 +116,11 @@ def main():
         temporary = os.path.join(module.tmpdir, "known_hosts")
         host_keys.write_text(temporary, after)
         module.atomic_move(temporary, given["known_hosts"])
-    unknown = {name: [host_keys.fingerprint(key) for key in verdict["keys"]] for name, verdict in verdicts.items() if verdict["status"] == "unknown"}
+    unknown = {
+        name: [host_keys.fingerprint(key) for key in verdict["keys"]]
+        for name, verdict in verdicts.items()
+        if verdict["status"] == "unknown"
+    }
     module.exit_json(
         changed=after != before,
         pinned=[name for name, verdict in verdicts.items() if verdict["status"] == "pinned"],

@@ -88,7 +88,7 @@ pattern:
   returned: success
   type: str
 digest:
-  description: SHA-256 over names, addresses, ports, users, host keys and the certificate authority; empty where O(ca_public_key) is.
+  description: SHA-256 over the three texts, and so over all that went into them; empty where O(ca_public_key) is.
   returned: success
   type: str
 inventory:

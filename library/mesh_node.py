@@ -74,7 +74,7 @@ options:
         type: str
         required: true
 notes:
-  - Nothing here fails because a node is unfit. What is wrong comes back in RV(node.problems), so that all nodes' problems are shown at once.
+  - Nothing here fails because a node is unfit. What is wrong comes back in RV(node.problems), so that it is shown for all nodes at once.
 """
 
 EXAMPLES = r"""

@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: mesh_proof
 short_description: Log in from a node to all its peers and check who answers
 description:
-  - Logs in over the mesh (C(ssh -F)) to every other node, several at a time, and runs a command there. The answer, machine id and host name,
-    must be that of the machine which the controller knows under this name, so a login that ends on another machine is a failure too.
+  - Logs in over the mesh (C(ssh -F)) to every other node, several at a time, and runs a command there. The answer, machine id and host
+    name, must be that of the machine which the controller knows under this name, so a login that ends on another machine is a failure too.
   - Needs no root. A node with a login that fails loses its recorded proof, so that the next run proves anew; nothing else is written.
 version_added: "0.1.0"
 author: Trainyard
@@ -22,7 +22,7 @@ options:
     type: dict
     required: true
   nodes:
-    description: Inventory names of all nodes in the order of the ranks. Each node starts with its successor, so that none is asked by all at once.
+    description: Inventory names of all nodes in the order of the ranks. Each node starts with its successor, so that they spread.
     type: list
     elements: str
     required: true
@@ -97,7 +97,7 @@ import pwd
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import mesh
+from ansible.module_utils.trainyard import mesh, mesh_logins
 
 SPEC = {
     "node": {"type": "str", "required": True},
@@ -116,12 +116,12 @@ def main():
     place = os.path.join(home, given["directory"])
     peers = [{"name": name, "identity": given["identities"].get(name)} for name in given["nodes"]]
     started = time.time()
-    failures = mesh.log_in_everywhere(
+    failures = mesh_logins.log_in_everywhere(
         given["node"],
         peers,
-        lambda peer: mesh.run_program(mesh.login_argv(os.path.join(place, "config"), peer), given["timeout"]),
+        lambda peer: mesh.run_program(mesh_logins.login_argv(os.path.join(place, "config"), peer), given["timeout"]),
         given["parallel"],
-        mesh.own_fault(place, started),
+        mesh_logins.own_fault(place, started),
     )
     module.exit_json(
         changed=bool(failures) and not module.check_mode and mesh.withdraw(home, given["directory"]),

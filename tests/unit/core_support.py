@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What several tests of the core need: a site, its nodes and facts as the product makes them, programs that record how they were called."""
+
 from __future__ import annotations
 
 import copy
@@ -35,29 +36,49 @@ def job_of(**changes):
 def fact_of(address, **changes):
     """Return what node_probe says of a ready node."""
     fact = {
-        "hostname": "h", "home": "/home/trainer", "base": "/home/trainer/.trainyard", "user": "trainer", "uid": 1000, "python_version": "3.11", "machine": "x86_64",
-        "libc": "2.36", "cores": 64, "addresses": [{"interface": "lo", "address": "127.0.0.1"}, {"interface": "eth0", "address": address}],
+        "hostname": "h", "home": "/home/trainer", "base": "/home/trainer/.trainyard", "user": "trainer", "uid": 1000,
+        "python_version": "3.11", "machine": "x86_64", "libc": "2.36", "cores": 64,
+        "addresses": [{"interface": "lo", "address": "127.0.0.1"}, {"interface": "eth0", "address": address}],
         "route_source": address, "resolves_to": [address], "missing": [], "units": [], "environments": {ENVIRONMENT: "f"},
-        "trees": {"code/" + CODE[:16]: {"ok": True, "present": True, "differences": []}, "data/" + DATA[:16]: {"ok": True, "present": True, "differences": []}},
-        "mesh": {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node%d" % n for n in range(1, 9)], "digest": "m"}, "time": 0.0,
+        "trees": {name: {"ok": True, "present": True, "differences": []} for name in ("code/" + CODE[:16], "data/" + DATA[:16])},
+        "mesh": {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node%d" % n for n in range(1, 9)], "digest": "m"},
+        "time": 0.0,
     }  # fmt: skip
     return dict(fact, **changes)
 
 
 def gang(count=2, devices=8, accelerator="gpu", job=None, suite=None, **inputs):
     """Return compile_plan's five arguments for a site of count nodes, as keyword arguments that a test may change."""
-    nodes = [{"name": "node%d" % (n + 1), "host": ADDRESSES[n], "port": 22, "address": None, "accelerator": accelerator,
-              "devices": [str(d) for d in range(devices)]} for n in range(count)]
-    given = {"suite": dict(shipped()[1], **(suite or {})), "script": "tools/train.py", "code": {"digest": CODE, "commit": None, "dirty": False},
-             "data": {"coco": DATA}, "weights": {}, "environment": {"package": "paddlepaddle-gpu", "version": "2.6.2", "digest": ENVIRONMENT},
-             "config": {"files": [CONFIG], "epochs": 300}, "site_overrides": {}}
-    return copy.deepcopy({
-        "job": job_of(**(job or {})),
-        "site": {"name": "test", "nodes": nodes, "suites": {}, "env": {}, "start_port": 17000},
-        "nodes": nodes,
-        "facts": {"node%d" % (n + 1): fact_of(ADDRESSES[n]) for n in range(count)},
-        "inputs": dict(given, **inputs),
-    })
+    nodes = [
+        {
+            "name": "node%d" % (n + 1),
+            "host": ADDRESSES[n],
+            "port": 22,
+            "address": None,
+            "accelerator": accelerator,
+            "devices": [str(d) for d in range(devices)],
+        }
+        for n in range(count)
+    ]
+    given = {
+        "suite": dict(shipped()[1], **(suite or {})),
+        "script": "tools/train.py",
+        "code": {"digest": CODE, "commit": None, "dirty": False},
+        "data": {"coco": DATA},
+        "weights": {},
+        "environment": {"package": "paddlepaddle-gpu", "version": "2.6.2", "digest": ENVIRONMENT},
+        "config": {"files": [CONFIG], "epochs": 300},
+        "site_overrides": {},
+    }
+    return copy.deepcopy(
+        {
+            "job": job_of(**(job or {})),
+            "site": {"name": "test", "nodes": nodes, "suites": {}, "env": {}, "start_port": 17000},
+            "nodes": nodes,
+            "facts": {"node%d" % (n + 1): fact_of(ADDRESSES[n]) for n in range(count)},
+            "inputs": dict(given, **inputs),
+        }
+    )
 
 
 def compiled(**arguments):
@@ -91,7 +112,15 @@ def attempt_files(folder, made, node, number=1):
     """Write what attempts.prepare leaves for the node's agent: plan, record and the working directory; return the attempt's path."""
     attempt = Path(folder, "runs", RUN, "attempt-%d" % number)
     text = core.canonical(made).decode("ascii")
-    record = {"version": 1, "run": RUN, "attempt": number, "node": node, "unit": "trainyard-%s-%d.service" % (RUN, number), "plan_sha256": core.sha256(made), "started": 0.0}
+    record = {
+        "version": 1,
+        "run": RUN,
+        "attempt": number,
+        "node": node,
+        "unit": "trainyard-%s-%d.service" % (RUN, number),
+        "plan_sha256": core.sha256(made),
+        "started": 0.0,
+    }
     put(attempt, {"plan.json": text, "attempt.json": json.dumps(record), "work/.keep": ""})
     return str(attempt)
 

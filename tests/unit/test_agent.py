@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node's agent with real processes: a script stands in for Paddle's launcher and starts ranks as it does."""
+
 from __future__ import annotations
 
 import json
@@ -16,7 +17,7 @@ from core_support import ROOT, RUN, attempt_files, compiled, program, put, recor
 
 AGENT = str(ROOT / "plugins" / "module_utils" / "trainyard" / "agent.py")
 NODE = "node2"
-# What Paddle's launcher does: ranks in sessions of their own with their number and all endpoints in the environment, looked after now and then.
+# What Paddle's launcher does: ranks in sessions of their own, their number and all endpoints in the environment, looked after now and then.
 LAUNCHER = """
 import json, os, subprocess, sys, time
 spec = json.load(open(sys.argv[1]))
@@ -81,20 +82,31 @@ def test_a_good_run_with_the_plans_environment_alone(tmp_path):
     attempt = Attempt(tmp_path, [[2, LOADER], [3, SLEEP]]).start(**stray)
     assert attempt.end() == 0
     names = set(Path(attempt.path, "work", "launcher.env").read_text(encoding="ascii").splitlines())
-    assert names - {"LC_CTYPE"} == set(attempt.made["env"]) | set(attempt.made["nodes"][1]["env"]) | {"TRAINYARD_ATTEMPT"} and "FROM_PLAN" in names
-    assert [(event["rank"], event["local_rank"], event["endpoints_as_planned"]) for event in sorted(attempt.events("start"), key=lambda e: e["rank"])] == [
-        (2, 0, True), (3, 1, True)]
+    assert (
+        names - {"LC_CTYPE"} == set(attempt.made["env"]) | set(attempt.made["nodes"][1]["env"]) | {"TRAINYARD_ATTEMPT"}
+        and "FROM_PLAN" in names
+    )
+    assert [
+        (event["rank"], event["local_rank"], event["endpoints_as_planned"])
+        for event in sorted(attempt.events("start"), key=lambda e: e["rank"])
+    ] == [(2, 0, True), (3, 1, True)]
     assert attempt.ends() == {2: (0, None), 3: (0, None)}
     assert [(event["exit_code"], event["signal"]) for event in attempt.events("launcher_end")] == [(0, None)]
     started = {event["rank"]: event for event in attempt.events("start")}
-    assert all(event["pid"] == started[event["rank"]]["pid"] and event["time"] >= started[event["rank"]]["time"] for event in attempt.events("end"))
+    assert all(
+        event["pid"] == started[event["rank"]]["pid"] and event["time"] >= started[event["rank"]]["time"] for event in attempt.events("end")
+    )
 
 
-@pytest.mark.parametrize("code, seen", [
-    ("import sys, time; time.sleep(0.6); sys.exit(7)", (7, None)),
-    (KILL, (None, "SIGKILL")),
-    ("import os, time; time.sleep(0.6); os.abort()", (None, "SIGABRT")),
-], ids=["exit 7", "SIGKILL", "SIGABRT"])
+@pytest.mark.parametrize(
+    "code, seen",
+    [
+        ("import sys, time; time.sleep(0.6); sys.exit(7)", (7, None)),
+        (KILL, (None, "SIGKILL")),
+        ("import os, time; time.sleep(0.6); os.abort()", (None, "SIGABRT")),
+    ],
+    ids=["exit 7", "SIGKILL", "SIGABRT"],
+)
 def test_a_ranks_real_end_is_seen_although_the_launcher_hangs(tmp_path, code, seen):
     attempt = Attempt(tmp_path, [[2, SLEEP.replace("0.6", "30")], [3, code]], hang=True)
     begun = time.monotonic()
@@ -117,7 +129,9 @@ def test_the_launchers_own_failure(tmp_path):
 
 def test_a_helper_that_outlives_its_rank_is_no_rank(tmp_path):
     # rank 4 never starts, so the agent goes on looking for ranks at its quick pace
-    attempt = Attempt(tmp_path, [[3, LOADER + "; import os, signal; os.kill(os.getpid(), signal.SIGKILL)"], [5, LONG]], devices=3, hang=True).start()
+    attempt = Attempt(
+        tmp_path, [[3, LOADER + "; import os, signal; os.kill(os.getpid(), signal.SIGKILL)"], [5, LONG]], devices=3, hang=True
+    ).start()
     assert attempt.end() == 1
     assert [event["rank"] for event in attempt.events("start")] in ([3, 5], [5, 3])
     assert attempt.ends() == {3: (None, "SIGKILL")}
@@ -126,7 +140,9 @@ def test_a_helper_that_outlives_its_rank_is_no_rank(tmp_path):
 def test_endpoints_that_are_not_the_plans_are_noted(tmp_path):
     attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]], endpoints="10.0.0.1:6070,10.0.0.2:6070").start()
     assert attempt.end() == 0
-    assert [(event["endpoints_as_planned"], event["endpoints"]) for event in attempt.events("start")] == [(False, ["10.0.0.1:6070", "10.0.0.2:6070"])] * 2
+    assert [(event["endpoints_as_planned"], event["endpoints"]) for event in attempt.events("start")] == [
+        (False, ["10.0.0.1:6070", "10.0.0.2:6070"])
+    ] * 2
 
 
 def test_a_plan_that_was_changed_is_refused(tmp_path):
@@ -158,6 +174,7 @@ def test_a_stop_is_no_failure_of_this_node(tmp_path):
 
 # --- the end of the unit
 
+
 @pytest.fixture
 def ending(tmp_path, monkeypatch):
     """An attempt that has ended on node2 of three, and the ssh that its peers would be reached with; call it with what systemd says."""
@@ -182,21 +199,29 @@ FAILED = {"SERVICE_RESULT": "exit-code", "EXIT_CODE": "exited", "EXIT_STATUS": "
 GOOD = {"SERVICE_RESULT": "success", "EXIT_CODE": "exited", "EXIT_STATUS": "0"}
 
 
-@pytest.mark.parametrize("told, files, ranks, calls", [
-    (FAILED, {}, [], 2),
-    ({"SERVICE_RESULT": "signal", "EXIT_CODE": "killed", "EXIT_STATUS": "KILL"}, {}, [OVER], 2),
-    (GOOD, {}, [], 2),  # somebody stopped the unit from outside: the gang is broken
-    (GOOD, {}, [dict(OVER, exit_code=3)], 2),
-    (GOOD, {}, [OVER], 0),
-    (FAILED, {"stop.json": '{"by": "user", "from": "ops"}'}, [], 0),
-    (GOOD, {"stop.json": '{"by": "peer", "from": "node1"}'}, [], 0),
-], ids=["failed", "killed", "stopped from outside", "launcher failed", "completed", "stopped by the user", "stopped by a peer"])
+@pytest.mark.parametrize(
+    "told, files, ranks, calls",
+    [
+        (FAILED, {}, [], 2),
+        ({"SERVICE_RESULT": "signal", "EXIT_CODE": "killed", "EXIT_STATUS": "KILL"}, {}, [OVER], 2),
+        (GOOD, {}, [], 2),  # somebody stopped the unit from outside: the gang is broken
+        (GOOD, {}, [dict(OVER, exit_code=3)], 2),
+        (GOOD, {}, [OVER], 0),
+        (FAILED, {"stop.json": '{"by": "user", "from": "ops"}'}, [], 0),
+        (GOOD, {"stop.json": '{"by": "peer", "from": "node1"}'}, [], 0),
+    ],
+    ids=["failed", "killed", "stopped from outside", "launcher failed", "completed", "stopped by the user", "stopped by a peer"],
+)
 def test_who_is_told_of_the_end(ending, told, files, ranks, calls):
     result, said = ending(files, ranks, **told)
     stopped = json.loads(files.get("stop.json", "{}"))
     assert {key: result[key] for key in ("service_result", "exit_code", "exit_status", "stopped_by", "stopped_from")} == {
-        "service_result": told["SERVICE_RESULT"], "exit_code": told["EXIT_CODE"], "exit_status": told["EXIT_STATUS"],
-        "stopped_by": stopped.get("by"), "stopped_from": stopped.get("from")}
+        "service_result": told["SERVICE_RESULT"],
+        "exit_code": told["EXIT_CODE"],
+        "exit_status": told["EXIT_STATUS"],
+        "stopped_by": stopped.get("by"),
+        "stopped_from": stopped.get("from"),
+    }
     assert abs(result["time"] - time.time()) < 10 and len(said) == calls
     assert result["peers"] == ({"node1": "stopped", "node3": "stopped"} if calls else {})
 
@@ -205,7 +230,9 @@ def test_the_peers_get_the_agent_and_the_order_to_stop(ending):
     _result, said = ending(**FAILED)
     config = "-F /home/trainer/.trainyard/mesh/config"
     there = "/home/trainer/.trainyard/runs/%s/attempt-1" % RUN
-    assert sorted(said) == ["%s %s /usr/bin/env python3 -I - stop %s node2 trainyard-%s-1.service" % (config, peer, there, RUN) for peer in ("node1", "node3")]
+    assert sorted(said) == [
+        "%s %s /usr/bin/env python3 -I - stop %s node2 trainyard-%s-1.service" % (config, peer, there, RUN) for peer in ("node1", "node3")
+    ]
     assert Path(ending.bin, "ssh.log.stdin").read_bytes() == Path(AGENT).read_bytes()
 
 
@@ -221,7 +248,7 @@ def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
 
 
 def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending, monkeypatch):
-    program(ending.bin, "ssh", 'cat >/dev/null; cp %s/exit.json $LOG.exit' % ending.path)
+    program(ending.bin, "ssh", "cat >/dev/null; cp %s/exit.json $LOG.exit" % ending.path)
     ending(**FAILED)
     assert json.loads(Path(ending.bin, "ssh.log.exit").read_text(encoding="utf-8"))["exit_status"] == "9"
     put(ending.path, {"plan.json": "{}"})
@@ -233,10 +260,14 @@ def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending,
 
 # --- on the peer
 
+
 @pytest.fixture
 def peer(tmp_path, monkeypatch):
     """A peer's attempt directory that is not there yet, and a systemctl that records; call it to stop the attempt."""
-    path, tools = str(tmp_path / "runs" / RUN / "attempt-1"), program(tmp_path / "bin", "systemctl", 'echo "$XDG_RUNTIME_DIR $@" >>$LOG; exit ${CTL_EXIT:-0}')
+    path, tools = (
+        str(tmp_path / "runs" / RUN / "attempt-1"),
+        program(tmp_path / "bin", "systemctl", 'echo "$XDG_RUNTIME_DIR $@" >>$LOG; exit ${CTL_EXIT:-0}'),
+    )
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
     unit = "trainyard-%s-1.service" % RUN
 
@@ -268,7 +299,9 @@ def test_a_start_that_comes_after_the_stop_gives_up(peer):
     assert sorted(os.listdir(peer.path)) == ["stop.json"]
 
 
-@pytest.mark.parametrize("files", [{"exit.json": "{}"}, {"stop.json": '{"by": "user", "from": "ops"}'}], ids=["has ended", "was stopped by the user"])
+@pytest.mark.parametrize(
+    "files", [{"exit.json": "{}"}, {"stop.json": '{"by": "user", "from": "ops"}'}], ids=["has ended", "was stopped by the user"]
+)
 def test_an_end_that_is_known_already_stays(peer, files):
     put(peer.path, files)
     assert peer() == 0
@@ -279,7 +312,11 @@ def test_an_end_that_is_known_already_stays(peer, files):
 def test_the_order_reaches_a_peer_that_has_no_agent_yet(ending, tmp_path):
     """End to end, with an ssh that runs the remote command on this machine: the agent travels on standard input."""
     systemctl = program(tmp_path / "there", "systemctl", 'echo "$@" >>$LOG')
-    program(ending.bin, "ssh", 'PATH=%s:$PATH; cd %s; exec sh -c "$(echo "$4" | sed s,/home/trainer/,%s/$3/,)"' % (systemctl, tmp_path, tmp_path))
+    program(
+        ending.bin,
+        "ssh",
+        'PATH=%s:$PATH; cd %s; exec sh -c "$(echo "$4" | sed s,/home/trainer/,%s/$3/,)"' % (systemctl, tmp_path, tmp_path),
+    )
     assert ending(**FAILED)[0]["peers"] == {"node1": "stopped", "node3": "stopped"}
     for name in ("node1", "node3"):
         said = json.loads((tmp_path / name / ".trainyard/runs" / RUN / "attempt-1" / "stop.json").read_text(encoding="utf-8"))

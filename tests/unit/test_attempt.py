@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attempt module: started, held, stopped, idempotent, --check; with programs in place of systemd's."""
+
 from __future__ import annotations
 
 import json
@@ -19,8 +20,11 @@ def node(tmp_path, monkeypatch):
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     put(home / ".trainyard/code" / CODE[:16], {"tools/train.py": "1"})
-    tools = program(tmp_path / "bin", "systemctl", 'echo "$XDG_RUNTIME_DIR $@" >>$LOG\n'
-                    'case "$2" in list-units) [ -z "$UNITS" ] || echo "$UNITS";; is-active) echo "$STATE";; esac')
+    tools = program(
+        tmp_path / "bin",
+        "systemctl",
+        'echo "$XDG_RUNTIME_DIR $@" >>$LOG\ncase "$2" in list-units) [ -z "$UNITS" ] || echo "$UNITS";; is-active) echo "$STATE";; esac',
+    )
     program(tools, "systemd-run", 'echo "$@" >>$LOG; exit ${RUN_EXIT:-0}')
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
     arguments = gang(count=2)
@@ -30,8 +34,16 @@ def node(tmp_path, monkeypatch):
 
     class Node:
         bin, place = tools, str(home / ".trainyard/runs" / RUN / "attempt-1")
-        start = {"state": "started", "run_id": RUN, "node": "node2", "plan": plans.canonical(made).decode(), "plan_sha256": plans.sha256(made), "agent": "# agent\n"}
+        start = {
+            "state": "started",
+            "run_id": RUN,
+            "node": "node2",
+            "plan": plans.canonical(made).decode(),
+            "plan_sha256": plans.sha256(made),
+            "agent": "# agent\n",
+        }
         stop = {"state": "stopped", "node": "node2"}
+
     return Node
 
 
@@ -49,7 +61,11 @@ def test_check_mode_says_it_would_start(run_module, node):
 def test_started_answers_with_the_digest_on_the_disk(run_module, node):
     result = run_module(module, node.start)
     assert {key: result[key] for key in ("changed", "unit", "attempt_dir", "plan_sha256")} == {
-        "changed": True, "unit": UNIT, "attempt_dir": node.place, "plan_sha256": node.start["plan_sha256"]}
+        "changed": True,
+        "unit": UNIT,
+        "attempt_dir": node.place,
+        "plan_sha256": node.start["plan_sha256"],
+    }
     calls = recorded(node.bin, "systemd-run")
     assert len(calls) == 1 and "--unit=" + UNIT in calls[0] and calls[0].endswith("agent.py run %s node2" % node.place)
     assert recorded(node.bin, "systemctl")[0].startswith("/run/user/%d --user list-units" % os.getuid())
@@ -63,18 +79,24 @@ def test_the_same_start_again_changes_nothing(run_module, node, monkeypatch):
 def test_a_node_that_another_run_holds_is_refused(run_module, node, monkeypatch):
     units(monkeypatch, UNIT.replace("ppyoloe", "other"))
     result = run_module(module, node.start)
-    assert result["failed"] and "node2 is held by Trainyard run 20261120-103501-other-1f2e (%s, active)" % UNIT.replace("ppyoloe", "other") in result["msg"]
+    assert (
+        result["failed"]
+        and "node2 is held by Trainyard run 20261120-103501-other-1f2e (%s, active)" % UNIT.replace("ppyoloe", "other") in result["msg"]
+    )
     assert not os.path.exists(node.place)
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"plan_sha256": "0" * 64}, "the plan arrived with sha256"),
-    ({"run_id": "../x"}, "'../x' is no run id"),
-    ({"run_id": ""}, "is no run id"),
-    ({"plan": None}, "plan"),
-    ({"plan": "{half"}, "Expecting"),
-    ({"state": "restarted"}, "value of state must be one of: started, stopped"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"plan_sha256": "0" * 64}, "the plan arrived with sha256"),
+        ({"run_id": "../x"}, "'../x' is no run id"),
+        ({"run_id": ""}, "is no run id"),
+        ({"plan": None}, "plan"),
+        ({"plan": "{half"}, "Expecting"),
+        ({"state": "restarted"}, "value of state must be one of: started, stopped"),
+    ],
+)
 def test_what_cannot_start(run_module, node, change, words):
     arguments = {key: value for key, value in dict(node.start, **change).items() if value is not None}
     result = run_module(module, arguments)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How an attempt stands: the core on attempt directories, the module, and the action that is the gang's second line."""
+
 from __future__ import annotations
 
 import json
@@ -12,8 +13,10 @@ import pytest
 from ansible.module_utils.trainyard import attempts, status
 from core_support import RUN, attempt_files, compiled, program, put
 
-LINE = ("[11/20 09:29:26] ppdet.engine.callbacks INFO: Epoch: [1] [2/8] learning_rate: 0.000500 loss: 5.294779 eta: 0:01:13 batch_cost: 5.8334 data_cost: 0.0026 "
-        "ips: 0.3429 images/s\n")
+LINE = (
+    "[11/20 09:29:26] ppdet.engine.callbacks INFO: Epoch: [1] [2/8] learning_rate: 0.000500 loss: 5.294779 eta: 0:01:13 "
+    "batch_cost: 5.8334 data_cost: 0.0026 ips: 0.3429 images/s\n"
+)
 OVER = {"event": "launcher_end", "exit_code": 0, "signal": None}
 
 
@@ -44,35 +47,42 @@ def look(tmp_path):
         path = attempt_files(tmp_path, made, "node1")
         put(path, dict(files or {}, **{"ranks.jsonl": "".join(json.dumps(event) + "\n" for event in events)}))
         return status.look(systemctl(state, units), str(tmp_path), run_id, number, node)
+
     return call
 
 
-@pytest.mark.parametrize("unit, events, files, expected", [
-    ("active", [], {}, ("running", False)),
-    ("activating", [], {}, ("running", False)),
-    ("deactivating", [], {}, ("stopping", False)),
-    ("inactive", [OVER], {"exit.json": exit_of()}, ("completed", True)),
-    ("inactive", [], {"exit.json": exit_of()}, ("failed", True)),  # stopped from outside
-    ("inactive", [dict(OVER, exit_code=1)], {"exit.json": exit_of()}, ("failed", True)),
-    ("failed", [OVER], {"exit.json": exit_of("exit-code")}, ("failed", True)),
-    ("inactive", [OVER], {"exit.json": exit_of(by="peer")}, ("failed", True)),
-    ("inactive", [], {"exit.json": exit_of(by="user")}, ("stopped", True)),
-    ("inactive", [start(0)], {}, ("lost", True)),  # the node was restarted
-    ("", [], {}, ("lost", True)),
-])
+@pytest.mark.parametrize(
+    "unit, events, files, expected",
+    [
+        ("active", [], {}, ("running", False)),
+        ("activating", [], {}, ("running", False)),
+        ("deactivating", [], {}, ("stopping", False)),
+        ("inactive", [OVER], {"exit.json": exit_of()}, ("completed", True)),
+        ("inactive", [], {"exit.json": exit_of()}, ("failed", True)),  # stopped from outside
+        ("inactive", [dict(OVER, exit_code=1)], {"exit.json": exit_of()}, ("failed", True)),
+        ("failed", [OVER], {"exit.json": exit_of("exit-code")}, ("failed", True)),
+        ("inactive", [OVER], {"exit.json": exit_of(by="peer")}, ("failed", True)),
+        ("inactive", [], {"exit.json": exit_of(by="user")}, ("stopped", True)),
+        ("inactive", [start(0)], {}, ("lost", True)),  # the node was restarted
+        ("", [], {}, ("lost", True)),
+    ],
+)
 def test_states(look, unit, events, files, expected):
     found = look(events, files, unit)
     assert (found["state"], found["ended"]) == expected
 
 
-@pytest.mark.parametrize("events, log, expected", [
-    ([], "", ("waiting", None, None)),
-    ([start(0)], "", ("starting", None, None)),
-    ([start(0)], LINE, ("training", None, None)),
-    ([start(0), end(0)], LINE, ("done", 0, None)),
-    ([start(0), end(0, 7)], LINE, ("failed", 7, None)),
-    ([start(0), end(0, None, "SIGKILL")], LINE, ("failed", None, "SIGKILL")),
-])
+@pytest.mark.parametrize(
+    "events, log, expected",
+    [
+        ([], "", ("waiting", None, None)),
+        ([start(0)], "", ("starting", None, None)),
+        ([start(0)], LINE, ("training", None, None)),
+        ([start(0), end(0)], LINE, ("done", 0, None)),
+        ([start(0), end(0, 7)], LINE, ("failed", 7, None)),
+        ([start(0), end(0, None, "SIGKILL")], LINE, ("failed", None, "SIGKILL")),
+    ],
+)
 def test_a_ranks_state(look, events, log, expected):
     rank = look(events, {"log/workerlog.0": log})["ranks"][0]
     assert (rank["state"], rank["exit_code"], rank["signal"]) == expected
@@ -104,7 +114,13 @@ def test_a_line_that_is_not_whole_yet_is_left_for_later(look, tmp_path):
 def test_the_console_is_shown_only_where_it_explains_something(look):
     console = {"logs.txt": "1\n2\n3\n\x1b[31mfour\x1b[0m\n5\n6\n"}
     assert look([], console, "active")["console_tail"] == []
-    assert look([], dict(console, **{"exit.json": exit_of("exit-code")}), "failed")["console_tail"] == ["2", "3", "\\x1b[31mfour\\x1b[0m", "5", "6"]
+    assert look([], dict(console, **{"exit.json": exit_of("exit-code")}), "failed")["console_tail"] == [
+        "2",
+        "3",
+        "\\x1b[31mfour\\x1b[0m",
+        "5",
+        "6",
+    ]
 
 
 def test_which_run_is_meant(look, tmp_path):
@@ -126,18 +142,22 @@ def test_a_node_that_knows_no_run(tmp_path):
 
 # --- the module
 
+
 def test_module(run_module, tmp_path, monkeypatch):
     tools = program(tmp_path / "bin", "systemctl", 'echo "$XDG_RUNTIME_DIR $@" >>$LOG; echo active')
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     attempt_files(tmp_path / "home" / ".trainyard", compiled(count=2, devices=1), "node1")
     result = run_module(module, {"run_id": RUN, "node": "node1"}, check=True)
-    assert result["changed"] is False and result["status"]["state"] == "running" and result["status"]["unit"] == "trainyard-%s-1.service" % RUN
+    assert (
+        result["changed"] is False and result["status"]["state"] == "running" and result["status"]["unit"] == "trainyard-%s-1.service" % RUN
+    )
     result = run_module(module, {"run_id": "../x", "node": "node1"})
     assert result["failed"] and "'../x' is no run id" in result["msg"]
 
 
 # --- the second line of the gang
+
 
 @pytest.fixture
 def action(load_plugin, tmp_path, monkeypatch):
@@ -155,6 +175,7 @@ def action(load_plugin, tmp_path, monkeypatch):
         def execute(module_name, module_args=None, task_vars=None):
             calls.append((module_name, module_args))
             return {"status": dict(told)} if module_name == "attempt_status" else {"changed": True}
+
         monkeypatch.setattr(one, "_execute_module", execute)
         result = one.run(task_vars={"inventory_hostname": host})
         return result, [arguments for name, arguments in calls if name == "attempt"]
@@ -162,6 +183,7 @@ def action(load_plugin, tmp_path, monkeypatch):
     def later():
         for name in os.listdir(str(tmp_path)):
             os.utime(str(tmp_path / name), (time.time() - 60, time.time() - 60))
+
     call.later = later
     return call
 
@@ -171,7 +193,17 @@ def test_the_controller_stops_what_the_mesh_did_not(action):
     assert action("node2", "running", False)[1] == []  # the mesh has its seconds first
     action.later()
     result, stops = action("node2", "running", False)
-    assert stops == [{"state": "stopped", "run_id": RUN, "number": 1, "node": "node2", "base": "/b", "reason": "peer", "by": "the controller, because node1 failed"}]
+    assert stops == [
+        {
+            "state": "stopped",
+            "run_id": RUN,
+            "number": 1,
+            "node": "node2",
+            "base": "/b",
+            "reason": "peer",
+            "by": "the controller, because node1 failed",
+        }
+    ]
     assert result["stopped_by_controller"] is True
     assert action("node2", "failed", True)[1] == []
 

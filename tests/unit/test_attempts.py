@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attempts on a node: names, the directory, the working directory of links, the unit, stopping; without systemd."""
+
 from __future__ import annotations
 
 import json
@@ -29,6 +30,7 @@ class Systemctl:
 
 # --- names
 
+
 def test_names_go_both_ways():
     assert attempts.unit_name(RUN, 2) == "trainyard-%s-2.service" % RUN and attempts.parse_unit(attempts.unit_name(RUN, 2)) == (RUN, 2)
     assert attempts.attempt_dir("/b", RUN, 2) == "/b/runs/%s/attempt-2" % RUN
@@ -36,8 +38,20 @@ def test_names_go_both_ways():
         attempts.parse_unit("sshd.service")
 
 
-@pytest.mark.parametrize("run_id", ["", "..", "../../etc", "20261120-103501-x/../../y-1f2e", "20261120-103501-a b-1f2e", RUN + "\n", "20261120-103501--1f2e", RUN + "0",
-                                    "20261120-103501-" + "x" * 65 + "-1f2e"])
+@pytest.mark.parametrize(
+    "run_id",
+    [
+        "",
+        "..",
+        "../../etc",
+        "20261120-103501-x/../../y-1f2e",
+        "20261120-103501-a b-1f2e",
+        RUN + "\n",
+        "20261120-103501--1f2e",
+        RUN + "0",
+        "20261120-103501-" + "x" * 65 + "-1f2e",
+    ],
+)
 def test_what_is_no_run_id_leads_nowhere(run_id):
     with pytest.raises(attempts.AttemptError, match="is no run id"):
         attempts.attempt_dir("/b", run_id, 1)
@@ -45,23 +59,38 @@ def test_what_is_no_run_id_leads_nowhere(run_id):
 
 def test_runs_on_a_node_oldest_first(tmp_path):
     newer = RUN.replace("20261120", "20261121")
-    put(tmp_path, {"runs/%s/attempt-1/x" % newer: "", "runs/%s/attempt-2/x" % RUN: "", "runs/%s/attempt-10/x" % RUN: "", "runs/%s/notes" % RUN: "", "runs/other/attempt-1/x": ""})
+    put(
+        tmp_path,
+        {
+            "runs/%s/attempt-1/x" % newer: "",
+            "runs/%s/attempt-2/x" % RUN: "",
+            "runs/%s/attempt-10/x" % RUN: "",
+            "runs/%s/notes" % RUN: "",
+            "runs/other/attempt-1/x": "",
+        },
+    )
     assert attempts.runs_on(str(tmp_path)) == [(RUN, 2), (RUN, 10), (newer, 1)]
     assert attempts.runs_on(str(tmp_path / "none")) == []
 
 
 # --- units
 
+
 def test_units_that_hold_the_node():
-    listing = "\n".join([
-        UNIT + " loaded active running Trainyard run X attempt 1",
-        "trainyard-a-1.service loaded deactivating stop-sigterm Trainyard run Y",
-        "trainyard-b-1.service loaded failed failed Trainyard run Z",
-        "trainyard-c-1.service loaded inactive dead Trainyard run W", ""])
+    listing = "\n".join(
+        [
+            UNIT + " loaded active running Trainyard run X attempt 1",
+            "trainyard-a-1.service loaded deactivating stop-sigterm Trainyard run Y",
+            "trainyard-b-1.service loaded failed failed Trainyard run Z",
+            "trainyard-c-1.service loaded inactive dead Trainyard run W",
+            "",
+        ]
+    )
     run = Systemctl(**{"list-units": (0, listing, "")})
     assert attempts.active_units(run) == [
         {"unit": UNIT, "state": "active", "description": "Trainyard run X attempt 1"},
-        {"unit": "trainyard-a-1.service", "state": "deactivating", "description": "Trainyard run Y"}]
+        {"unit": "trainyard-a-1.service", "state": "deactivating", "description": "Trainyard run Y"},
+    ]
     assert run.calls == [["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "--full", "trainyard-*.service"]]
 
 
@@ -73,11 +102,35 @@ def test_a_node_without_a_user_manager_is_told_the_remedy():
 def test_the_unit_is_started_with_exactly_these_words():
     made = compiled()
     assert attempts.start_argv("/b/a", made, "node2", UNIT, "Trainyard run X") == [
-        "systemd-run", "--user", "--quiet", "--unit=" + UNIT, "--description=Trainyard run X",
-        "--property", "Type=exec", "--property", "KillMode=control-group", "--property", "TimeoutStopSec=5", "--property", "UMask=0077",
-        "--property", "WorkingDirectory=/b/a", "--property", "StandardOutput=append:/b/a/logs.txt", "--property", "StandardError=append:/b/a/logs.txt",
-        "--property", "ExecStopPost=/usr/bin/python3 -I /b/a/agent.py ended /b/a node2",
-        "/usr/bin/python3", "-I", "/b/a/agent.py", "run", "/b/a", "node2"]
+        "systemd-run",
+        "--user",
+        "--quiet",
+        "--collect",
+        "--unit=" + UNIT,
+        "--description=Trainyard run X",
+        "--property",
+        "Type=exec",
+        "--property",
+        "KillMode=control-group",
+        "--property",
+        "TimeoutStopSec=5",
+        "--property",
+        "UMask=0077",
+        "--property",
+        "WorkingDirectory=/b/a",
+        "--property",
+        "StandardOutput=append:/b/a/logs.txt",
+        "--property",
+        "StandardError=append:/b/a/logs.txt",
+        "--property",
+        "ExecStopPost=/usr/bin/python3 -I /b/a/agent.py ended /b/a node2",
+        "/usr/bin/python3",
+        "-I",
+        "/b/a/agent.py",
+        "run",
+        "/b/a",
+        "node2",
+    ]
     assert made["stop"]["grace"] + made["stop"]["timeout"] < 10  # all is stopped within 10 s of a rank's death
 
 
@@ -89,10 +142,14 @@ def test_a_start_that_fails_says_what_systemd_said():
 
 # --- the working directory
 
+
 @pytest.fixture
 def code(tmp_path):
     """A code tree as it lies on a node, with an output folder of its own in it."""
-    return put(tmp_path / "code", {"tools/train.py": "1", "configs/a.yml": "2", "dataset/voc/x": "3", "dataset/README": "4", "output/old": "5", "top": "6"})
+    return put(
+        tmp_path / "code",
+        {"tools/train.py": "1", "configs/a.yml": "2", "dataset/voc/x": "3", "dataset/README": "4", "output/old": "5", "top": "6"},
+    )
 
 
 def test_links_stand_where_the_suite_looks_and_the_code_stays_as_it_is(code, tmp_path):
@@ -103,7 +160,11 @@ def test_links_stand_where_the_suite_looks_and_the_code_stays_as_it_is(code, tmp
     attempts.link_tree(code, work, {"dataset/coco": data, "output": output, "weights/0123/deep": data})
     for name in ("tools", "configs", "top", "dataset/voc", "dataset/README"):
         assert os.readlink(os.path.join(work, name)) == os.path.join(code, name)
-    assert os.readlink(work + "/dataset/coco") == data and os.readlink(work + "/output") == output and os.readlink(work + "/weights/0123/deep") == data
+    assert (
+        os.readlink(work + "/dataset/coco") == data
+        and os.readlink(work + "/output") == output
+        and os.readlink(work + "/weights/0123/deep") == data
+    )
     assert not os.path.islink(work + "/dataset") and not os.path.islink(work + "/weights/0123")
     put(work, {"output/model": "8", "dataset/new": "9"})
     assert os.listdir(output) == ["model"] and sorted(str(path) for path in (tmp_path / "code").rglob("*")) == before
@@ -126,7 +187,14 @@ def node(tmp_path):
         fact["base"] = str(base)
     made = plans.compile_plan(**arguments)
     attempt = attempts.attempt_dir(str(base), RUN, 1)
-    return attempt, {"plan_text": plans.canonical(made).decode(), "plan_sha256": plans.sha256(made), "node": "node2", "run_id": RUN, "number": 1, "agent_source": "# agent\n"}
+    return attempt, {
+        "plan_text": plans.canonical(made).decode(),
+        "plan_sha256": plans.sha256(made),
+        "node": "node2",
+        "run_id": RUN,
+        "number": 1,
+        "agent_source": "# agent\n",
+    }
 
 
 def test_what_prepare_leaves(node):
@@ -137,12 +205,27 @@ def test_what_prepare_leaves(node):
         assert handle.read() == given["plan_text"]
     with open(attempt + "/attempt.json", encoding="ascii") as handle:
         record = json.load(handle)
-    assert dict(record, started=0) == {"version": 1, "run": RUN, "attempt": 1, "node": "node2", "unit": UNIT, "plan_sha256": given["plan_sha256"], "started": 0}
+    assert dict(record, started=0) == {
+        "version": 1,
+        "run": RUN,
+        "attempt": 1,
+        "node": "node2",
+        "unit": UNIT,
+        "plan_sha256": given["plan_sha256"],
+        "started": 0,
+    }
     base = attempt[: attempt.index("/runs/")]
     links = {name: os.readlink(os.path.join(attempt, "work", name)) for name in ("log", "output", "vdl_log_dir", "dataset/coco", "tools")}
-    assert links == {"log": attempt + "/log", "output": attempt + "/output", "vdl_log_dir": attempt + "/vdl", "dataset/coco": base + "/data/" + DATA[:16],
-                     "tools": base + "/code/%s/tools" % CODE[:16]}
-    assert os.stat(attempt).st_mode & 0o077 == 0 and all(os.stat(os.path.join(attempt, name)).st_mode & 0o077 == 0 for name in ("plan.json", "agent.py", "attempt.json"))
+    assert links == {
+        "log": attempt + "/log",
+        "output": attempt + "/output",
+        "vdl_log_dir": attempt + "/vdl",
+        "dataset/coco": base + "/data/" + DATA[:16],
+        "tools": base + "/code/%s/tools" % CODE[:16],
+    }
+    assert os.stat(attempt).st_mode & 0o077 == 0 and all(
+        os.stat(os.path.join(attempt, name)).st_mode & 0o077 == 0 for name in ("plan.json", "agent.py", "attempt.json")
+    )
 
 
 def test_no_attempt_is_ever_reused(node):
@@ -152,7 +235,10 @@ def test_no_attempt_is_ever_reused(node):
         attempts.prepare(attempt, **given)
 
 
-@pytest.mark.parametrize("said, words", [({"by": "peer", "from": "node1"}, "stopped before the start by node1"), ({"by": "user"}, "stopped before the start by the user")])
+@pytest.mark.parametrize(
+    "said, words",
+    [({"by": "peer", "from": "node1"}, "stopped before the start by node1"), ({"by": "user"}, "stopped before the start by the user")],
+)
 def test_a_stopped_attempt_does_not_start(node, said, words):
     attempt, given = node
     put(attempt, {"stop.json": json.dumps(said)})
@@ -178,6 +264,7 @@ def test_a_missing_code_tree_is_named(node):
 
 # --- one at a time
 
+
 def test_one_start_at_a_time_looks_at_the_node(tmp_path):
     order, inside = [], threading.Event()
 
@@ -198,19 +285,25 @@ def test_one_start_at_a_time_looks_at_the_node(tmp_path):
 
 # --- stopping
 
-@pytest.mark.parametrize("state, files, note, stops", [
-    ("active", {}, True, True),
-    ("activating", {}, True, True),
-    ("inactive", {}, True, False),  # a start may be under way: it finds the note
-    ("inactive", {"exit.json": "{}"}, False, False),
-    ("failed", {"exit.json": "{}"}, False, False),
-    ("deactivating", {"exit.json": "{}"}, True, True),
-])
+
+@pytest.mark.parametrize(
+    "state, files, note, stops",
+    [
+        ("active", {}, True, True),
+        ("activating", {}, True, True),
+        ("inactive", {}, True, False),  # a start may be under way: it finds the note
+        ("inactive", {"exit.json": "{}"}, False, False),
+        ("failed", {"exit.json": "{}"}, False, False),
+        ("deactivating", {"exit.json": "{}"}, True, True),
+    ],
+)
 def test_stop(tmp_path, state, files, note, stops):
     attempt = put(tmp_path / "attempt", dict(files, x=""))
     run = Systemctl(**{"is-active": (0 if state == "active" else 3, state + "\n", "")})
     assert attempts.stop(run, attempt, UNIT, "user", "ops") is stops
-    assert run.calls == [["systemctl", "--user", "is-active", UNIT]] + [["systemctl", "--user", "stop", UNIT]] * stops + [["systemctl", "--user", "reset-failed", UNIT]]
+    assert run.calls == [["systemctl", "--user", "is-active", UNIT]] + [["systemctl", "--user", "stop", UNIT]] * stops + [
+        ["systemctl", "--user", "reset-failed", UNIT]
+    ]
     assert os.path.exists(attempt + "/stop.json") == note
     if note:
         with open(attempt + "/stop.json", encoding="ascii") as handle:
@@ -232,6 +325,7 @@ def test_the_note_is_there_before_the_unit_ends(tmp_path):
     def run(argv):
         seen.append((argv[2], os.path.exists(str(tmp_path / "stop.json"))))
         return answers(argv)
+
     attempts.stop(run, str(tmp_path), UNIT, "user", "ops")
     assert seen == [("is-active", False), ("stop", True), ("reset-failed", True)]
 
@@ -245,11 +339,18 @@ def test_a_unit_that_does_not_stop(tmp_path):
 def test_processes_are_found_by_their_mark_and_no_others():
     mark = "TRAINYARD_ATTEMPT"
     argv = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(30)"]
-    started = [subprocess.Popen(argv, env=dict(os.environ, **{mark: value}), stdout=subprocess.PIPE, start_new_session=True) for value in (RUN + "/1", RUN + "/11", RUN + "/1x")]
+    started = [
+        subprocess.Popen(argv, env=dict(os.environ, **{mark: value}), stdout=subprocess.PIPE, start_new_session=True)
+        for value in (RUN + "/1", RUN + "/11", RUN + "/1x")
+    ]
     try:
         for process in started:
             process.stdout.read(2)
-        assert attempts.processes_of(RUN, 1) == [started[0].pid] and attempts.processes_of(RUN, 11) == [started[1].pid] and attempts.processes_of(RUN, 2) == []
+        assert (
+            attempts.processes_of(RUN, 1) == [started[0].pid]
+            and attempts.processes_of(RUN, 11) == [started[1].pid]
+            and attempts.processes_of(RUN, 2) == []
+        )
     finally:
         for process in started:
             process.kill()

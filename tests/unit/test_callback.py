@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the terminal shows: plain lines in a pipe, redrawn lines on a terminal, the verdict last, and how to come back after Ctrl-C."""
+
 from __future__ import annotations
 
 import sys
@@ -20,9 +21,23 @@ class Terminal:
         self.plugin, self.capsys = plugin, capsys
 
     def result(self, action, data, host="node1"):
-        task = SimpleNamespace(action=action, get_name=lambda: "Follow", no_log=False, loop=None, check_mode=False, diff=False, _uuid="u", delegate_to=None)
-        return SimpleNamespace(result=data, task=task, host=SimpleNamespace(get_name=lambda: host, name=host), task_name="Follow", _result=data, _task=task,
-                               _host=SimpleNamespace(get_name=lambda: host, name=host), is_changed=lambda: False, exception=None, warnings=(), deprecations=(), task_fields={})
+        task = SimpleNamespace(
+            action=action, get_name=lambda: "Follow", no_log=False, loop=None, check_mode=False, diff=False, _uuid="u", delegate_to=None
+        )
+        return SimpleNamespace(
+            result=data,
+            task=task,
+            host=SimpleNamespace(get_name=lambda: host, name=host),
+            task_name="Follow",
+            _result=data,
+            _task=task,
+            _host=SimpleNamespace(get_name=lambda: host, name=host),
+            is_changed=lambda: False,
+            exception=None,
+            warnings=(),
+            deprecations=(),
+            task_fields={},
+        )
 
     def retry(self, said, host="node1"):
         self.plugin.v2_runner_retry(self.result("attempt_status", {"status": said, "attempts": 1, "retries": 9}, host))
@@ -70,8 +85,11 @@ def at(step, node="node1", number=0, **changes):
 
 # --- in a pipe
 
+
 def test_one_plain_line_for_each_change(terminal, monkeypatch):
-    assert terminal.retry(at(0)).splitlines() == ["node1      running   rank 0 training  epoch 1/3  step 1/8  loss 5.295  0.34 images/s  ETA 1:13"]
+    assert terminal.retry(at(0)).splitlines() == [
+        "node1      running   rank 0 training  epoch 1/3  step 1/8  loss 5.295  0.34 images/s  ETA 1:13"
+    ]
     assert terminal.retry(at(0)) == ""  # nothing new
     assert terminal.retry(at(0, "node2", 1), "node2").startswith("node2 ")
     assert "step 2/8" in terminal.retry(at(1)) and terminal.retry(at(1)) == ""
@@ -89,10 +107,14 @@ def test_the_last_look_is_shown_too(terminal):
     said = dict(at(7, state="completed", ended=True))
     del said["node"]
     assert terminal.ok("attempt_status", {"status": dict(said, node="node1")}).startswith("node1      completed")
-    assert terminal.ok("attempt_status", {"status": {"found": False, "ended": True, "state": "none"}}, "node9") == "node9      no such run here\n"
+    assert (
+        terminal.ok("attempt_status", {"status": {"found": False, "ended": True, "state": "none"}}, "node9")
+        == "node9      no such run here\n"
+    )
 
 
 # --- on a terminal
+
 
 def test_lines_are_redrawn_in_place(screen):
     first = screen.retry(at(0))
@@ -143,10 +165,22 @@ def test_escape_bytes_never_reach_the_screen(screen, monkeypatch, field):
 
 # --- the end
 
+
 def test_the_verdict_is_the_last_line(terminal):
-    terminal.ok("run_record", {"summary": ["rank  node" + EVIL, "", "FAILED: rank 3 on node2 ended with SIGKILL" + EVIL], "verdict": {"outcome": "failed"}, "changed": True})
+    terminal.ok(
+        "run_record",
+        {
+            "summary": ["rank  node" + EVIL, "", "FAILED: rank 3 on node2 ended with SIGKILL" + EVIL],
+            "verdict": {"outcome": "failed"},
+            "changed": True,
+        },
+    )
     lines = terminal.stats().splitlines()
-    assert "PLAY RECAP" in "".join(lines[:3]) and lines[-1].startswith("FAILED: rank 3 on node2 ended with SIGKILL") and lines[-3].startswith("rank  node")
+    assert (
+        "PLAY RECAP" in "".join(lines[:3])
+        and lines[-1].startswith("FAILED: rank 3 on node2 ended with SIGKILL")
+        and lines[-3].startswith("rank  node")
+    )
     assert not [char for char in "".join(lines[-3:]) if char in "\x1b\x07\u202e"]
 
 
@@ -160,13 +194,17 @@ def test_plays_without_hosts_are_not_mentioned(terminal):
     assert terminal.capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("says, expected", [
-    ([("node1", at(0)), ("node2", at(0, "node2", 1))], True),
-    ([("node1", at(7, state="failed", ended=True)), ("node2", at(7, "node2", 1))], True),
-    ([("node1", at(7, ended=True)), ("node2", at(7, "node2", 1, ended=True))], False),
-    ([("node1", {"found": False, "ended": True, "state": "none"})], False),
-    ([], False),
-], ids=["running", "half over", "over", "unknown", "nothing followed"])
+@pytest.mark.parametrize(
+    "says, expected",
+    [
+        ([("node1", at(0)), ("node2", at(0, "node2", 1))], True),
+        ([("node1", at(7, state="failed", ended=True)), ("node2", at(7, "node2", 1))], True),
+        ([("node1", at(7, ended=True)), ("node2", at(7, "node2", 1, ended=True))], False),
+        ([("node1", {"found": False, "ended": True, "state": "none"})], False),
+        ([], False),
+    ],
+    ids=["running", "half over", "over", "unknown", "nothing followed"],
+)
 def test_who_leaves_a_running_run_is_told_how_to_come_back(terminal, says, expected):
     for host, said in says:
         terminal.ok("attempt_status", {"status": said}, host)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Job files and the command line: read as data, every problem at once, with file, line and the words that help."""
+
 from __future__ import annotations
 
 import os
@@ -32,6 +33,7 @@ def test_every_shipped_job_is_good():
 
 # --- refused, each with its line and its words
 
+
 @pytest.mark.parametrize("content, place, words", [
     ("", "mine.yml:", "is empty"),
     ("# only a comment\n", "mine.yml:", "is empty"),
@@ -50,7 +52,7 @@ def test_every_shipped_job_is_good():
     ("a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n", "mine.yml:2:", "aliases are not allowed"),
     ("base: &b {a: 1}\nenv: {<<: *b}\n", "mine.yml:2:", "aliases are not allowed"),
     (GOOD + "env: {<<: {A: 1}}\n", "mine.yml:4 env:", "a key must be a plain word"),
-    (GOOD + "description: !!python/object/apply:os.system [id]\n", "mine.yml:4 description:", "a job is plain data; got the tag tag:yaml.org,2002:python"),
+    (GOOD + "description: !!python/object/apply:os.system [id]\n", "mine.yml:4 description:", "the tag tag:yaml.org,2002:python/object"),
     (GOOD + "description: !vault abc\n", "mine.yml:4 description:", "a job is plain data; got the tag !vault"),
     (GOOD + "description: 2026-11-20\n", "mine.yml:4 description:", "got the tag tag:yaml.org,2002:timestamp"),
     (GOOD + "env: {? [a, b] : 1}\n", "mine.yml:4 env:", "a key must be a plain word"),
@@ -69,7 +71,7 @@ def test_every_shipped_job_is_good():
     (GOOD.replace(CONFIG, "'a.yml\n\n  x.yml'"), "mine.yml:3 config:", "inside the code tree"),
     (GOOD.replace(CONFIG, "[a.yml]"), "mine.yml:3 config:", "must be the path of the suite's config file"),
     (GOOD + "arguments: --eval\n", "mine.yml:4 arguments:", "must be a list of words"),
-    (GOOD + "arguments: [--eval, no]\n", "mine.yml:4 arguments.1:", "must be one word of the command line, without control characters; got False"),
+    (GOOD + "arguments: [--eval, no]\n", "mine.yml:4 arguments.1:", "must be one word of the command line, without control"),
     (GOOD + 'arguments: ["a\\nb"]\n', "mine.yml:4 arguments.0:", "without control characters"),
     (GOOD + 'arguments: ["a\\u202Eb"]\n', "mine.yml:4 arguments.0:", "without control characters"),
     (GOOD + 'arguments: ["a\\u2066b"]\n', "mine.yml:4 arguments.0:", "without control characters"),
@@ -105,15 +107,21 @@ def test_refused_with_place_and_words(tmp_path, content, place, words):
     assert job is None and any(problem.startswith(place) and words in problem for problem in problems), problems
 
 
-@pytest.mark.parametrize("name", [
-    "PADDLE_NNODES", "PADDLE_TRAINER_ID", "FLAGS_START_PORT", "FLAGS_selected_gpus", "POD_IP", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
-    "LD_PRELOAD", "LD_AUDIT", "PATH", "HOME", "USER", "PYTHONHOME", "PYTHONSTARTUP", "RANK_TABLE_FILE", "WORLD_SIZE", "MS_ROLE", "TRAINYARD_ATTEMPT", "TRAINING_ROLE",
-])
+@pytest.mark.parametrize(
+    "name",
+    "PADDLE_NNODES PADDLE_TRAINER_ID FLAGS_START_PORT FLAGS_selected_gpus POD_IP CUDA_VISIBLE_DEVICES GLOO_SOCKET_IFNAME "
+    "NCCL_SOCKET_IFNAME LD_PRELOAD LD_AUDIT PATH HOME USER PYTHONHOME PYTHONSTARTUP RANK_TABLE_FILE WORLD_SIZE MS_ROLE "
+    "TRAINYARD_ATTEMPT TRAINING_ROLE".split(),
+)
 def test_the_plans_own_environment_is_reserved(tmp_path, name):
-    assert read(tmp_path, GOOD + "env:\n  GOOD: 1\n  %s: 1\n" % name)[1] == ["mine.yml:6 env.%s: is reserved: the plan sets it; take it out" % name]
+    assert read(tmp_path, GOOD + "env:\n  GOOD: 1\n  %s: 1\n" % name)[1] == [
+        "mine.yml:6 env.%s: is reserved: the plan sets it; take it out" % name
+    ]
 
 
-@pytest.mark.parametrize("name", ["NCCL_DEBUG", "LD_LIBRARY_PATH", "http_proxy", "OMP_NUM_THREADS", "FLAGS_call_stack_level", "HOMEBREW", "PATHS"])
+@pytest.mark.parametrize(
+    "name", ["NCCL_DEBUG", "LD_LIBRARY_PATH", "http_proxy", "OMP_NUM_THREADS", "FLAGS_call_stack_level", "HOMEBREW", "PATHS"]
+)
 def test_other_names_are_the_jobs_own(tmp_path, name):
     assert read(tmp_path, GOOD + "env: {%s: 1}\n" % name)[0]["env"] == {name: 1}
 
@@ -137,22 +145,37 @@ def test_a_launcher_that_the_suite_cannot_take(tmp_path, monkeypatch):
 
 # --- accepted
 
-@pytest.mark.parametrize("content", [
-    GOOD,
-    "\ufeff" + GOOD,
-    GOOD.replace("\n", "\r\n"),
-    "---\n# 飞桨 – ein Kommentar ünïcode\n" + GOOD,
-    GOOD + "...\n",
-    "{suite: paddledetection, launcher: fleetrun, config: %s}" % CONFIG,
-    GOOD.replace("fleetrun", '"fleetrun"'),
-    GOOD.replace("fleetrun", "&anchor fleetrun"),
-    GOOD.replace("fleetrun", "!!str fleetrun"),
-])
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GOOD,
+        "\ufeff" + GOOD,
+        GOOD.replace("\n", "\r\n"),
+        "---\n# 飞桨 – ein Kommentar ünïcode\n" + GOOD,
+        GOOD + "...\n",
+        "{suite: paddledetection, launcher: fleetrun, config: %s}" % CONFIG,
+        GOOD.replace("fleetrun", '"fleetrun"'),
+        GOOD.replace("fleetrun", "&anchor fleetrun"),
+        GOOD.replace("fleetrun", "!!str fleetrun"),
+    ],
+)
 def test_all_these_say_the_same(tmp_path, content):
     job, problems = read(tmp_path, content)
     assert not problems
-    assert job == {"suite": "paddledetection", "launcher": "fleetrun", "config": CONFIG, "arguments": [], "overrides": {}, "nodes": "all", "devices": "all",
-                   "env": {}, "published": [], "name": "mine", "file": "mine.yml"}
+    assert job == {
+        "suite": "paddledetection",
+        "launcher": "fleetrun",
+        "config": CONFIG,
+        "arguments": [],
+        "overrides": {},
+        "nodes": "all",
+        "devices": "all",
+        "env": {},
+        "published": [],
+        "name": "mine",
+        "file": "mine.yml",
+    }
 
 
 def test_jinja_stays_text(tmp_path):
@@ -162,11 +185,14 @@ def test_jinja_stays_text(tmp_path):
 
 
 def test_numbers_that_are_plain(tmp_path):
-    job, problems = read(tmp_path, GOOD + "nodes: 10\ndevices: [0, 7]\nstart_port: 17000\noverrides: {a: 0, b: -3, c: 0.5, d: 1.0e-5, e: '010', f: 3.14}\n")
+    job, problems = read(
+        tmp_path, GOOD + "nodes: 10\ndevices: [0, 7]\nstart_port: 17000\noverrides: {a: 0, b: -3, c: 0.5, d: 1.0e-5, e: '010', f: 3.14}\n"
+    )
     assert not problems and job["overrides"] == {"a": 0, "b": -3, "c": 0.5, "d": 1e-05, "e": "010", "f": 3.14}
 
 
 # --- which job
+
 
 @pytest.mark.parametrize("config", ["ppyoloe", "ppyoloe.yml"])
 def test_a_shipped_job_by_name(config, tmp_path):
@@ -187,26 +213,29 @@ def test_a_job_file_of_the_users_own(tmp_path, monkeypatch):
         assert not problems and shown == config and os.path.samefile(path, tmp_path / "own.yml")
 
 
-@pytest.mark.parametrize("config, words", [
-    ("", "say which job: -e config=NAME, one of ppyoloe"),
-    ("  ", "say which job"),
-    (None, "say which job"),
-    (["ppyoloe"], "say which job"),
-    ("ppyole", "did you mean 'ppyoloe'?"),
-    ("x; rm -rf /", "'x; rm -rf /' is neither the name of a job (ppyoloe) nor a path that ends in .yml"),
-    ("x; rm -rf", "no job 'x; rm -rf'; allowed: ppyoloe"),
-    ("../../etc/passwd", "neither the name of a job (ppyoloe) nor a path that ends in .yml"),
-    ("/etc/passwd", "nor a path that ends in .yml"),
-    ("-x.yml", "'-x.yml' is neither the name"),
-    ("-x/y.yml", "neither the name"),
-    ("a/\u202elmy.yml", "neither the name"),
-    ("a/\x1b[31m.yml", "'a/\\x1b[31m.yml' is neither the name"),
-    ("a/b\n.yml", "neither the name"),
-    ("./ppyole.yml", "no such file"),
-    ("./ppyole.yml", "did you mean 'ppyoloe'?"),
-    ("$(id).yml", "no job '$(id).yml'"),
-    ("..", "no job '..'"),
-])
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ("", "say which job: -e config=NAME, one of ppyoloe"),
+        ("  ", "say which job"),
+        (None, "say which job"),
+        (["ppyoloe"], "say which job"),
+        ("ppyole", "did you mean 'ppyoloe'?"),
+        ("x; rm -rf /", "'x; rm -rf /' is neither the name of a job (ppyoloe) nor a path that ends in .yml"),
+        ("x; rm -rf", "no job 'x; rm -rf'; allowed: ppyoloe"),
+        ("../../etc/passwd", "neither the name of a job (ppyoloe) nor a path that ends in .yml"),
+        ("/etc/passwd", "nor a path that ends in .yml"),
+        ("-x.yml", "'-x.yml' is neither the name"),
+        ("-x/y.yml", "neither the name"),
+        ("a/\u202elmy.yml", "neither the name"),
+        ("a/\x1b[31m.yml", "'a/\\x1b[31m.yml' is neither the name"),
+        ("a/b\n.yml", "neither the name"),
+        ("./ppyole.yml", "no such file"),
+        ("./ppyole.yml", "did you mean 'ppyoloe'?"),
+        ("$(id).yml", "no job '$(id).yml'"),
+        ("..", "no job '..'"),
+    ],
+)
 def test_a_job_that_there_is_not(tmp_path, config, words):
     (tmp_path / "$(id).yml").write_text("x", encoding="ascii")
     (tmp_path / "-x.yml").write_text("x", encoding="ascii")
@@ -217,34 +246,55 @@ def test_a_job_that_there_is_not(tmp_path, config, words):
 
 # --- the command line
 
+
 def test_a_misspelt_variable_is_named_with_the_near_one():
-    allowed = {"config", "nodes", "devices", "start_port"}
+    allowed, known = (
+        {"config", "nodes", "devices", "start_port"},
+        "allowed: config, devices, nodes, start_port, and the site's trainyard_* variables;",
+    )
     assert not jobs.command_line({"config": "x", "nodes": "2", "trainyard_runs_dir": "/x", "ansible_user": "me"}, allowed)
     problems = [str(problem) for problem in jobs.command_line({"confg": "x", "node": 2}, allowed)]
     assert problems == [
-        "command line confg: unknown variable; allowed: config, devices, nodes, start_port, and the site's trainyard_* variables; did you mean 'config'?",
-        "command line node: unknown variable; allowed: config, devices, nodes, start_port, and the site's trainyard_* variables; did you mean 'nodes'?"]
+        "command line confg: unknown variable; %s did you mean 'config'?" % known,
+        "command line node: unknown variable; %s did you mean 'nodes'?" % known,
+    ]
 
 
-@pytest.mark.parametrize("extra, changed", [
-    ({}, {}), ({"nodes": "2"}, {"nodes": 2}), ({"nodes": 2}, {"nodes": 2}), ({"nodes": "all"}, {"nodes": "all"}), ({"devices": "8"}, {"devices": 8}),
-    ({"start_port": "18000"}, {"start_port": 18000}),
-])
+@pytest.mark.parametrize(
+    "extra, changed",
+    [
+        ({}, {}),
+        ({"nodes": "2"}, {"nodes": 2}),
+        ({"nodes": 2}, {"nodes": 2}),
+        ({"nodes": "all"}, {"nodes": "all"}),
+        ({"devices": "8"}, {"devices": 8}),
+        ({"start_port": "18000"}, {"start_port": 18000}),
+    ],
+)
 def test_the_command_line_beats_the_job(extra, changed):
     job, problems = {"nodes": 4, "devices": "all"}, []
     assert jobs.apply_command_line(job, extra, problems) == dict(job, **changed) and not problems
     assert job == {"nodes": 4, "devices": "all"}
 
 
-@pytest.mark.parametrize("extra, words", [
-    ({"nodes": "0"}, "command line nodes: must be a whole number from 1 up or 'all'; got '0'"),
-    ({"nodes": "-1"}, "got '-1'"), ({"nodes": "two"}, "got 'two'"), ({"nodes": True}, "got True"), ({"nodes": "08"}, "got '08'"), ({"nodes": "2.0"}, "got '2.0'"),
-    ({"nodes": ""}, "got ''"), ({"nodes": 2.0}, "got 2.0"), ({"nodes": "9999999"}, "got '9999999'"),
-    ({"devices": "[0, 1]"}, "command line devices: must be a whole number from 1 up or 'all'"),
-    ({"start_port": "all"}, "command line start_port: must be a whole number from 1 up; got 'all'"),
-    ({"start_port": "80"}, "command line start_port: must be a port from 1024 to 65535; got 80"),
-    ({"start_port": "70000"}, "must be a port from 1024 to 65535; got 70000"),
-])
+@pytest.mark.parametrize(
+    "extra, words",
+    [
+        ({"nodes": "0"}, "command line nodes: must be a whole number from 1 up or 'all'; got '0'"),
+        ({"nodes": "-1"}, "got '-1'"),
+        ({"nodes": "two"}, "got 'two'"),
+        ({"nodes": True}, "got True"),
+        ({"nodes": "08"}, "got '08'"),
+        ({"nodes": "2.0"}, "got '2.0'"),
+        ({"nodes": ""}, "got ''"),
+        ({"nodes": 2.0}, "got 2.0"),
+        ({"nodes": "9999999"}, "got '9999999'"),
+        ({"devices": "[0, 1]"}, "command line devices: must be a whole number from 1 up or 'all'"),
+        ({"start_port": "all"}, "command line start_port: must be a whole number from 1 up; got 'all'"),
+        ({"start_port": "80"}, "command line start_port: must be a port from 1024 to 65535; got 80"),
+        ({"start_port": "70000"}, "must be a port from 1024 to 65535; got 70000"),
+    ],
+)
 def test_counts_on_the_command_line(extra, words):
     problems = []
     jobs.apply_command_line({"nodes": "all", "devices": "all"}, extra, problems)
@@ -253,17 +303,30 @@ def test_counts_on_the_command_line(extra, words):
 
 # --- the files the core itself reads
 
+
 def test_suites_and_schemas_stand_together():
     schema = jobs.load_schema("job")
     for suite in schema["properties"]["suite"]["enum"]:
         table = jobs.load_suite(suite)
         assert table["name"] == suite and set(table["launchers"]) <= set(schema["properties"]["launcher"]["enum"])
-        assert {"title", "python", "scripts", "config_flag", "override_flag", "config_keys", "data", "redirects", "checkpoints", "logs"} <= set(table)
+        assert {
+            "title",
+            "python",
+            "scripts",
+            "config_flag",
+            "override_flag",
+            "config_keys",
+            "data",
+            "redirects",
+            "checkpoints",
+            "logs",
+        } <= set(table)
         assert not {path for path in table["redirects"]} & set(table["data"].values())
     launchers = set(schema["properties"]["launcher"]["enum"])
     from ansible.module_utils.trainyard.launchers import LAUNCHERS
+
     assert launchers == set(LAUNCHERS)
 
 
 def test_near_is_silent_where_nothing_is_near():
-    assert yamldata.near("zzz", ["nodes"]) == "" and yamldata.near("nods", ["nodes"]) == " did you mean 'nodes'?"
+    assert yamldata.near("zzz", ["nodes"]) == "" and yamldata.near("nods", ["nodes"]) == "; did you mean 'nodes'?"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job's inputs on the controller: code and commit, the suite's config chain, data, weights; core and module."""
+
 from __future__ import annotations
 
 import http.server
@@ -39,6 +40,7 @@ def code(tmp_path, monkeypatch):
 
 # --- the config chain
 
+
 def chain(root, config=CONFIG):
     return sources.config_chain(root, config, "_BASE_", manifest.scan(root))
 
@@ -60,17 +62,20 @@ def test_a_circle_ends(code):
     assert chain(code)[1]["x"] == 1
 
 
-@pytest.mark.parametrize("files, config, words", [
-    ({}, "configs/ppyoloe/m.yml", "configs/ppyoloe/m.yml: not in the code tree"),
-    ({}, "configs/ppyolo/s.yml", "did you mean 'configs/ppyoloe/s.yml'?"),
-    ({}, "../code/configs/runtime.yml", "not in the code tree"),
-    ({CONFIG: "_BASE_: ../../../secret.yml\n"}, CONFIG, "../secret.yml: not in the code tree"),
-    ({CONFIG: "_BASE_: /etc/x.yml\n"}, CONFIG, "/etc/x.yml: not in the code tree"),
-    ({CONFIG: "_BASE_: gone.yml\n"}, CONFIG, "configs/ppyoloe/gone.yml: not in the code tree"),
-    ({CONFIG: "_BASE_: gone.yml\n"}, CONFIG, "(named by %s)" % CONFIG),
-    ({CONFIG: "a: [\n"}, CONFIG, "%s: is not YAML" % CONFIG),
-    ({CONFIG: "- a\n"}, CONFIG, "%s: is not a mapping" % CONFIG),
-])
+@pytest.mark.parametrize(
+    "files, config, words",
+    [
+        ({}, "configs/ppyoloe/m.yml", "configs/ppyoloe/m.yml: not in the code tree"),
+        ({}, "configs/ppyolo/s.yml", "did you mean 'configs/ppyoloe/s.yml'?"),
+        ({}, "../code/configs/runtime.yml", "not in the code tree"),
+        ({CONFIG: "_BASE_: ../../../secret.yml\n"}, CONFIG, "../secret.yml: not in the code tree"),
+        ({CONFIG: "_BASE_: /etc/x.yml\n"}, CONFIG, "/etc/x.yml: not in the code tree"),
+        ({CONFIG: "_BASE_: gone.yml\n"}, CONFIG, "configs/ppyoloe/gone.yml: not in the code tree"),
+        ({CONFIG: "_BASE_: gone.yml\n"}, CONFIG, "(named by %s)" % CONFIG),
+        ({CONFIG: "a: [\n"}, CONFIG, "%s: is not YAML" % CONFIG),
+        ({CONFIG: "- a\n"}, CONFIG, "%s: is not a mapping" % CONFIG),
+    ],
+)
 def test_a_config_that_is_not_there(code, files, config, words):
     put(code, files)
     with pytest.raises(sources.SourceError) as error:
@@ -86,6 +91,7 @@ def test_python_tags_in_a_config_are_never_executed(code, tmp_path):
 
 
 # --- code and commit
+
 
 def test_code_outside_git_is_every_file(code):
     put(code, {"tools/__pycache__/x.pyc": "1"})
@@ -110,18 +116,26 @@ def test_code_in_git_has_commit_and_local_changes(code):
 
 def test_the_script_is_where_the_suite_has_put_it():
     suite = dict(SUITE, scripts=["tools/train.py", "train.py"])
-    assert sources.find_script(suite, {"train.py": 1}, "/x") == "train.py" and sources.find_script(suite, {"train.py": 1, "tools/train.py": 1}, "/x") == "tools/train.py"
+    assert (
+        sources.find_script(suite, {"train.py": 1}, "/x") == "train.py"
+        and sources.find_script(suite, {"train.py": 1, "tools/train.py": 1}, "/x") == "tools/train.py"
+    )
     with pytest.raises(sources.SourceError, match="/x has none of tools/train.py, train.py; is it a checkout of PaddleDetection?"):
         sources.find_script(suite, {}, "/x")
 
 
-@pytest.mark.parametrize("values, overrides, found", [
-    ({"pretrain_weights": "https://h/a.pdparams"}, {}, {"pretrain_weights": "https://h/a.pdparams"}),
-    ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": "http://h/b"}, {"pretrain_weights": "http://h/b"}),
-    ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": ""}, {}),
-    ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": "/data/a"}, {}),
-    ({"pretrain_weights": None}, {}, {}), ({}, {}, {}), ({"weights": "https://h/c"}, {}, {}),
-])
+@pytest.mark.parametrize(
+    "values, overrides, found",
+    [
+        ({"pretrain_weights": "https://h/a.pdparams"}, {}, {"pretrain_weights": "https://h/a.pdparams"}),
+        ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": "http://h/b"}, {"pretrain_weights": "http://h/b"}),
+        ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": ""}, {}),
+        ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": "/data/a"}, {}),
+        ({"pretrain_weights": None}, {}, {}),
+        ({}, {}, {}),
+        ({"weights": "https://h/c"}, {}, {}),
+    ],
+)
 def test_weights_that_come_by_url(values, overrides, found):
     assert sources.weight_urls(SUITE, values, overrides) == found
 
@@ -138,6 +152,7 @@ def test_only_a_whole_number_is_one(value, number):
 
 # --- the module
 
+
 @pytest.fixture
 def web(tmp_path):
     """A web server with weights; returns its address and what was asked of it."""
@@ -150,6 +165,7 @@ def web(tmp_path):
 
         def log_message(self, *args):
             asked.append(self.path)
+
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield "http://127.0.0.1:%d" % server.server_port, asked
@@ -163,21 +179,45 @@ def given(code, tmp_path, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     put(tmp_path / "coco", {"annotations/a.json": "{}", "images/1.jpg": "x"})
-    return {"suite": SUITE, "config": CONFIG, "code": code, "data": {"coco": str(tmp_path / "coco")}, "cache_dir": str(tmp_path / "cache"), "overrides": {}}
+    return {
+        "suite": SUITE,
+        "config": CONFIG,
+        "code": code,
+        "data": {"coco": str(tmp_path / "coco")},
+        "cache_dir": str(tmp_path / "cache"),
+        "overrides": {},
+    }
 
 
 def test_module_describes_and_remembers(run_module, given, tmp_path):
     result = run_module(module, given)
-    assert result["changed"] is False and result["script"] == "tools/train.py" and result["config"] == {"files": chain(given["code"])[0], "epochs": 300}
+    assert (
+        result["changed"] is False
+        and result["script"] == "tools/train.py"
+        and result["config"] == {"files": chain(given["code"])[0], "epochs": 300}
+    )
     entries = manifest.scan(given["code"])
-    assert result["code"] == {"digest": manifest.digest(entries), "files": 4, "bytes": sum(e[1] for e in entries.values()), "commit": None, "dirty": False}
-    assert result["data"] == {"coco": manifest.digest(manifest.scan(given["data"]["coco"]))} and result["weights"] == {} and result["code_diff"] == ""
+    assert result["code"] == {
+        "digest": manifest.digest(entries),
+        "files": 4,
+        "bytes": sum(e[1] for e in entries.values()),
+        "commit": None,
+        "dirty": False,
+    }
+    assert (
+        result["data"] == {"coco": manifest.digest(manifest.scan(given["data"]["coco"]))}
+        and result["weights"] == {}
+        and result["code_diff"] == ""
+    )
     for tree in result["trees"]:
         kept = os.path.join(given["cache_dir"], "manifests", tree["digest"])
         assert manifest.read_json(kept + ".json") == manifest.scan(tree["source"])
         with open(kept + ".files", encoding="utf-8") as handle:
             assert handle.read().splitlines() == sorted(manifest.scan(tree["source"]))  # for rsync --files-from
-    assert [(tree["kind"], tree["name"], tree["files"]) for tree in result["trees"]] == [("code", "paddledetection", 4), ("data", "coco", 2)]
+    assert [(tree["kind"], tree["name"], tree["files"]) for tree in result["trees"]] == [
+        ("code", "paddledetection", 4),
+        ("data", "coco", 2),
+    ]
     assert run_module(module, given) == dict(result, invocation=run_module(module, given).get("invocation"))
     put(tmp_path / "coco", {"images/1.jpg": "y"})
     assert run_module(module, given)["data"] != result["data"]
@@ -202,15 +242,22 @@ def test_weights_are_fetched_once_and_shipped_as_a_tree(run_module, given, web):
 
 def test_weights_that_cannot_be_fetched_name_the_remedy(run_module, given, web):
     result = run_module(module, dict(given, overrides={"pretrain_weights": web[0] + "/none"}))
-    assert result["failed"] and "pretrain_weights: cannot fetch %s/none" % web[0] in result["msg"] and "give the controller internet" in result["msg"]
+    assert (
+        result["failed"]
+        and "pretrain_weights: cannot fetch %s/none" % web[0] in result["msg"]
+        and "give the controller internet" in result["msg"]
+    )
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"code": "/no/such/code"}, "the code is not there: /no/such/code is no directory on the controller"),
-    ({"data": {"coco": "/no/such/data"}}, "the data set 'coco' is not there: /no/such/data is no directory"),
-    ({"config": "configs/none.yml"}, "configs/none.yml: not in the code tree"),
-    ({"suite": dict(SUITE, scripts=["run.py"])}, "is it a checkout of PaddleDetection?"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"code": "/no/such/code"}, "the code is not there: /no/such/code is no directory on the controller"),
+        ({"data": {"coco": "/no/such/data"}}, "the data set 'coco' is not there: /no/such/data is no directory"),
+        ({"config": "configs/none.yml"}, "configs/none.yml: not in the code tree"),
+        ({"suite": dict(SUITE, scripts=["run.py"])}, "is it a checkout of PaddleDetection?"),
+    ],
+)
 def test_what_is_not_there(run_module, given, change, words):
     result = run_module(module, json.loads(json.dumps(dict(given, **change))))
     assert result["failed"] and words in result["msg"]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live view as text: states in, lines out."""
+
 from __future__ import annotations
 
 import pytest
@@ -14,11 +15,29 @@ def rank(number, state="training", **changes):
 
 
 def status(node, *ranks, **changes):
-    return dict({"found": True, "node": node, "run": "R", "job": "ppyoloe", "state": "running", "ended": False, "nodes": ["node1", "node2"], "ranks": list(ranks),
-                 "started": 100.0, "now": 225.0, "epochs": 3, "unit_of_speed": "images/s", "first_step": FIRST}, **changes)
+    return dict(
+        {
+            "found": True,
+            "node": node,
+            "run": "R",
+            "job": "ppyoloe",
+            "state": "running",
+            "ended": False,
+            "nodes": ["node1", "node2"],
+            "ranks": list(ranks),
+            "started": 100.0,
+            "now": 225.0,
+            "epochs": 3,
+            "unit_of_speed": "images/s",
+            "first_step": FIRST,
+        },
+        **changes,
+    )
 
 
-@pytest.mark.parametrize("seconds, text", [(0, "0:00"), (None, "0:00"), (-5, "0:00"), (59.9, "0:59"), (65, "1:05"), (3600, "1:00:00"), (90061, "25:01:01")])
+@pytest.mark.parametrize(
+    "seconds, text", [(0, "0:00"), (None, "0:00"), (-5, "0:00"), (59.9, "0:59"), (65, "1:05"), (3600, "1:00:00"), (90061, "25:01:01")]
+)
 def test_durations(seconds, text):
     assert live.duration(seconds) == text
 
@@ -28,23 +47,33 @@ def test_bars(fraction, text):
     assert live.bar(fraction, 4) == text
 
 
-@pytest.mark.parametrize("step, epochs, first, text", [
-    (STEP, 3, FIRST, "epoch 1/3  step 3/8  loss 5.295  0.34 images/s  ETA 1:13"),
-    (STEP, None, {"epoch": 1, "step": 1}, "epoch 0  step 2/8  loss 5.295  0.34 images/s  ETA 1:13"),
-    (dict(STEP, epochs=9), 3, FIRST, "epoch 1/9  step 3/8  loss 5.295  0.34 images/s  ETA 1:13"),
-    ({"loss": float("nan")}, None, None, "loss nan"),
-    ({}, 3, FIRST, ""), (None, 3, FIRST, ""),
-])
+@pytest.mark.parametrize(
+    "step, epochs, first, text",
+    [
+        (STEP, 3, FIRST, "epoch 1/3  step 3/8  loss 5.295  0.34 images/s  ETA 1:13"),
+        (STEP, None, {"epoch": 1, "step": 1}, "epoch 0  step 2/8  loss 5.295  0.34 images/s  ETA 1:13"),
+        (dict(STEP, epochs=9), 3, FIRST, "epoch 1/9  step 3/8  loss 5.295  0.34 images/s  ETA 1:13"),
+        ({"loss": float("nan")}, None, None, "loss nan"),
+        ({}, 3, FIRST, ""),
+        (None, 3, FIRST, ""),
+    ],
+)
 def test_a_step_says_only_what_the_log_says(step, epochs, first, text):
     assert live.step_text(step, epochs, "images/s", first) == text
 
 
-@pytest.mark.parametrize("ranks, text", [
-    ([rank(0)], "rank 0 training"),
-    ([rank(n) for n in range(8)], "8 ranks training"),
-    ([rank(0), rank(1, "starting"), rank(2)], "rank 0,2 training, rank 1 starting"),
-    ([rank(0), rank(1, "failed", exit_code=7), rank(2, "failed", signal="SIGKILL")], "rank 0 training, rank 1 failed (exit code 7), rank 2 failed (SIGKILL)"),
-])
+@pytest.mark.parametrize(
+    "ranks, text",
+    [
+        ([rank(0)], "rank 0 training"),
+        ([rank(n) for n in range(8)], "8 ranks training"),
+        ([rank(0), rank(1, "starting"), rank(2)], "rank 0,2 training, rank 1 starting"),
+        (
+            [rank(0), rank(1, "failed", exit_code=7), rank(2, "failed", signal="SIGKILL")],
+            "rank 0 training, rank 1 failed (exit code 7), rank 2 failed (SIGKILL)",
+        ),
+    ],
+)
 def test_ranks_in_few_words(ranks, text):
     assert live.rank_text(ranks) == text
 
@@ -62,10 +91,16 @@ def test_the_runs_line():
     assert live.head_line([]) == "no such run" and "%" not in live.head_line([status("node1", rank(0))])
 
 
-@pytest.mark.parametrize("change, differs", [
-    ({"now": 300.0}, False), ({"state": "failed"}, True), ({"ranks": [rank(0, "done")]}, True), ({"ranks": [rank(0, step=dict(STEP, step=3))]}, True),
-    ({"ranks": [rank(0, step=dict(STEP, loss=1.0))]}, False),
-])
+@pytest.mark.parametrize(
+    "change, differs",
+    [
+        ({"now": 300.0}, False),
+        ({"state": "failed"}, True),
+        ({"ranks": [rank(0, "done")]}, True),
+        ({"ranks": [rank(0, step=dict(STEP, step=3))]}, True),
+        ({"ranks": [rank(0, step=dict(STEP, loss=1.0))]}, False),
+    ],
+)
 def test_a_plain_line_is_worth_printing_when_something_changed(change, differs):
     before = status("node1", rank(0, step=STEP))
     assert (live.change_key(before) != live.change_key(dict(before, **change))) == differs

@@ -235,6 +235,7 @@ def test_fraction_done(step, table, epochs, expected):
     "table, word",
     [
         ({"step": {"line": "("}}, "logs.step.line"),
+        ({"step": {"fields": [3]}}, "logs.step.fields"),
         ({"saved": {"lines": 3}}, "logs.saved.lines"),
         ({"evaluation": []}, None),
         ({"step": "x"}, "logs"),
@@ -247,6 +248,36 @@ def test_a_table_that_cannot_be_used_is_named(table, word):
     else:
         with pytest.raises(logs.TableError, match=word):
             logs.Table(table)
+
+
+def test_lines_of_no_interest_are_not_read(paddledet):
+    assert b"Epoch:" in logs.Table(paddledet).gate.pattern
+    table = {"step": {"has": "step ", "line": "step"}, "saved": {}, "evaluation": {"has": ["mAP("], "lines": ["x"]}}
+    assert logs.Table(table).gate.pattern.endswith(rb"|step\ |mAP\(")
+    assert b"Traceback" in logs.Table().gate.pattern
+
+
+def test_values_keep_their_kind():
+    table = {"step": {"line": r"s (?P<step>\d+)( of (?P<steps>\d+))?( eta (?P<eta>\S+))? (?P<note>\w+)"}, "saved": {"lines": [r"saved (?P<path>\S+)"]}}
+    step = scan("s 3 eta 01:30 4\n", table)["last_step"]
+    assert step == {"line": 1, "step": 3, "eta": 90, "note": 4.0}
+    assert (type(step["step"]), type(step["note"])) == (int, float)
+    assert scan("s 3 eta soon x\n", table)["last_step"] == {"line": 1, "step": 3, "eta": None, "note": "x"}
+    assert scan("saved 1234\n", table)["saved"] == [{"line": 1, "path": "1234"}]
+    assert scan("s " + "9" * 400 + " x\n", table)["last_step"]["step"] == int("9" * 400)
+
+
+def test_nan_in_another_word_and_a_line_without_its_time_stamp(paddledet):
+    line = STEP % (0, 1, "2.0")
+    assert scan(line.replace("loss_cls", "banana"), paddledet)["nan"] is None
+    assert scan((STEP % (0, 1, "nan"))[17:], paddledet)["nan"]["loss"] == "nan"
+
+
+def test_an_empty_piece_at_the_end_changes_nothing():
+    found = logs.LogScan(logs.Table())
+    found.feed(b"a\n")
+    found.feed(b"")
+    assert found.finish()["lines"] == 1
 
 
 def test_a_table_without_has_is_slower_and_finds_the_same(paddledet):
@@ -675,6 +706,26 @@ def test_tail_does_not_take_half_a_line(tmp_path, paddledet):
     assert found["whole"] is True or found["last_step"] is None
 
 
+def test_tail_of_a_short_log_reads_it_once_and_leaves_the_descriptor_open(tmp_path, paddledet, monkeypatch):
+    path = tmp_path / "workerlog.0"
+    path.write_text("noise\n" + TRACEBACK + "ValueError: x\n")
+    read = []
+    real = os.read
+    monkeypatch.setattr(logs.os, "read", lambda fd, size: read.append(size) or real(fd, size))
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        found = logs.tail_status(descriptor, logs.Table(paddledet))
+        assert os.fstat(descriptor).st_size == found["bytes"]
+    finally:
+        os.close(descriptor)
+    assert len(read) == 1
+    assert (found["first_error"]["kind"], found["first_error"]["line"], found["whole"]) == ("ValueError", None, True)
+    path.write_text("noise\n" * 50000)
+    read.clear()
+    assert logs.tail_status(str(path), {})["last_step"] is None
+    assert len(read) == 1
+
+
 def test_tail_of_a_device_or_a_pipe_is_refused(tmp_path, paddledet):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="regular"):
@@ -701,6 +752,24 @@ def test_a_growing_log_has_an_end(tmp_path):
     finally:
         os.close(descriptor)
     assert (found["bytes"], found["sha256"]) == (8, hashlib.sha256(b"one\ntwo\n").hexdigest())
+
+
+def test_a_log_that_is_cut_while_it_is_read(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"one\n" * 1000)
+    descriptor = os.open(path, os.O_RDONLY)
+    real = os.read
+
+    def read(fd, size):
+        os.truncate(path, 8)
+        return real(fd, size)
+
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(logs.os, "read", read)
+            assert logs.scan(descriptor, logs.Table())["bytes"] == 8
+    finally:
+        os.close(descriptor)
 
 
 # -- showing -------------------------------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifests: any difference between two trees is seen, named, and seen again through the cache."""
+
 from __future__ import annotations
 
 import json
@@ -24,7 +25,12 @@ def tree(folder):
 def test_a_scan_describes_every_file(tmp_path):
     found = manifest.scan(tree(tmp_path))
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    assert {name: entry[:2] for name, entry in found.items()} == {"a.txt": ["f", 4], "link": ["l", 5], "sub/b.txt": ["x", 4], "sub/deep/c": ["f", 0]}
+    assert {name: entry[:2] for name, entry in found.items()} == {
+        "a.txt": ["f", 4],
+        "link": ["l", 5],
+        "sub/b.txt": ["x", 4],
+        "sub/deep/c": ["f", 0],
+    }
     assert found["sub/deep/c"][2] == empty and found["a.txt"][2] == "88d4266fd4e6338d13b845fcf289579d209c897823b9217da3e161936f031589"
 
 
@@ -32,6 +38,7 @@ def replace(name, text):
     def act(root):
         with open(os.path.join(root, name), "w", encoding="ascii") as handle:
             handle.write(text)
+
     return act
 
 
@@ -39,20 +46,25 @@ def relink(target):
     def act(root):
         os.unlink(os.path.join(root, "link"))
         os.symlink(target, os.path.join(root, "link"))
+
     return act
 
 
-@pytest.mark.parametrize("act, sentence", [
-    (replace("a.txt", "abcX"), "a.txt: other content in the same 4 bytes"),
-    (replace("a.txt", "abcde"), "a.txt: 5 bytes instead of 4"),
-    (replace("new", "x"), "new: extra file"),
-    (lambda root: os.unlink(os.path.join(root, "a.txt")), "a.txt: missing"),
-    (lambda root: os.chmod(os.path.join(root, "a.txt"), 0o755), "a.txt: kind x instead of f"),
-    (lambda root: os.chmod(os.path.join(root, "sub/b.txt"), 0o644), "sub/b.txt: kind f instead of x"),
-    (relink("sub/b"), "link: other content in the same 5 bytes"),
-    (relink("sub/deep"), "link: 8 bytes instead of 5"),
-    (lambda root: (os.unlink(os.path.join(root, "link")), replace("link", "abcd")(root)), "link: kind f instead of l"),
-], ids=["byte", "size", "extra", "missing", "made executable", "no longer executable", "link", "link to a folder", "link became a file"])
+@pytest.mark.parametrize(
+    "act, sentence",
+    [
+        (replace("a.txt", "abcX"), "a.txt: other content in the same 4 bytes"),
+        (replace("a.txt", "abcde"), "a.txt: 5 bytes instead of 4"),
+        (replace("new", "x"), "new: extra file"),
+        (lambda root: os.unlink(os.path.join(root, "a.txt")), "a.txt: missing"),
+        (lambda root: os.chmod(os.path.join(root, "a.txt"), 0o755), "a.txt: kind x instead of f"),
+        (lambda root: os.chmod(os.path.join(root, "sub/b.txt"), 0o644), "sub/b.txt: kind f instead of x"),
+        (relink("sub/b"), "link: other content in the same 5 bytes"),
+        (relink("sub/deep"), "link: 8 bytes instead of 5"),
+        (lambda root: (os.unlink(os.path.join(root, "link")), replace("link", "abcd")(root)), "link: kind f instead of l"),
+    ],
+    ids=["byte", "size", "extra", "missing", "made executable", "no longer executable", "link", "link to a folder", "link became a file"],
+)
 @pytest.mark.parametrize("cached", [False, True])
 def test_every_difference_is_seen_and_named(tmp_path, act, sentence, cached):
     root, cache = tree(tmp_path / "tree"), str(tmp_path / "cache.json") if cached else None
@@ -62,12 +74,16 @@ def test_every_difference_is_seen_and_named(tmp_path, act, sentence, cached):
     assert manifest.differences(before, after) == [sentence] and manifest.digest(before) != manifest.digest(after)
 
 
-@pytest.mark.parametrize("act", [
-    lambda root: os.utime(os.path.join(root, "a.txt"), (1, 1)),
-    lambda root: os.chmod(os.path.join(root, "a.txt"), 0o600),
-    lambda root: os.makedirs(os.path.join(root, "empty")),
-    lambda root: put(root, {"sub/__pycache__/x.pyc": "1", ".git/config": "2", ".ipynb_checkpoints/n": "3"}),
-], ids=["time", "mode", "empty folder", "bytecode and git"])
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda root: os.utime(os.path.join(root, "a.txt"), (1, 1)),
+        lambda root: os.chmod(os.path.join(root, "a.txt"), 0o600),
+        lambda root: os.makedirs(os.path.join(root, "empty")),
+        lambda root: put(root, {"sub/__pycache__/x.pyc": "1", ".git/config": "2", ".ipynb_checkpoints/n": "3"}),
+    ],
+    ids=["time", "mode", "empty folder", "bytecode and git"],
+)
 def test_what_makes_no_difference(tmp_path, act):
     root = tree(tmp_path)
     before = manifest.digest(manifest.scan(root))
@@ -88,6 +104,7 @@ def test_differences_are_cut_to_a_bearable_number():
 
 
 # --- the cache
+
 
 def test_the_cache_spares_reading_and_never_lies(tmp_path, monkeypatch):
     root, cache = tree(tmp_path / "tree"), str(tmp_path / "cache.json")
@@ -129,6 +146,7 @@ def test_json_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 # --- refused
 
+
 @pytest.mark.parametrize("name, words", [("a\nb", "line break"), ("-rf", "leading dash")])
 def test_a_name_that_cannot_be_sent(tmp_path, name, words):
     put(tmp_path, {name: "x"})
@@ -146,6 +164,7 @@ def test_what_is_no_file(tmp_path):
 
 # --- git
 
+
 def git(root, *words):
     environment = {"PATH": os.environ["PATH"], "HOME": str(root), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     argv = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org"] + list(words)
@@ -153,8 +172,19 @@ def git(root, *words):
 
 
 def test_git_lists_tracked_and_new_files_and_leaves_ignored_ones(tmp_path):
-    put(tmp_path, {"kept.py": "1", "gone.py": "2", "sub/x.py": "3", ".gitignore": "*.pdparams\noutput/\n", "big.pdparams": "4", "output/log": "5", "sub/__pycache__/x.pyc": "6",
-                   "um\u00e4ut/\u4e2d.py": "7"})
+    put(
+        tmp_path,
+        {
+            "kept.py": "1",
+            "gone.py": "2",
+            "sub/x.py": "3",
+            ".gitignore": "*.pdparams\noutput/\n",
+            "big.pdparams": "4",
+            "output/log": "5",
+            "sub/__pycache__/x.pyc": "6",
+            "um\u00e4ut/\u4e2d.py": "7",
+        },
+    )
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", "kept.py", "gone.py", ".gitignore", "sub/x.py")
     git(tmp_path, "add", "-f", "sub/__pycache__/x.pyc")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The probe: what a node is and holds, read without changing anything, also where a node lacks the very programs it asks."""
+
 from __future__ import annotations
 
 import json
@@ -14,9 +15,14 @@ import pytest
 from ansible.module_utils.trainyard import manifest, probe
 from core_support import modes, program, put
 
-IP = json.dumps([
-    {"ifname": "lo", "addr_info": [{"local": "127.0.0.1"}]}, {"ifname": "down0", "addr_info": []}, {"ifname": "none0"},
-    {"ifname": "ib0", "addr_info": [{"local": "10.0.0.5"}, {"local": "10.0.0.6"}]}])
+IP = json.dumps(
+    [
+        {"ifname": "lo", "addr_info": [{"local": "127.0.0.1"}]},
+        {"ifname": "down0", "addr_info": []},
+        {"ifname": "none0"},
+        {"ifname": "ib0", "addr_info": [{"local": "10.0.0.5"}, {"local": "10.0.0.6"}]},
+    ]
+)
 
 
 def answer(code=0, out="", err=""):
@@ -26,7 +32,10 @@ def answer(code=0, out="", err=""):
 
 def test_addresses_in_the_kernels_order():
     assert probe.addresses(answer(0, IP)) == [
-        {"interface": "lo", "address": "127.0.0.1"}, {"interface": "ib0", "address": "10.0.0.5"}, {"interface": "ib0", "address": "10.0.0.6"}]
+        {"interface": "lo", "address": "127.0.0.1"},
+        {"interface": "ib0", "address": "10.0.0.5"},
+        {"interface": "ib0", "address": "10.0.0.6"},
+    ]
     assert probe.addresses(answer(1)) == [] and probe.addresses(answer(0, "")) == []
 
 
@@ -57,7 +66,10 @@ def test_lingering_and_a_user_manager_are_needed(monkeypatch):
 
 def test_only_complete_environments_count(tmp_path):
     marker = json.dumps({"digest": "d" * 64, "fingerprint": "f"})
-    put(tmp_path, {"env/a/.trainyard.json": marker, "env/a/bin/python": "", "env/half/.trainyard.json": marker, "env/unmarked/bin/python": ""})
+    put(
+        tmp_path,
+        {"env/a/.trainyard.json": marker, "env/a/bin/python": "", "env/half/.trainyard.json": marker, "env/unmarked/bin/python": ""},
+    )
     assert probe.environments(str(tmp_path)) == {"d" * 64: "f"} and probe.environments(str(tmp_path / "none")) == {}
 
 
@@ -78,17 +90,35 @@ def test_module_tells_everything_and_changes_nothing(run_module, base, tmp_path,
     program(tools, "ip", "echo '%s'" % IP)
     program(tools, "getent", 'echo "10.0.0.5 STREAM $2"')
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
-    facts = run_module(module, {"base": root, "trees": [{"kind": "code", "digest": digest}, {"kind": "data", "digest": "0" * 64}], "peers": ["127.0.0.1"]}, check=True)["facts"]
+    facts = run_module(
+        module,
+        {"base": root, "trees": [{"kind": "code", "digest": digest}, {"kind": "data", "digest": "0" * 64}], "peers": ["127.0.0.1"]},
+        check=True,
+    )["facts"]
     account = pwd.getpwuid(os.getuid())
     assert {key: facts[key] for key in ("hostname", "home", "base", "user", "uid", "python_version")} == {
-        "hostname": socket.gethostname(), "home": account.pw_dir, "base": root, "user": account.pw_name, "uid": account.pw_uid,
-        "python_version": "%d.%d" % sys.version_info[:2]}
-    assert facts["addresses"] == probe.addresses(answer(0, IP)) and facts["route_source"] == "127.0.0.1" and facts["resolves_to"] == ["10.0.0.5"]
+        "hostname": socket.gethostname(),
+        "home": account.pw_dir,
+        "base": root,
+        "user": account.pw_name,
+        "uid": account.pw_uid,
+        "python_version": "%d.%d" % sys.version_info[:2],
+    }
+    assert (
+        facts["addresses"] == probe.addresses(answer(0, IP))
+        and facts["route_source"] == "127.0.0.1"
+        and facts["resolves_to"] == ["10.0.0.5"]
+    )
     assert facts["units"] == [{"unit": unit, "state": "active", "description": "Trainyard run X"}]
-    assert facts["trees"] == {"code/" + digest[:16]: {"ok": True, "present": True, "differences": []}, "data/" + "0" * 16: {"ok": False, "present": False, "differences": []}}
+    assert facts["trees"] == {
+        "code/" + digest[:16]: {"ok": True, "present": True, "differences": []},
+        "data/" + "0" * 16: {"ok": False, "present": False, "differences": []},
+    }
     assert facts["environments"] == {} and facts["cores"] >= 1 and facts["mesh"]["present"] in (True, False)
     # the cache of digests is the only thing it may leave
-    assert [name for name in modes(root) if "." not in name.strip(".")] and not [name for name in modes(root) if name.startswith(("env", "staging", "runs"))]
+    assert [name for name in modes(root) if "." not in name.strip(".")] and not [
+        name for name in modes(root) if name.startswith(("env", "staging", "runs"))
+    ]
 
 
 def test_module_on_a_bare_node_names_what_is_missing(run_module, tmp_path, monkeypatch):
@@ -96,7 +126,19 @@ def test_module_on_a_bare_node_names_what_is_missing(run_module, tmp_path, monke
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     # AnsibleModule looks in the system's sbin folders, too
-    monkeypatch.setattr(module.AnsibleModule, "run_command", lambda *_args, **more: (_ for _ in ()).throw(FileNotFoundError(2, "No such file", "systemctl"))
-                        if more.get("handle_exceptions") is False else pytest.fail("would end the module"))
+    monkeypatch.setattr(
+        module.AnsibleModule,
+        "run_command",
+        lambda *_args, **more: (
+            (_ for _ in ()).throw(FileNotFoundError(2, "No such file", "systemctl"))
+            if more.get("handle_exceptions") is False
+            else pytest.fail("would end the module")
+        ),
+    )
     facts = run_module(module, {"base": str(tmp_path)})["facts"]
-    assert "a running systemd user manager" in facts["missing"] and facts["addresses"] == [] and facts["units"] == [] and facts["resolves_to"] == []
+    assert (
+        "a running systemd user manager" in facts["missing"]
+        and facts["addresses"] == []
+        and facts["units"] == []
+        and facts["resolves_to"] == []
+    )

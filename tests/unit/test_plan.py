@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan: pure, deterministic, complete, and refused where no start could survive; then the module around it."""
+
 from __future__ import annotations
 
 import hashlib
@@ -27,6 +28,7 @@ def backwards(value):
 
 
 # --- shape
+
 
 @pytest.mark.parametrize("count, devices", [(1, 8), (2, 8), (4, 8), (2, 1)])
 def test_ranks_follow_the_inventory(count, devices):
@@ -66,8 +68,16 @@ def test_a_nodes_environment():
     arguments = gang(count=2)
     arguments["facts"]["node2"].update(home="/data/home/ops", base="/data/home/ops/.trainyard", user="ops", cores=16)
     one, two = (node["env"] for node in core.compile_plan(**arguments)["nodes"])
-    assert two == {"HOME": "/data/home/ops", "USER": "ops", "LOGNAME": "ops", "POD_IP": ADDRESSES[1], "GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0",
-                   "OMP_NUM_THREADS": "2", "PATH": "/data/home/ops/.trainyard/env/%s/bin:/usr/local/bin:/usr/bin:/bin" % ENVIRONMENT[:16]}
+    assert two == {
+        "HOME": "/data/home/ops",
+        "USER": "ops",
+        "LOGNAME": "ops",
+        "POD_IP": ADDRESSES[1],
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "OMP_NUM_THREADS": "2",
+        "PATH": "/data/home/ops/.trainyard/env/%s/bin:/usr/local/bin:/usr/bin:/bin" % ENVIRONMENT[:16],
+    }
     assert one["OMP_NUM_THREADS"] == "8" and one["POD_IP"] == ADDRESSES[0]
 
 
@@ -76,7 +86,10 @@ def test_a_value_given_for_all_nodes_beats_a_reckoned_one():
     arguments["site"]["env"] = {"NCCL_SOCKET_IFNAME": "bond0", "HTTPS_PROXY": "http://proxy:3128"}
     made = core.compile_plan(**arguments)
     assert {name: made["env"][name] for name in ("OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "HTTPS_PROXY")} == {
-        "OMP_NUM_THREADS": "3", "NCCL_SOCKET_IFNAME": "bond0", "HTTPS_PROXY": "http://proxy:3128"}
+        "OMP_NUM_THREADS": "3",
+        "NCCL_SOCKET_IFNAME": "bond0",
+        "HTTPS_PROXY": "http://proxy:3128",
+    }
     assert not {"OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME"} & set(made["nodes"][0]["env"])
     assert made["nodes"][0]["env"]["GLOO_SOCKET_IFNAME"] == "eth0"
 
@@ -87,8 +100,12 @@ def test_a_python_of_the_users_own_is_used_as_it_is():
 
 
 def test_overrides_of_site_job_and_weights():
-    arguments = gang(count=2, job={"overrides": {"worker_num": 2}}, site_overrides={"worker_num": 0, "use_gpu": False},
-                     weights={"pretrain_weights": {"digest": "a" * 64, "file": "m.pdparams", "url": "https://host/m.pdparams"}})
+    arguments = gang(
+        count=2,
+        job={"overrides": {"worker_num": 2}},
+        site_overrides={"worker_num": 0, "use_gpu": False},
+        weights={"pretrain_weights": {"digest": "a" * 64, "file": "m.pdparams", "url": "https://host/m.pdparams"}},
+    )
     made = core.compile_plan(**arguments)
     at = made["argv"].index("-o")
     assert made["argv"][at:] == ["-o", "worker_num=2", "use_gpu=false", "pretrain_weights=weights/%s/m.pdparams" % ("a" * 16)]
@@ -98,10 +115,11 @@ def test_overrides_of_site_job_and_weights():
 
 
 def test_the_checkpoints_folder_is_named_after_the_config():
-    assert compiled()["suite"]["checkpoints"]["folder"] == "output/ppyoloe_crn_s_300e_coco"
+    assert compiled()["suite"]["checkpoints"]["folders"] == ["output/ppyoloe_crn_s_300e_coco", "output"]
 
 
 # --- one digest
+
 
 def test_equal_inputs_give_equal_bytes_in_any_order():
     arguments = gang(count=4, job={"env": {"A": "1", "B": "2"}})
@@ -118,17 +136,37 @@ def change(path, value):
         for key in path[:-1]:
             arguments = arguments[key]
         arguments[path[-1]] = value
+
     return apply
 
 
-@pytest.mark.parametrize("path, value", [
-    (("job", "arguments"), []), (("job", "config"), "configs/ppyoloe/ppyoloe_crn_m_300e_coco.yml"), (("job", "launcher"), "paddle"), (("job", "overrides"), {"epoch": 3}),
-    (("job", "env"), {"A": 1}), (("job", "start_port"), 17001), (("site", "start_port"), 17002), (("site", "env"), {"NCCL_DEBUG": "INFO"}),
-    (("nodes", 0, "devices"), list("01234568")), (("nodes", 0, "address"), "127.0.0.0/8"), (("facts", "node1", "home"), "/root"), (("facts", "node1", "base"), "/x"),
-    (("facts", "node1", "user"), "me"), (("facts", "node1", "cores"), 8), (("inputs", "script"), "train.py"), (("inputs", "code", "digest"), "1" * 64),
-    (("inputs", "data", "coco"), "2" * 64), (("inputs", "environment", "digest"), "3" * 64), (("inputs", "config", "epochs"), 3),
-    (("inputs", "site_overrides"), {"epoch": 1}), (("inputs", "suite", "redirects", "log"), "elsewhere"),
-], ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else "")
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        (("job", "arguments"), []),
+        (("job", "config"), "configs/ppyoloe/ppyoloe_crn_m_300e_coco.yml"),
+        (("job", "launcher"), "paddle"),
+        (("job", "overrides"), {"epoch": 3}),
+        (("job", "env"), {"A": 1}),
+        (("job", "start_port"), 17001),
+        (("site", "start_port"), 17002),
+        (("site", "env"), {"NCCL_DEBUG": "INFO"}),
+        (("nodes", 0, "devices"), list("01234568")),
+        (("nodes", 0, "address"), "127.0.0.0/8"),
+        (("facts", "node1", "home"), "/root"),
+        (("facts", "node1", "base"), "/x"),
+        (("facts", "node1", "user"), "me"),
+        (("facts", "node1", "cores"), 8),
+        (("inputs", "script"), "train.py"),
+        (("inputs", "code", "digest"), "1" * 64),
+        (("inputs", "data", "coco"), "2" * 64),
+        (("inputs", "environment", "digest"), "3" * 64),
+        (("inputs", "config", "epochs"), 3),
+        (("inputs", "site_overrides"), {"epoch": 1}),
+        (("inputs", "suite", "redirects", "log"), "elsewhere"),
+    ],
+    ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else "",
+)
 def test_whatever_changes_the_run_changes_the_digest(path, value):
     # one node, so that a loopback address is not refused
     before, after = gang(count=1), gang(count=1)
@@ -136,8 +174,18 @@ def test_whatever_changes_the_run_changes_the_digest(path, value):
     assert core.sha256(core.compile_plan(**before)) != core.sha256(core.compile_plan(**after))
 
 
-@pytest.mark.parametrize("field, value", [("time", 9.0), ("hostname", "other"), ("missing", ["rsync"]), ("units", [{"unit": "u", "state": "active", "description": "d"}]),
-                                          ("environments", {}), ("mesh", None), ("trees", {})])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("time", 9.0),
+        ("hostname", "other"),
+        ("missing", ["rsync"]),
+        ("units", [{"unit": "u", "state": "active", "description": "d"}]),
+        ("environments", {}),
+        ("mesh", None),
+        ("trees", {}),
+    ],
+)
 def test_what_a_node_lacks_now_is_no_part_of_the_plan(field, value):
     before, after = gang(count=2), gang(count=2)
     after["facts"]["node2"][field] = value
@@ -146,26 +194,41 @@ def test_what_a_node_lacks_now_is_no_part_of_the_plan(field, value):
 
 # --- where a node is
 
-TWO_CARDS = [{"interface": "lo", "address": "127.0.0.1"}, {"interface": "eth0", "address": "192.0.2.5"}, {"interface": "ib0", "address": "10.0.0.5"}]
+TWO_CARDS = [
+    {"interface": "lo", "address": "127.0.0.1"},
+    {"interface": "eth0", "address": "192.0.2.5"},
+    {"interface": "ib0", "address": "10.0.0.5"},
+]
 
 
-@pytest.mark.parametrize("host, wanted, route, found", [
-    ("192.0.2.5", None, "10.0.0.5", ("192.0.2.5", "eth0")),
-    ("gpu5.example", None, "10.0.0.5", ("10.0.0.5", "ib0")),
-    ("192.0.2.5", "10.0.0.0/24", "192.0.2.5", ("10.0.0.5", "ib0")),
-    ("192.0.2.5", "10.0.0.5", "192.0.2.5", ("10.0.0.5", "ib0")),
-    ("192.0.2.5", "10.0.0.77/24", None, ("10.0.0.5", "ib0")),
-])
+@pytest.mark.parametrize(
+    "host, wanted, route, found",
+    [
+        ("192.0.2.5", None, "10.0.0.5", ("192.0.2.5", "eth0")),
+        ("gpu5.example", None, "10.0.0.5", ("10.0.0.5", "ib0")),
+        ("192.0.2.5", "10.0.0.0/24", "192.0.2.5", ("10.0.0.5", "ib0")),
+        ("192.0.2.5", "10.0.0.5", "192.0.2.5", ("10.0.0.5", "ib0")),
+        ("192.0.2.5", "10.0.0.77/24", None, ("10.0.0.5", "ib0")),
+    ],
+)
 def test_the_address_is_the_sites_then_the_hosts_then_the_routes(host, wanted, route, found):
     facts = {"addresses": TWO_CARDS, "route_source": route}
     assert core.pick_address({"name": "n", "host": host, "address": wanted}, facts) == found + (None,)
 
 
-@pytest.mark.parametrize("host, wanted, route, words", [
-    ("192.0.2.5", "172.16.0.0/12", "192.0.2.5", "n has no address in 172.16.0.0/12 (trainyard_address); it has 127.0.0.1, 192.0.2.5, 10.0.0.5"),
-    ("gpu5.example", None, None, "n: no address of its own is ansible_host (gpu5.example)"),
-    ("gpu5.example", None, "127.0.0.1", "192.0.2.5 on eth0, 10.0.0.5 on ib0"),  # a route over loopback leads nowhere
-])
+@pytest.mark.parametrize(
+    "host, wanted, route, words",
+    [
+        (
+            "192.0.2.5",
+            "172.16.0.0/12",
+            "192.0.2.5",
+            "n has no address in 172.16.0.0/12 (trainyard_address); it has 127.0.0.1, 192.0.2.5, 10.0.0.5",
+        ),
+        ("gpu5.example", None, None, "n: no address of its own is ansible_host (gpu5.example)"),
+        ("gpu5.example", None, "127.0.0.1", "192.0.2.5 on eth0, 10.0.0.5 on ib0"),  # a route over loopback leads nowhere
+    ],
+)
 def test_a_node_without_a_usable_address(host, wanted, route, words):
     facts = {"addresses": TWO_CARDS, "route_source": route}
     address, interface, problem = core.pick_address({"name": "n", "host": host, "address": wanted}, facts)
@@ -184,6 +247,7 @@ def test_a_single_node_needs_no_peer_to_know_its_address():
 
 # --- what no start could survive
 
+
 def two(**facts):
     """Return the arguments of two nodes, the second with other facts."""
     arguments = gang(count=2, **facts.pop("gang", {}))
@@ -191,15 +255,25 @@ def two(**facts):
     return arguments
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (two(gang={"job": {"launcher": "paddle"}}, addresses=[{"interface": "eth0", "address": ADDRESSES[0]}], route_source=ADDRESSES[0]),
-     "node1 and node2 have the same fabric address"),
-    (two(python_version="3.8"), "nodes have different Python versions: node1 3.11, node2 3.8"),
-    (two(machine="aarch64"), "nodes have different processor architectures"),
-    (two(gang={"job": {"start_port": 65530}}), "start port 65530 leaves no room for 8 ranks"),
-    (two(resolves_to=["127.0.1.1"]), "node2: its host name resolves to 127.0.1.1, not to %s, and fleetrun --selected_gpu" % ADDRESSES[1]),
-    (two(resolves_to=None), "node2: its host name resolves to nothing"),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (
+            two(
+                gang={"job": {"launcher": "paddle"}}, addresses=[{"interface": "eth0", "address": ADDRESSES[0]}], route_source=ADDRESSES[0]
+            ),
+            "node1 and node2 have the same fabric address",
+        ),
+        (two(python_version="3.8"), "nodes have different Python versions: node1 3.11, node2 3.8"),
+        (two(machine="aarch64"), "nodes have different processor architectures"),
+        (two(gang={"job": {"start_port": 65530}}), "start port 65530 leaves no room for 8 ranks"),
+        (
+            two(resolves_to=["127.0.1.1"]),
+            "node2: its host name resolves to 127.0.1.1, not to %s, and fleetrun --selected_gpu" % ADDRESSES[1],
+        ),
+        (two(resolves_to=None), "node2: its host name resolves to nothing"),
+    ],
+)
 def test_refused(arguments, words):
     problems = refused(**arguments)
     assert len(problems) == 1 and words in problems[0]
@@ -227,6 +301,7 @@ def test_who_does_not_ask_for_the_host_name_may_have_any(launcher, accelerator, 
 
 # --- what is not ready
 
+
 def wanting(count=2, **facts):
     """Return todo() of a gang whose last node has other facts, with empty entries left out."""
     arguments = gang(count=count)
@@ -238,20 +313,23 @@ def wanting(count=2, **facts):
 MESH = {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node1", "node2"], "digest": "m"}
 
 
-@pytest.mark.parametrize("facts, expected", [
-    ({}, {}),
-    ({"missing": ["rsync"]}, {"provision": ["node2"]}),
-    ({"environments": {"other": "f"}}, {"environment": ["node2"]}),
-    ({"mesh": None}, {"trust": ["node1", "node2"]}),
-    ({"mesh": dict(MESH, present=False)}, {"trust": ["node1", "node2"]}),
-    ({"mesh": dict(MESH, proven=None)}, {"trust": ["node1", "node2"]}),
-    ({"mesh": dict(MESH, valid_until=1000.0 + 86399)}, {"trust": ["node1", "node2"]}),
-    ({"mesh": dict(MESH, valid_until=1000.0 + 86401)}, {}),
-    ({"mesh": dict(MESH, nodes=["node2", "node3"])}, {"trust": ["node1", "node2"]}),
-    ({"mesh": dict(MESH, digest="other")}, {"trust": ["node1", "node2"]}),
-    ({"trees": {}}, {"code": ["node2"], "data": ["node2"], "trees": ["node2"]}),
-    ({"trees": {"code/" + CODE[:16]: {"ok": True}, "data/" + DATA[:16]: {"ok": False}}}, {"data": ["node2"], "trees": ["node2"]}),
-])
+@pytest.mark.parametrize(
+    "facts, expected",
+    [
+        ({}, {}),
+        ({"missing": ["rsync"]}, {"provision": ["node2"]}),
+        ({"environments": {"other": "f"}}, {"environment": ["node2"]}),
+        ({"mesh": None}, {"trust": ["node1", "node2"]}),
+        ({"mesh": dict(MESH, present=False)}, {"trust": ["node1", "node2"]}),
+        ({"mesh": dict(MESH, proven=None)}, {"trust": ["node1", "node2"]}),
+        ({"mesh": dict(MESH, valid_until=1000.0 + 86399)}, {"trust": ["node1", "node2"]}),
+        ({"mesh": dict(MESH, valid_until=1000.0 + 86401)}, {}),
+        ({"mesh": dict(MESH, nodes=["node2", "node3"])}, {"trust": ["node1", "node2"]}),
+        ({"mesh": dict(MESH, digest="other")}, {"trust": ["node1", "node2"]}),
+        ({"trees": {}}, {"code": ["node2"], "data": ["node2"], "trees": ["node2"]}),
+        ({"trees": {"code/" + CODE[:16]: {"ok": True}, "data/" + DATA[:16]: {"ok": False}}}, {"data": ["node2"], "trees": ["node2"]}),
+    ],
+)
 def test_todo_names_the_nodes_that_lack_something(facts, expected):
     assert wanting(**facts) == expected
 
@@ -268,10 +346,45 @@ def test_a_python_of_the_users_own_is_never_provided():
 
 def test_a_tree_that_differs_is_named_with_its_files():
     arguments = gang(count=2)
-    arguments["facts"]["node2"]["trees"]["data/" + DATA[:16]] = {"ok": False, "present": True, "differences": ["a.jpg: missing", "b.jpg: extra file"]}
-    arguments["facts"]["node1"]["trees"]["data/" + DATA[:16]] = {"ok": False, "present": False, "differences": []}  # not there is not differing
+    arguments["facts"]["node2"]["trees"]["data/" + DATA[:16]] = {
+        "ok": False,
+        "present": True,
+        "differences": ["a.jpg: missing", "b.jpg: extra file"],
+    }
+    arguments["facts"]["node1"]["trees"]["data/" + DATA[:16]] = {
+        "ok": False,
+        "present": False,
+        "differences": [],
+    }  # not there is not differing
     lines = core.differing_trees(core.compile_plan(**arguments), arguments["facts"])
     assert lines == ["node2: data/%s differs from the controller's: a.jpg: missing; b.jpg: extra file" % DATA[:16]]
+
+
+HELD = [{"unit": "u", "state": "active", "description": "Trainyard run X"}]
+
+
+@pytest.mark.parametrize(
+    "facts, lines",
+    [
+        ({}, []),
+        (
+            {"missing": ["rsync", "lingering for me"]},
+            ["node2 lacks rsync, lingering for me; playbooks/provision.yml has to run first (once)"],
+        ),
+        ({"units": HELD}, ["node2 is held by Trainyard run X (active); follow it or stop it: playbooks/stop.yml"]),
+    ],
+)
+def test_what_only_a_person_can_clear(facts, lines):
+    arguments = two(**facts)
+    assert core.obstacles(core.compile_plan(**arguments), arguments["facts"]) == lines
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_changed_tree_is_in_the_way_unless_it_is_going_to_be_replaced(repair):
+    arguments = gang(count=2)
+    arguments["facts"]["node2"]["trees"]["data/" + DATA[:16]] = {"ok": False, "present": True, "differences": ["a.jpg: missing"]}
+    lines = core.obstacles(core.compile_plan(**arguments), arguments["facts"], repair)
+    assert bool(lines) != repair and (repair or "a.jpg: missing; the controller's copy is the rule: playbooks/sync.yml" in lines[0])
 
 
 def test_the_summary_shows_command_ranks_and_what_comes_before():
@@ -280,12 +393,21 @@ def test_the_summary_shows_command_ranks_and_what_comes_before():
     arguments["facts"]["node2"]["missing"] = ["rsync"]
     arguments["facts"]["node1"]["units"] = [{"unit": "u", "state": "active", "description": "Trainyard run X"}]
     text = "\n".join(core.summary(made, arguments["facts"], core.todo(made, arguments["facts"], 0.0)))
-    for words in (core.sha256(made)[:12], "  " + " ".join(made["argv"]), "  FLAGS_START_PORT=17000", "node2: rank 8,9,10,11,12,13,14,15", "ports 17000-17007",
-                  "held by Trainyard run X", "link dataset/coco -> data/", "before the start: provision on node2"):
+    for words in (
+        core.sha256(made)[:12],
+        "  " + " ".join(made["argv"]),
+        "  FLAGS_START_PORT=17000",
+        "node2: rank 8,9,10,11,12,13,14,15",
+        "ports 17000-17007",
+        "held by Trainyard run X",
+        "link dataset/coco -> data/",
+        "before the start: provision on node2",
+    ):
         assert words in text
 
 
 # --- the module
+
 
 def module_arguments(**changes):
     """Return the module's arguments for two ready nodes; the environment's digest is what the module reckons."""
@@ -295,8 +417,19 @@ def module_arguments(**changes):
     for fact in arguments["facts"].values():
         fact["environments"] = {digest: "f"}
     inputs = {key: arguments["inputs"][key] for key in ("script", "code", "data", "weights", "config")}
-    return dict({"job": arguments["job"], "site": arguments["site"], "nodes": arguments["nodes"], "facts": arguments["facts"], "inputs": inputs,
-                 "suite": arguments["inputs"]["suite"], "source": {"environment": wanted, "overrides": {"use_gpu": True}}, "project": str(ROOT)}, **changes)
+    return dict(
+        {
+            "job": arguments["job"],
+            "site": arguments["site"],
+            "nodes": arguments["nodes"],
+            "facts": arguments["facts"],
+            "inputs": inputs,
+            "suite": arguments["inputs"]["suite"],
+            "source": {"environment": wanted, "overrides": {"use_gpu": True}},
+            "project": str(ROOT),
+        },
+        **changes,
+    )
 
 
 def test_module_gives_the_bytes_and_their_digest(run_module):
@@ -316,12 +449,28 @@ def test_module_refuses_with_every_reason(run_module):
 @pytest.mark.parametrize("repair", [False, True])
 def test_module_stops_at_a_tree_that_differs_unless_told_to_repair(run_module, repair):
     arguments = module_arguments(repair=repair)
-    arguments["facts"]["node2"]["trees"]["code/" + CODE[:16]] = {"ok": False, "present": True, "differences": ["tools/train.py: 3 bytes instead of 4"]}
+    arguments["facts"]["node2"]["trees"]["code/" + CODE[:16]] = {
+        "ok": False,
+        "present": True,
+        "differences": ["tools/train.py: 3 bytes instead of 4"],
+    }
     result = run_module(module, arguments)
     if repair:
         assert result["todo"]["code"] == ["node2"]
     else:
-        assert result["failed"] and "node2: code/%s" % CODE[:16] in result["msg"] and "tools/train.py: 3 bytes instead of 4" in result["msg"]
+        assert (
+            result["failed"] and "node2: code/%s" % CODE[:16] in result["msg"] and "tools/train.py: 3 bytes instead of 4" in result["msg"]
+        )
+
+
+@pytest.mark.parametrize("facts", [{"units": HELD}, {"missing": ["rsync"]}])
+def test_module_stops_at_an_obstacle_and_only_shows_it_in_check_mode(run_module, facts):
+    arguments = module_arguments()
+    arguments["facts"]["node2"].update(facts)
+    result = run_module(module, arguments)
+    assert result["failed"] and result["msg"].startswith("nothing was started:\n  node2 ")
+    shown = run_module(module, arguments, check=True)
+    assert not shown.get("failed") and any(line.startswith("in the way: node2 ") for line in shown["summary"])
 
 
 def test_module_names_a_requirement_list_that_is_not_there(run_module):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The read_job action: job, site and command line together, in the controller's process; and the module that stands for its documentation."""
+"""The read_job action: job, site and command line together, in the controller's process; and the module that documents it."""
+
 from __future__ import annotations
 
 import re
@@ -12,8 +13,18 @@ from ansible.module_utils.trainyard import attempts
 from ansible.parsing.dataloader import DataLoader
 from core_support import ROOT, put
 
-HOST = {"trainyard_accelerator": "cpu", "trainyard_devices": 2, "other": "{{ never looked at }}", "trainyard_suites": {
-    "paddledetection": {"code": {"path": "/src"}, "data": {"coco": {"path": "/data"}}, "environment": {"package": "paddlepaddle", "version": "2.6.2"}}}}
+HOST = {
+    "trainyard_accelerator": "cpu",
+    "trainyard_devices": 2,
+    "other": "{{ never looked at }}",
+    "trainyard_suites": {
+        "paddledetection": {
+            "code": {"path": "/src"},
+            "data": {"coco": {"path": "/data"}},
+            "environment": {"package": "paddlepaddle", "version": "2.6.2"},
+        }
+    },
+}
 
 
 @pytest.fixture
@@ -25,11 +36,14 @@ def read(load_plugin, tmp_path, monkeypatch):
     def run(config="ppyoloe.yml", limit=None, groups=None, changes=None, **extra):
         monkeypatch.setattr(plugin, "load_extra_vars", lambda loader: dict(extra, config=config))
         monkeypatch.setattr(plugin.context, "CLIARGS", {"subset": limit, "inventory": (inventory,)})
-        task = SimpleNamespace(args={"config": config, "extra": ["nodes", "devices", "start_port"]}, async_val=0, check_mode=False, action="read_job")
+        task = SimpleNamespace(
+            args={"config": config, "extra": ["nodes", "devices", "start_port"]}, async_val=0, check_mode=False, action="read_job"
+        )
         action = plugin.ActionModule(task, SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp")), None, DataLoader(), None)
         hostvars = {"node%d" % n: dict(HOST, ansible_host="192.0.2.%d" % n, **(changes or {})) for n in (1, 2)}
         groups = groups or {"all": ["node1", "node2"], "trainers": ["node1", "node2"]}
         return action.run(task_vars={"playbook_dir": str(ROOT / "playbooks"), "groups": groups, "hostvars": hostvars})
+
     return run
 
 
@@ -58,17 +72,23 @@ def test_a_job_file_of_any_name_gets_a_usable_run_id(read, tmp_path, name):
     assert attempts.attempt_dir("/b", read(config=str(tmp_path / name))["run"], 1)
 
 
-@pytest.mark.parametrize("arguments, words", [
-    ({"config": ""}, "command line config: say which job: -e config=NAME, one of ppyoloe"),
-    ({"config": "ppyole"}, "did you mean 'ppyoloe'?"),
-    ({"config": "x; rm -rf /"}, "'x; rm -rf /' is neither the name of a job"),
-    ({"node": "2"}, "command line node: unknown variable"),
-    ({"nodes": "two"}, "command line nodes: must be a whole number"),
-    ({"nodes": "3"}, "nodes: asks for 3 nodes; the site 'site' has 2"),
-    ({"groups": {"all": [], "trainer": ["node1"]}}, "did you mean 'trainer'?"),
-    ({"changes": {"trainyard_device": 1}}, "did you mean 'trainyard_devices'?"),
-    ({"limit": "node1"}, "command line --limit: cuts node2 off the 2 nodes of this job; take --limit away, or ask for fewer nodes with -e nodes=N"),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"config": ""}, "command line config: say which job: -e config=NAME, one of ppyoloe"),
+        ({"config": "ppyole"}, "did you mean 'ppyoloe'?"),
+        ({"config": "x; rm -rf /"}, "'x; rm -rf /' is neither the name of a job"),
+        ({"node": "2"}, "command line node: unknown variable"),
+        ({"nodes": "two"}, "command line nodes: must be a whole number"),
+        ({"nodes": "3"}, "nodes: asks for 3 nodes; the site 'site' has 2"),
+        ({"groups": {"all": [], "trainer": ["node1"]}}, "did you mean 'trainer'?"),
+        ({"changes": {"trainyard_device": 1}}, "did you mean 'trainyard_devices'?"),
+        (
+            {"limit": "node1"},
+            "command line --limit: cuts node2 off the 2 nodes of this job; take --limit away, or ask for fewer nodes with -e nodes=N",
+        ),
+    ],
+)
 def test_refused_in_words(read, arguments, words):
     lines = refused(read, **arguments)
     assert lines[0].endswith("nothing was touched:") and any(words in line for line in lines[1:])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller's record of a run: what is written at the start and at the end, and the end in lines for people."""
+
 from __future__ import annotations
 
 import json
@@ -17,22 +18,55 @@ STEP = {"loss": 8.857, "ips": 10.0}
 
 def rank(number, **changes):
     """Return what rank_logs says of a rank that ended well."""
-    return dict({"rank": number, "local_rank": 0, "pid": 100 + number, "log": "log/workerlog.0", "exit_code": 0, "signal": None, "started": 1000.0, "ended": 1090.5,
-                 "first_step": STEP if number == 0 else None, "last_step": dict(STEP, loss=1.25) if number == 0 else None, "evaluation": None, "errors": [],
-                 "first_error": None, "state": "done"}, **changes)
+    return dict(
+        {
+            "rank": number,
+            "local_rank": 0,
+            "pid": 100 + number,
+            "log": "log/workerlog.0",
+            "exit_code": 0,
+            "signal": None,
+            "started": 1000.0,
+            "ended": 1090.5,
+            "first_step": STEP if number == 0 else None,
+            "last_step": dict(STEP, loss=1.25) if number == 0 else None,
+            "evaluation": None,
+            "errors": [],
+            "first_error": None,
+            "state": "done",
+        },
+        **changes,
+    )
 
 
 def node(name, *ranks, **changes):
-    return dict({"node": name, "ranks": list(ranks), "files": [], "endpoints": MADE["endpoints"], "missing": [],
-                 "exit": {"service_result": "success", "exit_code": "exited", "exit_status": "0", "stopped_by": None}}, **changes)
+    return dict(
+        {
+            "node": name,
+            "ranks": list(ranks),
+            "files": [],
+            "endpoints": MADE["endpoints"],
+            "missing": [],
+            "exit": {"service_result": "success", "exit_code": "exited", "exit_status": "0", "stopped_by": None},
+        },
+        **changes,
+    )
 
 
 @pytest.fixture
 def started(run_module, tmp_path):
     """A run whose start is recorded: (runs_dir, arguments for the end)."""
     runs = str(tmp_path / "runs")
-    arguments = {"state": "started", "runs_dir": runs, "run_id": RUN, "job": {"name": "ppyoloe", "nodes": "all"}, "plan": plans.canonical(MADE).decode(),
-                 "plan_sha256": plans.sha256(MADE), "code_diff": "-a\n+b\n", "code": {"commit": "c"}}
+    arguments = {
+        "state": "started",
+        "runs_dir": runs,
+        "run_id": RUN,
+        "job": {"name": "ppyoloe", "nodes": "all"},
+        "plan": plans.canonical(MADE).decode(),
+        "plan_sha256": plans.sha256(MADE),
+        "code_diff": "-a\n+b\n",
+        "code": {"commit": "c"},
+    }
     assert run_module(module, arguments, check=True)["run_dir"] == os.path.join(runs, RUN) and not os.path.exists(runs)
     run_module(module, arguments)
     return runs, {"state": "ended", "runs_dir": runs, "run_id": RUN}
@@ -45,11 +79,26 @@ def read(runs, name):
 
 def test_the_start_keeps_plan_job_and_local_changes(started):
     runs, _arguments = started
-    assert read(runs, "plan.json") == plans.canonical(MADE).decode() and read(runs, "code.diff") == "-a\n+b\n" and json.loads(read(runs, "job.json"))["name"] == "ppyoloe"
+    assert (
+        read(runs, "plan.json") == plans.canonical(MADE).decode()
+        and read(runs, "code.diff") == "-a\n+b\n"
+        and json.loads(read(runs, "job.json"))["name"] == "ppyoloe"
+    )
     found = json.loads(read(runs, "run.json"))
-    assert dict(found, started=0) == {"version": 1, "run": RUN, "job": "ppyoloe", "plan_sha256": plans.sha256(MADE), "started": 0, "code": {"commit": "c"}, "attempts": []}
+    assert dict(found, started=0) == {
+        "version": 1,
+        "run": RUN,
+        "job": "ppyoloe",
+        "plan_sha256": plans.sha256(MADE),
+        "started": 0,
+        "code": {"commit": "c"},
+        "attempts": [],
+    }
     folder = os.path.join(runs, RUN)
-    assert all(os.stat(os.path.join(folder, name)).st_mode & 0o077 == 0 for name in os.listdir(folder)) and os.listdir(folder + "/attempt-1") == []
+    assert (
+        all(os.stat(os.path.join(folder, name)).st_mode & 0o077 == 0 for name in os.listdir(folder))
+        and os.listdir(folder + "/attempt-1") == []
+    )
 
 
 def test_a_run_is_never_written_over(run_module, started):
@@ -67,12 +116,23 @@ def test_a_good_end(run_module, started):
     result = run_module(module, dict(arguments, nodes=nodes))
     text = "\n".join(result["summary"])
     assert result["verdict"]["outcome"] == "completed" and result["summary"][-1] == result["verdict"]["text"]
-    for words in ("   0  node1       0       %s" % MADE["endpoints"][0], "8.8570     1.2500         10.00  exit code 0", "images/s", "evaluation   ap 0.25  fps 9.5",
-                  "trained      1:30 from", "as Paddle reports them: as planned", "checkpoint   runs/%s/attempt-1/checkpoint/ (model_final.pdparams)" % RUN,
-                  "logs         runs/%s/attempt-1/rank-*.log" % RUN, "run record   runs/%s/run.json" % RUN, "prints steps on its first rank only"):
+    for words in (
+        "   0  node1       0       %s" % MADE["endpoints"][0],
+        "8.8570     1.2500         10.00  exit code 0",
+        "images/s",
+        "evaluation   ap 0.25  fps 9.5",
+        "trained      1:30 from",
+        "as Paddle reports them: as planned",
+        "checkpoint   runs/%s/attempt-1/checkpoint/ (model_final.pdparams)" % RUN,
+        "logs         runs/%s/attempt-1/rank-*.log" % RUN,
+        "run record   runs/%s/run.json" % RUN,
+        "prints steps on its first rank only",
+    ):
         assert words in text, (words, text)
     attempt = json.loads(read(runs, "run.json"))["attempts"]
-    assert [(one["number"], one["verdict"]["outcome"], one["checkpoint"], len(one["ranks"])) for one in attempt] == [(1, "completed", ["model_final.pdparams"], 2)]
+    assert [(one["number"], one["verdict"]["outcome"], one["checkpoint"], len(one["ranks"])) for one in attempt] == [
+        (1, "completed", ["model_final.pdparams"], 2)
+    ]
     run_module(module, dict(arguments, nodes=nodes))  # follow.yml afterwards: the same attempt, once
     assert len(json.loads(read(runs, "run.json"))["attempts"]) == 1
 
@@ -80,14 +140,30 @@ def test_a_good_end(run_module, started):
 def test_check_mode_decides_and_writes_nothing(run_module, started):
     runs, arguments = started
     before = read(runs, "run.json")
-    assert run_module(module, dict(arguments, nodes=[node("node1", rank(0)), node("node2", rank(1))]), check=True)["verdict"] and read(runs, "run.json") == before
+    assert (
+        run_module(module, dict(arguments, nodes=[node("node1", rank(0)), node("node2", rank(1))]), check=True)["verdict"]
+        and read(runs, "run.json") == before
+    )
 
 
 def test_the_last_line_names_the_culprit(run_module, started):
-    dead = node("node2", rank(1, exit_code=None, signal="SIGKILL"), exit={"service_result": "exit-code", "exit_code": "exited", "exit_status": "1", "stopped_by": None})
-    told = node("node1", rank(0, exit_code=None, signal="SIGTERM"), exit={"service_result": "success", "exit_code": "exited", "exit_status": "0", "stopped_by": "peer"})
+    dead = node(
+        "node2",
+        rank(1, exit_code=None, signal="SIGKILL"),
+        exit={"service_result": "exit-code", "exit_code": "exited", "exit_status": "1", "stopped_by": None},
+    )
+    told = node(
+        "node1",
+        rank(0, exit_code=None, signal="SIGTERM"),
+        exit={"service_result": "success", "exit_code": "exited", "exit_status": "0", "stopped_by": "peer"},
+    )
     result = run_module(module, dict(started[1], nodes=[told, dead]))
-    assert result["verdict"]["outcome"] == "failed" and "rank 1" in result["summary"][-1] and "node2" in result["summary"][-1] and "SIGKILL" in result["summary"][-1]
+    assert (
+        result["verdict"]["outcome"] == "failed"
+        and "rank 1" in result["summary"][-1]
+        and "node2" in result["summary"][-1]
+        and "SIGKILL" in result["summary"][-1]
+    )
     assert "checkpoint   none" in result["summary"]
 
 
@@ -95,7 +171,10 @@ def test_endpoints_that_were_not_taken_fail_a_run_that_completed(run_module, sta
     """The start port is read back, not believed (fact 1)."""
     elsewhere = ["10.127.6.17:6070", "10.127.5.142:6070"]
     result = run_module(module, dict(started[1], nodes=[node("node1", rank(0)), node("node2", rank(1), endpoints=elsewhere)]))
-    assert result["verdict"]["outcome"] == "failed" and "node2 reports the endpoints 10.127.6.17:6070, 10.127.5.142:6070, planned were" in result["summary"][-1]
+    assert (
+        result["verdict"]["outcome"] == "failed"
+        and "node2 reports the endpoints 10.127.6.17:6070, 10.127.5.142:6070, planned were" in result["summary"][-1]
+    )
 
 
 def test_nothing_in_the_summary_moves_the_cursor(run_module, started):
@@ -122,4 +201,8 @@ def test_the_newest_run(tmp_path):
         os.makedirs(str(tmp_path / name))
     for name in (RUN, newer):
         (tmp_path / name / "run.json").write_text('{"run": "%s"}' % name, encoding="ascii")
-    assert record.newest(str(tmp_path)) == newer and record.newest(str(tmp_path / "none")) is None and record.load(str(tmp_path), RUN) == {"run": RUN}
+    assert (
+        record.newest(str(tmp_path)) == newer
+        and record.newest(str(tmp_path / "none")) is None
+        and record.load(str(tmp_path), RUN) == {"run": RUN}
+    )

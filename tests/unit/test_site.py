@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A site as the inventory gives it: every problem at once, before a node is contacted."""
+
 from __future__ import annotations
 
 import re
@@ -8,12 +9,21 @@ import pytest
 from ansible.module_utils.trainyard import site as sites
 from core_support import ROOT, job_of
 
-SUITES = {"paddledetection": {"code": {"path": "/src/PaddleDetection"}, "data": {"coco": {"path": "/data/coco"}}, "environment": {"package": "paddlepaddle"}}}
+SUITES = {
+    "paddledetection": {
+        "code": {"path": "/src/PaddleDetection"},
+        "data": {"coco": {"path": "/data/coco"}},
+        "environment": {"package": "paddlepaddle"},
+    }
+}
 
 
 def host(number, **changes):
     """Return one host's variables."""
-    return dict({"ansible_host": "192.0.2.%d" % number, "trainyard_accelerator": "gpu", "trainyard_devices": 8, "trainyard_suites": SUITES}, **changes)
+    return dict(
+        {"ansible_host": "192.0.2.%d" % number, "trainyard_accelerator": "gpu", "trainyard_devices": 8, "trainyard_suites": SUITES},
+        **changes,
+    )
 
 
 def site_of(*hosts, **changes):
@@ -25,15 +35,23 @@ def site_of(*hosts, **changes):
 
 
 def test_a_good_site():
-    site, problems = site_of(host(2, trainyard_address="10.0.0.0/24"), host(1, trainyard_devices=[4, 5], ansible_port=2222), trainyard_site="lab",
-                             trainyard_env={"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": 4, "NCCL_SOCKET_IFNAME": "ib0"})
+    site, problems = site_of(
+        host(2, trainyard_address="10.0.0.0/24"),
+        host(1, trainyard_devices=[4, 5], ansible_port=2222),
+        trainyard_site="lab",
+        trainyard_env={"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": 4, "NCCL_SOCKET_IFNAME": "ib0"},
+    )
     assert not problems
     assert site == {
-        "name": "lab", "suites": SUITES, "start_port": 17000, "env": {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "ib0"},
+        "name": "lab",
+        "suites": SUITES,
+        "start_port": 17000,
+        "env": {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "ib0"},
         "nodes": [
             {"name": "node1", "host": "192.0.2.2", "port": 22, "address": "10.0.0.0/24", "accelerator": "gpu", "devices": list("01234567")},
             {"name": "node2", "host": "192.0.2.1", "port": 2222, "address": None, "accelerator": "gpu", "devices": ["4", "5"]},
-        ]}
+        ],
+    }
 
 
 def test_one_machine_may_have_two_ports():
@@ -44,61 +62,98 @@ def test_two_nodes_may_give_one_network():
     assert not site_of(trainyard_address="10.0.0.0/24")[1]
 
 
-@pytest.mark.parametrize("groups, words", [
-    ({}, "groups found: none"),
-    ({"all": [], "ungrouped": []}, "groups found: none"),
-    ({"all": ["a"], "trainers": []}, "the group 'trainers' is missing or empty"),
-    ({"all": ["a"], "trainer": ["a"], "web": []}, "groups found: trainer, web; did you mean 'trainer'?"),
-])
+@pytest.mark.parametrize(
+    "groups, words",
+    [
+        ({}, "groups found: none"),
+        ({"all": [], "ungrouped": []}, "groups found: none"),
+        ({"all": ["a"], "trainers": []}, "the group 'trainers' is missing or empty"),
+        ({"all": ["a"], "trainer": ["a"], "web": []}, "groups found: trainer, web; did you mean 'trainer'?"),
+    ],
+)
 def test_an_empty_or_misspelt_group(groups, words):
     site, problems = sites.read_site(groups, {"a": {}})
     assert site is None and len(problems) == 1 and words in str(problems[0]) and str(problems[0]).startswith("inventory: ")
 
 
-@pytest.mark.parametrize("changes, place, words", [
-    ({"trainyard_devcies": 8}, "inventory, host node2 trainyard_devcies:", "unknown site variable; did you mean 'trainyard_devices'?"),
-    ({"trainyard_accelerator": "cuda"}, "inventory, host node2 trainyard_accelerator:", "must be one of cpu, gpu; got 'cuda'"),
-    ({"trainyard_accelerator": "gpus"}, "inventory, host node2 trainyard_accelerator:", "did you mean 'gpu'?"),
-    ({"trainyard_accelerator": None}, "inventory, host node2 trainyard_accelerator:", "got None"),
-    ({"trainyard_devices": None}, "inventory, host node2 trainyard_devices:", "must be the number of devices or a list of their ids; got None"),
-    ({"trainyard_devices": 0}, "inventory, host node2 trainyard_devices:", "got 0"),
-    ({"trainyard_devices": -1}, "inventory, host node2 trainyard_devices:", "got -1"),
-    ({"trainyard_devices": True}, "inventory, host node2 trainyard_devices:", "got True"),
-    ({"trainyard_devices": "eight"}, "inventory, host node2 trainyard_devices:", "got 'eight'"),
-    ({"trainyard_devices": []}, "inventory, host node2 trainyard_devices:", "got []"),
-    ({"trainyard_devices": [0, 0]}, "inventory, host node2 trainyard_devices:", "got [0, 0]"),
-    ({"trainyard_devices": ["a"]}, "inventory, host node2 trainyard_devices:", "got ['a']"),
-    ({"trainyard_devices": {"count": 8}}, "inventory, host node2 trainyard_devices:", "got {'count': 8}"),
-    ({"trainyard_address": "10.0.0"}, "inventory, host node2 trainyard_address:", "must be an IP address or a network such as 10.0.0.0/24; got '10.0.0'"),
-    ({"trainyard_address": "fabric2"}, "inventory, host node2 trainyard_address:", "must be an IP address"),
-    ({"ansible_port": "ssh"}, "inventory, host node2 ansible_port:", "must be a port from 1 to 65535; got 'ssh'"),
-    ({"ansible_port": 70000}, "inventory, host node2 ansible_port:", "must be a port"),
-    ({"ansible_host": "192.0.2.1"}, "inventory node2:", "has the same ansible_host as node1: one machine under two names"),
-])
+@pytest.mark.parametrize(
+    "changes, place, words",
+    [
+        ({"trainyard_devcies": 8}, "inventory, host node2 trainyard_devcies:", "unknown site variable; did you mean 'trainyard_devices'?"),
+        ({"trainyard_accelerator": "cuda"}, "inventory, host node2 trainyard_accelerator:", "must be one of cpu, gpu; got 'cuda'"),
+        ({"trainyard_accelerator": "gpus"}, "inventory, host node2 trainyard_accelerator:", "did you mean 'gpu'?"),
+        ({"trainyard_accelerator": None}, "inventory, host node2 trainyard_accelerator:", "got None"),
+        (
+            {"trainyard_devices": None},
+            "inventory, host node2 trainyard_devices:",
+            "must be the number of devices or a list of their ids; got None",
+        ),
+        ({"trainyard_devices": 0}, "inventory, host node2 trainyard_devices:", "got 0"),
+        ({"trainyard_devices": -1}, "inventory, host node2 trainyard_devices:", "got -1"),
+        ({"trainyard_devices": True}, "inventory, host node2 trainyard_devices:", "got True"),
+        ({"trainyard_devices": "eight"}, "inventory, host node2 trainyard_devices:", "got 'eight'"),
+        ({"trainyard_devices": []}, "inventory, host node2 trainyard_devices:", "got []"),
+        ({"trainyard_devices": [0, 0]}, "inventory, host node2 trainyard_devices:", "got [0, 0]"),
+        ({"trainyard_devices": ["a"]}, "inventory, host node2 trainyard_devices:", "got ['a']"),
+        ({"trainyard_devices": {"count": 8}}, "inventory, host node2 trainyard_devices:", "got {'count': 8}"),
+        (
+            {"trainyard_address": "10.0.0"},
+            "inventory, host node2 trainyard_address:",
+            "must be an IP address or a network such as 10.0.0.0/24; got '10.0.0'",
+        ),
+        ({"trainyard_address": "fabric2"}, "inventory, host node2 trainyard_address:", "must be an IP address"),
+        ({"ansible_port": "ssh"}, "inventory, host node2 ansible_port:", "must be a port from 1 to 65535; got 'ssh'"),
+        ({"ansible_port": 70000}, "inventory, host node2 ansible_port:", "must be a port"),
+        ({"ansible_host": "192.0.2.1"}, "inventory node2:", "has the same ansible_host as node1: one machine under two names"),
+    ],
+)
 def test_what_a_host_may_not_say(changes, place, words):
     site, problems = site_of(host(1), host(2, **changes))
     assert len(problems) == 1 and problems[0].startswith(place) and words in problems[0], problems
 
 
 def test_one_fabric_address_for_two_nodes():
-    assert site_of(trainyard_address="10.0.0.1")[1] == ["inventory node2: has the same trainyard_address as node1: one machine under two names"]
+    assert site_of(trainyard_address="10.0.0.1")[1] == [
+        "inventory node2: has the same trainyard_address as node1: one machine under two names"
+    ]
 
 
-@pytest.mark.parametrize("changes, place, words", [
-    ({"trainyard_suites": ["paddledetection"]}, "inventory trainyard_suites:", "must be a mapping of suite names"),
-    ({"trainyard_suites": {"paddledetection": {"environment": {}}}}, "inventory trainyard_suites.paddledetection:", "the key 'code' is missing"),
-    ({"trainyard_suites": {"paddledetection": {"code": {"path": "/x"}, "environment": {}, "dat": {}}}}, "inventory trainyard_suites.paddledetection dat:", "did you mean 'data'?"),
-    ({"trainyard_suites": {"paddledetection": {"code": {"git": "https://x/y"}, "environment": {}}}}, "inventory trainyard_suites.paddledetection code:", "{git: a URL, version:"),
-    ({"trainyard_suites": {"paddledetection": {"code": {"path": "/x", "git": "u", "version": "v"}, "environment": {}}}},
-     "inventory trainyard_suites.paddledetection code:", "must be {path: a directory on the controller} or"),
-    ({"trainyard_suites": {"paddledetection": {"code": {"path": "/x"}, "environment": {}, "data": {"coco": "/data"}}}},
-     "inventory trainyard_suites.paddledetection data.coco:", "must be {path: a directory on the controller}; got '/data'"),
-    ({"trainyard_start_port": "x"}, "inventory trainyard_start_port:", "must be a port from 1024 to 65535; got 'x'"),
-    ({"trainyard_start_port": 80}, "inventory trainyard_start_port:", "must be a port from 1024 to 65535; got 80"),
-    ({"trainyard_env": ["A=1"]}, "inventory trainyard_env:", "must be a mapping of environment variables"),
-    ({"trainyard_env": {"PADDLE_NNODES": 1}}, "inventory trainyard_env.PADDLE_NNODES:", "is reserved: the plan sets it"),
-    ({"trainyard_env": {"LD_PRELOAD": "x.so"}}, "inventory trainyard_env.LD_PRELOAD:", "is reserved"),
-])
+@pytest.mark.parametrize(
+    "changes, place, words",
+    [
+        ({"trainyard_suites": ["paddledetection"]}, "inventory trainyard_suites:", "must be a mapping of suite names"),
+        (
+            {"trainyard_suites": {"paddledetection": {"environment": {}}}},
+            "inventory trainyard_suites.paddledetection:",
+            "the key 'code' is missing",
+        ),
+        (
+            {"trainyard_suites": {"paddledetection": {"code": {"path": "/x"}, "environment": {}, "dat": {}}}},
+            "inventory trainyard_suites.paddledetection dat:",
+            "did you mean 'data'?",
+        ),
+        (
+            {"trainyard_suites": {"paddledetection": {"code": {"git": "https://x/y"}, "environment": {}}}},
+            "inventory trainyard_suites.paddledetection code:",
+            "{git: a URL, version:",
+        ),
+        (
+            {"trainyard_suites": {"paddledetection": {"code": {"path": "/x", "git": "u", "version": "v"}, "environment": {}}}},
+            "inventory trainyard_suites.paddledetection code:",
+            "must be {path: a directory on the controller} or",
+        ),
+        (
+            {"trainyard_suites": {"paddledetection": {"code": {"path": "/x"}, "environment": {}, "data": {"coco": "/data"}}}},
+            "inventory trainyard_suites.paddledetection data.coco:",
+            "must be {path: a directory on the controller}; got '/data'",
+        ),
+        ({"trainyard_start_port": "x"}, "inventory trainyard_start_port:", "must be a port from 1024 to 65535; got 'x'"),
+        ({"trainyard_start_port": 80}, "inventory trainyard_start_port:", "must be a port from 1024 to 65535; got 80"),
+        ({"trainyard_env": ["A=1"]}, "inventory trainyard_env:", "must be a mapping of environment variables"),
+        ({"trainyard_env": {"PADDLE_NNODES": 1}}, "inventory trainyard_env.PADDLE_NNODES:", "is reserved: the plan sets it"),
+        ({"trainyard_env": {"LD_PRELOAD": "x.so"}}, "inventory trainyard_env.LD_PRELOAD:", "is reserved"),
+    ],
+)
 def test_what_a_site_may_not_say(changes, place, words):
     site, problems = site_of(**changes)
     assert len(problems) == 1 and problems[0].startswith(place) and words in problems[0], problems
@@ -121,6 +176,7 @@ def test_every_site_variable_of_the_product_is_known():
 
 # --- what a job takes of it
 
+
 def chosen(site, **job):
     """Return (the chosen nodes, problems as text) of a job on a site."""
     nodes, problems = sites.choose(job_of(**job), site)
@@ -134,24 +190,42 @@ def three(**changes):
     return site
 
 
-@pytest.mark.parametrize("job, names, devices", [
-    ({}, ["node1", "node2", "node3"], list("01234567")),
-    ({"nodes": 2}, ["node1", "node2"], list("01234567")),
-    ({"nodes": 1, "devices": 2}, ["node1"], ["0", "1"]),
-    ({"devices": [6, 7]}, ["node1", "node2", "node3"], ["6", "7"]),
-])
+@pytest.mark.parametrize(
+    "job, names, devices",
+    [
+        ({}, ["node1", "node2", "node3"], list("01234567")),
+        ({"nodes": 2}, ["node1", "node2"], list("01234567")),
+        ({"nodes": 1, "devices": 2}, ["node1"], ["0", "1"]),
+        ({"devices": [6, 7]}, ["node1", "node2", "node3"], ["6", "7"]),
+    ],
+)
 def test_the_first_nodes_and_devices_in_rank_order(job, names, devices):
     nodes, problems = chosen(three(), **job)
     assert not problems and [node["name"] for node in nodes] == names and all(node["devices"] == devices for node in nodes)
 
 
-@pytest.mark.parametrize("site, job, words", [
-    ({}, {"nodes": 4}, ["playbooks/configs/ppyoloe.yml nodes: asks for 4 nodes; the site 'site' has 3"]),
-    ({}, {"nodes": 1, "devices": 9}, ["playbooks/configs/ppyoloe.yml devices: asks for 9; node1 declares the devices 0, 1, 2, 3, 4, 5, 6, 7"]),
-    ({}, {"nodes": 1, "devices": [7, 8]}, ["playbooks/configs/ppyoloe.yml devices: asks for [7, 8]; node1 declares"]),
-    ({"trainyard_suites": {}}, {}, ["inventory trainyard_suites: the site 'site' does not say where paddledetection comes from (trainyard_suites.paddledetection); it knows: none"]),
-    ({"trainyard_suites": {"paddledetection": {"code": {"path": "/x"}, "environment": {}}}}, {}, ["(trainyard_suites.paddledetection.data.coco.path)"]),
-])
+@pytest.mark.parametrize(
+    "site, job, words",
+    [
+        ({}, {"nodes": 4}, ["playbooks/configs/ppyoloe.yml nodes: asks for 4 nodes; the site 'site' has 3"]),
+        (
+            {},
+            {"nodes": 1, "devices": 9},
+            ["playbooks/configs/ppyoloe.yml devices: asks for 9; node1 declares the devices 0, 1, 2, 3, 4, 5, 6, 7"],
+        ),
+        ({}, {"nodes": 1, "devices": [7, 8]}, ["playbooks/configs/ppyoloe.yml devices: asks for [7, 8]; node1 declares"]),
+        (
+            {"trainyard_suites": {}},
+            {},
+            ["inventory trainyard_suites: the site 'site' does not say where paddledetection comes from (trainyard_suites."],
+        ),
+        (
+            {"trainyard_suites": {"paddledetection": {"code": {"path": "/x"}, "environment": {}}}},
+            {},
+            ["(trainyard_suites.paddledetection.data.coco.path)"],
+        ),
+    ],
+)
 def test_what_a_job_cannot_take(site, job, words):
     problems = chosen(three(**site), **job)[1]
     assert len(problems) == len(words) and all(word in problem for word, problem in zip(words, problems)), problems
@@ -162,7 +236,10 @@ def test_unequal_nodes():
     assert "nodes of one job need equal numbers of devices: node1 8, node2 4, node3 8; set 'devices' in the job" in chosen(site)[1][0]
     assert not chosen(site, devices=4)[1] and not chosen(site, nodes=1)[1]
     mixed = site_of(host(1), host(2, trainyard_accelerator="cpu"))[0]
-    assert chosen(mixed)[1] == ["inventory trainyard_accelerator: nodes of one job need the same accelerator"] and not chosen(mixed, nodes=1)[1]
+    assert (
+        chosen(mixed)[1] == ["inventory trainyard_accelerator: nodes of one job need the same accelerator"]
+        and not chosen(mixed, nodes=1)[1]
+    )
 
 
 def test_loopback_is_no_address_for_several_nodes():

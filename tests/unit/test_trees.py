@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trees on a node: verified, switched in by one rename, read-only, and repaired after an interruption; seen by the probe."""
+
 from __future__ import annotations
 
 import os
@@ -44,17 +45,22 @@ def test_a_good_tree_is_switched_in_and_read_only(base, source):
     _root, entries, digest = source
     final, staging = send(base, source)
     trees.switch_in(base, "code", digest, entries)
-    assert not os.path.exists(staging) and manifest.digest(manifest.scan(final)) == digest and final == os.path.join(base, "code", digest[:16])
+    assert (
+        not os.path.exists(staging) and manifest.digest(manifest.scan(final)) == digest and final == os.path.join(base, "code", digest[:16])
+    )
     assert all(mode & 0o222 == 0 for mode in modes(final).values())
     assert probe.tree_state(base, "code", digest) == {"ok": True, "present": True, "differences": []}
     # the probe needs one lstat a file: nothing is read again
     assert set(manifest.read_json(final + ".scan.json")) == set(FILES)
 
 
-@pytest.mark.parametrize("harm, words", [
-    ({"tools/train.py": "print(2)\n"}, "tools/train.py: other content in the same 9 bytes"),
-    ({"configs/a.yml": None}, "configs/a.yml: missing"),
-])
+@pytest.mark.parametrize(
+    "harm, words",
+    [
+        ({"tools/train.py": "print(2)\n"}, "tools/train.py: other content in the same 9 bytes"),
+        ({"configs/a.yml": None}, "configs/a.yml: missing"),
+    ],
+)
 def test_a_tree_that_arrives_changed_leaves_the_old_one_usable(base, source, harm, words):
     _root, entries, digest = source
     final, staging = send(base, source)

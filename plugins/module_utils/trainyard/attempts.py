@@ -170,7 +170,7 @@ def start_argv(attempt, plan, node, unit, description):
         "StandardError=append:%s" % console,
         "ExecStopPost=%s -I %s ended %s %s" % (python, agent, attempt, node),
     ]
-    argv = ["systemd-run", "--user", "--quiet", "--unit=%s" % unit, "--description=%s" % description]
+    argv = ["systemd-run", "--user", "--quiet", "--collect", "--unit=%s" % unit, "--description=%s" % description]
     return argv + [word for prop in properties for word in ("--property", prop)] + [python, "-I", agent, "run", attempt, node]
 
 

@@ -3,6 +3,7 @@
 
 `run` is a function such as mesh.run_program: run(argv) -> (code, stdout, stderr).
 """
+
 from __future__ import annotations
 
 import base64
@@ -44,7 +45,7 @@ def keys_of(text):
 
 
 def pinned_keys(run, files, host, port):
-    """Return what the known_hosts files hold for a host (as `keys_of`) and the first that does; ssh-keygen reads hashed names and patterns too."""
+    """Return what the known_hosts files hold for a host (as `keys_of`) and the first that does; hashed names and patterns are found too."""
     text, source = "", ""
     for path in files:
         found = run(["ssh-keygen", "-F", hosted(host, port), "-f", path])[1] if os.path.exists(path) else ""
@@ -61,31 +62,36 @@ def scan_keys(run, host, port, timeout):
 def judge(node, pinned, authority, scanned, source=""):
     """Return {status, keys, problem} of one node. node: {name, host, port, fingerprints}; source: the file that pins it.
 
-    status: pinned (nothing to do), vouched (keys: to be recorded, the inventory names their fingerprints), unknown (keys: nobody vouched for
-    them yet) or refused (problem: why, with the remedy).
+    status: pinned (nothing to do), vouched (keys: to be recorded, their fingerprints were given), unknown (keys: nobody vouched for them
+    yet) or refused (problem: why, with the remedy).
     """
     where = "{} ({})".format(node["name"], hosted(node["host"], node["port"]))
     wanted = {item if item.startswith("SHA256:") else "SHA256:" + item for item in node["fingerprints"]}
     for kind in sorted(set(pinned) & set(scanned)):
         if not pinned[kind] & scanned[kind]:
             text = (
-                "%s: HOST KEY CHANGED: pinned is %s, it answers with %s. An impostor, or it was installed again: compare on its own console with"
-                " ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; if the new one is right, remove the old one with ssh-keygen -R '%s' -f %s and repeat"
+                "%s: HOST KEY CHANGED: pinned is %s, it answers with %s. An impostor, or it was installed again: compare on its own console"
+                " with ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; if the new one is right, remove the old one with"
+                " ssh-keygen -R '%s' -f %s and repeat"
             )
             old, new = (", ".join(sorted(fingerprint(key) for key in keys[kind])) for keys in (pinned, scanned))
             return {"status": "refused", "keys": [], "problem": text % (where, old, new, hosted(node["host"], node["port"]), source)}
     found = sorted(key for keys in (pinned or scanned).values() for key in keys)
     vouched = [key for key in found if fingerprint(key) in wanted]
     if wanted and found and not vouched:
-        text = "%s: its host key is not one of trainyard_host_fingerprints (%s); %s is %s. Compare on its own console, then correct the inventory"
+        text = "%s: its host key is not one of those vouched for (%s); %s is %s. Compare on its own console, then correct the inventory"
         seen = ", ".join(fingerprint(key) for key in found)
-        return {"status": "refused", "keys": [], "problem": text % (where, ", ".join(sorted(wanted)), "pinned" if pinned else "answered", seen)}
+        return {
+            "status": "refused",
+            "keys": [],
+            "problem": text % (where, ", ".join(sorted(wanted)), "pinned" if pinned else "answered", seen),
+        }
     if pinned or authority:
         return {"status": "pinned", "keys": [], "problem": None}
     if not found:
         text = (
-            "%s: no host key is pinned and it does not answer a scan. Behind a jump host log in once by hand with ssh, which shows the fingerprint"
-            " and pins it; else check address, port and firewall"
+            "%s: no host key is pinned and it does not answer a scan. Behind a jump host log in once by hand with ssh, which shows the"
+            " fingerprint and pins it; else check address, port and firewall"
         )
         return {"status": "refused", "keys": [], "problem": text % where}
     return {"status": "vouched" if wanted else "unknown", "keys": vouched or found, "problem": None}
@@ -121,6 +127,6 @@ def read_text(path):
 
 
 def write_text(path, text):
-    """Write a new file that only its owner can read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8", errors="surrogateescape") as handle:
+    """Write a new file."""
+    with open(path, "x", encoding="utf-8", errors="surrogateescape") as handle:
         handle.write(text)

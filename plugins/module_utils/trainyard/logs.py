@@ -60,13 +60,12 @@ class Table:
         self.evaluation = _patterns(evaluation, "lines", "evaluation")
         self.saved = _patterns(saved, "lines", "saved")
         self.scale = step.get("scale") or {}
-        self.gate = re.compile("|".join(re.escape(word) for word in LITERALS).encode())
         used = [section for section, patterns in ((step, self.step + self.totals), (evaluation, self.evaluation), (saved, self.saved)) if patterns]
-        if used and not all(section.get("has") for section in used):
-            self.gate = re.compile(b"(?m)^")
-        elif used:
+        if all(section.get("has") for section in used):
             words = [word for section in used for word in ([section["has"]] if isinstance(section["has"], str) else section["has"])]
-            self.gate = re.compile("|".join(re.escape(word) for word in list(LITERALS) + words).encode())
+            self.gate = re.compile("|".join(re.escape(word) for word in [*LITERALS, *words]).encode())
+        else:
+            self.gate = re.compile(b"(?m)^")
 
 
 def _number(name, text, scale):
@@ -122,7 +121,7 @@ class LogScan:
         if end < 0:
             self._hold(self._rest + chunk)
             return
-        self._lines(self._rest + chunk[: end + 1] if self._rest else chunk[: end + 1])
+        self._lines(self._rest + chunk[: end + 1])
         self._hold(chunk[end + 1 :])
 
     def _hold(self, rest):
@@ -132,8 +131,7 @@ class LogScan:
         self._rest = rest[cut + 1 :][:MAX_LINE]
 
     def _lines(self, block):
-        if b"\0" in block:
-            block = block.replace(b"\0", b"")  # holes of a truncated or sparse log
+        block = block.replace(b"\0", b"")  # holes of a truncated or sparse log
         gate, position, size = self.table.gate, 0, len(block)
         while position < size:
             start = position
@@ -144,8 +142,7 @@ class LogScan:
                     return
                 start = block.rfind(b"\n", position, match.start()) + 1 or position
                 self.number += block.count(b"\n", position, start)
-            end = block.find(b"\n", start)
-            end = size if end < 0 else end
+            end = block.index(b"\n", start)
             self.number += 1
             self._line(block[start:end])
             position = end + 1
@@ -241,10 +238,10 @@ class LogScan:
         }
 
 
-def scan(descriptor, table, limit=None):
-    """Scan an open file from its beginning, at most `limit` bytes (default: its size now, so that a growing log has an end)."""
+def scan(descriptor, table):
+    """Scan an open file from its beginning, as many bytes as it has now, so that a growing log has an end."""
     found = LogScan(table)
-    left = os.fstat(descriptor).st_size if limit is None else limit
+    left = os.fstat(descriptor).st_size
     while left > 0:
         chunk = os.read(descriptor, min(CHUNK, left))
         if not chunk:

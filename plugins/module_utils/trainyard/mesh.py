@@ -3,13 +3,13 @@
 
 A node is a dict, made on the node itself by `describe_node`:
 ``{name, user, address, port, host, addresses, host_keys, identity, home, site, inventory, problems}``.
-What reads the node does nothing else; what logs in or runs a command takes the function that does so as an argument.
+What reads the node does nothing else. How the nodes prove it is in mesh_logins.
 """
+
 from __future__ import annotations
 
 import base64
 import binascii
-import concurrent.futures
 import glob
 import hashlib
 import ipaddress
@@ -20,9 +20,6 @@ import re
 import shutil
 import struct
 import subprocess
-import time
-
-from ansible.module_utils.trainyard.display import printable
 
 DIRECTORY = ".trainyard/mesh"
 KEY = "id_ed25519"
@@ -50,7 +47,8 @@ Host *
   IdentitiesOnly yes
   IdentityAgent none
   UserKnownHostsFile {directory}/known_hosts
-  GlobalKnownHostsFile {directory}/known_hosts
+  # Nothing but the mesh's own file counts; this one does not exist, and only root could make it.
+  GlobalKnownHostsFile /etc/ssh/no_known_hosts
   StrictHostKeyChecking yes
   UpdateHostKeys no
   CheckHostIP no
@@ -77,7 +75,7 @@ def sha256(text):
 
 
 def run_program(argv, timeout=20):
-    """Run a program without a terminal or input. Return (exit code, stdout, stderr); the code is None where it took longer than timeout seconds."""
+    """Run a program without terminal and input. Return (exit code, stdout, stderr); the code is None after timeout seconds."""
     environ = dict(os.environ, LC_ALL="C", LANGUAGE="C")
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, env=environ, check=False)
@@ -138,7 +136,8 @@ def parse_certificate(text):
         "principals": principals,
         "valid_after": after,
         "valid_until": until,
-        "public_key": "ssh-ed25519 " + base64.b64encode(struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", len(public)) + public).decode(),
+        "public_key": "ssh-ed25519 "
+        + base64.b64encode(struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", len(public)) + public).decode(),
         "ca": "{} {}".format(_string(ca, 0)[0].decode("ascii", "replace"), base64.b64encode(ca).decode()),
     }
 
@@ -224,7 +223,7 @@ def shared_home(mountinfo, home, inode, network_filesystems):
 def describe_node(name, host, port, wanted, ssh_port, directory, host_keys, network_filesystems, run, environ):
     """Return this machine as a node of the mesh. run(argv) -> (code, stdout, stderr); environ: the environment of the controller's login.
 
-    host, port, wanted: ansible_host, ansible_port and trainyard_address as the inventory has them; ssh_port: the peers' port to it, 0 to find it.
+    host, port, wanted: ansible_host, ansible_port and trainyard_address as the inventory has them; ssh_port: the peers' port, 0 to find it.
     """
     problems = []
     account = pwd.getpwuid(os.geteuid())
@@ -239,7 +238,7 @@ def describe_node(name, host, port, wanted, ssh_port, directory, host_keys, netw
         address = wanted
         problems.append(str(problem))
     if environ.get("SUDO_USER") and os.geteuid() == 0:
-        text = "became root from %s, but the mesh belongs to the training user; take ansible_become out of the inventory (-K alone does no harm)"
+        text = "became root from %s, but the mesh belongs to the training user; take ansible_become out of the inventory"
         problems.append(text % environ["SUDO_USER"])
     for program in ("ssh", "ssh-keygen"):
         if not shutil.which(program):
@@ -312,7 +311,7 @@ def problems_of(nodes, site, consent=False):
                 text = "%s: %s reaches the node itself only; set trainyard_address to the address at which its peers reach it"
                 found.append(text % (node["name"], address))
         if node["site"] and node["site"] != site:
-            text = "%s: belongs to the mesh of the site '%s'; take that back first: ansible-playbook playbooks/untrust.yml -e trainyard_site=%s"
+            text = "%s: belongs to the mesh of the site '%s'; take that back: ansible-playbook playbooks/untrust.yml -e trainyard_site=%s"
             found.append(text % (node["name"], node["site"], node["site"]))
     users = sorted({node["user"] for node in nodes})
     if len(users) > 1:
@@ -322,7 +321,9 @@ def problems_of(nodes, site, consent=False):
     found += _twins(nodes, lambda node: [node["identity"]] if node["identity"] else [], same)
     keys = "holds the host key of %s, so one could pass for the other; make new ones: rm /etc/ssh/ssh_host_*, ssh-keygen -A, restart sshd"
     found += _twins(nodes, lambda node: node["host_keys"], keys)
-    found += _twins(nodes, lambda node: [(node["address"], node["port"])], "has the address and port of %s; set trainyard_address or ssh_trust_port")
+    found += _twins(
+        nodes, lambda node: [(node["address"], node["port"])], "has the address and port of %s; set trainyard_address or ssh_trust_port"
+    )
     if not consent:
         text = "shares its home directory with %s, so both would hold one private key; to allow that set ssh_trust_shared_home: true"
         found += _twins(nodes, lambda node: [node["home"]] if node["home"] else [], text)
@@ -363,8 +364,8 @@ def marker(site):
 
 
 def line_pattern(site):
-    """Return a regular expression of a site's own line in authorized_keys."""
-    return rf"^cert-authority,\S.* {re.escape(marker(site))}$"
+    """Return a regular expression of a site's own line in authorized_keys; roles/ssh_trust/vars has the same for untrust.yml."""
+    return rf"^cert-authority,\S.* trainyard-ca {re.escape(site)}$"
 
 
 def authorized_line(nodes, site, ca, extra=()):
@@ -379,14 +380,8 @@ def authorized_line(nodes, site, ca, extra=()):
     return f"{options} {public_key(ca)} {marker(site)}"
 
 
-def digest(nodes, site, ca, extra=()):
-    """Return the digest of all that the mesh's files are made of; equal on all nodes of one mesh."""
-    told = [[node[key] for key in ("name", "address", "port", "host", "addresses", "user")] + [sorted(node["host_keys"])] for node in nodes]
-    return sha256(json.dumps([1, site, public_key(ca), told, list(extra)]))
-
-
 def is_ready(told, states, now, before):
-    """Return whether the mesh that was compiled lies on every node as it was proven, with certificates that last for `before` seconds more."""
+    """Return whether the compiled mesh lies on every node as it was proven, with certificates that last for `before` seconds more."""
     same = [all(state[key] == told[key] for key in ("digest", "inventory", "nodes")) for state in states]
     fresh = [state["proven"] and not needs_renewal(state["valid_until"], now, before) for state in states]
     return bool(told["digest"]) and all(same) and all(fresh)
@@ -412,14 +407,16 @@ def compile_mesh(nodes, site, ca, directory=DIRECTORY, extra=(), consent=False, 
         problems.append(f"ssh_trust_directory: letters, digits and . _ / + = @ - only; got {directory!r}")
     if problems or not nodes:
         return None, problems or ["the group 'trainers' is empty"]
+    texts = [known_hosts(nodes), client_config(nodes, site, directory), authorized_line(nodes, site, ca, extra) if ca else ""]
     return {
         "nodes": [node["name"] for node in nodes],
         "owners": home_owners(nodes),
         "identities": {node["name"]: node["identity"] for node in nodes},
-        "known_hosts": known_hosts(nodes),
-        "config": client_config(nodes, site, directory),
-        "line": authorized_line(nodes, site, ca, extra) if ca else "",
-        "digest": digest(nodes, site, ca, extra) if ca else "",
+        "known_hosts": texts[0],
+        "config": texts[1],
+        "line": texts[2],
+        # Names, addresses, ports, users, host keys and the authority are all in these texts; so is the product's own way of writing them.
+        "digest": sha256(json.dumps(texts)) if ca else "",
         "inventory": inventory_digest([node["inventory"] for node in nodes]),
     }, []
 
@@ -482,13 +479,22 @@ def read_state(home, site, directory=DIRECTORY):
 def mesh_state(home_dir, now, directory=DIRECTORY):
     """Return what a node knows of its mesh, without root and without changing anything.
 
-    {present, site, digest, inventory, nodes, valid_until, proven, stale}: present is False where no proof was ever recorded. stale names what
-    differs from what was proven (a file, 'authorized_keys', 'host key', 'key exposed', 'certificate expired', 'written on another machine');
-    proven (unix time) is None where anything is stale.
+    {present, site, digest, inventory, nodes, valid_until, proven, stale}: present is False where no proof was ever recorded; stale names
+    what differs from what was proven (a file, 'authorized_keys', 'host key', 'key exposed', 'certificate expired', 'written on another
+    machine'); proven (unix time) is None where anything is stale.
     """
     record = read_record(home_dir, directory)
     if record is None:
-        return {"present": False, "site": None, "digest": None, "inventory": None, "nodes": [], "valid_until": None, "proven": None, "stale": []}
+        return {
+            "present": False,
+            "site": None,
+            "digest": None,
+            "inventory": None,
+            "nodes": [],
+            "valid_until": None,
+            "proven": None,
+            "stale": [],
+        }
     state = read_state(home_dir, str(record.get("site")), directory)
     proven_files = record.get("files") if isinstance(record.get("files"), dict) else {}
     stale = [name for name in PROVEN_FILES if state["files"][name] is None or state["files"][name] != proven_files.get(name)]
@@ -556,103 +562,3 @@ def write_record(place, record):
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as handle:
         handle.write(json.dumps(record, indent=2) + "\n")
     os.replace(temporary, os.path.join(place, RECORD))
-
-
-# --- the proof ----------------------------------------------------------------------------------------------------------------------------
-
-CONSOLE = "on that node's own console run ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub and compare"
-REFUSED = "the certificate was refused"
-# Part of what ssh says, the cause, the remedy; the first that is found counts.
-LOOK_THERE = "look on that node at `journalctl -u ssh`, which names the reason"
-LOGIN_FAILURES = (
-    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "host key changed: the machine at that address is not the one whose key was pinned",
-     f"an impostor, a wrong trainyard_address, or it was installed again: {CONSOLE}; if it is right, pin the new key on the controller (docs/runbooks/trust.md), then {TRUST}"),
-    ("host key is known for", "no host key of it is pinned in the mesh", TRUST),
-    ("Host key verification failed", "host key verification failed", f"{CONSOLE}, then {TRUST}"),
-    ("Can't open user config file", "this node has no mesh", TRUST),
-    ("Bad configuration option", "this node's ssh is too old for the mesh's configuration", "install OpenSSH 7.3 or newer on it"),
-    ("Permission denied", REFUSED, f"{LOOK_THERE} (address not in from=: see ssh_trust_from; AuthorizedKeysFile elsewhere; home open to others; clock)"),
-    ("Too many authentication failures", REFUSED, LOOK_THERE),
-    ("Connection refused", "nothing listens on its SSH port", "start sshd there, open the port in its firewall, or set ssh_trust_port"),
-    ("No route to host", "no route to its address", "check the fabric, its firewall and trainyard_address"),
-    ("Network is unreachable", "no route to its address", "check the fabric, its firewall and trainyard_address"),
-    ("timed out", "no answer from its SSH port", "check that the node runs and that no firewall drops the port between the nodes"),
-    ("Could not resolve hostname", "its name cannot be resolved on this node", "set trainyard_address to an IP address"),
-    ("Connection closed by", "its sshd closed the connection", f"{LOOK_THERE} (MaxStartups, fail2ban, DenyUsers)"),
-    ("Connection reset by", "its sshd closed the connection", f"{LOOK_THERE} (MaxStartups, fail2ban, DenyUsers)"),
-    ("closed by remote host", "its sshd closed the connection", f"{LOOK_THERE} (MaxStartups, fail2ban, DenyUsers)"),
-)  # fmt: skip
-BUSY = ("kex_exchange_identification", "Connection closed by", "Connection reset by", "closed by remote host")
-BUSY_WAITS = (0.5, 1.0, 2.0)
-
-
-def own_fault(place, now):
-    """Return (cause, remedy) where a node's own credentials cannot be accepted by any peer, else None. place: the mesh's directory."""
-    if not os.path.exists(os.path.join(place, KEY)):
-        return "this node has no key of its own for the mesh", TRUST
-    if key_exposed(place):
-        return "this node's private key can be read by others, so ssh does not use it", f"{TRUST}, which replaces the key"
-    ends = certificate_end(place)
-    if ends is None:
-        return "this node has no certificate", TRUST
-    if ends <= now:
-        ended = time.strftime("%Y-%m-%d %H:%M", time.gmtime(ends))
-        return f"the certificate of this node has expired ({ended} UTC)", TRUST
-    return None
-
-
-def classify_login(code, stderr, own=None):
-    """Return (cause, remedy) of a login that failed. code: ssh's exit code (None: it did not end in time).
-
-    A refused login looks the same to ssh whatever the reason, so what is known of the node's own credentials (own_fault) comes first.
-    """
-    if code is None:
-        return "no answer to the login in time", "check that the node is not frozen or overloaded"
-    for needle, cause, remedy in LOGIN_FAILURES:
-        if needle in stderr:
-            return own if own and cause == REFUSED else (cause, remedy)
-    said = [line for line in stderr.splitlines() if line.strip()]
-    told = printable(said[-1], limit=300) if said else "it said nothing"
-    return f"ssh ended with code {code}: {told}", f"run the same login by hand: ssh -F ~/{DIRECTORY}/config"
-
-
-def login_argv(config, peer):
-    """Return the command that logs in to a peer and asks who it is."""
-    return ["ssh", "-F", config, "-T", "--", peer, "cat", *WHO]
-
-
-def check_answer(answer, expected):
-    """Return None where a peer's answer is that of the expected machine, else (cause, remedy). A shell's greeting may stand before the answer."""
-    lines = [line for line in answer.splitlines() if line.strip()][-2:]
-    if len(lines) == 2 and identity(*lines) == expected:
-        return None
-    other = printable(lines[-1], limit=100) if lines else "nothing"
-    return f"another machine answers there (it says: {other})", f"correct ansible_host or trainyard_address in the inventory, then {TRUST}"
-
-
-def log_in(peer, run, wait, own=None):
-    """Log in to one peer. Return None or (cause, remedy). run(name) -> (code or None, stdout, stderr)."""
-    for pause in (*BUSY_WAITS, None):
-        code, out, err = run(peer["name"])
-        if code == 0:
-            return check_answer(out, peer["identity"])
-        if pause is None or code is None or not any(word in err for word in BUSY):
-            break
-        wait(pause)  # sshd drops logins at random when many nodes come at once (MaxStartups)
-    return classify_login(code, err, own)
-
-
-def log_in_everywhere(node, peers, run, parallel=8, own=None, wait=time.sleep):
-    """Log in from one node to all its peers, `parallel` at a time. Return the failures as [{from, to, cause, remedy}].
-
-    peers: [{name, identity}] of all nodes in order, own: own_fault of the node; each node starts with the one after itself, so that no node is asked by all at once.
-    """
-    names = [peer["name"] for peer in peers]
-    start = names.index(node) + 1 if node in names else 0
-    others = [peer for peer in peers[start:] + peers[:start] if peer["name"] != node]
-    if not others:
-        return []
-    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, min(parallel, len(others)))) as pool:
-        results = list(pool.map(lambda peer: log_in(peer, run, wait, own), others))
-    failed = [{"from": node, "to": peer["name"], "cause": result[0], "remedy": result[1]} for peer, result in zip(others, results) if result]
-    return sorted(failed, key=lambda failure: names.index(failure["to"]))

@@ -7,7 +7,6 @@ import os
 import subprocess
 
 import yaml
-
 from ansible.module_utils.trainyard import manifest
 from ansible.module_utils.trainyard.yamldata import near
 

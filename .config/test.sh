@@ -1,0 +1,38 @@
+#!/bin/sh
+# Everything that CI runs, in the order of its price; `make test` calls it. The first thing that fails ends it.
+#   .config/test.sh lint | unit | molecule      one part alone
+set -eu
+cd "$(dirname "$0")/.."
+PATH="$PWD/.venv/bin:$PATH"
+export PATH ANSIBLE_FORCE_COLOR=0 NO_COLOR=1 PY_COLORS=0
+
+say() { printf '\n== %s (%s)\n' "$*" "$(date +%T)"; }
+
+lint() {
+  say "ruff"
+  ruff check .
+  ruff format --check .
+  say "ansible-config validate"
+  ansible-config validate -t all
+  say "ansible-lint, profile production"
+  ansible-lint --offline
+}
+
+unit() {
+  say "pytest"
+  pytest -q tests
+}
+
+# One set of nodes for all scenarios: default creates it and is the last to let go of it.
+scenarios() {
+  say "molecule: default failure stop"
+  molecule test --all
+}
+
+case "${1:-all}" in
+  lint) lint ;;
+  unit) unit ;;
+  molecule) scenarios ;;
+  all) lint && unit && scenarios && say "all passed" ;;
+  *) echo "usage: $0 [lint|unit|molecule]" >&2; exit 2 ;;
+esac

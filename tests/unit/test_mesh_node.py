@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The module mesh_node: what a node says of itself, and the record it keeps of a proven mesh."""
+
+from __future__ import annotations
+
+import json
+import pwd
+
+import mesh_node
+import pytest
+import yaml
+from ansible.module_utils.trainyard import mesh
+
+TOLD = {"site": "local", "nodes": ["node1", "node2"], "digest": "d", "inventory": "i"}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    account = pwd.getpwuid(0)
+    monkeypatch.setattr(mesh_node.pwd, "getpwuid", lambda uid: pwd.struct_passwd((*account[:5], str(tmp_path), account[6])))
+    monkeypatch.setattr(mesh, "run_program", lambda argv, timeout=20: (0, "[]", ""))
+    return tmp_path
+
+
+def test_a_fresh_home(home, run_module):
+    result = run_module(mesh_node, {"name": "node1", "host": "198.51.100.11"})
+    assert result["changed"] is False
+    assert result["state"]["present"] is False
+    assert result["found"] == {"ssh_directory": False, "mesh_directory": False, "replace_key": False, "authorized_keys_mode": "0600"}
+    assert result["node"]["inventory"] == ["node1", "198.51.100.11", 22, ""]
+    assert list(home.iterdir()) == []
+
+
+def test_what_is_there_already(home, run_module):
+    (home / ".ssh").mkdir()
+    (home / ".ssh/authorized_keys").write_text("")
+    (home / ".ssh/authorized_keys").chmod(0o644)
+    place = home / ".trainyard/mesh"
+    place.mkdir(parents=True, mode=0o700)
+    (place / "id_ed25519").write_text("key")
+    (place / "id_ed25519").chmod(0o640)
+    (place / "mesh.json").write_text('{"version": 1, "site": "lab"}')
+    result = run_module(mesh_node, {"name": "node1"})
+    assert result["found"] == {"ssh_directory": True, "mesh_directory": True, "replace_key": True, "authorized_keys_mode": "0644"}
+    assert result["node"]["site"] == "lab"
+    place.chmod(0o755)
+    assert run_module(mesh_node, {"name": "node1"})["found"]["mesh_directory"] is False
+
+
+def test_the_record_is_written_once(home, run_module):
+    (home / ".trainyard/mesh").mkdir(parents=True, mode=0o700)
+    arguments = {"name": "node1", "record": TOLD}
+    assert run_module(mesh_node, arguments, check=True)["changed"] is True
+    assert not (home / ".trainyard/mesh/mesh.json").exists()
+    assert run_module(mesh_node, arguments)["changed"] is True
+    record = json.loads((home / ".trainyard/mesh/mesh.json").read_text())
+    assert (record["site"], record["nodes"], record["digest"], record["inventory"]) == ("local", ["node1", "node2"], "d", "i")
+    assert record["proven"] > 0
+    assert record["identity"] == mesh.own_identity()
+    assert run_module(mesh_node, arguments)["changed"] is False
+    assert run_module(mesh_node, dict(arguments, record=dict(TOLD, digest="e")))["changed"] is True
+
+
+def test_a_shared_home_belongs_to_no_single_machine(home, run_module, monkeypatch):
+    (home / ".trainyard/mesh").mkdir(parents=True)
+    monkeypatch.setattr(mesh, "shared_home", lambda *arguments: "some nfs")
+    run_module(mesh_node, {"name": "node1", "record": TOLD})
+    assert json.loads((home / ".trainyard/mesh/mesh.json").read_text())["identity"] == ""
+
+
+def test_documentation_equals_the_arguments():
+    options = yaml.safe_load(mesh_node.DOCUMENTATION)["options"]
+    assert set(options) == set(mesh_node.SPEC)
+    for name, spec in mesh_node.SPEC.items():
+        for key in ("type", "default", "required"):
+            assert options[name].get(key) == spec.get(key), name
+    assert set(options["record"]["suboptions"]) == set(mesh_node.SPEC["record"]["options"])
