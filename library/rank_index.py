@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 """Take the brought logs into the run's directory and write the index of ranks."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -10,8 +11,9 @@ description:
   - Runs on the controller once for an attempt, after the nodes' files were brought to C(<run_dir>/.incoming/<node>/<file>).
   - Compares each file with the digest that its node reported, gives it its name in O(run_dir) with mode 0600, and writes C(ranks.json).
   - A file that grew since the node read it is compared by its first bytes, as many as the node reported.
-  - A file that does not match stays in C(.incoming), all others are taken in, and the module then fails with every mismatch, naming node, file
-    and both digests. Bringing again and running again repairs. A file at home is replaced only by one that begins with its bytes.
+  - A file that does not match stays in C(.incoming), all others are taken in, and the module then fails with every mismatch, naming
+    node, file and both digests. Bringing again and running again repairs. A file at home is replaced only by one that begins with its
+    bytes.
 options:
   run_dir:
     description: The attempt's directory on the controller, C(runs/<run id>/attempt-1).
@@ -19,7 +21,8 @@ options:
     required: true
   nodes:
     description:
-      - What M(rank_logs) returned for each node that could be asked; C(node), C(files) and C(ranks) of each are used, the rest is passed over.
+      - What M(rank_logs) returned for each node that could be asked. Of each C(node), C(files) and C(ranks) are used, the rest is
+        passed over.
     type: list
     elements: dict
     required: true

@@ -1,18 +1,22 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 """Read what one node's ranks logged and how they ended."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rank_logs
 short_description: Read the logs of an attempt's ranks on one node
 description:
-  - Finds the log of every rank that the plan puts on this node, maps the launcher's local index to the global rank, and reads the training
-    steps, the last evaluation, the saved checkpoints, the first error with its cause, and how the process ended (as the node's agent saw it).
-  - Lists the files to bring home with their digests. Files that hold a whole environment (C(envlog.*), C(backup_env.*), C(default.*.log)) are
-    never among them; of C(default.*.log) only the trainers' endpoints are returned.
-  - Opens nothing outside the attempt's directory, follows no symbolic link, reads regular files only. Logs may have any size and any bytes.
-  - Every text that is returned is safe to show. Secrets are masked and control characters escaped. The files themselves stay as they are.
+  - Finds the log of every rank that the plan puts on this node, maps the launcher's local index to the global rank, and reads the
+    training steps, the last evaluation, the saved checkpoints, the first error with its cause, and how the process ended (as the node's
+    agent saw it).
+  - Lists the files to bring home with their digests. Files that hold a whole environment (C(envlog.*), C(backup_env.*),
+    C(default.*.log)) are never among them; of C(default.*.log) only the trainers' endpoints are returned.
+  - Opens nothing outside the attempt's directory, follows no symbolic link, reads regular files only. Logs may have any size and any
+    bytes.
+  - Every text that is returned is safe to show. Secrets are masked and control characters escaped. The files themselves stay as they
+    are.
 options:
   attempt_dir:
     description: The attempt's directory on the node; it holds C(plan.json).
@@ -24,14 +28,14 @@ options:
     required: true
   digest:
     description:
-      - Read every log whole and compute its sha256 (about 50 MB/s). When false, only the end of each log is read, for a live view; line numbers,
-        digests and the first step are then null.
+      - Read every log whole and compute its sha256 (about 50 MB/s). When false, only the end of each log is read, for a live view;
+        line numbers, digests and the first step are then null.
     type: bool
     default: true
   mask:
     description:
-      - Names of environment variables whose values must not be shown, beside those whose names sound secret. Values are found where a name is
-        assigned in a log, and by themselves where the plan or the launcher's notes on this node hold them.
+      - Names of environment variables whose values must not be shown, beside those whose names sound secret. Values are found where a
+        name is assigned in a log, and by themselves where the plan or the launcher's notes on this node hold them.
     type: list
     elements: str
     default: []
@@ -61,7 +65,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 node: {description: The node's name in the plan., type: str, returned: success}
-now: {description: "The node's clock when the module began (unix time, seconds); it shows clocks that are apart.", type: float, returned: success}
+now: {description: "The node's clock when the module began (unix time, seconds); it shows clocks that are apart.", type: float,
+  returned: success}
 ranks:
   description: One entry for each rank of this node, in the order of the local index.
   type: list
@@ -79,7 +84,8 @@ ranks:
     lines: {description: "Lines, an unended last one too; null with O(digest=false).", type: int}
     mtime: {description: Time of the last write (unix time)., type: float}
     steps: {description: "Number of step lines; null with O(digest=false).", type: int}
-    first_step: {description: "First step line's values: line, epoch, step, steps, loss, lr, ips, eta (seconds), batch_cost (seconds), as the suite has them.", type: dict}
+    first_step: {description: "First step line's values: line, epoch, step, steps, loss, lr, ips, eta (seconds), batch_cost (seconds), as
+      the suite has them.", type: dict}
     last_step: {description: "Last step line's values; a loss that is no finite number is null.", type: dict}
     evaluation: {description: "Values of the last evaluation, with the line and the epoch and step before it.", type: dict}
     nan: {description: "The first step whose loss was nan or infinite (line, epoch, step, loss as text), or null.", type: dict}
@@ -125,8 +131,10 @@ files:
     home: {description: Name on the controller., type: str}
     bytes: {description: Size when it was read., type: int}
     sha256: {description: "Digest of these bytes; null with O(digest=false).", type: str}
-endpoints: {description: "The trainers' endpoints as the launcher wrote them down, in rank order; null where it did not.", type: list, elements: str, returned: success}
-exit: {description: "exit.json with C(stopped_at), the time a stop was asked for; null while the unit has not ended.", type: dict, returned: success}
+endpoints: {description: "The trainers' endpoints as the launcher wrote them down, in rank order; null where it did not.", type: list,
+  elements: str, returned: success}
+exit: {description: "exit.json with C(stopped_at), the time a stop was asked for; null while the unit has not ended.", type: dict,
+  returned: success}
 launcher: {description: "The launcher's own start, end, exit code, signal and first error in its console.", type: dict, returned: success}
 problems: {description: Files that could not be read and logs that no rank of the plan owns., type: list, elements: str, returned: success}
 """

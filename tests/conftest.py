@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Let tests import the product as Ansible does: modules by name, module_utils below ansible.module_utils, plugins by kind and name."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -61,7 +62,13 @@ def run_module(capsys):
 def sample_plan(nodes=2, per_node=2, logs=None):
     """A plan with the parts that readers of logs look at."""
     ranks = [
-        {"rank": n * per_node + i, "node": f"node{n + 1}", "local_rank": i, "device": str(i), "endpoint": f"198.51.100.{11 + n}:{17000 + i}"}
+        {
+            "rank": n * per_node + i,
+            "node": f"node{n + 1}",
+            "local_rank": i,
+            "device": str(i),
+            "endpoint": f"198.51.100.{11 + n}:{17000 + i}",
+        }
         for n in range(nodes)
         for i in range(per_node)
     ]
@@ -71,7 +78,8 @@ def sample_plan(nodes=2, per_node=2, logs=None):
 
 @pytest.fixture
 def make_attempt(tmp_path, samples):
-    """Lay out a node's attempt directory, from a real sample where one is named: make_attempt("node2", sample=..., events=[...], exit={...})."""
+    """Lay out a node's attempt directory, from a real sample where one is named: make_attempt("node2", sample=..., events=[...],
+    exit={...})."""
 
     def make(node, sample=None, plan=None, events=None, exit=None, stop=None, logs=None, console=None):
         home = tmp_path / "nodes" / node / "attempt-1"

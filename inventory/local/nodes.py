@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Inventory of the embedded site: how many nodes it has, their names and their addresses."""
+
 from __future__ import annotations
 
 import ipaddress

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Filter trainyard_query: JMESPath over what modules return, with Ansible's tagged values made plain first. See trainyard_query.yml."""
+
 from __future__ import annotations
 
 import importlib

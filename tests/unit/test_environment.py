@@ -133,6 +133,12 @@ def test_the_python_of_a_node():
         core.node_python("/no/such/python")
 
 
+def test_the_python_of_a_node_is_asked_without_what_the_user_puts_before_it(monkeypatch, tmp_path):
+    (tmp_path / "json.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert core.node_python(sys.executable)["python"]
+
+
 def test_installed_packages_by_directory_names(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     for path in ("first/numpy-1.26.4.dist-info", "first/PyYAML-6.0.dist-info", "second/numpy-1.20.0.dist-info",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The filter trainyard_query: JMESPath over values as Ansible really hands them over."""
+
 from __future__ import annotations
 
 import subprocess
@@ -82,7 +83,13 @@ def test_the_documented_examples_work_in_a_playbook(root, tmp_path):
     play = [{"hosts": "localhost", "gather_facts": False, "vars": {"ranks": yaml.safe_load(RANKS)}, "tasks": examples}]
     (tmp_path / "play.yml").write_text(yaml.safe_dump(play))
     command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", "localhost,", "-c", "local", str(tmp_path / "play.yml")]
-    settings = {"ANSIBLE_FILTER_PLUGINS": str(root / "plugins" / "filter"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1"}
+    settings = {
+        "ANSIBLE_FILTER_PLUGINS": str(root / "plugins" / "filter"),
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "LC_ALL": "C.UTF-8",
+        "ANSIBLE_NOCOLOR": "1",
+    }
     done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     for said in ('"rank": 1', '"rank": 2', '"msg": 2', '"msg": "7.75"'):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """logs, errors, causes and display: what is read from a rank's log, in any state a log can be in."""
+
 from __future__ import annotations
 
 import hashlib
@@ -17,7 +18,10 @@ STEP = (
     "[11/20 09:30:27] ppdet.engine.callbacks INFO: Epoch: [%d] [%d/8] learning_rate: 0.003500 loss: %s loss_cls: 13.7 "
     "eta: 1 day, 0:00:10 batch_cost: 4.4751 data_cost: 0.0002 ips: 0.4469 images/s, max_mem_reserved: 900 MB, max_mem_allocated: 800 MB\n"
 )
-TRACEBACK = 'Traceback (most recent call last):\n  File "/srv/a.py", line 3, in <module>\n    main()\n  File "/srv/b.py", line 7, in main\n    raise X\n'
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "/srv/a.py", line 3, in <module>\n    main()\n'
+    '  File "/srv/b.py", line 7, in main\n    raise X\n'
+)
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def first_error(text):
     return scan(text)["first_error"]
 
 
-# -- real logs ---------------------------------------------------------------------------------------------------------------------------------
+# -- real logs -----------------------------------------------------------------------------------------------------
 
 
 def test_paddledetection_rank_0(samples, paddledet):
@@ -53,9 +57,18 @@ def test_paddledetection_rank_0(samples, paddledet):
     assert found["steps"] == 8
     assert (found["first_step"]["line"], found["first_step"]["epoch"], found["first_step"]["step"]) == (16, 0, 0)
     assert found["last_step"] == {
-        "line": 23, "epoch": 1, "step": 6, "steps": 8, "time": "11/20 09:30:27", "lr": 0.0035, "loss": 16.403414, "eta": 10,
-        "batch_cost": 4.4751, "data_cost": 0.0002, "ips": 0.4469,
-    }  # fmt: skip
+        "line": 23,
+        "epoch": 1,
+        "step": 6,
+        "steps": 8,
+        "time": "11/20 09:30:27",
+        "lr": 0.0035,
+        "loss": 16.403414,
+        "eta": 10,
+        "batch_cost": 4.4751,
+        "data_cost": 0.0002,
+        "ips": 0.4469,
+    }
     assert found["saved"] == [{"epoch": 1, "step": 6, "line": 24, "path": "/srv/out"}]
     assert found["first_error"] is None
     assert logs.fraction(found["last_step"], paddledet, 2) == 15 / 16
@@ -156,7 +169,8 @@ def test_the_launchers_word_about_its_child(samples):
 
 
 def test_what_ended_the_loaders_thread_explains_the_end_of_the_rank(samples, paddledet):
-    """A bad image, Paddle 2.6.2: the thread dies, steps go on while data is left, then a message that names no cause, or a hang and SIGTERM."""
+    """A bad image, Paddle 2.6.2: the thread dies, steps go on while data is left, then a message that names no cause, or a hang and
+    SIGTERM."""
     folder = samples / "logs" / "paddle262_failure_badimage_worker_2x1"
     error = scan((folder / "node1" / "workerlog.0").read_bytes(), paddledet)["first_error"]
     assert (error["kind"], error["text"], error["line"]) == ("AttributeError", "'bytes' object has no attribute 'shape'", 64)
@@ -169,13 +183,22 @@ def test_what_ended_the_loaders_thread_explains_the_end_of_the_rank(samples, pad
 def test_the_real_coco_evaluation(samples, paddledet):
     found = scan((samples / "logs" / "paddle262_ok_2x1" / "node1" / "workerlog.0").read_bytes(), paddledet)
     assert found["evaluation"] == {
-        "epoch": 0, "step": 10, "line": 45, "ap": 0.0, "ap50": 0.0, "ap75": 0.0, "ar": 0.0, "samples": 24, "fps": 7.780950759928039,
-        "best_of": "bbox", "best_ap": 0.0,
-    }  # fmt: skip
+        "epoch": 0,
+        "step": 10,
+        "line": 45,
+        "ap": 0.0,
+        "ap50": 0.0,
+        "ap75": 0.0,
+        "ar": 0.0,
+        "samples": 24,
+        "fps": 7.780950759928039,
+        "best_of": "bbox",
+        "best_ap": 0.0,
+    }
     assert [s["path"] for s in found["saved"]] == ["output/ppyoloe_crn_s_300e_coco"] * 2
 
 
-# -- steps, evaluations, checkpoints -------------------------------------------------------------------------------------------------------------
+# -- steps, evaluations, checkpoints -------------------------------------------------------------------------------
 
 
 def test_a_whole_coco_evaluation(paddledet):
@@ -191,9 +214,18 @@ def test_a_whole_coco_evaluation(paddledet):
     )
     found = scan(STEP % (0, 7, "1.5") + coco % 0.123 + STEP % (1, 7, "1.4") + coco % 0.1, paddledet)
     assert found["evaluation"] == {
-        "epoch": 1, "step": 7, "line": 11, "ap": 0.1, "ap50": 0.5, "ap75": -1.0, "ar": 0.333, "samples": 16, "fps": 12.5,
-        "best_of": "bbox", "best_ap": 0.123,
-    }  # fmt: skip
+        "epoch": 1,
+        "step": 7,
+        "line": 11,
+        "ap": 0.1,
+        "ap50": 0.5,
+        "ap75": -1.0,
+        "ar": 0.333,
+        "samples": 16,
+        "fps": 12.5,
+        "best_of": "bbox",
+        "best_ap": 0.123,
+    }
 
 
 def test_losses_in_any_order_days_in_eta_and_memory(paddledet):
@@ -258,7 +290,10 @@ def test_lines_of_no_interest_are_not_read(paddledet):
 
 
 def test_values_keep_their_kind():
-    table = {"step": {"line": r"s (?P<step>\d+)( of (?P<steps>\d+))?( eta (?P<eta>\S+))? (?P<note>\w+)"}, "saved": {"lines": [r"saved (?P<path>\S+)"]}}
+    table = {
+        "step": {"line": r"s (?P<step>\d+)( of (?P<steps>\d+))?( eta (?P<eta>\S+))? (?P<note>\w+)"},
+        "saved": {"lines": [r"saved (?P<path>\S+)"]},
+    }
     step = scan("s 3 eta 01:30 4\n", table)["last_step"]
     assert step == {"line": 1, "step": 3, "eta": 90, "note": 4.0}
     assert (type(step["step"]), type(step["note"])) == (int, float)
@@ -287,7 +322,7 @@ def test_a_table_without_has_is_slower_and_finds_the_same(paddledet):
     assert scan(text, table) == scan(text, paddledet)
 
 
-# -- odd bytes -----------------------------------------------------------------------------------------------------------------------------------
+# -- odd bytes -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("piece", [1, 2, 7, 64, 1 << 20])
@@ -302,7 +337,18 @@ def test_pieces_of_any_size_find_the_same(paddledet, piece):
 
 @pytest.mark.parametrize(
     "raw, lines",
-    [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\n", 1), (b"a\nb", 2), (b"\r", 1), (b"\0", 1), (b"\0\n\0", 2), (b"\xff\xfe\n\xff", 2), (b"a\r\n", 1)],
+    [
+        (b"", 0),
+        (b"\n", 1),
+        (b"a", 1),
+        (b"a\n", 1),
+        (b"a\nb", 2),
+        (b"\r", 1),
+        (b"\0", 1),
+        (b"\0\n\0", 2),
+        (b"\xff\xfe\n\xff", 2),
+        (b"a\r\n", 1),
+    ],
 )
 def test_lines_and_digest_of_small_files(raw, lines):
     found = scan(raw)
@@ -380,9 +426,10 @@ def test_a_flood_of_errors_stays_bounded():
     assert (result["first_error"]["kind"], result["first_error"]["cause"]) == ("MemoryError", "out_of_memory")
 
 
-# -- first errors --------------------------------------------------------------------------------------------------------------------------------
+# -- first errors --------------------------------------------------------------------------------------------------
 
-CXX = "\n\n--------------------------------------\nC++ Traceback (most recent call last):\n--------------------------------------\n0   paddle::f()\n\n"
+RULE = "-" * 38 + "\n"
+CXX = "\n\n" + RULE + "C++ Traceback (most recent call last):\n" + RULE + "0   paddle::f()\n\n"
 SUMMARY = "----------------------\nError Message Summary:\n----------------------\n"
 
 
@@ -393,10 +440,34 @@ SUMMARY = "----------------------\nError Message Summary:\n---------------------
         (TRACEBACK + "mypkg.BadSample: no boxes\n", "mypkg.BadSample", "no boxes", "python_exception", "primary"),
         (TRACEBACK + "KeyboardInterrupt\n", "KeyboardInterrupt", "", "terminated", "secondary"),
         (TRACEBACK + "MemoryError\n", "MemoryError", "", "out_of_memory", "primary"),
-        (TRACEBACK + "ModuleNotFoundError: No module named 'lap'\n", "ModuleNotFoundError", "No module named 'lap'", "import_error", "primary"),
-        (TRACEBACK + "OSError: [Errno 28] No space left on device\n", "OSError", "[Errno 28] No space left on device", "disk_full", "primary"),
-        (TRACEBACK + "OSError: [Errno 98] Address already in use\n", "OSError", "[Errno 98] Address already in use", "port_in_use", "primary"),
-        (TRACEBACK + "PermissionError: [Errno 13] Permission denied: 'x'\n", "PermissionError", "[Errno 13] Permission denied: 'x'", "permission", "primary"),
+        (
+            TRACEBACK + "ModuleNotFoundError: No module named 'lap'\n",
+            "ModuleNotFoundError",
+            "No module named 'lap'",
+            "import_error",
+            "primary",
+        ),
+        (
+            TRACEBACK + "OSError: [Errno 28] No space left on device\n",
+            "OSError",
+            "[Errno 28] No space left on device",
+            "disk_full",
+            "primary",
+        ),
+        (
+            TRACEBACK + "OSError: [Errno 98] Address already in use\n",
+            "OSError",
+            "[Errno 98] Address already in use",
+            "port_in_use",
+            "primary",
+        ),
+        (
+            TRACEBACK + "PermissionError: [Errno 13] Permission denied: 'x'\n",
+            "PermissionError",
+            "[Errno 13] Permission denied: 'x'",
+            "permission",
+            "primary",
+        ),
         (
             TRACEBACK + "FileNotFoundError: [Errno 2] No such file or directory: 'a.jpg'\n",
             "FileNotFoundError",
@@ -404,28 +475,72 @@ SUMMARY = "----------------------\nError Message Summary:\n---------------------
             "data_missing",
             "primary",
         ),
-        (TRACEBACK + "_pickle.UnpicklingError: pickle data was truncated\n", "_pickle.UnpicklingError", "pickle data was truncated", "checkpoint_damaged", "primary"),
-        (TRACEBACK + "ConnectionResetError: [Errno 104] Connection reset by peer\n", "ConnectionResetError", "[Errno 104] Connection reset by peer", "connection_lost", "secondary"),
-        (TRACEBACK + "RuntimeError: NCCL error(5), remote process exited\n", "RuntimeError", "NCCL error(5), remote process exited", "connection_lost", "secondary"),
         (
-            "terminate called after throwing an instance of 'gloo::IoException'\n  what():  [pair.cc:799] connect [127.0.1.1]:3: Connection refused\n",
+            TRACEBACK + "_pickle.UnpicklingError: pickle data was truncated\n",
+            "_pickle.UnpicklingError",
+            "pickle data was truncated",
+            "checkpoint_damaged",
+            "primary",
+        ),
+        (
+            TRACEBACK + "ConnectionResetError: [Errno 104] Connection reset by peer\n",
+            "ConnectionResetError",
+            "[Errno 104] Connection reset by peer",
+            "connection_lost",
+            "secondary",
+        ),
+        (
+            TRACEBACK + "RuntimeError: NCCL error(5), remote process exited\n",
+            "RuntimeError",
+            "NCCL error(5), remote process exited",
+            "connection_lost",
+            "secondary",
+        ),
+        (
+            "terminate called after throwing an instance of 'gloo::IoException'\n  what():  [pair.cc:799] connect [127.0.1.1]:3: "
+            "Connection refused\n",
             "gloo::IoException",
             "[pair.cc:799] connect [127.0.1.1]:3: Connection refused",
             "loopback_address",
             "primary",
         ),
         (
-            "terminate called after throwing an instance of 'gloo::IoException'\n  what():  [pair.cc:534] Connection closed by peer [198.51.100.12]:3\n",
+            "terminate called after throwing an instance of 'gloo::IoException'\n  what():  [pair.cc:534] Connection closed by "
+            "peer [198.51.100.12]:3\n",
             "gloo::IoException",
             "[pair.cc:534] Connection closed by peer [198.51.100.12]:3",
             "connection_lost",
             "secondary",
         ),
-        ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", "std::bad_alloc", "std::bad_alloc", "out_of_memory", "primary"),
+        (
+            "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n",
+            "std::bad_alloc",
+            "std::bad_alloc",
+            "out_of_memory",
+            "primary",
+        ),
         ("terminate called after throwing an instance of 'my::Bad'\n  what():  odd\n", "my::Bad", "odd", "cpp_exception", "primary"),
-        (CXX + SUMMARY + "FatalError: `Process abort signal` is detected by the operating system.\n", "FatalError", "`Process abort signal` is detected by the operating system.", "aborted", "secondary"),
-        (CXX + SUMMARY + "FatalError: `Termination signal` is detected by the operating system.\n", "FatalError", "`Termination signal` is detected by the operating system.", "terminated", "secondary"),
-        (CXX + SUMMARY + "FatalError: `Segmentation fault` is detected by the operating system.\n", "FatalError", "`Segmentation fault` is detected by the operating system.", "segfault", "primary"),
+        (
+            CXX + SUMMARY + "FatalError: `Process abort signal` is detected by the operating system.\n",
+            "FatalError",
+            "`Process abort signal` is detected by the operating system.",
+            "aborted",
+            "secondary",
+        ),
+        (
+            CXX + SUMMARY + "FatalError: `Termination signal` is detected by the operating system.\n",
+            "FatalError",
+            "`Termination signal` is detected by the operating system.",
+            "terminated",
+            "secondary",
+        ),
+        (
+            CXX + SUMMARY + "FatalError: `Segmentation fault` is detected by the operating system.\n",
+            "FatalError",
+            "`Segmentation fault` is detected by the operating system.",
+            "segfault",
+            "primary",
+        ),
         (
             CXX + SUMMARY + "FatalError: `Access to an undefined portion of a memory object` is detected by the operating system.\n",
             "FatalError",
@@ -433,10 +548,22 @@ SUMMARY = "----------------------\nError Message Summary:\n---------------------
             "bus_error",
             "primary",
         ),
-        (CXX + SUMMARY + "ResourceExhaustedError: \n\nOut of memory error on GPU 0.\n", "ResourceExhaustedError", "Out of memory error on GPU 0.", "out_of_memory", "primary"),
+        (
+            CXX + SUMMARY + "ResourceExhaustedError: \n\nOut of memory error on GPU 0.\n",
+            "ResourceExhaustedError",
+            "Out of memory error on GPU 0.",
+            "out_of_memory",
+            "primary",
+        ),
         ("Killed\n", "Killed", "", "killed", "primary"),
         ("run.sh: line 3:  4711 Killed                  python train.py\n", "Killed", "python train.py", "killed", "primary"),
-        ("Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n", "Fatal Python error", "Segmentation fault", "segfault", "primary"),
+        (
+            "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n",
+            "Fatal Python error",
+            "Segmentation fault",
+            "segfault",
+            "primary",
+        ),
         (
             "ERROR: Unexpected BUS error encountered in DataLoader worker. This might be caused by insufficient shared memory (shm)\n",
             "DataLoader",
@@ -452,20 +579,52 @@ SUMMARY = "----------------------\nError Message Summary:\n---------------------
             "primary",
         ),
         ("/usr/bin/python3: No module named paddle\n", "python", "No module named paddle", "import_error", "primary"),
-        ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --bad\n", "usage error", "unrecognized arguments: --bad", "bad_argument", "primary"),
-        ("node1:7:9 [0] misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer\n", "NCCL WARN", "Net : Connection closed by remote peer", "connection_lost", "secondary"),
-        (TRACEBACK + "RuntimeError: (PreconditionNotMet) There are NAN or INF (num_nan=1) in x.\n", "RuntimeError", "(PreconditionNotMet) There are NAN or INF (num_nan=1) in x.", "nan", "primary"),
-        (TRACEBACK + "urllib.error.URLError: <urlopen error [Errno -3]>\n", "urllib.error.URLError", "<urlopen error [Errno -3]>", "download_failed", "primary"),
-        ('  File "/srv/train.py", line 3\n    x = = 1\n        ^\nSyntaxError: invalid syntax\n', "SyntaxError", "invalid syntax", "python_exception", "primary"),
+        (
+            "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --bad\n",
+            "usage error",
+            "unrecognized arguments: --bad",
+            "bad_argument",
+            "primary",
+        ),
+        (
+            "node1:7:9 [0] misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer\n",
+            "NCCL WARN",
+            "Net : Connection closed by remote peer",
+            "connection_lost",
+            "secondary",
+        ),
+        (
+            TRACEBACK + "RuntimeError: (PreconditionNotMet) There are NAN or INF (num_nan=1) in x.\n",
+            "RuntimeError",
+            "(PreconditionNotMet) There are NAN or INF (num_nan=1) in x.",
+            "nan",
+            "primary",
+        ),
+        (
+            TRACEBACK + "urllib.error.URLError: <urlopen error [Errno -3]>\n",
+            "urllib.error.URLError",
+            "<urlopen error [Errno -3]>",
+            "download_failed",
+            "primary",
+        ),
+        (
+            '  File "/srv/train.py", line 3\n    x = = 1\n        ^\nSyntaxError: invalid syntax\n',
+            "SyntaxError",
+            "invalid syntax",
+            "python_exception",
+            "primary",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_kind_of_error_it_is(text, kind, said, cause, grade):
     error = first_error("noise\n" + text + "after\n")
     assert (error["kind"], error["text"], error["cause"], error["grade"]) == (kind, said, cause, grade)
     assert error["remedy"] and error["source"]
 
 
-@pytest.mark.parametrize("text", ["", "all is well\n", "list index out of range\n", "ppocr INFO: error rate: 0.1\n", CXX, "loss: nan\n", "Killed 3 birds\n"])
+@pytest.mark.parametrize(
+    "text", ["", "all is well\n", "list index out of range\n", "ppocr INFO: error rate: 0.1\n", CXX, "loss: nan\n", "Killed 3 birds\n"]
+)
 def test_what_is_no_error(text):
     assert first_error(text) is None
 
@@ -479,11 +638,15 @@ def test_the_innermost_frame_and_the_lines_around():
 
 
 def test_frames_without_end_are_given_up():
-    error = first_error("Traceback (most recent call last):\n" + '  File "/srv/a.py", line 3, in f\n' * 2 * errors.MAX_TRACEBACK + "ValueError: x\n")
+    error = first_error(
+        "Traceback (most recent call last):\n" + '  File "/srv/a.py", line 3, in f\n' * 2 * errors.MAX_TRACEBACK + "ValueError: x\n"
+    )
     assert error["kind"] == "Traceback"
 
 
-@pytest.mark.parametrize("line, kind", [("BadSample: no boxes", "BadSample"), ("my.oops: no boxes", "my.oops"), ("Model: crnn", None), ("BadSample", None)])
+@pytest.mark.parametrize(
+    "line, kind", [("BadSample: no boxes", "BadSample"), ("my.oops: no boxes", "my.oops"), ("Model: crnn", None), ("BadSample", None)]
+)
 def test_what_can_be_the_last_line_of_a_traceback(paddledet, line, kind):
     found = scan(TRACEBACK + line + "\n" + STEP % (0, 1, "1.0") + "ValueError: later\n", paddledet)["first_error"]
     assert (found["kind"], found["survived"]) == ((kind, True) if kind else ("ValueError", False))
@@ -501,7 +664,12 @@ def test_frames_without_a_header_are_no_traceback():
 def test_the_warning_before_the_end_and_the_end_are_one_error():
     text = "W1120 x] raises a std::exception: a::A\nterminate called after throwing an instance of 'a::A'\n  what():  said\n"
     found = scan(text + "Killed\n")
-    assert (found["first_error"]["kind"], found["first_error"]["text"], found["first_error"]["line"], found["errors"]) == ("a::A", "said", 2, 2)
+    assert (found["first_error"]["kind"], found["first_error"]["text"], found["first_error"]["line"], found["errors"]) == (
+        "a::A",
+        "said",
+        2,
+        2,
+    )
     assert scan("W1120 x] raises a std::exception: a::A\nKilled\n")["errors"] == 2
     assert scan(text[text.index("terminate") :] * 2)["errors"] == 2
 
@@ -554,7 +722,9 @@ def test_a_traceback_cut_short_by_the_signal_that_ended_it():
 def test_lines_of_others_between_those_of_a_traceback():
     lines = (TRACEBACK + "ValueError: x\n").splitlines(keepends=True)
     for gap in range(1, 6):
-        mixed = lines[:gap] + ["[11/20 09:30:27] ppdet INFO: Epoch 3\n", "index created!\n", "Warning: numba\n", "Model: crnn\n"] + lines[gap:]
+        mixed = (
+            lines[:gap] + ["[11/20 09:30:27] ppdet INFO: Epoch 3\n", "index created!\n", "Warning: numba\n", "Model: crnn\n"] + lines[gap:]
+        )
         error = first_error("".join(mixed))
         assert (error["kind"], error["text"], error["file_line"]) == ("ValueError", "x", 7), gap
 
@@ -571,18 +741,36 @@ def test_an_exception_class_without_the_usual_ending():
 
 
 def test_a_chain_gives_its_last_part_and_tells_the_first():
-    error = first_error(TRACEBACK + "_queue.Empty\n\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK + "RuntimeError: DataLoader 1 workers exit unexpectedly\n")
+    error = first_error(
+        TRACEBACK
+        + "_queue.Empty\n\nDuring handling of the above exception, another exception occurred:\n\n"
+        + TRACEBACK
+        + "RuntimeError: DataLoader 1 workers exit unexpectedly\n"
+    )
     assert (error["kind"], error["root"], error["line"], error["cause"]) == ("RuntimeError", "_queue.Empty: ", 15, "worker_died")
     chain = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
-    assert first_error(TRACEBACK + "KeyError: 1" + chain + TRACEBACK + "KeyError: 2" + chain + TRACEBACK + "ValueError: 3\n")["root"] == "KeyError: 1"
+    assert (
+        first_error(TRACEBACK + "KeyError: 1" + chain + TRACEBACK + "KeyError: 2" + chain + TRACEBACK + "ValueError: 3\n")["root"]
+        == "KeyError: 1"
+    )
     assert first_error(TRACEBACK + "KeyError: 1" + chain + TRACEBACK)["text"] == "1"
     assert first_error(TRACEBACK + "KeyError: 1" + chain + "noise\n" + TRACEBACK + "ValueError: 2\n")["root"] is None
     assert first_error(TRACEBACK + "ValueError: bad:\n" + "noise\n" * 30 + TRACEBACK + "KeyError: 2\n")["text"] == "bad:"
-    assert scan(TRACEBACK + "KeyError: 1\n\nThe above exception was the direct cause of the following exception:\n\n" + TRACEBACK + "ValueError: b\n")["first_error"]["root"] == "KeyError: 1"
+    assert (
+        scan(
+            TRACEBACK
+            + "KeyError: 1\n\nThe above exception was the direct cause of the following exception:\n\n"
+            + TRACEBACK
+            + "ValueError: b\n"
+        )["first_error"]["root"]
+        == "KeyError: 1"
+    )
 
 
 def test_a_loaders_exception_inside_that_of_the_trainer():
-    text = TRACEBACK + "ValueError: DataLoader worker(0) caught ValueError with message:\n" + TRACEBACK + "ValueError: image 7 is truncated\n"
+    text = (
+        TRACEBACK + "ValueError: DataLoader worker(0) caught ValueError with message:\n" + TRACEBACK + "ValueError: image 7 is truncated\n"
+    )
     error = first_error(text)
     assert (error["text"], error["line"]) == ("image 7 is truncated", 12)
 
@@ -594,10 +782,17 @@ def test_paddles_summary_completes_an_empty_python_message():
 
 
 def test_what_training_went_on_after_is_not_what_ended_it(paddledet):
-    text = TRACEBACK + "ValueError: skipped image\n" + STEP % (0, 1, "1.0") + "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer\n"
+    text = (
+        TRACEBACK
+        + "ValueError: skipped image\n"
+        + STEP % (0, 1, "1.0")
+        + "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer\n"
+    )
     found = scan(text, paddledet)
     assert (found["first_error"]["kind"], found["first_error"]["grade"]) == ("gloo::IoException", "secondary")
-    only = scan(TRACEBACK + "ValueError: skipped image\n" + STEP % (0, 1, "1.0") + TRACEBACK + "ValueError: 2\n" + STEP % (0, 2, "1.0"), paddledet)["first_error"]
+    only = scan(
+        TRACEBACK + "ValueError: skipped image\n" + STEP % (0, 1, "1.0") + TRACEBACK + "ValueError: 2\n" + STEP % (0, 2, "1.0"), paddledet
+    )["first_error"]
     assert (only["text"], only["survived"]) == ("skipped image", True)
 
 
@@ -638,7 +833,9 @@ def test_a_dead_thread_is_remembered_over_steps(paddledet, before):
     assert scan(nested + STEP % (0, 1, "1.0") + term, paddledet)["first_error"]["thread"] is True
 
 
-@pytest.mark.parametrize("head", ["ppocr ERROR: error happened with msg: ", "Exception ignored in: <function f>\n", "--- Logging error ---\n"])
+@pytest.mark.parametrize(
+    "head", ["ppocr ERROR: error happened with msg: ", "Exception ignored in: <function f>\n", "--- Logging error ---\n"]
+)
 def test_what_was_handled_yields_to_what_was_not(head):
     error = first_error(head + TRACEBACK + "KeyError: 'a'\n" + TRACEBACK + "ValueError: fatal\n")
     assert (error["text"], error["handled"]) == ("fatal", False)
@@ -652,9 +849,14 @@ def test_an_error_of_its_own_beats_a_lost_connection_in_one_log():
 
 
 def test_the_signal_and_who_sent_it():
-    text = CXX + SUMMARY + (
-        "FatalError: `Termination signal` is detected by the operating system.\n  [TimeInfo: *** Aborted at 1643017179 (unix time) try x ***]\n"
-        "  [SignalInfo: *** SIGTERM (@0x1f400001780) received by PID 6061 (TID 0x7f451f2d9740) from PID 6016 ***]\n"
+    text = (
+        CXX
+        + SUMMARY
+        + (
+            "FatalError: `Termination signal` is detected by the operating system.\n  [TimeInfo: *** Aborted at 1643017179 (unix "
+            "time) try x ***]\n"
+            "  [SignalInfo: *** SIGTERM (@0x1f400001780) received by PID 6061 (TID 0x7f451f2d9740) from PID 6016 ***]\n"
+        )
     )
     error = first_error(text)
     assert (error["time"], error["signal"], error["sender"]) == (1643017179, "SIGTERM", 6016)
@@ -675,7 +877,7 @@ def test_every_cause_can_be_looked_up():
     assert causes.entry_of("no such cause")["cause"] == "unknown"
 
 
-# -- the live view -------------------------------------------------------------------------------------------------------------------------------
+# -- the live view -------------------------------------------------------------------------------------------------
 
 
 def test_tail_reads_only_the_end(tmp_path, paddledet, monkeypatch):
@@ -772,7 +974,7 @@ def test_a_log_that_is_cut_while_it_is_read(tmp_path):
         os.close(descriptor)
 
 
-# -- showing -------------------------------------------------------------------------------------------------------------------------------------
+# -- showing -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -798,10 +1000,17 @@ def test_newlines_can_stay_and_length_is_cut():
 
 # Made of pieces so that no file holds the shape of a token.
 TOKENS = [
-    "gh" + "p_" + "A1" * 18, "AKI" + "A" + "B2" * 8, "glp" + "at-" + "c3" * 10, "xox" + "b-" + "1234567890-abc", "hf" + "_" + "Zz9" * 11,
-    "s" + "k-" + "proj" * 6, "AIz" + "a" + "k" * 35, "ey" + "J" + "a" * 12 + "." + "ey" + "J" + "b" * 12 + ".sig",
-    "-----BEGIN " + "RSA PRIVATE KEY-----\nabc\n-----END " + "RSA PRIVATE KEY-----", "-----BEGIN " + "PRIVATE KEY-----\nabcdef",
-]  # fmt: skip
+    "gh" + "p_" + "A1" * 18,
+    "AKI" + "A" + "B2" * 8,
+    "glp" + "at-" + "c3" * 10,
+    "xox" + "b-" + "1234567890-abc",
+    "hf" + "_" + "Zz9" * 11,
+    "s" + "k-" + "proj" * 6,
+    "AIz" + "a" + "k" * 35,
+    "ey" + "J" + "a" * 12 + "." + "ey" + "J" + "b" * 12 + ".sig",
+    "-----BEGIN " + "RSA PRIVATE KEY-----\nabc\n-----END " + "RSA PRIVATE KEY-----",
+    "-----BEGIN " + "PRIVATE KEY-----\nabcdef",
+]
 
 
 @pytest.mark.parametrize("token", TOKENS)
@@ -828,7 +1037,10 @@ def test_assigned_secrets_are_masked_and_other_text_is_not(raw, shown):
 
 
 def test_given_names_and_values_are_masked():
-    assert mask("MY_LOGIN=joe; logged in as s3cretvalue", names=["MY_LOGIN"], values=["s3cretvalue", "ab"]) == f"MY_LOGIN={MASK}; logged in as {MASK}"
+    assert (
+        mask("MY_LOGIN=joe; logged in as s3cretvalue", names=["MY_LOGIN"], values=["s3cretvalue", "ab"])
+        == f"MY_LOGIN={MASK}; logged in as {MASK}"
+    )
     assert mask("NOT_MY_LOGIN=joe", names=["MY_LOGIN"]) == "NOT_MY_LOGIN=joe"
 
 

@@ -100,6 +100,20 @@ def test_parse_certificate_refuses_a_truncated_one(authority, tmp_path):
             mesh.parse_certificate(f"{kind} {base64.b64encode(base64.b64decode(blob)[:size]).decode()}")
 
 
+def test_parse_certificate_refuses_another_kind_of_key(authority, tmp_path):
+    keygen("-t", "ecdsa", "-N", "", "-f", str(tmp_path / "other"))
+    keygen("-s", str(authority / "ca"), "-I", "x", "-n", "trainer", str(tmp_path / "other.pub"))
+    text = (tmp_path / "other-cert.pub").read_text()
+    for claimed in (text, text.replace("ecdsa-sha2-nistp256-cert-v01", "ssh-ed25519-cert-v01", 1)):
+        with pytest.raises(ValueError, match="not a user certificate"):
+            mesh.parse_certificate(claimed)
+
+
+@pytest.mark.parametrize("text", ["", "ssh-rsa", "ssh-dss AAAA x", "# ssh-rsa AAAA"])
+def test_what_is_no_public_key(text):
+    assert mesh.public_key(text) is None
+
+
 @pytest.mark.parametrize(("until", "wanted"), [(None, True), (1000 + 86399, True), (1000 + 86400, False), (900, True)])
 def test_needs_renewal(until, wanted):
     assert mesh.needs_renewal(until, 1000) is wanted
@@ -128,6 +142,7 @@ def test_own_addresses_leaves_loopback_and_link_local_out():
         ("", "fe80::1%eth0", "fe80::1"),
         ("", "", "gpu-a"),  # no SSH connection: the inventory's word
         ("10.1.0.7", "192.0.2.7", "10.1.0.7"),
+        ("203.0.113.9", "192.0.2.7", "203.0.113.9"),  # translated on the way: the node itself does not hold it
         ("10.1.0.0/16", "192.0.2.7", "10.1.0.7"),
         ("2001:db8::/32", "192.0.2.7", "2001:db8::7"),
     ],
@@ -174,6 +189,14 @@ def test_the_last_mount_over_a_path_counts():
     assert mesh.shared_home(text, "/home/trainer", 1, ["nfs4"]) == ""
 
 
+def test_the_innermost_mount_counts_in_any_order_and_odd_lines_do_not():
+    inner = "2 1 0:2 / /home/trainer rw - nfs4 a:/x rw\n"
+    outer = "1 0 0:1 / / rw - ext4 /dev/vda rw\n"
+    wanted = mesh.shared_home(outer + inner, "/home/trainer", 1, ["nfs4"])
+    assert wanted
+    assert mesh.shared_home("garbage\n - \n1 2 3 4 / - x\n" + inner + outer, "/home/trainer", 1, ["nfs4"]) == wanted
+
+
 def test_home_owners():
     nodes = [node(1, home="a"), node(2), node(3, home="a")]
     assert mesh.home_owners(nodes) == {"node1": "node1", "node2": "node2", "node3": "node1"}
@@ -210,6 +233,10 @@ def test_problems_name_the_node(changes, words):
 
 def test_one_address_with_two_ports_is_two_nodes():
     assert mesh.problems_of([node(1), node(2, address="198.51.100.11", port=2222)], "local") == []
+
+
+def test_a_name_for_an_address_and_the_own_site_are_fine():
+    assert mesh.problems_of([node(1, address="gpu-a", site="local"), node(2, site="local")], "local") == []
 
 
 def test_every_problem_at_once():
@@ -305,6 +332,11 @@ def test_an_address_that_two_nodes_share_is_no_name_of_either(tmp_path):
     text = compiled([node(1), node(2, address="198.51.100.11", port=2222)])["config"]
     assert "Host node1\n" in text
     assert "Host node2\n" in text
+
+
+def test_an_address_that_is_another_nodes_name_stays_that_nodes():
+    assert "Host node1 198.51.100.11\n" in compiled([node(1), node(2, name="198.51.100.12")])["config"]
+    assert "Host node1\n" in compiled([node(1, address="198.51.100.77"), node(2, name="198.51.100.77")])["config"]
 
 
 def test_an_absolute_directory_is_kept():
@@ -487,7 +519,15 @@ def test_a_broken_record_is_none(home, text):
 
 def test_a_record_with_odd_contents_does_not_raise(home):
     (home[0] / ".trainyard/mesh/mesh.json").write_text('{"version": 1, "files": 3, "nodes": "x", "site": null, "proven": 1}')
-    assert mesh.mesh_state(str(home[0]), time.time())["proven"] is None
+    state = mesh.mesh_state(str(home[0]), time.time())
+    assert (state["proven"], state["nodes"]) == (None, [])
+
+
+def test_no_line_is_not_the_same_as_a_proven_line(home):
+    path = home[0] / ".trainyard/mesh/mesh.json"
+    path.write_text(json.dumps(dict(json.loads(path.read_text()), line=None)))
+    (home[0] / ".ssh/authorized_keys").unlink()
+    assert mesh.mesh_state(str(home[0]), time.time())["stale"] == ["authorized_keys"]
 
 
 def test_no_mesh_at_all(tmp_path):
@@ -499,6 +539,7 @@ def test_withdraw_takes_the_proof_and_nothing_else(home):
     assert mesh.withdraw(str(home[0])) is True
     assert json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text()) == dict(before, proven=None)
     assert mesh.withdraw(str(home[0])) is False
+    assert mesh.withdraw(str(home[0] / "nowhere")) is False
 
 
 def test_differs_looks_past_the_time():
@@ -538,21 +579,25 @@ def test_not_ready_when_renewal_is_due_or_the_authority_is_not_made(home):
     assert mesh.is_ready(dict(made, digest=""), [dict(state, digest="") for state in found], time.time(), 86400) is False
 
 
-def test_describe_node_here(tmp_path):
+def test_describe_node_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(mesh.shutil, "which", lambda name: "/usr/bin/" + name)
+    monkeypatch.setattr(mesh, "own_identity", lambda: "me")
+    monkeypatch.setattr(mesh.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(mesh.pwd, "getpwuid", lambda uid: mesh.pwd.struct_passwd(("trainer", "x", uid, uid, "", str(tmp_path), "/bin/sh")))
     (tmp_path / "ssh_host_ed25519_key.pub").write_text(host_key(4) + " root@here\n")
     (tmp_path / "ssh_host_dsa_key.pub").write_text("ssh-dss AAAA old\n")
     patterns = [str(tmp_path / "ssh_host_*_key.pub")]
-    environ = {"SSH_CONNECTION": "192.0.2.1 50000 192.0.2.7 2222"}
+    environ = {"SSH_CONNECTION": "192.0.2.1 50000 192.0.2.7 2222", "SUDO_USER": "somebody"}  # a training user may have been reached by su
     found = mesh.describe_node("gpu-a", "", 22, "", 0, ".trainyard/mesh", patterns, [], lambda argv: (0, IP_JSON, ""), environ)
     assert (found["address"], found["port"], found["host"], found["addresses"]) == ("192.0.2.7", 2222, "gpu-a", ["192.0.2.7"])
     assert found["host_keys"] == [host_key(4)]
     assert found["inventory"] == ["gpu-a", "", 22, ""]
-    assert found["identity"] == mesh.own_identity()
+    assert (found["identity"], found["user"], found["problems"]) == ("me", "trainer", [])
 
 
 def test_describe_node_takes_the_inventory_where_there_is_no_ssh(tmp_path):
     found = mesh.describe_node("gpu-a", "10.9.9.9", 2200, "", 0, "x", [str(tmp_path / "none")], [], lambda argv: (1, "", ""), {})
-    assert (found["address"], found["port"], found["addresses"]) == ("10.9.9.9", 2200, [])
+    assert (found["address"], found["port"], found["host"], found["addresses"]) == ("10.9.9.9", 2200, "10.9.9.9", [])
     assert any("no host public key found" in text for text in found["problems"])
     assert mesh.describe_node("a", "b", 22, "", 2022, "x", [], [], lambda argv: (1, "", ""), {})["port"] == 2022
 

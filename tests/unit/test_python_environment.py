@@ -72,8 +72,8 @@ def test_an_environment_is_installed_once(run_module, arguments, target, wheelho
     assert marker["packages"] == {"paddlepaddle": "2.6.2", "some-package": "1.5"}
     assert marker["paddle"] == {"version": "2.6.2", "cuda": False, "cuda_version": None, "commit": "c0ffee"}
     assert marker["fingerprint"] == core.fingerprint(marker["packages"])
+    assert list(target.glob("lib/python3.*/site-packages/__pycache__/some_package.*.pyc"))  # compiled, before anybody imported it
     assert subprocess.run([marker["interpreter"], "-c", "import some_package"], check=False).returncode == 0
-    assert list(target.glob("lib/python3.*/site-packages/paddle/__pycache__/*.pyc"))
     assert not wheelhouse.exists() and not list(wheelhouse.parent.iterdir())
     again = run_module(python_environment, arguments)
     assert (again["changed"], again["environments"][DIGEST]) == (False, marker)
@@ -176,6 +176,14 @@ def test_two_installations_at_once_are_kept_apart(run_module, arguments, target)
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
+
+
+def test_what_another_installation_made_meanwhile_is_not_made_again(run_module, arguments, target, wheelhouse, monkeypatch):
+    run_module(python_environment, dict(arguments, keep_wheels=True))
+    marker = (target / core.MARKER).rename(target / "aside")
+    monkeypatch.setattr(python_environment, "wait_for_lock", lambda *_: marker.rename(target / core.MARKER))
+    result = run_module(python_environment, arguments)
+    assert not result["changed"] and DIGEST in result["environments"] and not wheelhouse.exists()
 
 
 def test_the_installer_inherits_the_lock(tmp_path):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """rank_index: brought logs become the run's logs, or stay where they are; no byte is lost."""
+
 from __future__ import annotations
 
 import hashlib
@@ -49,7 +50,12 @@ def test_logs_come_home_with_their_names_mode_and_bytes(bring, run_dir):
     raw = bytes(range(256)) * 5000
     nodes = [
         entry("node2", bring("node2", "log/workerlog.1", "rank-003.node2.log", raw), ranks=[{"rank": 3}]),
-        entry("node1", bring("node1", "log/workerlog.1", "rank-001.node1.log", b"x"), bring("node1", "exit.json", "exit.node1.json", b"{}"), ranks=[{"rank": 1}, {"rank": 0}]),
+        entry(
+            "node1",
+            bring("node1", "log/workerlog.1", "rank-001.node1.log", b"x"),
+            bring("node1", "exit.json", "exit.node1.json", b"{}"),
+            ranks=[{"rank": 1}, {"rank": 0}],
+        ),
     ]
     result = homecoming.bring_home(str(run_dir), nodes)
     assert (result["changed"], result["mismatches"]) == (True, [])
@@ -142,10 +148,18 @@ def test_a_link_that_a_node_sent_is_not_followed(bring, run_dir, tmp_path):
 @pytest.mark.parametrize(
     "node, file, home",
     [
-        ("..", "a", "b"), ("a/b", "a", "b"), ("node1", "../a", "b"), ("node1", "/a", "b"), ("node1", "a//b", "b"), ("node1", "a", "../b"),
-        ("node1", "a", "b/c"), ("node1", "a", ".hidden"), ("node1", "a\0", "b"), ("", "a", "b"),
+        ("..", "a", "b"),
+        ("a/b", "a", "b"),
+        ("node1", "../a", "b"),
+        ("node1", "/a", "b"),
+        ("node1", "a//b", "b"),
+        ("node1", "a", "../b"),
+        ("node1", "a", "b/c"),
+        ("node1", "a", ".hidden"),
+        ("node1", "a\0", "b"),
+        ("", "a", "b"),
     ],
-)  # fmt: skip
+)
 def test_names_that_could_leave_the_directory(run_dir, node, file, home):
     with pytest.raises(homecoming.HomeError):
         homecoming.bring_home(str(run_dir), [entry(node, described(node, file, home, b""))])
@@ -160,7 +174,9 @@ def test_two_files_with_one_name_and_a_file_without_a_digest(run_dir):
         homecoming.bring_home(str(run_dir), [entry("node1", dict(item, sha256=None))])
 
 
-@pytest.mark.parametrize("broken", [{"node": "node1"}, {"node": "node1", "files": [], "ranks": "x"}, {"node": "node1", "files": ["x"], "ranks": []}, {}])
+@pytest.mark.parametrize(
+    "broken", [{"node": "node1"}, {"node": "node1", "files": [], "ranks": "x"}, {"node": "node1", "files": ["x"], "ranks": []}, {}]
+)
 def test_what_rank_logs_did_not_return(run_dir, broken):
     with pytest.raises(homecoming.HomeError, match="rank_logs"):
         homecoming.bring_home(str(run_dir), [broken])
@@ -179,7 +195,7 @@ def test_ranks_json_is_mended(bring, run_dir):
     assert stat.S_IMODE((run_dir / "ranks.json").stat().st_mode) == 0o600
 
 
-# -- the module ----------------------------------------------------------------------------------------------------------------------------------
+# -- the module ----------------------------------------------------------------------------------------------------
 
 
 def test_the_module(bring, run_dir, run_module):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """rank_logs: what one node's attempt directory says, whatever lies in it."""
+
 from __future__ import annotations
 
 import hashlib
@@ -31,7 +32,7 @@ def by_rank(found):
     return {rank["rank"]: rank for rank in found["ranks"]}
 
 
-# -- the real failure ----------------------------------------------------------------------------------------------------------------------------
+# -- the real failure ----------------------------------------------------------------------------------------------
 
 
 def test_the_real_failure_with_the_agents_events(make_attempt):
@@ -56,9 +57,12 @@ def test_files_to_bring_home_and_never_an_environment(make_attempt):
         (home / "log" / name).write_text("SECRET=1")
     found = read(home)
     assert {(f["file"], f["home"]) for f in found["files"]} == {
-        ("log/workerlog.0", "rank-002.node2.log"), ("log/workerlog.1", "rank-003.node2.log"), ("logs.txt", "launcher.node2.log"),
-        ("ranks.jsonl", "ranks.node2.jsonl"), ("exit.json", "exit.node2.json"),
-    }  # fmt: skip
+        ("log/workerlog.0", "rank-002.node2.log"),
+        ("log/workerlog.1", "rank-003.node2.log"),
+        ("logs.txt", "launcher.node2.log"),
+        ("ranks.jsonl", "ranks.node2.jsonl"),
+        ("exit.json", "exit.node2.json"),
+    }
     for item in found["files"]:
         raw = (home / item["file"]).read_bytes()
         assert (item["bytes"], item["sha256"]) == (len(raw), hashlib.sha256(raw).hexdigest())
@@ -84,12 +88,17 @@ def test_a_run_that_ended_well(make_attempt, root):
     suites = root / "plugins" / "module_utils" / "trainyard" / "suites"
     logs = next(t["logs"] for t in (yaml.safe_load(p.read_text()) for p in sorted(suites.glob("paddledetection*.yml"))) if "logs" in t)
     plan = sample_plan(logs=logs)
-    found = by_rank(read(make_attempt("node1", "paddledetection_ppyoloe_s_2x2", plan=plan, exit={"service_result": "success", "stopped_by": None}), "node1"))
+    found = by_rank(
+        read(
+            make_attempt("node1", "paddledetection_ppyoloe_s_2x2", plan=plan, exit={"service_result": "success", "stopped_by": None}),
+            "node1",
+        )
+    )
     assert (found[0]["state"], found[0]["steps"], found[0]["last_step"]["loss"], found[0]["saved_count"]) == ("done", 8, 16.403414, 1)
     assert found[1]["state"] == "done"
 
 
-# -- states --------------------------------------------------------------------------------------------------------------------------------------
+# -- states --------------------------------------------------------------------------------------------------------
 
 START = {"event": "start", "rank": 2, "pid": 7, "time": 1.0}
 END = {"event": "end", "rank": 2, "pid": 7, "time": 2.0}
@@ -104,6 +113,9 @@ TABLE = {"step": {"has": "step ", "line": r"step (?P<step>\d+)"}}
         ("hello\n", [], None, "starting"),
         ("step 3\n", [START], None, "training"),
         ("step 3\n", [START, dict(END, exit_code=0)], None, "done"),
+        ("step 3\n", [START, dict(END, exit_code=0)], {"stopped_by": "peer", "service_result": "success"}, "done"),
+        ("step 3\nKilled\n", [START, dict(END, exit_code=0)], {"stopped_by": None, "service_result": "exit-code"}, "done"),
+        ("step 3\nKilled\n", [START, dict(END, exit_code=None)], None, "failed"),
         ("step 3\n", [START, dict(END, exit_code=3)], None, "failed"),
         ("step 3\n", [START, dict(END, exit_code=None, signal="SIGKILL")], None, "killed"),
         ("step 3\n", [START, dict(END, exit_code=None, signal="SIGSEGV")], None, "failed"),
@@ -123,9 +135,17 @@ def test_states(make_attempt, log, events, ended, state):
 
 
 def test_events_that_are_torn_foreign_or_malformed():
-    raw = b'\n{"event": "start", "ra\nnot json\n[1]\n{"event": "end", "rank": "x"}\n{"event": "end", "rank": 1, "exit_code": true, "signal": 9, "time": "now"}\n\xff\n'
+    raw = b'\n{"event": "start", "ra\nnot json\n[1]\n{"event": "end", "rank": "x"}\n'
+    raw += b'{"event": "end", "rank": 1, "exit_code": true, "signal": 9, "time": "now"}\n\xff\n'
     raw += b"[" * 100000 + b"\n" + b'{"event": "end", "rank": 0, "exit_code": 4, "time": 5}\n{"event":"end","rank":1'
     found = evidence.read_events(raw)
+    more = (
+        b'{"event": "launched", "time": 3}\n{"event": "launched", "rank": 5, "time": true}\n{"event": "end", "rank": 0, "exit_code": "7"}'
+    )
+    assert set(found["ranks"]) == {0, 1}
+    assert evidence.read_events(more)["launcher"] == {"started": None}
+    assert evidence.read_events(more.splitlines()[0])["launcher"] == {"started": 3.0}
+    assert evidence.read_events(more)["ranks"] == {0: {"ended": None, "exit_code": None, "signal": None, "pid": None}}
     assert found["ranks"][1] == {"ended": None, "exit_code": None, "signal": "SIGKILL", "pid": None}
     assert found["ranks"][0] == {"ended": 5.0, "exit_code": 4, "signal": None, "pid": None}
     assert evidence.read_events(None) == {"ranks": {}, "launcher": {}}
@@ -136,7 +156,22 @@ def test_an_old_processs_end_does_not_end_the_new_one():
     assert evidence.read_events("\n".join(map(json.dumps, events)).encode())["ranks"][2]["ended"] is None
 
 
-@pytest.mark.parametrize("value, name", [(9, "SIGKILL"), ("9", "SIGKILL"), ("KILL", "SIGKILL"), ("SIGKILL", "SIGKILL"), (None, None), (True, None), ("x;y", None), (99, "SIG99")])
+@pytest.mark.parametrize(
+    "value, name",
+    [
+        (9, "SIGKILL"),
+        ("9", "SIGKILL"),
+        ("KILL", "SIGKILL"),
+        ("SIGKILL", "SIGKILL"),
+        (None, None),
+        (True, None),
+        ("x;y", None),
+        (99, "SIG99"),
+        (1.5, None),
+        ([9], None),
+        ("²", None),
+    ],
+)
 def test_signal_names(value, name):
     assert evidence.signal_name(value) == name
 
@@ -151,7 +186,7 @@ def test_an_odd_stop_json(make_attempt, stop):
     assert read(make_attempt("node2", exit={"stopped_by": "user"}, stop=stop))["exit"]["stopped_at"] is None
 
 
-# -- what a hostile or broken directory may hold --------------------------------------------------------------------------------------------------
+# -- what a hostile or broken directory may hold -------------------------------------------------------------------
 
 
 def test_no_link_is_followed(make_attempt, tmp_path):
@@ -179,11 +214,24 @@ def test_a_linked_log_directory_is_not_entered(make_attempt, tmp_path):
     assert by_rank(found)[2]["bytes"] is None
 
 
-@pytest.mark.parametrize("template", ["../workerlog.{local_rank}", "/etc/passwd", "log/../../x", "log//workerlog.{local_rank}", "", "log/./x"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "../workerlog.{local_rank}",
+        "/etc/passwd",
+        "log/../../workerlog.0",
+        "log//workerlog.{local_rank}",
+        "",
+        "log/./workerlog.0",
+        "log/\0x",
+    ],
+)
 def test_a_template_that_leaves_the_directory(make_attempt, template):
     plan = sample_plan()
     plan["launcher"]["rank_log"] = template
-    found = read(make_attempt("node2", plan=plan))
+    home = make_attempt("node2", plan=plan, logs={0: "inside\n"})
+    (home.parent / "workerlog.0").write_text("outside\n")
+    found = read(home)
     assert found["files"] == []
     assert all(rank["file"] is None for rank in found["ranks"])
 
@@ -207,12 +255,20 @@ def test_logs_that_no_rank_owns_come_home_too(make_attempt):
 @pytest.mark.parametrize(
     "plan, word",
     [
-        ("", "plan.json"), ("{", "plan.json"), ("[]", "plan.json"), ("{}", "ranks"), ('{"ranks": [], "launcher": {}}', "rank_log"),
+        ("", "plan.json"),
+        ("{", "plan.json"),
+        ("[]", "plan.json"),
+        ("{}", "ranks"),
+        ('{"ranks": [], "launcher": {}}', "rank_log"),
         ('{"ranks": [], "launcher": {"rank_log": "log/w"}}', "no rank on node2"),
         ('{"ranks": [{"rank": "0", "node": "node2", "local_rank": 0}], "launcher": {"rank_log": "log/w"}}', "no rank on node2"),
-        ('{"ranks": [{"rank": 0, "node": "node2", "local_rank": 0}], "launcher": {"rank_log": "l/w"}, "suite": {"logs": {"step": {"line": "("}}}}', "logs.step.line"),
+        (
+            '{"ranks": [{"rank": 0, "node": "node2", "local_rank": 0}], "launcher": {"rank_log": "l/w"}, '
+            '"suite": {"logs": {"step": {"line": "("}}}}',
+            "logs.step.line",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_plan_that_cannot_be_used(make_attempt, plan, word):
     home = make_attempt("node2")
     (home / "plan.json").write_text(plan)
@@ -240,7 +296,7 @@ def test_a_node_that_is_not_in_the_plan(make_attempt):
         read(make_attempt("node1"), "../node1")
 
 
-# -- nothing secret is shown ---------------------------------------------------------------------------------------------------------------------
+# -- nothing secret is shown ---------------------------------------------------------------------------------------
 
 
 def test_secrets_of_the_environment_are_masked_wherever_they_are_printed(make_attempt):
@@ -261,11 +317,11 @@ def test_secrets_of_the_environment_are_masked_wherever_they_are_printed(make_at
 
 def test_secrets_that_the_plan_holds_are_masked(make_attempt):
     plan = dict(sample_plan(), env={"HF_TOKEN": "very-secret-1"}, nodes=[{"env": {"DB_PASSWORD": "very-secret-2"}}])
-    home = make_attempt("node2", plan=plan, logs={0: 'Traceback (most recent call last):\nValueError: very-secret-1 very-secret-2\n'})
+    home = make_attempt("node2", plan=plan, logs={0: "Traceback (most recent call last):\nValueError: very-secret-1 very-secret-2\n"})
     assert "very-secret" not in json.dumps(read(home))
 
 
-# -- the module ----------------------------------------------------------------------------------------------------------------------------------
+# -- the module ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("check", [False, True])

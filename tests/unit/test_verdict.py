@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """verdict: who is named when an attempt ends, from real logs and from every mix of evidence."""
+
 from __future__ import annotations
 
 import json
@@ -25,7 +26,9 @@ WORKER = {"kind": "RuntimeError", "text": "DataLoader 1 workers exit unexpectedl
 
 
 def error(base, **more):
-    found = dict(base, line=14, file=None, file_line=None, context=[], handled=False, survived=False, root=None, peer=base.get("peer"), time=None)
+    found = dict(
+        base, line=14, file=None, file_line=None, context=[], handled=False, survived=False, root=None, peer=base.get("peer"), time=None
+    )
     found.update(causes.classify(base["kind"], base["text"], base["origin"]), **more)
     return found
 
@@ -34,16 +37,36 @@ def end(rank, code=None, signal=None, at=None, said=None, mtime=None, **more):
     """One rank's findings."""
     observed = "agent" if code is not None or signal else None
     found = {
-        "rank": rank, "local_rank": rank % 2, "home": f"rank-{rank:03d}.node{rank // 2 + 1}.log", "file": f"log/workerlog.{rank % 2}", "bytes": 1, "pid": 100 + rank,
-        "exit_code": code, "signal": signal, "ended": None if at is None else T + at, "first_error": error(said) if said else None,
-        "mtime": None if mtime is None else T + mtime, "observed": observed, "nan": None, "last_step": None,
-    }  # fmt: skip
+        "rank": rank,
+        "local_rank": rank % 2,
+        "home": f"rank-{rank:03d}.node{rank // 2 + 1}.log",
+        "file": f"log/workerlog.{rank % 2}",
+        "bytes": 1,
+        "pid": 100 + rank,
+        "exit_code": code,
+        "signal": signal,
+        "ended": None if at is None else T + at,
+        "first_error": error(said) if said else None,
+        "mtime": None if mtime is None else T + mtime,
+        "observed": observed,
+        "nan": None,
+        "last_step": None,
+    }
     found.update(more)
     return found
 
 
 def node(name, *ranks, unit=BAD, **more):
-    return dict({"node": name, "now": NOW, "ranks": list(ranks), "exit": unit, "launcher": {"exit_code": None, "signal": None, "first_error": None}}, **more)
+    return dict(
+        {
+            "node": name,
+            "now": NOW,
+            "ranks": list(ranks),
+            "exit": unit,
+            "launcher": {"exit_code": None, "signal": None, "first_error": None},
+        },
+        **more,
+    )
 
 
 def stopped(by="peer", at=None, source="node1"):
@@ -54,22 +77,24 @@ def named(result):
     return result["outcome"], result["rank"], result["cause"]
 
 
-# -- real logs -----------------------------------------------------------------------------------------------------------------------------------
+# -- real logs -----------------------------------------------------------------------------------------------------
 
 AGENT = {
     "node1": [
-        {"event": "start", "rank": 0, "pid": 154, "time": T - 6}, {"event": "start", "rank": 1, "pid": 155, "time": T - 6},
+        {"event": "start", "rank": 0, "pid": 154, "time": T - 6},
+        {"event": "start", "rank": 1, "pid": 155, "time": T - 6},
         {"event": "end", "rank": 0, "pid": 154, "time": T + 0.6, "exit_code": None, "signal": "SIGABRT"},
         {"event": "end", "rank": 1, "pid": 155, "time": T + 0.7, "exit_code": None, "signal": "SIGABRT"},
         {"event": "launcher_end", "exit_code": 250, "signal": None, "time": T + 1.5},
     ],
     "node2": [
-        {"event": "start", "rank": 2, "pid": 153, "time": T - 6}, {"event": "start", "rank": 3, "pid": 154, "time": T - 6},
+        {"event": "start", "rank": 2, "pid": 153, "time": T - 6},
+        {"event": "start", "rank": 3, "pid": 154, "time": T - 6},
         {"event": "end", "rank": 3, "pid": 154, "time": T + 0.4, "exit_code": 1, "signal": None},
         {"event": "end", "rank": 2, "pid": 153, "time": T + 0.5, "exit_code": None, "signal": "SIGABRT"},
         {"event": "launcher_end", "exit_code": 250, "signal": None, "time": T + 1.5},
     ],
-}  # fmt: skip
+}
 
 
 def collected(make_attempt, sample, agent=None, unit=BAD):
@@ -100,7 +125,8 @@ def test_the_real_failure_without_the_agent_says_what_was_not_observed(make_atte
 
 def test_the_real_good_run(make_attempt):
     agent = {
-        name: [{"event": "end", "rank": first + n, "pid": 1, "time": T, "exit_code": 0, "signal": None} for n in (0, 1)] + [{"event": "launcher_end", "exit_code": 0}]
+        name: [{"event": "end", "rank": first + n, "pid": 1, "time": T, "exit_code": 0, "signal": None} for n in (0, 1)]
+        + [{"event": "launcher_end", "exit_code": 0}]
         for name, first in (("node1", 0), ("node2", 2))
     }
     result = verdict.decide(PLAN, collected(make_attempt, "paddledetection_ppyoloe_s_2x2", agent, OK), DIR)
@@ -124,14 +150,22 @@ PADDLE262 = {
     "raise": (1, "python_exception", "raised ValueError: image 000000012.jpg is truncated (exit code 1 as the launcher says)"),
     "exit": (1, "silent_exit", "exited without a message (exit code 7 as the launcher says)"),
     "kill": (1, "killed", "was killed by SIGKILL without a message (signal SIGKILL as the launcher says)"),
-    "segv": (1, "segfault", "stopped with FatalError: `Segmentation fault` is detected by the operating system. (signal SIGSEGV as the launcher says)"),
+    "segv": (
+        1,
+        "segfault",
+        "stopped with FatalError: `Segmentation fault` is detected by the operating system. (signal SIGSEGV as the launcher says)",
+    ),
     "badimage": (0, "python_exception", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
     "badimage_worker": (0, "python_exception", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
 }
 AGENT262 = {
-    "raise": ({"exit_code": 1}, {"exit_code": 1}), "exit": ({"exit_code": 7}, {"exit_code": 1}), "kill": ({"signal": "SIGKILL"}, {"exit_code": 1}),
-    "segv": ({"signal": "SIGSEGV"}, {"exit_code": 1}), "badimage": ({"exit_code": 1}, {"signal": "SIGTERM"}), "badimage_worker": ({"exit_code": 1}, {"exit_code": 1}),
-}  # fmt: skip
+    "raise": ({"exit_code": 1}, {"exit_code": 1}),
+    "exit": ({"exit_code": 7}, {"exit_code": 1}),
+    "kill": ({"signal": "SIGKILL"}, {"exit_code": 1}),
+    "segv": ({"signal": "SIGSEGV"}, {"exit_code": 1}),
+    "badimage": ({"exit_code": 1}, {"signal": "SIGTERM"}),
+    "badimage_worker": ({"exit_code": 1}, {"exit_code": 1}),
+}
 
 
 @pytest.mark.parametrize("agent, stopping", [(False, None), (True, None), (True, "node1"), (True, "node2")])
@@ -145,7 +179,9 @@ def test_real_failures_of_paddle_2_6_2(make_attempt, root, name, agent, stopping
         late = 0.0 if PADDLE262[name][0] == rank else 1.5
         end = dict({"event": "end", "rank": rank, "pid": 1, "time": T + late}, **AGENT262[name][0 if rank else 1])
         unit = stopped(at=None) if stopping == node_name else BAD
-        home = make_attempt(node_name, f"paddle262_failure_{name}_2x1", plan=plan, events=[end] if agent else None, exit=unit, stop={"time": T + 2.5})
+        home = make_attempt(
+            node_name, f"paddle262_failure_{name}_2x1", plan=plan, events=[end] if agent else None, exit=unit, stop={"time": T + 2.5}
+        )
         found.append(evidence.collect(str(home), node_name))
         for item in found[-1]["ranks"]:
             item["mtime"] = T + late
@@ -159,19 +195,28 @@ def test_real_failures_of_paddle_2_6_2(make_attempt, root, name, agent, stopping
     assert "PADDLE_TRAINER_ENDPOINTS" not in json.dumps(found)
 
 
-# -- who is named --------------------------------------------------------------------------------------------------------------------------------
+# -- who is named --------------------------------------------------------------------------------------------------
 
 CASES = {
     "a primary error beats aborts that ended earlier": (
-        [node("node1", end(0, signal="SIGABRT", at=0, said=GLOO), end(1, signal="SIGABRT", at=0, said=ABORT)), node("node2", end(2), end(3, 1, at=9, said=VALUE))],
+        [
+            node("node1", end(0, signal="SIGABRT", at=0, said=GLOO), end(1, signal="SIGABRT", at=0, said=ABORT)),
+            node("node2", end(2), end(3, 1, at=9, said=VALUE)),
+        ],
         (3, "python_exception"),
     ),
     "a rank killed without a message beats what its peers say": (
-        [node("node1", end(0, signal="SIGABRT", at=0, said=GLOO), end(1, signal="SIGABRT", at=0, said=GLOO)), node("node2", end(2, signal="SIGABRT", at=1, said=GLOO), end(3, signal="SIGKILL", at=0.9))],
+        [
+            node("node1", end(0, signal="SIGABRT", at=0, said=GLOO), end(1, signal="SIGABRT", at=0, said=GLOO)),
+            node("node2", end(2, signal="SIGABRT", at=1, said=GLOO), end(3, signal="SIGKILL", at=0.9)),
+        ],
         (3, "killed"),
     ),
     "the kernel's memory killer": (
-        [node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=dict(BAD, service_result="oom-kill"))],
+        [
+            node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)),
+            node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=dict(BAD, service_result="oom-kill")),
+        ],
         (3, "out_of_memory"),
     ),
     "the memory killer by the cgroup's count": (
@@ -179,11 +224,17 @@ CASES = {
         (3, "out_of_memory"),
     ),
     "a segmentation fault": (
-        [node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)), node("node2", end(2), end(3, signal="SIGSEGV", at=0, said=SEGV))],
+        [
+            node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)),
+            node("node2", end(2), end(3, signal="SIGSEGV", at=0, said=SEGV)),
+        ],
         (3, "segfault"),
     ),
     "a crash while going down does not beat the kill that came first": (
-        [node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)), node("node2", end(2, signal="SIGSEGV", at=2, said=SEGV), end(3, signal="SIGKILL", at=0))],
+        [
+            node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)),
+            node("node2", end(2, signal="SIGSEGV", at=2, said=SEGV), end(3, signal="SIGKILL", at=0)),
+        ],
         (3, "killed"),
     ),
     "a kill that came first beats an exception that followed on the same node": (
@@ -199,27 +250,45 @@ CASES = {
         (2, "python_exception"),
     ),
     "a silent exit, first on its node": (
-        [node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1, signal="SIGABRT", at=1, said=GLOO)), node("node2", end(2, signal="SIGABRT", at=1, said=GLOO), end(3, 7, at=0))],
+        [
+            node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1, signal="SIGABRT", at=1, said=GLOO)),
+            node("node2", end(2, signal="SIGABRT", at=1, said=GLOO), end(3, 7, at=0)),
+        ],
         (3, "silent_exit"),
     ),
     "the launcher's SIGTERM accuses nobody": (
-        [node("node1", end(0, signal="SIGTERM", at=1), end(1, signal="SIGTERM", at=1, said=TERM)), node("node2", end(2, signal="SIGTERM", at=1), end(3, 7, at=0))],
+        [
+            node("node1", end(0, signal="SIGTERM", at=1), end(1, signal="SIGTERM", at=1, said=TERM)),
+            node("node2", end(2, signal="SIGTERM", at=1), end(3, 7, at=0)),
+        ],
         (3, "silent_exit"),
     ),
     "what a stop by the peer kills accuses nobody": (
-        [node("node1", end(0, signal="SIGKILL", at=6), end(1, signal="SIGKILL", at=6), unit=stopped(at=1)), node("node2", end(2, 5, at=0.2), end(3, 0, at=0))],
+        [
+            node("node1", end(0, signal="SIGKILL", at=6), end(1, signal="SIGKILL", at=6), unit=stopped(at=1)),
+            node("node2", end(2, 5, at=0.2), end(3, 0, at=0)),
+        ],
         (2, "silent_exit"),
     ),
     "loader workers that the stop ended accuse nobody": (
-        [node("node1", end(0, 1, at=2, mtime=2, said=WORKER), end(1), unit=stopped(at=1)), node("node2", end(2), end(3, signal="SIGKILL", at=0.5))],
+        [
+            node("node1", end(0, 1, at=2, mtime=2, said=WORKER), end(1), unit=stopped(at=1)),
+            node("node2", end(2), end(3, signal="SIGKILL", at=0.5)),
+        ],
         (3, "killed"),
     ),
     "the culprit may be on the node that its peer stopped": (
-        [node("node1", end(0, signal="SIGABRT", at=0.2, said=GLOO), end(1, signal="SIGABRT", at=0.2, said=GLOO)), node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=stopped(at=2))],
+        [
+            node("node1", end(0, signal="SIGABRT", at=0.2, said=GLOO), end(1, signal="SIGABRT", at=0.2, said=GLOO)),
+            node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=stopped(at=2)),
+        ],
         (3, "killed"),
     ),
     "an exception on the node that its peer stopped": (
-        [node("node1", end(0, signal="SIGABRT", at=0.2, said=GLOO), end(1)), node("node2", end(2), end(3, 1, at=0, mtime=0, said=VALUE), unit=stopped(at=2))],
+        [
+            node("node1", end(0, signal="SIGABRT", at=0.2, said=GLOO), end(1)),
+            node("node2", end(2), end(3, 1, at=0, mtime=0, said=VALUE), unit=stopped(at=2)),
+        ],
         (3, "python_exception"),
     ),
     "of two exceptions the earlier one": (
@@ -231,15 +300,26 @@ CASES = {
         (3, "python_exception"),
     ),
     "an error that training went on after is doubtful, but better than none": (
-        [node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)), node("node2", end(2), end(3, 1, at=0, first_error=error(VALUE, survived=True)))],
+        [
+            node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)),
+            node("node2", end(2), end(3, 1, at=0, first_error=error(VALUE, survived=True))),
+        ],
         (3, "python_exception"),
     ),
     "a dead loader thread, though the hang that follows is ended by a stop": (
-        [node("node1", end(0, signal="SIGTERM", at=60, first_error=error(VALUE, survived=True, thread=True)), end(1), unit=stopped(at=50)), node("node2", end(2, 1, at=40, said=GLOO), end(3))],
+        [
+            node(
+                "node1", end(0, signal="SIGTERM", at=60, first_error=error(VALUE, survived=True, thread=True)), end(1), unit=stopped(at=50)
+            ),
+            node("node2", end(2, 1, at=40, said=GLOO), end(3)),
+        ],
         (0, "python_exception"),
     ),
     "a kill beats an error that was handled": (
-        [node("node1", end(0, 1, at=1, first_error=error(VALUE, handled=True)), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0))],
+        [
+            node("node1", end(0, 1, at=1, first_error=error(VALUE, handled=True)), end(1)),
+            node("node2", end(2), end(3, signal="SIGKILL", at=0)),
+        ],
         (3, "killed"),
     ),
     "a rank that failed although its unit ended well": (
@@ -249,23 +329,40 @@ CASES = {
     "a launcher that failed before any rank started": (
         [
             node("node1", end(0, file=None, bytes=None, pid=None), end(1, file=None, bytes=None, pid=None), unit=stopped()),
-            node("node2", end(2, file=None, bytes=None, pid=None), end(3, file=None, bytes=None, pid=None), unit=dict(BAD, exit_status="2"),
-                 launcher={"exit_code": 2, "signal": None, "first_error": error({"kind": "usage error", "text": "unrecognized arguments: --bad", "origin": "line"})}),
+            node(
+                "node2",
+                end(2, file=None, bytes=None, pid=None),
+                end(3, file=None, bytes=None, pid=None),
+                unit=dict(BAD, exit_status="2"),
+                launcher={
+                    "exit_code": 2,
+                    "signal": None,
+                    "first_error": error({"kind": "usage error", "text": "unrecognized arguments: --bad", "origin": "line"}),
+                },
+            ),
         ],
         (None, "bad_argument"),
     ),
     "a launcher that was killed under its ranks": (
         [
             node("node1", end(0, signal="SIGTERM", at=3), end(1, signal="SIGTERM", at=3), unit=stopped(at=2.5)),
-            node("node2", end(2, signal="SIGTERM", at=1), end(3, signal="SIGKILL", at=6), launcher={"exit_code": None, "signal": "SIGKILL", "ended": T, "first_error": None}),
+            node(
+                "node2",
+                end(2, signal="SIGTERM", at=1),
+                end(3, signal="SIGKILL", at=6),
+                launcher={"exit_code": None, "signal": "SIGKILL", "ended": T, "first_error": None},
+            ),
         ],
         (None, "launcher_failed"),
     ),
     "a launcher that failed without a message": (
-        [node("node1", end(0, bytes=None, pid=None), end(1, bytes=None, pid=None), unit=stopped()), node("node2", end(2, bytes=None, pid=None), end(3, bytes=None, pid=None), unit=dict(BAD, exit_status="127"))],
+        [
+            node("node1", end(0, bytes=None, pid=None), end(1, bytes=None, pid=None), unit=stopped()),
+            node("node2", end(2, bytes=None, pid=None), end(3, bytes=None, pid=None), unit=dict(BAD, exit_status="127")),
+        ],
         (None, "launcher_failed"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -280,19 +377,29 @@ def test_who_is_named(name, turned):
 
 def test_a_killed_rank_in_words():
     result = verdict.decide(PLAN, CASES["a rank killed without a message beats what its peers say"][0], DIR)
-    assert result["text"].startswith(f"FAILED: rank 3 on node2 (local rank 1) was killed by SIGKILL without a message (signal SIGKILL); log {DIR}/rank-003.node2.log; remedy: ")
+    assert result["text"].startswith(
+        f"FAILED: rank 3 on node2 (local rank 1) was killed by SIGKILL without a message (signal SIGKILL); "
+        f"log {DIR}/rank-003.node2.log; remedy: "
+    )
     assert (result["exit_code"], result["signal"], result["error"], result["line"]) == (None, "SIGKILL", None, None)
 
 
 def test_a_failed_launcher_in_words():
     result = verdict.decide(PLAN, CASES["a launcher that failed before any rank started"][0], DIR)
-    assert result["text"].startswith(f"FAILED: the launcher on node2 said usage error: unrecognized arguments: --bad (exit code 2); log {DIR}/launcher.node2.log:14; ")
+    assert result["text"].startswith(
+        f"FAILED: the launcher on node2 said usage error: unrecognized arguments: --bad (exit code 2); log {DIR}/launcher.node2.log:14; "
+    )
     result = verdict.decide(PLAN, CASES["a launcher that failed without a message"][0])
-    assert result["text"].startswith("FAILED: the launcher on node2 ended before any rank started (exit code 127); log launcher.node2.log; ")
+    assert result["text"].startswith(
+        "FAILED: the launcher on node2 ended before any rank started (exit code 127); log launcher.node2.log; "
+    )
 
 
 def test_one_error_on_many_ranks_is_said_to_be_one():
-    nodes = [node("node1", end(0, 1, at=0, said=VALUE), end(1, 1, at=0, said=VALUE)), node("node2", end(2, 1, at=0, said=VALUE), end(3, 1, at=0, said=VALUE))]
+    nodes = [
+        node("node1", end(0, 1, at=0, said=VALUE), end(1, 1, at=0, said=VALUE)),
+        node("node2", end(2, 1, at=0, said=VALUE), end(3, 1, at=0, said=VALUE)),
+    ]
     result = verdict.decide(PLAN, nodes)
     assert (result["rank"], result["outcome"]) == (0, "failed")
     assert "ranks 0, 1, 2, 3 say the same: ValueError" in result["evidence"]
@@ -308,7 +415,7 @@ def test_an_exit_code_that_only_the_launcher_told():
     assert "(exit code 1 as the launcher says)" in verdict.decide(PLAN, nodes)["text"]
 
 
-# -- when nothing decides ------------------------------------------------------------------------------------------------------------------------
+# -- when nothing decides ------------------------------------------------------------------------------------------
 
 
 def test_a_cut_network_names_nobody():
@@ -333,12 +440,14 @@ def test_two_silent_ranks_are_not_guessed_between():
 
 
 def test_everybody_was_stopped_by_a_peer():
-    result = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=stopped()), node("node2", end(2), end(3), unit=stopped(source="node1"))])
+    result = verdict.decide(
+        PLAN, [node("node1", end(0), end(1), unit=stopped()), node("node2", end(2), end(3), unit=stopped(source="node1"))]
+    )
     assert result["outcome"] == "failed"
     assert "stopped by a peer, and no node says why" in result["text"]
 
 
-# -- lost, unknown, stopped, completed -------------------------------------------------------------------------------------------------------------
+# -- lost, unknown, stopped, completed -----------------------------------------------------------------------------
 
 GONE = {"node": "node2", "unreachable": "ssh: connect to host 198.51.100.12 port 22: No route to host"}
 
@@ -372,7 +481,10 @@ def test_a_node_that_recorded_no_end():
 
 def test_stopped_by_the_user():
     unit = stopped("user", at=1, source="the user")
-    nodes = [node("node1", end(0, signal="SIGTERM", at=2), end(1, signal="SIGKILL", at=7), unit=unit), node("node2", end(2, signal="SIGTERM", at=2, said=TERM), end(3), unit=unit)]
+    nodes = [
+        node("node1", end(0, signal="SIGTERM", at=2), end(1, signal="SIGKILL", at=7), unit=unit),
+        node("node2", end(2, signal="SIGTERM", at=2, said=TERM), end(3), unit=unit),
+    ]
     result = verdict.decide(PLAN, nodes)
     assert named(result) == ("stopped", None, "stopped_by_user")
     assert result["text"] == "STOPPED: by the user (the user)"

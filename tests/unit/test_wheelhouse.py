@@ -2,6 +2,7 @@
 """wheelhouse: what is asked for, which nodes lack it, and what is refused before anything is fetched."""
 from __future__ import annotations
 
+import fcntl
 import os
 
 import pytest
@@ -26,6 +27,8 @@ def provided(monkeypatch):
     calls = []
 
     def provide(root, want, pip, free):
+        with open(os.path.join(root, ".lock"), "a") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         calls.append(want)
         return {"changed": True, "fetched": ["x.whl"], "reused": 0, "manifest_sha256": "f" * 64, "wheel_bytes": 10,
                 "needed_bytes": 3_000_000_000, "packages": want.packages}

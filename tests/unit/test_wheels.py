@@ -115,8 +115,9 @@ def test_the_vendors_index_is_for_paddle_alone(index, cache, tmp_path):
     assert result["packages"] == {"paddlepaddle-gpu": "3.0.0", "numpy": "1.26.4"}
 
 
-def test_what_the_vendor_lacks_is_not_taken_from_elsewhere(index, cache, tmp_path):
+def test_what_the_vendor_lacks_is_not_taken_from_elsewhere(index, cache, tmp_path, monkeypatch):
     (tmp_path / "vendor").mkdir()
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", index.as_uri())
     with pytest.raises(wheels.WheelhouseError, match=r"paddlepaddle==2\.6\.2: the index has no wheel"):
         provide(cache, want(index_url=(tmp_path / "vendor").as_uri()))
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The catalogue of causes: what the first error of a log means, whether it can be the beginning of a failure, and what helps.
 
-A `primary` cause can be where a failure began. A `secondary` one is what the other ranks say once a rank has gone: it never accuses anybody as
-long as a primary one is known. The first entry whose pattern is found in `kind: text` decides.
+A `primary` cause can be where a failure began. A `secondary` one is what the other ranks say once a rank has gone: it never
+accuses anybody as long as a primary one is known. The first entry whose pattern is found in `kind: text` decides.
 """
+
 from __future__ import annotations
 
 import re
@@ -27,13 +28,19 @@ _TABLE = (
             r"URLError|HTTPSConnectionPool|HTTPConnectionPool|MaxRetryError|Name or service not known|Temporary failure in name resolution"
             r"|Retry limit reached|getaddrinfo failed"
         ),
-        "the node tried to fetch a file (pretrained weights or data) and could not: place it on the nodes beforehand, or switch pretrain_weights off",
+        (
+            "the node tried to fetch a file (pretrained weights or data) and could not: place it on the nodes beforehand, or switch "
+            "pretrain_weights off"
+        ),
         "most suite configs name their pretrained weights by URL; Paddle removes proxies from its children",
     ),
     (
         "port_in_use",
         "primary",
-        r"Address already in use|EADDRINUSE|Bind network on \S+ failed|ERROR on binding|unable to listen socket|listen socket failed|Fail to listen",
+        (
+            r"Address already in use|EADDRINUSE|Bind network on \S+ failed|ERROR on binding|unable to listen socket"
+            r"|listen socket failed|Fail to listen"
+        ),
         "something else listens on the start port of this node (`ss -ltnp` names it): end it or choose another start port",
         "Paddle 2.6.2, paddle/phi/core/distributed/store/tcp_utils.cc; only rank 0's start port is listened on",
     ),
@@ -42,8 +49,8 @@ _TABLE = (
         "primary",
         r"(?:connect|bind|listen)\b.{0,40}\b127\.0\.[01]\.1\b|\[127\.0\.1\.1\]",
         (
-            "gloo resolved this node's host name to loopback: take the host name off the 127.0.1.1 line of /etc/hosts or let GLOO_SOCKET_IFNAME name "
-            "the interface of the fabric"
+            "gloo resolved this node's host name to loopback: take the host name off the 127.0.1.1 line of /etc/hosts, "
+            "or let GLOO_SOCKET_IFNAME name the interface of the fabric"
         ),
         "measured: with `127.0.1.1 <host name>` in /etc/hosts gloo binds loopback even when the launcher has the right address",
     ),
@@ -61,7 +68,13 @@ _TABLE = (
         "a file system of this node is full (log, output, data or /tmp): `df -h` and `df -i` show which; free it or prune old runs",
         "errno 28 and 122 of Linux",
     ),
-    ("read_only", "primary", r"Read-only file system|Errno 30\b", "a file system of this node is read-only: see `dmesg` and `mount`", "errno 30 of Linux"),
+    (
+        "read_only",
+        "primary",
+        r"Read-only file system|Errno 30\b",
+        "a file system of this node is read-only: see `dmesg` and `mount`",
+        "errno 30 of Linux",
+    ),
     (
         "bus_error",
         "primary",
@@ -73,7 +86,8 @@ _TABLE = (
         "out_of_memory",
         "primary",
         (
-            r"MemoryError|[Oo]ut of memory|ResourceExhausted|std::bad_alloc|Cannot allocate memory|Errno 12\b|Unable to allocate .{1,40}for an array"
+            r"MemoryError|[Oo]ut of memory|ResourceExhausted|std::bad_alloc|Cannot allocate memory|Errno 12\b"
+            r"|Unable to allocate .{1,40}for an array"
             r"|killed by signal: Killed|\bOOM\b"
         ),
         "memory ran out: lower the batch size or the number of loader workers, or free the device or the node first",
@@ -82,7 +96,10 @@ _TABLE = (
     (
         "nan",
         "primary",
-        r"There are NAN or INF|(?i:\bloss\b.{0,20}\b(?:is|was|became|=) ?(?:nan|inf)\b)|(?i:non-finite loss)|Tensor .{0,80} contains (?:nan|inf)",
+        (
+            r"There are NAN or INF|(?i:\bloss\b.{0,20}\b(?:is|was|became|=) ?(?:nan|inf)\b)|(?i:non-finite loss)"
+            r"|Tensor .{0,80} contains (?:nan|inf)"
+        ),
         "the training diverged: lower the learning rate or lengthen the warm-up, and look at the data of the last steps",
         "Paddle 2.6.2, FLAGS_check_nan_inf",
     ),
@@ -93,7 +110,13 @@ _TABLE = (
         "a checkpoint or weight file is damaged or cut short on this node: compare its digest with another node's and copy it again",
         "Python's pickle, which Paddle's .pdparams and .pdopt are",
     ),
-    ("permission", "primary", r"PermissionError|Permission denied|Errno 13\b", "the training user may not use the named path on this node", "errno 13 of Linux"),
+    (
+        "permission",
+        "primary",
+        r"PermissionError|Permission denied|Errno 13\b",
+        "the training user may not use the named path on this node",
+        "errno 13 of Linux",
+    ),
     (
         "data_missing",
         "primary",
@@ -112,8 +135,10 @@ _TABLE = (
         "connection_lost",
         "secondary",
         (
-            r"gloo::(?!EnforceNotMet)|gloo/transport|(?i:nccl error)|ncclRemoteError|ncclSystemError|ncclInternalError|NCCL WARN|NCCL.{0,40}[Tt]imeout"
-            r"|Connection(?:Reset|Refused|Aborted)Error|BrokenPipeError|Connection (?:reset|closed|aborted|refused|timed out)|[Bb]roken pipe"
+            r"gloo::(?!EnforceNotMet)|gloo/transport|(?i:nccl error)|ncclRemoteError|ncclSystemError|ncclInternalError|NCCL WARN"
+            r"|NCCL.{0,40}[Tt]imeout"
+            r"|Connection(?:Reset|Refused|Aborted)Error|BrokenPipeError|Connection (?:reset|closed|aborted|refused|timed out)"
+            r"|[Bb]roken pipe"
             r"|Socket (?:closed|[Tt]imeout)|[Ww]ait timeout for key|tcp_store\.|tcp_utils\.|No route to host|Network is unreachable"
             r"|remote (?:process|peer) (?:exited|closed|disconnected)|heartbeat .{0,40}(?:lost|timed? ?out)"
         ),
@@ -152,7 +177,10 @@ _TABLE = (
         "killed",
         "primary",
         r"^Killed\b|SIGKILL",
-        "something killed this process with SIGKILL: most often the kernel for want of memory (`dmesg`, the cgroup's memory.events), else a person or a scheduler",
+        (
+            "something killed this process with SIGKILL: most often the kernel for want of memory (`dmesg`, the cgroup's "
+            "memory.events), else a person or a scheduler"
+        ),
         "signal 9 leaves no message of the process itself",
     ),
     (
@@ -188,13 +216,13 @@ SILENT = {
     "silent_exit": {
         "cause": "silent_exit",
         "grade": "primary",
-        "remedy": "the process ended by its own will and said nothing: look at the last lines of its log and for sys.exit or os._exit in the code",
+        "remedy": "the process ended by itself and said nothing: see the end of its log, and look for sys.exit or os._exit in the code",
         "source": "exit code without a message",
     },
     "silent_end": {
         "cause": "silent_end",
         "grade": "primary",
-        "remedy": "the process went without a message, as after SIGKILL: look for the out-of-memory killer (`dmesg`) and for who may have killed it",
+        "remedy": "the process went without a message, as after SIGKILL: look for the out-of-memory killer (`dmesg`) or who killed it",
         "source": "a log that stops, and peers that lost contact with this rank",
     },
     "launcher_failed": {
@@ -209,7 +237,7 @@ _COMPILED = tuple((re.compile(entry["pattern"]), entry) for entry in CATALOGUE)
 
 
 def classify(kind, text, origin="line"):
-    """The catalogue's entry for an error: {cause, grade, remedy, source}. `origin` (python, cpp or line) decides what is left unnamed."""
+    """The catalogue's entry for an error: {cause, grade, remedy, source}. Where no pattern fits, `origin` (python, cpp, line) decides."""
     whole = f"{kind}: {text}" if text else kind
     for pattern, entry in _COMPILED:
         if pattern.search(whole):
@@ -218,7 +246,7 @@ def classify(kind, text, origin="line"):
 
 
 def entry_of(cause):
-    """The entry of a cause by its name, for causes that come from a signal or from systemd and not from a log."""
+    """The entry of a cause by its name, for what a signal or systemd tells and no log does."""
     for entry in CATALOGUE:
         if entry["cause"] == cause:
             return {key: entry[key] for key in ("cause", "grade", "remedy", "source")}

@@ -3,6 +3,7 @@
 
 Raw logs are kept as they are (mode 0600). Everything that is shown, returned or put in a report goes through `printable` first.
 """
+
 from __future__ import annotations
 
 import re
@@ -42,7 +43,7 @@ def _hide_assigned(match):
 
 
 def mask(text, names=(), values=()):
-    """Replace secret values by `********`: known `values`, what is assigned to one of `names` or to a name that sounds secret, token shapes."""
+    """Replace by `********`: known `values`, what is assigned to one of `names` or to a name that sounds secret, token shapes."""
     for value in sorted({v for v in values if len(v) >= 4}, key=len, reverse=True):
         text = text.replace(value, MASK)
     text = _SHAPES.sub(MASK, text)
@@ -65,9 +66,9 @@ def _escape(char):
 def printable(text, names=(), values=(), limit=2000, newlines=False):
     """Text that can be shown on a terminal as it is.
 
-    Control and escape characters, bidirectional and other invisible format characters, line separators and lone surrogates become `\\x1b`,
-    `\\u202e`, ...; printable characters of every script stay. With `newlines` true, line ends and tabs stay too. Masking comes before the cut to
-    `limit` characters, so a cut cannot make half a token unrecognisable.
+    Control and escape characters, bidirectional and other invisible format characters, line separators and lone surrogates become
+    `\\x1b`, `\\u202e`, ...; printable characters of every script stay. With `newlines` true, line ends and tabs stay too. Masking
+    comes before the cut to `limit` characters, so a cut cannot make half a token unrecognisable.
     """
     text = mask(text if isinstance(text, str) else str(text), names, values)
     if len(text) > limit:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the first error in a rank's log, line by line, in bounded memory.
 
-`ErrorScan` knows Python tracebacks (chained ones, cut ones, ones between other lines), Paddle's C++ `Error Message Summary:` block, uncaught C++
-exceptions (gloo, NCCL), faulthandler, argparse, NCCL warnings and what a shell says of a dead child. It does not know causes: see causes.py.
+`ErrorScan` knows Python tracebacks (chained ones, cut ones, ones between other lines), Paddle's C++ `Error Message Summary:` block,
+uncaught C++ exceptions (gloo, NCCL), faulthandler, argparse, NCCL warnings and what a shell says of a dead child. It does not know
+causes: see causes.py.
 """
+
 from __future__ import annotations
 
 import re
@@ -145,7 +147,7 @@ class ErrorScan:
     def _open(self, number, text):
         match = _TRACEBACK.match(text)
         if match:
-            # `C++ Traceback` is Paddle's own block. Text before the word means a handler printed it, except a progress bar that was cut off.
+            # `C++ Traceback` is Paddle's own block. Text before the word means that a handler printed it, except a torn progress bar.
             if not match.group(1).endswith("C++ "):
                 self._start_traceback(number, text, bool(match.group(1).strip()) and "%|" not in match.group(1))
             return
@@ -188,7 +190,10 @@ class ErrorScan:
         self._leave_traceback()
         last = self.errors[-1] if self.errors else None
         if last and last["text"].endswith(":") and number - last["line"] == 1:
-            self._chained, self._thread = last, last["thread"]  # `ValueError: DataLoader worker(0) caught ValueError with message:` and then the real one
+            self._chained, self._thread = (
+                last,
+                last["thread"],
+            )  # `ValueError: DataLoader worker(0) caught ValueError with message:` and then the real one
         self._handled = self._handled or handled
         self._begin, self._frame, self._loose, self._state = number, None, None, self._in_traceback
         self._before.clear()

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a node knows of an attempt: its ranks' logs, how each rank ended, what the launcher said, and which files are to be brought home.
 
-Everything is read below the attempt's directory and nowhere else: each step of a path is opened without following links, and only regular files
-are read. Whole environments (envlog.*, backup_env.*, default.*.log) are never brought home; of default.*.log only the list of endpoints is returned.
+Everything is read below the attempt's directory and nowhere else: each step of a path is opened without following links, and only
+regular files are read. Whole environments (envlog.*, backup_env.*, default.*.log) are never brought home; of default.*.log only the
+list of endpoints is returned.
 """
+
 from __future__ import annotations
 
 import ast
@@ -75,22 +77,25 @@ def _time(value):
 
 def signal_name(value):
     """`SIGKILL` for 9, "9", "KILL" or "SIGKILL"; None for what is no signal."""
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, str) and not value.isdigit():
+    if isinstance(value, str) and not value.isdecimal():
         name = value if value.startswith("SIG") else "SIG" + value
         return name if re.match(r"^SIG[A-Z0-9+-]{2,12}$", name) else None
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return None
     try:
         return signal.Signals(int(value)).name
-    except (ValueError, TypeError):
-        return f"SIG{int(value)}" if isinstance(value, (int, str)) else None
+    except ValueError:
+        return f"SIG{int(value)}"
 
 
 def read_events(data):
-    """ranks.jsonl as {"ranks": {rank: {...}}, "launcher": {...}}. Torn, foreign and malformed lines are passed over; a later event of a rank wins."""
+    """ranks.jsonl as {"ranks": {rank: {...}}, "launcher": {...}}.
+
+    Torn, foreign and malformed lines are passed over; of a rank's events the latest counts.
+    """
     ranks, launcher = {}, {}
     for line in (data or b"").split(b"\n"):
-        event = _json(line) if line.strip() else None
+        event = _json(line)
         if not isinstance(event, dict):
             continue
         kind, code = event.get("event"), event.get("exit_code")
@@ -103,7 +108,9 @@ def read_events(data):
         elif kind in ("start", "end") and isinstance(event.get("rank"), int):
             known = ranks.setdefault(event["rank"], {})
             if kind == "start":
-                known.update({"pid": event.get("pid"), "started": _time(event.get("time")), "ended": None, "exit_code": None, "signal": None})
+                known.update(
+                    {"pid": event.get("pid"), "started": _time(event.get("time")), "ended": None, "exit_code": None, "signal": None}
+                )
             elif known.get("pid") in (None, event.get("pid")):
                 known.update(end, pid=event.get("pid"))
     return {"ranks": ranks, "launcher": launcher}
@@ -161,7 +168,9 @@ def _launcher_notes(root, folder):
     except OSError:
         return None, {}
     try:
-        found = [(os.stat(name, dir_fd=here, follow_symlinks=False).st_mtime, name) for name in os.listdir(here) if _ENDPOINTS_FILE.match(name)]
+        found = [
+            (os.stat(name, dir_fd=here, follow_symlinks=False).st_mtime, name) for name in os.listdir(here) if _ENDPOINTS_FILE.match(name)
+        ]
     except OSError:
         found = []
     finally:
@@ -269,7 +278,9 @@ def _collect(attempt, names):
         "files": attempt.files,
         "endpoints": endpoints,
         "exit": unit,
-        "launcher": dict({"started": None, "ended": None, "exit_code": None, "signal": None}, first_error=said.get("first_error"), **events["launcher"]),
+        "launcher": dict(
+            {"started": None, "ended": None, "exit_code": None, "signal": None}, first_error=said.get("first_error"), **events["launcher"]
+        ),
         "problems": attempt.problems,
     }
     return result, secrets

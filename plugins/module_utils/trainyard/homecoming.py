@@ -3,6 +3,7 @@
 
 No byte is lost: what does not match stays where it was brought, and a file at home is replaced only by one that begins with its bytes.
 """
+
 from __future__ import annotations
 
 import hashlib

@@ -5,10 +5,12 @@ What a suite's lines look like is data (`suites/<name>.yml`, section `logs`, in 
 
     step:       has, line, fields, totals, unit, scale, first, ranks     evaluation: has, lines, main     saved: has, lines
 
-`has`: literals, one of which stands in every line of interest (left out: every line is tried); `line`, `fields`, `lines`, `totals`: regular
-expressions with named groups. Groups epoch, epochs, step, steps, global_step and total_steps become whole numbers, eta becomes seconds, time stays
-text, others become numbers where they can. `totals` are lines that say once what step lines then leave out; `scale` multiplies a group.
+`has`: literals, one of which stands in every line of interest (left out: every line is tried); `line`, `fields`, `lines`, `totals`:
+regular expressions with named groups. Groups epoch, epochs, step, steps, global_step and total_steps become whole numbers, eta becomes
+seconds, time stays text, others become numbers where they can. `totals` are lines that say once what step lines then leave out; `scale`
+multiplies a group.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -60,7 +62,11 @@ class Table:
         self.evaluation = _patterns(evaluation, "lines", "evaluation")
         self.saved = _patterns(saved, "lines", "saved")
         self.scale = step.get("scale") or {}
-        used = [section for section, patterns in ((step, self.step + self.totals), (evaluation, self.evaluation), (saved, self.saved)) if patterns]
+        used = [
+            section
+            for section, patterns in ((step, self.step + self.totals), (evaluation, self.evaluation), (saved, self.saved))
+            if patterns
+        ]
         if all(section.get("has") for section in used):
             words = [word for section in used for word in ([section["has"]] if isinstance(section["has"], str) else section["has"])]
             self.gate = re.compile("|".join(re.escape(word) for word in [*LITERALS, *words]).encode())
@@ -187,7 +193,9 @@ class LogScan:
         if self.first_step is None:
             self.first_step = self.last_step
         if self.nan is None and _NOT_FINITE.search(text) and self.last_step.get("loss", 0) is None:
-            shown = next(f.group("loss") for f in (p.search(text) for p in self.table.step + self.table.fields) if f and f.groupdict().get("loss"))
+            shown = next(
+                f.group("loss") for f in (p.search(text) for p in self.table.step + self.table.fields) if f and f.groupdict().get("loss")
+            )
             self.nan = dict(self._at(), line=number, loss=shown)
         self.errors.progress()
 
@@ -252,9 +260,10 @@ def scan(descriptor, table):
 
 
 def tail_status(path, patterns, max_bytes=TAIL):
-    """The live view: the findings of the end of a file (a path or an open descriptor). Line numbers, digest and line count are not known (None).
+    """The live view: the findings of the end of a file (a path or an open descriptor).
 
-    `patterns` is a Table or a `logs` mapping. When the last `max_bytes` hold no step line, it looks back up to 1 MiB.
+    Line numbers, digest and line count are not known (None). `patterns` is a Table or a `logs` mapping.
+    When the last `max_bytes` hold no step line, it looks back up to 1 MiB.
     """
     table = patterns if isinstance(patterns, Table) else Table(patterns)
     descriptor = path if isinstance(path, int) else os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))

@@ -373,8 +373,7 @@ def authorized_line(nodes, site, ca, extra=()):
     sources = {node["address"] for node in nodes} | {node["host"] for node in nodes}
     for node in nodes:
         sources.update(node["addresses"])
-    sources = [str(network) for network in sorted({ipaddress.ip_network(item) for item in sources if is_address(item)}, key=str)]
-    sources = [item.rsplit("/", 1)[0] if item.endswith(("/32", "/128")) else item for item in sources]
+    sources = sorted(str(ipaddress.ip_address(item)) for item in sources if is_address(item))
     sources += [str(ipaddress.ip_network(item, strict=False)) for item in extra]
     options = 'cert-authority,restrict,principals="{}",from="{}"'.format(nodes[0]["user"], ",".join(sources))
     return f"{options} {public_key(ca)} {marker(site)}"

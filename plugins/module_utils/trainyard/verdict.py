@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why an attempt ended: node, rank, real exit code or signal, first error, log, remedy. A pure function over what every node found.
 
-When one rank dies the others lie: they abort, and launchers report those. So evidence is weighed. A primary error in a log that no later step
-survived is the strongest; then a signal that came from outside and was the first death on its node; then a first silent exit. Lost connections,
-aborts and stops are what the others say, and accuse nobody while anything better is known. Where nothing decides, the verdict says so.
+When one rank dies the others lie: they abort, and launchers report those. So evidence is weighed. A primary error in a log that no
+later step survived is the strongest; then a signal that came from outside and was the first death on its node; then a first silent
+exit. Lost connections, aborts and stops are what the others say, and accuse nobody while anything better is known. Where nothing
+decides, the verdict says so.
 """
+
 from __future__ import annotations
 
 from ansible.module_utils.trainyard.causes import entry_of
@@ -13,7 +15,14 @@ from ansible.module_utils.trainyard.causes import entry_of
 PRIMARY, LAUNCHER, OOM, KILLED, DOUBTFUL, SILENT, DECIDES = 100, 95, 90, 80, 70, 60, 60
 LATE, SECONDARY, STOPPED = 40, 20, 5
 _FATAL = frozenset(("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGXCPU", "SIGXFSZ"))
-_SIGNAL_CAUSES = {"SIGSEGV": "segfault", "SIGILL": "segfault", "SIGFPE": "segfault", "SIGBUS": "bus_error", "SIGKILL": "killed", "SIGABRT": "aborted"}
+_SIGNAL_CAUSES = {
+    "SIGSEGV": "segfault",
+    "SIGILL": "segfault",
+    "SIGFPE": "segfault",
+    "SIGBUS": "bus_error",
+    "SIGKILL": "killed",
+    "SIGABRT": "aborted",
+}
 _STOPS = frozenset(("SIGTERM", "SIGINT", "SIGHUP", "SIGKILL"))
 CLOCKS_APART = 10.0  # seconds between two nodes' clocks from which times are corrected; less is the time it takes to ask them
 BEFORE = 0.5  # seconds by which one death must precede another on the same node to be the earlier one
@@ -24,12 +33,15 @@ MANY = 8  # candidates and evidence lines that are listed
 def decide(plan_ranks, nodes, log_dir=""):
     """The verdict of one attempt.
 
-    plan_ranks: the plan's `ranks`. nodes: what rank_logs returned for each node, as a list or as {name: result}; a node that could not be asked is
-    {"node": name, "unreachable": reason}, and a planned node that is missing counts as such. log_dir: where the logs were brought to, for the text.
+    plan_ranks: the plan's `ranks`. nodes: what rank_logs returned for each node, as a list or as {name: result}; a node that could not
+    be asked is {"node": name, "unreachable": reason}, and a planned node that is missing counts as such. log_dir: where the logs were
+    brought to, for the text.
     """
     found = nodes if isinstance(nodes, dict) else {n.get("node"): n for n in nodes}
     names = list(dict.fromkeys(r["node"] for r in plan_ranks))
-    missing = {n: str((found.get(n) or {}).get("unreachable") or "no findings") for n in names if not found.get(n) or found[n].get("unreachable")}
+    missing = {
+        n: str((found.get(n) or {}).get("unreachable") or "no findings") for n in names if not found.get(n) or found[n].get("unreachable")
+    }
     asked = {n: found[n] for n in names if n not in missing}
     case = _Case(plan_ranks, asked, missing, log_dir)
     return case.verdict()
@@ -41,7 +53,9 @@ class _Case:
         self.ahead = _clocks(asked)
         self.units = {name: node.get("exit") for name, node in asked.items()}
         self.stopped = {name: unit for name, unit in self.units.items() if unit and unit.get("stopped_by")}
-        self.failed = [name for name, unit in self.units.items() if unit and not unit.get("stopped_by") and not _succeeded(unit, asked[name])]
+        self.failed = [
+            name for name, unit in self.units.items() if unit and not unit.get("stopped_by") and not _succeeded(unit, asked[name])
+        ]
         self.ranks = [dict(rank, node=name) for name, node in asked.items() for rank in node.get("ranks") or []]
         self.notes = []
         self.candidates = self._candidates()
@@ -101,13 +115,17 @@ class _Case:
         elif signal == "SIGKILL" and self._oom(rank["node"]):
             weight, why = OOM, "the kernel killed it for want of memory"
         elif crash or (signal in _FATAL and (passing or not error)):
-            weight, why = (KILLED, "died of a signal, first on its node") if is_first else (LATE, "died of a signal, after another rank of its node")
+            weight, why = (
+                (KILLED, "died of a signal, first on its node") if is_first else (LATE, "died of a signal, after another rank of its node")
+            )
         elif passing:
             weight, why = (DOUBTFUL if is_first else LATE), "its log holds an error, but one that was handled or that steps followed"
         elif error:
             weight, why = SECONDARY, "says that it lost its peers or was told to stop"
         elif code or signal == "SIGABRT":
-            weight, why = (SILENT, "ended without a message, first on its node") if is_first else (LATE, "ended without a message, after another")
+            weight, why = (
+                (SILENT, "ended without a message, first on its node") if is_first else (LATE, "ended without a message, after another")
+            )
         else:
             weight, why = SECONDARY, "ended, how was not observed"
         return self._candidate(rank, weight, why, error)
@@ -168,10 +186,8 @@ class _Case:
         for candidate in candidates:
             if candidate["error"] and candidate["error"].get("peer") is not None:
                 votes.setdefault(candidate["error"]["peer"], []).append(candidate["rank"])
-        silent = [
-            r for r in self.ranks
-            if r["rank"] not in spoke and not r.get("first_error") and r.get("exit_code") is None and not r.get("signal") and r["node"] not in self.stopped
-        ]  # fmt: skip
+        silent = [r for r in self.ranks if r["rank"] not in spoke and r.get("exit_code") is None and not r.get("signal")]
+        silent = [r for r in silent if r["node"] not in self.stopped]
         if len(silent) == 1 and silent[0]["rank"] in votes and all(c["weight"] <= SECONDARY for c in candidates):
             rank = silent[0]
             by = ", ".join(f"rank {r}" for r in sorted(votes[rank["rank"]]))
@@ -193,7 +209,13 @@ class _Case:
         open_ended = [name for name, unit in self.units.items() if unit is None]
         if open_ended:
             text = f"UNKNOWN: {_list(open_ended)} recorded no end: the unit still runs there, or the node was restarted"
-            return self._result("unknown", text, node=open_ended[0], cause="no_end_recorded", remedy="look at the unit and the uptime of the node, then collect again")
+            return self._result(
+                "unknown",
+                text,
+                node=open_ended[0],
+                cause="no_end_recorded",
+                remedy="look at the unit and the uptime of the node, then collect again",
+            )
         if not self.failed and not self.stopped and not self.candidates:
             return self._completed()
         return self._undecided()
@@ -204,7 +226,11 @@ class _Case:
 
     def _failed(self, best):
         error, unobserved = best["error"], best["exit_code"] is None and best["signal"] is None
-        who = f"the launcher on {best['node']}" if best["rank"] is None else f"rank {best['rank']} on {best['node']} (local rank {best['local_rank']})"
+        who = (
+            f"the launcher on {best['node']}"
+            if best["rank"] is None
+            else f"rank {best['rank']} on {best['node']} (local rank {best['local_rank']})"
+        )
         if best["rank"] is None:
             silent = "launcher_failed"
         elif best["weight"] == OOM:
@@ -212,7 +238,13 @@ class _Case:
         else:
             silent = "silent_end" if unobserved else _SIGNAL_CAUSES.get(best["signal"], "killed") if best["signal"] else "silent_exit"
         entry = error if _blamed(best) else entry_of(silent)
-        how = "exit code not observed" if unobserved else f"exit code {best['exit_code']}" if best["signal"] is None else f"signal {best['signal']}"
+        how = (
+            "exit code not observed"
+            if unobserved
+            else f"exit code {best['exit_code']}"
+            if best["signal"] is None
+            else f"signal {best['signal']}"
+        )
         if best.get("observed") == "launcher":
             how += " as the launcher says"
         log = f"{self.log_dir.rstrip('/')}/{best['home']}" if self.log_dir else best["home"]
@@ -220,7 +252,16 @@ class _Case:
         text = f"FAILED: {who} {_what(best)} ({how}); log {log}{':' + str(line) if line else ''}; remedy: {entry['remedy']}"
         if self.missing:
             text += f"; not asked: {_list(self.missing)}"
-        return self._result("failed", text, best=best, cause=entry["cause"], error=error if _blamed(best) else None, log=log, line=line, remedy=entry["remedy"])
+        return self._result(
+            "failed",
+            text,
+            best=best,
+            cause=entry["cause"],
+            error=error if _blamed(best) else None,
+            log=log,
+            line=line,
+            remedy=entry["remedy"],
+        )
 
     def _stopped(self, user, decided):
         by = sorted({str(u["stopped_by"]) for u in user.values()})
@@ -230,7 +271,9 @@ class _Case:
             text += f"; before that rank {decided['rank']} on {decided['node']} {_what(decided)}"
         if self.missing:
             text += f"; not asked: {_list(self.missing)}"
-        return self._result("stopped", text, cause="stopped_by_" + by[0], remedy="none is needed; the same command or resume starts it again")
+        return self._result(
+            "stopped", text, cause="stopped_by_" + by[0], remedy="none is needed; the same command or resume starts it again"
+        )
 
     def _lost(self):
         first = next(iter(self.missing))
@@ -247,9 +290,12 @@ class _Case:
             remedy = "compare the launcher's own view of the cluster (its console) with the plan"
             who = f"rank {rank['rank']} on {rank['node']} (local rank {rank['local_rank']})"
             text = f"FAILED: {who} was never started although its launcher ended well; remedy: {remedy}"
-            return self._result("failed", text, node=rank["node"], rank=rank["rank"], local_rank=rank["local_rank"], cause="rank_missing", remedy=remedy)
+            return self._result(
+                "failed", text, node=rank["node"], rank=rank["rank"], local_rank=rank["local_rank"], cause="rank_missing", remedy=remedy
+            )
         seen = all(r.get("exit_code") == 0 for r in self.ranks)
-        text = f"COMPLETED: {len(self.plan_ranks)} ranks on {len(self.asked)} nodes ended with exit code 0{'' if seen else ' (some seen by their unit only)'}"
+        text = f"COMPLETED: {len(self.plan_ranks)} ranks on {len(self.asked)} nodes ended with exit code 0"
+        text += "" if seen else " (some seen by their unit only)"
         bad = next((r for r in self.ranks if r.get("nan") and (r.get("last_step") or {}).get("loss", 0) is None), None)
         if not bad:
             return self._result("completed", text)
@@ -274,7 +320,9 @@ class _Case:
         if best:
             out.update({key: best[key] for key in ("node", "rank", "local_rank", "exit_code", "signal")})
         out.update(fields, outcome=outcome, text=text, unreachable=sorted(self.missing), evidence=self._evidence())
-        out["candidates"] = [{k: c[k] for k in ("rank", "node", "local_rank", "exit_code", "signal", "weight", "why")} for c in self.candidates[:MANY]]
+        out["candidates"] = [
+            {k: c[k] for k in ("rank", "node", "local_rank", "exit_code", "signal", "weight", "why")} for c in self.candidates[:MANY]
+        ]
         return out
 
     def _evidence(self):
@@ -317,7 +365,9 @@ def _precedes(one, other):
 def _blamed(candidate):
     """Whether the error in its log is what ended a rank: SIGKILL leaves none, so what stands there came before."""
     error = candidate["error"]
-    return bool(error) and not (candidate["signal"] == "SIGKILL" and (error.get("handled") or error.get("survived") or error["grade"] != "primary"))
+    return bool(error) and not (
+        candidate["signal"] == "SIGKILL" and (error.get("handled") or error.get("survived") or error["grade"] != "primary")
+    )
 
 
 def _what(candidate):

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded site where no engine is needed: its inventory, and everything that its role refuses before it touches anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
+SITE = {"trainyard_site": "test", "trainyard_state_dir": "/home/me/state"}
+USER = {"user_uid": 1000, "user_id": "me", "os_family": "Debian", "service_mgr": "systemd"}
+
+
+def inventory(home, **environment):
+    given = {key: value for key, value in os.environ.items() if key != "TRAINYARD_LOCAL_NODES"}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "inventory" / "local" / "nodes.py")],
+        env={**given, "HOME": str(home), **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def record(home, text):
+    path = home / ".local" / "state" / "trainyard" / "local" / "nodes"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
+def addresses(done):
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    return [(name, answer["_meta"]["hostvars"][name]["ansible_host"]) for name in answer["trainers"]["hosts"]]
+
+
+def test_a_site_has_two_nodes_at_first(tmp_path):
+    assert addresses(inventory(tmp_path)) == [("node1", "198.51.100.11"), ("node2", "198.51.100.12")]
+
+
+def test_the_number_of_nodes_is_remembered_and_the_environment_beats_it(tmp_path):
+    record(tmp_path, "12\n")
+    assert [name for name, _address in addresses(inventory(tmp_path))] == [f"node{n}" for n in range(1, 13)]
+    assert len(addresses(inventory(tmp_path, TRAINYARD_LOCAL_NODES="3"))) == 3
+    assert len(addresses(inventory(tmp_path, TRAINYARD_LOCAL_NODES=""))) == 12
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "two", "1.5", "91", " "])
+def test_a_number_that_is_none_is_refused(tmp_path, number):
+    done = inventory(tmp_path, TRAINYARD_LOCAL_NODES=number)
+    assert done.returncode != 0 and "want a whole number from 1 to 90" in done.stderr
+
+
+def play(folder, tasks_from, path="", **variables):
+    """Run one of the role's task files for two nodes of an engine that is only told about; return (exit code, output)."""
+    nodes = {"node1": {"ansible_host": "198.51.100.11"}, "node2": {"ansible_host": "198.51.100.12"}}
+    (folder / "hosts.json").write_text(json.dumps({"trainers": {"hosts": nodes}}))
+    role = {
+        "name": "local_cluster",
+        "tasks_from": tasks_from,
+        "rolespec_validate": False,
+        "apply": {"delegate_to": "localhost", "run_once": True},
+    }
+    tasks = [{"name": "Do this part", "ansible.builtin.include_role": role}]
+    (folder / "play.yml").write_text(json.dumps([{"name": "Test", "hosts": "trainers", "gather_facts": False, "tasks": tasks}]))
+    (folder / "vars.json").write_text(json.dumps({**SITE, **variables}))
+    done = subprocess.run(
+        [str(ANSIBLE), "-i", str(folder / "hosts.json"), "-e", f"@{folder / 'vars.json'}", str(folder / "play.yml")],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "HOME": str(folder), "PATH": f"{path}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, " ".join(done.stdout.split())
+
+
+def engine(containers=(), subnet="198.51.100.0/24", security=("name=seccomp,profile=default",)):
+    return {
+        "host_info": {"SecurityOptions": list(security), "CgroupVersion": "2"},
+        "containers": [{"Id": name, "Names": ["/" + name], "Labels": labels} for name, labels in containers],
+        "networks": [{"Name": "trainyard", "IPAM": {"Config": [{"Subnet": subnet}]}}] if subnet else [],
+        "images": [],
+    }
+
+
+OURS = {"trainyard_site": "test", "trainyard_state": "/home/me/state"}
+THEIRS = {"trainyard_site": "test", "trainyard_state": "/home/you/state"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        engine(),
+        engine(subnet=None),
+        engine([("trainyard-test-node1", OURS), ("web", {}), ("trainyard-other-node1", THEIRS)]),
+    ],
+)
+def test_an_engine_that_can_be_used_is_used(tmp_path, answer):
+    code, output = play(tmp_path, "guard", __local_cluster_engine=answer)
+    assert code == 0, output
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (engine(security=["name=seccomp,profile=builtin", "name=rootless"]), "runs rootless"),
+        (engine([("trainyard-test-node2", {})]), "trainyard-test-node2: a container of this name is not of the site"),
+        (engine([("trainyard-test-node1", THEIRS)]), "trainyard-test-node1: a container of this name is not of the site"),
+        (engine(subnet="10.1.0.0/16"), "trainyard does not have the subnet 198.51.100.0/24"),
+    ],
+)
+def test_an_engine_that_cannot_be_used_is_refused(tmp_path, answer, said):
+    code, output = play(tmp_path, "guard", __local_cluster_engine=answer)
+    assert code != 0 and said in output and "Remedy:" in output, output
+
+
+@pytest.mark.parametrize(
+    ("change", "dockerd"),
+    [({}, ["/usr/sbin/dockerd"]), ({}, []), ({"user_uid": 0, "os_family": "RedHat"}, [])],
+)
+def test_an_engine_that_this_user_cannot_start_is_said_with_the_remedy(tmp_path, change, dockerd):
+    silent = {"msg": "Error connecting: PermissionError(13, 'Permission denied')"}
+    code, output = play(
+        tmp_path,
+        "start_engine",
+        __local_cluster_engine=silent,
+        __local_cluster_controller={**USER, **change},
+        __local_cluster_dockerd=dockerd,
+    )
+    assert code != 0 and "Docker does not answer me (Error connecting: PermissionError" in output and "Remedy:" in output, output
+
+
+@pytest.mark.parametrize("change", [{}, {"user_uid": 0, "os_family": "RedHat"}])
+def test_a_base_that_cannot_be_made_here_is_said_with_the_remedy(tmp_path, change):
+    code, output = play(tmp_path, "make_base", __local_cluster_pull={"msg": "no such host"}, __local_cluster_controller={**USER, **change})
+    assert code != 0 and "No registry gave debian:12 (no such host)" in output and "Remedy:" in output, output
+
+
+def test_a_network_that_would_hide_one_in_use_is_refused(tmp_path):
+    routes = [{"dst": "default", "gateway": "192.0.2.1"}, {"dst": "0.0.0.0/1", "dev": "tun0"}, {"dst": "198.51.100.0/24", "dev": "eth1"}]
+    ip = tmp_path / "bin" / "ip"
+    ip.parent.mkdir()
+    ip.write_text(f"#!/bin/sh\n[ \"$*\" = '-json route show match 198.51.100.0' ] && echo '{json.dumps(routes)}'\n")
+    ip.chmod(0o755)
+    code, output = play(tmp_path, "network", path=str(ip.parent), __local_cluster_engine=engine(subnet=None))
+    assert code != 0 and "This machine reaches 198.51.100.0/24 by a route of its own" in output and "Remedy:" in output, output
