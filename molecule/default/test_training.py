@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A short real training on two nodes, looked at from outside."""
+
 from __future__ import annotations
 
 import json
 import re
 import stat
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
-from harness import JOBS, NODES, PROJECT, last_line, left_behind, new_run, on, playbook, runs  # noqa: E402 - the path is the line above
+from harness import JOBS, NODES, PROJECT, last_line, left_behind, new_run, on, playbook, runs
 
 JOB = ("-e", "config=%s/short.yml" % JOBS)
 

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank dies: everything stops in time, with and without the controller, and the verdict names the culprit."""
+
 from __future__ import annotations
 
 import json
 import os
 import signal
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
-from harness import JOBS, NODES, PROJECT, background, ended, events, last_line, left_behind, new_run, playbook, runs, wait_for  # noqa: E402 - see above
+from harness import JOBS, NODES, PROJECT, background, ended, events, last_line, left_behind, new_run, playbook, runs, wait_for
 
 BUDGET = 10.0  # seconds from a rank's death until everything is stopped
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What molecule's checks share: the product's commands as a user types them, and a look at the nodes over SSH."""
+
 from __future__ import annotations
 
 import json
@@ -28,21 +29,50 @@ def command(verb, *arguments):
 
 def playbook(verb, *arguments, timeout=600):
     """Run a playbook to its end; return the completed process with both streams in stdout."""
-    return subprocess.run(command(verb, *arguments), cwd=PROJECT, env=ENVIRONMENT, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.run(
+        command(verb, *arguments),
+        cwd=PROJECT,
+        env=ENVIRONMENT,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def background(log, verb, *arguments):
     """Start a playbook in a session of its own, as a terminal would; return the process."""
     with open(log, "w", encoding="utf-8") as handle:
-        return subprocess.Popen(command(verb, *arguments), cwd=PROJECT, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=handle, stderr=subprocess.STDOUT,
-                                start_new_session=True)
+        return subprocess.Popen(
+            command(verb, *arguments),
+            cwd=PROJECT,
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=handle,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def on(node, script, check=True):
     """Run a line of shell on a node over SSH, as the training user; return what it prints."""
-    argv = ["ssh", "-i", str(STATE / "id_ed25519"), "-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes",
-            "-o", "UserKnownHostsFile=%s" % (STATE / "known_hosts"), "trainer@%s" % NODES[node], "export XDG_RUNTIME_DIR=/run/user/$(id -u); %s" % script]
+    argv = [
+        "ssh",
+        "-i",
+        str(STATE / "id_ed25519"),
+        "-o",
+        "IdentitiesOnly=yes",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        "UserKnownHostsFile=%s" % (STATE / "known_hosts"),
+        "trainer@%s" % NODES[node],
+        "export XDG_RUNTIME_DIR=/run/user/$(id -u); %s" % script,
+    ]
     return subprocess.run(argv, text=True, check=check, timeout=60, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL).stdout.strip()
 
 

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start, detach, stop: exactly the run ends, on every node, and nothing else."""
+
 from __future__ import annotations
 
 import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
-from harness import JOBS, NODES, background, ended, last_line, left_behind, new_run, on, playbook, runs, training, wait_for  # noqa: E402 - see above
+from harness import JOBS, NODES, background, ended, last_line, left_behind, new_run, on, playbook, runs, training, wait_for
 
 JOB = ("-e", "config=%s/long.yml" % JOBS)
 

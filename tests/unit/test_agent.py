@@ -137,12 +137,12 @@ def test_a_helper_that_outlives_its_rank_is_no_rank(tmp_path):
     assert attempt.ends() == {3: (None, "SIGKILL")}
 
 
-def test_endpoints_that_are_not_the_plans_are_noted(tmp_path):
-    attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]], endpoints="10.0.0.1:6070,10.0.0.2:6070").start()
-    assert attempt.end() == 0
-    assert [(event["endpoints_as_planned"], event["endpoints"]) for event in attempt.events("start")] == [
-        (False, ["10.0.0.1:6070", "10.0.0.2:6070"])
-    ] * 2
+def test_endpoints_that_are_not_the_plans_end_the_attempt(tmp_path):
+    attempt = Attempt(tmp_path, [[2, LONG], [3, LONG]], endpoints="10.0.0.1:6070,10.0.0.2:6070", hang=True).start()
+    assert attempt.end() == 1, "ranks with wrong endpoints wait for each other for ever"
+    reported = [(event["endpoints_as_planned"], event["endpoints"]) for event in attempt.events("start")]
+    assert reported and set(map(str, reported)) == {str((False, ["10.0.0.1:6070", "10.0.0.2:6070"]))}
+    assert "was given the endpoints 10.0.0.1:6070,10.0.0.2:6070; planned are" in Path(attempt.path, "logs.txt").read_text(encoding="utf-8")
 
 
 def test_a_plan_that_was_changed_is_refused(tmp_path):

@@ -65,11 +65,8 @@ def test_lingering_and_a_user_manager_are_needed(monkeypatch):
 
 
 def test_only_complete_environments_count(tmp_path):
-    marker = json.dumps({"digest": "d" * 64, "fingerprint": "f"})
-    put(
-        tmp_path,
-        {"env/a/.trainyard.json": marker, "env/a/bin/python": "", "env/half/.trainyard.json": marker, "env/unmarked/bin/python": ""},
-    )
+    whole, half = (json.dumps({"digest": digit * 64, "fingerprint": "f"}) for digit in "dh")
+    put(tmp_path, {"env/a/.trainyard.json": whole, "env/a/bin/python": "", "env/half/.trainyard.json": half, "env/unmarked/bin/python": ""})
     assert probe.environments(str(tmp_path)) == {"d" * 64: "f"} and probe.environments(str(tmp_path / "none")) == {}
 
 

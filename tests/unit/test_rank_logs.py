@@ -151,6 +151,25 @@ def test_events_that_are_torn_foreign_or_malformed():
     assert evidence.read_events(None) == {"ranks": {}, "launcher": {}}
 
 
+def test_events_of_other_kinds_are_passed_over():
+    assert evidence.read_events(b'{"event": "progress", "rank": 4, "time": 1}')["ranks"] == {}
+
+
+@pytest.mark.parametrize("line", ["ap 0.5", "saved x"])
+def test_an_evaluation_or_a_checkpoint_shows_training_too(make_attempt, line):
+    table = {"evaluation": {"lines": [r"ap (?P<ap>\S+)"]}, "saved": {"lines": [r"saved (?P<path>\S+)"]}}
+    home = make_attempt("node2", plan=sample_plan(logs=table), logs={0: line + "\n"}, events=[START])
+    assert by_rank(read(home))[2]["state"] == "training"
+
+
+def test_what_the_agent_saw_beats_what_the_launcher_says(make_attempt):
+    console = "Container rank 0 status failed cmd ['a'] code -6 log x\nContainer rank 1 status completed cmd ['a'] code 0 log x\n"
+    home = make_attempt("node2", events=[dict(END, exit_code=None, signal="SIGKILL")], console=console)
+    found = by_rank(read(home))
+    assert (found[2]["signal"], found[2]["observed"]) == ("SIGKILL", "agent")
+    assert (found[3]["exit_code"], found[3]["signal"], found[3]["observed"]) == (0, None, "launcher")
+
+
 def test_an_old_processs_end_does_not_end_the_new_one():
     events = [START, dict(START, pid=8), dict(END, exit_code=1)]
     assert evidence.read_events("\n".join(map(json.dumps, events)).encode())["ranks"][2]["ended"] is None
@@ -181,6 +200,10 @@ def test_the_time_of_a_stop_by_the_nodes_own_clock(make_attempt):
     assert read(make_attempt("node2", exit=ended, stop={"by": "peer", "from": "node1", "time": 4.5}))["exit"]["stopped_at"] == 4.5
 
 
+def test_a_stop_that_ended_nothing_is_not_told(make_attempt):
+    assert read(make_attempt("node2", exit={"stopped_by": None}, stop={"time": 4.5}))["exit"]["stopped_at"] is None
+
+
 @pytest.mark.parametrize("stop", ["x", [1], {"time": "now"}, None])
 def test_an_odd_stop_json(make_attempt, stop):
     assert read(make_attempt("node2", exit={"stopped_by": "user"}, stop=stop))["exit"]["stopped_at"] is None
@@ -199,7 +222,7 @@ def test_no_link_is_followed(make_attempt, tmp_path):
     found = read(home)
     assert "secret" not in json.dumps(found["ranks"]) + json.dumps(found["files"]) + json.dumps(found["launcher"])
     assert [f["file"] for f in found["files"]] == ["log/workerlog.1"]
-    assert len(found["problems"]) == 2
+    assert found["problems"] == [f"{name}: not read: Too many levels of symbolic links" for name in ("logs.txt", "log/workerlog.0")]
 
 
 def test_a_linked_log_directory_is_not_entered(make_attempt, tmp_path):
@@ -242,7 +265,10 @@ def test_a_pipe_a_directory_and_an_unreadable_file(make_attempt):
     (home / "log" / "workerlog.1").mkdir()
     found = read(home)
     assert found["files"] == []
-    assert [p.split(":")[0] for p in found["problems"]] == ["log/workerlog.0", "log/workerlog.1"]
+    assert found["problems"] == [
+        "log/workerlog.0: not read: log/workerlog.0 is not a regular file",
+        "log/workerlog.1: not read: log/workerlog.1 is not a regular file",
+    ]
 
 
 def test_logs_that_no_rank_owns_come_home_too(make_attempt):
@@ -252,6 +278,19 @@ def test_logs_that_no_rank_owns_come_home_too(make_attempt):
     assert found["problems"] == ["log/workerlog.7: no rank of the plan owns this log"]
 
 
+def test_logs_that_no_rank_owns_beside_the_plan_and_with_odd_names(make_attempt):
+    plan = sample_plan()
+    plan["launcher"]["rank_log"] = "worker {rank}"
+    home = make_attempt("node2", plan=plan)
+    (home / "worker 9").write_text("x\n")
+    assert read(home)["files"] == []
+    plan["launcher"]["rank_log"] = "worker_{rank}.log"
+    (home / "plan.json").write_text(json.dumps(plan))
+    (home / "worker_9.log").write_text("x\n")
+    (home / "worker_3.log").write_text("y\n")
+    assert {f["home"] for f in read(home)["files"]} == {"rank-003.node2.log", "stray-worker_9.log.node2.log"}
+
+
 @pytest.mark.parametrize(
     "plan, word",
     [
@@ -259,6 +298,9 @@ def test_logs_that_no_rank_owns_come_home_too(make_attempt):
         ("{", "plan.json"),
         ("[]", "plan.json"),
         ("{}", "ranks"),
+        ('{"ranks": "x", "launcher": {"rank_log": "log/w"}}', "no list"),
+        ('{"ranks": [], "launcher": []}', "no list"),
+        ('{"ranks": [1], "launcher": {"rank_log": "log/w"}}', "it has none"),
         ('{"ranks": [], "launcher": {}}', "rank_log"),
         ('{"ranks": [], "launcher": {"rank_log": "log/w"}}', "no rank on node2"),
         ('{"ranks": [{"rank": "0", "node": "node2", "local_rank": 0}], "launcher": {"rank_log": "log/w"}}', "no rank on node2"),
@@ -279,13 +321,15 @@ def test_a_plan_that_cannot_be_used(make_attempt, plan, word):
 def test_odd_contents_never_raise(make_attempt):
     home = make_attempt("node2", logs={0: b"\0\xff" * 1000, 1: b""})
     plan = sample_plan()
-    plan.update(suite=[], env=[1], nodes="x")
+    plan.update(suite=[], env=[1], nodes=[1, {"env": {"A_TOKEN": 123456}}])
+    del plan["launcher"]["console"]
+    (home / "logs.txt").write_text("Killed\n")
     (home / "plan.json").write_text(json.dumps(plan))
     (home / "exit.json").write_text('["x"]')
     (home / "ranks.jsonl").write_bytes(b"\xff\n{}\n" * 100)
-    (home / "log" / "default.abc.log").write_bytes(b"environ({'A': \n[1, 2]\n['nope']\n['a:1', 2]\n\xff\n")
+    (home / "log" / "default.abc.log").write_bytes(b"environ({'A': \n[1, 2]\n['nope']\n['a:1', 2]\n('a:1',)\n5\n[]\n\xff\n")
     found = read(home)
-    assert (found["exit"], found["endpoints"]) == (None, None)
+    assert (found["exit"], found["endpoints"], found["launcher"]["first_error"]["kind"]) == (None, None, "Killed")
     assert found["ranks"][0]["lines"] == 1
 
 
@@ -300,8 +344,8 @@ def test_a_node_that_is_not_in_the_plan(make_attempt):
 
 
 def test_secrets_of_the_environment_are_masked_wherever_they_are_printed(make_attempt):
-    environ = "environ({'WANDB_API_KEY': 'quite-a-secret', 'MY_LOGIN': 'joe7', 'PWD': '/srv'})\n['198.51.100.11:17000']\n"
-    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: login quite-a-secret as joe7 in /srv \x1b[31m\n'
+    environ = "environ({'WANDB_API_KEY': 'quite-a-secret', 'MY_LOGIN': 'joe7', 'PWD': '/srv/some/where', 'X_TOKEN': 'true'})\n['198.51.100.11:17000']\n"
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: login quite-a-secret as joe7 in /srv/some/where: true \x1b[31m\n'
     home = make_attempt("node2", logs={0: text})
     (home / "log" / "default.abc.log").write_text(environ)
     found = read(home, names=["MY_LOGIN"])
@@ -309,7 +353,7 @@ def test_secrets_of_the_environment_are_masked_wherever_they_are_printed(make_at
     assert "quite-a-secret" not in whole
     assert "joe7" not in whole
     assert "\x1b" not in found["ranks"][0]["first_error"]["text"]
-    assert found["ranks"][0]["first_error"]["text"] == "login ******** as ******** in /srv \\x1b[31m"
+    assert found["ranks"][0]["first_error"]["text"] == "login ******** as ******** in /srv/some/where: true \\x1b[31m"
     assert found["endpoints"] == ["198.51.100.11:17000"]
     assert "PWD" not in whole
     assert (home / "log" / "workerlog.0").read_text() == text

@@ -124,6 +124,10 @@ class Watch:
             if not event["endpoints_as_planned"]:
                 event["endpoints"] = reported
             note(self.attempt, event)
+            if reported and not event["endpoints_as_planned"] and self.failed_at is None:
+                # Ranks that look for each other at other addresses or ports wait in silence for ever (facts 1, 3).
+                print("trainyard: rank %s was given the endpoints %s; planned are %s" % (rank, ",".join(reported), ",".join(self.endpoints)), flush=True)
+                self.failed_at = time.monotonic()
 
     def reap(self, milliseconds):
         """Wait a little for a rank to end; note every end with its real exit code or signal."""

@@ -122,13 +122,12 @@ def state_of(rank, ended, unit):
     `ended`: whether its end was seen. `unit`: exit.json, or None while the attempt's unit has not ended on this node.
     """
     stopped = bool((unit or {}).get("stopped_by"))
-    if ended:
-        if rank["exit_code"] == 0:
-            return "done"
-        if rank["signal"] in _OWN_SIGNALS or rank["exit_code"]:
-            return "failed"
-        if rank["signal"]:
-            return "stopped" if stopped else "killed"
+    if rank["exit_code"] == 0:
+        return "done"
+    if rank["signal"] in _OWN_SIGNALS or rank["exit_code"]:
+        return "failed"
+    if rank["signal"]:
+        return "stopped" if stopped else "killed"
     if unit is not None:
         if stopped:
             return "stopped"
@@ -178,9 +177,8 @@ def _launcher_notes(root, folder):
     endpoints, environment = None, {}
     for line in (_read(root, f"{folder}/{max(found)[1]}") or b"").split(b"\n") if found else ():
         text = line.decode("utf-8", "replace")
-        body = text[8:-1] if text.startswith("environ({") else text if text.startswith("[") else ""
         try:
-            value = ast.literal_eval(body) if body else None
+            value = ast.literal_eval(text[8:-1] if text.startswith("environ({") else text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             continue
         if isinstance(value, dict):
@@ -270,7 +268,7 @@ def _collect(attempt, names):
         attempt.problems.append(f"{stray}: no rank of the plan owns this log")
     attempt.scan("ranks.jsonl", f"ranks.{attempt.node}.jsonl", Table())
     attempt.scan("exit.json", f"exit.{attempt.node}.json", Table())
-    endpoints, environment = _launcher_notes(attempt.root, template.rpartition("/")[0] or ".")
+    endpoints, environment = _launcher_notes(attempt.root, template.rpartition("/")[0])
     pairs = [(str(k), v) for e in [*environments, environment] for k, v in e.items() if isinstance(v, str)]
     secrets = [v for k, v in pairs if k in names or (SECRET_NAME.search(k) and len(v) >= 6)]
     result = {

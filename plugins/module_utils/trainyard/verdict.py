@@ -294,7 +294,7 @@ class _Case:
                 "failed", text, node=rank["node"], rank=rank["rank"], local_rank=rank["local_rank"], cause="rank_missing", remedy=remedy
             )
         seen = all(r.get("exit_code") == 0 for r in self.ranks)
-        text = f"COMPLETED: {len(self.plan_ranks)} ranks on {len(self.asked)} nodes ended with exit code 0"
+        text = f"COMPLETED: {_count(self.plan_ranks, 'rank')} on {_count(self.asked, 'node')} ended with exit code 0"
         text += "" if seen else " (some seen by their unit only)"
         bad = next((r for r in self.ranks if r.get("nan") and (r.get("last_step") or {}).get("loss", 0) is None), None)
         if not bad:
@@ -399,3 +399,7 @@ def _list(names):
 
 def _ranks(ranks):
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(str(r) for r in ranks)
+
+
+def _count(items, word):
+    return f"{len(items)} {word}{'' if len(items) == 1 else 's'}"

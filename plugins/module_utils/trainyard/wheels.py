@@ -130,7 +130,22 @@ def provide(root, want, pip, free):
     manifest = read_wheelhouse(path, want)
     if manifest:
         return dict(_summary(path, manifest), changed=False, fetched=[], reused=len(manifest["wheels"]))
-    shutil.rmtree(stage, ignore_errors=True)
+    _sweep(root)  # what a killed build left; under the lock nobody else is building
+    try:
+        return _build(root, path, stage, want, pip, free)
+    finally:
+        _sweep(root)
+
+
+def _sweep(root):
+    """Remove staging and damaged directories."""
+    for entry in os.listdir(root):
+        if entry.startswith((".stage-", ".damaged-")):
+            shutil.rmtree(os.path.join(root, entry), ignore_errors=True)
+
+
+def _build(root, path, stage, want, pip, free):
+    """Fill the stage from the cache and from pip, and put it in place."""
     os.makedirs(os.path.join(stage, TOOLS), mode=0o700)
     known = _known_wheels(root, want)
     reused = _reuse(known, stage, want)
@@ -141,9 +156,7 @@ def provide(root, want, pip, free):
     manifest = _finish(stage, want)
     if os.path.lexists(path):
         damaged = os.path.join(root, f".damaged-{want.digest}")
-        shutil.rmtree(damaged, ignore_errors=True)
         os.rename(path, damaged)
-        shutil.rmtree(damaged)
     os.rename(stage, path)
     return dict(_summary(path, manifest), changed=True, fetched=fetched, reused=len(reused))
 
