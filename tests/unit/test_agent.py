@@ -113,7 +113,7 @@ def test_a_ranks_real_end_is_seen_although_the_launcher_hangs(tmp_path, code, se
     assert attempt.start().end() == 1
     assert attempt.ends() == {3: seen}
     # the rank lives 0.6 s; then the agent gives the launcher its grace and ends for it
-    assert attempt.made["stop"]["grace"] <= time.monotonic() - begun <= attempt.made["stop"]["grace"] + 3
+    assert attempt.made["stop"]["grace"] <= time.monotonic() - begun <= attempt.made["stop"]["grace"] + 10
 
 
 def test_a_launcher_that_ends_with_0_although_a_rank_died(tmp_path):

@@ -81,7 +81,8 @@ def test_a_node_that_another_run_holds_is_refused(run_module, node, monkeypatch)
     result = run_module(module, node.start)
     assert (
         result["failed"]
-        and "node2 is held by Trainyard run 20261120-103501-other-1f2e (%s, active)" % UNIT.replace("ppyoloe", "other") in result["msg"]
+        and "node2 is held by Trainyard run %s (%s, active)" % (RUN.replace("ppyoloe", "other"), UNIT.replace("ppyoloe", "other"))
+        in result["msg"]
     )
     assert not os.path.exists(node.place)
 

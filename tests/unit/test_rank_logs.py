@@ -344,8 +344,10 @@ def test_a_node_that_is_not_in_the_plan(make_attempt):
 
 
 def test_secrets_of_the_environment_are_masked_wherever_they_are_printed(make_attempt):
-    environ = "environ({'WANDB_API_KEY': 'quite-a-secret', 'MY_LOGIN': 'joe7', 'PWD': '/srv/some/where', 'X_TOKEN': 'true'})\n['198.51.100.11:17000']\n"
-    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: login quite-a-secret as joe7 in /srv/some/where: true \x1b[31m\n'
+    environ = "environ({'WANDB_API_KEY': 'quite-a-secret', 'MY_LOGIN': 'joe7', 'PWD': '/srv/some/where', 'X_TOKEN': 'true'})\n"
+    environ += "['198.51.100.11:17000']\n"
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+    text += "ValueError: login quite-a-secret as joe7 in /srv/some/where: true \x1b[31m\n"
     home = make_attempt("node2", logs={0: text})
     (home / "log" / "default.abc.log").write_text(environ)
     found = read(home, names=["MY_LOGIN"])

@@ -155,6 +155,11 @@ PADDLE262 = {
         "segfault",
         "stopped with FatalError: `Segmentation fault` is detected by the operating system. (signal SIGSEGV as the launcher says)",
     ),
+    "nan": (
+        0,
+        "nan",
+        "input must be greater than  or equal to 0 (exit code 1 as the launcher says); the loss had been nan since line 14 of rank 0's log",
+    ),
     "badimage": (0, "python_exception", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
     "badimage_worker": (0, "python_exception", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
 }
@@ -163,6 +168,7 @@ AGENT262 = {
     "exit": ({"exit_code": 7}, {"exit_code": 1}),
     "kill": ({"signal": "SIGKILL"}, {"exit_code": 1}),
     "segv": ({"signal": "SIGSEGV"}, {"exit_code": 1}),
+    "nan": ({"exit_code": 1}, {"exit_code": 1}),
     "badimage": ({"exit_code": 1}, {"signal": "SIGTERM"}),
     "badimage_worker": ({"exit_code": 1}, {"exit_code": 1}),
 }
@@ -314,6 +320,27 @@ CASES = {
             node("node2", end(2, 1, at=40, said=GLOO), end(3)),
         ],
         (0, "python_exception"),
+    ),
+    "an exception after the loss had turned nan": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, nan={"line": 52, "loss": "nan"}, last_step={"loss": None}), end(1)),
+            node("node2", end(2), end(3, 1, at=0, said=VALUE)),
+        ],
+        (3, "nan"),
+    ),
+    "a lost file after the loss had turned nan": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, nan={"line": 52, "loss": "nan"}, last_step={"loss": None}), end(1)),
+            node("node2", end(2), end(3, 1, at=0, said=dict(VALUE, text="No such file or directory"))),
+        ],
+        (3, "data_missing"),
+    ),
+    "an exception after the loss had been nan for a while": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, nan={"line": 52, "loss": "nan"}, last_step={"loss": 1.5}), end(1)),
+            node("node2", end(2), end(3, 1, at=0, said=VALUE)),
+        ],
+        (3, "python_exception"),
     ),
     "a kill beats an error that was handled": (
         [

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import select
 import shlex
 import signal
@@ -94,6 +95,13 @@ def find_ranks(marker, rank_env):
     return ranks
 
 
+def raise_limits():
+    """Give the training what the node allows: a unit's soft limit of open files is 1024, whatever its hard limit is."""
+    for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK):
+        _soft, hard = resource.getrlimit(name)
+        resource.setrlimit(name, (hard, hard))
+
+
 class Watch:
     """The rank processes of this node: seen by scanning /proc, followed by pidfd (polled where the kernel or Python has none)."""
 
@@ -163,6 +171,7 @@ def run(attempt, node):
     stopping = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(time.monotonic()))
     os.chdir(os.path.join(attempt, "work"))
+    raise_limits()
     # The environment is the plan's, whole: nothing that the user's manager or login shell has set reaches the training (fact 11).
     # env(1) looks the command up on the plan's own PATH.
     launcher = subprocess.Popen(["/usr/bin/env", "-i"] + ["%s=%s" % pair for pair in sorted(environment.items())] + plan["argv"], stdin=subprocess.DEVNULL)

@@ -220,6 +220,10 @@ class _Case:
             return self._completed()
         return self._undecided()
 
+    def _diverged(self):
+        """A rank whose loss was no finite number to the end, or None."""
+        return next((r for r in self.ranks if r.get("nan") and (r.get("last_step") or {}).get("loss", 0) is None), None)
+
     def _before_stop(self, candidate):
         times = [u["stopped_at"] - self.ahead.get(n, 0.0) for n, u in self.stopped.items() if u.get("stopped_at") is not None]
         return bool(times) and candidate["when"] is not None and candidate["when"] < min(times) - BEFORE
@@ -238,6 +242,11 @@ class _Case:
         else:
             silent = "silent_end" if unobserved else _SIGNAL_CAUSES.get(best["signal"], "killed") if best["signal"] else "silent_exit"
         entry = error if _blamed(best) else entry_of(silent)
+        diverged, why = self._diverged(), ""
+        if diverged and entry["cause"] in ("python_exception", "cpp_exception"):
+            # What is raised then (an input below 0, a failed assertion) only says where the nan first hurt.
+            entry = entry_of("nan")
+            why = f"; the loss had been {diverged['nan']['loss']} since line {diverged['nan'].get('line')} of rank {diverged['rank']}'s log"
         how = (
             "exit code not observed"
             if unobserved
@@ -249,7 +258,7 @@ class _Case:
             how += " as the launcher says"
         log = f"{self.log_dir.rstrip('/')}/{best['home']}" if self.log_dir else best["home"]
         line = error["line"] if _blamed(best) else None
-        text = f"FAILED: {who} {_what(best)} ({how}); log {log}{':' + str(line) if line else ''}; remedy: {entry['remedy']}"
+        text = f"FAILED: {who} {_what(best)} ({how}){why}; log {log}{':' + str(line) if line else ''}; remedy: {entry['remedy']}"
         if self.missing:
             text += f"; not asked: {_list(self.missing)}"
         return self._result(
@@ -296,7 +305,7 @@ class _Case:
         seen = all(r.get("exit_code") == 0 for r in self.ranks)
         text = f"COMPLETED: {_count(self.plan_ranks, 'rank')} on {_count(self.asked, 'node')} ended with exit code 0"
         text += "" if seen else " (some seen by their unit only)"
-        bad = next((r for r in self.ranks if r.get("nan") and (r.get("last_step") or {}).get("loss", 0) is None), None)
+        bad = self._diverged()
         if not bad:
             return self._result("completed", text)
         entry = entry_of("nan")
