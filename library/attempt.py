@@ -59,6 +59,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.display import printable
 
 
 def started(module, run, base, params):
@@ -122,7 +123,7 @@ def main():
     try:
         module.exit_json(**(started if params["state"] == "started" else stopped)(module, run, base, params))
     except (attempts.AttemptError, OSError, ValueError) as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=printable(str(error), newlines=True))
 
 
 if __name__ == "__main__":

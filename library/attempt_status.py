@@ -48,6 +48,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import attempts, status
+from ansible.module_utils.trainyard.display import printable
 
 
 def main():
@@ -70,7 +71,7 @@ def main():
         base = os.path.join(os.path.expanduser("~"), params["base"])
         module.exit_json(changed=False, status=status.look(run, base, params["run_id"], params["number"], params["node"]))
     except (attempts.AttemptError, OSError) as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=printable(str(error), newlines=True))
 
 
 if __name__ == "__main__":

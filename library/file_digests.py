@@ -40,6 +40,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import manifest
+from ansible.module_utils.trainyard.display import printable
 
 
 def digests(path, patterns):
@@ -71,7 +72,7 @@ def main():
     try:
         folder, found = first_with_files(module.params["path"], module.params["folders"], module.params["patterns"])
     except (manifest.ManifestError, OSError) as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=printable(str(error), newlines=True))
     expected = module.params["expected"]
     if expected is not None:
         wrong = manifest.differences({name: list(entry) for name, entry in expected.items()}, {n: e for n, e in found.items() if n in expected})

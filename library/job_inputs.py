@@ -67,6 +67,7 @@ import shutil
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import manifest, sources
+from ansible.module_utils.trainyard.display import printable
 from ansible.module_utils.urls import open_url
 
 
@@ -149,7 +150,7 @@ def main():
     try:
         module.exit_json(**describe(module.params, module.check_mode))
     except (sources.SourceError, manifest.ManifestError, OSError) as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=printable(str(error), newlines=True))
 
 
 if __name__ == "__main__":

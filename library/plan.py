@@ -51,6 +51,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import environment, plan
+from ansible.module_utils.trainyard.display import printable
 
 
 def requirement_texts(names, project):
@@ -88,7 +89,7 @@ def main():
     except plan.PlanError as error:
         module.fail_json(msg="this job cannot start here:\n%s" % "\n".join("  " + text for text in error.problems))
     except (environment.EnvironmentRefused, OSError) as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=printable(str(error), newlines=True))
     todo = plan.todo(made, given["facts"], time.time())
     obstacles = plan.obstacles(made, given["facts"], given["repair"])
     if obstacles and not module.check_mode:

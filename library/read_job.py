@@ -12,9 +12,10 @@ description:
     mean). Misspelt variables of the command line and of the site are refused, which Ansible itself passes over in silence.
 options:
   config:
-    description: Name of a job in C(playbooks/configs/), or a path that ends in C(.yml).
+    description:
+      - Name of a job in C(playbooks/configs/), or a path that ends in C(.yml).
+      - A verb that reads no job leaves it out; then only the command line and the site are read.
     type: str
-    required: true
   extra:
     description: Further variables that this verb takes on the command line.
     type: list
@@ -47,7 +48,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 
 def main():
-    AnsibleModule(argument_spec={"config": {"type": "str", "required": True}, "extra": {"type": "list", "elements": "str", "default": []}},
+    AnsibleModule(argument_spec={"config": {"type": "str"}, "extra": {"type": "list", "elements": "str", "default": []}},
                   supports_check_mode=True).fail_json(msg="read_job is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")
 
 

@@ -48,6 +48,7 @@ summary: {description: The end of the run in lines for people., type: list, elem
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import record
+from ansible.module_utils.trainyard.display import printable
 
 
 def main():
@@ -72,7 +73,7 @@ def main():
     try:
         module.exit_json(changed=True, **write(module.params, module.check_mode))
     except (OSError, ValueError) as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=printable(str(error), newlines=True))
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import manifest, probe, trees
+from ansible.module_utils.trainyard.display import printable
 
 
 def main():
@@ -68,7 +69,7 @@ def main():
                 state = {"ok": True, "differences": []}
         module.exit_json(changed=changed, ok=state["ok"], differences=state["differences"], place=place, staging=staging)
     except (trees.TreeError, manifest.ManifestError, OSError) as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=printable(str(error), newlines=True))
 
 
 if __name__ == "__main__":

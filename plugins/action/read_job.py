@@ -2,6 +2,7 @@
 """Read job, site and command line on the controller; see library/read_job.py for the documentation."""
 from __future__ import annotations
 
+import glob
 import importlib
 import os
 import re
@@ -40,7 +41,13 @@ class ActionModule(ActionBase):
         arguments = plain(self._task.args)
         project = os.path.dirname(os.path.abspath(task_vars["playbook_dir"]))
         extra = plain(load_extra_vars(self._loader))
-        problems = jobs.command_line(extra, set(COMMON) | set(arguments.get("extra") or []))
+        reads_job = "config" in arguments
+        allowed = set(COMMON if reads_job else ()) | set(arguments.get("extra") or [])
+        problems = jobs.command_line(extra, allowed, role_variables(project, self._loader))
+        if not reads_job:
+            _site, found = sites.read_site(plain(task_vars["groups"]), _Hosts(task_vars["hostvars"]))
+            self._refuse(problems + found)
+            return {"changed": False, "project": project}
         path, shown, found = jobs.find_job(arguments.get("config"), os.path.join(project, "playbooks", "configs"), os.getcwd())
         problems += found
         job = None
@@ -55,13 +62,18 @@ class ActionModule(ActionBase):
         if job and site and not problems:
             nodes, problems = sites.choose(job, site)
             problems += self._limit(nodes)
-        if problems:
-            raise AnsibleActionFail("%d problem%s, nothing was touched:\n%s" % (len(problems), "s" if len(problems) > 1 else "", "\n".join("  " + printable(str(p)) for p in problems)))
+        self._refuse(problems)
         # a job file of the user's own may have any name; a run's is part of paths and of the unit's name
         name = re.sub(r"[^A-Za-z0-9_.]", "_", job["name"])[:64]
         run_id = "%s-%s-%s" % (time.strftime("%Y%m%d-%H%M%S", time.gmtime()), name, secrets.token_hex(2))
         return {"changed": False, "job": job, "site": site, "nodes": nodes, "suite": jobs.load_suite(job["suite"]),
                 "source": site["suites"][job["suite"]], "run": run_id, "project": project}
+
+    @staticmethod
+    def _refuse(problems):
+        if problems:
+            lines = "\n".join("  " + printable(str(problem)) for problem in problems)
+            raise AnsibleActionFail("%d problem%s, nothing was touched:\n%s" % (len(problems), "s" if len(problems) > 1 else "", lines))
 
     def _limit(self, nodes):
         """A gang runs whole or not at all: --limit must not cut a node off."""
@@ -76,6 +88,15 @@ class ActionModule(ActionBase):
             return []
         text = "cuts %s off the %d nodes of this job; take --limit away, or ask for fewer nodes with -e nodes=N" % (", ".join(lost), len(nodes))
         return [Problem("command line", None, "--limit", text)]
+
+
+def role_variables(project, loader):
+    """Return the names of all public role variables, from the roles' argument specs; they may be given with -e, too."""
+    names = set()
+    for path in glob.glob(os.path.join(project, "roles", "*", "meta", "argument_specs.yml")):
+        specs = loader.load_from_file(path)["argument_specs"]
+        names.update(name for entry in specs.values() for name in entry.get("options") or {})
+    return names
 
 
 class _Hosts:

@@ -77,7 +77,7 @@ class CallbackModule(Default):
         statuses = [self._statuses[name] for name in order if name in self._statuses]
         lines = [live.head_line(statuses, width)] + [live.node_line(status, width) for status in statuses]
         up = "\x1b[%dA" % self._drawn if self._drawn else ""
-        sys.stdout.write(up + "".join("\x1b[2K%s\n" % printable(line) for line in lines))
+        sys.stdout.write(up + "".join("\x1b[2K%s\n" % printable(line)[:width] for line in lines))
         sys.stdout.flush()
         self._drawn = len(lines)
 

@@ -48,6 +48,8 @@ def test_pinned_keys_reads_hashed_names_ports_and_several_files(tmp_path):
     assert core.pinned_keys(run, files, "198.51.100.11", 22) == ({"ssh-ed25519": {ONE}}, False, str(own))
     assert core.pinned_keys(run, files, "198.51.100.11", 2222)[0] == {"ssh-ed25519": {TWO}}
     assert core.pinned_keys(run, files, "198.51.100.13", 22) == ({}, False, "")
+    site.write_text(f"198.51.100.11 {ONE}\n")
+    assert core.pinned_keys(run, files, "198.51.100.11", 22)[2] == str(site)
 
 
 def test_scan_command_is_bounded_and_cannot_be_an_option():
@@ -69,6 +71,7 @@ def test_scan_command_is_bounded_and_cannot_be_an_option():
         ({}, False, keys(ONE), [core.fingerprint(ONE)], "vouched"),
         ({}, False, keys(ONE), [core.fingerprint(ONE)[7:]], "vouched"),  # as some consoles print it, without SHA256:
         ({}, False, keys(TWO), [core.fingerprint(ONE)], "refused"),
+        (keys(TWO), False, {}, [core.fingerprint(ONE)], "refused"),
         (keys(TWO), False, keys(TWO), [core.fingerprint(ONE)], "refused"),
         (keys(ONE), False, {}, [core.fingerprint(ONE)], "pinned"),
         (keys(ONE), False, keys(TWO), [core.fingerprint(TWO)], "refused"),  # a changed key is refused although it is vouched for
@@ -81,6 +84,18 @@ def test_judge(pinned, authority, scanned, vouched, status):
     if status == "refused":
         assert verdict["problem"].startswith("node1 (198.51.100.11): ")
         assert verdict["keys"] == []
+
+
+@pytest.mark.parametrize(
+    ("pinned", "scanned", "words"),
+    [
+        ({}, {}, "does not answer a scan"),
+        ({}, keys(TWO), "answered is " + core.fingerprint(TWO)),
+        (keys(TWO), {}, "pinned is " + core.fingerprint(TWO)),
+    ],
+)
+def test_a_refusal_says_what_was_found(pinned, scanned, words):
+    assert words in core.judge(dict(NODE, fingerprints=[core.fingerprint(ONE)]), pinned, False, scanned)["problem"]
 
 
 def test_only_the_vouched_key_of_several_is_kept():
@@ -104,6 +119,8 @@ def test_with_lines_keeps_what_is_there():
         "node3": {"status": "unknown", "keys": [TWO]},
     }
     assert core.with_lines("# mine", nodes, verdicts) == f"# mine\n198.51.100.11 {ONE}\n[198.51.100.12]:2222 {TWO}\n"
+    assert core.with_lines("# mine\n", nodes, verdicts).startswith("# mine\n198.51.100.11 ")
+    assert core.with_lines("# mine", nodes[2:], verdicts) == "# mine"
     again = core.with_lines("", nodes, verdicts)
     assert core.with_lines(again, nodes, verdicts) == again
 
@@ -146,6 +163,12 @@ def test_what_was_shown_is_what_is_pinned(net, run_module, tmp_path):
     assert (result["changed"], result["recorded"], result["unknown"]) == (True, ["node1", "node2"], {})
     assert (tmp_path / "known_hosts").read_text() == f"198.51.100.11 {ONE}\n198.51.100.12 {TWO}\n"
     assert contact(run_module, tmp_path)["pinned"] == ["node1", "node2"]
+
+
+def test_only_unknown_nodes_are_shown(net, run_module, tmp_path):
+    result = contact(run_module, tmp_path, fingerprints={"node1": [core.fingerprint(ONE)]})
+    assert (result["recorded"], list(result["unknown"])) == (["node1"], ["node2"])
+    assert [line.split()[0] for line in result["shown"]] == ["node2"]
 
 
 def test_a_key_that_changed_between_question_and_answer_is_refused(net, run_module, tmp_path):

@@ -250,7 +250,7 @@ def test_a_job_that_there_is_not(tmp_path, config, words):
 def test_a_misspelt_variable_is_named_with_the_near_one():
     allowed, known = (
         {"config", "nodes", "devices", "start_port"},
-        "allowed: config, devices, nodes, start_port, and the site's trainyard_* variables;",
+        "allowed: config, devices, nodes, start_port, the site's trainyard_* variables and the roles' own;",
     )
     assert not jobs.command_line({"config": "x", "nodes": "2", "trainyard_runs_dir": "/x", "ansible_user": "me"}, allowed)
     problems = [str(problem) for problem in jobs.command_line({"confg": "x", "node": 2}, allowed)]

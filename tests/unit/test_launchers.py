@@ -93,6 +93,11 @@ def test_a_path_with_braces_or_spaces_is_one_word():
         [],
         "weights/0123/model.pdparams",
         "https://host/x.pdparams",
+        "yes",
+        "1.0",
+        "a: b",
+        "null",
+        ["a, b", "c"],
     ],
 )
 def test_an_override_is_read_back_as_it_was_meant(value):

@@ -116,8 +116,15 @@ REFUSED = {
         "--limit: cuts node2 off the 2 nodes of this job",
     ),
 }
-# The same command with nothing wrong does go to the nodes, so the others' silence means something.
-GOOD = {"good": (["-e", "config=ppyoloe.yml", "-e", "nodes=2", "-e", "devices=1"], {}, "UNREACHABLE!")}
+# Verbs without a job; without this, a misspelt `run` would stop every run, and a misspelt group would end in silence with exit code 0.
+for verb in ("stop", "status", "follow"):
+    REFUSED["%s, misspelt variable" % verb] = (["-e", "rn=x"], {"verb": verb}, "command line rn: unknown variable; allowed: run")
+    REFUSED["%s, misspelt group" % verb] = ([], {"verb": verb, "group": "trainer"}, "the group 'trainers' is missing or empty")
+# The same commands with nothing wrong do go to the nodes, so the others' silence means something.
+GOOD = {
+    "good": (["-e", "config=ppyoloe.yml", "-e", "nodes=2", "-e", "devices=1", "-e", "collect_checkpoint=false"], {}, "UNREACHABLE!"),
+    "good stop": ([], {"verb": "stop"}, "UNREACHABLE!"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +135,9 @@ def outcomes(tmp_path_factory):
         name, (words, changes, _said) = item
         folder = str(tmp_path_factory.mktemp(name.replace(" ", "-")))
         put(folder, {"mine.yml": JOB + "node: 1\n", "image.jpg": "x"})
-        group = changes.get("group", "trainers")
-        inventory = site(folder, group, **{key: value for key, value in changes.items() if key != "group"})
-        code, output = ansible(folder, "-i", inventory, "playbooks/train.yml", *[word.replace("{tmp}", folder) for word in words])
+        inventory = site(folder, changes.get("group", "trainers"))
+        verb = changes.get("verb", "train")
+        code, output = ansible(folder, "-i", inventory, "playbooks/%s.yml" % verb, *[word.replace("{tmp}", folder) for word in words])
         return name, (code, output, folder)
 
     with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
@@ -145,6 +152,7 @@ def test_refused_before_a_node_is_contacted(outcomes, name):
     assert not {"cache", "runs"} & set(os.listdir(folder))  # nothing was written
 
 
-def test_a_good_command_goes_to_the_nodes(outcomes):
-    code, output, _folder = outcomes["good"]
+@pytest.mark.parametrize("name", list(GOOD))
+def test_a_good_command_goes_to_the_nodes(outcomes, name):
+    code, output, _folder = outcomes[name]
     assert code != 0 and "node1" in output and "UNREACHABLE" in output, output

@@ -14,6 +14,7 @@ import re
 import time
 
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
+PLAIN_PATH = re.compile(r"^[A-Za-z0-9._/+@-]+\Z")
 UNIT = re.compile(r"^trainyard-(.+)-([0-9]+)\.service$")
 ACTIVE = ("active", "activating", "deactivating", "reloading")
 
@@ -127,7 +128,12 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, agent_source)
         with open(stop, encoding="utf-8") as handle:
             raise AttemptError("stopped before the start by %s" % json.load(handle).get("from", "the user"))
     plan = json.loads(plan_text)
-    mine = next(item for item in plan["nodes"] if item["name"] == node)
+    mine = next((item for item in plan["nodes"] if item["name"] == node), None)
+    if mine is None:
+        raise AttemptError("%s is not in the plan; it has %s" % (node, ", ".join(item["name"] for item in plan["nodes"])))
+    if not PLAIN_PATH.match(attempt) or not PLAIN_PATH.match(node):
+        # systemd splits ExecStopPost at spaces and reads % and $ in it
+        raise AttemptError("%s: a home directory or a node name with other than letters, digits and ./_+@- cannot be used in a unit" % attempt)
     _write(os.path.join(attempt, "plan.json"), plan_text)
     with open(os.path.join(attempt, "plan.json"), "rb") as handle:
         found = hashlib.sha256(handle.read()).hexdigest()

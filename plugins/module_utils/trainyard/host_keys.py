@@ -10,7 +10,6 @@ import base64
 import binascii
 import concurrent.futures
 import hashlib
-import os
 
 TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 
@@ -34,12 +33,9 @@ def keys_of(text):
     keys, authority = {}, False
     for line in text.splitlines():
         fields = line.split()
-        if not fields or fields[0].startswith("#"):
-            continue
-        if fields[0].startswith("@"):
+        if fields and fields[0].startswith("@"):
             authority = authority or fields[0] == "@cert-authority"
-            continue
-        if len(fields) >= 3 and fields[1] in TYPES:
+        elif len(fields) >= 3 and fields[1] in TYPES:
             keys.setdefault(fields[1], set()).add(" ".join(fields[1:3]))
     return keys, authority
 
@@ -48,7 +44,7 @@ def pinned_keys(run, files, host, port):
     """Return what the known_hosts files hold for a host (as `keys_of`) and the first that does; hashed names and patterns are found too."""
     text, source = "", ""
     for path in files:
-        found = run(["ssh-keygen", "-F", hosted(host, port), "-f", path])[1] if os.path.exists(path) else ""
+        found = run(["ssh-keygen", "-F", hosted(host, port), "-f", path])[1]
         text += found
         source = source or (path if found else "")
     return (*keys_of(text), source)

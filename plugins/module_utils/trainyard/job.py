@@ -102,13 +102,13 @@ def whole_number(name, value, problems, allow_all=True):
     return int(text)
 
 
-def command_line(extra, allowed, site_prefixes=("trainyard_", "ansible_")):
+def command_line(extra, allowed, role_variables=(), site_prefixes=("trainyard_", "ansible_")):
     """Hold the names given with -e against those a verb knows; Ansible itself takes a misspelt one without a word (facts, Ansible 2.19)."""
     problems = []
     for name in sorted(extra):
-        if name in allowed or name.startswith(site_prefixes):
+        if name in allowed or name in role_variables or name.startswith(site_prefixes):
             continue
-        text = "unknown variable; allowed: %s, and the site's trainyard_* variables%s" % (", ".join(sorted(allowed)), near(name, allowed))
+        text = "unknown variable; allowed: %s, the site's trainyard_* variables and the roles' own%s" % (", ".join(sorted(allowed)), near(name, set(allowed) | set(role_variables)))
         problems.append(Problem("command line", None, name, text))
     return problems
 

@@ -7,6 +7,10 @@ from its helpers), and what the text is compared with.
 """
 from __future__ import annotations
 
+import json
+
+import yaml
+
 LAUNCHERS = {
     "paddle": {
         "argv": ["{python}", "-m", "paddle.distributed.launch", "--log_dir=./log/"],
@@ -65,4 +69,16 @@ def override_text(value):
         return "[%s]" % ",".join(override_text(item) for item in value)
     if isinstance(value, float):
         return str(value).replace("e", ".0e") if "." not in str(value) else str(value)  # to YAML 1e-05 is a text, 1.0e-05 a number
-    return str(value)
+    if not isinstance(value, str):
+        return str(value)
+    return value if _reads_as_text(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _reads_as_text(text):
+    """Whether YAML takes these words for text as they stand; 'yes' and '1.0' it takes for something else, 'a, b' for two items of a list."""
+    if not text:
+        return True  # `key=` is how the suites' documents write an empty value
+    try:
+        return yaml.safe_load("[%s]" % text) == [text] and yaml.safe_load(text) == text
+    except yaml.YAMLError:
+        return False

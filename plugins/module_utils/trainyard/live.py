@@ -48,7 +48,8 @@ def rank_text(ranks):
     for rank in ranks:
         state = rank["state"]
         if state == "failed":
-            state = "failed (%s)" % (rank["signal"] or "exit code %s" % rank["exit_code"])
+            code = "end not observed" if rank["exit_code"] is None else "exit code %s" % rank["exit_code"]
+            state = "failed (%s)" % (rank["signal"] or code)
         groups.setdefault(state, []).append(str(rank["rank"]))
     if len(ranks) > 1 and len(groups) == 1:
         return "%d ranks %s" % (len(ranks), next(iter(groups)))

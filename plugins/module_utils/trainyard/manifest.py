@@ -51,7 +51,7 @@ def git_files(root):
     names = [name for name in names if not set(name.split("/")) & set(ALWAYS_IGNORED)]  # as walk_files does on the node
     kept = [name for name in names if os.path.lexists(os.path.join(root, name)) and not os.path.isdir(os.path.join(root, name))]
     kept += [name for name in names if os.path.islink(os.path.join(root, name)) and os.path.isdir(os.path.join(root, name))]
-    return sorted(set(kept))
+    return sorted(set(kept)) or None
 
 
 def _entry(path, known):

@@ -113,7 +113,7 @@ def parse_certificate(text):
         kind, encoded = text.split()[:2]
         blob = base64.b64decode(encoded, validate=True)
         name, at = _string(blob, 0)
-        if kind != "ssh-ed25519-cert-v01@openssh.com" or name.decode() != kind:
+        if name != b"ssh-ed25519-cert-v01@openssh.com":
             raise ValueError(f"type {kind}")
         _nonce, at = _string(blob, at)
         public, at = _string(blob, at)

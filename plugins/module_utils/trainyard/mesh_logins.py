@@ -90,7 +90,7 @@ def log_in(peer, run, wait, own=None):
         code, out, err = run(peer["name"])
         if code == 0:
             return check_answer(out, peer["identity"])
-        if pause is None or code is None or not any(word in err for word in BUSY):
+        if pause is None or not any(word in err for word in BUSY):
             break
         wait(pause)  # sshd drops logins at random when many nodes come at once (MaxStartups)
     return classify_login(code, err, own)
@@ -103,10 +103,8 @@ def log_in_everywhere(node, peers, run, parallel=8, own=None, wait=time.sleep):
     own: own_fault of the node.
     """
     names = [peer["name"] for peer in peers]
-    start = names.index(node) + 1 if node in names else 0
+    start = names.index(node) + 1
     others = [peer for peer in peers[start:] + peers[:start] if peer["name"] != node]
-    if not others:
-        return []
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, min(parallel, len(others)))) as pool:
         results = list(pool.map(lambda peer: log_in(peer, run, wait, own), others))
     failed = [
