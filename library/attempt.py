@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 """Start or stop one attempt on one node."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -69,13 +70,24 @@ def started(module, run, base, params):
     with attempts.hold(base):
         held = [item for item in attempts.active_units(run) if item["unit"] != unit]
         if held:
-            raise attempts.AttemptError("%s is held by %s" % (params["node"], "; ".join("%(description)s (%(unit)s, %(state)s)" % item for item in held)))
+            raise attempts.AttemptError(
+                "%s is held by %s" % (params["node"], "; ".join("%(description)s (%(unit)s, %(state)s)" % item for item in held))
+            )
         if not held and any(item["unit"] == unit for item in attempts.active_units(run)):
             return {"changed": False, "unit": unit, "attempt_dir": place, "plan_sha256": params["plan_sha256"]}
         if module.check_mode:
             return {"changed": True, "unit": unit, "attempt_dir": place}
-        found = attempts.prepare(place, params["plan"], params["plan_sha256"], params["node"], params["run_id"], params["number"], params["agent"])
-        attempts.start(run, place, json.loads(params["plan"]), params["node"], unit, "Trainyard run %s attempt %d" % (params["run_id"], params["number"]))
+        found = attempts.prepare(
+            place, params["plan"], params["plan_sha256"], params["node"], params["run_id"], params["number"], params["agent"]
+        )
+        attempts.start(
+            run,
+            place,
+            json.loads(params["plan"]),
+            params["node"],
+            unit,
+            "Trainyard run %s attempt %d" % (params["run_id"], params["number"]),
+        )
     return {"changed": True, "unit": unit, "attempt_dir": place, "plan_sha256": found}
 
 

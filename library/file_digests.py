@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 """Digest some files of a directory."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -75,7 +76,9 @@ def main():
         module.fail_json(msg=printable(str(error), newlines=True))
     expected = module.params["expected"]
     if expected is not None:
-        wrong = manifest.differences({name: list(entry) for name, entry in expected.items()}, {n: e for n, e in found.items() if n in expected})
+        wrong = manifest.differences(
+            {name: list(entry) for name, entry in expected.items()}, {n: e for n, e in found.items() if n in expected}
+        )
         if wrong:
             module.fail_json(msg="%s: differs from the node's: %s" % (module.params["path"], "; ".join(wrong)), files=found)
     module.exit_json(changed=False, folder=folder, files=found)

@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 """Describe a job's inputs on the controller."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -129,10 +130,24 @@ def describe(params, check_mode):
         trees.append(tree)
         weights[key] = {"digest": tree["digest"], "file": os.path.basename(place), "url": url}
     epochs = sources.whole(params["overrides"].get(suite["config_keys"]["epochs"], values.get(suite["config_keys"]["epochs"])))
-    code = {"digest": trees[0]["digest"], "files": trees[0]["files"], "bytes": trees[0]["bytes"],
-            "commit": state and state["commit"], "dirty": bool(state and state["dirty"])}
-    return {"changed": bool(fetched), "script": script, "code": code, "data": data, "weights": weights, "config": {"files": files, "epochs": epochs},
-            "trees": trees, "code_diff": state["diff"] if state else "", "fetched": fetched}
+    code = {
+        "digest": trees[0]["digest"],
+        "files": trees[0]["files"],
+        "bytes": trees[0]["bytes"],
+        "commit": state and state["commit"],
+        "dirty": bool(state and state["dirty"]),
+    }
+    return {
+        "changed": bool(fetched),
+        "script": script,
+        "code": code,
+        "data": data,
+        "weights": weights,
+        "config": {"files": files, "epochs": epochs},
+        "trees": trees,
+        "code_diff": state["diff"] if state else "",
+        "fetched": fetched,
+    }
 
 
 def main():

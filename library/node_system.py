@@ -141,8 +141,11 @@ def less(left, right):
 
 def dropins(uid, limits):
     """Return {path: content}: the manager's limits as far as the node allows them, and no cap on the number of tasks."""
-    lines = [f"{LIMITS[name][1]}={'infinity' if each['wanted'] == UNLIMITED else each['wanted']}\n"
-             for name, each in sorted(limits.items()) if each["allowed"] == each["wanted"]]
+    lines = [
+        f"{LIMITS[name][1]}={'infinity' if each['wanted'] == UNLIMITED else each['wanted']}\n"
+        for name, each in sorted(limits.items())
+        if each["allowed"] == each["wanted"]
+    ]
     return {
         f"/etc/systemd/system/user@{uid}.service.d/50-trainyard.conf": HEADER + "[Service]\nTasksMax=infinity\n" + "".join(lines),
         f"/etc/systemd/system/user-{uid}.slice.d/50-trainyard.conf": HEADER + "[Slice]\nTasksMax=infinity\n",
@@ -204,8 +207,11 @@ def look(params, ask=call):
     limits = {}
     for name in LIMITS:
         wanted, nr_open = number(params[name]), int(read("/proc/sys/fs/nr_open") or 0) if name == "nofile" else 0
-        limits[name] = {"wanted": wanted, "allowed": allowed(wanted, first.get(name, UNLIMITED), may_raise, nr_open),
-                        "measured": measured.get(name)}
+        limits[name] = {
+            "wanted": wanted,
+            "allowed": allowed(wanted, first.get(name, UNLIMITED), may_raise, nr_open),
+            "measured": measured.get(name),
+        }
     wants = dropins(user.pw_uid, limits)
     started, newest = manager_started(user.pw_uid, ask), max((os.path.getmtime(p) for p in wants if os.path.exists(p)), default=0)
     low = any(each["measured"] is not None and less(each["measured"], each["allowed"]) for each in limits.values())
@@ -217,9 +223,17 @@ def look(params, ask=call):
         "manager": not answers,
         "restart": answers and low and started is not None and started < newest,
     }
-    return {"needs": [name for name, needed in checks.items() if needed], "family": family, "missing": missing, "user": user.pw_name,
-            "uid": user.pw_uid, "dropins": wants, "manager": manager, "limits": limits,
-            "units": [line.split()[0] for line in units.splitlines()] if answers else []}
+    return {
+        "needs": [name for name, needed in checks.items() if needed],
+        "family": family,
+        "missing": missing,
+        "user": user.pw_name,
+        "uid": user.pw_uid,
+        "dropins": wants,
+        "manager": manager,
+        "limits": limits,
+        "units": [line.split()[0] for line in units.splitlines()] if answers else [],
+    }
 
 
 def main():

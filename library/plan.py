@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 """Compile the plan."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -58,9 +59,23 @@ def requirement_texts(names, project):
     """Return the contents of the site's pinned requirement lists."""
     texts = []
     for name in names:
-        with open(environment.requirement_path(name, os.path.join(project, "roles", "runtime", "files"), project), encoding="utf-8") as handle:
+        with open(
+            environment.requirement_path(name, os.path.join(project, "roles", "runtime", "files"), project), encoding="utf-8"
+        ) as handle:
             texts.append(handle.read())
     return texts
+
+
+def compiled(given):
+    """Return (plan, facts) of the module's arguments."""
+    first = given["facts"][given["nodes"][0]["name"]]
+    wanted = given["source"]["environment"]
+    texts = requirement_texts(wanted.get("requirements") or [], given["project"])
+    digest = environment.environment_digest(wanted, texts, first["python_version"], first["machine"])
+    inputs = dict(
+        given["inputs"], suite=given["suite"], site_overrides=given["source"].get("overrides"), environment=dict(wanted, digest=digest)
+    )
+    return plan.compile_plan(given["job"], given["site"], given["nodes"], given["facts"], inputs)
 
 
 def main():
@@ -79,23 +94,21 @@ def main():
         supports_check_mode=True,
     )
     given = module.params
-    first = given["facts"][given["nodes"][0]["name"]]
-    wanted = given["source"]["environment"]
+    facts = given["facts"]
     try:
-        texts = requirement_texts(wanted.get("requirements") or [], given["project"])
-        digest = environment.environment_digest(wanted, texts, first["python_version"], first["machine"])
-        inputs = dict(given["inputs"], suite=given["suite"], site_overrides=given["source"].get("overrides"), environment=dict(wanted, digest=digest))
-        made = plan.compile_plan(given["job"], given["site"], given["nodes"], given["facts"], inputs)
+        made = compiled(given)
     except plan.PlanError as error:
-        module.fail_json(msg="this job cannot start here:\n%s" % "\n".join("  " + text for text in error.problems))
+        module.fail_json(
+            msg=printable("this job cannot start here:\n%s" % "\n".join("  " + text for text in error.problems), newlines=True)
+        )
     except (environment.EnvironmentRefused, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
-    todo = plan.todo(made, given["facts"], time.time())
-    obstacles = plan.obstacles(made, given["facts"], given["repair"])
+    obstacles = plan.obstacles(made, facts, given["repair"])
     if obstacles and not module.check_mode:
-        module.fail_json(msg="nothing was started:\n%s" % "\n".join("  " + text for text in obstacles))
-    module.exit_json(changed=False, plan=made, text=plan.canonical(made).decode("ascii"), sha256=plan.sha256(made), todo=todo,
-                     summary=plan.summary(made, given["facts"], todo))
+        module.fail_json(msg=printable("nothing was started:\n%s" % "\n".join("  " + text for text in obstacles), newlines=True))
+    todo = plan.todo(made, facts, time.time(), given["site"]["nodes"])
+    text = plan.canonical(made).decode("ascii")
+    module.exit_json(changed=False, plan=made, text=text, sha256=plan.sha256(made), todo=todo, summary=plan.summary(made, facts, todo))
 
 
 if __name__ == "__main__":

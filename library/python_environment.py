@@ -131,8 +131,16 @@ def run(argv, lock=None, environment=None, timeout=None):
     """Run a program with a small environment; return its standard output, or say how it ended. lock: a file it inherits, or None."""
     small = {"HOME": os.path.expanduser("~"), "PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", **(environment or {})}
     try:
-        done = subprocess.run(argv, env=small, cwd="/", timeout=timeout, check=False, stdin=subprocess.DEVNULL, capture_output=True,
-                              pass_fds=() if lock is None else (lock.fileno(),))
+        done = subprocess.run(
+            argv,
+            env=small,
+            cwd="/",
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            pass_fds=() if lock is None else (lock.fileno(),),
+        )
     except subprocess.TimeoutExpired:
         raise InstallError(f"{argv[0]} did not end within {timeout} s") from None
     if done.returncode < 0:
@@ -182,11 +190,34 @@ def install(params, home, target, manifest, lock):
         pins = os.path.join(work, "pins.txt")
         with open(pins, "w", encoding="utf-8") as handle:
             handle.writelines(f"{name}=={version}\n" for name, version in sorted(manifest["packages"].items()))
-        settings = {"UV_CACHE_DIR": os.path.join(work, "cache"), "UV_NO_CONFIG": "1", "UV_OFFLINE": "1", "UV_PYTHON_DOWNLOADS": "never",
-                    "UV_NO_PROGRESS": "1", "UV_LINK_MODE": "hardlink"}
+        settings = {
+            "UV_CACHE_DIR": os.path.join(work, "cache"),
+            "UV_NO_CONFIG": "1",
+            "UV_OFFLINE": "1",
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_NO_PROGRESS": "1",
+            "UV_LINK_MODE": "hardlink",
+        }
         run([uv, "venv", "--quiet", "--no-project", "--python", params["interpreter"], target], lock, settings)
-        run([uv, "pip", "install", "--quiet", "--python", os.path.join(target, "bin", "python"), "--no-index", "--find-links",
-             params["wheelhouse"], "--no-deps", "--compile-bytecode", "--requirement", pins], lock, settings)
+        run(
+            [
+                uv,
+                "pip",
+                "install",
+                "--quiet",
+                "--python",
+                os.path.join(target, "bin", "python"),
+                "--no-index",
+                "--find-links",
+                params["wheelhouse"],
+                "--no-deps",
+                "--compile-bytecode",
+                "--requirement",
+                pins,
+            ],
+            lock,
+            settings,
+        )
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -205,8 +236,16 @@ def describe(params, interpreter, lock=None):
     if wrong:
         raise InstallError(f"{wrong}; correct package, version and index_url of the environment (the vendor's index has the CUDA builds)")
     packages = core.installed_packages(about["paths"])
-    return {"version": core.FORMAT, "digest": params["digest"], "interpreter": interpreter, "managed": not params["python"],
-            "paddle": paddle, "packages": packages, "fingerprint": core.fingerprint(packages), **about}
+    return {
+        "version": core.FORMAT,
+        "digest": params["digest"],
+        "interpreter": interpreter,
+        "managed": not params["python"],
+        "paddle": paddle,
+        "packages": packages,
+        "fingerprint": core.fingerprint(packages),
+        **about,
+    }
 
 
 def write_marker(target, marker):

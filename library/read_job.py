@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 """Documentation of the read_job action."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -48,8 +49,9 @@ from ansible.module_utils.basic import AnsibleModule
 
 
 def main():
-    AnsibleModule(argument_spec={"config": {"type": "str"}, "extra": {"type": "list", "elements": "str", "default": []}},
-                  supports_check_mode=True).fail_json(msg="read_job is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")
+    AnsibleModule(
+        argument_spec={"config": {"type": "str"}, "extra": {"type": "list", "elements": "str", "default": []}}, supports_check_mode=True
+    ).fail_json(msg="read_job is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")
 
 
 if __name__ == "__main__":

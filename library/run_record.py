@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 """Write the controller's record of a run."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""

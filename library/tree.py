@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 """Place a synced tree on a node."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""

@@ -143,7 +143,7 @@ def common_python(nodes, remedy="set runtime_interpreter for the nodes that diff
     without = [name for name, node in nodes.items() if not node["libc"]]
     if without:
         raise core.EnvironmentRefused([f"{', '.join(without)}: no GNU C library, and Paddle's wheels need it; use a glibc distribution"])
-    (python, machine), = kinds
+    ((python, machine),) = kinds
     return python, machine, min((node["libc"] for node in nodes.values()), key=wheels.version_pair)
 
 
@@ -152,7 +152,8 @@ def check_room(nodes, missing, needed):
     short = [
         f"{name}: {nodes[name]['home']} has {nodes[name]['free_bytes'] / 1e9:.1f} GB free, the environment needs {needed / 1e9:.1f} GB; "
         "make room there, or set trainyard_home to a larger file system"
-        for name in missing if nodes[name]["free_bytes"] < needed
+        for name in missing
+        if nodes[name]["free_bytes"] < needed
     ]
     if short:
         raise core.EnvironmentRefused(short)
@@ -165,15 +166,33 @@ def collect(params, check_mode):
     python, machine, libc = ("", "", "") if asked["python"] else common_python(nodes)
     digest = core.environment_digest(asked, texts, python, machine)
     missing = [name for name, node in nodes.items() if digest not in node["environments"]]
-    result = {"changed": False, "digest": digest, "missing": missing, "path": "", "packages": {}, "manifest_sha256": "", "fetched": [],
-              "reused": 0, "wheel_bytes": 0, "needed_bytes": 0}
+    result = {
+        "changed": False,
+        "digest": digest,
+        "missing": missing,
+        "path": "",
+        "packages": {},
+        "manifest_sha256": "",
+        "fetched": [],
+        "reused": 0,
+        "wheel_bytes": 0,
+        "needed_bytes": 0,
+    }
     if asked["python"]:
         return result
     result["packages"] = core.resolve(asked, texts, python, machine)
     if not missing:
         return result
-    want = wheels.Wanted(digest=digest, packages=result["packages"], paddle=asked["package"], index_url=asked["index_url"],
-                         python=python, machine=machine, libc=libc, uv_version=params["uv_version"])
+    want = wheels.Wanted(
+        digest=digest,
+        packages=result["packages"],
+        paddle=asked["package"],
+        index_url=asked["index_url"],
+        python=python,
+        machine=machine,
+        libc=libc,
+        uv_version=params["uv_version"],
+    )
     root = os.path.join(params["cache_dir"], "wheels")
     result["path"] = os.path.join(root, digest)
     if check_mode:

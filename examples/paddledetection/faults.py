@@ -15,6 +15,7 @@ A configuration in configs/faults/ names `faults.FailAt` under `callbacks` and s
            hang      the rank stops making progress and still obeys SIGTERM
            stubborn  the rank stops making progress, ignores SIGTERM, and has a child in a session of its own that does too
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -69,7 +70,7 @@ def fail_stubborn(trainer):
     fail_hang(trainer)
 
 
-FAULTS = {name[len("fail_"):]: function for name, function in list(globals().items()) if name.startswith("fail_")}
+FAULTS = {name[len("fail_") :]: function for name, function in list(globals().items()) if name.startswith("fail_")}
 
 
 class FailAt(Callback):

@@ -10,6 +10,7 @@ whole or not at all.
 
 Exit codes: 0 written or already there, 1 OUT holds something else, 2 wrong options.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -67,15 +68,17 @@ def annotations(split: str, number: int, seed: int, width: int, height: int) -> 
             category = rng.choice(CATEGORIES)
             polygon = outline(rng, category["name"], cell, width, height)
             xs, ys = [p[0] for p in polygon], [p[1] for p in polygon]
-            objects.append({
-                "id": len(objects) + 1,
-                "image_id": image_id,
-                "category_id": category["id"],
-                "bbox": [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)],
-                "area": area(polygon),
-                "segmentation": [[value for point in polygon for value in point]],
-                "iscrowd": 0,
-            })
+            objects.append(
+                {
+                    "id": len(objects) + 1,
+                    "image_id": image_id,
+                    "category_id": category["id"],
+                    "bbox": [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)],
+                    "area": area(polygon),
+                    "segmentation": [[value for point in polygon for value in point]],
+                    "iscrowd": 0,
+                }
+            )
     return {
         "info": {"description": f"Coloured shapes, {split} split", "version": "1", "year": 2017, "seed": seed},
         "licenses": [{"id": 1, "name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"}],

@@ -4,6 +4,7 @@
 The nodes stop each other over the mesh. Where that does not arrive (the mesh is cut, a node is too busy), the controller that follows stops
 what still runs. An `until` loop knows its own host only, so the hosts' workers tell each other through a directory of this process.
 """
+
 from __future__ import annotations
 
 import os
@@ -34,8 +35,15 @@ class ActionModule(ActionBase):
         elif not status["ended"] and _older(marker, MESH_SECONDS) and not self._task.check_mode:
             with open(marker, encoding="utf-8") as handle:
                 culprit = handle.read()
-            arguments = {"state": "stopped", "run_id": status["run"], "number": status["attempt"], "node": status["node"],
-                         "base": self._task.args.get("base", ".trainyard"), "reason": "peer", "by": "the controller, because %s failed" % culprit}
+            arguments = {
+                "state": "stopped",
+                "run_id": status["run"],
+                "number": status["attempt"],
+                "node": status["node"],
+                "base": self._task.args.get("base", ".trainyard"),
+                "reason": "peer",
+                "by": "the controller, because %s failed" % culprit,
+            }
             stopped = self._execute_module(module_name="attempt", module_args=arguments, task_vars=task_vars)
             result["stopped_by_controller"] = not stopped.get("failed")
         return result

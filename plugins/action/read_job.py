@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Read job, site and command line on the controller; see library/read_job.py for the documentation."""
+
 from __future__ import annotations
 
 import glob
@@ -66,8 +67,16 @@ class ActionModule(ActionBase):
         # a job file of the user's own may have any name; a run's is part of paths and of the unit's name
         name = re.sub(r"[^A-Za-z0-9_.]", "_", job["name"])[:64]
         run_id = "%s-%s-%s" % (time.strftime("%Y%m%d-%H%M%S", time.gmtime()), name, secrets.token_hex(2))
-        return {"changed": False, "job": job, "site": site, "nodes": nodes, "suite": jobs.load_suite(job["suite"]),
-                "source": site["suites"][job["suite"]], "run": run_id, "project": project}
+        return {
+            "changed": False,
+            "job": job,
+            "site": site,
+            "nodes": nodes,
+            "suite": jobs.load_suite(job["suite"]),
+            "source": site["suites"][job["suite"]],
+            "run": run_id,
+            "project": project,
+        }
 
     @staticmethod
     def _refuse(problems):
@@ -86,7 +95,10 @@ class ActionModule(ActionBase):
         lost = [node["name"] for node in nodes if node["name"] not in kept]
         if not lost:
             return []
-        text = "cuts %s off the %d nodes of this job; take --limit away, or ask for fewer nodes with -e nodes=N" % (", ".join(lost), len(nodes))
+        text = "cuts %s off the %d nodes of this job; take --limit away, or ask for fewer nodes with -e nodes=N" % (
+            ", ".join(lost),
+            len(nodes),
+        )
         return [Problem("command line", None, "--limit", text)]
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The terminal while a run is prepared, followed and ended: Ansible's own output, plus a live view and the verdict as the last line."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""

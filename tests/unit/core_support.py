@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard import mesh
 from ansible.module_utils.trainyard import plan as core
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,8 @@ def fact_of(address, **changes):
         "addresses": [{"interface": "lo", "address": "127.0.0.1"}, {"interface": "eth0", "address": address}],
         "route_source": address, "resolves_to": [address], "missing": [], "units": [], "environments": {ENVIRONMENT: "f"},
         "trees": {name: {"ok": True, "present": True, "differences": []} for name in ("code/" + CODE[:16], "data/" + DATA[:16])},
-        "mesh": {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node%d" % n for n in range(1, 9)], "digest": "m"},
+        "mesh": {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node%d" % n for n in range(1, len(ADDRESSES) + 1)], "digest": "m",
+                 "inventory": mesh.inventory_digest([("node%d" % n, ADDRESSES[n - 1], 22, None) for n in range(1, len(ADDRESSES) + 1)])},
         "time": 0.0,
     }  # fmt: skip
     return dict(fact, **changes)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The environment's core: what a site may ask for, pinned lists, digests, and what a node has."""
+
 from __future__ import annotations
 
 import json
@@ -20,23 +21,31 @@ def refused(value):
 
 def test_every_key_is_there_afterwards():
     assert core.read_environment({"package": "paddlepaddle", "version": "2.6.2"}) == {
-        "package": "paddlepaddle", "version": "2.6.2", "index_url": None, "requirements": [], "python": None}
+        "package": "paddlepaddle",
+        "version": "2.6.2",
+        "index_url": None,
+        "requirements": [],
+        "python": None,
+    }
     assert core.read_environment({"python": "/opt/venv/bin/python"})["python"] == "/opt/venv/bin/python"
 
 
-@pytest.mark.parametrize("value, words", [
-    ("paddlepaddle", "want keys package"),
-    ({}, "package: want paddlepaddle or paddlepaddle-gpu; got None"),
-    ({"package": "paddle", "version": "2.6.2"}, "package: want paddlepaddle or paddlepaddle-gpu; got 'paddle'"),
-    ({"package": "paddlepaddle", "version": 3.1}, '3.1 is a number; quote it: "3.1"'),
-    ({"package": "paddlepaddle", "version": ">=2.6"}, 'want one version such as "2.6.2"'),
-    ({"package": "paddlepaddle", "version": "2.6.2", "requirement": []}, "did you mean requirements?"),
-    ({"package": "paddlepaddle", "version": "2.6.2", "requirements": "a.txt"}, "want a list of files"),
-    ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "the vendor"}, "want the http(s) address"),
-    ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "https://me:secret@index.invalid/simple"}, "put it into ~/.netrc"),
-    ({"python": "venv/bin/python"}, "want the absolute path"),
-    ({"python": "/opt/venv/bin/python", "requirements": ["a.txt"]}, "nothing is ever installed into a Python of your own"),
-])
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        ("paddlepaddle", "want keys package"),
+        ({}, "package: want paddlepaddle or paddlepaddle-gpu; got None"),
+        ({"package": "paddle", "version": "2.6.2"}, "package: want paddlepaddle or paddlepaddle-gpu; got 'paddle'"),
+        ({"package": "paddlepaddle", "version": 3.1}, '3.1 is a number; quote it: "3.1"'),
+        ({"package": "paddlepaddle", "version": ">=2.6"}, 'want one version such as "2.6.2"'),
+        ({"package": "paddlepaddle", "version": "2.6.2", "requirement": []}, "did you mean requirements?"),
+        ({"package": "paddlepaddle", "version": "2.6.2", "requirements": "a.txt"}, "want a list of files"),
+        ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "the vendor"}, "want the http(s) address"),
+        ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "https://me:secret@index.invalid/simple"}, "put it into ~/.netrc"),
+        ({"python": "venv/bin/python"}, "want the absolute path"),
+        ({"python": "/opt/venv/bin/python", "requirements": ["a.txt"]}, "nothing is ever installed into a Python of your own"),
+    ],
+)
 def test_what_a_site_may_not_ask_for(value, words):
     problems = refused(value)
     assert len(problems) == (2 if value == {} else 1)
@@ -50,24 +59,31 @@ def test_all_problems_come_at_once():
 
 def test_pins_with_markers_extras_and_comments():
     pins, problems = core.parse_requirements(
-        "# a lock\n\nNumPy==1.26.4\nruamel.yaml[jinja2] == 0.18.6  # why\ntomli==2.0.1 ; python_version < \"3.11\"\n", "a.txt")
+        '# a lock\n\nNumPy==1.26.4\nruamel.yaml[jinja2] == 0.18.6  # why\ntomli==2.0.1 ; python_version < "3.11"\n', "a.txt"
+    )
     assert problems == []
     assert [(p["name"], p["version"], p["marker"], p["line"]) for p in pins] == [
-        ("numpy", "1.26.4", None, 3), ("ruamel-yaml", "0.18.6", None, 4), ("tomli", "2.0.1", 'python_version < "3.11"', 5)]
+        ("numpy", "1.26.4", None, 3),
+        ("ruamel-yaml", "0.18.6", None, 4),
+        ("tomli", "2.0.1", 'python_version < "3.11"', 5),
+    ]
 
 
-@pytest.mark.parametrize("line, words", [
-    ("numpy", "want name==version"),
-    ("numpy>=1.26", "want name==version"),
-    ("numpy==1.26.4,<2", "want name==version"),
-    ("numpy===1.26.4", "want name==version"),
-    ("numpy==1.*", "a wildcard pins nothing"),
-    ("-r other.txt", "pip options do not belong"),
-    ("--index-url https://index.invalid/simple", "pip options do not belong"),
-    ("numpy==1.26.4 \\", "one package a line"),
-    ("x @ https://host.invalid/x.whl", "an address or a path is not a pin"),
-    ("./x.whl", "an address or a path is not a pin"),
-])
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("numpy", "want name==version"),
+        ("numpy>=1.26", "want name==version"),
+        ("numpy==1.26.4,<2", "want name==version"),
+        ("numpy===1.26.4", "want name==version"),
+        ("numpy==1.*", "a wildcard pins nothing"),
+        ("-r other.txt", "pip options do not belong"),
+        ("--index-url https://index.invalid/simple", "pip options do not belong"),
+        ("numpy==1.26.4 \\", "one package a line"),
+        ("x @ https://host.invalid/x.whl", "an address or a path is not a pin"),
+        ("./x.whl", "an address or a path is not a pin"),
+    ],
+)
 def test_lines_that_are_no_pins_are_named(line, words):
     pins, problems = core.parse_requirements(f"a==1\n{line}\n", "lists/a.txt")
     assert len(pins) == 1
@@ -75,8 +91,10 @@ def test_lines_that_are_no_pins_are_named(line, words):
 
 
 def test_markers_are_those_of_the_node_not_of_the_controller():
-    text = ('old==1 ; python_version < "3.9"\nnew==2 ; python_version >= "3.9"\n'
-            'arm==3 ; platform_machine == "aarch64"\nwin==4 ; sys_platform == "win32"\n')
+    text = (
+        'old==1 ; python_version < "3.9"\nnew==2 ; python_version >= "3.9"\n'
+        'arm==3 ; platform_machine == "aarch64"\nwin==4 ; sys_platform == "win32"\n'
+    )
     asked = core.read_environment(ASKED)
     assert core.resolve(asked, [text], "3.8", "aarch64") == {"paddlepaddle": "2.6.2", "old": "1", "arm": "3"}
     assert core.resolve(asked, [text], "3.12", "x86_64") == {"paddlepaddle": "2.6.2", "new": "2"}
@@ -141,11 +159,20 @@ def test_the_python_of_a_node_is_asked_without_what_the_user_puts_before_it(monk
 
 def test_installed_packages_by_directory_names(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    for path in ("first/numpy-1.26.4.dist-info", "first/PyYAML-6.0.dist-info", "second/numpy-1.20.0.dist-info",
-                 "second/ruamel.yaml-0.17.21-py3.11.egg-info", "second/numpy", "second/x.dist-info"):
+    for path in (
+        "first/numpy-1.26.4.dist-info",
+        "first/PyYAML-6.0.dist-info",
+        "second/numpy-1.20.0.dist-info",
+        "second/ruamel.yaml-0.17.21-py3.11.egg-info",
+        "second/numpy",
+        "second/x.dist-info",
+    ):
         (tmp_path / path).mkdir(parents=True)
     assert core.installed_packages([str(first), str(second), str(tmp_path / "none")]) == {
-        "numpy": "1.26.4", "pyyaml": "6.0", "ruamel-yaml": "0.17.21"}
+        "numpy": "1.26.4",
+        "pyyaml": "6.0",
+        "ruamel-yaml": "0.17.21",
+    }
 
 
 def test_fingerprints_are_about_content_not_order():
@@ -163,17 +190,20 @@ CPU = {"version": "2.6.2", "cuda": False, "cuda_version": None}
 GPU = {"version": "2.6.2", "cuda": True, "cuda_version": "11.7"}
 
 
-@pytest.mark.parametrize("package, version, found, words", [
-    ("paddlepaddle", "2.6.2", CPU, None),
-    ("paddlepaddle-gpu", "2.6.2", GPU, None),
-    ("paddlepaddle-gpu", "2.6.2.post117", GPU, None),
-    ("paddlepaddle-gpu", "2.6.2+cu118", GPU, None),
-    (None, None, CPU, None),
-    ("paddlepaddle-gpu", "2.6.2", CPU, "what was imported is a CPU build"),
-    ("paddlepaddle", "2.6.2", GPU, "what was imported is a CUDA build"),
-    ("paddlepaddle", "3.0.0", CPU, "asked for 3.0.0, but what was imported is 2.6.2"),
-    ("paddlepaddle-gpu", "2.6.2.post120", GPU, "built for CUDA 12.0, but what was imported is built for 11.7"),
-])
+@pytest.mark.parametrize(
+    "package, version, found, words",
+    [
+        ("paddlepaddle", "2.6.2", CPU, None),
+        ("paddlepaddle-gpu", "2.6.2", GPU, None),
+        ("paddlepaddle-gpu", "2.6.2.post117", GPU, None),
+        ("paddlepaddle-gpu", "2.6.2+cu118", GPU, None),
+        (None, None, CPU, None),
+        ("paddlepaddle-gpu", "2.6.2", CPU, "what was imported is a CPU build"),
+        ("paddlepaddle", "2.6.2", GPU, "what was imported is a CUDA build"),
+        ("paddlepaddle", "3.0.0", CPU, "asked for 3.0.0, but what was imported is 2.6.2"),
+        ("paddlepaddle-gpu", "2.6.2.post120", GPU, "built for CUDA 12.0, but what was imported is built for 11.7"),
+    ],
+)
 def test_the_imported_paddle_is_the_one_asked_for(package, version, found, words):
     wrong = core.check_paddle(package, version, found)
     assert (wrong is None) if words is None else (words in wrong)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """environment_compare: nodes whose packages differ are named."""
+
 from __future__ import annotations
 
 import environment_compare

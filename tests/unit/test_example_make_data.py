@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bundled workspace: its data set is deterministic, laid out as COCO is, and never overwrites anybody's files."""
+
 from __future__ import annotations
 
 import importlib.util

@@ -150,9 +150,16 @@ def test_choose_address(wanted, reached, address):
     assert mesh.choose_address(wanted, reached, "gpu-a", mesh.own_addresses(IP_JSON)) == address
 
 
-@pytest.mark.parametrize("wanted", ["10.2.0.0/16", "0.0.0.0/0", "gpu-a"])
-def test_choose_address_refuses_none_and_several(wanted):
-    with pytest.raises(ValueError):
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ("10.2.0.0/16", "which has: 192.0.2.7, 10.1.0.7, 2001:db8::7"),
+        ("0.0.0.0/0", "which has: 192.0.2.7, 10.1.0.7$"),
+        ("gpu-a", "does not appear to be"),
+    ],
+)
+def test_choose_address_refuses_none_and_several(wanted, words):
+    with pytest.raises(ValueError, match=words):
         mesh.choose_address(wanted, "", "gpu-a", mesh.own_addresses(IP_JSON))
 
 
@@ -238,6 +245,10 @@ def test_a_name_for_an_address_and_the_own_site_are_fine():
     assert mesh.problems_of([node(1, address="gpu-a", site="local"), node(2, site="local")], "local") == []
 
 
+def test_two_nodes_without_a_machine_id_are_not_called_one_machine():
+    assert mesh.problems_of([node(1, identity=""), node(2, identity="")], "local") == []
+
+
 def test_every_problem_at_once():
     assert len(mesh.problems_of([node(1, problems=["a", "b"]), node(2, site="x")], "local")) == 3
 
@@ -319,12 +330,18 @@ def test_ssh_reads_the_configuration(tmp_path):
     ("key", "value"),
     [
         ("stricthostkeychecking", "true"), ("forwardagent", "no"), ("identitiesonly", "yes"), ("identityagent", "none"),
-        ("batchmode", "yes"),
+        ("batchmode", "yes"), ("serveraliveinterval", "5"), ("serveralivecountmax", "3"), ("loglevel", "ERROR"),
         ("updatehostkeys", "false"), ("controlmaster", "false"), ("preferredauthentications", "publickey"), ("clearallforwardings", "yes"),
     ],
 )  # fmt: skip
 def test_ssh_keeps_the_mesh_strict(tmp_path, name, key, value):
     assert ssh_reads(tmp_path, compiled()["config"], name)[key] == value
+
+
+def test_what_ssh_would_do_anyway_is_said_too():
+    lines = [line.strip() for line in compiled()["config"].splitlines()]
+    for line in ("ForwardAgent no", "ForwardX11 no", "StrictHostKeyChecking yes", "UpdateHostKeys no", "ControlMaster no", "RequestTTY no"):
+        assert line in lines
 
 
 def test_an_address_that_two_nodes_share_is_no_name_of_either(tmp_path):
@@ -402,7 +419,9 @@ def test_the_digest_follows_authority_user_site_sources_and_order():
 
 def test_the_inventory_digest_reads_missing_values_as_ansible_does():
     assert mesh.inventory_digest([("node1", "", None, None)]) == mesh.inventory_digest([("node1", "node1", 22, "")])
-    assert mesh.inventory_digest([("node1", "a", 22, "")]) != mesh.inventory_digest([("node1", "a", 22, "10.0.0.1")])
+    base = mesh.inventory_digest([("node1", "a", 22, "")])
+    for changed in (("node1", "b", 22, ""), ("node1", "a", 2222, ""), ("node1", "a", 22, "10.0.0.1"), ("node2", "a", 22, "")):
+        assert mesh.inventory_digest([changed]) != base
     assert mesh.inventory_digest([("a", "a", 22, ""), ("b", "b", 22, "")]) != mesh.inventory_digest(
         [("b", "b", 22, ""), ("a", "a", 22, "")]
     )
@@ -522,6 +541,13 @@ def test_a_record_with_odd_contents_does_not_raise(home):
     assert (state["proven"], state["nodes"]) == (None, [])
 
 
+def test_a_missing_file_is_stale_whatever_was_recorded(home):
+    path = home[0] / ".trainyard/mesh/mesh.json"
+    path.write_text(json.dumps(dict(json.loads(path.read_text()), files={})))
+    (home[0] / ".trainyard/mesh/config").unlink()
+    assert "config" in mesh.mesh_state(str(home[0]), time.time())["stale"]
+
+
 def test_no_line_is_not_the_same_as_a_proven_line(home):
     path = home[0] / ".trainyard/mesh/mesh.json"
     path.write_text(json.dumps(dict(json.loads(path.read_text()), line=None)))
@@ -592,6 +618,12 @@ def test_describe_node_here(tmp_path, monkeypatch):
     assert found["host_keys"] == [host_key(4)]
     assert found["inventory"] == ["gpu-a", "", 22, ""]
     assert (found["identity"], found["user"], found["problems"]) == ("me", "trainer", [])
+
+
+def test_describe_node_sees_on_what_the_home_lies():
+    kinds = {line.split(" - ")[1].split()[0] for line in open("/proc/self/mountinfo")}
+    assert mesh.describe_node("a", "b", 22, "", 0, "x", [], sorted(kinds), lambda argv: (1, "", ""), {})["home"]
+    assert mesh.describe_node("a", "b", 22, "", 0, "x", [], [], lambda argv: (1, "", ""), {})["home"] == ""
 
 
 def test_describe_node_takes_the_inventory_where_there_is_no_ssh(tmp_path):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """node_system: what a node still needs."""
+
 from __future__ import annotations
 
 import os
@@ -15,10 +16,17 @@ Max locked memory         65536                8388608              bytes
 """
 
 
-@pytest.mark.parametrize("text, family", [
-    (UBUNTU, "debian"), ("ID=debian\n", "debian"), ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "redhat"), ('ID="openEuler"\n', "redhat"),
-    ("ID=alpine\n", ""), ("", ""),
-])
+@pytest.mark.parametrize(
+    "text, family",
+    [
+        (UBUNTU, "debian"),
+        ("ID=debian\n", "debian"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "redhat"),
+        ('ID="openEuler"\n', "redhat"),
+        ("ID=alpine\n", ""),
+        ("", ""),
+    ],
+)
 def test_families(text, family):
     assert node_system.family_of(text) == family
 
@@ -28,15 +36,18 @@ def test_hard_limits_are_read():
     assert node_system.hard_limits(PID1.replace("8388608", "unlimited"))["memlock"] == node_system.UNLIMITED
 
 
-@pytest.mark.parametrize("wanted, hard, may_raise, nr_open, result", [
-    (-1, 8388608, True, 0, -1),
-    (-1, 8388608, False, 0, 8388608),
-    (-1, -1, False, 0, -1),
-    (1048576, 20000, False, 1048576, 20000),
-    (1048576, 20000, True, 1048576, 1048576),
-    (1048576, -1, True, 65536, 65536),
-    (1000, 20000, False, 0, 1000),
-])
+@pytest.mark.parametrize(
+    "wanted, hard, may_raise, nr_open, result",
+    [
+        (-1, 8388608, True, 0, -1),
+        (-1, 8388608, False, 0, 8388608),
+        (-1, -1, False, 0, -1),
+        (1048576, 20000, False, 1048576, 20000),
+        (1048576, 20000, True, 1048576, 1048576),
+        (1048576, -1, True, 65536, 65536),
+        (1000, 20000, False, 0, 1000),
+    ],
+)
 def test_what_a_limit_can_become(wanted, hard, may_raise, nr_open, result):
     assert node_system.allowed(wanted, hard, may_raise, nr_open) == result
 
@@ -73,10 +84,20 @@ def node(monkeypatch, tmp_path):
     uid = os.getuid()
     user = node_system.pwd.getpwuid(uid).pw_name
     mine = {"memlock": {"wanted": -1, "allowed": 8388608}, "nofile": {"wanted": 1048576, "allowed": 20000}}
-    files = {"/etc/os-release": UBUNTU, "/proc/1/limits": PID1, "/proc/1/status": "CapEff:\t00000000a82435fb\n",
-             "/proc/sys/fs/nr_open": "1048576\n", **node_system.dropins(uid, mine)}
-    answers = {"dpkg-query": (0, "rsync installed"), "is-system-running": (0, "running"), "systemd-run": (0, PID1), "list-units": (0, ""),
-               "show": (0, "MainPID=0")}
+    files = {
+        "/etc/os-release": UBUNTU,
+        "/proc/1/limits": PID1,
+        "/proc/1/status": "CapEff:\t00000000a82435fb\n",
+        "/proc/sys/fs/nr_open": "1048576\n",
+        **node_system.dropins(uid, mine),
+    }
+    answers = {
+        "dpkg-query": (0, "rsync installed"),
+        "is-system-running": (0, "running"),
+        "systemd-run": (0, PID1),
+        "list-units": (0, ""),
+        "show": (0, "MainPID=0"),
+    }
     there = {f"/var/lib/systemd/linger/{user}"}
     monkeypatch.setattr(node_system, "read", lambda path: files.get(path, ""))
     monkeypatch.setattr(node_system.os.path, "exists", lambda path: path in there)

@@ -8,8 +8,10 @@ import json
 
 import plan as module
 import pytest
+import yaml
 from ansible.module_utils.trainyard import environment
 from ansible.module_utils.trainyard import plan as core
+from ansible.module_utils.trainyard.mesh import inventory_digest
 from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
 
 
@@ -322,8 +324,8 @@ MESH = {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node
         ({"mesh": None}, {"trust": ["node1", "node2"]}),
         ({"mesh": dict(MESH, present=False)}, {"trust": ["node1", "node2"]}),
         ({"mesh": dict(MESH, proven=None)}, {"trust": ["node1", "node2"]}),
-        ({"mesh": dict(MESH, valid_until=1000.0 + 86399)}, {"trust": ["node1", "node2"]}),
-        ({"mesh": dict(MESH, valid_until=1000.0 + 86401)}, {}),
+        ({"mesh": dict(MESH, valid_until=1000.0 + 20 * 86400 - 1)}, {"trust": ["node1", "node2"]}),
+        ({"mesh": dict(MESH, valid_until=1000.0 + 20 * 86400 + 1)}, {}),
         ({"mesh": dict(MESH, nodes=["node2", "node3"])}, {"trust": ["node1", "node2"]}),
         ({"mesh": dict(MESH, digest="other")}, {"trust": ["node1", "node2"]}),
         ({"trees": {}}, {"code": ["node2"], "data": ["node2"], "trees": ["node2"]}),
@@ -332,6 +334,23 @@ MESH = {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node
 )
 def test_todo_names_the_nodes_that_lack_something(facts, expected):
     assert wanting(**facts) == expected
+
+
+def test_a_mesh_for_other_addresses_is_made_again():
+    arguments = gang(count=2)
+    site = [dict(node) for node in arguments["nodes"]]
+    mesh = dict(MESH, inventory=inventory_digest([(n["name"], n["host"], n["port"], n["address"]) for n in site]))
+    for fact in arguments["facts"].values():
+        fact["mesh"] = mesh
+    made = core.compile_plan(**arguments)
+    assert core.todo(made, arguments["facts"], 1000.0, site)["trust"] == []
+    site[1]["host"] = "10.9.9.9"
+    assert core.todo(made, arguments["facts"], 1000.0, site)["trust"] == ["node1", "node2"]
+
+
+def test_the_margin_of_a_certificate_is_the_roles():
+    role = yaml.safe_load((ROOT / "roles/ssh_trust/defaults/main.yml").read_text())
+    assert role["ssh_trust_renew_before"] == "+%dd" % (core.CERTIFICATE_MARGIN / 86400)
 
 
 def test_a_single_node_needs_no_mesh():
@@ -416,6 +435,8 @@ def module_arguments(**changes):
     digest = environment.environment_digest(wanted, [], "3.11", "x86_64")
     for fact in arguments["facts"].values():
         fact["environments"] = {digest: "f"}
+        inventory = inventory_digest([("node%d" % (n + 1), ADDRESSES[n], 22, None) for n in range(2)])
+        fact["mesh"] = dict(fact["mesh"], nodes=["node1", "node2"], inventory=inventory)
     inputs = {key: arguments["inputs"][key] for key in ("script", "code", "data", "weights", "config")}
     return dict(
         {

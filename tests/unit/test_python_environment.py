@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python_environment: real installations with the real uv, from wheels made here, without a network."""
+
 from __future__ import annotations
 
 import hashlib
@@ -27,8 +28,18 @@ def write_manifest(directory, digest=DIGEST):
     for path in [*directory.glob("*.whl"), *directory.glob("tools/*.whl")]:
         found[str(path.relative_to(directory))] = wheels.inspect_wheel(str(path))
     packages = {each["name"]: each["version"] for name, each in found.items() if not name.startswith("tools/")}
-    text = json.dumps({"version": 1, "digest": digest, "python": "3.11", "machine": "x86_64", "libc": "2.36", "uv_version": "1.0",
-                       "packages": packages, "wheels": found})
+    text = json.dumps(
+        {
+            "version": 1,
+            "digest": digest,
+            "python": "3.11",
+            "machine": "x86_64",
+            "libc": "2.36",
+            "uv_version": "1.0",
+            "packages": packages,
+            "wheels": found,
+        }
+    )
     (directory / wheels.MANIFEST).write_text(text)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -56,8 +67,15 @@ def wheelhouse(tmp_path, installer):
 
 @pytest.fixture
 def arguments(tmp_path, wheelhouse):
-    return {"home": str(tmp_path / "home"), "digest": DIGEST, "package": "paddlepaddle", "version": "2.6.2", "interpreter": sys.executable,
-            "wheelhouse": str(wheelhouse), "manifest_sha256": write_manifest(wheelhouse)}
+    return {
+        "home": str(tmp_path / "home"),
+        "digest": DIGEST,
+        "package": "paddlepaddle",
+        "version": "2.6.2",
+        "interpreter": sys.executable,
+        "wheelhouse": str(wheelhouse),
+        "manifest_sha256": write_manifest(wheelhouse),
+    }
 
 
 @pytest.fixture
@@ -130,10 +148,13 @@ def test_a_package_that_is_not_in_the_manifest_is_noticed(run_module, arguments,
     assert result["failed"] and "stray 2.0 is not in the list" in result["msg"] and not (target / core.MARKER).exists()
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"package": "paddlepaddle-gpu"}, "asked for paddlepaddle-gpu, which is a CUDA build, but what was imported is a CPU build"),
-    ({"version": "3.0.0"}, "asked for 3.0.0, but what was imported is 2.6.2"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"package": "paddlepaddle-gpu"}, "asked for paddlepaddle-gpu, which is a CUDA build, but what was imported is a CPU build"),
+        ({"version": "3.0.0"}, "asked for 3.0.0, but what was imported is 2.6.2"),
+    ],
+)
 def test_another_paddle_than_asked_for_is_refused(run_module, arguments, target, change, words):
     result = run_module(python_environment, dict(arguments, **change))
     assert result["failed"] and words in result["msg"] and "index_url" in result["msg"]

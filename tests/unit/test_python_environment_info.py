@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python_environment_info: what a node says about its Python and its environments."""
+
 from __future__ import annotations
 
 import json
@@ -14,8 +15,11 @@ def put(home, digest, complete):
     packages = home / "env" / digest / "lib"
     (packages / "numpy-1.0.dist-info").mkdir(parents=True)
     if complete:
-        (home / "env" / digest / core.MARKER).write_text(json.dumps(
-            {"version": 1, "digest": digest, "interpreter": sys.executable, "paths": [str(packages)], "packages": {"numpy": "1.0"}}))
+        (home / "env" / digest / core.MARKER).write_text(
+            json.dumps(
+                {"version": 1, "digest": digest, "interpreter": sys.executable, "paths": [str(packages)], "packages": {"numpy": "1.0"}}
+            )
+        )
 
 
 def test_environments_are_told_apart(run_module, tmp_path):

@@ -457,7 +457,7 @@ def test_a_cut_network_names_nobody():
 def test_nothing_decides():
     result = verdict.decide(PLAN, [node("node1", end(0, signal="SIGTERM", at=0), end(1)), node("node2", end(2), end(3))])
     assert named(result) == ("failed", None, "unknown")
-    assert "rank 0 on node1 (SIGTERM" in result["text"]
+    assert "rank 0 on node1 (local rank 0), SIGTERM" in result["text"]
     assert [c["rank"] for c in result["candidates"]] == [None, 0]
 
 
@@ -486,8 +486,9 @@ def test_a_node_that_did_not_answer(nodes):
     result = verdict.decide(PLAN, nodes)
     assert named(result) == ("lost", None, "unreachable")
     assert (result["node"], result["unreachable"]) == ("node2", ["node2"])
-    assert result["text"].startswith("LOST: node2 did not answer (node2: ")
-    assert "with ranks 2, 3" in result["text"]
+    reason = GONE["unreachable"] if len(nodes) == 2 else "no findings"
+    assert result["text"].startswith(f"LOST: node2 did not answer (node2: {reason}), with ranks 2, 3; ")
+    assert f"node2 was not asked: {reason}" in result["evidence"]
 
 
 def test_a_cause_that_is_known_beats_a_node_that_did_not_answer():
@@ -522,7 +523,47 @@ def test_an_exception_that_the_users_stop_made_is_no_failure():
     nodes = [node("node1", end(0, 1, at=2, mtime=2, said=VALUE), end(1), unit=unit), node("node2", end(2), end(3), unit=unit)]
     result = verdict.decide(PLAN, nodes)
     assert result["outcome"] == "stopped"
-    assert "before that rank 0 on node1 raised ValueError: bad image" in result["text"]
+    assert "before that rank 0 on node1 (local rank 0) raised ValueError: bad image" in result["text"]
+
+
+def test_the_users_stop_of_units_that_ended_badly_for_it():
+    unit = dict(stopped("user", at=1), service_result="exit-code")
+    nodes = [
+        node("node1", end(0, signal="SIGTERM", at=2), unit=unit, launcher={"exit_code": 15, "ended": T + 3}),
+        node("node2", end(2), end(3), unit=unit),
+    ]
+    assert verdict.decide(PLAN, nodes)["outcome"] == "stopped"
+
+
+def test_a_stop_with_nobody_to_name_and_a_node_missing():
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=stopped("user", source=None)), GONE])
+    assert result["text"] == "STOPPED: by the user; not asked: node2"
+    assert result["cause"] == "stopped_by_user"
+
+
+@pytest.mark.parametrize("at, outcome", [(None, "stopped"), (5, "failed"), (0.4, "stopped"), (0.6, "failed")])
+def test_how_long_before_the_users_stop_a_failure_must_be(at, outcome):
+    nodes = [
+        node("node1", end(0), end(1), unit=stopped("user")),
+        node("node2", end(2), end(3, 7, at=0, said=VALUE, mtime=0), unit=stopped("user", at=at)),
+    ]
+    assert verdict.decide(PLAN, nodes)["outcome"] == outcome
+    unseen = [node("node1", end(0), end(1), unit=stopped("user")), node("node2", end(2), end(3, said=VALUE), unit=stopped("user", at=at))]
+    assert verdict.decide(PLAN, unseen)["outcome"] == "stopped"
+
+
+def test_the_clock_counts_for_the_users_stop_too():
+    nodes = [
+        node("node1", end(0), end(1), unit=stopped("user", at=1)),
+        node("node2", end(2), end(3, 7, at=3600, said=VALUE, mtime=3600), unit=stopped("user", at=3601), now=NOW + 3600),
+    ]
+    assert verdict.decide(PLAN, nodes)["outcome"] == "failed"
+
+
+def test_a_rank_that_was_told_to_stop_in_units_that_ended_well():
+    nodes = good()
+    nodes[1]["ranks"][1].update(exit_code=None, signal="SIGTERM")
+    assert named(verdict.decide(PLAN, nodes)) == ("failed", None, "unknown")
 
 
 def test_a_failure_before_the_users_stop_is_a_failure():
@@ -532,7 +573,7 @@ def test_a_failure_before_the_users_stop_is_a_failure():
 
 
 def test_a_failure_whose_peer_the_user_stopped_is_a_failure():
-    nodes = [node("node1", end(0), end(1), unit=stopped("user", at=5)), node("node2", end(2), end(3, 1, at=4, said=VALUE))]
+    nodes = [node("node1", end(0), end(1), unit=stopped("user", at=5)), node("node2", end(2), end(3, 1, at=4.8, said=VALUE))]
     assert verdict.decide(PLAN, nodes)["outcome"] == "failed"
 
 
@@ -550,6 +591,20 @@ def test_completed_with_an_error_in_a_log_that_did_no_harm():
     result = verdict.decide(PLAN, nodes)
     assert result["outcome"] == "completed"
     assert "some seen by their unit only" in result["text"]
+
+
+def test_a_kill_is_not_blamed_on_an_error_that_was_handled():
+    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0, first_error=error(VALUE, handled=True)))]
+    result = verdict.decide(PLAN, nodes)
+    assert (result["cause"], result["error"], result["line"]) == ("killed", None, None)
+    assert "ValueError: bad image" in result["evidence"][0]
+
+
+@pytest.mark.parametrize("trace", [{"file": None}, {"pid": None}])
+def test_one_trace_of_a_rank_is_enough_to_call_it_started(trace):
+    nodes = good()
+    nodes[1]["ranks"][1].update(trace)
+    assert verdict.decide(PLAN, nodes)["outcome"] == "completed"
 
 
 def test_completed_but_one_rank_never_started():

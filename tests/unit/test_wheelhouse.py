@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """wheelhouse: what is asked for, which nodes lack it, and what is refused before anything is fetched."""
+
 from __future__ import annotations
 
 import fcntl
@@ -17,8 +18,14 @@ ASKED = {"package": "paddlepaddle", "version": "2.6.2", "requirements": ["lock.t
 def arguments(tmp_path):
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "lock.txt").write_text("numpy==1.26.4\n")
-    return {"environment": ASKED, "nodes": {"node1": NODE, "node2": NODE}, "cache_dir": str(tmp_path / "cache"),
-            "files_dir": str(tmp_path / "files"), "project_dir": str(tmp_path), "uv_version": "1.0"}
+    return {
+        "environment": ASKED,
+        "nodes": {"node1": NODE, "node2": NODE},
+        "cache_dir": str(tmp_path / "cache"),
+        "files_dir": str(tmp_path / "files"),
+        "project_dir": str(tmp_path),
+        "uv_version": "1.0",
+    }
 
 
 @pytest.fixture
@@ -30,8 +37,15 @@ def provided(monkeypatch):
         with open(os.path.join(root, ".lock"), "a") as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         calls.append(want)
-        return {"changed": True, "fetched": ["x.whl"], "reused": 0, "manifest_sha256": "f" * 64, "wheel_bytes": 10,
-                "needed_bytes": 3_000_000_000, "packages": want.packages}
+        return {
+            "changed": True,
+            "fetched": ["x.whl"],
+            "reused": 0,
+            "manifest_sha256": "f" * 64,
+            "wheel_bytes": 10,
+            "needed_bytes": 3_000_000_000,
+            "packages": want.packages,
+        }
 
     monkeypatch.setattr(wheelhouse.wheels, "provide", provide)
     return calls

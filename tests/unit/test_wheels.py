@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheelhouse's core, with the real pip and an index of files."""
+
 from __future__ import annotations
 
 import fcntl
@@ -19,8 +20,16 @@ PLENTY = 1 << 50
 
 
 def want(**changes):
-    base = {"digest": "a" * 16, "packages": {"paddlepaddle": "2.6.2", "numpy": "1.26.4"}, "paddle": "paddlepaddle", "index_url": None,
-            "python": "3.11", "machine": "x86_64", "libc": "2.36", "uv_version": "1.0"}
+    base = {
+        "digest": "a" * 16,
+        "packages": {"paddlepaddle": "2.6.2", "numpy": "1.26.4"},
+        "paddle": "paddlepaddle",
+        "index_url": None,
+        "python": "3.11",
+        "machine": "x86_64",
+        "libc": "2.36",
+        "uv_version": "1.0",
+    }
     return wheels.Wanted(**{**base, **changes})
 
 
@@ -29,13 +38,16 @@ def everything(tmp_path_factory):
     """An index (Paddle, NumPy for two Pythons and a newer glibc, uv) and a wheelhouse built from it; returns both directories."""
     base = tmp_path_factory.mktemp("everything")
     source = base / "source"
-    make_index(base / "index", [
-        make_paddle(source, tag="cp311-cp311-manylinux1_x86_64"),
-        make_wheel(source, "numpy", "1.26.4", tag="cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"),
-        make_wheel(source, "numpy", "2.0.0", tag="cp311-cp311-manylinux_2_39_x86_64"),
-        make_wheel(source, "numpy", "1.20.0", tag="cp38-cp38-manylinux2014_x86_64"),
-        make_wheel(source, "uv", "1.0", {"uv-1.0.data/scripts/uv": "binary"}, tag="py3-none-manylinux_2_17_x86_64"),
-    ])
+    make_index(
+        base / "index",
+        [
+            make_paddle(source, tag="cp311-cp311-manylinux1_x86_64"),
+            make_wheel(source, "numpy", "1.26.4", tag="cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"),
+            make_wheel(source, "numpy", "2.0.0", tag="cp311-cp311-manylinux_2_39_x86_64"),
+            make_wheel(source, "numpy", "1.20.0", tag="cp38-cp38-manylinux2014_x86_64"),
+            make_wheel(source, "uv", "1.0", {"uv-1.0.data/scripts/uv": "binary"}, tag="py3-none-manylinux_2_17_x86_64"),
+        ],
+    )
     (base / "wheels").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         configure(patch, base / "index")
@@ -58,8 +70,15 @@ def built(everything, index, cache):
 
 
 def configure(monkeypatch, directory):
-    for name, value in {"INDEX_URL": directory.as_uri(), "EXTRA_INDEX_URL": "", "FIND_LINKS": "", "NO_CACHE_DIR": "1",
-                        "CONFIG_FILE": os.devnull, "RETRIES": "0", "DEFAULT_TIMEOUT": "2"}.items():
+    for name, value in {
+        "INDEX_URL": directory.as_uri(),
+        "EXTRA_INDEX_URL": "",
+        "FIND_LINKS": "",
+        "NO_CACHE_DIR": "1",
+        "CONFIG_FILE": os.devnull,
+        "RETRIES": "0",
+        "DEFAULT_TIMEOUT": "2",
+    }.items():
         monkeypatch.setenv("PIP_" + name, value)
 
 
@@ -178,11 +197,14 @@ def test_an_index_out_of_reach_is_not_called_a_missing_package(cache, monkeypatc
         provide(cache, want())
 
 
-@pytest.mark.parametrize("text, words", [
-    ("/usr/bin/python3: No module named pip", "has no pip"),
-    ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk is full"),
-    ("WARNING: x\nERROR: something else\n", "pip ended with 2: ERROR: something else"),
-])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("/usr/bin/python3: No module named pip", "has no pip"),
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk is full"),
+        ("WARNING: x\nERROR: something else\n", "pip ended with 2: ERROR: something else"),
+    ],
+)
 def test_reasons_of_pip_in_words(text, words):
     assert words in wheels.explain(text, 2, None)
 
@@ -190,9 +212,16 @@ def test_reasons_of_pip_in_words(text, words):
 def test_two_controllers_do_not_build_at_once(cache):
     with wheels.locked(cache, 0):
         pass
-    holder = subprocess.Popen([sys.executable, "-c", "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); "
-                               "f.truncate(0); f.write('4711'); f.flush(); print('held', flush=True); time.sleep(60)",
-                               os.path.join(cache, ".lock")], stdout=subprocess.PIPE)
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); "
+            "f.truncate(0); f.write('4711'); f.flush(); print('held', flush=True); time.sleep(60)",
+            os.path.join(cache, ".lock"),
+        ],
+        stdout=subprocess.PIPE,
+    )
     try:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(wheels.WheelhouseError, match=r"in use by process 4711 for 0 s"), wheels.locked(cache, 0):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small real wheels and a package index of files, so that pip and uv can be tried without a network."""
+
 from __future__ import annotations
 
 import zipfile

@@ -5,6 +5,7 @@
 
 Every path in a configuration is relative to the working directory.
 """
+
 from __future__ import annotations
 
 import importlib

@@ -9,6 +9,7 @@ hides it, fact 6), and because the first failing node tells its peers (design, d
     agent.py ended ATTEMPT NODE     ExecStopPost: write exit.json, tell the peers
     agent.py stop ATTEMPT BY        on a peer: note who stopped the attempt and stop its unit
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -134,7 +135,10 @@ class Watch:
             note(self.attempt, event)
             if reported and not event["endpoints_as_planned"] and self.failed_at is None:
                 # Ranks that look for each other at other addresses or ports wait in silence for ever (facts 1, 3).
-                print("trainyard: rank %s was given the endpoints %s; planned are %s" % (rank, ",".join(reported), ",".join(self.endpoints)), flush=True)
+                print(
+                    "trainyard: rank %s was given the endpoints %s; planned are %s" % (rank, ",".join(reported), ",".join(self.endpoints)),
+                    flush=True,
+                )
                 self.failed_at = time.monotonic()
 
     def reap(self, milliseconds):
@@ -149,8 +153,15 @@ class Watch:
                 continue
             # The parent has not collected it yet, so the kernel still tells the wait status (proc(5), field 52).
             code, name = wait_status(int(fields[49])) if fields is not None else (None, None)
-            event = {"event": "end", "rank": rank, "local_rank": self.by_rank.get(rank, {}).get("local_rank"), "pid": pid, "time": time.time(),
-                     "exit_code": code, "signal": name}
+            event = {
+                "event": "end",
+                "rank": rank,
+                "local_rank": self.by_rank.get(rank, {}).get("local_rank"),
+                "pid": pid,
+                "time": time.time(),
+                "exit_code": code,
+                "signal": name,
+            }
             note(self.attempt, event)
             if handle is not None:
                 self.poller.unregister(handle)
@@ -174,7 +185,9 @@ def run(attempt, node):
     raise_limits()
     # The environment is the plan's, whole: nothing that the user's manager or login shell has set reaches the training (fact 11).
     # env(1) looks the command up on the plan's own PATH.
-    launcher = subprocess.Popen(["/usr/bin/env", "-i"] + ["%s=%s" % pair for pair in sorted(environment.items())] + plan["argv"], stdin=subprocess.DEVNULL)
+    launcher = subprocess.Popen(
+        ["/usr/bin/env", "-i"] + ["%s=%s" % pair for pair in sorted(environment.items())] + plan["argv"], stdin=subprocess.DEVNULL
+    )
     note(attempt, {"event": "launched", "pid": launcher.pid, "time": time.time()})
     watch, scanned, ended = Watch(attempt, plan, marker, by_rank), 0.0, None
     while True:
@@ -186,15 +199,26 @@ def run(attempt, node):
         status = launcher.poll()
         if status is not None and ended is None:
             ended = time.monotonic()
-            note(attempt, {"event": "launcher_end", "exit_code": status if status >= 0 else None,
-                           "signal": None if status >= 0 else wait_status(-status)[1], "time": time.time()})
+            note(
+                attempt,
+                {
+                    "event": "launcher_end",
+                    "exit_code": status if status >= 0 else None,
+                    "signal": None if status >= 0 else wait_status(-status)[1],
+                    "time": time.time(),
+                },
+            )
         if ended is not None and (not watch.live or time.monotonic() - ended > 1):
             break
         if watch.failed_at is not None and not stopping and time.monotonic() - watch.failed_at > plan["stop"]["grace"]:
             break  # the launcher takes up to 30 s to end the others (fact 8); systemd ends all that is in the unit
     if stopping:
         return 0
-    return (launcher.returncode % 256 or 0) if launcher.returncode is not None and watch.failed_at is None else (launcher.returncode or 1) % 256 or 1
+    return (
+        (launcher.returncode % 256 or 0)
+        if launcher.returncode is not None and watch.failed_at is None
+        else (launcher.returncode or 1) % 256 or 1
+    )
 
 
 def stop_peers(plan, node, attempt, record):

@@ -3,6 +3,7 @@
 
 Functions take `run`, a callable like AnsibleModule.run_command, so that they are tested without Ansible and without systemd.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -59,7 +60,9 @@ def active_units(run):
     """
     code, out, err = run(["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "--full", "trainyard-*.service"])
     if code:
-        raise AttemptError("the user's systemd does not answer (%s); run playbooks/provision.yml once" % (err.strip() or "exit code %d" % code))
+        raise AttemptError(
+            "the user's systemd does not answer (%s); run playbooks/provision.yml once" % (err.strip() or "exit code %d" % code)
+        )
     units = []
     for line in out.splitlines():
         words = line.split(None, 4)
@@ -133,7 +136,9 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, agent_source)
         raise AttemptError("%s is not in the plan; it has %s" % (node, ", ".join(item["name"] for item in plan["nodes"])))
     if not PLAIN_PATH.match(attempt) or not PLAIN_PATH.match(node):
         # systemd splits ExecStopPost at spaces and reads % and $ in it
-        raise AttemptError("%s: a home directory or a node name with other than letters, digits and ./_+@- cannot be used in a unit" % attempt)
+        raise AttemptError(
+            "%s: a home directory or a node name with other than letters, digits and ./_+@- cannot be used in a unit" % attempt
+        )
     _write(os.path.join(attempt, "plan.json"), plan_text)
     with open(os.path.join(attempt, "plan.json"), "rb") as handle:
         found = hashlib.sha256(handle.read()).hexdigest()
@@ -148,8 +153,15 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, agent_source)
     if not os.path.isdir(code):
         raise AttemptError("the code tree %s is missing" % code)
     link_tree(code, os.path.join(attempt, "work"), links)
-    record = {"version": 1, "run": run_id, "attempt": number, "node": node, "unit": unit_name(run_id, number), "plan_sha256": plan_sha256,
-              "started": time.time()}
+    record = {
+        "version": 1,
+        "run": run_id,
+        "attempt": number,
+        "node": node,
+        "unit": unit_name(run_id, number),
+        "plan_sha256": plan_sha256,
+        "started": time.time(),
+    }
     _write(os.path.join(attempt, "attempt.json"), json.dumps(record, sort_keys=True))
     return found
 

@@ -5,6 +5,7 @@ The site says what it wants (package, version, pinned lists) or names a Python o
 anything is touched; nodes keep the environment under that digest, and its marker, written last, says that it is complete.
 Everything here also runs on nodes, except `resolve` and `environment_digest`, which need `packaging` (it comes with ansible-core).
 """
+
 from __future__ import annotations
 
 import difflib
@@ -112,8 +113,15 @@ def parse_requirements(text, file):
             continue
         found = _PIN.fullmatch(line)
         if found:
-            pins.append({"name": normal_name(found["name"]), "version": found["version"],
-                         "marker": found["marker"] and found["marker"].strip(), "file": file, "line": number})
+            pins.append(
+                {
+                    "name": normal_name(found["name"]),
+                    "version": found["version"],
+                    "marker": found["marker"] and found["marker"].strip(),
+                    "file": file,
+                    "line": number,
+                }
+            )
         else:
             problems.append(f"{file}:{number}: {_why_not_pinned(line)}; got {line!r}")
     return pins, problems
@@ -135,9 +143,18 @@ def _why_not_pinned(line):
 def target_environment(python, machine):
     """Return the marker variables of a node: python is '3.11', machine is 'x86_64'."""
     return {
-        "implementation_name": "cpython", "implementation_version": python + ".0", "os_name": "posix", "platform_machine": machine,
-        "platform_python_implementation": "CPython", "platform_release": "", "platform_system": "Linux", "platform_version": "",
-        "python_full_version": python + ".0", "python_version": python, "sys_platform": "linux", "extra": "",
+        "implementation_name": "cpython",
+        "implementation_version": python + ".0",
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": python + ".0",
+        "python_version": python,
+        "sys_platform": "linux",
+        "extra": "",
     }
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a job and the command line as data; every problem at once, no node touched (design, decision 12). Controller only."""
+
 from __future__ import annotations
 
 import os
@@ -50,13 +51,28 @@ def find_job(config, folder, cwd):
     jobs = shipped_jobs(folder)
     where = "command line"
     if not isinstance(config, str) or not config.strip():
-        return None, None, [Problem(where, None, "config", "say which job: -e config=NAME, one of %s, or the path of a .yml file" % ", ".join(jobs))]
+        return (
+            None,
+            None,
+            [Problem(where, None, "config", "say which job: -e config=NAME, one of %s, or the path of a .yml file" % ", ".join(jobs))],
+        )
     if "/" not in config:
         name = config[:-4] if config.endswith(".yml") else config
         if name in jobs:
             return os.path.join(folder, name + ".yml"), "playbooks/configs/%s.yml" % name, []
         if not (config.endswith(".yml") and os.path.lexists(os.path.join(cwd, config)) and re.fullmatch(r"[\w.+-]+", config)):
-            return None, None, [Problem(where, None, "config", "no job %r; allowed: %s, or the path of a .yml file%s" % (config, ", ".join(jobs), near(name, jobs)))]
+            return (
+                None,
+                None,
+                [
+                    Problem(
+                        where,
+                        None,
+                        "config",
+                        "no job %r; allowed: %s, or the path of a .yml file%s" % (config, ", ".join(jobs), near(name, jobs)),
+                    )
+                ],
+            )
     if not config.endswith(".yml") or config.startswith("-") or not config.isprintable():
         text = "%r is neither the name of a job (%s) nor a path that ends in .yml" % (config, ", ".join(jobs))
         return None, None, [Problem(where, None, "config", text)]
@@ -97,7 +113,9 @@ def whole_number(name, value, problems, allow_all=True):
         return value
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        problems.append(Problem("command line", None, name, "must be a whole number from 1 up%s; got %r" % (" or 'all'" if allow_all else "", value)))
+        problems.append(
+            Problem("command line", None, name, "must be a whole number from 1 up%s; got %r" % (" or 'all'" if allow_all else "", value))
+        )
         return None
     return int(text)
 
@@ -108,7 +126,10 @@ def command_line(extra, allowed, role_variables=(), site_prefixes=("trainyard_",
     for name in sorted(extra):
         if name in allowed or name in role_variables or name.startswith(site_prefixes):
             continue
-        text = "unknown variable; allowed: %s, the site's trainyard_* variables and the roles' own%s" % (", ".join(sorted(allowed)), near(name, set(allowed) | set(role_variables)))
+        text = "unknown variable; allowed: %s, the site's trainyard_* variables and the roles' own%s" % (
+            ", ".join(sorted(allowed)),
+            near(name, set(allowed) | set(role_variables)),
+        )
         problems.append(Problem("command line", None, name, text))
     return problems
 

@@ -5,6 +5,7 @@ Each entry: argv (the head), ips (only on several nodes; contract A2, B3, C2), g
 local_rank writes, below the attempt's directory), console (the launcher's own output), rank_env (the variable that tells a rank process
 from its helpers), and what the text is compared with.
 """
+
 from __future__ import annotations
 
 import json

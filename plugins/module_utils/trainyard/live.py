@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live view as text: one line for the run, one line a node. Pure: states in, lines out."""
+
 from __future__ import annotations
 
 BAR = 20
@@ -77,12 +78,21 @@ def head_line(statuses, width=100):
     fraction = max(fractions) if fractions else None
     ranks = sum(len(status["ranks"]) for status in known)
     text = "%s  %s  %d nodes, %d ranks  %s %s%s" % (
-        first["run"], first["job"], len(first["nodes"]), ranks, duration(first["now"] - first["started"]), bar(fraction),
-        " %3d %%" % int(fraction * 100) if fraction is not None else "")
+        first["run"],
+        first["job"],
+        len(first["nodes"]),
+        ranks,
+        duration(first["now"] - first["started"]),
+        bar(fraction),
+        " %3d %%" % int(fraction * 100) if fraction is not None else "",
+    )
     return text[:width]
 
 
 def change_key(status):
     """Return what must differ for a new plain line to be worth printing: the state, the ranks' states, the step."""
-    ranks = [(rank["rank"], rank["state"], (rank["step"] or {}).get("epoch"), (rank["step"] or {}).get("step")) for rank in status.get("ranks", [])]
+    ranks = [
+        (rank["rank"], rank["state"], (rank["step"] or {}).get("epoch"), (rank["step"] or {}).get("step"))
+        for rank in status.get("ranks", [])
+    ]
     return (status.get("state"), tuple(ranks))

@@ -5,6 +5,7 @@ A manifest maps a relative path to ``[kind, size, sha256]``; kind is ``f`` (file
 sha256 is that of its target text). Modes other than the executable bit, owners and times are left out: they differ between machines
 without the training seeing it. The same functions run on the controller and on the nodes, so equal digests mean equal bytes.
 """
+
 from __future__ import annotations
 
 import hashlib

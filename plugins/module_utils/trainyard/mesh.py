@@ -288,7 +288,7 @@ def _twins(nodes, key, text):
     seen, found = {}, []
     for node in nodes:
         for value in key(node):
-            if value in seen and seen[value] != node["name"]:
+            if value in seen:
                 found.append("{}: {}".format(node["name"], text % seen[value]))
                 break
             seen.setdefault(value, node["name"])

@@ -4,6 +4,7 @@
 Run id and run directory are no part of it, so equal inputs give an equal sha256 (design, "plan"). Whatever is not in the plan does not
 reach a node.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -12,6 +13,7 @@ import json
 import os
 
 from ansible.module_utils.trainyard.launchers import LAUNCHERS, launcher_argv, override_words
+from ansible.module_utils.trainyard.mesh import inventory_digest
 
 VERSION = 1
 SHORT = 16
@@ -19,6 +21,8 @@ SHORT = 16
 # TERM and KILL (seconds). Together they keep the promise that all is stopped within 10 s.
 GRACE_SECONDS = 2
 STOP_SECONDS = 5
+# A run can last for weeks, and a node's certificate must outlast it: the nodes stop each other with it. As long as ssh_trust_renew_before.
+CERTIFICATE_MARGIN = 20 * 86400
 
 
 class PlanError(Exception):
@@ -58,7 +62,11 @@ def pick_address(node, facts, alone=False):
         inside = [(a, i) for a, i in own if ipaddress.ip_address(a) in network]
         if inside:
             return inside[0] + (None,)
-        return None, None, "%s has no address in %s (trainyard_address); it has %s" % (node["name"], wanted, ", ".join(a for a, _i in own) or "none")
+        return (
+            None,
+            None,
+            "%s has no address in %s (trainyard_address); it has %s" % (node["name"], wanted, ", ".join(a for a, _i in own) or "none"),
+        )
     for candidate in (node["host"], facts.get("route_source")):
         match = [(a, i) for a, i in usable if a == candidate]
         if match:
@@ -86,7 +94,13 @@ def node_environment(node, count):
 
 def common_environment(port, job, site):
     """Return what is the same everywhere. FLAGS_START_PORT is what the documents name (B5, C4); the present launcher reads the other (fact 1)."""
-    values = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "FLAGS_START_PORT": str(port), "PADDLE_START_PORT": str(port)}
+    values = {
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "FLAGS_START_PORT": str(port),
+        "PADDLE_START_PORT": str(port),
+    }
     values.update(site["env"])
     values.update({key: str(value) for key, value in job["env"].items()})
     return values
@@ -113,8 +127,18 @@ def compile_plan(job, site, nodes, facts, inputs):
         base = fact["base"]
         environment = inputs["environment"]
         python = environment["python"] if environment.get("python") else "%s/env/%s/bin/python" % (base, short(environment["digest"]))
-        entry = {"name": node["name"], "rank": index, "address": address, "interface": interface, "devices": node["devices"], "home": fact["home"],
-                 "base": base, "user": fact["user"], "python": python, "cores": fact["cores"]}
+        entry = {
+            "name": node["name"],
+            "rank": index,
+            "address": address,
+            "interface": interface,
+            "devices": node["devices"],
+            "home": fact["home"],
+            "base": base,
+            "user": fact["user"],
+            "python": python,
+            "cores": fact["cores"],
+        }
         entry["env"] = node_environment(entry, count)
         # a value that the site or the job gives for all nodes beats one that is only reckoned
         for name in set(entry["env"]) & (set(site["env"]) | set(job["env"])) - {"HOME", "USER", "LOGNAME", "PATH", "POD_IP"}:
@@ -169,7 +193,9 @@ def _check_nodes(job, nodes, planned, facts, count, port, problems):
                 problems.append("%s and %s have the same %s %s" % (seen[node[field]], node["name"], what, node[field]))
             seen.setdefault(node[field], node["name"])
     if port + count - 1 > 65535:
-        problems.append("start port %d leaves no room for %d ranks a node; choose a lower one (recommended 10000 to 20000, contract B5)" % (port, count))
+        problems.append(
+            "start port %d leaves no room for %d ranks a node; choose a lower one (recommended 10000 to 20000, contract B5)" % (port, count)
+        )
     pythons = {name: facts[name]["python_version"] for name in (node["name"] for node in nodes)}
     if len(set(pythons.values())) > 1:
         problems.append("nodes have different Python versions: %s" % ", ".join("%s %s" % item for item in sorted(pythons.items())))
@@ -180,23 +206,24 @@ def _check_nodes(job, nodes, planned, facts, count, port, problems):
             resolved = facts[node["name"]].get("resolves_to") or []
             if node["address"] not in resolved:
                 # The legacy launcher that --selected_gpu leads to looks its own address up by host name and reads no POD_IP (fact 2, 3).
-                text = "%s: its host name resolves to %s, not to %s, and fleetrun --selected_gpu finds its rank by that name; mend /etc/hosts or use launcher: paddle"
+                text = "%s: its host name resolves to %s, not to %s; fleetrun --selected_gpu finds its rank by it: mend /etc/hosts or use launcher: paddle"
                 problems.append(text % (node["name"], ", ".join(resolved) or "nothing", node["address"]))
 
 
-def todo(plan, facts, now, trust_margin=86400):
+def todo(plan, facts, now, site_nodes=()):
     """Return what is not ready yet: {'provision': [...], 'trust': [...], 'environment': [...], 'code': [...], 'data': [...], 'weights': [...]} of node names.
 
-    now: unix time in seconds. trust_margin: seconds a mesh certificate must still be valid.
+    now: unix time in seconds. site_nodes: all nodes of the site as read_site gives them; a mesh made for other addresses is made again.
     """
     names = [node["name"] for node in plan["nodes"]]
     result = {"provision": [n for n in names if facts[n]["missing"]], "trust": [], "environment": [], "code": [], "data": [], "weights": []}
     if len(names) > 1:
-        mesh = {name: facts[name]["mesh"] or {} for name in names}
-        stale = [n for n in names if not mesh[n].get("present") or not mesh[n].get("proven") or (mesh[n].get("valid_until") or 0) < now + trust_margin]
-        covered = all(set(names) <= set(mesh[n].get("nodes") or []) for n in names)
-        if stale or not covered or len({mesh[n].get("digest") for n in names}) > 1:
-            result["trust"] = names  # host keys of all go to all: trust is made for the whole site
+        mesh = [facts[name]["mesh"] or {} for name in names]
+        proven = all(m.get("present") and m.get("proven") and (m.get("valid_until") or 0) >= now + CERTIFICATE_MARGIN for m in mesh)
+        rows = {n["name"]: (n["name"], n["host"], n["port"], n["address"]) for n in site_nodes} if site_nodes else None
+        covered = all(set(names) <= set(m.get("nodes") or []) and _same_addresses(m, rows) for m in mesh)
+        if not proven or not covered or len({m.get("digest") for m in mesh}) > 1:
+            result["trust"] = names  # the host keys of all go to all
     if not plan["environment"].get("python"):
         result["environment"] = [n for n in names if plan["environment"]["digest"] not in facts[n]["environments"]]
     for kind, digests in wanted_trees(plan).items():
@@ -216,7 +243,9 @@ def obstacles(plan, facts, repair=False):
         if fact["missing"]:
             lines.append("%s lacks %s; playbooks/provision.yml has to run first (once)" % (node["name"], ", ".join(fact["missing"])))
         for unit in fact["units"]:
-            lines.append("%s is held by %s (%s); follow it or stop it: playbooks/stop.yml" % (node["name"], unit["description"], unit["state"]))
+            lines.append(
+                "%s is held by %s (%s); follow it or stop it: playbooks/stop.yml" % (node["name"], unit["description"], unit["state"])
+            )
     if not repair:
         remedy = "; the controller's copy is the rule: playbooks/sync.yml with the same config brings it again"
         lines += [line + remedy for line in differing_trees(plan, facts)]
@@ -229,13 +258,27 @@ def differing_trees(plan, facts):
     for node in plan["nodes"]:
         for name, state in sorted(facts[node["name"]]["trees"].items()):
             if state["present"] and not state["ok"]:
-                lines.append("%s: %s differs from the controller's: %s" % (node["name"], name, "; ".join(state["differences"]) or "unknown files"))
+                lines.append(
+                    "%s: %s differs from the controller's: %s" % (node["name"], name, "; ".join(state["differences"]) or "unknown files")
+                )
     return lines
+
+
+def _same_addresses(mesh, rows):
+    """Whether a mesh was made for the addresses that the inventory has now; rows: {node name: what mesh.inventory_digest takes}, or None."""
+    if rows is None:
+        return True
+    recorded = mesh.get("nodes") or []
+    return all(name in rows for name in recorded) and inventory_digest([rows[name] for name in recorded]) == mesh.get("inventory")
 
 
 def wanted_trees(plan):
     """Return {'code': [digest], 'data': [digests], 'weights': [digests]}: the trees a node must hold, bit for bit."""
-    return {"code": [plan["code"]["digest"]], "data": sorted(plan["data"].values()), "weights": sorted({w["digest"] for w in plan["weights"].values()})}
+    return {
+        "code": [plan["code"]["digest"]],
+        "data": sorted(plan["data"].values()),
+        "weights": sorted({w["digest"] for w in plan["weights"].values()}),
+    }
 
 
 def summary(plan, facts, what):
@@ -243,7 +286,8 @@ def summary(plan, facts, what):
     import shlex
 
     lines = [
-        "plan %s  job %s  %d nodes x %d devices (%s)" % (sha256(plan)[:12], plan["job"]["name"], len(plan["nodes"]), plan["ports"]["count"], plan["accelerator"]),
+        "plan %s  job %s  %d nodes x %d devices (%s)"
+        % (sha256(plan)[:12], plan["job"]["name"], len(plan["nodes"]), plan["ports"]["count"], plan["accelerator"]),
         "command, the same on every node, in the code tree %s:" % short(plan["code"]["digest"]),
         "  " + " ".join(shlex.quote(word) for word in plan["argv"]),
         "environment on every node:",
@@ -251,9 +295,18 @@ def summary(plan, facts, what):
     lines += ["  %s=%s" % item for item in sorted(plan["env"].items())]
     for node in plan["nodes"]:
         ranks = [str(rank["rank"]) for rank in plan["ranks"] if rank["node"] == node["name"]]
-        lines.append("%s: rank %s  devices %s  address %s on %s  ports %d-%d" % (
-            node["name"], ",".join(ranks), ",".join(node["devices"]), node["address"], node["interface"], plan["ports"]["start"],
-            plan["ports"]["start"] + plan["ports"]["count"] - 1))
+        lines.append(
+            "%s: rank %s  devices %s  address %s on %s  ports %d-%d"
+            % (
+                node["name"],
+                ",".join(ranks),
+                ",".join(node["devices"]),
+                node["address"],
+                node["interface"],
+                plan["ports"]["start"],
+                plan["ports"]["start"] + plan["ports"]["count"] - 1,
+            )
+        )
         lines += ["  %s=%s" % item for item in sorted(node["env"].items())]
     for path, target in sorted(plan["links"].items()):
         lines.append("link %s -> %s" % (path, target))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a node is and holds, read without changing anything. `run` is a callable like AnsibleModule.run_command."""
+
 from __future__ import annotations
 
 import json
@@ -77,7 +78,9 @@ def tree_state(base, kind, digest):
 
 def missing(run, user):
     """Return what the training user's attempts need and this node lacks; provision.yml brings it."""
-    lacks = [package for program, package in sorted(NEEDED_PROGRAMS.items()) if not shutil.which(program, path="/usr/bin:/bin:/usr/sbin:/sbin")]
+    lacks = [
+        package for program, package in sorted(NEEDED_PROGRAMS.items()) if not shutil.which(program, path="/usr/bin:/bin:/usr/sbin:/sbin")
+    ]
     if not os.path.exists("/var/lib/systemd/linger/%s" % user):
         lacks.append("lingering for %s" % user)
     code, _out, _err = run(["systemctl", "--user", "show", "--property=Version"])

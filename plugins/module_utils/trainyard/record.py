@@ -3,6 +3,7 @@
 
 run.json (version 1): {version, run, job, plan_sha256, started, code, attempts: [{number, verdict, ranks, nodes, checkpoint, ended}]}.
 """
+
 from __future__ import annotations
 
 import json
@@ -29,8 +30,15 @@ def started(params, check_mode=False):
         _text(os.path.join(run_dir, "plan.json"), params["plan"])
         _text(os.path.join(run_dir, "code.diff"), params["code_diff"])
         manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
-        record = {"version": VERSION, "run": params["run_id"], "job": params["job"]["name"], "plan_sha256": params["plan_sha256"],
-                  "started": time.time(), "code": params["code"], "attempts": []}
+        record = {
+            "version": VERSION,
+            "run": params["run_id"],
+            "job": params["job"]["name"],
+            "plan_sha256": params["plan_sha256"],
+            "started": time.time(),
+            "code": params["code"],
+            "attempts": [],
+        }
         manifest.write_json(os.path.join(run_dir, "run.json"), record)
     return {"run_dir": run_dir}
 
@@ -54,8 +62,14 @@ def ended(params, check_mode=False):
     if not check_mode:
         path = os.path.join(run_dir, "run.json")
         record = manifest.read_json(path) or {"version": VERSION, "run": params["run_id"], "attempts": []}
-        entry = {"number": params["number"], "ended": time.time(), "verdict": decided, "ranks": ranks, "checkpoint": saved,
-                 "endpoints": next((node["endpoints"] for node in nodes if node.get("endpoints")), None)}
+        entry = {
+            "number": params["number"],
+            "ended": time.time(),
+            "verdict": decided,
+            "ranks": ranks,
+            "checkpoint": saved,
+            "endpoints": next((node["endpoints"] for node in nodes if node.get("endpoints")), None),
+        }
         record["attempts"] = [item for item in record["attempts"] if item["number"] != params["number"]] + [entry]
         manifest.write_json(path, record)
     return {"run_dir": run_dir, "verdict": decided, "summary": summary(decided, ranks, planned, nodes, shown_dir, saved, plan)}
@@ -66,8 +80,10 @@ def endpoint_mismatch(planned, nodes):
     for node in nodes:
         reported = node.get("endpoints")
         if planned and reported and reported != planned:
-            return "FAILED: the launcher on %s reports the endpoints %s, planned were %s; the start port or the addresses were not taken" % (
-                node["node"], ", ".join(reported), ", ".join(planned))
+            return (
+                "FAILED: the launcher on %s reports the endpoints %s, planned were %s; the start port or the addresses were not taken"
+                % (node["node"], ", ".join(reported), ", ".join(planned))
+            )
     return None
 
 
@@ -84,16 +100,30 @@ def summary(decided, ranks, planned, nodes, shown_dir, saved, plan):
     for item in planned:
         rank = by_rank.get(item["rank"], {})
         first, last = rank.get("first_step"), rank.get("last_step")
-        end = rank.get("signal") or ("exit code %s" % rank["exit_code"] if rank.get("exit_code") is not None else rank.get("state", "no findings"))
-        lines.append("%4d  %-10s  %-6s  %-22s  %10s  %9s  %12s  %s" % (
-            item["rank"], item["node"], item["device"], item["endpoint"], figure(first, "loss", "%.4f"), figure(last, "loss", "%.4f"),
-            figure(last, "ips", "%.2f"), end))
+        end = rank.get("signal") or (
+            "exit code %s" % rank["exit_code"] if rank.get("exit_code") is not None else rank.get("state", "no findings")
+        )
+        lines.append(
+            "%4d  %-10s  %-6s  %-22s  %10s  %9s  %12s  %s"
+            % (
+                item["rank"],
+                item["node"],
+                item["device"],
+                item["endpoint"],
+                figure(first, "loss", "%.4f"),
+                figure(last, "loss", "%.4f"),
+                figure(last, "ips", "%.2f"),
+                end,
+            )
+        )
     silent = [item["rank"] for item in planned if by_rank.get(item["rank"]) and not by_rank[item["rank"]].get("last_step")]
     if silent and any(rank.get("last_step") for rank in ranks):
         lines.append("      (the suite prints steps on its first rank only; the others' work is in the same steps)")
     evaluation = next((rank["evaluation"] for rank in ranks if rank.get("evaluation")), None)
     if evaluation:
-        lines.append("evaluation   " + "  ".join("%s %s" % (key, evaluation[key]) for key in ("ap", "ap50", "ap75", "fps") if key in evaluation))
+        lines.append(
+            "evaluation   " + "  ".join("%s %s" % (key, evaluation[key]) for key in ("ap", "ap50", "ap75", "fps") if key in evaluation)
+        )
     begun = [rank["started"] for rank in ranks if rank.get("started")]
     over = [rank["ended"] for rank in ranks if rank.get("ended")]
     if begun and over:
@@ -102,8 +132,11 @@ def summary(decided, ranks, planned, nodes, shown_dir, saved, plan):
     if endpoints:
         same = endpoints == plan.get("endpoints")
         lines.append("endpoints    %s, as Paddle reports them%s" % (", ".join(endpoints), ": as planned" if same else ""))
-    lines += ["checkpoint   %s/checkpoint/ (%s)" % (shown_dir, ", ".join(saved)) if saved else "checkpoint   none",
-              "logs         %s/rank-*.log" % shown_dir, "run record   %s/run.json" % os.path.dirname(shown_dir)]
+    lines += [
+        "checkpoint   %s/checkpoint/ (%s)" % (shown_dir, ", ".join(saved)) if saved else "checkpoint   none",
+        "logs         %s/rank-*.log" % shown_dir,
+        "run record   %s/run.json" % os.path.dirname(shown_dir),
+    ]
     lines += ["evidence     " + line for line in decided.get("evidence", []) if decided["outcome"] != "completed"]
     return [printable(line) for line in lines] + [printable(decided["text"])]
 
@@ -115,7 +148,11 @@ def unit_of(plan):
 
 def newest(runs_dir):
     """Return the id of the newest run the controller has a record of, or None."""
-    names = sorted(name for name in os.listdir(runs_dir) if os.path.exists(os.path.join(runs_dir, name, "run.json"))) if os.path.isdir(runs_dir) else []
+    names = (
+        sorted(name for name in os.listdir(runs_dir) if os.path.exists(os.path.join(runs_dir, name, "run.json")))
+        if os.path.isdir(runs_dir)
+        else []
+    )
     return names[-1] if names else None
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a site: what the inventory says of the nodes, as plain data, with every problem at once. Controller only."""
+
 from __future__ import annotations
 
 import ipaddress
@@ -62,7 +63,9 @@ def _node(name, variables, problems):
         try:
             ipaddress.ip_network(str(address), strict=False)
         except ValueError:
-            problems.append(Problem(where, None, "trainyard_address", "must be an IP address or a network such as 10.0.0.0/24; got %r" % address))
+            problems.append(
+                Problem(where, None, "trainyard_address", "must be an IP address or a network such as 10.0.0.0/24; got %r" % address)
+            )
     return {
         "name": name,
         "host": str(variables.get("ansible_host", name)),
@@ -84,7 +87,9 @@ def read_site(groups, hostvars):
     if not names:
         others = [g for g in groups if g not in ("all", "ungrouped")]
         text = "the group 'trainers' is missing or empty; it lists the machines in the order of their ranks; groups found: %s%s" % (
-            ", ".join(sorted(others)) or "none", near("trainers", others))
+            ", ".join(sorted(others)) or "none",
+            near("trainers", others),
+        )
         return None, [Problem("inventory", None, "", text)]
     nodes = [_node(name, hostvars[name], problems) for name in names]
     for field, label in (("host", "ansible_host"), ("address", "trainyard_address")):
@@ -94,7 +99,9 @@ def read_site(groups, hostvars):
             if value is None or "/" in str(node[field]):
                 continue
             if value in seen:
-                problems.append(Problem("inventory", None, node["name"], "has the same %s as %s: one machine under two names" % (label, seen[value])))
+                problems.append(
+                    Problem("inventory", None, node["name"], "has the same %s as %s: one machine under two names" % (label, seen[value]))
+                )
             seen.setdefault(value, node["name"])
     first = hostvars[names[0]]
     suites = first.get("trainyard_suites") or {}
@@ -127,11 +134,18 @@ def choose(job, site):
     nodes = site["nodes"]
     if isinstance(job["nodes"], int):
         if job["nodes"] > len(nodes):
-            problems.append(Problem(where, None, "nodes", "asks for %d nodes; the site '%s' has %d" % (job["nodes"], site["name"], len(nodes))))
+            problems.append(
+                Problem(where, None, "nodes", "asks for %d nodes; the site '%s' has %d" % (job["nodes"], site["name"], len(nodes)))
+            )
         nodes = nodes[: job["nodes"]]
     if job["suite"] not in site["suites"]:
         known = ", ".join(sorted(site["suites"])) or "none"
-        text = "the site '%s' does not say where %s comes from (trainyard_suites.%s); it knows: %s" % (site["name"], job["suite"], job["suite"], known)
+        text = "the site '%s' does not say where %s comes from (trainyard_suites.%s); it knows: %s" % (
+            site["name"],
+            job["suite"],
+            job["suite"],
+            known,
+        )
         problems.append(Problem("inventory", None, "trainyard_suites", text))
     else:
         for name in load_suite_data(job["suite"]):
@@ -155,7 +169,14 @@ def choose(job, site):
     if len(counts) > 1:
         # Paddle's --ips takes the local number of devices for every host (fact 17).
         said = ", ".join("%s %d" % (node["name"], len(node["devices"])) for node in chosen)
-        problems.append(Problem("inventory", None, "trainyard_devices", "nodes of one job need equal numbers of devices: %s; set 'devices' in the job" % said))
+        problems.append(
+            Problem(
+                "inventory",
+                None,
+                "trainyard_devices",
+                "nodes of one job need equal numbers of devices: %s; set 'devices' in the job" % said,
+            )
+        )
     for node in chosen if len(chosen) > 1 else ():
         if node["address"] and ipaddress.ip_network(node["address"], strict=False).is_loopback:
             text = "%s is a loopback address; no other node can reach it" % node["address"]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a job's inputs come from on the controller: the code tree and its commit, the suite's config chain, data sets, weights. Controller only."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How an attempt stands on one node: its unit, its ranks, the latest training step. Reads only; cheap enough to be asked every few seconds."""
+
 from __future__ import annotations
 
 import json
@@ -66,10 +67,20 @@ def rank_states(attempt, plan, node, events):
             state = "waiting"
         else:
             state = "training" if step else ("running" if silent else "starting")
-        found.append({"rank": rank["rank"], "local_rank": rank["local_rank"], "pid": start and start.get("pid"), "state": state,
-                      "exit_code": end and end.get("exit_code"), "signal": end and end.get("signal"), "step": step,
-                      "evaluation": tail and tail["evaluation"], "log_bytes": tail["bytes"] if tail else 0,
-                      "fraction": logs.fraction(step, plan["suite"].get("logs"), plan.get("epochs"))})
+        found.append(
+            {
+                "rank": rank["rank"],
+                "local_rank": rank["local_rank"],
+                "pid": start and start.get("pid"),
+                "state": state,
+                "exit_code": end and end.get("exit_code"),
+                "signal": end and end.get("signal"),
+                "step": step,
+                "evaluation": tail and tail["evaluation"],
+                "log_bytes": tail["bytes"] if tail else 0,
+                "fraction": logs.fraction(step, plan["suite"].get("logs"), plan.get("epochs")),
+            }
+        )
     return found
 
 
@@ -102,12 +113,29 @@ def look(run, base, run_id, number, node):
         state = "completed" if ending.get("service_result") == "success" and finished and not ending.get("stopped_by") else "failed"
     ranks, step_table = rank_states(attempt, plan, node, events), (plan["suite"].get("logs") or {}).get("step") or {}
     wrong = [event for event in events if event.get("event") == "start" and not event.get("endpoints_as_planned", True)]
-    return {"found": True, "run": run_id, "attempt": number, "node": node, "unit": record["unit"], "job": plan["job"]["name"], "state": state, "ended": ended,
-            "started": record["started"], "now": time.time(), "exit": ending, "ranks": ranks, "nodes": [item["name"] for item in plan["nodes"]],
-            "endpoints": plan["endpoints"], "endpoints_as_planned": not wrong, "endpoints_reported": wrong[0].get("endpoints") if wrong else plan["endpoints"],
-            "epochs": plan.get("epochs"), "first_step": step_table.get("first", {}), "unit_of_speed": step_table.get("unit", ""),
-            "checkpoints": plan["suite"].get("checkpoints"),
-            "console_tail": console_tail(os.path.join(attempt, plan["launcher"]["console"])) if state in ("failed", "lost") else []}
+    return {
+        "found": True,
+        "run": run_id,
+        "attempt": number,
+        "node": node,
+        "unit": record["unit"],
+        "job": plan["job"]["name"],
+        "state": state,
+        "ended": ended,
+        "started": record["started"],
+        "now": time.time(),
+        "exit": ending,
+        "ranks": ranks,
+        "nodes": [item["name"] for item in plan["nodes"]],
+        "endpoints": plan["endpoints"],
+        "endpoints_as_planned": not wrong,
+        "endpoints_reported": wrong[0].get("endpoints") if wrong else plan["endpoints"],
+        "epochs": plan.get("epochs"),
+        "first_step": step_table.get("first", {}),
+        "unit_of_speed": step_table.get("unit", ""),
+        "checkpoints": plan["suite"].get("checkpoints"),
+        "console_tail": console_tail(os.path.join(attempt, plan["launcher"]["console"])) if state in ("failed", "lost") else [],
+    }
 
 
 def console_tail(path, lines=5):

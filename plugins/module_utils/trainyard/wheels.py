@@ -3,6 +3,7 @@
 
 Runs on the controller; nodes use `verify` only. pip does the fetching, so indexes, proxies and certificates are what the user configured.
 """
+
 from __future__ import annotations
 
 import collections
@@ -79,8 +80,13 @@ def inspect_wheel(path):
     name, _, version = stem.partition("-")
     # Bytecode is about as large as the source it is made from.
     unpacked = sum(e.file_size * (2 if e.filename.endswith(".py") else 1) for e in entries)
-    return {"name": normal_name(name), "version": version, "bytes": os.path.getsize(path), "unpacked_bytes": unpacked,
-            "sha256": file_sha256(path)}
+    return {
+        "name": normal_name(name),
+        "version": version,
+        "bytes": os.path.getsize(path),
+        "unpacked_bytes": unpacked,
+        "sha256": file_sha256(path),
+    }
 
 
 def read_manifest(path):
@@ -150,8 +156,10 @@ def _build(root, path, stage, want, pip, free):
     known = _known_wheels(root, want)
     reused = _reuse(known, stage, want)
     if not reused and free() < ROUGH_BYTES[want.paddle]:
-        raise WheelhouseError(f"{root} has {free() / 1e9:.1f} GB free, fetching {want.paddle} needs about "
-                              f"{ROUGH_BYTES[want.paddle] / 1e9:.0f} GB; make room or set trainyard_cache_dir to a larger file system")
+        raise WheelhouseError(
+            f"{root} has {free() / 1e9:.1f} GB free, fetching {want.paddle} needs about "
+            f"{ROUGH_BYTES[want.paddle] / 1e9:.0f} GB; make room or set trainyard_cache_dir to a larger file system"
+        )
     fetched = _fetch_all(pip, stage, want, reused)
     manifest = _finish(stage, want)
     if os.path.lexists(path):
@@ -218,8 +226,23 @@ def _fetch_all(pip, stage, want, reused):
 def fetch(pip, dest, pins, want, index_url=None):
     """Let pip fetch the pins' wheels into dest; return one line a pin that has no wheel for the nodes' Python."""
     where = f"Python {want.python} on {want.machine} (glibc {want.libc})"
-    argv = [*pip, "download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--progress-bar=off",
-            "--dest", dest, "--python-version", want.python, "--implementation", "cp", "--abi", "cp" + want.python.replace(".", "")]
+    argv = [
+        *pip,
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--progress-bar=off",
+        "--dest",
+        dest,
+        "--python-version",
+        want.python,
+        "--implementation",
+        "cp",
+        "--abi",
+        "cp" + want.python.replace(".", ""),
+    ]
     for tag in platform_tags(want.machine, want.libc):
         argv += ["--platform", tag]
     environment = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}
@@ -238,8 +261,10 @@ def fetch(pip, dest, pins, want, index_url=None):
         pins.remove(pin)
         versions = re.search(r"requirement " + re.escape(pin) + r" \(from versions: (.*)\)", text)
         offered = versions[1] if versions and versions[1] != "none" else "no version at all"
-        missing.append(f"{pin}: the index has no wheel for {where}; it offers {_last(offered)}. Pin a version that has one, "
-                       "set index_url to the vendor's index (Paddle), or runtime_interpreter to another Python")
+        missing.append(
+            f"{pin}: the index has no wheel for {where}; it offers {_last(offered)}. Pin a version that has one, "
+            "set index_url to the vendor's index (Paddle), or runtime_interpreter to another Python"
+        )
     return missing
 
 
@@ -264,8 +289,10 @@ def explain(text, code, index_url):
     if "No space left on device" in text:
         return "the controller's disk is full (pip's cache or trainyard_cache_dir); make room and run the same command again"
     if re.search(r"Retrying \(|connection broken|Could not fetch URL|SSLError", text):
-        return (f"the controller cannot reach {index_url or 'the package index'}; check its network and pip's own configuration "
-                "(pip config list), or run once where there is a network: a complete wheelhouse needs none")
+        return (
+            f"the controller cannot reach {index_url or 'the package index'}; check its network and pip's own configuration "
+            "(pip config list), or run once where there is a network: a complete wheelhouse needs none"
+        )
     errors = [line for line in text.splitlines() if line.startswith("ERROR")] or text.strip().splitlines()[-3:]
     return f"pip ended with {code}: " + " ".join(errors)
 
@@ -285,8 +312,16 @@ def _finish(stage, want):
         wrong = ", ".join(sorted(name for name, _ in set(found) ^ set(asked)))
         raise WheelhouseError(f"pip fetched other packages than were asked for: {wrong}; check what the index serves under these names")
     packages = {name: version for (name, directory), version in found.items() if not directory}
-    manifest = {"version": FORMAT, "digest": want.digest, "python": want.python, "machine": want.machine, "libc": want.libc,
-                "uv_version": want.uv_version, "packages": packages, "wheels": wheels}
+    manifest = {
+        "version": FORMAT,
+        "digest": want.digest,
+        "python": want.python,
+        "machine": want.machine,
+        "libc": want.libc,
+        "uv_version": want.uv_version,
+        "packages": packages,
+        "wheels": wheels,
+    }
     with open(os.path.join(stage, MANIFEST), "w", encoding="utf-8") as handle:
         json.dump(manifest, handle, indent=1, sort_keys=True)
         handle.flush()

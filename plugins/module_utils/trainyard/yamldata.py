@@ -3,6 +3,7 @@
 
 Runs on the controller only (PyYAML comes with ansible-core, jsonschema with requirements.txt).
 """
+
 from __future__ import annotations
 
 import difflib
@@ -56,7 +57,9 @@ def _walk(node, path, lines, problems, file):
                 problems.append(Problem(file, line, dotted(path), "a key must be a plain word"))
                 continue
             if key.value in seen:
-                problems.append(Problem(file, line, dotted(path + (key.value,)), "the key stands twice (first in line %d)" % seen[key.value]))
+                problems.append(
+                    Problem(file, line, dotted(path + (key.value,)), "the key stands twice (first in line %d)" % seen[key.value])
+                )
             seen.setdefault(key.value, line)
             lines[path + (key.value,)] = line
             _walk(value, path + (key.value,), lines, problems, file)
@@ -85,7 +88,11 @@ def read(path, shown=None):
         # Aliases are refused before anything is built: a few lines of them can stand for more values than memory holds.
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
-                return None, {}, [Problem(file, event.start_mark.line + 1, "", "YAML aliases are not allowed in a job; write the value out")]
+                return (
+                    None,
+                    {},
+                    [Problem(file, event.start_mark.line + 1, "", "YAML aliases are not allowed in a job; write the value out")],
+                )
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except OSError as error:
         return None, {}, [Problem(file, None, "", "cannot be read: %s" % error.strerror)]
@@ -93,7 +100,18 @@ def read(path, shown=None):
         return None, {}, [Problem(file, None, "", "is not UTF-8 text (byte %d)" % error.start)]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        return None, {}, [Problem(file, mark.line + 1 if mark else None, "", "is not YAML: %s (column %s)" % (error.problem, mark.column + 1 if mark else "?"))]
+        return (
+            None,
+            {},
+            [
+                Problem(
+                    file,
+                    mark.line + 1 if mark else None,
+                    "",
+                    "is not YAML: %s (column %s)" % (error.problem, mark.column + 1 if mark else "?"),
+                )
+            ],
+        )
     except (yaml.YAMLError, RecursionError) as error:
         return None, {}, [Problem(file, None, "", "is not YAML: %s" % " ".join(str(error).split()))]
     nodes = [node for node in nodes if node is not None]
@@ -135,9 +153,14 @@ def check(value, schema, lines, file):
     from jsonschema import Draft202012Validator, validators
 
     # To JSON schema 2.0 is an integer; a count has to be an int
-    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _checker, item: isinstance(item, int) and not isinstance(item, bool))
+    types = Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _checker, item: isinstance(item, int) and not isinstance(item, bool)
+    )
     problems = []
-    for error in sorted(validators.extend(Draft202012Validator, type_checker=types)(schema).iter_errors(value), key=lambda e: [str(p) for p in e.absolute_path]):
+    for error in sorted(
+        validators.extend(Draft202012Validator, type_checker=types)(schema).iter_errors(value),
+        key=lambda e: [str(p) for p in e.absolute_path],
+    ):
         leaves = [error]
         if error.validator in ("anyOf", "oneOf") and error.context and not error.schema.get("description"):
             leaves = [min(error.context, key=lambda e: -len(e.absolute_path))]
