@@ -271,7 +271,7 @@ def two(**facts):
         (two(gang={"job": {"start_port": 65530}}), "start port 65530 leaves no room for 8 ranks"),
         (
             two(resolves_to=["127.0.1.1"]),
-            "node2: its host name resolves to 127.0.1.1, not to %s, and fleetrun --selected_gpu" % ADDRESSES[1],
+            "node2: its host name resolves to 127.0.1.1, not to %s; fleetrun --selected_gpu" % ADDRESSES[1],
         ),
         (two(resolves_to=None), "node2: its host name resolves to nothing"),
     ],
