@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import stat
 
 import pytest
@@ -84,8 +85,30 @@ def test_the_same_brought_again_changes_nothing_but_the_copy(bring, run_dir):
     homecoming.bring_home(str(run_dir), nodes)
     bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc")
     result = homecoming.bring_home(str(run_dir), nodes)
-    assert result["mismatches"] == []
+    assert (result["changed"], result["mismatches"]) == (False, [])
     assert tree(run_dir) == ["rank-000.node1.log", "ranks.json"]
+
+
+def test_a_mode_that_was_loosened_is_mended(bring, run_dir):
+    nodes = [entry("node1", bring("node1", "a", "a.log", b"abc"), bring("node1", "b", "b.log", b"abc"))]
+    homecoming.bring_home(str(run_dir), nodes)
+    (run_dir / "a.log").chmod(0o644)
+    assert homecoming.bring_home(str(run_dir), nodes)["changed"] is True
+    assert stat.S_IMODE((run_dir / "a.log").stat().st_mode) == 0o600
+    assert homecoming.bring_home(str(run_dir), nodes)["changed"] is False
+
+
+def test_a_pipe_is_no_empty_file(bring, run_dir):
+    item = bring("node1", "logs.txt", "launcher.node1.log", b"")
+    (run_dir / ".incoming/node1/logs.txt").unlink()
+    os.mkfifo(run_dir / ".incoming/node1/logs.txt")
+    assert homecoming.bring_home(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"] == "was not brought"
+
+
+def test_ranks_without_a_number_come_last(run_dir):
+    ranks = [{"rank": "x"}, {"rank": None}, {"rank": 2}, {}, {"rank": 0}]
+    index = homecoming.bring_home(str(run_dir), [entry("node1", ranks=ranks)])["index"]
+    assert [r.get("rank") for r in index["ranks"]][:2] == [0, 2]
 
 
 @pytest.mark.parametrize("brought", [b"abX", b"ab", b"", b"Xbcdef"])
@@ -114,8 +137,10 @@ def test_a_longer_log_replaces_a_shorter_one_and_never_the_other_way(bring, run_
     homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"))])
     homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcdef"))])
     assert (run_dir / "rank-000.node1.log").read_bytes() == b"abcdef"
+    assert json.loads((run_dir / "ranks.json").read_text())["files"][0]["bytes"] == 6
     result = homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcd"))])
     assert result["mismatches"] == []
+    assert result["files"][0]["bytes"] == 6
     assert (run_dir / "rank-000.node1.log").read_bytes() == b"abcdef"
     assert not (run_dir / ".incoming").exists()
 
@@ -124,6 +149,9 @@ def test_a_different_log_never_replaces_one_that_is_home(bring, run_dir):
     homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"))])
     result = homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"XYZ and more"))])
     assert "differs from rank-000.node1.log" in result["mismatches"][0]["problem"]
+    torn = entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcd", b"ab"))
+    assert homecoming.bring_home(str(run_dir), [torn])["mismatches"][0]["problem"].startswith("here 2 bytes")
+    bring("node1", "log/workerlog.0", "rank-000.node1.log", b"XYZ and more")
     assert (run_dir / "rank-000.node1.log").read_bytes() == b"abc"
     assert (run_dir / ".incoming/node1/log/workerlog.0").read_bytes() == b"XYZ and more"
 
@@ -170,6 +198,8 @@ def test_two_files_with_one_name_and_a_file_without_a_digest(run_dir):
     item = described("node1", "a", "b", b"")
     with pytest.raises(homecoming.HomeError, match="b is also the name of a file of node1"):
         homecoming.bring_home(str(run_dir), [entry("node1", item), entry("node2", item)])
+    with pytest.raises(homecoming.HomeError, match="no size and sha256"):
+        homecoming.bring_home(str(run_dir), [entry("node1", dict(item, bytes=None))])
     with pytest.raises(homecoming.HomeError, match="no size and sha256"):
         homecoming.bring_home(str(run_dir), [entry("node1", dict(item, sha256=None))])
 
@@ -226,8 +256,10 @@ def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_modu
 
 def test_check_mode_compares_and_touches_nothing(bring, run_dir, run_module):
     nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"), ranks=[{"rank": 0}])]
+    (run_dir / ".incoming" / "empty").mkdir()
     before = tree(run_dir)
     result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes}, check=True)
+    assert (run_dir / ".incoming" / "empty").is_dir()
     assert result["changed"] is True
     assert tree(run_dir) == before
     assert stat.S_IMODE((run_dir / ".incoming/node1/log/workerlog.0").stat().st_mode) == 0o644

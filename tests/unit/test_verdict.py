@@ -471,7 +471,65 @@ def test_everybody_was_stopped_by_a_peer():
         PLAN, [node("node1", end(0), end(1), unit=stopped()), node("node2", end(2), end(3), unit=stopped(source="node1"))]
     )
     assert result["outcome"] == "failed"
-    assert "stopped by a peer, and no node says why" in result["text"]
+    assert "node1 and node2 were stopped by a peer, and no node says why; candidates: none; " in result["text"]
+    told = [node("node1", end(0, said=TERM), end(1), unit=stopped()), node("node2", end(2), end(3), unit=stopped(source="node1"))]
+    assert "no node says why; candidates: rank 0 on node1 (local rank 0), end not observed: " in verdict.decide(PLAN, told)["text"]
+
+
+def test_one_stopped_and_one_failed_without_a_reason():
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=stopped()), node("node2", end(2), end(3))])
+    assert result["text"].startswith("FAILED: no evidence decides where it began; candidates: the launcher on node2, exit code 250: ")
+
+
+@pytest.mark.parametrize(
+    "said, cause",
+    [((GLOO, ABORT, TERM, GLOO), "connection_lost"), ((ABORT, TERM, TERM, ABORT), "unknown"), ((GLOO, GLOO, VALUE, GLOO), "unknown")],
+)
+def test_what_lost_contact_means(said, cause):
+    ranks = [end(n, signal="SIGTERM", at=9, said=s) for n, s in enumerate(said)]
+    ranks[2]["first_error"]["handled"] = True
+    nodes = [node("node1", *ranks[:2]), node("node2", *ranks[2:], unit=stopped(at=1))]
+    assert named(verdict.decide(PLAN, nodes)) == ("failed", None, cause)
+
+
+def test_evidence_line_by_line():
+    nodes = [
+        node("node1", end(0, signal="SIGABRT", at=1.25, said=GLOO), end(1, said=GLOO), unit=stopped("user", source=None)),
+        node("node2", end(2), end(3, 7, at=0)),
+    ]
+    assert verdict.decide(PLAN, nodes)["evidence"] == [
+        "rank 3 on node2 (local rank 1), exit code 7 at +0.0 s: ended without a message, first on its node",
+        "rank 0 on node1 (local rank 0), SIGABRT at +1.2 s: was stopped with the attempt; gloo::IoException: Connection closed by peer",
+        "rank 1 on node1 (local rank 1), end not observed: was stopped with the attempt; gloo::IoException: Connection closed by peer",
+        "ranks 0, 1 say the same: gloo::IoException",
+        "node1 was stopped by user",
+    ]
+
+
+def test_what_two_launchers_say_is_not_said_of_ranks():
+    said = {"exit_code": 1, "signal": None, "ended": None, "first_error": error(GLOO)}
+    nodes = [node("node1", end(0), end(1), launcher=said), node("node2", end(2), end(3), launcher=said)]
+    assert not any("say the same" in line for line in verdict.decide(PLAN, nodes)["evidence"])
+
+
+def test_words_for_a_launcher_an_empty_message_and_single_things():
+    killed = CASES["a launcher that was killed under its ranks"][0]
+    assert "the launcher on node2 ended after its ranks had started (signal SIGKILL)" in verdict.decide(PLAN, killed)["text"]
+    bare = [
+        node("node1", end(0, 1, at=0, said={"kind": "MemoryError", "text": "", "origin": "python"}), end(1)),
+        node("node2", end(2), end(3)),
+    ]
+    assert "raised MemoryError (exit code 1); " in verdict.decide(PLAN, bare)["text"]
+    alone = [{"rank": 0, "node": "node1", "local_rank": 0}]
+    assert verdict.decide(alone, [])["text"].startswith("LOST: node1 did not answer (node1: no findings), with rank 0; ")
+    assert verdict.decide(alone, [node("node1", end(0, 0), unit=OK)])["text"] == "COMPLETED: 1 rank on 1 node ended with exit code 0"
+
+
+def test_an_exception_of_a_process_that_was_killed_later_is_still_the_error():
+    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=7, mtime=0, said=VALUE), unit=stopped(at=1))]
+    result = verdict.decide(PLAN, nodes)
+    assert (result["cause"], result["line"]) == ("python_exception", 14)
+    assert "raised ValueError: bad image (signal SIGKILL)" in result["text"]
 
 
 # -- lost, unknown, stopped, completed -----------------------------------------------------------------------------
@@ -593,8 +651,10 @@ def test_completed_with_an_error_in_a_log_that_did_no_harm():
     assert "some seen by their unit only" in result["text"]
 
 
-def test_a_kill_is_not_blamed_on_an_error_that_was_handled():
-    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0, first_error=error(VALUE, handled=True)))]
+@pytest.mark.parametrize("survived", [False, True])
+def test_a_kill_is_not_blamed_on_an_error_that_was_handled(survived):
+    passed = {"survived": True} if survived else {"handled": True}
+    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0, first_error=error(VALUE, **passed)))]
     result = verdict.decide(PLAN, nodes)
     assert (result["cause"], result["error"], result["line"]) == ("killed", None, None)
     assert "ValueError: bad image" in result["evidence"][0]

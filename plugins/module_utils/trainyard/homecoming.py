@@ -73,7 +73,7 @@ def judge(found, item):
     if found is None:
         return "was not brought"
     size, whole, prefix = found
-    if size >= item["bytes"] and prefix == item["sha256"]:
+    if prefix == item["sha256"]:
         return None
     return f"here {size} bytes, sha256 {whole}; on the node {item['bytes']} bytes, sha256 {item['sha256']}"
 
@@ -83,28 +83,25 @@ def take(run_dir, node, item, write):
     incoming = os.path.join(run_dir, INCOMING, node, *item["file"].split("/"))
     home = os.path.join(run_dir, item["home"])
     brought, kept = digests(incoming, item["bytes"]), digests(home, item["bytes"])
-    source = incoming if brought is not None else home
     found = brought if brought is not None else kept
     problem = judge(found, item)
-    if problem is None and brought is not None and kept is not None:
-        # A file of that name is here already: the longer one stays, when it begins with the shorter one.
-        longer, shorter = (incoming, kept) if brought[0] >= kept[0] else (home, brought)
-        if digests(longer, shorter[0])[2] != shorter[1]:
-            problem = f"differs from {item['home']}, which was brought before and is kept"
-        source, found = longer, brought if longer == incoming else kept
     if problem is not None:
         return False, problem, None
-    record = {"node": node, "file": item["file"], "home": item["home"], "bytes": found[0], "sha256": found[1]}
-    move = source == incoming
-    drop = not move and brought is not None
-    mode = stat.S_IMODE(os.stat(source).st_mode) != 0o600
+    move = brought is not None
+    if move and kept is not None:
+        # A file of that name is here already: the longer one stays, when it begins with the shorter one.
+        move = brought[0] > kept[0]
+        longer, shorter, found = (incoming, kept, brought) if move else (home, brought, kept)
+        if digests(longer, shorter[0])[2] != shorter[1]:
+            return False, f"differs from {item['home']}, which was brought before and is kept", None
+    mode = not move and stat.S_IMODE(os.stat(home).st_mode) != 0o600
     if write:
-        os.chmod(source, 0o600)
+        os.chmod(incoming if move else home, 0o600)
         if move:
             os.replace(incoming, home)
-        elif drop:
+        elif brought is not None:
             os.unlink(incoming)
-    return move or drop or mode, None, record
+    return move or mode, None, {"node": node, "file": item["file"], "home": item["home"], "bytes": found[0], "sha256": found[1]}
 
 
 def bring_home(run_dir, nodes, write=True):
@@ -120,7 +117,7 @@ def bring_home(run_dir, nodes, write=True):
             else:
                 mismatches.append({"node": entry["node"], "file": item["file"], "home": item["home"], "problem": problem})
     ranks = [dict(rank) for entry in nodes for rank in entry["ranks"]]
-    ranks.sort(key=lambda rank: (not isinstance(rank.get("rank"), int), rank.get("rank") or 0))
+    ranks.sort(key=lambda rank: rank["rank"] if isinstance(rank.get("rank"), int) else float("inf"))
     index = {"version": VERSION, "ranks": ranks, "files": sorted(files, key=lambda f: f["home"])}
     text = json.dumps(index, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     changed = put(os.path.join(run_dir, "ranks.json"), text, write) or changed

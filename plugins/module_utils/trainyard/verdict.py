@@ -150,8 +150,8 @@ class _Case:
             remedy = f"look at the network between {_list(self.asked)}, then at each rank's log"
         else:
             cause, said, remedy = "unknown", "no evidence decides where it began", "read the logs of the candidates in the order given"
-        if self.stopped and not self.failed and not causes:
-            said = f"{_list(self.stopped)} was stopped by a peer, and no node says why"
+        if self.stopped and not self.failed:
+            said = f"{_list(self.stopped)} {'was' if len(self.stopped) == 1 else 'were'} stopped by a peer, and no node says why"
         return self._result("failed", f"FAILED: {said}; candidates: {listed}; remedy: {remedy}", cause=cause, remedy=remedy)
 
     def _result(self, outcome, text, best=None, **fields):
@@ -190,9 +190,7 @@ def _who(rank):
 def _blamed(candidate):
     """Whether the error in its log is what ended a rank: SIGKILL leaves none, so what stands there came before."""
     error = candidate["error"]
-    return bool(error) and not (
-        candidate["signal"] == "SIGKILL" and (error.get("handled") or error.get("survived") or error["grade"] != "primary")
-    )
+    return bool(error) and not (candidate["signal"] == "SIGKILL" and (error.get("handled") or error.get("survived")))
 
 
 def _what(candidate):
