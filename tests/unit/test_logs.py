@@ -637,6 +637,16 @@ def test_the_innermost_frame_and_the_lines_around():
     assert len(first_error("Killed\n" + "noise\n" * 8)["context"]) == 9
 
 
+def test_what_stands_far_below_is_not_around():
+    assert "late" not in first_error(TRACEBACK + "ValueError: x\n" + "\n" * 11 + "late\n")["context"]
+    assert first_error("a\n" + TRACEBACK)["context"] == TRACEBACK.splitlines()
+
+
+def test_a_summary_right_below_an_exception():
+    error = first_error(TRACEBACK + "OSError:\n" + SUMMARY + "NotFoundError: no such operator\n")
+    assert (error["kind"], error["text"]) == ("OSError", "NotFoundError: no such operator")
+
+
 def test_frames_without_end_are_given_up():
     error = first_error(
         "Traceback (most recent call last):\n" + '  File "/srv/a.py", line 3, in f\n' * 2 * errors.MAX_TRACEBACK + "ValueError: x\n"
@@ -800,6 +810,8 @@ def test_a_step_between_the_parts_of_a_chain(paddledet):
     chain = "\nDuring handling of the above exception, another exception occurred:\n"
     text = TRACEBACK + "KeyError: 1\n" + chain + STEP % (0, 1, "1.0") + "\n" + TRACEBACK + "ValueError: 2\n"
     assert scan(text, paddledet)["first_error"]["kind"] == "ValueError"
+    torn = TRACEBACK + "KeyError: 1\n" + chain + "\nTraceback (most recent call last):\n" + STEP % (0, 1, "1.0")
+    assert scan(torn, paddledet)["first_error"]["kind"] == "Traceback"
 
 
 def test_with_only_passing_errors_the_one_of_its_own_comes_first(paddledet):
@@ -1041,6 +1053,8 @@ def test_given_names_and_values_are_masked():
         mask("MY_LOGIN=joe; logged in as s3cretvalue", names=["MY_LOGIN"], values=["s3cretvalue", "ab"])
         == f"MY_LOGIN={MASK}; logged in as {MASK}"
     )
+    assert mask("a tab", values=["ab"]) == "a tab"
+    assert printable(5) == "5"
     assert mask("NOT_MY_LOGIN=joe", names=["MY_LOGIN"]) == "NOT_MY_LOGIN=joe"
 
 

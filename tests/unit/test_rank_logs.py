@@ -70,7 +70,7 @@ def test_files_to_bring_home_and_never_an_environment(make_attempt):
 
 def test_the_launchers_word_fills_in_where_the_agent_saw_nothing(make_attempt):
     found = by_rank(read(make_attempt("node2", "failure_rank3_raises_2x2", exit=FAILED)))
-    assert (found[2]["signal"], found[2]["observed"]) == ("SIGABRT", "launcher")
+    assert (found[2]["exit_code"], found[2]["signal"], found[2]["observed"]) == (None, "SIGABRT", "launcher")
     assert (found[3]["exit_code"], found[3]["signal"], found[3]["observed"]) == (None, None, None)
     assert found[3]["state"] == "failed"
 
@@ -160,6 +160,16 @@ def test_an_evaluation_or_a_checkpoint_shows_training_too(make_attempt, line):
     table = {"evaluation": {"lines": [r"ap (?P<ap>\S+)"]}, "saved": {"lines": [r"saved (?P<path>\S+)"]}}
     home = make_attempt("node2", plan=sample_plan(logs=table), logs={0: line + "\n"}, events=[START])
     assert by_rank(read(home))[2]["state"] == "training"
+
+
+def test_a_console_by_another_name(make_attempt):
+    plan = sample_plan()
+    plan["launcher"]["console"] = "console.txt"
+    home = make_attempt("node2", plan=plan)
+    (home / "console.txt").write_text("Killed\n")
+    found = read(home)
+    assert [(f["file"], f["home"]) for f in found["files"]] == [("console.txt", "launcher.node2.log")]
+    assert found["launcher"]["first_error"]["cause"] == "killed"
 
 
 def test_what_the_agent_saw_beats_what_the_launcher_says(make_attempt):

@@ -520,6 +520,7 @@ def test_words_for_a_launcher_an_empty_message_and_single_things():
         node("node2", end(2), end(3)),
     ]
     assert "raised MemoryError (exit code 1); " in verdict.decide(PLAN, bare)["text"]
+    assert not any("say the same" in line for line in verdict.decide(PLAN, bare)["evidence"])
     alone = [{"rank": 0, "node": "node1", "local_rank": 0}]
     assert verdict.decide(alone, [])["text"].startswith("LOST: node1 did not answer (node1: no findings), with rank 0; ")
     assert verdict.decide(alone, [node("node1", end(0, 0), unit=OK)])["text"] == "COMPLETED: 1 rank on 1 node ended with exit code 0"

@@ -242,7 +242,7 @@ class ErrorScan:
 
     def _cut_short(self):
         """The log ended, or something else began, inside a traceback."""
-        if self._chained is not None and self._chained in self.errors:
+        if self._chained in self.errors:
             self._chained, self._root, self._handled, self._thread, self._state = None, None, False, False, None
             return  # the chain's first part is whole and says more than a torn second one
         if self._loose is not None:
