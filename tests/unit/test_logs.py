@@ -29,7 +29,7 @@ def paddledet(root):
     suites = root / "plugins" / "module_utils" / "trainyard" / "suites"
     table = yaml.safe_load((suites / "paddledetection.yml").read_text()).get("logs")
     if table is None:
-        table = yaml.safe_load((suites / "paddledetection.logs.yml").read_text())["logs"]
+        table = yaml.safe_load((suites / "paddledetection.yml").read_text())["logs"]
     return table
 
 
@@ -257,6 +257,10 @@ def test_only_the_last_checkpoints_are_kept(paddledet):
         ({"global_step": 4, "steps": 4, "epochs": 2, "epoch": 1}, {}, None, 0.5),
         ({"global_step": 3, "total_steps": 12}, {}, None, 0.25),
         ({"loss": 1.0}, {}, 2, None),
+        ({"loss": 1.0, "steps": 4}, {}, 2, None),
+        ({"epoch": 1, "step": 1}, {}, 2, None),
+        ({"epoch": 1, "step": 1, "steps": 4}, None, 2, 0.125),
+        ({"global_step": 2, "steps": 4}, None, 2, 0.25),
     ],
 )
 def test_fraction_done(step, table, epochs, expected):
@@ -287,6 +291,14 @@ def test_lines_of_no_interest_are_not_read(paddledet):
     table = {"step": {"has": "step ", "line": "step"}, "saved": {}, "evaluation": {"has": ["mAP("], "lines": ["x"]}}
     assert logs.Table(table).gate.pattern.endswith(rb"|step\ |mAP\(")
     assert b"Traceback" in logs.Table().gate.pattern
+
+
+def test_only_lines_of_interest_are_looked_at(paddledet, monkeypatch):
+    seen = []
+    real = logs.LogScan._line
+    monkeypatch.setattr(logs.LogScan, "_line", lambda self, raw: seen.append(raw) or real(self, raw))
+    found = scan("noise\n" * 1000 + STEP % (0, 1, "2.0") + "noise\n" * 1000, paddledet)
+    assert (len(seen), found["lines"], found["last_step"]["line"]) == (1, 2001, 1001)
 
 
 def test_values_keep_their_kind():
@@ -907,7 +919,9 @@ def test_tail_reads_only_the_end(tmp_path, paddledet, monkeypatch):
 def test_tail_looks_further_back_for_a_step_but_not_for_ever(tmp_path, paddledet):
     path = tmp_path / "workerlog.0"
     path.write_text(STEP % (3, 2, "1.25") + ("noise " * 13 + "\n") * 5000)
+    before = len(os.listdir("/proc/self/fd"))
     assert logs.tail_status(str(path), paddledet)["last_step"]["loss"] == 1.25
+    assert len(os.listdir("/proc/self/fd")) == before
     path.write_text(STEP % (3, 2, "1.25") + ("noise " * 13 + "\n") * 20000)
     assert logs.tail_status(str(path), paddledet)["last_step"] is None
 

@@ -32,9 +32,6 @@ def load_suite(name):
     value, _lines, problems = yamldata.read(os.path.join(HERE, "suites", name + ".yml"))
     if problems:
         raise ValueError("; ".join(str(p) for p in problems))
-    extra = os.path.join(HERE, "suites", name + ".logs.yml")
-    if os.path.exists(extra):
-        value = dict(value, **yamldata.read(extra)[0])
     return dict(value, name=name)
 
 
