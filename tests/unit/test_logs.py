@@ -27,10 +27,7 @@ TRACEBACK = (
 @pytest.fixture
 def paddledet(root):
     suites = root / "plugins" / "module_utils" / "trainyard" / "suites"
-    table = yaml.safe_load((suites / "paddledetection.yml").read_text()).get("logs")
-    if table is None:
-        table = yaml.safe_load((suites / "paddledetection.yml").read_text())["logs"]
-    return table
+    return yaml.safe_load((suites / "paddledetection.yml").read_text())["logs"]
 
 
 def scan(data, table=None, piece=1 << 20):

@@ -9,7 +9,6 @@ import os
 import pytest
 import run_record as module
 from ansible.module_utils.trainyard import plan as plans
-from ansible.module_utils.trainyard import record
 from core_support import RUN, compiled, put
 
 MADE = compiled(count=2, devices=1)
@@ -193,16 +192,3 @@ def test_a_start_needs_all_of_it(run_module, tmp_path, missing):
     arguments = {"state": "started", "runs_dir": str(tmp_path), "run_id": RUN, "job": {"name": "x"}, "plan": "{}", "plan_sha256": "y"}
     del arguments[missing]
     assert missing in run_module(module, arguments)["msg"]
-
-
-def test_the_newest_run(tmp_path):
-    newer = RUN.replace("20261120", "20261121")
-    for name in (RUN, newer, "zzz"):
-        os.makedirs(str(tmp_path / name))
-    for name in (RUN, newer):
-        (tmp_path / name / "run.json").write_text('{"run": "%s"}' % name, encoding="ascii")
-    assert (
-        record.newest(str(tmp_path)) == newer
-        and record.newest(str(tmp_path / "none")) is None
-        and record.load(str(tmp_path), RUN) == {"run": RUN}
-    )

@@ -6,7 +6,6 @@ run.json (version 1): {version, run, job, plan_sha256, started, code, attempts: 
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
@@ -93,6 +92,11 @@ def figure(step, key, form):
     return "-" if value is None else form % value
 
 
+def rounded(value):
+    """Return a number with four digits that count; what is none (the nodes' logs are not ours) stays as it is."""
+    return "%.4g" % value if isinstance(value, (int, float)) else value
+
+
 def summary(decided, ranks, planned, nodes, shown_dir, saved, plan):
     """Return the end of a run in lines; the last one is the verdict."""
     by_rank = {rank["rank"]: rank for rank in ranks}
@@ -117,12 +121,16 @@ def summary(decided, ranks, planned, nodes, shown_dir, saved, plan):
             )
         )
     silent = [item["rank"] for item in planned if by_rank.get(item["rank"]) and not by_rank[item["rank"]].get("last_step")]
-    if silent and any(rank.get("last_step") for rank in ranks):
-        lines.append("      (the suite prints steps on its first rank only; the others' work is in the same steps)")
+    speed = next((rank["last_step"]["ips"] for rank in ranks if (rank.get("last_step") or {}).get("ips") is not None), None)
+    if silent and speed is not None:
+        # Data-parallel ranks take equal batches in the same steps, so the first rank's speed is each one's.
+        text = "      (the suite prints steps on its first rank only; each of the %d ranks goes at its pace: %.2f %s in all)"
+        lines.append(text % (len(planned), speed * len(planned), unit_of(plan) or ""))
     evaluation = next((rank["evaluation"] for rank in ranks if rank.get("evaluation")), None)
     if evaluation:
         lines.append(
-            "evaluation   " + "  ".join("%s %s" % (key, evaluation[key]) for key in ("ap", "ap50", "ap75", "fps") if key in evaluation)
+            "evaluation   "
+            + "  ".join("%s %s" % (key, rounded(evaluation[key])) for key in ("ap", "ap50", "ap75", "fps") if key in evaluation)
         )
     begun = [rank["started"] for rank in ranks if rank.get("started")]
     over = [rank["ended"] for rank in ranks if rank.get("ended")]
@@ -144,19 +152,3 @@ def summary(decided, ranks, planned, nodes, shown_dir, saved, plan):
 def unit_of(plan):
     """Return the unit of the suite's speed figure, such as 'images/s'."""
     return (((plan.get("suite") or {}).get("logs") or {}).get("step") or {}).get("unit")
-
-
-def newest(runs_dir):
-    """Return the id of the newest run the controller has a record of, or None."""
-    names = (
-        sorted(name for name in os.listdir(runs_dir) if os.path.exists(os.path.join(runs_dir, name, "run.json")))
-        if os.path.isdir(runs_dir)
-        else []
-    )
-    return names[-1] if names else None
-
-
-def load(runs_dir, run_id):
-    """Return run.json of a run as a dict; raises OSError or ValueError."""
-    with open(os.path.join(runs_dir, run_id, "run.json"), encoding="utf-8") as handle:
-        return json.load(handle)
