@@ -6,7 +6,7 @@ NODES ?=
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-down lint test
+.PHONY: help setup engine demo demo-down lint test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,7 +14,11 @@ help: ## list these commands
 setup: ## make .venv with what the controller needs; nothing to do, nothing done
 	@.config/setup.sh
 
-demo: setup ## Docker nodes on this machine (NODES=2) and one training on all of them
+engine: # what only root can mend is said before anything starts
+	@docker info > /dev/null 2>&1 || [ "$$(id -u)" -eq 0 ] || { \
+	  echo 'no Docker engine answers and you are not root. Remedy: start Docker and join its group, or run this as root' >&2; exit 1; }
+
+demo: engine setup ## Docker nodes on this machine (NODES=2) and one training on all of them
 	@TRAINYARD_LOCAL_NODES=$(NODES) ansible-playbook playbooks/local.yml
 	@ansible-playbook playbooks/provision.yml
 	@printf '\n$$ %s\n' '$(TRAIN)'
@@ -26,5 +30,5 @@ demo-down: setup ## remove the demo's nodes; runs and caches stay
 lint: setup ## static checks: YAML, Ansible, Python, configuration
 	@.config/test.sh lint
 
-test: setup ## everything that CI runs, in one go
+test: engine setup ## everything that CI runs, in one go
 	@.config/test.sh
