@@ -107,3 +107,10 @@ def test_a_changed_file_on_one_node_stops_the_run_by_name_and_sync_mends_it(trai
     assert "node1: code" not in done.stdout
     assert playbook("sync", *JOB).returncode == 0
     assert "nothing, every node is ready" in playbook("train", *JOB, "--check").stdout
+
+
+def test_one_machine_takes_the_same_path(trained):
+    done = playbook("train", "-e", "config=%s/single.yml" % JOBS)
+    assert done.returncode == 0, done.stdout
+    assert last_line(done.stdout) == "COMPLETED: 1 rank on 1 node ended with exit code 0"
+    assert "--ips" not in json.loads((PROJECT / "runs" / runs()[-1] / "plan.json").read_text())["argv"]

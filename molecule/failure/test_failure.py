@@ -9,6 +9,13 @@ import signal
 
 from harness import JOBS, NODES, PROJECT, background, ended, events, last_line, left_behind, new_run, playbook, runs, wait_for
 
+
+def children(pid):
+    """Return the pids of a process's children; Ansible's workers are in sessions of their own."""
+    with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as handle:
+        return [int(word) for word in handle.read().split()]
+
+
 BUDGET = 10.0  # seconds from a rank's death until everything is stopped
 
 
@@ -43,6 +50,7 @@ def test_a_killed_rank_stops_all_although_the_controller_is_gone(tmp_path):
     run = wait_for(lambda: new_run(before), 120)
     wait_for(lambda: all(any(event["event"] == "start" for event in events(node, run)) for node in NODES), 120)
     assert controller.poll() is None, "the controller was to be killed while it follows"
+    workers = children(controller.pid)
     os.killpg(controller.pid, signal.SIGKILL)
     wait_for(lambda: all(ended(node, run) for node in NODES), 240)
     took = seconds_to_stop(run)
@@ -57,3 +65,4 @@ def test_a_killed_rank_stops_all_although_the_controller_is_gone(tmp_path):
     assert last_line(done.stdout).startswith("FAILED: rank 1 on node2 (local rank 0) was killed by SIGKILL")
     record = json.loads((PROJECT / "runs" / run / "run.json").read_text())
     assert record["attempts"][0]["verdict"]["signal"] == "SIGKILL"
+    wait_for(lambda: not [pid for pid in workers if os.path.exists("/proc/%d" % pid)], 30)

@@ -15,6 +15,7 @@ from ansible.plugins.action import ActionBase
 
 # How long the mesh has before the controller steps in, in seconds.
 MESH_SECONDS = 6
+_PARENTS = {}
 
 
 class ActionModule(ActionBase):
@@ -24,6 +25,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
+        _end_with_parent()
         gang = self._task.args.get("gang", False)
         result.update(self._execute_module(module_name="attempt_status", task_vars=task_vars))
         status = result.get("status") or {}
@@ -47,6 +49,13 @@ class ActionModule(ActionBase):
             stopped = self._execute_module(module_name="attempt", module_args=arguments, task_vars=task_vars)
             result["stopped_by_controller"] = not stopped.get("failed")
         return result
+
+
+def _end_with_parent():
+    """End a worker whose ansible-playbook was killed: it would sleep for ever, since Ansible gives every worker a session of its own."""
+    parent = _PARENTS.setdefault(os.getpid(), os.getppid())
+    if parent != os.getppid():
+        os._exit(1)
 
 
 def _note(marker, node):

@@ -26,11 +26,14 @@ options:
 import atexit
 import importlib
 import os
+import shlex
 import shutil
 import sys
 import time
 
 import ansible.module_utils
+from ansible import constants as C
+from ansible import context
 from ansible.plugins.callback.default import CallbackModule as Default
 
 # ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
@@ -54,7 +57,7 @@ class CallbackModule(Default):
     def __init__(self):
         super().__init__()
         self._statuses, self._said, self._drawn, self._summary = {}, {}, 0, []
-        self._pid, self._following = os.getpid(), None
+        self._pid, self._following, self._headed = os.getpid(), None, set()
         atexit.register(self._detached)
 
     # --- live view
@@ -83,6 +86,9 @@ class CallbackModule(Default):
         self._drawn = len(lines)
 
     def _plain_line(self, name, status):
+        if status.get("found") and status["run"] not in self._headed:
+            self._headed.add(status["run"])
+            self._display.display(printable("run %s, job %s, %d nodes" % (status["run"], status["job"], len(status["nodes"]))))
         key, now = live.change_key(status), time.monotonic()
         before, when = self._said.get(name, (None, 0.0))
         if key != before or now - when >= QUIET_SECONDS:
@@ -130,11 +136,15 @@ class CallbackModule(Default):
         if os.getpid() != self._pid or not self._following:
             return
         run = self._following
+        given = [
+            source for source in context.CLIARGS.get("inventory") or () if source not in [os.path.abspath(p) for p in C.DEFAULT_HOST_LIST]
+        ]
+        site = "".join("-i %s " % shlex.quote(source) for source in given)
         text = (
             "\nThe run %s goes on without this terminal."
-            "\n  follow it again:  ansible-playbook playbooks/follow.yml -e run=%s"
-            "\n  how it stands:    ansible-playbook playbooks/status.yml -e run=%s"
-            "\n  stop it:          ansible-playbook playbooks/stop.yml -e run=%s\n"
+            "\n  follow it again:  ansible-playbook %splaybooks/follow.yml -e run=%s"
+            "\n  how it stands:    ansible-playbook %splaybooks/status.yml -e run=%s"
+            "\n  stop it:          ansible-playbook %splaybooks/stop.yml -e run=%s\n"
         )
-        sys.stdout.write(text % (run, run, run, run))
+        sys.stdout.write(text % (run, site, run, site, run, site, run))
         sys.stdout.flush()

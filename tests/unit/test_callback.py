@@ -88,7 +88,8 @@ def at(step, node="node1", number=0, **changes):
 
 def test_one_plain_line_for_each_change(terminal, monkeypatch):
     assert terminal.retry(at(0)).splitlines() == [
-        "node1      running   rank 0 training  epoch 1/3  step 1/8  loss 5.295  0.34 images/s  ETA 1:13"
+        "run %s, job ppyoloe, 2 nodes" % RUN,
+        "node1      running   rank 0 training  epoch 1/3  step 1/8  loss 5.295  0.34 images/s  ETA 1:13",
     ]
     assert terminal.retry(at(0)) == ""  # nothing new
     assert terminal.retry(at(0, "node2", 1), "node2").startswith("node2 ")
@@ -106,7 +107,7 @@ def test_other_retries_are_shown_as_ansible_does(terminal):
 def test_the_last_look_is_shown_too(terminal):
     said = dict(at(7, state="completed", ended=True))
     del said["node"]
-    assert terminal.ok("attempt_status", {"status": dict(said, node="node1")}).startswith("node1      completed")
+    assert terminal.ok("attempt_status", {"status": dict(said, node="node1")}).splitlines()[1].startswith("node1      completed")
     assert (
         terminal.ok("attempt_status", {"status": {"found": False, "ended": True, "state": "none"}}, "node9")
         == "node9      no such run here\n"

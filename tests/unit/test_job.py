@@ -273,7 +273,9 @@ def test_a_misspelt_variable_is_named_with_the_near_one():
 )
 def test_the_command_line_beats_the_job(extra, changed):
     job, problems = {"nodes": 4, "devices": "all"}, []
-    assert jobs.apply_command_line(job, extra, problems) == dict(job, **changed) and not problems
+    found = jobs.apply_command_line(job, extra, problems)
+    given = found.pop("from_command_line", [])
+    assert found == dict(job, **changed) and given == [name for name in ("nodes", "devices") if name in extra] and not problems
     assert job == {"nodes": 4, "devices": "all"}
 
 

@@ -110,7 +110,8 @@ class Watch:
         self.attempt, self.marker, self.by_rank = attempt, marker, by_rank
         self.rank_env, self.endpoints_env = plan["launcher"]["rank_env"], plan["launcher"]["endpoints_env"]
         self.live, self.known, self.failed_at, self.checked_ports = {}, set(), None, False
-        self.endpoints = plan["endpoints"]
+        # On one node the launcher takes any free ports, whatever PADDLE_START_PORT says; nobody else has to find them.
+        self.endpoints = plan["endpoints"] if len(plan["nodes"]) > 1 else None
         self.poller = select.poll()
 
     def scan(self):
@@ -129,7 +130,7 @@ class Watch:
             self.live[pid] = (rank, handle)
             event = {"event": "start", "rank": rank, "local_rank": planned.get("local_rank"), "pid": pid, "time": time.time()}
             reported = [item for item in values.get(self.endpoints_env, "").split(",") if item]
-            event["endpoints_as_planned"] = reported == self.endpoints
+            event["endpoints_as_planned"] = self.endpoints in (None, reported)
             if not event["endpoints_as_planned"]:
                 event["endpoints"] = reported
             note(self.attempt, event)

@@ -18,7 +18,7 @@ _TABLE = (
         "import_error",
         "primary",
         r"ModuleNotFoundError|ImportError|No module named|cannot open shared object file|undefined symbol|version `\w+_[\d.]+' not found",
-        "the environment lacks what the code imports: compare the environment of this node with the others', then provision again",
+        "the environment lacks what the code imports: add it to trainyard_suites.<suite>.environment.requirements; the next run brings it",
         "Python's import system and the dynamic loader",
     ),
     (

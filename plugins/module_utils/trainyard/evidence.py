@@ -101,6 +101,8 @@ def read_events(data):
         kind, code = event.get("event"), event.get("exit_code")
         code = code if isinstance(code, int) and not isinstance(code, bool) else None
         end = {"ended": _time(event.get("time")), "exit_code": code, "signal": signal_name(event.get("signal"))}
+        if isinstance(event.get("endpoints"), list):
+            launcher["endpoints"] = [str(item) for item in event["endpoints"] if _ENDPOINT.match(str(item))]
         if kind == "launched":
             launcher["started"] = _time(event.get("time"))
         elif kind == "launcher_end":
@@ -274,7 +276,7 @@ def _collect(attempt, names):
     result = {
         "ranks": ranks,
         "files": attempt.files,
-        "endpoints": endpoints,
+        "endpoints": events["launcher"].pop("endpoints", None) or endpoints,
         "exit": unit,
         "launcher": dict(
             {"started": None, "ended": None, "exit_code": None, "signal": None}, first_error=said.get("first_error"), **events["launcher"]

@@ -137,6 +137,7 @@ def apply_command_line(job, extra, problems):
     for name in ("nodes", "devices"):
         if name in extra:
             job[name] = whole_number(name, extra[name], problems)
+            job["from_command_line"] = job.get("from_command_line", []) + [name]
     if "start_port" in extra:
         port = whole_number("start_port", extra["start_port"], problems, allow_all=False)
         if port is not None and not 1024 <= port <= 65535:

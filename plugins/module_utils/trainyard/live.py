@@ -64,7 +64,8 @@ def node_line(status, width=100):
     best = next((rank for rank in status["ranks"] if rank["step"]), None)
     text = "%-10s %-9s %s" % (status["node"], status["state"], rank_text(status["ranks"]))
     if best:
-        text += "  " + step_text(best["step"], status.get("epochs"), status.get("unit_of_speed"), status.get("first_step"))
+        step = dict(best["step"], eta=None if status["ended"] else best["step"].get("eta"))
+        text += "  " + step_text(step, status.get("epochs"), status.get("unit_of_speed"), status.get("first_step"))
     return text[:width]
 
 

@@ -311,8 +311,8 @@ def problems_of(nodes, site, consent=False):
                 text = "%s: %s reaches the node itself only; set trainyard_address to the address at which its peers reach it"
                 found.append(text % (node["name"], address))
         if node["site"] and node["site"] != site:
-            text = "%s: belongs to the mesh of the site '%s'; take that back: ansible-playbook playbooks/untrust.yml -e trainyard_site=%s"
-            found.append(text % (node["name"], node["site"], node["site"]))
+            text = "%s: belongs to the mesh of the site '%s'; take that back first, with that site's inventory: playbooks/untrust.yml"
+            found.append(text % (node["name"], node["site"]))
     users = sorted({node["user"] for node in nodes})
     if len(users) > 1:
         told = ", ".join("{} {}".format(node["name"], node["user"]) for node in nodes)

@@ -242,6 +242,9 @@ def obstacles(plan, facts, repair=False):
         fact = facts[node["name"]]
         if fact["missing"]:
             lines.append("%s lacks %s; playbooks/provision.yml has to run first (once)" % (node["name"], ", ".join(fact["missing"])))
+        other = (fact["mesh"] or {}).get("site")
+        if len(plan["nodes"]) > 1 and other and other != plan["site"]:
+            lines.append("%s belongs to the mesh of the site '%s'; run that site's playbooks/untrust.yml first" % (node["name"], other))
         for unit in fact["units"]:
             lines.append(
                 "%s is held by %s (%s); follow it or stop it: playbooks/stop.yml" % (node["name"], unit["description"], unit["state"])

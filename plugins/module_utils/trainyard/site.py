@@ -130,12 +130,12 @@ def read_site(groups, hostvars):
 def choose(job, site):
     """Return (nodes, problems): the nodes and devices this job takes of the site, the first ones in rank order."""
     problems = []
-    where = job["file"]
+    said = {name: "command line" if name in job.get("from_command_line", ()) else job["file"] for name in ("nodes", "devices")}
     nodes = site["nodes"]
     if isinstance(job["nodes"], int):
         if job["nodes"] > len(nodes):
             problems.append(
-                Problem(where, None, "nodes", "asks for %d nodes; the site '%s' has %d" % (job["nodes"], site["name"], len(nodes)))
+                Problem(said["nodes"], None, "nodes", "asks for %d nodes; the site '%s' has %d" % (job["nodes"], site["name"], len(nodes)))
             )
         nodes = nodes[: job["nodes"]]
     if job["suite"] not in site["suites"]:
@@ -163,18 +163,18 @@ def choose(job, site):
         missing = [item for item in devices if item not in node["devices"]]
         if missing or len(devices) < wanted:
             text = "asks for %s; %s declares the devices %s" % (job["devices"], node["name"], ", ".join(node["devices"]))
-            problems.append(Problem(where, None, "devices", text))
+            problems.append(Problem(said["devices"], None, "devices", text))
         chosen.append(dict(node, devices=devices))
     counts = {len(node["devices"]) for node in chosen}
     if len(counts) > 1:
         # Paddle's --ips takes the local number of devices for every host (fact 17).
-        said = ", ".join("%s %d" % (node["name"], len(node["devices"])) for node in chosen)
+        counted = ", ".join("%s %d" % (node["name"], len(node["devices"])) for node in chosen)
         problems.append(
             Problem(
                 "inventory",
                 None,
                 "trainyard_devices",
-                "nodes of one job need equal numbers of devices: %s; set 'devices' in the job" % said,
+                "nodes of one job need equal numbers of devices: %s; set 'devices' in the job" % counted,
             )
         )
     for node in chosen if len(chosen) > 1 else ():
