@@ -76,10 +76,13 @@ def keep(kind, name, root, entries, cache_dir):
     """Keep a manifest in the cache; return the tree's summary."""
     digest = manifest.digest(entries)
     base = os.path.join(cache_dir, "manifests", digest)
+    manifest.refuse_links_out(root, entries)
     if not os.path.exists(base + ".json"):
-        manifest.write_json(base + ".json", entries)
-        with open(base + ".files", "w", encoding="utf-8", errors="surrogateescape") as handle:
-            handle.writelines(entry + "\n" for entry in sorted(entries))
+        os.makedirs(os.path.dirname(base), mode=0o700, exist_ok=True)
+        with open(base + ".part", "w", encoding="utf-8") as handle:
+            handle.writelines("./%s\n" % entry for entry in sorted(entries))  # rsync takes '#' and ';' at the start of a line for a comment
+        os.replace(base + ".part", base + ".files")
+        manifest.write_json(base + ".json", entries)  # last: where it is, the list is, too
     size = sum(entry[1] for entry in entries.values())
     return {"kind": kind, "name": name, "digest": digest, "source": root, "files": len(entries), "bytes": size}
 

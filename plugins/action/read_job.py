@@ -23,6 +23,7 @@ if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
 jobs = importlib.import_module("ansible.module_utils.trainyard.job")
 sites = importlib.import_module("ansible.module_utils.trainyard.site")
+RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
 printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
 Problem = importlib.import_module("ansible.module_utils.trainyard.yamldata").Problem
@@ -46,6 +47,9 @@ class ActionModule(ActionBase):
         allowed = set(COMMON if reads_job else ()) | set(arguments.get("extra") or [])
         problems = jobs.command_line(extra, allowed, role_variables(project, self._loader))
         if not reads_job:
+            if "run" in extra and not RUN_ID.match(str(extra["run"])):
+                text = "%r is no run id; it looks like 20261120-103501-ppyoloe-1f2e, and playbooks/status.yml shows it" % (extra["run"],)
+                problems.append(Problem("command line", None, "run", text))
             _site, found = sites.read_site(plain(task_vars["groups"]), _Hosts(task_vars["hostvars"]))
             self._refuse(problems + found)
             return {"changed": False, "project": project}

@@ -113,6 +113,7 @@ class CallbackModule(Default):
             return
         if result.result.get("summary") and "verdict" in result.result:
             self._summary = [printable(line) for line in plain(result.result["summary"])]
+            self._following = None
         if self._following in (result.result.get("stopped") or ()):
             self._following = None  # stop.yml has just ended it
         super().v2_runner_on_ok(result)

@@ -126,6 +126,8 @@ def test_the_console_is_shown_only_where_it_explains_something(look):
 def test_which_run_is_meant(look, tmp_path):
     newer = RUN.replace("20261120", "20261121")
     put(tmp_path, {"runs/%s/attempt-1/stop.json" % newer: "{}"})
+    assert look(run_id="", number=0)["run"] == RUN  # the newer one is a start that was refused: it left nothing but stop.json
+    put(tmp_path, {"runs/%s/attempt-1/attempt.json" % newer: "{}"})
     found = look(run_id="", number=0)
     assert not found["found"] and found["ended"] and found["run"] == newer and found["known"] == [RUN, newer]
     held = look(run_id="", number=0, units=[attempts.unit_name(RUN, 1)])  # what runs comes before what is newest

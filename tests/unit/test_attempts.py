@@ -62,11 +62,12 @@ def test_runs_on_a_node_oldest_first(tmp_path):
     put(
         tmp_path,
         {
-            "runs/%s/attempt-1/x" % newer: "",
-            "runs/%s/attempt-2/x" % RUN: "",
-            "runs/%s/attempt-10/x" % RUN: "",
+            "runs/%s/attempt-1/attempt.json" % newer: "",
+            "runs/%s/attempt-2/attempt.json" % RUN: "",
+            "runs/%s/attempt-10/attempt.json" % RUN: "",
+            "runs/%s/attempt-11/stop.json" % RUN: "",  # a start that was refused
             "runs/%s/notes" % RUN: "",
-            "runs/other/attempt-1/x": "",
+            "runs/other/attempt-1/attempt.json": "",
         },
     )
     assert attempts.runs_on(str(tmp_path)) == [(RUN, 2), (RUN, 10), (newer, 1)]

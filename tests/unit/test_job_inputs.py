@@ -213,7 +213,7 @@ def test_module_describes_and_remembers(run_module, given, tmp_path):
         kept = os.path.join(given["cache_dir"], "manifests", tree["digest"])
         assert manifest.read_json(kept + ".json") == manifest.scan(tree["source"])
         with open(kept + ".files", encoding="utf-8") as handle:
-            assert handle.read().splitlines() == sorted(manifest.scan(tree["source"]))  # for rsync --files-from
+            assert handle.read().splitlines() == ["./" + name for name in sorted(manifest.scan(tree["source"]))]  # for rsync --files-from
     assert [(tree["kind"], tree["name"], tree["files"]) for tree in result["trees"]] == [
         ("code", "paddledetection", 4),
         ("data", "coco", 2),

@@ -147,7 +147,9 @@ def test_json_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 # --- refused
 
 
-@pytest.mark.parametrize("name, words", [("a\nb", "line break"), ("-rf", "leading dash")])
+@pytest.mark.parametrize(
+    "name, words", [("a\nb", "control character"), ("a\rb", "control character"), ("a\udcff", "not UTF-8"), ("-rf", "leading dash")]
+)
 def test_a_name_that_cannot_be_sent(tmp_path, name, words):
     put(tmp_path, {name: "x"})
     with pytest.raises(manifest.ManifestError, match=words):
@@ -202,3 +204,15 @@ def test_git_lists_tracked_and_new_files_and_leaves_ignored_ones(tmp_path):
 def test_outside_git_there_is_no_listing(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert manifest.git_files(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("target, inside", [("a/b", True), ("../x", True), ("/etc/passwd", False), ("../../x", False), ("..", True)])
+def test_a_link_that_leads_out_of_the_tree_is_refused(tmp_path, target, inside):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "link").symlink_to(target)
+    entries = {"folder/link": ["l", 1, "x"], "file": ["f", 1, "x"]}
+    if inside:
+        manifest.refuse_links_out(str(tmp_path), entries)
+    else:
+        with pytest.raises(manifest.ManifestError, match="folder/link .*outside of the tree"):
+            manifest.refuse_links_out(str(tmp_path), entries)

@@ -15,7 +15,13 @@ from core_support import ROOT, put
 PLAYBOOKS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "playbooks").rglob("*.yml") if "configs" not in path.parts)
 ANSIBLE = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
 # Whoever contacts these nodes finds nobody, at once.
-HOST = {"ansible_host": "127.0.0.1", "ansible_connection": "ssh", "trainyard_accelerator": "cpu", "trainyard_devices": 1}
+HOST = {
+    "ansible_host": "127.0.0.1",
+    "trainyard_address": "198.51.100.0/24",
+    "ansible_connection": "ssh",
+    "trainyard_accelerator": "cpu",
+    "trainyard_devices": 1,
+}
 JOB = (ROOT / "playbooks" / "configs" / "ppyoloe.yml").read_text(encoding="utf-8")
 
 

@@ -185,10 +185,13 @@ def run(attempt, node):
     os.chdir(os.path.join(attempt, "work"))
     raise_limits()
     # The environment is the plan's, whole: nothing that the user's manager or login shell has set reaches the training (fact 11).
-    # env(1) looks the command up on the plan's own PATH.
-    launcher = subprocess.Popen(
-        ["/usr/bin/env", "-i"] + ["%s=%s" % pair for pair in sorted(environment.items())] + plan["argv"], stdin=subprocess.DEVNULL
-    )
+    # The command is looked up on the plan's own PATH.
+    try:
+        launcher = subprocess.Popen(plan["argv"], env=environment, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        print("trainyard: %s cannot be started: %s" % (plan["argv"][0], error.strerror), flush=True)
+        note(attempt, {"event": "launcher_end", "exit_code": 127, "signal": None, "time": time.time()})
+        return 127
     note(attempt, {"event": "launched", "pid": launcher.pid, "time": time.time()})
     watch, scanned, ended = Watch(attempt, plan, marker, by_rank), 0.0, None
     while True:

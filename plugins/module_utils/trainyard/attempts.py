@@ -48,7 +48,8 @@ def runs_on(base):
     for run_id in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         if RUN_ID.match(run_id):
             for name in os.listdir(os.path.join(folder, run_id)):
-                if re.match(r"^attempt-[0-9]+$", name):
+                # a directory that holds nothing but stop.json is a start that was refused
+                if re.match(r"^attempt-[0-9]+$", name) and os.path.exists(os.path.join(folder, run_id, name, "attempt.json")):
                     found.append((run_id, int(name[8:])))
     return sorted(found)
 

@@ -103,8 +103,9 @@ def scan(root, names=None, cache=None):
     known = (read_json(cache) or {}) if cache else {}
     entries, records = {}, {}
     for name in walk_files(root) if names is None else names:
-        if "\n" in name or name.startswith("-"):
-            raise ManifestError("%r in %s: a name with a line break or a leading dash cannot be sent safely; rename it" % (name, root))
+        if name.startswith("-") or any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in name):
+            text = "%r in %s: a name with a control character, with bytes that are not UTF-8, or with a leading dash cannot be sent safely; rename it"
+            raise ManifestError(text % (name, root))
         entry, record = _entry(os.path.join(root, name), known.get(name))
         entries[name] = entry
         if record:
@@ -112,6 +113,16 @@ def scan(root, names=None, cache=None):
     if cache and records != known:
         write_json(cache, records)
     return entries
+
+
+def refuse_links_out(root, entries):
+    """Refuse links that lead out of the tree: a digest holds a link's text, so every node could read something else behind it."""
+    for name, entry in sorted(entries.items()):
+        if entry[0] != "l":
+            continue
+        target = os.readlink(os.path.join(root, name))
+        if os.path.isabs(target) or os.path.normpath(os.path.join(os.path.dirname(name), target)).split(os.sep)[0] == os.pardir:
+            raise ManifestError("%s in %s: is a link to %s, outside of the tree; put what it means into the tree" % (name, root, target))
 
 
 def digest(entries):

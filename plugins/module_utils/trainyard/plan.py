@@ -12,6 +12,7 @@ import ipaddress
 import json
 import os
 
+from ansible.module_utils.trainyard.display import SECRET_NAME
 from ansible.module_utils.trainyard.launchers import LAUNCHERS, launcher_argv, override_words
 from ansible.module_utils.trainyard.mesh import inventory_digest
 
@@ -295,7 +296,7 @@ def summary(plan, facts, what):
         "  " + " ".join(shlex.quote(word) for word in plan["argv"]),
         "environment on every node:",
     ]
-    lines += ["  %s=%s" % item for item in sorted(plan["env"].items())]
+    lines += ["  %s=%s" % (name, "***" if SECRET_NAME.search(name) else value) for name, value in sorted(plan["env"].items())]
     for node in plan["nodes"]:
         ranks = [str(rank["rank"]) for rank in plan["ranks"] if rank["node"] == node["name"]]
         lines.append(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 from ansible.module_utils.trainyard import yamldata
 from ansible.module_utils.trainyard.job import RESERVED_ENV, load_schema
@@ -48,6 +49,8 @@ def _node(name, variables, problems):
     for key in sorted(variables):
         if key.startswith("trainyard_") and key not in SITE_VARIABLES:
             problems.append(Problem(where, None, key, "unknown site variable%s" % near(key, SITE_VARIABLES)))
+    if not re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z", name):
+        problems.append(Problem(where, None, "", "an inventory name must be letters, digits, dots, dashes; rename the host"))
     accelerator = variables.get("trainyard_accelerator")
     if accelerator not in ACCELERATORS:
         text = "must be one of %s; got %r%s" % (", ".join(ACCELERATORS), accelerator, near(accelerator, ACCELERATORS))
@@ -178,6 +181,12 @@ def choose(job, site):
             )
         )
     for node in chosen if len(chosen) > 1 else ():
+        if not node["address"] and (node["host"] == "localhost" or node["host"].startswith("127.")):
+            text = (
+                "%s is this controller itself to every node; set trainyard_address to the node's address on the training network"
+                % node["host"]
+            )
+            problems.append(Problem("inventory, host %s" % node["name"], None, "ansible_host", text))
         if node["address"] and ipaddress.ip_network(node["address"], strict=False).is_loopback:
             text = "%s is a loopback address; no other node can reach it" % node["address"]
             problems.append(Problem("inventory, host %s" % node["name"], None, "trainyard_address", text))

@@ -51,10 +51,13 @@ def switch_in(base, kind, digest, entries):
     extra = sorted(set(manifest.walk_files(staging)) - set(entries))
     for name in extra:
         os.unlink(os.path.join(staging, name))  # left by an earlier, different try
+    # Read-only before it is looked at: a second sync that is still writing cannot change what has been verified.
+    protect(staging, writable=False)
+    os.chmod(staging, 0o700)  # moving a directory needs its own write bit
     found = manifest.scan(staging)
     if manifest.digest(found) != digest:
+        protect(staging, writable=True)
         raise TreeError("%s arrived changed (was it edited during the sync?): %s" % (kind, "; ".join(manifest.differences(entries, found))))
-    # Directories stay writable until the rename is done; moving a directory needs its own write bit.
     os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
     aside = None
     if os.path.lexists(final):
