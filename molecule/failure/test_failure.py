@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 
-from harness import JOBS, NODES, PROJECT, background, ended, events, last_line, left_behind, new_run, playbook, runs, wait_for
+from harness import JOBS, NODES, PROJECT, background, ended, events, last_line, left_behind, new_run, on, playbook, runs, training, wait_for
 
 
 def children(pid):
@@ -66,3 +67,21 @@ def test_a_killed_rank_stops_all_although_the_controller_is_gone(tmp_path):
     record = json.loads((PROJECT / "runs" / run / "run.json").read_text())
     assert record["attempts"][0]["verdict"]["signal"] == "SIGKILL"
     wait_for(lambda: not [pid for pid in workers if os.path.exists("/proc/%d" % pid)], 30)
+
+
+def test_a_node_that_vanishes_is_named_and_the_others_logs_come_home(tmp_path):
+    before, log = runs(), tmp_path / "log"
+    controller = background(log, "train", "-e", "config=%s/long.yml" % JOBS)
+    run = wait_for(lambda: new_run(before), 120)
+    wait_for(lambda: training(run), 180)
+    subprocess.run(["docker", "kill", "trainyard-molecule-node2"], check=True, stdout=subprocess.DEVNULL)
+    try:
+        assert controller.wait(240) != 0
+        text = log.read_text()
+        print(text)
+        assert last_line(text).startswith("LOST: node2 did not answer") or "rank 1 on node2" in last_line(text)
+        assert (PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log").stat().st_size > 0
+        assert ended("node1", run), "node1 still holds its device"
+    finally:
+        subprocess.run(["docker", "start", "trainyard-molecule-node2"], check=True, stdout=subprocess.DEVNULL)
+        wait_for(lambda: on("node2", "systemctl --user is-system-running", check=False) in ("running", "degraded"), 60)

@@ -698,3 +698,12 @@ def test_nothing_is_known_of_any_node():
 
 def test_sparse_findings_do_not_break_it():
     assert verdict.decide(PLAN, [{"node": "node1"}, {"node": "node2", "ranks": None, "exit": {}}])["outcome"] in ("failed", "unknown")
+
+
+def test_a_unit_whose_own_process_was_killed_is_named():
+    """The agent itself gets SIGKILL: its ranks' ends are not seen, and the peers say that they lost contact."""
+    killed = {"service_result": "signal", "exit_code": "killed", "exit_status": "KILL", "stopped_by": None, "stopped_at": None}
+    peers = node("node1", end(0, 1, at=3, said=GLOO), end(1, 1, at=3, said=GLOO))
+    found = verdict.decide(PLAN, [peers, node("node2", end(2, said=TERM), end(3), unit=killed)], DIR)
+    assert (found["outcome"], found["node"], found["rank"], found["signal"]) == ("failed", "node2", None, "SIGKILL")
+    assert "the launcher on node2" in found["text"] and "lost contact" not in found["text"].split(";")[0]

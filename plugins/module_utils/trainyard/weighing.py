@@ -53,7 +53,7 @@ class Weighing:
         firsts = self._first_deaths()
         out = [candidate for candidate in (self._rank(rank, firsts) for rank in self.ranks) if candidate]
         spoken = {candidate["node"] for candidate in out if candidate["weight"] > STOPPED}
-        out += [self._launcher(name) for name in self.failed if name not in spoken]
+        out += [self._launcher(name) for name in self.failed if name not in spoken or self._cut_down(name)]
         primary = [candidate for candidate in out if candidate["weight"] == PRIMARY]
         for candidate in out:
             # Nobody of ours kills before something has failed: such a death, if it came first, began it all.
@@ -117,6 +117,12 @@ class Weighing:
         unit = self.units.get(name) or {}
         return unit.get("service_result") == "oom-kill" or bool(unit.get("oom_kills"))
 
+    def _cut_down(self, name):
+        """Whether the unit's own process was killed by a signal while its launcher still ran: nobody of ours does that to an attempt."""
+        launcher = self.asked[name].get("launcher") or {}
+        unseen = launcher.get("exit_code") is None and not launcher.get("signal")
+        return unseen and (self.units[name] or {}).get("service_result") in ("signal", "core-dump", "watchdog")
+
     def _launcher(self, name):
         """A node whose unit failed without a rank to blame: its launcher, or the start itself, speaks."""
         node, unit = self.asked[name], self.units[name]
@@ -129,7 +135,9 @@ class Weighing:
                 launcher["exit_code"] = int(status)
             elif unit.get("exit_code") in ("killed", "dumped"):
                 launcher["signal"] = "SIG" + status
-        if error and error["grade"] != "primary":
+        if self._cut_down(name):
+            weight = KILLED
+        elif error and error["grade"] != "primary":
             weight = SECONDARY
         elif not started:
             weight = LAUNCHER
