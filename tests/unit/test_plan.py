@@ -499,3 +499,22 @@ def test_module_names_a_requirement_list_that_is_not_there(run_module):
     arguments["source"]["environment"]["requirements"] = ["none_such.txt"]
     result = run_module(module, arguments)
     assert result["failed"] and "none_such.txt" in result["msg"]
+
+
+def test_a_secret_is_not_shown_with_the_plan():
+    arguments = gang(count=2)
+    arguments["site"]["env"] = {"MY_TOKEN": "abc123secret", "NCCL_DEBUG": "WARN"}
+    made = core.compile_plan(**arguments)
+    text = "\n".join(core.summary(made, arguments["facts"], core.todo(made, arguments["facts"], 0.0)))
+    assert "MY_TOKEN=***" in text and "abc123secret" not in text and "NCCL_DEBUG=WARN" in text
+    assert made["env"]["MY_TOKEN"] == "abc123secret"
+
+
+def test_nodes_of_another_sites_mesh_are_in_the_way():
+    arguments = gang(count=2)
+    for fact in arguments["facts"].values():
+        fact["mesh"] = dict(MESH, site="other")
+    made = core.compile_plan(**arguments)
+    assert "node1 belongs to the mesh of the site 'other'; run that site's playbooks/untrust.yml first" in core.obstacles(
+        made, arguments["facts"]
+    )

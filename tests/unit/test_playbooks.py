@@ -126,6 +126,9 @@ REFUSED = {
 for verb in ("stop", "status", "follow"):
     REFUSED["%s, misspelt variable" % verb] = (["-e", "rn=x"], {"verb": verb}, "command line rn: unknown variable; allowed: run")
     REFUSED["%s, misspelt group" % verb] = ([], {"verb": verb, "group": "trainer"}, "the group 'trainers' is missing or empty")
+REFUSED["stop, half a gang"] = (["--limit", "node1"], {"verb": "stop"}, "--limit cuts node2 off; a run is stopped on all nodes or on none")
+REFUSED["stop, no run id"] = (["-e", '{"run": ""}'], {"verb": "stop"}, "'' is no run id; it looks like")
+REFUSED["stop, a path"] = (["-e", "run=../../x"], {"verb": "stop"}, "'../../x' is no run id; it looks like")
 # The same commands with nothing wrong do go to the nodes, so the others' silence means something.
 GOOD = {
     "good": (["-e", "config=ppyoloe.yml", "-e", "nodes=2", "-e", "devices=1", "-e", "collect_checkpoint=false"], {}, "UNREACHABLE!"),

@@ -252,3 +252,19 @@ def test_choosing_leaves_the_site_as_it_is():
     site = three()
     chosen(site, devices=1)
     assert site == three()
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+def test_a_node_that_is_the_controller_itself_needs_a_fabric_address(name):
+    site = site_of(host(1, ansible_host=name), host(2))[0]
+    assert chosen(site)[1][0].startswith("inventory, host node1 ansible_host: %s is this controller itself" % name)
+    assert not chosen(site, nodes=1)[1]
+    site = site_of(host(1, ansible_host=name, trainyard_address="10.0.0.0/24"), host(2))[0]
+    assert not chosen(site)[1]
+
+
+def test_an_inventory_name_that_no_unit_can_carry():
+    _site, problems = sites.read_site({"trainers": ["my node"]}, {"my node": host(1)})
+    assert [str(p) for p in problems] == [
+        "inventory, host my node: an inventory name must be letters, digits, dots, dashes; rename the host"
+    ]

@@ -152,3 +152,16 @@ def test_write_bits_come_and_go(tmp_path):
     trees.protect(root, writable=False)
     trees.remove(root)
     assert not os.path.exists(root) and os.path.exists(str(tmp_path / "outside"))
+
+
+def test_a_second_sync_cannot_change_what_is_being_verified(base, source, monkeypatch):
+    _root, entries, digest = source
+    _final, staging = send(base, source)
+    seen, scan = [], manifest.scan
+    monkeypatch.setattr(trees.manifest, "scan", lambda root, *rest: seen.append(modes(root)) or scan(root, *rest))
+    os.unlink(os.path.join(staging, "configs", "a.yml"))
+    with pytest.raises(trees.TreeError):
+        trees.switch_in(base, "code", digest, entries)
+    assert seen and all(mode & 0o222 == 0 for name, mode in seen[0].items() if name not in ("", "."))
+    send(base, source)  # a repeat can write again
+    trees.switch_in(base, "code", digest, entries)
