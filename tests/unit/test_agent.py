@@ -145,6 +145,15 @@ def test_endpoints_that_are_not_the_plans_end_the_attempt(tmp_path):
     assert "was given the endpoints 10.0.0.1:6070,10.0.0.2:6070; planned are" in Path(attempt.path, "logs.txt").read_text(encoding="utf-8")
 
 
+def test_on_one_node_any_port_will_do(tmp_path):
+    """Without --ips Paddle takes free ports, whatever PADDLE_START_PORT says; nobody else has to find them."""
+    attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]], endpoints="10.127.5.142:39687,10.127.5.142:39688")
+    attempt.made["nodes"] = [node for node in attempt.made["nodes"] if node["name"] == NODE]
+    attempt.path = attempt_files(tmp_path / "one", attempt.made, NODE)
+    assert attempt.start().end() == 0
+    assert [event["endpoints_as_planned"] for event in attempt.events("start")] == [True, True]
+
+
 def test_a_plan_that_was_changed_is_refused(tmp_path):
     attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]])
     plan = Path(attempt.path, "plan.json")

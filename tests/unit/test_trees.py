@@ -163,5 +163,6 @@ def test_a_second_sync_cannot_change_what_is_being_verified(base, source, monkey
     with pytest.raises(trees.TreeError):
         trees.switch_in(base, "code", digest, entries)
     assert seen and all(mode & 0o222 == 0 for name, mode in seen[0].items() if name not in ("", "."))
-    send(base, source)  # a repeat can write again
+    assert all(mode & 0o200 for mode in modes(staging).values()), "a repeat of the sync could not write"
+    send(base, source)
     trees.switch_in(base, "code", digest, entries)
