@@ -29,10 +29,27 @@ options:
     description: Data set name to directory on the controller.
     type: dict
     default: {}
+  aliases:
+    description: "Data set that the config looks for, to the site's data set that stands in for it (the job's C(data))."
+    type: dict
+    default: {}
   overrides:
     description: Config values of the site and the job; they beat the config file's.
     type: dict
     default: {}
+  arguments:
+    description: The job's further words for the training script; an option among them may beat the config.
+    type: list
+    elements: str
+    default: []
+  accelerator:
+    description: What the nodes compute with; decides what the suite's script has to be told.
+    type: str
+    default: cpu
+  world:
+    description: Number of ranks.
+    type: int
+    default: 1
   cache_dir:
     description: Where manifests and weights are kept.
     type: path
@@ -58,7 +75,11 @@ script: {description: The training script inside the code tree., type: str, retu
 code: {description: "digest, files (count), bytes, commit, dirty of the code tree.", type: dict, returned: success}
 data: {description: Data set name to digest., type: dict, returned: success}
 weights: {description: "Config key to {digest, file, url}.", type: dict, returned: success}
-config: {description: "files (the config chain) and epochs (int or null).", type: dict, returned: success}
+config:
+  description: "files (the config chain); epochs, iterations, batch (of one card), learning_rate and save (folder), or null where unknown."
+  type: dict
+  returned: success
+overrides: {description: "Config values that the command line carries: the suite's, the site's, the job's.", type: dict, returned: success}
 trees: {description: "kind, digest, source directory, files and bytes of every tree that nodes need.", type: list, elements: dict, returned: success}
 code_diff: {description: Local changes against the commit., type: str, returned: success}
 """
@@ -67,7 +88,7 @@ import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import manifest, sources
+from ansible.module_utils.trainyard import manifest, sources, suites
 from ansible.module_utils.trainyard.display import printable
 from ansible.module_utils.urls import open_url
 
@@ -98,6 +119,13 @@ def fetch(url, place):
     return True
 
 
+def data_places(data, aliases):
+    """Return {data set's name as the config knows it: directory}; a data set that only stands in for another has no place of its own."""
+    places = {name: os.path.realpath(place) for name, place in data.items()}
+    stand_ins = {name: places[other] for name, other in aliases.items() if other in places}
+    return dict({name: place for name, place in places.items() if name not in set(aliases.values()) - set(aliases)}, **stand_ins)
+
+
 def describe(params, check_mode):
     """Return the module's result; see RETURN. Raises SourceError and ManifestError."""
     cache_dir, suite = params["cache_dir"], params["suite"]
@@ -109,17 +137,23 @@ def describe(params, check_mode):
     entries, state = sources.code_tree(root, remembered(root))
     script = sources.find_script(suite, entries, root)
     files, values = sources.config_chain(root, params["config"], suite["config_keys"]["base"], entries)
+    overrides, problems = suites.settle(suite, values, params["overrides"], params["accelerator"], params["world"])
+    effective = suites.overridden(values, overrides)
+    places = data_places(params["data"], params["aliases"])
+    wanted, missing = suites.wanted_data(suite, effective, params["arguments"], places)
+    if problems or missing:
+        raise sources.SourceError("\n".join("%s: %s" % (params["config"], text) for text in problems + missing))
     trees = [keep("code", suite["name"], root, entries, cache_dir)]
     data = {}
-    for name, place in params["data"].items():
-        place = os.path.realpath(place)
+    for name in wanted:
+        place = places[name]
         if not os.path.isdir(place):
             raise sources.SourceError("the data set '%s' is not there: %s is no directory on the controller" % (name, place))
         tree = keep("data", name, place, manifest.scan(place, None, remembered(place)), cache_dir)
         trees.append(tree)
         data[name] = tree["digest"]
     weights, fetched = {}, []
-    for key, url in sources.weight_urls(suite, values, params["overrides"]).items():
+    for key, url in sources.weight_urls(suite, effective).items():
         place = sources.weight_place(cache_dir, url)
         if check_mode and not os.path.exists(place):
             weights[key] = {"digest": "0" * 64, "file": os.path.basename(place), "url": url}
@@ -132,7 +166,6 @@ def describe(params, check_mode):
         tree = keep("weights", key, os.path.dirname(place), manifest.scan(os.path.dirname(place), None, remembered(place)), cache_dir)
         trees.append(tree)
         weights[key] = {"digest": tree["digest"], "file": os.path.basename(place), "url": url}
-    epochs = sources.whole(params["overrides"].get(suite["config_keys"]["epochs"], values.get(suite["config_keys"]["epochs"])))
     code = {
         "digest": trees[0]["digest"],
         "files": trees[0]["files"],
@@ -146,7 +179,8 @@ def describe(params, check_mode):
         "code": code,
         "data": data,
         "weights": weights,
-        "config": {"files": files, "epochs": epochs},
+        "config": dict(suites.settings(suite, effective, params["arguments"]), files=files),
+        "overrides": overrides,
         "trees": trees,
         "code_diff": state["diff"] if state else "",
         "fetched": fetched,
@@ -160,7 +194,11 @@ def main():
             "config": {"type": "str", "required": True},
             "code": {"type": "path", "required": True},
             "data": {"type": "dict", "default": {}},
+            "aliases": {"type": "dict", "default": {}},
             "overrides": {"type": "dict", "default": {}},
+            "arguments": {"type": "list", "elements": "str", "default": []},
+            "accelerator": {"type": "str", "default": "cpu"},
+            "world": {"type": "int", "default": 1},
             "cache_dir": {"type": "path", "required": True},
         },
         supports_check_mode=True,

@@ -51,7 +51,7 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import environment, plan
+from ansible.module_utils.trainyard import environment, plan, plan_text, readiness
 from ansible.module_utils.trainyard.display import printable
 
 
@@ -72,9 +72,7 @@ def compiled(given):
     wanted = given["source"]["environment"]
     texts = requirement_texts(wanted.get("requirements") or [], given["project"])
     digest = environment.environment_digest(wanted, texts, first["python_version"], first["machine"])
-    inputs = dict(
-        given["inputs"], suite=given["suite"], site_overrides=given["source"].get("overrides"), environment=dict(wanted, digest=digest)
-    )
+    inputs = dict(given["inputs"], suite=given["suite"], environment=dict(wanted, digest=digest))
     return plan.compile_plan(given["job"], given["site"], given["nodes"], given["facts"], inputs)
 
 
@@ -103,12 +101,12 @@ def main():
         )
     except (environment.EnvironmentRefused, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
-    obstacles = plan.obstacles(made, facts, given["repair"])
+    obstacles = readiness.obstacles(made, facts, given["repair"])
     if obstacles and not module.check_mode:
         module.fail_json(msg=printable("nothing was started:\n%s" % "\n".join("  " + text for text in obstacles), newlines=True))
-    todo = plan.todo(made, facts, time.time(), given["site"]["nodes"])
+    todo = readiness.todo(made, facts, time.time(), given["site"]["nodes"])
     text = plan.canonical(made).decode("ascii")
-    module.exit_json(changed=False, plan=made, text=text, sha256=plan.sha256(made), todo=todo, summary=plan.summary(made, facts, todo))
+    module.exit_json(changed=False, plan=made, text=text, sha256=plan.sha256(made), todo=todo, summary=plan_text.summary(made, facts, todo))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def gang(count=2, devices=8, accelerator="gpu", job=None, suite=None, **inputs):
         "weights": {},
         "environment": {"package": "paddlepaddle-gpu", "version": "2.6.2", "digest": ENVIRONMENT},
         "config": {"files": [CONFIG], "epochs": 300},
-        "site_overrides": {},
+        "overrides": (job or {}).get("overrides", {}),
     }
     return copy.deepcopy(
         {

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from ansible.module_utils.trainyard import environment
 from ansible.module_utils.trainyard import plan as core
+from ansible.module_utils.trainyard import plan_text, readiness
 from ansible.module_utils.trainyard.mesh import inventory_digest
 from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
 
@@ -36,9 +37,18 @@ def backwards(value):
 def test_ranks_follow_the_inventory(count, devices):
     made = compiled(count=count, devices=devices)
     assert [rank["rank"] for rank in made["ranks"]] == list(range(count * devices))
-    assert made["ranks"][0] == {"rank": 0, "node": "node1", "local_rank": 0, "device": "0", "endpoint": ADDRESSES[0] + ":17000"}
+    assert made["ranks"][0] == {
+        "rank": 0,
+        "node": "node1",
+        "local_rank": 0,
+        "device": "0",
+        "log": "log/workerlog.0",
+        "endpoint": ADDRESSES[0] + ":17000",
+    }
     last = {"rank": count * devices - 1, "node": "node%d" % count, "local_rank": devices - 1, "device": str(devices - 1)}
-    assert made["ranks"][-1] == dict(last, endpoint="%s:%d" % (ADDRESSES[count - 1], 17000 + devices - 1))
+    assert made["ranks"][-1] == dict(
+        last, log="log/workerlog.%d" % (devices - 1), endpoint="%s:%d" % (ADDRESSES[count - 1], 17000 + devices - 1)
+    )
     assert made["endpoints"] == [rank["endpoint"] for rank in made["ranks"]]
     assert ("--ips=%s" % ",".join(ADDRESSES[:count]) in made["argv"]) == (count > 1)
 
@@ -101,11 +111,10 @@ def test_a_python_of_the_users_own_is_used_as_it_is():
     assert made["nodes"][0]["env"]["PATH"].startswith("/opt/conda/envs/det/bin:")
 
 
-def test_overrides_of_site_job_and_weights():
+def test_overrides_and_weights():
     arguments = gang(
         count=2,
-        job={"overrides": {"worker_num": 2}},
-        site_overrides={"worker_num": 0, "use_gpu": False},
+        overrides={"worker_num": 2, "use_gpu": False},
         weights={"pretrain_weights": {"digest": "a" * 64, "file": "m.pdparams", "url": "https://host/m.pdparams"}},
     )
     made = core.compile_plan(**arguments)
@@ -113,7 +122,7 @@ def test_overrides_of_site_job_and_weights():
     assert made["argv"][at:] == ["-o", "worker_num=2", "use_gpu=false", "pretrain_weights=weights/%s/m.pdparams" % ("a" * 16)]
     assert made["argv"][at - 1] == "--eval"
     assert made["links"] == {"dataset/coco": "data/" + DATA[:16], "weights/" + "a" * 16: "weights/" + "a" * 16}
-    assert core.wanted_trees(made) == {"code": [CODE], "data": [DATA], "weights": ["a" * 64]}
+    assert readiness.wanted_trees(made) == {"code": [CODE], "data": [DATA], "weights": ["a" * 64]}
 
 
 def test_the_checkpoints_folder_is_named_after_the_config():
@@ -148,7 +157,6 @@ def change(path, value):
         (("job", "arguments"), []),
         (("job", "config"), "configs/ppyoloe/ppyoloe_crn_m_300e_coco.yml"),
         (("job", "launcher"), "paddle"),
-        (("job", "overrides"), {"epoch": 3}),
         (("job", "env"), {"A": 1}),
         (("job", "start_port"), 17001),
         (("site", "start_port"), 17002),
@@ -164,7 +172,7 @@ def change(path, value):
         (("inputs", "data", "coco"), "2" * 64),
         (("inputs", "environment", "digest"), "3" * 64),
         (("inputs", "config", "epochs"), 3),
-        (("inputs", "site_overrides"), {"epoch": 1}),
+        (("inputs", "overrides"), {"epoch": 1}),
         (("inputs", "suite", "redirects", "log"), "elsewhere"),
     ],
     ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else "",
@@ -309,7 +317,7 @@ def wanting(count=2, **facts):
     arguments = gang(count=count)
     made = core.compile_plan(**arguments)
     arguments["facts"]["node%d" % count].update(facts)
-    return {kind: names for kind, names in core.todo(made, arguments["facts"], now=1000.0).items() if names}
+    return {kind: names for kind, names in readiness.todo(made, arguments["facts"], now=1000.0).items() if names}
 
 
 MESH = {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node1", "node2"], "digest": "m"}
@@ -343,14 +351,14 @@ def test_a_mesh_for_other_addresses_is_made_again():
     for fact in arguments["facts"].values():
         fact["mesh"] = mesh
     made = core.compile_plan(**arguments)
-    assert core.todo(made, arguments["facts"], 1000.0, site)["trust"] == []
+    assert readiness.todo(made, arguments["facts"], 1000.0, site)["trust"] == []
     site[1]["host"] = "10.9.9.9"
-    assert core.todo(made, arguments["facts"], 1000.0, site)["trust"] == ["node1", "node2"]
+    assert readiness.todo(made, arguments["facts"], 1000.0, site)["trust"] == ["node1", "node2"]
 
 
 def test_the_margin_of_a_certificate_is_the_roles():
     role = yaml.safe_load((ROOT / "roles/ssh_trust/defaults/main.yml").read_text())
-    assert role["ssh_trust_renew_before"] == "+%dd" % (core.CERTIFICATE_MARGIN / 86400)
+    assert role["ssh_trust_renew_before"] == "+%dd" % (readiness.CERTIFICATE_MARGIN / 86400)
 
 
 def test_a_single_node_needs_no_mesh():
@@ -360,7 +368,7 @@ def test_a_single_node_needs_no_mesh():
 def test_a_python_of_the_users_own_is_never_provided():
     arguments = gang(count=1, environment={"python": "/opt/py/bin/python", "digest": None})
     arguments["facts"]["node1"]["environments"] = {}
-    assert not any(core.todo(core.compile_plan(**arguments), arguments["facts"], 0.0).values())
+    assert not any(readiness.todo(core.compile_plan(**arguments), arguments["facts"], 0.0).values())
 
 
 def test_a_tree_that_differs_is_named_with_its_files():
@@ -375,7 +383,7 @@ def test_a_tree_that_differs_is_named_with_its_files():
         "present": False,
         "differences": [],
     }  # not there is not differing
-    lines = core.differing_trees(core.compile_plan(**arguments), arguments["facts"])
+    lines = readiness.differing_trees(core.compile_plan(**arguments), arguments["facts"])
     assert lines == ["node2: data/%s differs from the controller's: a.jpg: missing; b.jpg: extra file" % DATA[:16]]
 
 
@@ -395,14 +403,14 @@ HELD = [{"unit": "u", "state": "active", "description": "Trainyard run X"}]
 )
 def test_what_only_a_person_can_clear(facts, lines):
     arguments = two(**facts)
-    assert core.obstacles(core.compile_plan(**arguments), arguments["facts"]) == lines
+    assert readiness.obstacles(core.compile_plan(**arguments), arguments["facts"]) == lines
 
 
 @pytest.mark.parametrize("repair", [False, True])
 def test_a_changed_tree_is_in_the_way_unless_it_is_going_to_be_replaced(repair):
     arguments = gang(count=2)
     arguments["facts"]["node2"]["trees"]["data/" + DATA[:16]] = {"ok": False, "present": True, "differences": ["a.jpg: missing"]}
-    lines = core.obstacles(core.compile_plan(**arguments), arguments["facts"], repair)
+    lines = readiness.obstacles(core.compile_plan(**arguments), arguments["facts"], repair)
     assert bool(lines) != repair and (repair or "a.jpg: missing; the controller's copy is the rule: playbooks/sync.yml" in lines[0])
 
 
@@ -411,7 +419,7 @@ def test_the_summary_shows_command_ranks_and_what_comes_before():
     made = core.compile_plan(**arguments)
     arguments["facts"]["node2"]["missing"] = ["rsync"]
     arguments["facts"]["node1"]["units"] = [{"unit": "u", "state": "active", "description": "Trainyard run X"}]
-    text = "\n".join(core.summary(made, arguments["facts"], core.todo(made, arguments["facts"], 0.0)))
+    text = "\n".join(plan_text.summary(made, arguments["facts"], readiness.todo(made, arguments["facts"], 0.0)))
     for words in (
         core.sha256(made)[:12],
         "  " + " ".join(made["argv"]),
@@ -437,7 +445,8 @@ def module_arguments(**changes):
         fact["environments"] = {digest: "f"}
         inventory = inventory_digest([("node%d" % (n + 1), ADDRESSES[n], 22, None) for n in range(2)])
         fact["mesh"] = dict(fact["mesh"], nodes=["node1", "node2"], inventory=inventory)
-    inputs = {key: arguments["inputs"][key] for key in ("script", "code", "data", "weights", "config")}
+    arguments["inputs"]["overrides"] = {"use_gpu": True}
+    inputs = {key: arguments["inputs"][key] for key in ("script", "code", "data", "weights", "config", "overrides")}
     return dict(
         {
             "job": arguments["job"],
@@ -446,7 +455,7 @@ def module_arguments(**changes):
             "facts": arguments["facts"],
             "inputs": inputs,
             "suite": arguments["inputs"]["suite"],
-            "source": {"environment": wanted, "overrides": {"use_gpu": True}},
+            "source": {"environment": wanted},
             "project": str(ROOT),
         },
         **changes,
@@ -505,7 +514,7 @@ def test_a_secret_is_not_shown_with_the_plan():
     arguments = gang(count=2)
     arguments["site"]["env"] = {"MY_TOKEN": "abc123secret", "NCCL_DEBUG": "WARN"}
     made = core.compile_plan(**arguments)
-    text = "\n".join(core.summary(made, arguments["facts"], core.todo(made, arguments["facts"], 0.0)))
+    text = "\n".join(plan_text.summary(made, arguments["facts"], readiness.todo(made, arguments["facts"], 0.0)))
     assert "MY_TOKEN=***" in text and "abc123secret" not in text and "NCCL_DEBUG=WARN" in text
     assert made["env"]["MY_TOKEN"] == "abc123secret"
 
@@ -515,6 +524,6 @@ def test_nodes_of_another_sites_mesh_are_in_the_way():
     for fact in arguments["facts"].values():
         fact["mesh"] = dict(MESH, site="other")
     made = core.compile_plan(**arguments)
-    assert "node1 belongs to the mesh of the site 'other'; run that site's playbooks/untrust.yml first" in core.obstacles(
+    assert "node1 belongs to the mesh of the site 'other'; run that site's playbooks/untrust.yml first" in readiness.obstacles(
         made, arguments["facts"]
     )

@@ -102,7 +102,7 @@ REFUSED = {
     "a path outside": (
         ["-e", "config=../../etc/passwd"],
         {},
-        "'../../etc/passwd' is neither the name of a job (ppyoloe) nor a path that ends in .yml",
+        "'../../etc/passwd' nor a path that ends in .yml",
     ),
     "unknown key": (["-e", "config={tmp}/mine.yml"], {}, "mine.yml:%d node: unknown key; allowed: arguments" % (JOB.count("\n") + 1)),
     "misspelt extra variable": (

@@ -75,7 +75,7 @@ def test_a_job_file_of_any_name_gets_a_usable_run_id(read, tmp_path, name):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ({"config": ""}, "command line config: say which job: -e config=NAME, one of ppyoloe"),
+        ({"config": ""}, "command line config: say which job: -e config=NAME, one of "),
         ({"config": "ppyole"}, "did you mean 'ppyoloe'?"),
         ({"config": "x; rm -rf /"}, "'x; rm -rf /' is neither the name of a job"),
         ({"node": "2"}, "command line node: unknown variable"),

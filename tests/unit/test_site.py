@@ -80,7 +80,7 @@ def test_an_empty_or_misspelt_group(groups, words):
     "changes, place, words",
     [
         ({"trainyard_devcies": 8}, "inventory, host node2 trainyard_devcies:", "unknown site variable; did you mean 'trainyard_devices'?"),
-        ({"trainyard_accelerator": "cuda"}, "inventory, host node2 trainyard_accelerator:", "must be one of cpu, gpu; got 'cuda'"),
+        ({"trainyard_accelerator": "cuda"}, "inventory, host node2 trainyard_accelerator:", "must be one of cpu, gpu, ascend; got 'cuda'"),
         ({"trainyard_accelerator": "gpus"}, "inventory, host node2 trainyard_accelerator:", "did you mean 'gpu'?"),
         ({"trainyard_accelerator": None}, "inventory, host node2 trainyard_accelerator:", "got None"),
         (
@@ -221,8 +221,13 @@ def test_the_first_nodes_and_devices_in_rank_order(job, names, devices):
         ),
         (
             {"trainyard_suites": {"paddledetection": {"code": {"path": "/x"}, "environment": {}}}},
-            {},
-            ["(trainyard_suites.paddledetection.data.coco.path)"],
+            {"data": {"coco": "objects365"}},
+            ["data.coco: the site does not say where the data set 'objects365' is (trainyard_suites.paddledetection.data.objects365.path)"],
+        ),
+        (
+            {"trainyard_accelerator": "ascend"},
+            {"nodes": 1},
+            ["launcher: fleetrun cannot start ranks on ascend; for paddledetection there: none"],
         ),
     ],
 )

@@ -262,12 +262,15 @@ def _collect(attempt, names):
     template, ranks, planned = launcher["rank_log"], [], set()
     for entry in mine:
         relative = template.replace("{local_rank}", str(entry["local_rank"])).replace("{rank}", str(entry["rank"]))
+        relative = entry["log"] if isinstance(entry.get("log"), str) else relative  # a plan of an older version has the template alone
         planned.add(relative)
         home = f"rank-{entry['rank']:03d}.{attempt.node}.log"
         ranks.append(_rank(entry, relative, home, attempt.scan(relative, home, table), events["ranks"].get(entry["rank"], {}), codes, unit))
     for stray in attempt.strays(template, planned):
         attempt.scan(stray, f"stray-{stray.rpartition('/')[2]}.{attempt.node}.log", Table())
         attempt.problems.append(f"{stray}: no rank of the plan owns this log")
+    for name in launcher.get("logs") if isinstance(launcher.get("logs"), list) else ():
+        attempt.scan(str(name), f"{os.path.basename(str(name))[:-4]}.{attempt.node}.log", Table())  # MindSpore's scheduler
     attempt.scan("ranks.jsonl", f"ranks.{attempt.node}.jsonl", Table())
     attempt.scan("exit.json", f"exit.{attempt.node}.json", Table())
     endpoints, environment = _launcher_notes(attempt.root, template.rpartition("/")[0])

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import re
 
-from ansible.module_utils.trainyard import yamldata
+from ansible.module_utils.trainyard import suites, yamldata
+from ansible.module_utils.trainyard.launchers import LAUNCHERS
 from ansible.module_utils.trainyard.yamldata import Problem, near
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -14,25 +15,34 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # Names that decide how the ranks find each other, or that would let a job load other code: they come from the plan alone (fact 11).
 RESERVED_ENV = re.compile(
     r"^(PADDLE_|FLAGS_START_PORT|FLAGS_selected|TRAINING_ROLE|POD_|GLOO_SOCKET|NCCL_SOCKET_IFNAME|CUDA_VISIBLE_DEVICES|LD_PRELOAD|LD_AUDIT"
-    r"|PATH$|HOME$|USER$|PYTHONHOME|PYTHONSTARTUP|RANK|WORLD_SIZE|MS_|TRAINYARD_)"
+    r"|PATH$|HOME$|USER$|PYTHONHOME|PYTHONSTARTUP|RANK|WORLD_SIZE|MS_|DEVICE_ID$|DEVICE_NUM$|OMPI_|PORT_RANGE$|TRAINYARD_)"
 )
-JOB_DEFAULTS = {"arguments": [], "overrides": {}, "nodes": "all", "devices": "all", "env": {}, "published": []}
+JOB_DEFAULTS = {
+    "arguments": [],
+    "overrides": {},
+    "nodes": "all",
+    "devices": "all",
+    "env": {},
+    "data": {},
+    "published": [],
+    "scaling": "advise",
+}
 
 
 def load_schema(name):
-    """Return one of the schemas in schemas/ (job)."""
+    """Return one of the schemas in schemas/ (job, site); the job's knows the suites and launchers that there are tables for."""
     value, _lines, problems = yamldata.read(os.path.join(HERE, "schemas", name + ".yml"))
     if problems:
         raise ValueError("; ".join(str(p) for p in problems))
+    if name == "job":
+        value["properties"]["suite"] = {"enum": suites.names()}
+        value["properties"]["launcher"] = {"enum": sorted(LAUNCHERS)}
     return value
 
 
 def load_suite(name):
     """Return a suite's table from suites/<name>.yml; the name has passed the job schema."""
-    value, _lines, problems = yamldata.read(os.path.join(HERE, "suites", name + ".yml"))
-    if problems:
-        raise ValueError("; ".join(str(p) for p in problems))
-    return dict(value, name=name)
+    return suites.load(name)
 
 
 def shipped_jobs(folder):
@@ -98,10 +108,26 @@ def read_job(path, shown):
     if value["launcher"] not in suite["launchers"]:
         text = "%s cannot be started with %s; allowed: %s" % (suite["title"], value["launcher"], ", ".join(suite["launchers"]))
         return None, [Problem(shown, lines.get(("launcher",)), "launcher", text)]
+    meeting = rendezvous_problem(value)
+    if meeting:
+        return None, [Problem(shown, lines.get(("rendezvous",)), "rendezvous", meeting)]
     job = dict(JOB_DEFAULTS, **value)
     job["name"] = os.path.basename(path)[:-4]
     job["file"] = shown
     return job, []
+
+
+def scaling_problem(job):
+    """Say what is wrong with a job's `scaling`, or return None."""
+    return None if job["scaling"] in ("advise", "apply") else "must be advise or apply; got %r" % (job["scaling"],)
+
+
+def rendezvous_problem(job):
+    """Say what is wrong with a job's rendezvous for its launcher, or return None."""
+    wanted, known = job.get("rendezvous"), sorted(LAUNCHERS[job["launcher"]]["rendezvous"])
+    if wanted is None or wanted in known:
+        return None
+    return "%s has no rendezvous %r; allowed: %s" % (job["launcher"], wanted, ", ".join(known) or "none, leave it out")
 
 
 def whole_number(name, value, problems, allow_all=True):
@@ -132,8 +158,13 @@ def command_line(extra, allowed, role_variables=(), site_prefixes=("trainyard_",
 
 
 def apply_command_line(job, extra, problems):
-    """Return the job with what the command line overrides: nodes, devices, start_port."""
+    """Return the job with what the command line overrides: nodes, devices, start_port, rendezvous, scaling."""
     job = dict(job)
+    for name, check in (("rendezvous", rendezvous_problem), ("scaling", scaling_problem)):
+        if name in extra:
+            job[name] = extra[name]
+            said = check(job)
+            problems += [Problem("command line", None, name, said)] if said else []
     for name in ("nodes", "devices"):
         if name in extra:
             job[name] = whole_number(name, extra[name], problems)

@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launchers as a table: how the ranks of one node are started, word for word as the documents do it.
+"""Launchers as a table: how the ranks are started, word for word as the documents do it.
 
-Each entry: argv (the head), ips (only on several nodes; contract A2, B3, C2), gpu / cpu (how the devices are said), rank_log (where rank
-local_rank writes, below the attempt's directory), console (the launcher's own output), rank_env (the variable that tells a rank process
-from its helpers), and what the text is compared with.
+An entry holds
+    kind            each: the command runs on every node. first: on the first node, which starts daemons inside the other nodes' units.
+                    ranks: there is no launcher, the node's agent starts the script once a rank.
+    argv, script    the command before and between the devices and the training script; words with {...} are filled from the plan
+    rendezvous      how several nodes find each other, by the name of the switch; the first is the default. One node has none (A1, B2, C1)
+    devices         how the devices are said, by accelerator; an accelerator that is not here cannot be used
+    env, node_env   what every node's ranks get; what differs from node to node
+    mca             parameters of Open MPI, given as its environment variables, so that the command stays the document's
+    rank_log        where a rank writes, below the attempt's directory; rank_env: the variable that tells a rank from its helpers
+    endpoints_env   the variable in which ranks report whom they take for their peers, or None
+    logs            further logs that come home
+    notes           what a user is told, by accelerator
+Words {...}: python, ips, devices, count (ranks a node), world (all ranks), nodes, node_rank, master, port.
 """
 
 from __future__ import annotations
@@ -12,45 +22,127 @@ import json
 
 import yaml
 
+_PADDLE = {
+    "kind": "each",
+    "script": [],
+    "rank_log": "log/workerlog.{local_rank}",
+    "rank_env": "PADDLE_TRAINER_ID",
+    "endpoints_env": "PADDLE_TRAINER_ENDPOINTS",
+    # FLAGS_START_PORT is what the documents name (B5, C4); the present launcher reads the other one (fact 1).
+    "env": {"FLAGS_START_PORT": "{port}", "PADDLE_START_PORT": "{port}"},
+    # Facts 3 and 4: the launcher and gloo find a node's address by its host name otherwise.
+    "node_env": {"POD_IP": "{address}", "GLOO_SOCKET_IFNAME": "{interface}", "NCCL_SOCKET_IFNAME": "{interface}"},
+}
+_MINDSPORE = {"endpoints_env": None, "env": {}, "node_env": {"GLOO_SOCKET_IFNAME": "{interface}", "NCCL_SOCKET_IFNAME": "{interface}"}}
+
 LAUNCHERS = {
-    "paddle": {
-        "argv": ["{python}", "-m", "paddle.distributed.launch", "--log_dir=./log/"],
-        "ips": ["--ips={ips}"],
-        "gpu": ["--gpus", "{devices}"],
-        "cpu": ["--nproc_per_node={count}"],
-        "rank_log": "log/workerlog.{local_rank}",
-        "console": "logs.txt",
-        "rank_env": "PADDLE_TRAINER_ID",
-        "endpoints_env": "PADDLE_TRAINER_ENDPOINTS",
-    },
+    "paddle": dict(
+        _PADDLE,
+        argv=["{python}", "-m", "paddle.distributed.launch", "--log_dir=./log/"],
+        rendezvous={
+            "ips": {"argv": ["--ips={ips}"]},
+            # paddle/distributed/launch/controllers/master.py: without a rank of its own a node gets the one it comes in as, and ports come from
+            # PORT_RANGE (context/node.py), so both are said; the master itself listens on the start port.
+            "master": {
+                "argv": ["--master={master}", "--nnodes={nodes}"],
+                "env": {"PORT_RANGE": "{first_free}:{last_free}"},
+                "node_env": {"PADDLE_RANK": "{node_rank}"},
+            },
+        },
+        devices={"gpu": ["--gpus", "{devices}"], "cpu": ["--nproc_per_node={count}"]},
+    ),
     # With --selected_gpu, fleetrun falls back to Paddle's legacy launcher (fact 2). That one refuses several CPU nodes, so a CPU site gets
     # the equivalent form of the present launcher; the log directory is ./log by default in both.
-    "fleetrun": {
-        "argv": ["fleetrun"],
-        "ips": ["--ips={ips}"],
-        "gpu": ["--selected_gpu", "{devices}"],
-        "cpu": ["--nproc_per_node={count}"],
-        "rank_log": "log/workerlog.{local_rank}",
-        "console": "logs.txt",
-        "rank_env": "PADDLE_TRAINER_ID",
-        "endpoints_env": "PADDLE_TRAINER_ENDPOINTS",
-    },
-}
+    "fleetrun": dict(
+        _PADDLE,
+        argv=["fleetrun"],
+        rendezvous={"ips": {"argv": ["--ips={ips}"]}},
+        devices={"gpu": ["--selected_gpu", "{devices}"], "cpu": ["--nproc_per_node={count}"]},
+        notes={
+            "cpu": "fleetrun --selected_gpu is the document's form (C1, C2) and needs a CUDA build: on a CPU build it refuses several nodes "
+            "(docs/facts.md, 2); the equivalent --nproc_per_node is used",
+        },
+    ),
+    # mindspore/parallel/cluster/process_entity/_api.py (2.7): the node that owns master_addr starts the scheduler, so that is the first node's;
+    # without --node_rank the ranks come in as they arrive. The word python must be bare: msrun knows no path of one.
+    "msrun": dict(
+        _MINDSPORE,
+        kind="each",
+        argv=[
+            "msrun", "--worker_num={world}", "--local_worker_num={count}", "--master_addr={first_address}", "--master_port={port}",
+            "--node_rank={node_rank}", "--log_dir=./log", "--join=True", "--cluster_time_out=300",
+        ],
+        script=[],
+        rendezvous={},
+        devices={"ascend": [], "gpu": [], "cpu": []},
+        rank_log="log/worker_{rank}.log",
+        rank_env="MS_NODE_ID",
+        logs=["log/scheduler.log"],
+    ),
+    # Contract D7: the document's script starts one process a device. Every rank's log is kept, not the first's alone.
+    "rank_table": dict(
+        _MINDSPORE,
+        kind="ranks",
+        argv=["{python}", "-u"],
+        script=[],
+        rendezvous={},
+        devices={"ascend": []},
+        rank_log="log/rank_{rank}/train.log",
+        rank_env="RANK_ID",
+        notes={"ascend": "this launcher has not been run on Ascend hardware: the rank table is held against the document's (D4-D7), no more"},
+    ),
+}  # fmt: skip
 
 
-def launcher_argv(name, accelerator, addresses, devices, python="python"):
+def launcher_argv(name, accelerator, addresses, devices, python="python", **more):
     """Return the launcher's part of the command line as a list of words.
 
-    name: launcher. accelerator: cpu or gpu. addresses: fabric addresses in rank order; one address is the single-machine form, which has
-    no --ips (contract A1, C1). devices: device ids of a node, the same on every node.
+    name: launcher. accelerator: cpu, gpu or ascend. addresses: fabric addresses in rank order; one address is the single-machine form, which
+    has no rendezvous (contract A1, C1). devices: device ids of a node, the same on every node. more: rendezvous (a key of the launcher's
+    table), port, node_rank, root (whether the training user is root).
     """
     entry = LAUNCHERS[name]
     words = list(entry["argv"])
+    if more.get("root"):
+        words += entry.get("root", [])
     if len(addresses) > 1:
-        words += entry["ips"]
-    words += entry[accelerator]
-    values = {"python": python, "ips": ",".join(addresses), "devices": ",".join(devices), "count": len(devices)}
+        words += rendezvous(name, more.get("rendezvous")).get("argv", [])
+    words += entry["devices"][accelerator] + entry["script"]
+    values = values_of(addresses, devices, python, more.get("port"), more.get("node_rank", 0))
     return [word.format(**values) for word in words]
+
+
+def values_of(addresses, devices, python, port, node_rank):
+    """Return what {...} in a launcher's words stands for."""
+    port = port or 0
+    world = len(addresses) * len(devices)
+    return {
+        "python": python,
+        "ips": ",".join(addresses),
+        "devices": ",".join(devices),
+        "count": len(devices),
+        "world": world,
+        "nodes": len(addresses),
+        "node_rank": node_rank,
+        "address": addresses[node_rank],
+        "first_address": addresses[0],
+        "master": "%s:%s" % (addresses[0], port),
+        "port": port,
+        "first_free": port + 1,
+        "last_free": port + max(64, 2 * len(devices)),
+        "fabric": ",".join("%s/32" % address for address in addresses),
+    }
+
+
+def rendezvous(name, wanted=None):
+    """Return how several nodes find each other: the entry of the switch, or the launcher's first way. Raises KeyError for an unknown one."""
+    ways = LAUNCHERS[name]["rendezvous"]
+    return ways[wanted] if wanted else next(iter(ways.values()), {})
+
+
+def filled(texts, values):
+    """Return a mapping of texts with their {...} filled."""
+    return {key: text.format(**values) for key, text in texts.items()}
 
 
 def override_words(flag, overrides):

@@ -12,9 +12,7 @@ import ipaddress
 import json
 import os
 
-from ansible.module_utils.trainyard.display import SECRET_NAME
-from ansible.module_utils.trainyard.launchers import LAUNCHERS, launcher_argv, override_words
-from ansible.module_utils.trainyard.mesh import inventory_digest
+from ansible.module_utils.trainyard import launchers, suites
 
 VERSION = 1
 SHORT = 16
@@ -22,8 +20,6 @@ SHORT = 16
 # TERM and KILL (seconds). Together they keep the promise that all is stopped within 10 s.
 GRACE_SECONDS = 2
 STOP_SECONDS = 5
-# A run can last for weeks, and a node's certificate must outlast it: the nodes stop each other with it. As long as ssh_trust_renew_before.
-CERTIFICATE_MARGIN = 20 * 86400
 
 
 class PlanError(Exception):
@@ -78,45 +74,35 @@ def pick_address(node, facts, alone=False):
     return None, None, text % (node["name"], node["host"], ", ".join("%s on %s" % pair for pair in usable) or "none but loopback")
 
 
-def node_environment(node, count):
+def node_environment(node, count, launcher, rendezvous, values):
     """Return what differs from node to node in the environment: the address, the interface, where home and the Python environment are."""
     home = node["home"]
-    return {
+    result = {
         "HOME": home,
         "USER": node["user"],
         "LOGNAME": node["user"],
         "PATH": ":".join([os.path.dirname(node["python"]), "/usr/local/bin", "/usr/bin", "/bin"]),
-        "POD_IP": node["address"],
-        "GLOO_SOCKET_IFNAME": node["interface"],
-        "NCCL_SOCKET_IFNAME": node["interface"],
         "OMP_NUM_THREADS": str(max(1, node["cores"] // max(1, count))),
     }
+    texts = dict(launcher["node_env"], **rendezvous.get("node_env", {}))
+    result.update(launchers.filled(texts, dict(values, interface=node["interface"])))
+    return result
 
 
-def common_environment(port, job, site):
-    """Return what is the same everywhere. FLAGS_START_PORT is what the documents name (B5, C4); the present launcher reads the other (fact 1)."""
-    values = {
-        "LANG": "C.UTF-8",
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "FLAGS_START_PORT": str(port),
-        "PADDLE_START_PORT": str(port),
-    }
-    values.update(site["env"])
-    values.update({key: str(value) for key, value in job["env"].items()})
-    return values
+def common_environment(job, site, suite, launcher, rendezvous, values, accelerator):
+    """Return what is the same everywhere; the site's values beat the tables', the job's beat both."""
+    result = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    for texts in (launcher["env"], rendezvous.get("env", {}), suite["env"], suites.accelerator(suite, accelerator)["env"]):
+        result.update(launchers.filled(texts, values))
+    result.update({"OMPI_MCA_%s" % key: text for key, text in launchers.filled(launcher.get("mca", {}), values).items()})
+    result.update(site["env"])
+    result.update({key: str(value) for key, value in job["env"].items()})
+    return result
 
 
-def compile_plan(job, site, nodes, facts, inputs):
-    """Compile the plan.
-
-    job: as read_job gives it. site: as read_site gives it. nodes: the chosen nodes in rank order. facts: {node name: what node_probe
-    returned}. inputs: {suite (table), script, code, data {name: digest}, weights {key: {digest, file}}, environment {digest or python},
-    config {epochs}} as the controller found them. Returns the plan; raises PlanError with every problem.
-    """
-    problems, planned = [], []
-    suite, port = inputs["suite"], job.get("start_port") or site["start_port"]
-    count = len(nodes[0]["devices"])
+def planned_nodes(nodes, facts, environment, problems):
+    """Return the plan's entries of the nodes, without their environment; what cannot be placed is noted in problems."""
+    planned = []
     for index, node in enumerate(nodes):
         fact = facts[node["name"]]
         address, interface, problem = pick_address(node, fact, alone=len(nodes) == 1)
@@ -126,63 +112,125 @@ def compile_plan(job, site, nodes, facts, inputs):
         if len(nodes) > 1 and ipaddress.ip_address(address).is_loopback:
             problems.append("%s: %s is a loopback address; no other node can reach it; set trainyard_address" % (node["name"], address))
         base = fact["base"]
-        environment = inputs["environment"]
         python = environment["python"] if environment.get("python") else "%s/env/%s/bin/python" % (base, short(environment["digest"]))
-        entry = {
-            "name": node["name"],
-            "rank": index,
-            "address": address,
-            "interface": interface,
-            "devices": node["devices"],
-            "home": fact["home"],
-            "base": base,
-            "user": fact["user"],
-            "python": python,
-            "cores": fact["cores"],
-        }
-        entry["env"] = node_environment(entry, count)
-        # a value that the site or the job gives for all nodes beats one that is only reckoned
-        for name in set(entry["env"]) & (set(site["env"]) | set(job["env"])) - {"HOME", "USER", "LOGNAME", "PATH", "POD_IP"}:
-            del entry["env"][name]
-        planned.append(entry)
+        planned.append(
+            {
+                "name": node["name"],
+                "rank": index,
+                "address": address,
+                "interface": interface,
+                "devices": node["devices"],
+                "home": fact["home"],
+                "base": base,
+                "user": fact["user"],
+                "python": python,
+                "cores": fact["cores"],
+            }
+        )
+    return planned
+
+
+def compile_plan(job, site, nodes, facts, inputs):
+    """Compile the plan.
+
+    job: as read_job gives it. site: as read_site gives it. nodes: the chosen nodes in rank order. facts: {node name: what node_probe
+    returned}. inputs: {suite (table), script, code, data {name: digest}, weights {key: {digest, file}}, environment {digest or python},
+    overrides (of suite, site and job), config {epochs, ...}} as the controller found them. Returns the plan; raises PlanError with every
+    problem.
+    """
+    problems = []
+    suite, port, environment = inputs["suite"], job.get("start_port") or site["start_port"], inputs["environment"]
+    count, accelerator = len(nodes[0]["devices"]), nodes[0]["accelerator"]
+    planned = planned_nodes(nodes, facts, environment, problems)
     _check_nodes(job, nodes, planned, facts, count, port, problems)
     if problems:
         raise PlanError(problems)
-    overrides = dict(inputs.get("site_overrides") or {}, **job["overrides"])
+    launcher = launchers.LAUNCHERS[job["launcher"]]
+    meeting = launchers.rendezvous(job["launcher"], job.get("rendezvous")) if len(nodes) > 1 else {}
+    addresses, devices = [node["address"] for node in planned], planned[0]["devices"]
+    script = (
+        [inputs["script"], suite["config_flag"], job["config"]] + job["arguments"] + suites.accelerator(suite, accelerator)["arguments"]
+    )
     weights = {key: "weights/%s/%s" % (short(item["digest"]), item["file"]) for key, item in inputs["weights"].items()}
-    accelerator = nodes[0]["accelerator"]
-    argv = launcher_argv(job["launcher"], accelerator, [node["address"] for node in planned], planned[0]["devices"], suite["python"])
-    argv += [inputs["script"], suite["config_flag"], job["config"]] + job["arguments"]
-    argv += override_words(suite["override_flag"], dict(overrides, **weights))
-    links = {suite["data"][name]: "data/%s" % short(digest) for name, digest in inputs["data"].items()}
+    script += launchers.override_words(suite["override_flag"], dict(inputs["overrides"], **weights))
+    commands = []
+    for index, node in enumerate(planned):
+        values = launchers.values_of(addresses, devices, suite["python"], port, index)
+        node["env"] = node_environment(node, count, launcher, meeting, values)
+        # a value that the site or the job gives for all nodes beats one that is only reckoned
+        for name in set(node["env"]) & (set(site["env"]) | set(job["env"])) - {"HOME", "USER", "LOGNAME", "PATH", "POD_IP"}:
+            del node["env"][name]
+        commands.append(
+            launchers.launcher_argv(
+                job["launcher"], accelerator, addresses, devices, suite["python"],
+                rendezvous=job.get("rendezvous"), port=port, node_rank=index, root=node["user"] == "root",
+            ) + script
+        )  # fmt: skip
+        if commands[index] != commands[0]:
+            node["argv"] = commands[index]
+    links = {suites.place(suite, name): "data/%s" % short(digest) for name, digest in inputs["data"].items()}
     links.update({"weights/%s" % short(item["digest"]): "weights/%s" % short(item["digest"]) for item in inputs["weights"].values()})
-    launcher = LAUNCHERS[job["launcher"]]
-    endpoints = ["%s:%d" % (node["address"], port + local) for node in planned for local in range(count)]
-    stem = os.path.splitext(os.path.basename(job["config"]))[0]
+    first = launchers.values_of(addresses, devices, suite["python"], port, 0)
+    ranks = planned_ranks(planned, launcher, meeting, port)
     return {
         "version": VERSION,
         "site": site["name"],
         "job": {key: job[key] for key in ("name", "suite", "launcher", "config", "arguments", "overrides", "published")},
-        "suite": {"name": suite["name"], "logs": suite["logs"], "redirects": suite["redirects"],
-                  "checkpoints": dict(suite["checkpoints"], folders=[folder.format(stem=stem) for folder in suite["checkpoints"]["folders"]])},
-        "launcher": {"name": job["launcher"], "rank_log": launcher["rank_log"], "console": launcher["console"], "rank_env": launcher["rank_env"],
-                     "endpoints_env": launcher["endpoints_env"]},
+        "suite": {"name": suite["name"], "logs": suite["logs"], "redirects": redirects(suite, inputs["config"]),
+                  "checkpoints": checkpoints(suite, job["config"], inputs["config"])},
+        "launcher": dict({key: launcher[key] for key in ("kind", "rank_log", "rank_env", "endpoints_env")}, name=job["launcher"],
+                         console="logs.txt", logs=launcher.get("logs", [])),
         "accelerator": accelerator,
-        "argv": argv,
-        "env": common_environment(port, job, site),
+        "argv": commands[0],
+        "env": common_environment(job, site, suite, launcher, meeting, first, accelerator),
         "ports": {"start": port, "count": count},
-        "endpoints": endpoints,
+        "endpoints": [rank["endpoint"] for rank in ranks] if launcher["endpoints_env"] else [],
         "nodes": planned,
-        "ranks": [{"rank": node["rank"] * count + local, "node": node["name"], "local_rank": local, "device": device,
-                   "endpoint": "%s:%d" % (node["address"], port + local)} for node in planned for local, device in enumerate(node["devices"])],
+        "ranks": ranks,
         "code": {"digest": inputs["code"]["digest"]},
         "data": inputs["data"],
         "weights": inputs["weights"],
         "links": links,
+        "files": {},
+        "scheduler": None,
         "environment": environment,
         "epochs": inputs["config"].get("epochs"),
+        "notes": [launcher["notes"][accelerator]] if accelerator in launcher.get("notes", {}) else [],
         "stop": {"grace": GRACE_SECONDS, "timeout": STOP_SECONDS},
     }  # fmt: skip
+
+
+def planned_ranks(planned, launcher, meeting, port):
+    """Return every rank of the plan: global and local number, node, device, log and endpoint.
+
+    With --master the launcher itself takes free ports of its range, so that only the address of an endpoint is known beforehand.
+    """
+    ranks = []
+    for node in planned:
+        for local, device in enumerate(node["devices"]):
+            rank = {"rank": node["rank"] * len(node["devices"]) + local, "node": node["name"], "local_rank": local, "device": device}
+            rank["log"] = launcher["rank_log"].format(**rank)
+            known = "%d" % (port + local) if "PORT_RANGE" not in meeting.get("env", {}) else "*"
+            rank["endpoint"] = "%s:%s" % (node["address"], known)
+            ranks.append(rank)
+    return ranks
+
+
+def checkpoints(suite, config, settings):
+    """Return where the suite saves: {stem} is the config file's name, {save} the folder that the config itself names."""
+    values = {"stem": os.path.splitext(os.path.basename(config))[0], "save": os.path.normpath(settings.get("save") or "output")}
+    folders = [folder.format(**values) for folder in suite["checkpoints"]["folders"]]
+    return dict(suite["checkpoints"], folders=list(dict.fromkeys(folders)))
+
+
+def redirects(suite, settings):
+    """Return what is written below the working directory and where it goes; where the config names a folder of its own, that one, too."""
+    result = dict(suite["redirects"])
+    save = os.path.normpath(settings.get("save") or "")
+    first = save.split("/")[0]
+    if save != "." and not os.path.isabs(save) and first not in result and first != "..":
+        result[first] = first
+    return result
 
 
 def _check_nodes(job, nodes, planned, facts, count, port, problems):
@@ -209,115 +257,3 @@ def _check_nodes(job, nodes, planned, facts, count, port, problems):
                 # The legacy launcher that --selected_gpu leads to looks its own address up by host name and reads no POD_IP (fact 2, 3).
                 text = "%s: its host name resolves to %s, not to %s; fleetrun --selected_gpu finds its rank by it: mend /etc/hosts or use launcher: paddle"
                 problems.append(text % (node["name"], ", ".join(resolved) or "nothing", node["address"]))
-
-
-def todo(plan, facts, now, site_nodes=()):
-    """Return what is not ready yet: {'provision': [...], 'trust': [...], 'environment': [...], 'code': [...], 'data': [...], 'weights': [...]} of node names.
-
-    now: unix time in seconds. site_nodes: all nodes of the site as read_site gives them; a mesh made for other addresses is made again.
-    """
-    names = [node["name"] for node in plan["nodes"]]
-    result = {"provision": [n for n in names if facts[n]["missing"]], "trust": [], "environment": [], "code": [], "data": [], "weights": []}
-    if len(names) > 1:
-        mesh = [facts[name]["mesh"] or {} for name in names]
-        proven = all(m.get("present") and m.get("proven") and (m.get("valid_until") or 0) >= now + CERTIFICATE_MARGIN for m in mesh)
-        rows = {n["name"]: (n["name"], n["host"], n["port"], n["address"]) for n in site_nodes} if site_nodes else None
-        covered = all(set(names) <= set(m.get("nodes") or []) and _same_addresses(m, rows) for m in mesh)
-        if not proven or not covered or len({m.get("digest") for m in mesh}) > 1:
-            result["trust"] = names  # the host keys of all go to all
-    if not plan["environment"].get("python"):
-        result["environment"] = [n for n in names if plan["environment"]["digest"] not in facts[n]["environments"]]
-    for kind, digests in wanted_trees(plan).items():
-        result[kind] = [n for n in names if any(not (facts[n]["trees"].get("%s/%s" % (kind, short(d))) or {}).get("ok") for d in digests)]
-    result["trees"] = [n for n in names if n in result["code"] + result["data"] + result["weights"]]
-    return result
-
-
-def obstacles(plan, facts, repair=False):
-    """Return a sentence with its remedy for everything that only a person can clear before a start: lacking root's part, a held node, a changed tree.
-
-    repair: the caller is going to replace changed trees (sync.yml).
-    """
-    lines = []
-    for node in plan["nodes"]:
-        fact = facts[node["name"]]
-        if fact["missing"]:
-            lines.append("%s lacks %s; playbooks/provision.yml has to run first (once)" % (node["name"], ", ".join(fact["missing"])))
-        other = (fact["mesh"] or {}).get("site")
-        if len(plan["nodes"]) > 1 and other and other != plan["site"]:
-            lines.append("%s belongs to the mesh of the site '%s'; run that site's playbooks/untrust.yml first" % (node["name"], other))
-        for unit in fact["units"]:
-            lines.append(
-                "%s is held by %s (%s); follow it or stop it: playbooks/stop.yml" % (node["name"], unit["description"], unit["state"])
-            )
-    if not repair:
-        remedy = "; the controller's copy is the rule: playbooks/sync.yml with the same config brings it again"
-        lines += [line + remedy for line in differing_trees(plan, facts)]
-    return lines
-
-
-def differing_trees(plan, facts):
-    """Return a sentence for every node whose copy of code, data or weights differs from the controller's, with the files by name."""
-    lines = []
-    for node in plan["nodes"]:
-        for name, state in sorted(facts[node["name"]]["trees"].items()):
-            if state["present"] and not state["ok"]:
-                lines.append(
-                    "%s: %s differs from the controller's: %s" % (node["name"], name, "; ".join(state["differences"]) or "unknown files")
-                )
-    return lines
-
-
-def _same_addresses(mesh, rows):
-    """Whether a mesh was made for the addresses that the inventory has now; rows: {node name: what mesh.inventory_digest takes}, or None."""
-    if rows is None:
-        return True
-    recorded = mesh.get("nodes") or []
-    return all(name in rows for name in recorded) and inventory_digest([rows[name] for name in recorded]) == mesh.get("inventory")
-
-
-def wanted_trees(plan):
-    """Return {'code': [digest], 'data': [digests], 'weights': [digests]}: the trees a node must hold, bit for bit."""
-    return {
-        "code": [plan["code"]["digest"]],
-        "data": sorted(plan["data"].values()),
-        "weights": sorted({w["digest"] for w in plan["weights"].values()}),
-    }
-
-
-def summary(plan, facts, what):
-    """Return the plan as lines for people: job, exact command, rank map, environment, what is done before the start."""
-    import shlex
-
-    lines = [
-        "plan %s  job %s  %d nodes x %d devices (%s)"
-        % (sha256(plan)[:12], plan["job"]["name"], len(plan["nodes"]), plan["ports"]["count"], plan["accelerator"]),
-        "command, the same on every node, in the code tree %s:" % short(plan["code"]["digest"]),
-        "  " + " ".join(shlex.quote(word) for word in plan["argv"]),
-        "environment on every node:",
-    ]
-    lines += ["  %s=%s" % (name, "***" if SECRET_NAME.search(name) else value) for name, value in sorted(plan["env"].items())]
-    for node in plan["nodes"]:
-        ranks = [str(rank["rank"]) for rank in plan["ranks"] if rank["node"] == node["name"]]
-        lines.append(
-            "%s: rank %s  devices %s  address %s on %s  ports %d-%d"
-            % (
-                node["name"],
-                ",".join(ranks),
-                ",".join(node["devices"]),
-                node["address"],
-                node["interface"],
-                plan["ports"]["start"],
-                plan["ports"]["start"] + plan["ports"]["count"] - 1,
-            )
-        )
-        lines += ["  %s=%s" % item for item in sorted(node["env"].items())]
-    for path, target in sorted(plan["links"].items()):
-        lines.append("link %s -> %s" % (path, target))
-    for kind in ("provision", "trust", "environment", "code", "data", "weights"):
-        if what[kind]:
-            lines.append("before the start: %s on %s" % (kind, ", ".join(what[kind])))
-    lines += ["in the way: %s" % text for text in obstacles(plan, facts)]
-    if not any(what.values()):
-        lines.append("before the start: nothing, every node is ready")
-    return lines

@@ -7,7 +7,8 @@ import ipaddress
 import re
 
 from ansible.module_utils.trainyard import yamldata
-from ansible.module_utils.trainyard.job import RESERVED_ENV, load_schema
+from ansible.module_utils.trainyard.job import RESERVED_ENV, load_schema, load_suite
+from ansible.module_utils.trainyard.launchers import LAUNCHERS
 from ansible.module_utils.trainyard.yamldata import Problem, near
 
 # Every variable a site may set for the whole product; a misspelt one would otherwise be passed over without a word.
@@ -15,7 +16,7 @@ SITE_VARIABLES = (
     "trainyard_accelerator", "trainyard_address", "trainyard_cache_dir", "trainyard_devices", "trainyard_env", "trainyard_home",
     "trainyard_host_fingerprints", "trainyard_runs_dir", "trainyard_site", "trainyard_start_port", "trainyard_state_dir", "trainyard_suites",
 )  # fmt: skip
-ACCELERATORS = ("cpu", "gpu")
+ACCELERATORS = ("cpu", "gpu", "ascend")
 # A site may know better than the route which interface the training uses; the other reserved names are the plan's alone.
 INTERFACE_ENV = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -151,10 +152,13 @@ def choose(job, site):
         )
         problems.append(Problem("inventory", None, "trainyard_suites", text))
     else:
-        for name in load_suite_data(job["suite"]):
-            if name not in (site["suites"][job["suite"]].get("data") or {}):
-                text = "the site does not say where the data set '%s' is (trainyard_suites.%s.data.%s.path)" % (name, job["suite"], name)
-                problems.append(Problem("inventory", None, "trainyard_suites", text))
+        known = sorted(site["suites"][job["suite"]].get("data") or {})
+        for name, other in sorted(job["data"].items()):
+            if other not in known:
+                text = "the site does not say where the data set '%s' is (trainyard_suites.%s.data.%s.path); it has %s%s" % (
+                    other, job["suite"], other, ", ".join(known) or "none", near(other, known),
+                )  # fmt: skip
+                problems.append(Problem(job["file"], None, "data.%s" % name, text))
     chosen = []
     for node in nodes:
         devices = node["devices"]
@@ -192,11 +196,14 @@ def choose(job, site):
             problems.append(Problem("inventory, host %s" % node["name"], None, "trainyard_address", text))
     if len({node["accelerator"] for node in chosen}) > 1:
         problems.append(Problem("inventory", None, "trainyard_accelerator", "nodes of one job need the same accelerator"))
+    problems += [
+        _pair(job, kind) for kind in sorted({node["accelerator"] for node in chosen}) if kind not in LAUNCHERS[job["launcher"]]["devices"]
+    ]
     return chosen, problems
 
 
-def load_suite_data(suite):
-    """Return the names of the data sets that a suite's configs look for."""
-    from ansible.module_utils.trainyard.job import load_suite
-
-    return sorted(load_suite(suite)["data"])
+def _pair(job, accelerator):
+    """Say that a launcher cannot start ranks on an accelerator, and which of the suite's launchers can."""
+    able = [name for name in load_suite(job["suite"])["launchers"] if accelerator in LAUNCHERS[name]["devices"]]
+    text = "%s cannot start ranks on %s; for %s there: %s" % (job["launcher"], accelerator, job["suite"], ", ".join(able) or "none")
+    return Problem(job["file"], None, "launcher", text)

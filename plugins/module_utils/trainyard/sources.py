@@ -8,7 +8,7 @@ import os
 import subprocess
 
 import yaml
-from ansible.module_utils.trainyard import manifest
+from ansible.module_utils.trainyard import manifest, suites
 from ansible.module_utils.trainyard.yamldata import near
 
 
@@ -58,6 +58,8 @@ def code_tree(root, cache):
 def config_chain(root, config, base_key, entries):
     """Return ([relative paths], merged values) of a suite config and the files it builds on; a later file wins, as in the suites.
 
+    base_key: the key that names those files (a text or a list), or None for a suite without.
+
     Raises SourceError for a file that is missing from the code tree, with the near names.
     """
     order, merged = [], {}
@@ -78,10 +80,10 @@ def config_chain(root, config, base_key, entries):
             raise SourceError("%s: is not YAML: %s" % (name, " ".join(str(error).split()))) from error
         if not isinstance(values, dict):
             raise SourceError("%s: is not a mapping" % name)
-        bases = values.pop(base_key, None) or []
+        bases = (values.pop(base_key, None) or []) if base_key else []
         for base in [bases] if isinstance(bases, str) else bases:
             visit(os.path.join(os.path.dirname(name), base), name)
-        merged.update(values)
+        merged.update(suites.merged(merged, values))
 
     visit(config, None)
     return order, merged
@@ -95,11 +97,11 @@ def find_script(suite, entries, root):
     raise SourceError("the code tree %s has none of %s; is it a checkout of %s?" % (root, ", ".join(suite["scripts"]), suite["title"]))
 
 
-def weight_urls(suite, values, overrides):
-    """Return {config key: URL} of the pretrained weights the job will ask for; an override of the site or the job beats the config."""
+def weight_urls(suite, effective):
+    """Return {config key: URL} of the pretrained weights the job will ask for; effective: the config with all overrides."""
     found = {}
     for key in suite["config_keys"]["weights"]:
-        value = overrides.get(key, values.get(key))
+        value = suites.lookup(effective, key)
         if isinstance(value, str) and value.startswith(("http://", "https://")):
             found[key] = value
     return found
@@ -109,8 +111,3 @@ def weight_place(cache_dir, url):
     """Return the file in the controller's cache that a URL is fetched to, once."""
     name = os.path.basename(url.split("?")[0]) or "weights"
     return os.path.join(cache_dir, "weights", hashlib.sha256(url.encode()).hexdigest()[:16], name)
-
-
-def whole(value):
-    """Return value as int where it is one, else None; configs hold expressions, too."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -52,7 +52,7 @@ def rank_states(attempt, plan, node, events):
     starts = {event.get("rank"): event for event in events if event.get("event") == "start"}
     found = []
     for rank in (item for item in plan["ranks"] if item["node"] == node):
-        path = os.path.join(attempt, plan["launcher"]["rank_log"].format(**rank))
+        path = os.path.join(attempt, rank.get("log") or plan["launcher"]["rank_log"].format(**rank))
         try:
             tail = logs.tail_status(path, table)
         except OSError:

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan in lines for people: job, exact commands, rank map, environment, what is done before the start. Pure."""
+
+from __future__ import annotations
+
+import shlex
+
+from ansible.module_utils.trainyard.display import SECRET_NAME
+from ansible.module_utils.trainyard.plan import sha256, short
+from ansible.module_utils.trainyard.readiness import obstacles
+
+# Where the command runs, by the launcher's kind.
+WHERE = {
+    "each": "command, on every node,",
+    "first": "command, on the first node, whose daemons run in the other nodes' units,",
+    "ranks": "command, once for every rank on its node,",
+}
+
+
+def command(argv):
+    """Return a command line as a shell would take it."""
+    return " ".join(shlex.quote(word) for word in argv)
+
+
+def summary(plan, facts, what):
+    """Return the plan as lines for people: job, exact command, rank map, environment, what is done before the start."""
+    lines = [
+        "plan %s  job %s  %d nodes x %d devices (%s)"
+        % (sha256(plan)[:12], plan["job"]["name"], len(plan["nodes"]), plan["ports"]["count"], plan["accelerator"]),
+        "%s in the code tree %s:" % (WHERE[plan["launcher"]["kind"]], short(plan["code"]["digest"])),
+        "  " + command(plan["argv"]),
+    ]
+    lines += ["  %s: %s" % (node["name"], command(node["argv"])) for node in plan["nodes"] if node.get("argv")]
+    lines += ["note: %s" % text for text in plan["notes"]]
+    lines.append("environment on every node:")
+    lines += ["  %s=%s" % (name, "***" if SECRET_NAME.search(name) else value) for name, value in sorted(plan["env"].items())]
+    for node in plan["nodes"]:
+        ranks = [str(rank["rank"]) for rank in plan["ranks"] if rank["node"] == node["name"]]
+        lines.append(
+            "%s: rank %s  devices %s  address %s on %s  ports %d-%d"
+            % (
+                node["name"],
+                ",".join(ranks),
+                ",".join(node["devices"]),
+                node["address"],
+                node["interface"],
+                plan["ports"]["start"],
+                plan["ports"]["start"] + plan["ports"]["count"] - 1,
+            )
+        )
+        lines += ["  %s=%s" % item for item in sorted(node["env"].items())]
+    for path, target in sorted(plan["links"].items()):
+        lines.append("link %s -> %s" % (path, target))
+    for kind in ("provision", "trust", "environment", "code", "data", "weights"):
+        if what[kind]:
+            lines.append("before the start: %s on %s" % (kind, ", ".join(what[kind])))
+    lines += ["in the way: %s" % text for text in obstacles(plan, facts)]
+    if not any(what.values()):
+        lines.append("before the start: nothing, every node is ready")
+    return lines

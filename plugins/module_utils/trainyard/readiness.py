@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands between a plan and its start: what the nodes still lack, and what only a person can clear. Pure."""
+
+from __future__ import annotations
+
+from ansible.module_utils.trainyard.mesh import inventory_digest
+from ansible.module_utils.trainyard.plan import short
+
+# A run can last for weeks, and a node's certificate must outlast it: the nodes stop each other with it. As long as ssh_trust_renew_before.
+CERTIFICATE_MARGIN = 20 * 86400
+
+
+def todo(plan, facts, now, site_nodes=()):
+    """Return what is not ready yet: {'provision': [...], 'trust': [...], 'environment': [...], 'code': [...], 'data': [...], 'weights': [...]} of node names.
+
+    now: unix time in seconds. site_nodes: all nodes of the site as read_site gives them; a mesh made for other addresses is made again.
+    """
+    names = [node["name"] for node in plan["nodes"]]
+    result = {"provision": [n for n in names if facts[n]["missing"]], "trust": [], "environment": [], "code": [], "data": [], "weights": []}
+    if len(names) > 1:
+        mesh = [facts[name]["mesh"] or {} for name in names]
+        proven = all(m.get("present") and m.get("proven") and (m.get("valid_until") or 0) >= now + CERTIFICATE_MARGIN for m in mesh)
+        rows = {n["name"]: (n["name"], n["host"], n["port"], n["address"]) for n in site_nodes} if site_nodes else None
+        covered = all(set(names) <= set(m.get("nodes") or []) and _same_addresses(m, rows) for m in mesh)
+        if not proven or not covered or len({m.get("digest") for m in mesh}) > 1:
+            result["trust"] = names  # the host keys of all go to all
+    if not plan["environment"].get("python"):
+        result["environment"] = [n for n in names if plan["environment"]["digest"] not in facts[n]["environments"]]
+    for kind, digests in wanted_trees(plan).items():
+        result[kind] = [n for n in names if any(not (facts[n]["trees"].get("%s/%s" % (kind, short(d))) or {}).get("ok") for d in digests)]
+    result["trees"] = [n for n in names if n in result["code"] + result["data"] + result["weights"]]
+    return result
+
+
+def obstacles(plan, facts, repair=False):
+    """Return a sentence with its remedy for everything that only a person can clear before a start: lacking root's part, a held node, a changed tree.
+
+    repair: the caller is going to replace changed trees (sync.yml).
+    """
+    lines = []
+    for node in plan["nodes"]:
+        fact = facts[node["name"]]
+        if fact["missing"]:
+            lines.append("%s lacks %s; playbooks/provision.yml has to run first (once)" % (node["name"], ", ".join(fact["missing"])))
+        other = (fact["mesh"] or {}).get("site")
+        if len(plan["nodes"]) > 1 and other and other != plan["site"]:
+            lines.append("%s belongs to the mesh of the site '%s'; run that site's playbooks/untrust.yml first" % (node["name"], other))
+        for unit in fact["units"]:
+            lines.append(
+                "%s is held by %s (%s); follow it or stop it: playbooks/stop.yml" % (node["name"], unit["description"], unit["state"])
+            )
+    if not repair:
+        remedy = "; the controller's copy is the rule: playbooks/sync.yml with the same config brings it again"
+        lines += [line + remedy for line in differing_trees(plan, facts)]
+    return lines
+
+
+def differing_trees(plan, facts):
+    """Return a sentence for every node whose copy of code, data or weights differs from the controller's, with the files by name."""
+    lines = []
+    for node in plan["nodes"]:
+        for name, state in sorted(facts[node["name"]]["trees"].items()):
+            if state["present"] and not state["ok"]:
+                lines.append(
+                    "%s: %s differs from the controller's: %s" % (node["name"], name, "; ".join(state["differences"]) or "unknown files")
+                )
+    return lines
+
+
+def _same_addresses(mesh, rows):
+    """Whether a mesh was made for the addresses that the inventory has now; rows: {node name: what mesh.inventory_digest takes}, or None."""
+    if rows is None:
+        return True
+    recorded = mesh.get("nodes") or []
+    return all(name in rows for name in recorded) and inventory_digest([rows[name] for name in recorded]) == mesh.get("inventory")
+
+
+def wanted_trees(plan):
+    """Return {'code': [digest], 'data': [digests], 'weights': [digests]}: the trees a node must hold, bit for bit."""
+    return {
+        "code": [plan["code"]["digest"]],
+        "data": sorted(plan["data"].values()),
+        "weights": sorted({w["digest"] for w in plan["weights"].values()}),
+    }

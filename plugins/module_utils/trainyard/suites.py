@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Suites as tables (design, decision 5): what suites/<name>.yml says, held against schemas/suite.yml, and what follows from it for one job.
+
+Nothing here knows a suite by name; a fifth one is a file more (docs/adding-a-suite.md). Controller only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ansible.module_utils.trainyard import yamldata
+from ansible.module_utils.trainyard.yamldata import near
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FOLDER = os.path.join(HERE, "suites")
+# What a table may leave out.
+DEFAULTS = {"env": {}, "accelerators": {}, "distributed": None, "argument_keys": {}, "resume": {}}
+DATA_DEFAULTS = {"names": {}, "overrides": {}, "keys": []}
+
+
+class SuiteError(ValueError):
+    """A suite's table that does not fit schemas/suite.yml; the message names file, line and key."""
+
+
+def names(folder=None):
+    """Return the names of the known suites: the files in suites/."""
+    return sorted(name[:-4] for name in os.listdir(folder or FOLDER) if name.endswith(".yml"))
+
+
+def load(name, folder=None):
+    """Return a suite's table with its name and with defaults for what it leaves out. Raises SuiteError."""
+    shown = "suites/%s.yml" % name
+    value, lines, problems = yamldata.read(os.path.join(folder or FOLDER, name + ".yml"), shown)
+    schema, _lines, wrong = yamldata.read(os.path.join(HERE, "schemas", "suite.yml"))
+    problems = problems + wrong
+    problems = problems or yamldata.check(value, schema, lines, shown)
+    if problems:
+        raise SuiteError("; ".join(str(problem) for problem in problems))
+    return dict(DEFAULTS, **dict(value, name=name, data=dict(DATA_DEFAULTS, **value["data"])))
+
+
+def lookup(values, dotted):
+    """Return the value at a dotted path of a config (numbers index lists), or None where there is none."""
+    for part in dotted.split(".") if dotted else ():
+        if isinstance(values, dict) and part in values:
+            values = values[part]
+        elif isinstance(values, list) and part.isdigit() and int(part) < len(values):
+            values = values[int(part)]
+        else:
+            return None
+    return values if dotted else None
+
+
+def merged(under, over):
+    """Return the mapping `under` with `over` laid on it, key by key at every depth, as the suites build a config from its bases."""
+    result = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def overridden(values, overrides):
+    """Return a config with dotted overrides laid on it."""
+    for dotted, value in overrides.items():
+        for part in reversed(dotted.split(".")):
+            value = {part: value}
+        values = merged(values, value)
+    return values
+
+
+def accelerator(suite, name):
+    """Return what the suite's script must be told for an accelerator: {arguments, overrides, env}."""
+    return dict({"arguments": [], "overrides": {}, "env": {}}, **(suite["accelerators"].get(name) or {}))
+
+
+def settle(suite, values, given, kind, world):
+    """Return (overrides, problems): all config values that the command line carries, the job's and the site's on top.
+
+    values: the config chain, merged. given: the overrides of site and job. kind: accelerator. world: number of ranks. Where several ranks
+    need a switch to know of each other, it is thrown; where somebody holds it open, that is a problem (contract D2).
+    """
+    overrides = dict(accelerator(suite, kind)["overrides"], **suite["data"]["overrides"])
+    problems, rule = [], suite["distributed"]
+    if rule and world > 1:
+        if given.get(rule["key"], True) is not True:
+            text = "%s is %r, so that %d ranks would train alone, each its own model; take the override out or make it true"
+            problems.append(text % (rule["key"], given[rule["key"]], world))
+        elif lookup(values, rule["key"]) is not True:
+            overrides[rule["key"]] = True
+    overrides.update(given)
+    return overrides, problems
+
+
+def argument(arguments, name):
+    """Return the value of an option among a script's arguments ('--iters 8' or '--iters=8'; the last one counts), or None."""
+    found = None
+    for index, word in enumerate(arguments):
+        if word == name and index + 1 < len(arguments):
+            found = arguments[index + 1]
+        elif word.startswith(name + "="):
+            found = word[len(name) + 1 :]
+    return found
+
+
+def settings(suite, effective, arguments):
+    """Return {epochs, iterations, batch, learning_rate, save} of a job: numbers or None, as the suite's script will take them.
+
+    An option of the script beats the config (argument_keys). What is neither a number nor, for save, a text is unknown, never guessed.
+    """
+    keys = suite["config_keys"]
+    found = {name: lookup(effective, keys.get(name)) for name in ("epochs", "iterations", "batch", "learning_rate", "save")}
+    for option, name in suite["argument_keys"].items():
+        value = argument(arguments, option)
+        if value is not None:
+            found[name] = value
+    for name in ("epochs", "iterations", "batch", "learning_rate"):
+        found[name] = _number(found[name], whole=name != "learning_rate")
+    found["save"] = found["save"] if isinstance(found["save"], str) and found["save"] else None
+    return found
+
+
+def _number(value, whole):
+    """Return a number; YAML 1.1 reads 1e-3 as a text, and a script's option is one."""
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        number = float(value) if not whole else int(str(value))
+    except (TypeError, ValueError):
+        return None
+    return int(number) if not whole and number == int(number) and isinstance(value, int) else number
+
+
+def place(suite, name):
+    """Return where below the working directory a data set appears."""
+    return os.path.normpath(suite["data"]["names"].get(name) or suite["data"]["place"].format(name=name))
+
+
+def data_paths(suite, effective, arguments):
+    """Return [(config key, path)]: the files and directories that the config says the training reads, relative to its working directory."""
+    found = []
+    for entry in suite["data"]["keys"]:
+        if entry.get("only_with") and not set(entry["only_with"]) & set(arguments):
+            continue
+        root = lookup(effective, entry.get("root"))
+        root = root if isinstance(root, str) else ""
+        if entry.get("root") and root:
+            found.append((entry["root"], os.path.normpath(root)))
+        for key in entry.get("paths") or []:
+            value = lookup(effective, key)
+            for path in value if isinstance(value, list) else [value]:
+                if isinstance(path, str) and path:
+                    found.append((key, os.path.normpath(os.path.join(root, path))))
+    return list(dict.fromkeys(found))
+
+
+def wanted_data(suite, effective, arguments, data, exists=os.path.exists):
+    """Return (names, problems): the site's data sets that this config reads, and what it reads that no data set holds.
+
+    data: {data set's name: directory on the controller}. A config that names no data takes all that the site has.
+    """
+    places = {place(suite, name): name for name in data}
+    paths, used, problems = data_paths(suite, effective, arguments), set(), []
+    for key, path in paths:
+        owner = next((p for p in places if path == p or path.startswith(p + "/")), None)
+        if owner is None:
+            inside = [places[p] for p in places if p.startswith(path + "/") or path == "."]
+            used.update(inside)
+            if not inside:
+                problems.append(_nowhere(suite, key, path, places))
+            continue
+        used.add(places[owner])
+        there = os.path.normpath(os.path.join(data[places[owner]], os.path.relpath(path, owner)))
+        if not exists(there):
+            problems.append("%s: %s is not in the data set '%s': no %s on the controller" % (key, path, places[owner], there))
+    return sorted(used) if paths else sorted(data), problems
+
+
+def _nowhere(suite, key, path, places):
+    """Say that a config reads what no data set of the site holds, and what the site would have to say."""
+    shown = ", ".join("%s as %s" % (places[p], p) for p in sorted(places)) or "none"
+    if os.path.isabs(path):
+        remedy = "override %s with a path below the working directory, where the site's data sets appear" % key
+    else:
+        pattern = suite["data"]["place"].split("{name}")[0]
+        name = path[len(pattern) :].split("/")[0] if path.startswith(pattern) else "NAME"
+        name = next((n for n, p in suite["data"]["names"].items() if path == p or path.startswith(p + "/")), name)
+        remedy = "say where it is: trainyard_suites.%s.data.%s.path%s" % (suite["name"], name, near(path, places))
+    return "%s: the config reads %s, which no data set of the site holds (it has %s); %s" % (key, path, shown, remedy)
+
+
+def resume_words(suite, path):
+    """Return (arguments, overrides) with which the suite itself goes on from a checkpoint; path: below the working directory."""
+    rule = suite["resume"]
+    return (
+        [word.format(path=path) for word in rule.get("arguments") or []],
+        {key: value.format(path=path) for key, value in (rule.get("overrides") or {}).items()},
+    )

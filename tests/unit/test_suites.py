@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a suite's table means for one job: overrides, settings, data, distribute, resume; and a fifth suite that is one file."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from ansible.module_utils.trainyard import suites
+from core_support import ROOT, put
+
+DETECTION = suites.load("paddledetection")
+# What a suite for MindOCR's kind of config would say.
+SWITCHED = dict(DETECTION, distributed={"key": "system.distribute"})
+COCO = {
+    "TrainDataset": {"dataset_dir": "dataset/coco", "image_dir": "train2017", "anno_path": "annotations/train.json"},
+    "EvalDataset": {"dataset_dir": "dataset/voc", "image_dir": "", "anno_path": "gone.json"},
+}
+
+
+@pytest.mark.parametrize("name", suites.names())
+def test_every_table_fits_its_schema(name):
+    table = suites.load(name)
+    assert table["name"] == name and table["launchers"] and table["logs"]["step"]
+
+
+def test_a_fifth_suite_is_one_file(tmp_path):
+    """docs/adding-a-suite.md: PaddleClas from the page's own text, loaded as the others are."""
+    page = (ROOT / "docs" / "adding-a-suite.md").read_text(encoding="utf-8")
+    text = page.split("```yaml\n", 1)[1].split("```", 1)[0]
+    put(tmp_path, {"paddleclas.yml": text})
+    assert suites.names(str(tmp_path)) == ["paddleclas"]
+    assert suites.load("paddleclas", str(tmp_path))["title"] == "PaddleClas"
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"config_key": {}}, "unknown key"),
+        ({"launchers": []}, "suites/x.yml:"),
+        ({"data": {"place": "dataset"}}, "must be a path with {name} in it"),
+        ({"accelerators": {"tpu": {}}}, "tpu"),
+        ({"scripts": None}, "scripts"),
+    ],
+)
+def test_a_table_that_cannot_be_used(tmp_path, change, words):
+    table = {key: value for key, value in DETECTION.items() if key not in ("name", "distributed")}
+    put(tmp_path, {"x.yml": yaml.safe_dump(dict(table, **change))})
+    with pytest.raises(suites.SuiteError) as error:
+        suites.load("x", str(tmp_path))
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "dotted, value",
+    [
+        ("a.b", 1),
+        ("a", {"b": 1, "l": [{"c": 2}]}),
+        ("a.l.0.c", 2),
+        ("a.l.1.c", None),
+        ("a.b.c", None),
+        ("x", None),
+        (None, None),
+        ("", None),
+    ],
+)
+def test_lookup(dotted, value):
+    assert suites.lookup({"a": {"b": 1, "l": [{"c": 2}]}}, dotted) == value
+
+
+def test_overrides_reach_every_depth_and_leave_the_rest():
+    values = {"a": {"b": 1, "c": {"d": 2}}}
+    assert suites.overridden(values, {"a.c.d": 3, "e.f": 4, "a.b": {"x": 1}}) == {"a": {"b": {"x": 1}, "c": {"d": 3}}, "e": {"f": 4}}
+    assert values == {"a": {"b": 1, "c": {"d": 2}}}
+
+
+# --- what the command line carries
+
+
+def test_the_suites_own_overrides_are_the_weakest():
+    assert suites.settle(DETECTION, {}, {"epoch": 3}, "cpu", 2) == ({"use_gpu": False, "epoch": 3}, [])
+    assert suites.settle(DETECTION, {}, {"use_gpu": True}, "cpu", 2) == ({"use_gpu": True}, [])
+    assert suites.settle(DETECTION, {}, {}, "gpu", 2) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    "config, given, world, overrides",
+    [
+        (False, {}, 2, {"system.distribute": True}),
+        (None, {}, 2, {"system.distribute": True}),
+        (True, {}, 2, {}),
+        (False, {}, 1, {}),
+        (False, {"system.distribute": True}, 2, {"system.distribute": True}),
+    ],
+)
+def test_several_ranks_are_told_of_each_other(config, given, world, overrides):
+    """Contract D2: the shipped config says distribute: False, and the job passes the override."""
+    values = {"system": {"distribute": config}} if config is not None else {}
+    assert suites.settle(SWITCHED, values, given, "gpu", world) == (overrides, [])
+
+
+@pytest.mark.parametrize("said", [False, "no", 0, None])
+def test_ranks_that_would_train_alone_are_refused(said):
+    _overrides, problems = suites.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 2)
+    assert len(problems) == 1 and "2 ranks would train alone" in problems[0] and problems[0].startswith("system.distribute is")
+    assert not suites.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 1)[1]
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(
+    "values, arguments, found",
+    [
+        ({"epoch": 300, "LearningRate": {"base_lr": 0.01}, "TrainReader": {"batch_size": 8}}, [], (300, None, 8, 0.01)),
+        ({"epoch": "300", "LearningRate": {"base_lr": "1e-3"}}, [], (300, None, None, 0.001)),  # YAML 1.1 reads 1e-3 as a text
+        ({"epoch": True, "TrainReader": {"batch_size": "${x}"}}, [], (None, None, None, None)),
+        ({}, ["--iters", "35000", "--batch_size=2"], (None, 35000, 2, None)),
+        ({}, ["--iters", "1", "--iters=2"], (None, 2, None, None)),
+    ],
+)
+def test_settings_are_numbers_or_unknown(values, arguments, found):
+    suite = dict(DETECTION, argument_keys={"--iters": "iterations", "--batch_size": "batch"})
+    said = suites.settings(suite, values, arguments)
+    assert (said["epochs"], said["iterations"], said["batch"], said["learning_rate"]) == found and said["save"] is None
+
+
+def test_the_folder_that_the_config_names():
+    suite = dict(DETECTION, config_keys=dict(DETECTION["config_keys"], save="Global.save_model_dir"))
+    assert suites.settings(suite, {"Global": {"save_model_dir": "./output/rec/x/"}}, [])["save"] == "./output/rec/x/"
+
+
+# --- data
+
+
+def find(values, data, arguments=(), there=()):
+    return suites.wanted_data(DETECTION, values, list(arguments), data, exists=lambda path: path in there)
+
+
+FILES = ("/d/coco", "/d/coco/train2017", "/d/coco/annotations/train.json")
+
+
+def test_only_what_the_config_reads_is_taken():
+    assert find(COCO, {"coco": "/d/coco", "voc": "/d/voc"}, there=FILES) == (["coco"], [])
+    assert find({}, {"coco": "/d/coco", "voc": "/d/voc"}) == (["coco", "voc"], [])  # a config that names none takes all
+
+
+def test_a_file_that_is_not_in_the_data_set_is_named():
+    names, problems = find(COCO, {"coco": "/d/coco"}, there=FILES[:2])
+    assert names == ["coco"] and problems == [
+        "TrainDataset.anno_path: dataset/coco/annotations/train.json is not in the data set 'coco': "
+        "no /d/coco/annotations/train.json on the controller"
+    ]
+
+
+def test_evaluation_data_matters_only_where_it_is_evaluated():
+    problems = find(COCO, {"coco": "/d/coco"}, ["--eval"], FILES)[1]
+    assert (
+        len(problems) == 2 and "EvalDataset.dataset_dir: the config reads dataset/voc, which no data set of the site holds" in problems[0]
+    )
+    assert "(it has coco as dataset/coco); say where it is: trainyard_suites.paddledetection.data.voc.path" in problems[0]
+
+
+def test_an_absolute_path_needs_an_override():
+    values = {"TrainDataset": {"dataset_dir": "/home/me/coco"}}
+    assert "override TrainDataset.dataset_dir with a path below the working directory" in find(values, {"coco": "/d/coco"})[1][0]
+
+
+def test_a_config_that_names_the_folder_above():
+    """PaddleOCR's data_dir is ./train_data/ in many configs, and the files in the label list say the rest."""
+    suite = dict(
+        DETECTION, data={"place": "train_data/{name}", "names": {}, "overrides": {}, "keys": [{"root": None, "paths": ["dir", "list"]}]}
+    )
+    values = {"dir": "./train_data/", "list": ["./train_data/a/x.txt", "./train_data/b/y.txt"]}
+    there = {"/d/a/x.txt"}
+    names, problems = suites.wanted_data(suite, values, [], {"a": "/d/a", "b": "/d/b"}, exists=lambda path: path in there)
+    assert names == ["a", "b"] and len(problems) == 1 and "y.txt is not in the data set 'b'" in problems[0]
+
+
+def test_resume_in_the_suites_own_words():
+    assert suites.resume_words(DETECTION, "output/x/3") == (["-r", "output/x/3"], {})
+    by_override = dict(DETECTION, resume={"overrides": {"Global.checkpoints": "{path}"}})
+    assert suites.resume_words(by_override, "output/latest") == ([], {"Global.checkpoints": "output/latest"})
