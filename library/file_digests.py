@@ -6,18 +6,24 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: file_digests
-short_description: Digest the files of a directory that fit patterns
+short_description: Digest the checkpoints of a directory
 description:
-  - Reads every byte. With O(expected), fails where a file is missing or differs, naming it.
+  - Reads every byte. With O(expected), it digests the files named there and fails where one is missing or differs, naming it.
 options:
   path: {description: The directory; a missing one has no files., type: path, required: true}
   folders:
-    description: Folders below it; the first that has a fitting file is taken. The default is the directory itself.
+    description: Folders below it; the first that has a checkpoint is taken. The default is the directory itself.
     type: list
     elements: str
     default: ["."]
-  patterns: {description: "File name patterns (C(*), C(?)); not recursive.", type: list, elements: str, required: true}
-  expected: {description: "File name to [kind, size, sha256], as another call returned them.", type: dict}
+  names:
+    description:
+      - "Checkpoints: V(latest) stands for the files latest.* and for the folder latest. Of several that fit a pattern (V(iter_*)) the newest is
+        taken."
+    type: list
+    elements: str
+    default: []
+  expected: {description: "Path to [kind, size, sha256], as another call returned them.", type: dict}
 attributes:
   check_mode: {support: full, description: Reads only.}
 author: Trainyard
@@ -27,13 +33,13 @@ EXAMPLES = r"""
 - name: Digest the final model
   file_digests:
     path: output/ppyoloe_crn_s_300e_coco
-    patterns: ["model_final.*"]
+    names: [best_model, model_final]
   register: saved
 """
 
 RETURN = r"""
-folder: {description: "The folder that was taken, '' where none has a fitting file.", type: str, returned: success}
-files: {description: "File name to [kind, size in bytes, sha256].", type: dict, returned: success}
+folder: {description: "The folder that was taken, '' where none has a checkpoint.", type: str, returned: success}
+files: {description: "Path below it to [kind, size in bytes, sha256].", type: dict, returned: success}
 """
 
 import fnmatch
@@ -44,19 +50,31 @@ from ansible.module_utils.trainyard import manifest
 from ansible.module_utils.trainyard.display import printable
 
 
-def digests(path, patterns):
-    """Return {name: [kind, size, sha256]} of the files in path that fit one of patterns."""
-    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    names = [name for name in names if os.path.isfile(os.path.join(path, name)) and any(fnmatch.fnmatch(name, p) for p in patterns)]
-    return manifest.scan(path, names) if names else {}
+def checkpoint(path, name):
+    """Return the paths below `path` of one checkpoint: its folder's files, or the files of that stem; of several, the newest's."""
+    found = {}
+    for entry in sorted(os.listdir(path)) if os.path.isdir(path) else []:
+        place = os.path.join(path, entry)
+        stem = entry if os.path.isdir(place) else os.path.splitext(entry)[0]
+        if fnmatch.fnmatch(stem, name) and not os.path.islink(place):
+            found.setdefault(stem, []).append(entry)
+    if not found:
+        return []
+    newest = max(found.values(), key=lambda entries: max(os.stat(os.path.join(path, entry)).st_mtime_ns for entry in entries))
+    files = []
+    for entry in newest:
+        place = os.path.join(path, entry)
+        files += [entry + "/" + inner for inner in manifest.walk_files(place)] if os.path.isdir(place) else [entry]
+    return files
 
 
-def first_with_files(path, folders, patterns):
-    """Return (folder, digests) of the first folder below path that has a fitting file; ('', {}) where none has."""
+def first_with_checkpoints(path, folders, names):
+    """Return (folder, digests) of the first folder below path that has a checkpoint; ('', {}) where none has."""
     for folder in folders:
-        found = digests(os.path.join(path, folder), patterns)
-        if found:
-            return folder, found
+        place = os.path.join(path, folder)
+        files = sorted({file for name in names for file in checkpoint(place, name)})
+        if files:
+            return folder, manifest.scan(place, files)
     return "", {}
 
 
@@ -65,20 +83,22 @@ def main():
         argument_spec={
             "path": {"type": "path", "required": True},
             "folders": {"type": "list", "elements": "str", "default": ["."]},
-            "patterns": {"type": "list", "elements": "str", "required": True},
+            "names": {"type": "list", "elements": "str", "default": []},
             "expected": {"type": "dict"},
         },
         supports_check_mode=True,
     )
+    path, expected = module.params["path"], module.params["expected"]
     try:
-        folder, found = first_with_files(module.params["path"], module.params["folders"], module.params["patterns"])
+        if expected is not None:
+            there = [name for name in expected if os.path.isfile(os.path.join(path, name))]
+            folder, found = ".", manifest.scan(path, there) if there else {}
+        else:
+            folder, found = first_with_checkpoints(path, module.params["folders"], module.params["names"])
     except (manifest.ManifestError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
-    expected = module.params["expected"]
     if expected is not None:
-        wrong = manifest.differences(
-            {name: list(entry) for name, entry in expected.items()}, {n: e for n, e in found.items() if n in expected}
-        )
+        wrong = manifest.differences({name: list(entry) for name, entry in expected.items()}, found)
         if wrong:
             module.fail_json(msg="%s: differs from the node's: %s" % (module.params["path"], "; ".join(wrong)), files=found)
     module.exit_json(changed=False, folder=folder, files=found)

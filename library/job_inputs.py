@@ -17,9 +17,9 @@ options:
     description: The suite's table (see C(plugins/module_utils/trainyard/suites/)).
     type: dict
     required: true
-  config:
-    description: The suite's config file, relative to the code tree.
-    type: str
+  job:
+    description: The job, as read_job gives it.
+    type: dict
     required: true
   code:
     description: Directory of the code on the controller.
@@ -29,25 +29,20 @@ options:
     description: Data set name to directory on the controller.
     type: dict
     default: {}
-  aliases:
-    description: "Data set that the config looks for, to the site's data set that stands in for it (the job's C(data))."
-    type: dict
-    default: {}
   overrides:
-    description: Config values of the site and the job; they beat the config file's.
+    description: Config values of the site; they beat the config file's, and the job's own beat them.
     type: dict
     default: {}
-  arguments:
-    description: The job's further words for the training script; an option among them may beat the config.
-    type: list
-    elements: str
-    default: []
   accelerator:
     description: What the nodes compute with; decides what the suite's script has to be told.
     type: str
     default: cpu
-  world:
-    description: Number of ranks.
+  nodes:
+    description: Number of nodes.
+    type: int
+    default: 1
+  devices:
+    description: Number of devices, and so of ranks, of each node.
     type: int
     default: 1
   cache_dir:
@@ -63,7 +58,7 @@ EXAMPLES = r"""
 - name: Describe code, data and weights
   job_inputs:
     suite: "{{ job_suite }}"
-    config: configs/ppyoloe/ppyoloe_crn_s_300e_coco.yml
+    job: "{{ read.job }}"
     code: ~/PaddleDetection
     data: {coco: /data/coco}
     cache_dir: ~/.cache/trainyard
@@ -80,6 +75,12 @@ config:
   type: dict
   returned: success
 overrides: {description: "Config values that the command line carries: the suite's, the site's, the job's.", type: dict, returned: success}
+arguments: {description: "Further words for the training script: the job's, and what scaling applies.", type: list, elements: str, returned: success}
+advice:
+  description: What this number of nodes does to batch, learning rate and iterations, in lines for people (see scaling.py).
+  type: list
+  elements: str
+  returned: success
 trees: {description: "kind, digest, source directory, files and bytes of every tree that nodes need.", type: list, elements: dict, returned: success}
 code_diff: {description: Local changes against the commit., type: str, returned: success}
 """
@@ -88,7 +89,7 @@ import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import manifest, sources, suites
+from ansible.module_utils.trainyard import manifest, scaling, sources, suites
 from ansible.module_utils.trainyard.display import printable
 from ansible.module_utils.urls import open_url
 
@@ -119,11 +120,21 @@ def fetch(url, place):
     return True
 
 
-def data_places(data, aliases):
-    """Return {data set's name as the config knows it: directory}; a data set that only stands in for another has no place of its own."""
-    places = {name: os.path.realpath(place) for name, place in data.items()}
-    stand_ins = {name: places[other] for name, other in aliases.items() if other in places}
-    return dict({name: place for name, place in places.items() if name not in set(aliases.values()) - set(aliases)}, **stand_ins)
+def settled(params, values):
+    """Return {overrides, arguments, effective, advice, problems}: what the script is told, with what scaling applies, and what comes of it."""
+    job, suite, cards = params["job"], params["suite"], (params["nodes"], params["devices"])
+    given = dict(params["overrides"], **job["overrides"])
+    overrides, problems = suites.settle(suite, values, given, params["accelerator"], cards[0] * cards[1])
+    advice = scaling.advise(job, suite, suites.overridden(values, overrides), given, *cards)
+    more, arguments, lines = scaling.apply(advice)
+    overrides = dict(more, **overrides)
+    return {
+        "overrides": overrides,
+        "arguments": job["arguments"] + arguments,
+        "effective": suites.overridden(values, overrides),
+        "advice": scaling.lines(advice) + lines,
+        "problems": problems,
+    }
 
 
 def describe(params, check_mode):
@@ -136,13 +147,13 @@ def describe(params, check_mode):
     root = os.path.realpath(params["code"])
     entries, state = sources.code_tree(root, remembered(root))
     script = sources.find_script(suite, entries, root)
-    files, values = sources.config_chain(root, params["config"], suite["config_keys"]["base"], entries)
-    overrides, problems = suites.settle(suite, values, params["overrides"], params["accelerator"], params["world"])
-    effective = suites.overridden(values, overrides)
-    places = data_places(params["data"], params["aliases"])
-    wanted, missing = suites.wanted_data(suite, effective, params["arguments"], places)
-    if problems or missing:
-        raise sources.SourceError("\n".join("%s: %s" % (params["config"], text) for text in problems + missing))
+    job, places = params["job"], {name: os.path.realpath(place) for name, place in params["data"].items()}
+    files, values = sources.config_chain(root, job["config"], suite["config_keys"]["base"], entries)
+    asked = settled(params, values)
+    overrides, arguments, effective = asked["overrides"], asked["arguments"], asked["effective"]
+    wanted, missing = suites.wanted_data(suite, effective, arguments, places)
+    if asked["problems"] or missing:
+        raise sources.SourceError("\n".join("%s: %s" % (job["config"], text) for text in asked["problems"] + missing))
     trees = [keep("code", suite["name"], root, entries, cache_dir)]
     data = {}
     for name in wanted:
@@ -179,8 +190,10 @@ def describe(params, check_mode):
         "code": code,
         "data": data,
         "weights": weights,
-        "config": dict(suites.settings(suite, effective, params["arguments"]), files=files),
+        "config": dict(suites.settings(suite, effective, arguments), files=files),
         "overrides": overrides,
+        "arguments": arguments,
+        "advice": asked["advice"],
         "trees": trees,
         "code_diff": state["diff"] if state else "",
         "fetched": fetched,
@@ -191,14 +204,13 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "suite": {"type": "dict", "required": True},
-            "config": {"type": "str", "required": True},
+            "job": {"type": "dict", "required": True},
             "code": {"type": "path", "required": True},
             "data": {"type": "dict", "default": {}},
-            "aliases": {"type": "dict", "default": {}},
             "overrides": {"type": "dict", "default": {}},
-            "arguments": {"type": "list", "elements": "str", "default": []},
             "accelerator": {"type": "str", "default": "cpu"},
-            "world": {"type": "int", "default": 1},
+            "nodes": {"type": "int", "default": 1},
+            "devices": {"type": "int", "default": 1},
             "cache_dir": {"type": "path", "required": True},
         },
         supports_check_mode=True,

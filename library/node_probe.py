@@ -25,6 +25,14 @@ options:
     type: list
     elements: str
     default: []
+  accelerator:
+    description: What the site says the node computes with; of V(ascend) the devices' addresses are read.
+    type: str
+    default: cpu
+  programs:
+    description: Program to package that the job's launcher needs besides.
+    type: dict
+    default: {}
 attributes:
   check_mode: {support: full, description: Reads only.}
 author: Trainyard
@@ -43,7 +51,7 @@ facts:
   description: >-
     hostname, home, base, user, uid, python_version, machine, libc, cores, addresses ([{interface, address}]), route_source, resolves_to,
     missing (what provision.yml has to bring), units (runs that hold the node), environments ({digest: fingerprint}), trees ({kind/short:
-    {ok, differences}}), mesh, time (unix seconds).
+    {ok, differences}}), mesh, device_ips ({device id: address}) and device_problems (Ascend), time (unix seconds).
   type: dict
   returned: success
 """
@@ -58,6 +66,8 @@ def main():
             "base": {"type": "str", "default": ".trainyard"},
             "trees": {"type": "list", "elements": "dict", "default": []},
             "peers": {"type": "list", "elements": "str", "default": []},
+            "accelerator": {"type": "str", "default": "cpu"},
+            "programs": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
@@ -70,7 +80,9 @@ def main():
         except OSError as error:  # a bare node may lack any program; facts.missing names what provision.yml brings
             return 127, "", str(error)
 
-    module.exit_json(changed=False, facts=probe.look(run, module.params["base"], module.params["trees"], module.params["peers"]))
+    given = module.params
+    facts = probe.look(run, given["base"], given["trees"], given["peers"], given["accelerator"], given["programs"])
+    module.exit_json(changed=False, facts=facts)
 
 
 if __name__ == "__main__":

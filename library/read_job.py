@@ -43,6 +43,7 @@ nodes: {description: The nodes and devices this job takes., type: list, elements
 suite: {description: The suite's table., type: dict, returned: success}
 source: {description: What the site says of this suite., type: dict, returned: success}
 run: {description: A new run id., type: str, returned: success}
+programs: {description: "What the launcher needs of the nodes' systems, program to package.", type: dict, returned: success}
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -24,6 +24,7 @@ if _CORE not in ansible.module_utils.__path__:
 jobs = importlib.import_module("ansible.module_utils.trainyard.job")
 sites = importlib.import_module("ansible.module_utils.trainyard.site")
 RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
+LAUNCHERS = importlib.import_module("ansible.module_utils.trainyard.launchers").LAUNCHERS
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
 printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
 Problem = importlib.import_module("ansible.module_utils.trainyard.yamldata").Problem
@@ -78,6 +79,7 @@ class ActionModule(ActionBase):
             "nodes": nodes,
             "suite": jobs.load_suite(job["suite"]),
             "source": site["suites"][job["suite"]],
+            "programs": LAUNCHERS[job["launcher"]].get("programs", {}),
             "run": run_id,
             "project": project,
         }

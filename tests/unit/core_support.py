@@ -72,6 +72,8 @@ def gang(count=2, devices=8, accelerator="gpu", job=None, suite=None, **inputs):
         "environment": {"package": "paddlepaddle-gpu", "version": "2.6.2", "digest": ENVIRONMENT},
         "config": {"files": [CONFIG], "epochs": 300},
         "overrides": (job or {}).get("overrides", {}),
+        "arguments": (job or {}).get("arguments", shipped()[0]["arguments"]),
+        "advice": [],
     }
     return copy.deepcopy(
         {

@@ -22,6 +22,7 @@ CODE = {
     "configs/ppyoloe/_base_/opt.yml": "_BASE_: '../../runtime.yml'\nepoch: 80\nsnapshot_epoch: 5\n",
     "configs/runtime.yml": "use_gpu: true\nepoch: 1\n_BASE_:\n",
 }
+JOB = {"suite": "paddledetection", "launcher": "paddle", "arguments": [], "overrides": {}, "scaling": "advise"}
 SUITE = jobs.load_suite("paddledetection")
 
 
@@ -176,7 +177,7 @@ def given(code, tmp_path, monkeypatch):
     put(tmp_path / "coco", {"annotations/a.json": "{}", "images/1.jpg": "x"})
     return {
         "suite": SUITE,
-        "config": CONFIG,
+        "job": dict(JOB, config=CONFIG),
         "code": code,
         "data": {"coco": str(tmp_path / "coco")},
         "cache_dir": str(tmp_path / "cache"),
@@ -251,7 +252,7 @@ def test_weights_that_cannot_be_fetched_name_the_remedy(run_module, given, web):
     [
         ({"code": "/no/such/code"}, "the code is not there: /no/such/code is no directory on the controller"),
         ({"data": {"coco": "/no/such/data"}}, "the data set 'coco' is not there: /no/such/data is no directory"),
-        ({"config": "configs/none.yml"}, "configs/none.yml: not in the code tree"),
+        ({"job": dict(JOB, config="configs/none.yml")}, "configs/none.yml: not in the code tree"),
         ({"suite": dict(SUITE, scripts=["run.py"])}, "is it a checkout of PaddleDetection?"),
     ],
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 
 import pytest
@@ -98,11 +99,23 @@ def test_a_path_with_braces_or_spaces_is_one_word():
         "a: b",
         "null",
         ["a, b", "c"],
+        [{"type": "Normalize", "size": [128, 64]}, {"a: b": None}],
     ],
 )
 def test_an_override_is_read_back_as_it_was_meant(value):
     word = launchers.override_words("-o", {"key": value})[1]
     assert yaml.safe_load(word.partition("=")[2]) == value  # the suites parse the right-hand side as YAML
+
+
+@pytest.mark.parametrize("value", [True, None, 3, 0.5, "text", "None", "1.0", "output/x", [{"type": "Normalize", "size": [128, 64]}], ""])
+def test_a_python_override_is_read_back_as_it_was_meant(value):
+    """paddleseg/cvlibs/config.py: what literal_eval cannot read is taken for a text."""
+    text = launchers.override_words("--opts", {"key": value}, "python")[1].partition("=")[2]
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        found = text
+    assert found == value and type(found) is type(value)
 
 
 def test_overrides_keep_their_order_and_none_adds_no_flag():

@@ -9,9 +9,8 @@ import json
 import plan as module
 import pytest
 import yaml
-from ansible.module_utils.trainyard import environment
+from ansible.module_utils.trainyard import environment, plan_text, readiness
 from ansible.module_utils.trainyard import plan as core
-from ansible.module_utils.trainyard import plan_text, readiness
 from ansible.module_utils.trainyard.mesh import inventory_digest
 from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
 
@@ -43,11 +42,12 @@ def test_ranks_follow_the_inventory(count, devices):
         "local_rank": 0,
         "device": "0",
         "log": "log/workerlog.0",
+        "env": {},
         "endpoint": ADDRESSES[0] + ":17000",
     }
     last = {"rank": count * devices - 1, "node": "node%d" % count, "local_rank": devices - 1, "device": str(devices - 1)}
     assert made["ranks"][-1] == dict(
-        last, log="log/workerlog.%d" % (devices - 1), endpoint="%s:%d" % (ADDRESSES[count - 1], 17000 + devices - 1)
+        last, env={}, log="log/workerlog.%d" % (devices - 1), endpoint="%s:%d" % (ADDRESSES[count - 1], 17000 + devices - 1)
     )
     assert made["endpoints"] == [rank["endpoint"] for rank in made["ranks"]]
     assert ("--ips=%s" % ",".join(ADDRESSES[:count]) in made["argv"]) == (count > 1)
@@ -154,7 +154,7 @@ def change(path, value):
 @pytest.mark.parametrize(
     "path, value",
     [
-        (("job", "arguments"), []),
+        (("inputs", "arguments"), []),
         (("job", "config"), "configs/ppyoloe/ppyoloe_crn_m_300e_coco.yml"),
         (("job", "launcher"), "paddle"),
         (("job", "env"), {"A": 1}),
@@ -446,7 +446,7 @@ def module_arguments(**changes):
         inventory = inventory_digest([("node%d" % (n + 1), ADDRESSES[n], 22, None) for n in range(2)])
         fact["mesh"] = dict(fact["mesh"], nodes=["node1", "node2"], inventory=inventory)
     arguments["inputs"]["overrides"] = {"use_gpu": True}
-    inputs = {key: arguments["inputs"][key] for key in ("script", "code", "data", "weights", "config", "overrides")}
+    inputs = {key: arguments["inputs"][key] for key in ("script", "code", "data", "weights", "config", "overrides", "arguments", "advice")}
     return dict(
         {
             "job": arguments["job"],

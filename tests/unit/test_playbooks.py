@@ -22,6 +22,9 @@ HOST = {
     "trainyard_accelerator": "cpu",
     "trainyard_devices": 1,
 }
+# What the config says it reads.
+COCO = {"%s2017/1.jpg" % part: "x" for part in ("train", "val")}
+COCO.update({"annotations/instances_%s2017.json" % part: "{}" for part in ("train", "val")})
 JOB = (ROOT / "playbooks" / "configs" / "ppyoloe.yml").read_text(encoding="utf-8")
 
 
@@ -102,13 +105,13 @@ REFUSED = {
     "a path outside": (
         ["-e", "config=../../etc/passwd"],
         {},
-        "'../../etc/passwd' nor a path that ends in .yml",
+        "'../../etc/passwd' is neither the name of a job",
     ),
     "unknown key": (["-e", "config={tmp}/mine.yml"], {}, "mine.yml:%d node: unknown key; allowed: arguments" % (JOB.count("\n") + 1)),
     "misspelt extra variable": (
         ["-e", "config=ppyoloe.yml", "-e", "node=1"],
         {},
-        "command line node: unknown variable; allowed: config, devices, nodes, start_port",
+        "command line node: unknown variable; allowed: config, devices, nodes, rendezvous, scaling, start_port",
     ),
     "misspelt group": (["-e", "config=ppyoloe.yml"], {"group": "trainer"}, "the group 'trainers' is missing or empty"),
     "limit": (
@@ -143,7 +146,7 @@ def outcomes(tmp_path_factory):
     def one(item):
         name, (words, changes, _said) = item
         folder = str(tmp_path_factory.mktemp(name.replace(" ", "-")))
-        put(folder, {"mine.yml": JOB + "node: 1\n", "image.jpg": "x"})
+        put(folder, {"mine.yml": JOB + "node: 1\n", **COCO})
         inventory = site(folder, changes.get("group", "trainers"))
         verb = changes.get("verb", "train")
         code, output = ansible(folder, "-i", inventory, "playbooks/%s.yml" % verb, *[word.replace("{tmp}", folder) for word in words])

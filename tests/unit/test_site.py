@@ -220,11 +220,6 @@ def test_the_first_nodes_and_devices_in_rank_order(job, names, devices):
             ["inventory trainyard_suites: the site 'site' does not say where paddledetection comes from (trainyard_suites."],
         ),
         (
-            {"trainyard_suites": {"paddledetection": {"code": {"path": "/x"}, "environment": {}}}},
-            {"data": {"coco": "objects365"}},
-            ["data.coco: the site does not say where the data set 'objects365' is (trainyard_suites.paddledetection.data.objects365.path)"],
-        ),
-        (
             {"trainyard_accelerator": "ascend"},
             {"nodes": 1},
             ["launcher: fleetrun cannot start ranks on ascend; for paddledetection there: none"],

@@ -23,7 +23,6 @@ JOB_DEFAULTS = {
     "nodes": "all",
     "devices": "all",
     "env": {},
-    "data": {},
     "published": [],
     "scaling": "advise",
 }

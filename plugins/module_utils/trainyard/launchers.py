@@ -8,16 +8,22 @@ An entry holds
     rendezvous      how several nodes find each other, by the name of the switch; the first is the default. One node has none (A1, B2, C1)
     devices         how the devices are said, by accelerator; an accelerator that is not here cannot be used
     env, node_env   what every node's ranks get; what differs from node to node
-    mca             parameters of Open MPI, given as its environment variables, so that the command stays the document's
+    files           texts below the working directory, one line a node
+    table           whether the nodes' HCCL rank table is written there and named to every rank
+    workers         what every rank gets besides, by accelerator
+    scheduler       a process that the first node runs beside the ranks, by accelerator: argv, env, log
+    programs        what the nodes' systems must have besides: program to package (names as on Debian)
+    visible         the variable that says which devices the ranks may take, by accelerator
     rank_log        where a rank writes, below the attempt's directory; rank_env: the variable that tells a rank from its helpers
     endpoints_env   the variable in which ranks report whom they take for their peers, or None
     logs            further logs that come home
     notes           what a user is told, by accelerator
-Words {...}: python, ips, devices, count (ranks a node), world (all ranks), nodes, node_rank, master, port.
+Words {...}: python, ips, devices, count (ranks a node), world (all ranks), nodes, node_rank, rank, address, first_address, master, port, fabric.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 
 import yaml
@@ -34,6 +40,23 @@ _PADDLE = {
     "node_env": {"POD_IP": "{address}", "GLOO_SOCKET_IFNAME": "{interface}", "NCCL_SOCKET_IFNAME": "{interface}"},
 }
 _MINDSPORE = {"endpoints_env": None, "env": {}, "node_env": {"GLOO_SOCKET_IFNAME": "{interface}", "NCCL_SOCKET_IFNAME": "{interface}"}}
+
+# One file a rank for both streams, on the rank's own node; no binding: Open MPI's default pins a rank with its data loaders to one core.
+_MPI = ["-n", "{world}", "--output-filename", "/proc/self/cwd/../log:nojobid,nocopy", "--merge-stderr-to-stdout", "--bind-to", "none"]
+_MCA = {"plm": "rsh", "plm_rsh_no_tree_spawn": "1", "orte_leave_session_attached": "1"}
+# mindspore/parallel/cluster/process_entity/_api.py: what msrun gives its workers, needed by whoever starts them otherwise.
+_WORKER = {
+    "MS_ROLE": "MS_WORKER",
+    "MS_WORKER_NUM": "{world}",
+    "MS_SCHED_HOST": "{first_address}",
+    "MS_SCHED_PORT": "{port}",
+    "MS_NODE_ID": "{rank}",
+}
+_SCHEDULER = {
+    "argv": ["{python}", "-c", "import mindspore.communication; mindspore.communication.init()"],
+    "env": dict({name: text for name, text in _WORKER.items() if name != "MS_NODE_ID"}, MS_ROLE="MS_SCHED"),
+    "log": "log/scheduler.log",
+}
 
 LAUNCHERS = {
     "paddle": dict(
@@ -75,9 +98,40 @@ LAUNCHERS = {
         script=[],
         rendezvous={},
         devices={"ascend": [], "gpu": [], "cpu": []},
+        visible={"gpu": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"},
         rank_log="log/worker_{rank}.log",
         rank_env="MS_NODE_ID",
         logs=["log/scheduler.log"],
+    ),
+    # Open MPI 4.1, measured (docs/facts.md). The word mpirun must be bare: a path of it would make shell text for the other nodes. --wdir: every
+    # daemon stands in its own attempt, which may have another path there. Variables go by name, and only those that are equal everywhere;
+    # the daemons run inside the attempt's unit on each node and have that node's environment already.
+    "mpirun": dict(
+        _MINDSPORE,
+        kind="first",
+        argv=["mpirun"],
+        root=["--allow-run-as-root"],
+        script=["{python}"],
+        rendezvous={
+            "hostfile": {
+                "argv": ["--hostfile", "hostfile", "--wdir", "/proc/self/cwd"],
+                "env": {"OMPI_MCA_oob_tcp_if_include": "{fabric}", "OMPI_MCA_btl_tcp_if_include": "{fabric}"},
+                "forward": "-x",
+            },
+        },
+        devices={"ascend": _MPI, "gpu": _MPI, "cpu": [*_MPI, "python3", "-I", "../openmpi.py", "rank"]},
+        env={"OMPI_MCA_" + name: text for name, text in _MCA.items()},
+        files={"hostfile": "{address} slots={count}\n"},
+        workers={"cpu": _WORKER},
+        scheduler={"cpu": _SCHEDULER},
+        visible={"gpu": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"},
+        programs={"mpirun": "openmpi-bin"},
+        rank_log="log/rank.{padded}/stdout",
+        rank_env="OMPI_COMM_WORLD_RANK",
+        notes={
+            "cpu": "MindSpore's CPU build takes no part in MPI, so the ranks that mpirun starts get the variables of its own cluster, "
+            "and a scheduler runs beside them (docs/facts.md)",
+        },
     ),
     # Contract D7: the document's script starts one process a device. Every rank's log is kept, not the first's alone.
     "rank_table": dict(
@@ -87,6 +141,7 @@ LAUNCHERS = {
         script=[],
         rendezvous={},
         devices={"ascend": []},
+        table=True,
         rank_log="log/rank_{rank}/train.log",
         rank_env="RANK_ID",
         notes={"ascend": "this launcher has not been run on Ascend hardware: the rank table is held against the document's (D4-D7), no more"},
@@ -99,14 +154,16 @@ def launcher_argv(name, accelerator, addresses, devices, python="python", **more
 
     name: launcher. accelerator: cpu, gpu or ascend. addresses: fabric addresses in rank order; one address is the single-machine form, which
     has no rendezvous (contract A1, C1). devices: device ids of a node, the same on every node. more: rendezvous (a key of the launcher's
-    table), port, node_rank, root (whether the training user is root).
+    table), port, node_rank, root (whether the training user is root), forward (names of variables that a remote rank is to get).
     """
     entry = LAUNCHERS[name]
     words = list(entry["argv"])
     if more.get("root"):
         words += entry.get("root", [])
     if len(addresses) > 1:
-        words += rendezvous(name, more.get("rendezvous")).get("argv", [])
+        meeting = rendezvous(name, more.get("rendezvous"))
+        words += meeting.get("argv", [])
+        words += [word for variable in more.get("forward", ()) if meeting.get("forward") for word in (meeting["forward"], variable)]
     words += entry["devices"][accelerator] + entry["script"]
     values = values_of(addresses, devices, python, more.get("port"), more.get("node_rank", 0))
     return [word.format(**values) for word in words]
@@ -130,7 +187,6 @@ def values_of(addresses, devices, python, port, node_rank):
         "port": port,
         "first_free": port + 1,
         "last_free": port + max(64, 2 * len(devices)),
-        "fabric": ",".join("%s/32" % address for address in addresses),
     }
 
 
@@ -145,19 +201,36 @@ def filled(texts, values):
     return {key: text.format(**values) for key, text in texts.items()}
 
 
-def override_words(flag, overrides):
-    """Return config overrides as the suites' `-o key=value ...` takes them; an empty mapping gives nothing."""
+def override_words(flag, overrides, style="yaml"):
+    """Return config overrides as the suites' `-o key=value ...` takes them; an empty mapping gives nothing.
+
+    style: how the suite reads the right-hand side, as yaml or as a python literal.
+    """
     if not overrides:
         return []
-    return [flag] + ["%s=%s" % (key, override_text(value)) for key, value in overrides.items()]
+    written = {"yaml": override_text, "python": python_text}[style]
+    return [flag] + ["%s=%s" % (key, written(value)) for key, value in overrides.items()]
+
+
+def python_text(value):
+    """Return a value as a Python literal on one line; a text that is none stays bare, since what is no literal is taken for a text."""
+    if not isinstance(value, str):
+        return repr(value)
+    try:
+        ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return value
+    return repr(value)
 
 
 def override_text(value):
-    """Return a value as YAML text on one line, which is how the suites parse the right-hand side."""
+    """Return a value as YAML text on one line, which is how most suites parse the right-hand side."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
         return "null"
+    if isinstance(value, dict):
+        return "{%s}" % ", ".join("%s: %s" % (override_text(key), override_text(item)) for key, item in value.items())
     if isinstance(value, (list, tuple)):
         return "[%s]" % ",".join(override_text(item) for item in value)
     if isinstance(value, float):

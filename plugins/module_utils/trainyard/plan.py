@@ -12,7 +12,7 @@ import ipaddress
 import json
 import os
 
-from ansible.module_utils.trainyard import launchers, suites
+from ansible.module_utils.trainyard import launchers, rank_table, suites
 
 VERSION = 1
 SHORT = 16
@@ -92,9 +92,9 @@ def node_environment(node, count, launcher, rendezvous, values):
 def common_environment(job, site, suite, launcher, rendezvous, values, accelerator):
     """Return what is the same everywhere; the site's values beat the tables', the job's beat both."""
     result = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    for texts in (launcher["env"], rendezvous.get("env", {}), suite["env"], suites.accelerator(suite, accelerator)["env"]):
+    visible = {launcher["visible"][accelerator]: "{devices}"} if accelerator in launcher.get("visible", {}) else {}
+    for texts in (launcher["env"], rendezvous.get("env", {}), visible, suite["env"], suites.accelerator(suite, accelerator)["env"]):
         result.update(launchers.filled(texts, values))
-    result.update({"OMPI_MCA_%s" % key: text for key, text in launchers.filled(launcher.get("mca", {}), values).items()})
     result.update(site["env"])
     result.update({key: str(value) for key, value in job["env"].items()})
     return result
@@ -135,7 +135,7 @@ def compile_plan(job, site, nodes, facts, inputs):
 
     job: as read_job gives it. site: as read_site gives it. nodes: the chosen nodes in rank order. facts: {node name: what node_probe
     returned}. inputs: {suite (table), script, code, data {name: digest}, weights {key: {digest, file}}, environment {digest or python},
-    overrides (of suite, site and job), config {epochs, ...}} as the controller found them. Returns the plan; raises PlanError with every
+    overrides and arguments (of suite, site and job), config {epochs, ...}} as the controller found them. Returns the plan; raises PlanError with every
     problem.
     """
     problems = []
@@ -149,10 +149,12 @@ def compile_plan(job, site, nodes, facts, inputs):
     meeting = launchers.rendezvous(job["launcher"], job.get("rendezvous")) if len(nodes) > 1 else {}
     addresses, devices = [node["address"] for node in planned], planned[0]["devices"]
     script = (
-        [inputs["script"], suite["config_flag"], job["config"]] + job["arguments"] + suites.accelerator(suite, accelerator)["arguments"]
+        [inputs["script"], suite["config_flag"], job["config"]] + inputs["arguments"] + suites.accelerator(suite, accelerator)["arguments"]
     )
     weights = {key: "weights/%s/%s" % (short(item["digest"]), item["file"]) for key, item in inputs["weights"].items()}
-    script += launchers.override_words(suite["override_flag"], dict(inputs["overrides"], **weights))
+    script += launchers.override_words(suite["override_flag"], dict(inputs["overrides"], **weights), suite["override_style"])
+    first = dict(launchers.values_of(addresses, devices, suite["python"], port, 0), fabric=fabric(planned))
+    common = common_environment(job, site, suite, launcher, meeting, first, accelerator)
     commands = []
     for index, node in enumerate(planned):
         values = launchers.values_of(addresses, devices, suite["python"], port, index)
@@ -163,15 +165,16 @@ def compile_plan(job, site, nodes, facts, inputs):
         commands.append(
             launchers.launcher_argv(
                 job["launcher"], accelerator, addresses, devices, suite["python"],
-                rendezvous=job.get("rendezvous"), port=port, node_rank=index, root=node["user"] == "root",
+                rendezvous=job.get("rendezvous"), port=port, node_rank=index, root=node["user"] == "root", forward=sorted(common),
             ) + script
         )  # fmt: skip
         if commands[index] != commands[0]:
             node["argv"] = commands[index]
     links = {suites.place(suite, name): "data/%s" % short(digest) for name, digest in inputs["data"].items()}
     links.update({"weights/%s" % short(item["digest"]): "weights/%s" % short(item["digest"]) for item in inputs["weights"].values()})
-    first = launchers.values_of(addresses, devices, suite["python"], port, 0)
-    ranks = planned_ranks(planned, launcher, meeting, port)
+    ranks = planned_ranks(planned, launcher, meeting, first, accelerator)
+    files = planned_files(planned, launcher, first, ranks, facts)
+    scheduler = launcher.get("scheduler", {}).get(accelerator)
     return {
         "version": VERSION,
         "site": site["name"],
@@ -182,7 +185,7 @@ def compile_plan(job, site, nodes, facts, inputs):
                          console="logs.txt", logs=launcher.get("logs", [])),
         "accelerator": accelerator,
         "argv": commands[0],
-        "env": common_environment(job, site, suite, launcher, meeting, first, accelerator),
+        "env": common,
         "ports": {"start": port, "count": count},
         "endpoints": [rank["endpoint"] for rank in ranks] if launcher["endpoints_env"] else [],
         "nodes": planned,
@@ -191,29 +194,71 @@ def compile_plan(job, site, nodes, facts, inputs):
         "data": inputs["data"],
         "weights": inputs["weights"],
         "links": links,
-        "files": {},
-        "scheduler": None,
+        "files": files,
+        "scheduler": scheduler and {"node": planned[0]["name"], "argv": [word.format(**first) for word in scheduler["argv"]],
+                                    "env": launchers.filled(scheduler["env"], first), "log": scheduler["log"]},
         "environment": environment,
         "epochs": inputs["config"].get("epochs"),
+        "advice": inputs["advice"],
         "notes": [launcher["notes"][accelerator]] if accelerator in launcher.get("notes", {}) else [],
         "stop": {"grace": GRACE_SECONDS, "timeout": STOP_SECONDS},
     }  # fmt: skip
 
 
-def planned_ranks(planned, launcher, meeting, port):
-    """Return every rank of the plan: global and local number, node, device, log and endpoint.
+def planned_ranks(planned, launcher, meeting, values, accelerator):
+    """Return every rank of the plan: global and local number, node, device, log, endpoint, and what it alone gets in its environment.
 
     With --master the launcher itself takes free ports of its range, so that only the address of an endpoint is known beforehand.
     """
-    ranks = []
+    ranks, workers = [], launcher.get("workers", {}).get(accelerator, {})
     for node in planned:
         for local, device in enumerate(node["devices"]):
-            rank = {"rank": node["rank"] * len(node["devices"]) + local, "node": node["name"], "local_rank": local, "device": device}
-            rank["log"] = launcher["rank_log"].format(**rank)
-            known = "%d" % (port + local) if "PORT_RANGE" not in meeting.get("env", {}) else "*"
+            rank = {"rank": node["rank"] * values["count"] + local, "node": node["name"], "local_rank": local, "device": device}
+            padded = "%0*d" % (len(str(values["world"])), rank["rank"])  # as mpirun --output-filename numbers its folders
+            rank["log"] = launcher["rank_log"].format(padded=padded, **rank)
+            known = "%d" % (values["port"] + local) if "PORT_RANGE" not in meeting.get("env", {}) else "*"
             rank["endpoint"] = "%s:%s" % (node["address"], known)
+            rank["env"] = launchers.filled(workers, dict(values, rank=rank["rank"]))
             ranks.append(rank)
     return ranks
+
+
+def planned_files(planned, launcher, values, ranks, facts):
+    """Return {path below the working directory: text}: Open MPI's hostfile, the HCCL rank table, which its ranks are told of."""
+    files = {
+        name: "".join(line.format(address=node["address"], count=values["count"]) for node in planned)
+        for name, line in launcher.get("files", {}).items()
+    }
+    if launcher.get("table"):
+        silent = ["%s: %s" % (node["name"], text) for node in planned for text in facts[node["name"]].get("device_problems") or []]
+        if silent:
+            raise PlanError(silent)
+        servers = [
+            {"name": node["name"], "server_id": node["address"], "devices": node["devices"], "device_ips": facts[node["name"]].get("device_ips") or {}}
+            for node in planned
+        ]  # fmt: skip
+        try:
+            table = rank_table.compile_table(servers)
+        except rank_table.RankTableError as error:
+            raise PlanError(error.problems) from error
+        name = rank_table.file_name(table)
+        files[name] = rank_table.text(table)
+        for rank in ranks:
+            rank["env"].update(rank_table.rank_environment(table, rank["rank"], "./" + name))
+    return files
+
+
+def fabric(planned):
+    """Return what tells Open MPI its network: the interface where it has one name everywhere, else the smallest network of all addresses.
+
+    A list of single addresses does not do: Open MPI 4.1 takes a.b.c.d/32 for everything (docs/facts.md).
+    """
+    if len({node["interface"] for node in planned}) == 1:
+        return planned[0]["interface"]
+    network = ipaddress.ip_network(planned[0]["address"])
+    while not all(ipaddress.ip_address(node["address"]) in network for node in planned):
+        network = network.supernet()
+    return str(network)
 
 
 def checkpoints(suite, config, settings):

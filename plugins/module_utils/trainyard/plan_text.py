@@ -31,7 +31,8 @@ def summary(plan, facts, what):
         "  " + command(plan["argv"]),
     ]
     lines += ["  %s: %s" % (node["name"], command(node["argv"])) for node in plan["nodes"] if node.get("argv")]
-    lines += ["note: %s" % text for text in plan["notes"]]
+    lines += ["note: %s" % text for text in plan["notes"]] + plan["advice"]
+    lines += ["published: %s" % ", ".join("%s %s" % pair for pair in row.items()) for row in plan["job"]["published"]]
     lines.append("environment on every node:")
     lines += ["  %s=%s" % (name, "***" if SECRET_NAME.search(name) else value) for name, value in sorted(plan["env"].items())]
     for node in plan["nodes"]:

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from ansible.module_utils.trainyard import attempts, manifest
+from ansible.module_utils.trainyard import ascend, attempts, manifest
 from ansible.module_utils.trainyard.mesh import mesh_state
 
 # Program -> what a node without it is told to install (names as on Debian; provision.yml knows the other families').
@@ -76,11 +76,13 @@ def tree_state(base, kind, digest):
     return {"ok": False, "present": True, "differences": manifest.differences(expected, found)}
 
 
-def missing(run, user):
-    """Return what the training user's attempts need and this node lacks; provision.yml brings it."""
-    lacks = [
-        package for program, package in sorted(NEEDED_PROGRAMS.items()) if not shutil.which(program, path="/usr/bin:/bin:/usr/sbin:/sbin")
-    ]
+def missing(run, user, programs=None):
+    """Return what the training user's attempts need and this node lacks; provision.yml brings it.
+
+    programs: {program: package} that the job's launcher needs besides.
+    """
+    needed = dict(NEEDED_PROGRAMS, **(programs or {}))
+    lacks = [package for program, package in sorted(needed.items()) if not shutil.which(program, path="/usr/bin:/bin:/usr/sbin:/sbin")]
     if not os.path.exists("/var/lib/systemd/linger/%s" % user):
         lacks.append("lingering for %s" % user)
     code, _out, _err = run(["systemctl", "--user", "show", "--property=Version"])
@@ -89,12 +91,22 @@ def missing(run, user):
     return lacks
 
 
-def look(run, base, trees, peers):
+def device_addresses(run):
+    """Return ({device id: address on the training network of Ascend devices}, [problems]); see ascend.py."""
+    try:
+        found = ascend.read_devices(run)
+    except ascend.AscendError as error:
+        return {}, error.problems
+    return {item["device_id"]: item["device_ip"] for item in found["devices"]}, []
+
+
+def look(run, base, trees, peers, accelerator="cpu", programs=None):
     """Return the node's facts; see library/node_probe.py."""
     account = pwd.getpwuid(os.getuid())
     base = os.path.join(account.pw_dir, base)
     now = time.time()
-    lacks = missing(run, account.pw_name)
+    lacks = missing(run, account.pw_name, programs)
+    device_ips, device_problems = device_addresses(run) if accelerator == "ascend" else ({}, [])
     try:
         units = attempts.active_units(run)
     except attempts.AttemptError:
@@ -108,6 +120,8 @@ def look(run, base, trees, peers):
         "python_version": "%d.%d" % sys.version_info[:2],
         "machine": platform.machine(),
         "libc": platform.libc_ver()[1],
+        "device_ips": device_ips,
+        "device_problems": device_problems,
         "cores": len(os.sched_getaffinity(0)),
         "addresses": addresses(run),
         "route_source": route_source(peers),

@@ -151,14 +151,6 @@ def choose(job, site):
             known,
         )
         problems.append(Problem("inventory", None, "trainyard_suites", text))
-    else:
-        known = sorted(site["suites"][job["suite"]].get("data") or {})
-        for name, other in sorted(job["data"].items()):
-            if other not in known:
-                text = "the site does not say where the data set '%s' is (trainyard_suites.%s.data.%s.path); it has %s%s" % (
-                    other, job["suite"], other, ", ".join(known) or "none", near(other, known),
-                )  # fmt: skip
-                problems.append(Problem(job["file"], None, "data.%s" % name, text))
     chosen = []
     for node in nodes:
         devices = node["devices"]

@@ -14,7 +14,7 @@ from ansible.module_utils.trainyard.yamldata import near
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.join(HERE, "suites")
 # What a table may leave out.
-DEFAULTS = {"env": {}, "accelerators": {}, "distributed": None, "argument_keys": {}, "resume": {}}
+DEFAULTS = {"override_style": "yaml", "env": {}, "accelerators": {}, "distributed": None, "argument_keys": {}, "resume": {}}
 DATA_DEFAULTS = {"names": {}, "overrides": {}, "keys": []}
 
 
