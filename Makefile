@@ -20,7 +20,7 @@ engine: # what only root can mend is said before anything starts
 
 demo: engine setup ## Docker nodes on this machine (NODES=2) and one training on all of them
 	@TRAINYARD_LOCAL_NODES=$(NODES) ansible-playbook playbooks/local.yml
-	@ansible-playbook playbooks/provision.yml
+	@ansible-playbook playbooks/provision.yml -e suite=paddledetection
 	@printf '\n$$ %s\n' '$(TRAIN)'
 	@$(TRAIN)
 

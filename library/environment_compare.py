@@ -38,8 +38,8 @@ fingerprint:
   description: sha256 of the packages that all nodes have; empty in check mode where no node has the environment.
   type: str
   returned: success
-paddle:
-  description: The Paddle that all nodes import, V({version, cuda, cuda_version, commit}).
+imported:
+  description: What all nodes import, V({version, cuda, cuda_version, commit}) of Paddle or V({version, targets, commit}) of MindSpore.
   type: dict
   returned: success
 """
@@ -58,7 +58,7 @@ def judge(digest, nodes, check_mode):
     if lines:
         return None, "\n".join(lines) + "\nMake the Pythons equal on all nodes, or let package and version be installed by us"
     first = next(iter(markers.values()), {})
-    return {"changed": False, "fingerprint": first.get("fingerprint", ""), "paddle": first.get("paddle", {})}, None
+    return {"changed": False, "fingerprint": first.get("fingerprint", ""), "imported": first.get("imported", {})}, None
 
 
 def main():

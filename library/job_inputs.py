@@ -109,14 +109,18 @@ def keep(kind, name, root, entries, cache_dir):
     return {"kind": kind, "name": name, "digest": digest, "source": root, "files": len(entries), "bytes": size}
 
 
-def fetch(url, place):
-    """Fetch a URL to place in one step; return whether anything was fetched."""
-    if os.path.exists(place):
+def fetch(url, folder):
+    """Fetch a URL into a folder of its own, in one step, an archive unpacked; return whether anything was fetched."""
+    if os.path.isdir(folder):
         return False
-    os.makedirs(os.path.dirname(place), exist_ok=True)
-    with open_url(url, timeout=60) as answer, open(place + ".part", "wb") as part:
-        shutil.copyfileobj(answer, part)
-    os.replace(place + ".part", place)
+    part = folder + ".part"
+    shutil.rmtree(part, ignore_errors=True)
+    os.makedirs(part)
+    path = os.path.join(part, sources.weight_name(url))
+    with open_url(url, timeout=60) as answer, open(path, "wb") as handle:
+        shutil.copyfileobj(answer, handle)
+    sources.unpack(path)
+    os.replace(part, folder)
     return True
 
 
@@ -165,18 +169,19 @@ def describe(params, check_mode):
         data[name] = tree["digest"]
     weights, fetched = {}, []
     for key, url in sources.weight_urls(suite, effective).items():
-        place = sources.weight_place(cache_dir, url)
-        if check_mode and not os.path.exists(place):
-            weights[key] = {"digest": "0" * 64, "file": os.path.basename(place), "url": url}
+        place = sources.weight_folder(cache_dir, url)
+        if check_mode and not os.path.isdir(place):
+            weights[key] = {"digest": "0" * 64, "file": sources.weight_name(url), "url": url}
             continue
         try:
             fetched += [url] if fetch(url, place) else []
         except OSError as error:
             text = "%s: cannot fetch %s (%s); give the controller internet, or set the override %s to a path or to an empty value"
             raise sources.SourceError(text % (key, url, error, key)) from error
-        tree = keep("weights", key, os.path.dirname(place), manifest.scan(os.path.dirname(place), None, remembered(place)), cache_dir)
+        entries = manifest.scan(place, None, remembered(place))
+        tree = keep("weights", key, place, entries, cache_dir)
         trees.append(tree)
-        weights[key] = {"digest": tree["digest"], "file": os.path.basename(place), "url": url}
+        weights[key] = {"digest": tree["digest"], "file": sources.weight_file(entries, url), "url": url}
     code = {
         "digest": trees[0]["digest"],
         "files": trees[0]["files"],
@@ -190,7 +195,7 @@ def describe(params, check_mode):
         "code": code,
         "data": data,
         "weights": weights,
-        "config": dict(suites.settings(suite, effective, arguments), files=files),
+        "config": dict(suites.settings(suite, effective, arguments, overrides), files=files),
         "overrides": overrides,
         "arguments": arguments,
         "advice": asked["advice"],

@@ -9,10 +9,12 @@ description:
   - Makes C(<home>/env/<digest>) with uv from wheels that already lie on the node. No network is used.
   - Every wheel is checked against the wheelhouse's manifest first, and the manifest against O(manifest_sha256), so a wheel that was damaged
     on the way is noticed; it is removed, so that the next run brings it again.
-  - Afterwards the installed versions are compared with the manifest and Paddle is imported. Only then the marker C(.trainyard.json) is
-    written. An environment without one was interrupted and is made again; one that is complete is not touched.
+  - Afterwards the installed versions are compared with the manifest and Paddle or MindSpore is imported. Only then the marker
+    C(.trainyard.json) is written. An environment without one was interrupted and is made again; one that is complete is not touched.
   - A lock, which uv inherits, keeps two installations apart, also where the first one's connection was lost.
-  - With O(python) nothing is installed. Its packages are listed, Paddle is imported, and the result is kept in a marker of our own.
+  - With O(python) nothing is installed. Its packages are listed, Paddle or MindSpore is imported, and the result is kept in a marker of
+    our own.
+  - What MindSpore was built for is read from its own libraries, so that an Ascend build is recognised on a node without the device.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -25,11 +27,11 @@ options:
     type: str
     required: true
   package:
-    description: Which Paddle it must be; checked after the installation.
+    description: Which Paddle or MindSpore it must be; checked after the installation.
     type: str
-    choices: [paddlepaddle, paddlepaddle-gpu]
+    choices: [paddlepaddle, paddlepaddle-gpu, mindspore, mindspore-ascend, mindspore-gpu]
   version:
-    description: Which version of Paddle it must be.
+    description: Which version of it.
     type: str
   python:
     description: Absolute path of the user's own Python. It is never modified.
@@ -54,7 +56,7 @@ options:
     default: 1800
 notes:
   - Supports check mode. Nothing is installed then.
-  - Where CUDA builds of Paddle come from, and that an index serves an older one silently, is said in docs/runbooks/provision.md.
+  - Where the CUDA builds of Paddle come from, and that an index serves an older one silently, is said in docs/runbooks/provision.md.
 """
 
 EXAMPLES = r"""
@@ -102,12 +104,33 @@ import json, platform, site, sys
 own = [p for p in sys.path if p.rstrip("/").rsplit("/", 1)[-1] in ("site-packages", "dist-packages")]
 print(json.dumps({"python": platform.python_version(), "paths": own}))
 """
-PADDLE = """
+# What each module says of itself; the last line that is printed counts. A MindSpore wheel carries a library for each device it can use.
+IMPORTS = {
+    "paddle": """
 import json, paddle
 cuda = bool(paddle.is_compiled_with_cuda())
 built = str(paddle.version.cuda()) if cuda else None
 print()
 print(json.dumps({"version": paddle.__version__, "cuda": cuda, "cuda_version": built, "commit": paddle.version.commit}))
+""",
+    "mindspore": """
+import glob, json, os, mindspore
+home = os.path.dirname(mindspore.__file__)
+devices = {"ascend": "Ascend", "gpu": "CUDA"}
+targets = ["CPU"] + [devices[name] for name in sorted(devices) if glob.glob(os.path.join(home, "lib", "plugin", "libmindspore_%s.so*" % name))]
+try:
+    with open(os.path.join(home, ".commit_id"), encoding="utf-8") as handle:
+        commit = handle.read().split("sha1]:")[-1].split(",")[0].strip()
+except OSError:
+    commit = None
+print()
+print(json.dumps({"version": mindspore.__version__, "targets": targets, "commit": commit}))
+""",
+}
+# Which of the modules an own Python has, without importing any.
+WHICH = """
+import importlib.util, sys
+print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name)])
 """
 
 
@@ -223,25 +246,29 @@ def install(params, home, target, manifest, lock):
 
 
 def describe(params, interpreter, lock=None):
-    """Return the marker of what is installed behind an interpreter, or refuse a Paddle that is not what was asked for."""
+    """Return the marker of what is installed behind an interpreter, or refuse what is not what was asked for."""
     quiet = {"PYTHONDONTWRITEBYTECODE": "1"} if params["python"] else {}
     about = json.loads(run([interpreter, "-c", PATHS], lock, quiet, timeout=60))
+    if params["package"]:
+        module = core.PACKAGES[params["package"]]["module"]
+    else:
+        module = (run([interpreter, "-c", WHICH, *core.MODULES], lock, quiet, timeout=60).split() or core.MODULES)[0]
     try:
-        paddle = json.loads(run([interpreter, "-c", PADDLE], lock, quiet, timeout=300).strip().splitlines()[-1])
+        imported = json.loads(run([interpreter, "-c", IMPORTS[module]], lock, quiet, timeout=300).strip().splitlines()[-1])
     except InstallError as error:
         reason = str(error).strip().splitlines()[-1]
         remedy = "; pin the package in a list of the environment's requirements" if reason.startswith("ModuleNotFoundError") else ""
-        raise InstallError(f"Paddle cannot be imported with {interpreter}: {reason}{remedy}") from None
-    wrong = core.check_paddle(params["package"], params["version"], paddle)
+        raise InstallError(f"{module} cannot be imported with {interpreter}: {reason}{remedy}") from None
+    wrong = core.check_import(params["package"], params["version"], imported)
     if wrong:
-        raise InstallError(f"{wrong}; correct package, version and index_url of the environment (the vendor's index has the CUDA builds)")
+        raise InstallError(f"{wrong}; correct package, version and index_url of the environment (the vendor's index has the device builds)")
     packages = core.installed_packages(about["paths"])
     return {
         "version": core.FORMAT,
         "digest": params["digest"],
         "interpreter": interpreter,
         "managed": not params["python"],
-        "paddle": paddle,
+        "imported": imported,
         "packages": packages,
         "fingerprint": core.fingerprint(packages),
         **about,

@@ -11,6 +11,7 @@ description:
     not the controller's. With them comes uv, the installer that nodes use, so that nodes need no internet.
   - A wheelhouse whose wheels match its C(manifest.json) is used as it is, without network. It is built in a staging directory and renamed,
     so an interruption leaves none that is half full; wheels that are intact, here or in another wheelhouse, are not fetched again.
+  - A package that the index has as source only is built here where its list says C(--no-binary NAME), if it holds no compiled code.
   - Refuses unpinned lists, nodes with unequal Pythons and nodes without room for the environment, every problem at once.
   - Runs on the controller (C(delegate_to) localhost, C(run_once)). Package indexes, proxies and certificates are pip's own configuration.
 version_added: "0.1.0"
@@ -142,7 +143,9 @@ def common_python(nodes, remedy="set runtime_interpreter for the nodes that diff
         raise core.EnvironmentRefused([f"an environment is the same on every node, but their Pythons differ ({found}); {remedy}"])
     without = [name for name, node in nodes.items() if not node["libc"]]
     if without:
-        raise core.EnvironmentRefused([f"{', '.join(without)}: no GNU C library, and Paddle's wheels need it; use a glibc distribution"])
+        raise core.EnvironmentRefused(
+            [f"{', '.join(without)}: no GNU C library, and the wheels of Paddle and MindSpore need it; use a glibc distribution"]
+        )
     ((python, machine),) = kinds
     return python, machine, min((node["libc"] for node in nodes.values()), key=wheels.version_pair)
 
@@ -186,12 +189,13 @@ def collect(params, check_mode):
     want = wheels.Wanted(
         digest=digest,
         packages=result["packages"],
-        paddle=asked["package"],
+        package=asked["package"],
         index_url=asked["index_url"],
         python=python,
         machine=machine,
         libc=libc,
         uv_version=params["uv_version"],
+        from_source=tuple(core.from_source(texts)),
     )
     root = os.path.join(params["cache_dir"], "wheels")
     result["path"] = os.path.join(root, digest)

@@ -34,8 +34,8 @@ def test_every_key_is_there_afterwards():
     "value, words",
     [
         ("paddlepaddle", "want keys package"),
-        ({}, "package: want paddlepaddle or paddlepaddle-gpu; got None"),
-        ({"package": "paddle", "version": "2.6.2"}, "package: want paddlepaddle or paddlepaddle-gpu; got 'paddle'"),
+        ({}, "package: want paddlepaddle or paddlepaddle-gpu or mindspore or mindspore-ascend or mindspore-gpu; got None"),
+        ({"package": "paddle", "version": "2.6.2"}, "mindspore-gpu; got 'paddle'"),
         ({"package": "paddlepaddle", "version": 3.1}, '3.1 is a number; quote it: "3.1"'),
         ({"package": "paddlepaddle", "version": ">=2.6"}, 'want one version such as "2.6.2"'),
         ({"package": "paddlepaddle", "version": "2.6.2", "requirement": []}, "did you mean requirements?"),
@@ -188,6 +188,7 @@ def test_differences_are_named_and_counted():
 
 CPU = {"version": "2.6.2", "cuda": False, "cuda_version": None}
 GPU = {"version": "2.6.2", "cuda": True, "cuda_version": "11.7"}
+MIND = {"version": "2.7.0", "targets": ["CPU", "Ascend"], "commit": "7edec76e"}
 
 
 @pytest.mark.parametrize(
@@ -198,14 +199,23 @@ GPU = {"version": "2.6.2", "cuda": True, "cuda_version": "11.7"}
         ("paddlepaddle-gpu", "2.6.2.post117", GPU, None),
         ("paddlepaddle-gpu", "2.6.2+cu118", GPU, None),
         (None, None, CPU, None),
-        ("paddlepaddle-gpu", "2.6.2", CPU, "what was imported is a CPU build"),
-        ("paddlepaddle", "2.6.2", GPU, "what was imported is a CUDA build"),
+        ("paddlepaddle-gpu", "2.6.2", CPU, "what was imported is built for CPU"),
+        ("paddlepaddle", "2.6.2", GPU, "what was imported is built for CUDA"),
         ("paddlepaddle", "3.0.0", CPU, "asked for 3.0.0, but what was imported is 2.6.2"),
         ("paddlepaddle-gpu", "2.6.2.post120", GPU, "built for CUDA 12.0, but what was imported is built for 11.7"),
+        ("mindspore", "2.7.0", MIND, None),
+        ("mindspore-ascend", "2.7.0", MIND, None),
+        (None, "2.7.0", MIND, None),
+        ("mindspore", "2.7.0", dict(MIND, targets=["CPU"]), None),
+        ("mindspore-ascend", "2.7.0", dict(MIND, targets=["CPU"]), "which is built for Ascend, but what was imported is built for CPU"),
+        ("mindspore-gpu", "2.7.0", MIND, "is built for CPU and Ascend"),
+        ("mindspore", "2.6.0", MIND, "asked for 2.6.0, but what was imported is 2.7.0"),
+        ("mindspore", "2.6.2", CPU, "asked for mindspore, but what was imported is Paddle 2.6.2"),
+        ("paddlepaddle", "2.7.0", MIND, "asked for paddlepaddle, but what was imported is MindSpore 2.7.0"),
     ],
 )
-def test_the_imported_paddle_is_the_one_asked_for(package, version, found, words):
-    wrong = core.check_paddle(package, version, found)
+def test_what_is_imported_is_what_was_asked_for(package, version, found, words):
+    wrong = core.check_import(package, version, found)
     assert (wrong is None) if words is None else (words in wrong)
 
 
@@ -225,6 +235,12 @@ def test_a_complete_environment_is_ready(installed):
     home, _, _ = installed
     assert core.inspect_environment(home, "a" * 16)["state"] == "ready"
     assert core.environment_state(home, "a" * 16)["packages"] == {"numpy": "1.26.4"}
+
+
+def test_a_marker_of_the_first_release_still_counts(installed):
+    home, path, _ = installed
+    path.write_text(json.dumps(dict(json.loads(path.read_text()), paddle=CPU)))
+    assert core.environment_state(home, "a" * 16)["imported"] == CPU
 
 
 def test_no_environment_is_absent(tmp_path):
@@ -256,9 +272,19 @@ def test_a_python_that_went_away_is_noticed(installed):
 
 
 def test_nodes_that_differ_are_named_with_the_package():
-    one = {"packages": {"numpy": "1.26.4"}, "paddle": CPU}
+    one = {"packages": {"numpy": "1.26.4"}, "imported": CPU}
     assert core.compare_nodes({"node1": one, "node2": one}) == []
-    lines = core.compare_nodes({"node1": one, "node2": {"packages": {"numpy": "1.26.0"}, "paddle": CPU}, "node3": dict(one, paddle=GPU)})
+    lines = core.compare_nodes(
+        {"node1": one, "node2": {"packages": {"numpy": "1.26.0"}, "imported": CPU}, "node3": dict(one, imported=GPU)}
+    )
     assert lines[0] == "node2 differs from node1: numpy is 1.26.0 (want 1.26.4)"
-    assert lines[1].startswith("node3 differs from node1: Paddle is") and len(lines) == 2
+    assert lines[1].startswith("node3 differs from node1: what is imported is") and len(lines) == 2
     assert core.compare_nodes({}) == []
+
+
+def test_a_list_may_name_what_has_no_wheel():
+    text = "--no-binary seqeval\n--no-binary=Some_Thing, other  # pure Python\nseqeval==1.2.2\n"
+    pins, problems = core.parse_requirements(text, "a.txt")
+    assert [pin["name"] for pin in pins] == ["seqeval"] and problems == []
+    assert core.from_source([text, "numpy==1\n"]) == ["other", "seqeval", "some-thing"]
+    assert "pip options do not belong" in core.parse_requirements("--no-binary :all:", "a.txt")[1][0]

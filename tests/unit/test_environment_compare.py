@@ -10,12 +10,12 @@ DIGEST = "ab" * 8
 
 
 def node(**packages):
-    return {"environments": {DIGEST: {"packages": packages, "paddle": PADDLE, "fingerprint": "f"}}}
+    return {"environments": {DIGEST: {"packages": packages, "imported": PADDLE, "fingerprint": "f"}}}
 
 
 def test_equal_nodes_pass(run_module):
     result = run_module(environment_compare, {"digest": DIGEST, "nodes": {"node1": node(numpy="1"), "node2": node(numpy="1")}})
-    assert (result["changed"], result["fingerprint"], result["paddle"]) == (False, "f", PADDLE)
+    assert (result["changed"], result["fingerprint"], result["imported"]) == (False, "f", PADDLE)
 
 
 def test_a_node_that_differs_is_named_with_its_package(run_module):

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import http.server
+import io
 import json
 import os
 import subprocess
+import tarfile
 import threading
+import zipfile
 
 import job_inputs as module
 import pytest
@@ -142,8 +145,8 @@ def test_weights_that_come_by_url(values, overrides, found):
 
 
 def test_one_place_for_a_url_and_no_two_urls_in_one():
-    one, other = (sources.weight_place("/c", "https://h/%s/m.pdparams?sig=1" % version) for version in ("v1", "v2"))
-    assert os.path.basename(one) == "m.pdparams" and one != other and os.path.dirname(one) != os.path.dirname(other)
+    assert sources.weight_name("https://h/v1/m.pdparams?sig=1") == "m.pdparams"
+    assert len({sources.weight_folder("/c", "https://h/%s/m.pdparams" % version) for version in ("v1", "v2")}) == 2
 
 
 # --- the module
@@ -236,6 +239,44 @@ def test_weights_are_fetched_once_and_shipped_as_a_tree(run_module, given, web):
     tree = first["trees"][-1]
     assert weights == {"digest": tree["digest"], "file": "m.pdparams", "url": web[0] + "/m.pdparams"} and tree["kind"] == "weights"
     assert os.listdir(tree["source"]) == ["m.pdparams"] and again["weights"] == first["weights"]
+
+
+def archive(path, files):
+    """Write an archive of {name: text}, whose names may be hostile."""
+    if path.endswith(".zip"):
+        with zipfile.ZipFile(path, "w") as made:
+            for name, text in files.items():
+                made.writestr(name, text)
+        return
+    with tarfile.open(path, "w:gz") as made:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            made.addfile(entry, io.BytesIO(text.encode()))
+
+
+@pytest.mark.parametrize("name", ["stdc1.tar.gz", "stdc1.zip"])
+def test_weights_in_an_archive_are_unpacked_and_named(run_module, given, web, tmp_path, name):
+    """PaddleSeg's are; its code unpacks after a download of its own and never from a path."""
+    archive(str(tmp_path / "web" / name), {"stdc1/model.pdparams": "weights", "stdc1/readme.txt": "x"})
+    given["overrides"] = {"pretrain_weights": web[0] + "/" + name}
+    first = run_module(module, given)
+    assert first["weights"]["pretrain_weights"]["file"] == "stdc1/model.pdparams"
+    assert os.listdir(first["trees"][-1]["source"]) == ["stdc1"] and run_module(module, given)["changed"] is False
+
+
+@pytest.mark.parametrize(
+    "files, words",
+    [
+        ({"readme.txt": "x"}, "a.tar.gz holds no weights; one file ending in .pdparams or .ckpt is expected"),
+        ({"a/m.pdparams": "x", "b/m.pdparams": "y"}, "a.tar.gz holds a/m.pdparams, b/m.pdparams; one file"),
+        ({"../out.pdparams": "x"}, "a.tar.gz holds '../out.pdparams', which is outside it or no file; it was not unpacked"),
+    ],
+)
+def test_an_archive_that_cannot_be_taken(run_module, given, web, tmp_path, files, words):
+    archive(str(tmp_path / "web" / "a.tar.gz"), files)
+    result = run_module(module, dict(given, overrides={"pretrain_weights": web[0] + "/a.tar.gz"}))
+    assert result["failed"] and words in result["msg"] and not list(tmp_path.rglob("out.pdparams"))
 
 
 def test_weights_that_cannot_be_fetched_name_the_remedy(run_module, given, web):

@@ -243,6 +243,19 @@ def test_only_the_last_checkpoints_are_kept(paddledet):
     assert (found["saved_count"], len(found["saved"]), found["saved"][-1]["path"]) == (30, 20, "out/29")
 
 
+def test_a_best_result_that_is_said_again_starts_no_evaluation():
+    table = {"evaluation": {"lines": [r"cur metric, acc: (?P<acc>[\d.]+)", r"best metric, acc: (?P<best>[\d.]+)"]}}
+    found = scan("cur metric, acc: 0.5\nbest metric, acc: 0.7\nbest metric, acc: 0.7\n", table)
+    assert (found["evaluation"]["acc"], found["evaluation"]["best"]) == (0.5, 0.7)
+    assert scan("cur metric, acc: 0.5\ncur metric, acc: 0.6\n", table)["evaluation"] == {"line": 2, "acc": 0.6}
+
+
+@pytest.mark.parametrize("shown", ["nan", "nanxxx", "infxxx", "inf"])
+def test_every_suites_way_to_print_no_number(shown):
+    table = {"step": {"line": r"step (?P<step>\d+)", "fields": [r"loss: (?P<loss>nan|inf|[\d.]+)"]}}
+    assert scan("step 1 loss: 0.5\nstep 2 loss: %s\n" % shown, table)["nan"]["line"] == 2
+
+
 @pytest.mark.parametrize(
     "step, table, epochs, expected",
     [
@@ -258,6 +271,8 @@ def test_only_the_last_checkpoints_are_kept(paddledet):
         ({"epoch": 1, "step": 1}, {}, 2, None),
         ({"epoch": 1, "step": 1, "steps": 4}, None, 2, 0.125),
         ({"global_step": 2, "steps": 4}, None, 2, 0.25),
+        # a resumed PaddleOCR: epoch 4 of 4, its steps counted from 0 again
+        ({"global_step": 8, "steps": 8, "epochs": 4, "epoch": 4}, {}, None, 1.0),
     ],
 )
 def test_fraction_done(step, table, epochs, expected):

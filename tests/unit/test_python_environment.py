@@ -17,7 +17,7 @@ import python_environment
 import uv
 from ansible.module_utils.trainyard import environment as core
 from ansible.module_utils.trainyard import wheels
-from wheel_factory import make_paddle, make_wheel
+from wheel_factory import make_mindspore, make_paddle, make_wheel
 
 DIGEST = "ab" * 8
 
@@ -88,13 +88,32 @@ def test_an_environment_is_installed_once(run_module, arguments, target, wheelho
     marker = result["environments"][DIGEST]
     assert result["changed"] and result["reason"].startswith("absent")
     assert marker["packages"] == {"paddlepaddle": "2.6.2", "some-package": "1.5"}
-    assert marker["paddle"] == {"version": "2.6.2", "cuda": False, "cuda_version": None, "commit": "c0ffee"}
+    assert marker["imported"] == {"version": "2.6.2", "cuda": False, "cuda_version": None, "commit": "c0ffee"}
     assert marker["fingerprint"] == core.fingerprint(marker["packages"])
     assert list(target.glob("lib/python3.*/site-packages/__pycache__/some_package.*.pyc"))  # compiled, before anybody imported it
     assert subprocess.run([marker["interpreter"], "-c", "import some_package"], check=False).returncode == 0
     assert not wheelhouse.exists() and not list(wheelhouse.parent.iterdir())
     again = run_module(python_environment, arguments)
     assert (again["changed"], again["environments"][DIGEST]) == (False, marker)
+
+
+@pytest.mark.parametrize(
+    "package, words",
+    [
+        ("mindspore", None),
+        ("mindspore-ascend", None),
+        ("mindspore-gpu", "is built for CUDA, but what was imported is built for CPU and Ascend"),
+    ],
+)
+def test_mindspore_tells_what_it_was_built_for(run_module, arguments, wheelhouse, package, words):
+    (wheelhouse / "paddlepaddle-2.6.2-py3-none-any.whl").unlink()
+    make_mindspore(wheelhouse, devices=["ascend"])
+    changed = dict(arguments, package=package, version="2.7.0", manifest_sha256=write_manifest(wheelhouse))
+    result = run_module(python_environment, changed)
+    if words:
+        assert result["failed"] and words in result["msg"]
+    else:
+        assert result["environments"][DIGEST]["imported"] == {"version": "2.7.0", "targets": ["CPU", "Ascend"], "commit": "7edec76e"}
 
 
 def test_wheels_stay_where_asked(run_module, arguments, wheelhouse):
@@ -151,7 +170,7 @@ def test_a_package_that_is_not_in_the_manifest_is_noticed(run_module, arguments,
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"package": "paddlepaddle-gpu"}, "asked for paddlepaddle-gpu, which is a CUDA build, but what was imported is a CPU build"),
+        ({"package": "paddlepaddle-gpu"}, "asked for paddlepaddle-gpu, which is built for CUDA, but what was imported is built for CPU"),
         ({"version": "3.0.0"}, "asked for 3.0.0, but what was imported is 2.6.2"),
     ],
 )
@@ -240,7 +259,7 @@ def test_an_own_python_is_looked_at_and_not_touched(run_module, own, tmp_path, t
     result = run_module(python_environment, arguments)
     marker = result["environments"][DIGEST]
     assert result["changed"] and not marker["managed"] and marker["packages"]["paddlepaddle"] == "2.6.2"
-    assert marker["interpreter"] == str(directory / "bin/python") and marker["paddle"]["version"] == "2.6.2"
+    assert marker["interpreter"] == str(directory / "bin/python") and marker["imported"]["version"] == "2.6.2"
     assert sorted(str(path) for path in directory.rglob("*")) == before
     assert os.listdir(target) == [core.MARKER]
     assert not run_module(python_environment, arguments)["changed"]
@@ -248,9 +267,18 @@ def test_an_own_python_is_looked_at_and_not_touched(run_module, own, tmp_path, t
     assert run_module(python_environment, arguments)["reason"] == "changed: extra 1.0 is not in the list"
 
 
+def test_an_own_python_with_mindspore_alone_is_looked_at(run_module, own, tmp_path):
+    directory, site = own
+    shutil.rmtree(site / "paddle")
+    with zipfile.ZipFile(make_mindspore(tmp_path / "y")) as archive:
+        archive.extractall(site)
+    arguments = {"home": str(tmp_path / "home"), "digest": DIGEST, "python": str(directory / "bin/python")}
+    assert run_module(python_environment, arguments)["environments"][DIGEST]["imported"]["targets"] == ["CPU"]
+
+
 def test_an_own_python_with_another_paddle_is_refused(run_module, own, tmp_path):
     arguments = {"home": str(tmp_path / "home"), "digest": DIGEST, "python": str(own[0] / "bin/python"), "package": "paddlepaddle-gpu"}
-    assert "is a CPU build" in run_module(python_environment, arguments)["msg"]
+    assert "is built for CPU" in run_module(python_environment, arguments)["msg"]
 
 
 @pytest.mark.parametrize("digest", ["../../etc", "", "AB" * 8, "ab" * 9])

@@ -9,6 +9,7 @@ import os
 import pytest
 import run_record as module
 from ansible.module_utils.trainyard import plan as plans
+from ansible.module_utils.trainyard import record
 from core_support import RUN, compiled, put
 
 MADE = compiled(count=2, devices=1)
@@ -174,6 +175,21 @@ def test_endpoints_that_were_not_taken_fail_a_run_that_completed(run_module, sta
         result["verdict"]["outcome"] == "failed"
         and "node2 reports the endpoints 10.127.6.17:6070, 10.127.5.142:6070, planned were" in result["summary"][-1]
     )
+
+
+def test_a_port_that_was_left_to_the_launcher_may_be_any(started):
+    assert record.same_endpoints(["a:*", "b:17000"], ["a:35100", "b:17000"])
+    for reported in (["b:35100", "b:17000"], ["a:35100", "b:17001"], ["a:35100"]):
+        assert not record.same_endpoints(["a:*", "b:17000"], reported)
+
+
+def test_a_training_that_did_nothing_is_no_success(run_module, started):
+    """PaddleOCR with too few images for one batch prints no step and ends with exit code 0."""
+    silent = rank(0, first_step=None, last_step=None)
+    result = run_module(module, dict(started[1], nodes=[node("node1", silent), node("node2", rank(1))]))
+    assert result["verdict"]["outcome"] == "unknown" and "none printed a training step" in result["summary"][-1]
+    saved = dict(silent, saved_count=1)
+    assert run_module(module, dict(started[1], nodes=[node("node1", saved), node("node2", rank(1))]))["verdict"]["outcome"] == "completed"
 
 
 def test_nothing_in_the_summary_moves_the_cursor(run_module, started):

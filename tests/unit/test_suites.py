@@ -105,6 +105,30 @@ def test_ranks_that_would_train_alone_are_refused(said):
     assert not suites.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 1)[1]
 
 
+ROOTED = dict(DETECTION, data=dict(DETECTION["data"], overrides={"data.root": "dataset"}))
+
+
+@pytest.mark.parametrize("root, overrides", [("/data/sets", {"data.root": "dataset"}), ("path/to", {}), (None, {})])
+def test_only_an_absolute_path_is_replaced(root, overrides):
+    values = {"data": {"root": root}} if root else {}
+    assert suites.settle(ROOTED, values, {}, "gpu", 1) == (overrides, [])
+
+
+@pytest.mark.parametrize(
+    "limits, given, words",
+    [
+        (["existing"], {"a.b": 1, "a.n": 2}, None),
+        (["existing"], {"a.bb": 1}, "the config has no key a.bb, and PaddleDetection takes only keys that there are; did you mean 'a.b'?"),
+        (["existing"], {"x.y": 1}, "the config has no key x.y"),
+        ([], {"x.y": "a=b"}, None),
+        (["no_equals"], {"a.b": "x=y"}, "a.b: PaddleDetection cannot take a value with '=' in it"),
+    ],
+)
+def test_overrides_that_the_suites_script_cannot_read(limits, given, words):
+    problems = suites.settle(dict(DETECTION, override_limits=limits), {"a": {"b": 0, "n": None}}, given, "gpu", 1)[1]
+    assert (not problems) if words is None else (len(problems) == 1 and problems[0].startswith(words))
+
+
 # --- settings
 
 
@@ -116,11 +140,12 @@ def test_ranks_that_would_train_alone_are_refused(said):
         ({"epoch": True, "TrainReader": {"batch_size": "${x}"}}, [], (None, None, None, None)),
         ({}, ["--iters", "35000", "--batch_size=2"], (None, 35000, 2, None)),
         ({}, ["--iters", "1", "--iters=2"], (None, 2, None, None)),
+        ({"TrainReader": {"batch_size": 4}}, ["--batch_size", "8", "-o", "TrainReader.batch_size=4"], (None, None, 4, None)),
     ],
 )
 def test_settings_are_numbers_or_unknown(values, arguments, found):
     suite = dict(DETECTION, argument_keys={"--iters": "iterations", "--batch_size": "batch"})
-    said = suites.settings(suite, values, arguments)
+    said = suites.settings(suite, values, arguments, ["TrainReader.batch_size"] if "-o" in arguments else [])
     assert (said["epochs"], said["iterations"], said["batch"], said["learning_rate"]) == found and said["save"] is None
 
 

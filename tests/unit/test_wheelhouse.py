@@ -72,6 +72,12 @@ def test_wheels_are_for_the_oldest_c_library(run_module, arguments, provided):
     assert provided[0].packages == {"paddlepaddle": "2.6.2", "numpy": "1.26.4"}
 
 
+def test_what_a_list_says_has_no_wheel_is_built(run_module, arguments, provided, tmp_path):
+    (tmp_path / "files" / "lock.txt").write_text("--no-binary seqeval\nseqeval==1.2.2\n")
+    run_module(wheelhouse, arguments)
+    assert provided[0].from_source == ("seqeval",) and provided[0].packages["seqeval"] == "1.2.2"
+
+
 def test_unequal_pythons_are_named(run_module, arguments, provided):
     result = run_module(wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, python="3.12"), "node3": NODE}))
     assert result["failed"] and "Python 3.11 on x86_64: node1, node3; Python 3.12 on x86_64: node2" in result["msg"]

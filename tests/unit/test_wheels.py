@@ -12,7 +12,7 @@ import sys
 
 import pytest
 from ansible.module_utils.trainyard import wheels
-from wheel_factory import make_index, make_paddle, make_wheel
+from wheel_factory import make_index, make_paddle, make_source, make_wheel
 
 PIP = [sys.executable, "-m", "pip"]
 NO_PIP = [sys.executable, "-c", "raise SystemExit('pip was called')"]
@@ -23,7 +23,7 @@ def want(**changes):
     base = {
         "digest": "a" * 16,
         "packages": {"paddlepaddle": "2.6.2", "numpy": "1.26.4"},
-        "paddle": "paddlepaddle",
+        "package": "paddlepaddle",
         "index_url": None,
         "python": "3.11",
         "machine": "x86_64",
@@ -129,7 +129,7 @@ def test_a_newer_c_library_gets_newer_wheels(index, cache):
 def test_the_vendors_index_is_for_paddle_alone(index, cache, tmp_path):
     make_index(tmp_path / "vendor", [make_paddle(tmp_path / "v", "3.0.0", "paddlepaddle-gpu", "12.6")])
     packages = {"paddlepaddle-gpu": "3.0.0", "numpy": "1.26.4"}
-    wanted = want(packages=packages, paddle="paddlepaddle-gpu", index_url=(tmp_path / "vendor").as_uri())
+    wanted = want(packages=packages, package="paddlepaddle-gpu", index_url=(tmp_path / "vendor").as_uri())
     result = provide(cache, wanted)
     assert result["packages"] == {"paddlepaddle-gpu": "3.0.0", "numpy": "1.26.4"}
 
@@ -173,6 +173,31 @@ def test_wheels_for_a_newer_c_library_are_not_used_for_an_older_one(built, cache
 def test_wheels_from_another_index_are_not_taken_for_the_vendors(built, cache):
     with pytest.raises(wheels.WheelhouseError, match="pip was called"):
         provide(cache, want(digest="b" * 16, index_url="https://vendor.invalid/"), NO_PIP)
+
+
+def test_a_package_without_a_wheel_is_built_where_its_list_says_so(index, cache, tmp_path, monkeypatch):
+    make_source(tmp_path / "sources" / "seqeval", "seqeval", "1.2.2")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "sources" / "seqeval"))
+    asked = want(packages={"numpy": "1.26.4", "seqeval": "1.2.2"})
+    with pytest.raises(wheels.WheelhouseError, match=r"seqeval==1\.2\.2: the index has no wheel"):
+        provide(cache, asked)
+    made = provide(cache, asked._replace(from_source=("seqeval",)))
+    assert "seqeval-1.2.2-py3-none-any.whl" in made["fetched"] and made["packages"]["seqeval"] == "1.2.2"
+    other = provide(cache, asked._replace(digest="b" * 16, from_source=("seqeval",)), NO_PIP)
+    assert (other["fetched"], other["reused"]) == ([], 3)  # built once
+
+
+def test_a_wheel_with_compiled_code_is_not_built_for_the_nodes(index, cache, tmp_path, monkeypatch):
+    make_source(tmp_path / "sources", "native", "1.0", tag="cp311-cp311-linux_x86_64")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "sources"))
+    with pytest.raises(wheels.WheelhouseError, match=r"native==1\.0: has compiled code"):
+        provide(cache, want(packages={"native": "1.0"}, from_source=("native",)))
+    assert os.listdir(cache) == []
+
+
+def test_a_source_that_cannot_be_built_is_named(index, cache):
+    with pytest.raises(wheels.WheelhouseError, match=r"nowhere==1 is to be built from source .*pip ended with 1"):
+        provide(cache, want(packages={"nowhere": "1"}, from_source=("nowhere",)))
 
 
 def test_too_little_room_on_the_controller_is_refused_with_numbers(cache):

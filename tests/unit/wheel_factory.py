@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import zipfile
 
 PADDLE = """
@@ -36,6 +38,45 @@ def make_paddle(directory, version="2.6.2", package="paddlepaddle", cuda_version
     """Write a wheel that imports like Paddle."""
     text = PADDLE.format(version=imports_as or version, cuda=cuda_version is not None, cuda_version=cuda_version)
     return make_wheel(directory, package, version, {"paddle/__init__.py": text}, tag)
+
+
+BACKEND = """
+import os, zipfile
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    stem = {stem!r}
+    with zipfile.ZipFile(os.path.join(directory, stem + "-{tag}.whl"), "w") as archive:
+        archive.writestr({name!r} + ".py", "")
+        archive.writestr(stem + ".dist-info/METADATA", "Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+        archive.writestr(stem + ".dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: {tag}\\n")
+        archive.writestr(stem + ".dist-info/RECORD", "")
+    return stem + "-{tag}.whl"
+"""
+
+
+def make_source(directory, name, version, tag="py3-none-any"):
+    """Write a source archive that builds itself without any package beside it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = f"{name}-{version}"
+    files = {
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "backend.py": BACKEND.format(stem=stem, tag=tag, name=name, version=version),
+    }
+    with tarfile.open(directory / f"{stem}.tar.gz", "w:gz") as archive:
+        for path, text in files.items():
+            entry = tarfile.TarInfo(f"{stem}/{path}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+
+
+def make_mindspore(directory, version="2.7.0", devices=()):
+    """Write a wheel that imports like MindSpore and holds a library for each of the devices."""
+    files = {
+        "mindspore/__init__.py": f"__version__ = {version!r}\n",
+        "mindspore/.commit_id": "__commit_id__ = '[sha1]:7edec76e,[branch]:(r)'",
+    }
+    files.update({f"mindspore/lib/plugin/libmindspore_{device}.so.2": "" for device in devices})
+    return make_wheel(directory, "mindspore", version, files)
 
 
 def make_index(root, wheels):

@@ -17,11 +17,21 @@ import subprocess
 
 FORMAT = 1
 MARKER = ".trainyard.json"
-PACKAGES = {"paddlepaddle": False, "paddlepaddle-gpu": True}  # name on the index: is it a CUDA build?
+# What can be trained with: name on the index -> what it imports as, what it must be built for (None: one wheel for every device; the
+# import tells which), and how many GB fetching it takes of the controller's disk.
+PACKAGES = {
+    "paddlepaddle": {"module": "paddle", "build": "CPU", "gigabytes": 1},
+    "paddlepaddle-gpu": {"module": "paddle", "build": "CUDA", "gigabytes": 6},
+    "mindspore": {"module": "mindspore", "build": None, "gigabytes": 2},
+    "mindspore-ascend": {"module": "mindspore", "build": "Ascend", "gigabytes": 3},
+    "mindspore-gpu": {"module": "mindspore", "build": "CUDA", "gigabytes": 6},
+}
+MODULES = ("paddle", "mindspore")
 MANAGED_KEYS = ("package", "version", "index_url", "requirements")
 KEYS = MANAGED_KEYS + ("python",)
 DIGEST = re.compile(r"[0-9a-f]{16}")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.!+_-]*")
+_FROM_SOURCE = re.compile(r"--no-binary[ =]\s*(?P<names>[A-Za-z0-9][A-Za-z0-9._-]*(?:\s*,\s*[A-Za-z0-9][A-Za-z0-9._-]*)*)")
 _PIN = re.compile(
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<extras>\[[A-Za-z0-9._,\s-]*\])?\s*"
     r"==\s*(?P<version>[0-9][0-9A-Za-z.!+_-]*)\s*(?:;\s*(?P<marker>.+))?"
@@ -106,13 +116,26 @@ def requirement_path(name, files_dir, project_dir):
 
 def parse_requirements(text, file):
     """Return (pins, problems) of one pinned list. A pin is {name, version, marker or None, file, line}; file is what messages show."""
-    pins, problems = [], []
+    pins, _sources, problems = _read_list(text, file)
+    return pins, problems
+
+
+def from_source(texts):
+    """Return the packages, sorted, that pinned lists say have no wheel on the index: `--no-binary name`, pip's own spelling."""
+    return sorted({name for text in texts for name in _read_list(text, "")[1]})
+
+
+def _read_list(text, file):
+    """Return (pins, names after --no-binary, problems) of one pinned list."""
+    pins, sources, problems = [], [], []
     for number, raw in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", raw).strip()
         if not line:
             continue
-        found = _PIN.fullmatch(line)
-        if found:
+        found, option = _PIN.fullmatch(line), _FROM_SOURCE.fullmatch(line)
+        if option:
+            sources += [normal_name(name.strip()) for name in option["names"].split(",")]
+        elif found:
             pins.append(
                 {
                     "name": normal_name(found["name"]),
@@ -124,13 +147,15 @@ def parse_requirements(text, file):
             )
         else:
             problems.append(f"{file}:{number}: {_why_not_pinned(line)}; got {line!r}")
-    return pins, problems
+    return pins, sources, problems
 
 
 def _why_not_pinned(line):
     """Say what is wrong with a line that is no pin, and what to write instead."""
     if line.startswith("-"):
-        return "pip options do not belong into a pinned list (an index is set by index_url, hashes are the wheelhouse's)"
+        return (
+            "pip options do not belong into a pinned list but --no-binary NAME (an index is set by index_url, hashes are the wheelhouse's)"
+        )
     if "://" in line or " @ " in line or line.startswith((".", "/")):
         return "an address or a path is not a pin; write name==version of something that an index has"
     if line.endswith("\\"):
@@ -159,15 +184,15 @@ def target_environment(python, machine):
 
 
 def resolve(environment, texts, python, machine):
-    """Return {package: version} that a node with this Python gets: the pinned lists' packages whose markers hold, and Paddle itself.
+    """Return {package: version} that a node with this Python gets: the pinned lists' packages whose markers hold, and the site's package.
 
     texts: the contents of environment["requirements"], in that order. Raises EnvironmentRefused with every problem of every list.
     """
     from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 
     variables = target_environment(python, machine)
-    paddle = {"name": environment["package"], "version": environment["version"], "file": "package", "line": 0}
-    chosen, problems = {paddle["name"]: paddle}, []
+    asked = {"name": environment["package"], "version": environment["version"], "file": "package", "line": 0}
+    chosen, problems = {asked["name"]: asked}, []
     for file, text in zip(environment["requirements"], texts):
         pins, wrong = parse_requirements(text, file)
         problems += wrong
@@ -180,10 +205,10 @@ def resolve(environment, texts, python, machine):
                 problems.append(f"{place}: the marker cannot be read; got {pin['marker']!r}")
                 continue
             other = chosen.setdefault(pin["name"], pin)
-            if pin["name"] in PACKAGES and pin["name"] != paddle["name"]:
-                problems.append(f"{place}: pins {pin['name']}, but the site asks for {paddle['name']} {paddle['version']}")
+            if pin["name"] in PACKAGES and pin["name"] != asked["name"]:
+                problems.append(f"{place}: pins {pin['name']}, but the site asks for {asked['name']} {asked['version']}")
             elif other["version"] != pin["version"]:
-                first = "the site's version" if other is paddle else f"{other['file']}:{other['line']}"
+                first = "the site's version" if other is asked else f"{other['file']}:{other['line']}"
                 problems.append(f"{place}: {pin['name']} is pinned to {pin['version']} here and to {other['version']} by {first}")
     if problems:
         raise EnvironmentRefused(problems)
@@ -249,15 +274,18 @@ def compare_packages(want, have, limit=5):
     return differences[:limit] + ([f"and {more} more"] if more > 0 else [])
 
 
-def check_paddle(package, version, found):
-    """Return what is wrong with the Paddle that was imported, or None.
+def check_import(package, version, found):
+    """Return what is wrong with the Paddle or MindSpore that was imported, or None.
 
-    package, version: as asked; either may be None (an own Python). found: {version, cuda, cuda_version} from the import.
-    The vendor's `2.6.2.post117` imports as 2.6.2, built for CUDA 11.7.
+    package, version: as asked; either may be None (an own Python). found: what the import told, {version, cuda, cuda_version} of Paddle or
+    {version, targets} of MindSpore. The vendor's Paddle `2.6.2.post117` imports as 2.6.2, built for CUDA 11.7.
     """
-    if package and found["cuda"] != PACKAGES[package]:
-        kinds = {True: "a CUDA build", False: "a CPU build"}
-        return f"asked for {package}, which is {kinds[PACKAGES[package]]}, but what was imported is {kinds[found['cuda']]}"
+    mindspore = "targets" in found
+    if package and mindspore != (PACKAGES[package]["module"] == "mindspore"):
+        return f"asked for {package}, but what was imported is {'MindSpore' if mindspore else 'Paddle'} {found['version']}"
+    want, built = PACKAGES[package]["build"] if package else None, found["targets"] if mindspore else ["CUDA" if found["cuda"] else "CPU"]
+    if want and want not in built:
+        return f"asked for {package}, which is built for {want}, but what was imported is built for {' and '.join(built)}"
     if not version:
         return None
     asked = re.fullmatch(r"(?P<base>.*?)(?:\.post(?P<post>\d+))?(?:\+.*)?", version)
@@ -290,7 +318,7 @@ def inspect_environment(home_dir, digest):
     differences = compare_packages(marker["packages"], installed_packages(marker["paths"]))
     if differences:
         return {"state": "changed", "why": "; ".join(differences), "marker": None}
-    return {"state": "ready", "why": "", "marker": marker}
+    return {"state": "ready", "why": "", "marker": dict(marker, imported=marker.get("imported", marker.get("paddle")))}  # its name in 0.1
 
 
 def environment_state(home_dir, digest):
@@ -299,15 +327,15 @@ def environment_state(home_dir, digest):
 
 
 def compare_nodes(markers):
-    """Return one line a node that has not the first node's packages or Paddle. markers: {node: marker}, in the inventory's order."""
+    """Return one line a node that has not the first node's packages, or imports another build. markers: {node: marker}, in the inventory's order."""
     lines = []
     reference = next(iter(markers), None)
     for node, marker in markers.items():
         first = markers[reference]
         differences = compare_packages(first["packages"], marker["packages"])
-        if first["paddle"] != marker["paddle"]:
-            has, want = (json.dumps(side["paddle"], sort_keys=True) for side in (marker, first))
-            differences.append(f"Paddle is {has} (want {want})")
+        if first["imported"] != marker["imported"]:
+            has, want = (json.dumps(side["imported"], sort_keys=True) for side in (marker, first))
+            differences.append(f"what is imported is {has} (want {want})")
         if differences:
             lines.append(f"{node} differs from {reference}: {'; '.join(differences)}")
     return lines

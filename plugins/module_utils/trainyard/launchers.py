@@ -6,6 +6,7 @@ An entry holds
                     ranks: there is no launcher, the node's agent starts the script once a rank.
     argv, script    the command before and between the devices and the training script; words with {...} are filled from the plan
     rendezvous      how several nodes find each other, by the name of the switch; the first is the default. One node has none (A1, B2, C1)
+    alone           env of a single node
     devices         how the devices are said, by accelerator; an accelerator that is not here cannot be used
     env, node_env   what every node's ranks get; what differs from node to node
     files           texts below the working directory, one line a node
@@ -119,7 +120,8 @@ LAUNCHERS = {
                 "forward": "-x",
             },
         },
-        devices={"ascend": _MPI, "gpu": _MPI, "cpu": [*_MPI, "python3", "-I", "../openmpi.py", "rank"]},
+        alone={"env": {"OMPI_MCA_orte_default_hostfile": "hostfile"}},
+        devices={"ascend": _MPI, "gpu": _MPI, "cpu": _MPI},
         env={"OMPI_MCA_" + name: text for name, text in _MCA.items()},
         files={"hostfile": "{address} slots={count}\n"},
         workers={"cpu": _WORKER},
@@ -127,7 +129,7 @@ LAUNCHERS = {
         visible={"gpu": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"},
         programs={"mpirun": "openmpi-bin"},
         rank_log="log/rank.{padded}/stdout",
-        rank_env="OMPI_COMM_WORLD_RANK",
+        rank_env="TRAINYARD_RANK",
         notes={
             "cpu": "MindSpore's CPU build takes no part in MPI, so the ranks that mpirun starts get the variables of its own cluster, "
             "and a scheduler runs beside them (docs/facts.md)",

@@ -34,6 +34,8 @@ def step_text(step, epochs, unit, first=None):
         words.append("epoch %s%s" % (step["epoch"] + 1 - first.get("epoch", 1), "/%s" % total if total else ""))
     if step.get("step") is not None:
         words.append("step %s%s" % (step["step"] + 1 - first.get("step", 1), "/%s" % step["steps"] if step.get("steps") else ""))
+    if step.get("step") is None and step.get("global_step") is not None:
+        words.append("step %s%s" % (step["global_step"], "/%s" % step["total_steps"] if step.get("total_steps") else ""))
     if step.get("loss") is not None:
         words.append("loss %.4g" % step["loss"])
     if step.get("ips") is not None:

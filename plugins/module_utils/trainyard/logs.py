@@ -27,9 +27,9 @@ KEEP_SAVED = 20
 TAIL = 65536
 TAIL_LIMIT = 1 << 20  # how far tail_status looks back for a step line when the last TAIL bytes have none
 
-_WHOLE = frozenset(("epoch", "epochs", "step", "steps", "global_step", "total_steps", "samples", "memory_mb"))
+_WHOLE = frozenset(("epoch", "epochs", "step", "steps", "global_step", "total_steps", "samples", "memory_mb", "best_epoch"))
 _TEXT = frozenset(("time", "path"))
-_NOT_FINITE = re.compile(r"nan|inf\b|NaN|Inf\b")
+_NOT_FINITE = re.compile(r"nan|inf|NaN|Inf")  # PaddleOCR pads: nanxxx, infxxx
 _ETA = re.compile(r"^(?:(\d+) days?, )?(\d+):(\d\d)(?::(\d\d))?$")
 
 
@@ -216,7 +216,8 @@ class LogScan:
 
     def _evaluated(self, number, found):
         current = self.evaluation
-        if current is None or any(key in current for key in found):  # a value again: the next evaluation begins
+        # A value again: the next evaluation begins. Suites repeat the best one so far, at the end once more.
+        if current is None or any(key in current and not key.startswith("best") for key in found):
             current = self.evaluation = dict(self._at(), line=number)
         current.update(found)
 
@@ -303,6 +304,10 @@ def fraction(step, logs, epochs=None):
     epochs, steps = step.get("epochs") or epochs, step.get("steps")
     if not epochs or not steps or "epoch" not in step and "global_step" not in step:
         return None
+    if "global_step" in step and "epoch" in step:
+        # A resumed PaddleOCR counts its steps from 0 again while its epochs go on, so only the place within the epoch is taken from them.
+        within = (step["global_step"] - 1) % steps + 1
+        return min(1.0, ((step["epoch"] - first.get("epoch", 1)) * steps + within) / (epochs * steps))
     if "global_step" in step:
         return min(1.0, step["global_step"] / (epochs * steps))
     done = (step["epoch"] - first.get("epoch", 1)) * steps + step.get("step", 0) - first.get("step", 1) + 1

@@ -146,7 +146,7 @@ def compile_plan(job, site, nodes, facts, inputs):
     if problems:
         raise PlanError(problems)
     launcher = launchers.LAUNCHERS[job["launcher"]]
-    meeting = launchers.rendezvous(job["launcher"], job.get("rendezvous")) if len(nodes) > 1 else {}
+    meeting = launchers.rendezvous(job["launcher"], job.get("rendezvous")) if len(nodes) > 1 else launcher.get("alone", {})
     addresses, devices = [node["address"] for node in planned], planned[0]["devices"]
     script = (
         [inputs["script"], suite["config_flag"], job["config"]] + inputs["arguments"] + suites.accelerator(suite, accelerator)["arguments"]

@@ -58,6 +58,7 @@ def ended(params, check_mode=False):
         decided = dict(decided, outcome="failed", cause="endpoints", text=mismatch)
     saved = sorted(os.listdir(os.path.join(attempt_dir, "checkpoint"))) if os.path.isdir(os.path.join(attempt_dir, "checkpoint")) else []
     ranks = [dict(rank, node=node["node"]) for node in nodes for rank in node["ranks"]]
+    decided = untrained(decided, ranks, saved, plan) or decided
     if not check_mode:
         path = os.path.join(run_dir, "run.json")
         record = manifest.read_json(path) or {"version": VERSION, "run": params["run_id"], "attempts": []}
@@ -78,7 +79,7 @@ def endpoint_mismatch(planned, nodes):
     """Return a sentence where Paddle reported other endpoints than planned (the start port is read back, not believed; fact 1), else None."""
     for node in nodes:
         reported = node.get("endpoints")
-        if planned and reported and reported != planned:
+        if planned and reported and not same_endpoints(planned, reported):
             return (
                 "FAILED: the launcher on %s reports the endpoints %s, planned were %s; the start port or the addresses were not taken"
                 % (node["node"], ", ".join(reported), ", ".join(planned))
@@ -86,10 +87,38 @@ def endpoint_mismatch(planned, nodes):
     return None
 
 
+def same_endpoints(planned, reported):
+    """Whether reported endpoints are the planned ones; a planned port of * was left to the launcher."""
+    pairs = list(zip(planned, reported))
+    return len(planned) == len(reported) and all(
+        one == other or (one.endswith(":*") and one.rpartition(":")[0] == other.rpartition(":")[0]) for one, other in pairs
+    )
+
+
+def untrained(decided, ranks, saved, plan):
+    """Return a verdict for a training that ended well and did nothing (PaddleOCR does with too few images for one batch), or None."""
+    table = (plan.get("suite") or {}).get("logs") or {}
+    did = saved or any(rank.get("last_step") or rank.get("evaluation") or rank.get("saved_count") for rank in ranks)
+    if decided["outcome"] != "completed" or did or not table.get("step"):
+        return None
+    remedy = "read rank 0's log: is there enough data for one batch of every rank?"
+    text = (
+        "UNKNOWN: every rank ended with exit code 0, but none printed a training step, an evaluation or a checkpoint; remedy: %s" % remedy
+    )
+    return dict(decided, outcome="unknown", cause="no_step", text=text, remedy=remedy)
+
+
 def figure(step, key, form):
     """Return a step record's figure as text, or '-'."""
     value = (step or {}).get(key)
     return "-" if value is None else form % value
+
+
+def evaluation_keys(evaluation, plan):
+    """Return the names of an evaluation's figures: the suite's main one first, the others as they were printed."""
+    main = (((plan.get("suite") or {}).get("logs") or {}).get("evaluation") or {}).get("main")
+    names = [key for key in evaluation if key not in ("line", "epoch", "step", "global_step", "samples", main)]
+    return [main] * (main in evaluation) + names[:5]
 
 
 def rounded(value):
@@ -128,17 +157,14 @@ def summary(decided, ranks, planned, nodes, shown_dir, saved, plan):
         lines.append(text % (len(planned), speed * len(planned), unit_of(plan) or ""))
     evaluation = next((rank["evaluation"] for rank in ranks if rank.get("evaluation")), None)
     if evaluation:
-        lines.append(
-            "evaluation   "
-            + "  ".join("%s %s" % (key, rounded(evaluation[key])) for key in ("ap", "ap50", "ap75", "fps") if key in evaluation)
-        )
+        lines.append("evaluation   " + "  ".join("%s %s" % (key, rounded(evaluation[key])) for key in evaluation_keys(evaluation, plan)))
     begun = [rank["started"] for rank in ranks if rank.get("started")]
     over = [rank["ended"] for rank in ranks if rank.get("ended")]
     if begun and over:
         lines.append("trained      %s from the first rank's start to the last rank's end" % duration(max(over) - min(begun)))
     endpoints = next((node["endpoints"] for node in nodes if node.get("endpoints")), None)
     if endpoints:
-        same = endpoints == plan.get("endpoints")
+        same = same_endpoints(plan.get("endpoints") or [], endpoints)
         lines.append("endpoints    %s, as Paddle reports them%s" % (", ".join(endpoints), ": as planned" if same else ""))
     lines += [
         "checkpoint   %s/checkpoint/ (%s)" % (shown_dir, ", ".join(saved)) if saved else "checkpoint   none",

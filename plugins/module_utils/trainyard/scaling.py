@@ -21,7 +21,7 @@ def advise(job, suite, effective, given, nodes, devices):
     arguments}: the last two are what applies the document's rule; settings[i] is {name, now, own, document, upstream}.
     """
     document, upstream = job.get("document") or {}, job.get("upstream") or {}
-    known = settings(suite, effective, job["arguments"])
+    known = settings(suite, effective, job["arguments"], given)
     cards, devices_then = nodes * devices, document.get("devices")
     found = {
         "nodes": nodes,

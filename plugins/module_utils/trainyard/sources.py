@@ -6,10 +6,16 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import tarfile
+import zipfile
 
 import yaml
 from ansible.module_utils.trainyard import manifest, suites
 from ansible.module_utils.trainyard.yamldata import near
+
+
+# How the suites' weights end: Paddle's and MindSpore's.
+WEIGHT_ENDINGS = (".pdparams", ".ckpt")
 
 
 class SourceError(Exception):
@@ -107,7 +113,42 @@ def weight_urls(suite, effective):
     return found
 
 
-def weight_place(cache_dir, url):
-    """Return the file in the controller's cache that a URL is fetched to, once."""
-    name = os.path.basename(url.split("?")[0]) or "weights"
-    return os.path.join(cache_dir, "weights", hashlib.sha256(url.encode()).hexdigest()[:16], name)
+def weight_folder(cache_dir, url):
+    """Return the folder in the controller's cache that a URL is fetched to, once."""
+    return os.path.join(cache_dir, "weights", hashlib.sha256(url.encode()).hexdigest()[:16])
+
+
+def weight_name(url):
+    """Return the file name of a URL."""
+    return os.path.basename(url.split("?")[0]) or "weights"
+
+
+def unpack(path):
+    """Unpack an archive beside itself and remove it; leave any other file alone. The archive is a stranger's: nothing in it leaves its folder.
+
+    Most of PaddleSeg's weights are archives that its own code unpacks after its own download, and never from a path.
+    """
+    folder = os.path.dirname(path)
+    is_zip = zipfile.is_zipfile(path) and path.endswith(".zip")  # a .pdparams may be a zip file itself
+    if not is_zip and not tarfile.is_tarfile(path):
+        return
+    with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
+        members = archive.infolist() if is_zip else archive.getmembers()
+        for member in members:
+            name = member.filename if is_zip else member.name
+            if os.path.isabs(name) or ".." in name.split("/") or not (is_zip or member.isfile() or member.isdir()):
+                raise SourceError("%s holds %r, which is outside it or no file; it was not unpacked" % (os.path.basename(path), name))
+        archive.extractall(folder)  # noqa: S202 - every member has just been looked at; Python 3.11.2 has no filter for it
+    os.unlink(path)
+
+
+def weight_file(entries, url):
+    """Return the weights' path among the files that a URL brought. Raises SourceError where an archive holds none or several."""
+    if weight_name(url) in entries:
+        return weight_name(url)
+    found = sorted(name for name in entries if name.endswith(WEIGHT_ENDINGS))
+    if len(found) != 1:
+        raise SourceError(
+            "%s holds %s; one file ending in %s is expected" % (url, ", ".join(found) or "no weights", " or ".join(WEIGHT_ENDINGS))
+        )
+    return found[0]

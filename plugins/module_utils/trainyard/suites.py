@@ -14,7 +14,15 @@ from ansible.module_utils.trainyard.yamldata import near
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.join(HERE, "suites")
 # What a table may leave out.
-DEFAULTS = {"override_style": "yaml", "env": {}, "accelerators": {}, "distributed": None, "argument_keys": {}, "resume": {}}
+DEFAULTS = {
+    "override_style": "yaml",
+    "override_limits": [],
+    "env": {},
+    "accelerators": {},
+    "distributed": None,
+    "argument_keys": {},
+    "resume": {},
+}
 DATA_DEFAULTS = {"names": {}, "overrides": {}, "keys": []}
 
 
@@ -80,8 +88,11 @@ def settle(suite, values, given, kind, world):
     values: the config chain, merged. given: the overrides of site and job. kind: accelerator. world: number of ranks. Where several ranks
     need a switch to know of each other, it is thrown; where somebody holds it open, that is a problem (contract D2).
     """
-    overrides = dict(accelerator(suite, kind)["overrides"], **suite["data"]["overrides"])
-    problems, rule = [], suite["distributed"]
+    overrides = dict(accelerator(suite, kind)["overrides"])
+    # Where a config has an absolute path of its authors' machine, it gets one below the working directory.
+    places = {key: place for key, place in suite["data"]["overrides"].items() if os.path.isabs(str(lookup(values, key) or ""))}
+    overrides.update(places)
+    problems, rule = override_problems(suite, values, given), suite["distributed"]
     if rule and world > 1:
         if given.get(rule["key"], True) is not True:
             text = "%s is %r, so that %d ranks would train alone, each its own model; take the override out or make it true"
@@ -90,6 +101,33 @@ def settle(suite, values, given, kind, world):
             overrides[rule["key"]] = True
     overrides.update(given)
     return overrides, problems
+
+
+def override_problems(suite, values, given):
+    """Return what the suite's own script could not read of the overrides that site and job give."""
+    limits, problems = suite["override_limits"], []
+    for key, value in given.items():
+        if "existing" in limits and not has(values, key):
+            text = "the config has no key %s, and %s takes only keys that there are%s"
+            problems.append(text % (key, suite["title"], near(key, known_keys(values))))
+        if "no_equals" in limits and "=" in str(value):
+            problems.append("%s: %s cannot take a value with '=' in it; write it into the config" % (key, suite["title"]))
+    return problems
+
+
+def has(values, dotted):
+    """Whether a config has a key, be its value null."""
+    parent, _dot, last = dotted.rpartition(".")
+    above = lookup(values, parent) if parent else values
+    return isinstance(above, dict) and last in above
+
+
+def known_keys(values, prefix=""):
+    """Return every dotted key of a config."""
+    found = []
+    for key, value in values.items() if isinstance(values, dict) else ():
+        found += [prefix + str(key)] + known_keys(value, prefix + str(key) + ".")
+    return found
 
 
 def argument(arguments, name):
@@ -103,16 +141,16 @@ def argument(arguments, name):
     return found
 
 
-def settings(suite, effective, arguments):
+def settings(suite, effective, arguments, overrides=()):
     """Return {epochs, iterations, batch, learning_rate, save} of a job: numbers or None, as the suite's script will take them.
 
-    An option of the script beats the config (argument_keys). What is neither a number nor, for save, a text is unknown, never guessed.
+    An option of the script beats the config (argument_keys), and an override of the same key beats both (paddleseg/cvlibs/config.py). What is neither a number nor, for save, a text is unknown, never guessed.
     """
     keys = suite["config_keys"]
     found = {name: lookup(effective, keys.get(name)) for name in ("epochs", "iterations", "batch", "learning_rate", "save")}
     for option, name in suite["argument_keys"].items():
         value = argument(arguments, option)
-        if value is not None:
+        if value is not None and keys.get(name) not in overrides:
             found[name] = value
     for name in ("epochs", "iterations", "batch", "learning_rate"):
         found[name] = _number(found[name], whole=name != "learning_rate")

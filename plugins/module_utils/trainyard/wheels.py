@@ -24,9 +24,9 @@ from ansible.module_utils.trainyard.manifest import file_sha256
 FORMAT = 1
 MANIFEST = "manifest.json"
 TOOLS = "tools"
-ROUGH_BYTES = {"paddlepaddle": 1 << 30, "paddlepaddle-gpu": 6 << 30}  # free room asked of the controller before anything is fetched
 
-Wanted = collections.namedtuple("Wanted", "digest packages paddle index_url python machine libc uv_version")
+# package: the one of PACKAGES that is asked for. from_source: packages that the index has no wheel of.
+Wanted = collections.namedtuple("Wanted", "digest packages package index_url python machine libc uv_version from_source", defaults=((),))
 
 
 class WheelhouseError(Exception):
@@ -155,10 +155,11 @@ def _build(root, path, stage, want, pip, free):
     os.makedirs(os.path.join(stage, TOOLS), mode=0o700)
     known = _known_wheels(root, want)
     reused = _reuse(known, stage, want)
-    if not reused and free() < ROUGH_BYTES[want.paddle]:
+    gigabytes = PACKAGES[want.package]["gigabytes"]
+    if not reused and free() < gigabytes << 30:
         raise WheelhouseError(
-            f"{root} has {free() / 1e9:.1f} GB free, fetching {want.paddle} needs about "
-            f"{ROUGH_BYTES[want.paddle] / 1e9:.0f} GB; make room or set trainyard_cache_dir to a larger file system"
+            f"{root} has {free() / 1e9:.1f} GB free, fetching {want.package} needs about {gigabytes} GB; "
+            "make room or set trainyard_cache_dir to a larger file system"
         )
     fetched = _fetch_all(pip, stage, want, reused)
     manifest = _finish(stage, want)
@@ -212,11 +213,11 @@ def _fetch_all(pip, stage, want, reused):
     groups, missing, fetched = {}, [], []
     for name, version, index, directory in _asked(want):
         if (name, directory) not in reused:
-            groups.setdefault((index, directory), []).append(f"{name}=={version}")
-    for (index, directory), pins in groups.items():
+            groups.setdefault((index, directory, name in want.from_source), []).append(f"{name}=={version}")
+    for (index, directory, source), pins in groups.items():
         dest = os.path.join(stage, directory)
         before = set(os.listdir(dest))
-        missing += fetch(pip, dest, pins, want, index)
+        missing += build(pip, dest, pins) if source else fetch(pip, dest, pins, want, index)
         fetched += sorted(set(os.listdir(dest)) - before)
     if missing:
         raise WheelhouseError("\n".join(missing))
@@ -263,9 +264,30 @@ def fetch(pip, dest, pins, want, index_url=None):
         offered = versions[1] if versions and versions[1] != "none" else "no version at all"
         missing.append(
             f"{pin}: the index has no wheel for {where}; it offers {_last(offered)}. Pin a version that has one, "
-            "set index_url to the vendor's index (Paddle), or runtime_interpreter to another Python"
+            "set index_url to the vendor's index (Paddle, MindSpore), or runtime_interpreter to another Python"
         )
     return missing
+
+
+def build(pip, dest, pins):
+    """Let pip make wheels of the pins' sources; return one line a pin whose wheel only this machine could use.
+
+    The controller is not a node: its Python and C library may be others, so only what holds no compiled code is taken.
+    """
+    problems = []
+    for pin in pins:
+        name, version = pin.split("==")
+        quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar=off"]
+        argv = [*pip, "wheel", "--no-deps", "--no-binary", name, *quiet, "--wheel-dir", dest, pin]
+        environment = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}
+        done = subprocess.run(argv, env=environment, capture_output=True, check=False)
+        if done.returncode:
+            text = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+            raise WheelhouseError(f"{pin} is to be built from source (--no-binary in its list): {explain(text, done.returncode, None)}")
+        made = [wheel for wheel in os.listdir(dest) if wheel.endswith(".whl") and normal_name(wheel.split("-")[0]) == name]
+        if not all(wheel.endswith("-none-any.whl") for wheel in made):
+            problems.append(f"{pin}: has compiled code, so its wheel cannot be built here for the nodes; pin a version that has a wheel")
+    return problems
 
 
 def _without_wheel(text, pins):
