@@ -19,7 +19,9 @@ options:
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
   plan: {description: The plan's bytes (C(started) only)., type: str}
   plan_sha256: {description: Their digest (C(started) only)., type: str}
-  agent: {description: "Source of the node's agent, plugins/module_utils/trainyard/agent.py (C(started) only).", type: str}
+  programs:
+    description: "What the unit executes, {file name: source}: plugins/module_utils/trainyard/agent.py and openmpi.py (C(started) only)."
+    type: dict
   reason:
     description: Whether a person stops the run, or the failure of another node does.
     type: str
@@ -39,7 +41,9 @@ EXAMPLES = r"""
     node: "{{ inventory_hostname }}"
     plan: "{{ planned.text }}"
     plan_sha256: "{{ planned.sha256 }}"
-    agent: "{{ lookup('ansible.builtin.file', agent_file) }}"
+    programs:
+      agent.py: "{{ lookup('ansible.builtin.file', core ~ '/agent.py') }}"
+      openmpi.py: "{{ lookup('ansible.builtin.file', core ~ '/openmpi.py') }}"
 
 - name: Stop whatever holds the node
   attempt:
@@ -78,7 +82,7 @@ def started(module, run, base, params):
         if module.check_mode:
             return {"changed": True, "unit": unit, "attempt_dir": place}
         found = attempts.prepare(
-            place, params["plan"], params["plan_sha256"], params["node"], params["run_id"], params["number"], params["agent"]
+            place, params["plan"], params["plan_sha256"], params["node"], params["run_id"], params["number"], params["programs"]
         )
         attempts.start(
             run,
@@ -119,11 +123,11 @@ def main():
             "base": {"type": "str", "default": ".trainyard"},
             "plan": {"type": "str"},
             "plan_sha256": {"type": "str"},
-            "agent": {"type": "str"},
+            "programs": {"type": "dict"},
             "reason": {"type": "str", "choices": ["user", "peer"], "default": "user"},
             "by": {"type": "str", "default": "the user"},
         },
-        required_if=[("state", "started", ("run_id", "plan", "plan_sha256", "agent"))],
+        required_if=[("state", "started", ("run_id", "plan", "plan_sha256", "programs"))],
         supports_check_mode=True,
     )
     params = module.params

@@ -38,7 +38,9 @@ def test_the_ranks_met_at_the_master_in_inventory_order(trained):
         assert first["rank"] == rank and first["endpoints_as_planned"], first
         reported = on(node, "cat .trainyard/runs/%s/attempt-1/log/envlog.0" % run)
         # the launcher's own ports come from the range that the plan gives it
-        ports = [int(port) for port in re.findall(r"198\.51\.100\.10[12]:(\d+)", reported.split("PADDLE_TRAINER_ENDPOINTS")[1].split("\n")[0])]
+        ports = [
+            int(port) for port in re.findall(r"198\.51\.100\.10[12]:(\d+)", reported.split("PADDLE_TRAINER_ENDPOINTS")[1].split("\n")[0])
+        ]
         assert len(ports) == 2 and all(17001 <= port <= 17064 for port in ports), ports
 
 

@@ -275,13 +275,14 @@ def peer(tmp_path, monkeypatch):
     """A peer's attempt directory that is not there yet, and a systemctl that records; call it to stop the attempt."""
     path, tools = (
         str(tmp_path / "runs" / RUN / "attempt-1"),
-        program(tmp_path / "bin", "systemctl", 'echo "$XDG_RUNTIME_DIR $@" >>$LOG; exit ${CTL_EXIT:-0}'),
+        program(tmp_path / "bin", "systemctl", 'echo "$XDG_RUNTIME_DIR $@" >>$LOG; [ $2 = stop ] || echo $STATE; exit ${CTL_EXIT:-0}'),
     )
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
     unit = "trainyard-%s-1.service" % RUN
 
-    def stop(code=0):
+    def stop(code=0, state="active"):
         monkeypatch.setenv("CTL_EXIT", str(code))
+        monkeypatch.setenv("STATE", state)
         old = os.umask(0o022)
         try:
             return agent.main(["stop", path, "node2", unit])
@@ -297,14 +298,18 @@ def test_a_peer_notes_who_stopped_it_and_stops_its_unit(peer, systemctl, result)
     assert peer(systemctl) == result
     said = json.loads(Path(peer.path, "stop.json").read_text(encoding="utf-8"))
     assert (said["by"], said["from"]) == ("peer", "node2") and os.stat(os.path.join(peer.path, "stop.json")).st_mode & 0o077 == 0
-    assert peer.calls() == ["/run/user/%d --user stop %s" % (os.getuid(), peer.unit)]
+    assert peer.calls() == ["/run/user/%d --user %s %s" % (os.getuid(), verb, peer.unit) for verb in ("is-active", "stop")]
+
+
+def test_two_nodes_that_stop_each_other_do_not_wait_for_each_other(peer):
+    assert peer(state="deactivating") == 0 and [call.split()[2] for call in peer.calls()] == ["is-active"]
 
 
 def test_a_start_that_comes_after_the_stop_gives_up(peer):
     peer()
     made = compiled(count=2, devices=1)
     with pytest.raises(attempts.AttemptError, match="stopped before the start by node2"):
-        attempts.prepare(peer.path, json.dumps(made), "x", "node1", RUN, 1, "")
+        attempts.prepare(peer.path, json.dumps(made), "x", "node1", RUN, 1, {})
     assert sorted(os.listdir(peer.path)) == ["stop.json"]
 
 
@@ -330,10 +335,26 @@ def test_the_order_reaches_a_peer_that_has_no_agent_yet(ending, tmp_path):
     for name in ("node1", "node3"):
         said = json.loads((tmp_path / name / ".trainyard/runs" / RUN / "attempt-1" / "stop.json").read_text(encoding="utf-8"))
         assert said["by"] == "peer" and said["from"] == NODE
-    assert recorded(systemctl, "systemctl") == ["--user stop trainyard-%s-1.service" % RUN] * 2
+    assert sorted(recorded(systemctl, "systemctl")) == [
+        "--user %s trainyard-%s-1.service" % (verb, RUN) for verb in ("is-active", "is-active", "stop", "stop")
+    ]
 
 
 @pytest.mark.parametrize("arguments", [["none"]])
 def test_an_unknown_verb_says_how_it_is_used(arguments):
     with pytest.raises(SystemExit, match="agent.py run ATTEMPT NODE"):
         agent.main(arguments)
+
+
+@pytest.mark.parametrize(
+    "reported, good",
+    [
+        (["a:35100", "b:41000"], True),
+        (["b:35100", "a:41000"], False),
+        (["a:35100"], False),
+        (["a:35100", "bb:41000"], False),
+        ([], False),
+    ],
+)
+def test_ports_that_were_left_to_the_launcher_may_be_any(reported, good):
+    assert agent.as_planned(["a:*", "b:*"], reported) is good

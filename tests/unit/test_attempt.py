@@ -40,7 +40,7 @@ def node(tmp_path, monkeypatch):
             "node": "node2",
             "plan": plans.canonical(made).decode(),
             "plan_sha256": plans.sha256(made),
-            "agent": "# agent\n",
+            "programs": {"agent.py": "# agent\n", "openmpi.py": "# mpi\n"},
         }
         stop = {"state": "stopped", "node": "node2"}
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -194,14 +195,14 @@ def node(tmp_path):
         "node": "node2",
         "run_id": RUN,
         "number": 1,
-        "agent_source": "# agent\n",
+        "programs": {"agent.py": "# agent\n", "openmpi.py": "# mpi\n"},
     }
 
 
 def test_what_prepare_leaves(node):
     attempt, given = node
     assert attempts.prepare(attempt, **given) == given["plan_sha256"]
-    assert sorted(os.listdir(attempt)) == ["agent.py", "attempt.json", "log", "output", "plan.json", "vdl", "work"]
+    assert sorted(os.listdir(attempt)) == ["agent.py", "attempt.json", "log", "openmpi.py", "output", "plan.json", "vdl", "work"]
     with open(attempt + "/plan.json", encoding="ascii") as handle:
         assert handle.read() == given["plan_text"]
     with open(attempt + "/attempt.json", encoding="ascii") as handle:
@@ -227,6 +228,36 @@ def test_what_prepare_leaves(node):
     assert os.stat(attempt).st_mode & 0o077 == 0 and all(
         os.stat(os.path.join(attempt, name)).st_mode & 0o077 == 0 for name in ("plan.json", "agent.py", "attempt.json")
     )
+
+
+def with_files(given, **files):
+    """Return the arguments of prepare with these files in the plan."""
+    text = json.dumps(dict(json.loads(given["plan_text"]), files=files))
+    return dict(given, plan_text=text, plan_sha256=hashlib.sha256(text.encode()).hexdigest())
+
+
+def test_the_plans_files_lie_in_the_working_directory_alone(node):
+    attempt, given = node
+    code = os.path.join(attempt[: attempt.index("/runs/")], "code", CODE[:16])
+    put(code, {"hostfile": "of the code"})
+    attempts.prepare(attempt, **with_files(given, **{"hostfile": "10.0.0.1 slots=8\n", "tools/table.json": "{}"}))
+    for name, text in {"hostfile": "10.0.0.1 slots=8\n", "tools/table.json": "{}"}.items():
+        path = os.path.join(attempt, "work", name)
+        assert open(path, encoding="utf-8").read() == text and os.stat(path).st_mode & 0o777 == 0o600 and not os.path.islink(path)
+    assert open(code + "/hostfile", encoding="utf-8").read() == "of the code" and os.listdir(code + "/tools") == ["train.py"]
+    assert open(attempt + "/work/tools/train.py", encoding="utf-8").read() == "1"
+
+
+@pytest.mark.parametrize(
+    "path", ["/tmp/trainyard-file", "../agent.py", "tools/../../plan.json", "a//b", "./a", "..", "", "log/x", "hostfile/"]
+)
+def test_a_file_of_the_plan_anywhere_else_is_refused(node, path):
+    attempt, given = node
+    with pytest.raises(attempts.AttemptError, match="does not lie below the working directory|would lie below the link"):
+        attempts.prepare(attempt, **with_files(given, **{path: "x"}))
+    assert not os.path.exists(attempt + "/attempt.json")
+    if os.path.exists(attempt + "/agent.py"):
+        assert open(attempt + "/agent.py", encoding="utf-8").read() == "# agent\n"
 
 
 def test_no_attempt_is_ever_reused(node):

@@ -2,8 +2,8 @@
 """The node's side of an attempt: run the plan's command, note how every rank ends, stop the peers when the attempt fails here.
 
 This file is copied into the attempt's directory and is what the attempt's systemd unit executes; it needs nothing but Python >= 3.8 and is
-complete in itself. It supervises nothing: systemd does. It is there because a rank's real exit code is known to nobody else (the launcher
-hides it, fact 6), and because the first failing node tells its peers (design, decision 4).
+complete in itself (mpirun alone needs openmpi.py beside it). It supervises nothing: systemd does. It is there because a rank's real exit code
+is known to nobody else (the launcher hides it, fact 6), and because the first failing node tells its peers (design, decision 4).
 
     agent.py run ATTEMPT NODE       ExecStart: start the command, follow its ranks
     agent.py ended ATTEMPT NODE     ExecStopPost: write exit.json, tell the peers
@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import resource
 import select
 import shlex
@@ -25,6 +26,8 @@ import time
 
 SCAN_SECONDS = 0.25
 PEER_SECONDS = 15
+SCHEDULER_SECONDS = 5
+CONSOLE_BYTES = 65536
 
 
 def read_plan(attempt):
@@ -65,6 +68,15 @@ def stat_fields(pid):
         return None
 
 
+def name_of(pid):
+    """Return the name of a process's program; None where the process is gone."""
+    try:
+        with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as handle:
+            return handle.read().strip()
+    except OSError:
+        return None
+
+
 def environment_of(pid):
     """Return a process's environment as it was started with; {} where it cannot be read."""
     try:
@@ -79,7 +91,7 @@ def find_ranks(marker, rank_env):
     """Return {pid: environment} of this attempt's rank processes.
 
     A rank is a process of this attempt that carries the launcher's rank variable while its parent does not: the launcher has none, and a
-    rank's own helpers (data loaders) have a parent that has it.
+    rank's own helpers (data loaders) have a parent that has it. msrun shows its ranks' logs by a tail that has the rank's environment.
     """
     mine = {}
     for name in os.listdir("/proc"):
@@ -91,7 +103,7 @@ def find_ranks(marker, rank_env):
     for pid, values in mine.items():
         fields = stat_fields(pid)
         parent = mine.get(int(fields[1])) if fields else None  # None as well for a helper that has outlived its rank
-        if rank_env in values and parent is not None and rank_env not in parent:
+        if rank_env in values and parent is not None and rank_env not in parent and name_of(pid) != "tail":
             ranks[pid] = values
     return ranks
 
@@ -103,44 +115,62 @@ def raise_limits():
         resource.setrlimit(name, (hard, hard))
 
 
+def as_planned(planned, reported):
+    """Whether reported endpoints are the planned ones; a planned port of * was left to the launcher (--master)."""
+    return len(planned) == len(reported) and all(
+        one == other or (one.endswith(":*") and one[:-1] == other.rpartition(":")[0] + ":") for one, other in zip(planned, reported)
+    )
+
+
 class Watch:
     """The rank processes of this node: seen by scanning /proc, followed by pidfd (polled where the kernel or Python has none)."""
 
     def __init__(self, attempt, plan, marker, by_rank):
         self.attempt, self.marker, self.by_rank = attempt, marker, by_rank
         self.rank_env, self.endpoints_env = plan["launcher"]["rank_env"], plan["launcher"]["endpoints_env"]
-        self.live, self.known, self.failed_at, self.checked_ports = {}, set(), None, False
-        # On one node the launcher takes any free ports, whatever PADDLE_START_PORT says; nobody else has to find them.
-        self.endpoints = plan["endpoints"] if len(plan["nodes"]) > 1 else None
+        if plan["launcher"]["kind"] == "first":
+            # mpirun's own OMPI_COMM_WORLD_RANK is in the program that starts the rank, too, and mpirun collects that one before we can look.
+            self.rank_env = "TRAINYARD_RANK"
+        self.live, self.known, self.unseen, self.failed_at = {}, set(), {}, None
+        # How the launcher words a failed rank's end in its console, with the groups pid and code (as subprocess has it), where it does.
+        self.end_words, self.console = (
+            plan["launcher"].get("end_words"),
+            os.path.join(attempt, plan["launcher"].get("console") or "logs.txt"),
+        )
+        # On one node the launcher takes any free ports, whatever PADDLE_START_PORT says; nobody else has to find them. MindSpore's and Open
+        # MPI's ranks are not told each other's addresses.
+        self.endpoints = plan["endpoints"] if self.endpoints_env and len(plan["nodes"]) > 1 else None
         self.poller = select.poll()
 
     def scan(self):
         """Look for ranks that have started since the last look."""
         for pid, values in find_ranks(self.marker, self.rank_env).items():
-            if pid in self.known:
-                continue
-            self.known.add(pid)
-            rank = int(values[self.rank_env]) if values[self.rank_env].isdigit() else None
-            planned = self.by_rank.get(rank, {})
-            try:
-                handle = os.pidfd_open(pid)
-                self.poller.register(handle, select.POLLIN)
-            except (AttributeError, OSError):
-                handle = None
-            self.live[pid] = (rank, handle)
-            event = {"event": "start", "rank": rank, "local_rank": planned.get("local_rank"), "pid": pid, "time": time.time()}
-            reported = [item for item in values.get(self.endpoints_env, "").split(",") if item]
-            event["endpoints_as_planned"] = self.endpoints in (None, reported)
-            if not event["endpoints_as_planned"]:
-                event["endpoints"] = reported
-            note(self.attempt, event)
-            if reported and not event["endpoints_as_planned"] and self.failed_at is None:
-                # Ranks that look for each other at other addresses or ports wait in silence for ever (facts 1, 3).
-                print(
-                    "trainyard: rank %s was given the endpoints %s; planned are %s" % (rank, ",".join(reported), ",".join(self.endpoints)),
-                    flush=True,
-                )
-                self.failed_at = time.monotonic()
+            if pid not in self.known:
+                self.begin(pid, int(values[self.rank_env]) if values[self.rank_env].isdigit() else None, values)
+
+    def begin(self, pid, rank, values):
+        """Follow a rank from now on; values: the environment it was started with."""
+        self.known.add(pid)
+        try:
+            handle = os.pidfd_open(pid)
+            self.poller.register(handle, select.POLLIN)
+        except (AttributeError, OSError):
+            handle = None
+        self.live[pid] = (rank, handle)
+        local_rank = self.by_rank.get(rank, {}).get("local_rank")
+        event = {"event": "start", "rank": rank, "local_rank": local_rank, "pid": pid, "time": time.time()}
+        reported = [item for item in values.get(self.endpoints_env, "").split(",") if item]
+        event["endpoints_as_planned"] = self.endpoints is None or as_planned(self.endpoints, reported)
+        if not event["endpoints_as_planned"]:
+            event["endpoints"] = reported
+        note(self.attempt, event)
+        if reported and not event["endpoints_as_planned"] and self.failed_at is None:
+            # Ranks that look for each other at other addresses or ports wait in silence for ever (facts 1, 3).
+            print(
+                "trainyard: rank %s was given the endpoints %s; planned are %s" % (rank, ",".join(reported), ",".join(self.endpoints)),
+                flush=True,
+            )
+            self.failed_at = time.monotonic()
 
     def reap(self, milliseconds):
         """Wait a little for a rank to end; note every end with its real exit code or signal."""
@@ -163,13 +193,114 @@ class Watch:
                 "exit_code": code,
                 "signal": name,
             }
-            note(self.attempt, event)
             if handle is not None:
                 self.poller.unregister(handle)
                 os.close(handle)
             del self.live[pid]
-            if (code or name) and self.failed_at is None:
-                self.failed_at = time.monotonic()
+            if fields is None:
+                self.unseen[pid] = (event, time.monotonic())
+            else:
+                self.end(event)
+        self.ask_launcher()
+
+    def end(self, event):
+        """Note a rank's end."""
+        note(self.attempt, event)
+        if (event["exit_code"] or event["signal"]) and self.failed_at is None:
+            self.failed_at = time.monotonic()
+
+    def ask_launcher(self, last=False):
+        """Note the ends that the launcher was quicker to collect than we to see, with what it says of them within a second."""
+        if not self.unseen:
+            return
+        told = {}
+        if self.end_words:
+            with open(self.console, "rb") as handle:
+                handle.seek(max(0, os.fstat(handle.fileno()).st_size - CONSOLE_BYTES))
+                text = handle.read().decode("utf-8", "replace")
+            told = {int(match.group("pid")): int(match.group("code")) for match in re.finditer(self.end_words, text)}
+        for pid, (event, since) in list(self.unseen.items()):
+            if pid in told:
+                event["exit_code"], event["signal"] = (told[pid], None) if told[pid] >= 0 else wait_status(-told[pid])
+            if pid in told or last or not self.end_words or time.monotonic() - since > 1:
+                del self.unseen[pid]
+                self.end(event)
+
+
+def log_file(attempt, name):
+    """Open a log below the attempt's directory for appending; raise ValueError where the name leads out of it."""
+    path = os.path.realpath(os.path.join(attempt, name))
+    if not path.startswith(os.path.realpath(attempt) + os.sep):
+        raise ValueError("the log %s is not below the attempt's directory" % name)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+
+class Launcher:
+    """What this node starts for the plan: the launcher's command, or, where the launcher is of the kind `ranks`, every rank itself."""
+
+    def __init__(self, attempt, plan, mine, ranks, environment):
+        """Start it; ranks: this node's entries of plan["ranks"]. `started` holds {pid: rank} of ranks started here."""
+        kind, self.started, self.processes, self.failure = plan["launcher"]["kind"], {}, [], None
+        if kind == "ranks":
+            for entry in ranks:
+                with log_file(attempt, entry["log"]) as log:
+                    process = begin(plan["argv"], dict(environment, **entry["env"]), log)
+                self.processes.append(process)
+                self.started[process.pid] = entry["rank"]
+            return
+        argv = mine.get("argv") or plan["argv"]
+        if kind == "first":
+            helper = [sys.executable, "-I", os.path.join(attempt, "openmpi.py")]
+            if mine["rank"] == 0:
+                # By these mpirun starts its daemons inside the peers' units instead of over plain ssh, and every rank so that its end is seen.
+                # They are settings and no words of the command, which stays the document's. A rank's working directory is work/ on every node.
+                environment = dict(
+                    environment,
+                    OMPI_MCA_plm_rsh_agent=" ".join(helper + ["rsh", attempt, mine["name"]]),
+                    OMPI_MCA_orte_fork_agent="python3 -I ../openmpi.py rank",
+                )
+            else:
+                argv = helper + ["daemon"]
+        self.processes.append(begin(argv, environment))
+
+    def poll(self, live):
+        """Return the exit status as subprocess has it: None while anything runs, else that of the first failure, 0 without one.
+
+        live: {pid: ...} of ranks whose end is not noted yet. They are left alone, because collecting one hides its end from Watch.
+        """
+        for process in self.processes:
+            if process.returncode is None and process.pid not in live and process.poll():
+                self.failure = self.failure or process.returncode
+        return (self.failure or 0) if all(process.returncode is not None for process in self.processes) else None
+
+
+def begin(argv, environment, log=None):
+    """Start a command under the plan's environment, whole: nothing of the user's manager or login shell reaches it (fact 11).
+
+    The command is looked up on the plan's own PATH. Raises OSError.
+    """
+    return subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log and subprocess.STDOUT)
+
+
+def start_all(attempt, plan, node, environment):
+    """Start the scheduler where the plan has it on this node, then the launcher; return (scheduler or None, launcher). Raises OSError."""
+    mine = next(item for item in plan["nodes"] if item["name"] == node)
+    planned, scheduler = plan.get("scheduler"), None
+    if planned and planned["node"] == node:
+        with log_file(attempt, planned["log"]) as log:
+            scheduler = begin(planned["argv"], dict(environment, **planned["env"]), log)
+    return scheduler, Launcher(attempt, plan, mine, [item for item in plan["ranks"] if item["node"] == node], environment)
+
+
+def exit_event(event, status):
+    """Return an event of ranks.jsonl about the end of a child; status: as subprocess gives it."""
+    return {
+        "event": event,
+        "exit_code": status if status >= 0 else None,
+        "signal": None if status >= 0 else wait_status(-status)[1],
+        "time": time.time(),
+    }
 
 
 def run(attempt, node):
@@ -178,51 +309,49 @@ def run(attempt, node):
     mine = next(item for item in plan["nodes"] if item["name"] == node)
     by_rank = {item["rank"]: item for item in plan["ranks"] if item["node"] == node}
     marker = "%s/%s" % (record["run"], record["attempt"])
-    environment = dict(plan["env"], **mine["env"])
-    environment["TRAINYARD_ATTEMPT"] = marker
     stopping = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(time.monotonic()))
     os.chdir(os.path.join(attempt, "work"))
     raise_limits()
-    # The environment is the plan's, whole: nothing that the user's manager or login shell has set reaches the training (fact 11).
-    # The command is looked up on the plan's own PATH.
     try:
-        launcher = subprocess.Popen(plan["argv"], env=environment, stdin=subprocess.DEVNULL)
+        scheduler, launcher = start_all(attempt, plan, node, dict(plan["env"], **dict(mine["env"], TRAINYARD_ATTEMPT=marker)))
     except OSError as error:
-        print("trainyard: %s cannot be started: %s" % (plan["argv"][0], error.strerror), flush=True)
-        note(attempt, {"event": "launcher_end", "exit_code": 127, "signal": None, "time": time.time()})
+        print("trainyard: %s cannot be started: %s" % (error.filename, error.strerror), flush=True)
+        note(attempt, exit_event("launcher_end", 127))
         return 127
-    note(attempt, {"event": "launched", "pid": launcher.pid, "time": time.time()})
-    watch, scanned, ended = Watch(attempt, plan, marker, by_rank), 0.0, None
+    note(attempt, {"event": "launched", "pid": launcher.processes[0].pid, "time": time.time()})
+    watch, scanned, ended, status, lost = Watch(attempt, plan, marker, by_rank), 0.0, None, None, None
+    for pid, rank in launcher.started.items():
+        watch.begin(pid, rank, {})
     while True:
         now = time.monotonic()
         if now - scanned >= (SCAN_SECONDS if len(watch.known) < len(by_rank) else 8 * SCAN_SECONDS):
             watch.scan()
             scanned = now
         watch.reap(100)
-        status = launcher.poll()
+        status = launcher.poll(watch.live)
         if status is not None and ended is None:
             ended = time.monotonic()
-            note(
-                attempt,
-                {
-                    "event": "launcher_end",
-                    "exit_code": status if status >= 0 else None,
-                    "signal": None if status >= 0 else wait_status(-status)[1],
-                    "time": time.time(),
-                },
-            )
+            note(attempt, exit_event("launcher_end", status))
         if ended is not None and (not watch.live or time.monotonic() - ended > 1):
             break
+        if scheduler is not None and scheduler.poll() is not None and not stopping and watch.failed_at is None:
+            # It ends by itself when all ranks have left it; without it, those that have not wait in silence.
+            lost = lost or now
+            if not watch.known or (scheduler.returncode and now - lost > SCHEDULER_SECONDS):
+                note(attempt, exit_event("scheduler_end", scheduler.returncode))
+                print(
+                    "trainyard: the scheduler ended with %d; its log is %s" % (scheduler.returncode, plan["scheduler"]["log"]), flush=True
+                )
+                watch.failed_at = now
         if watch.failed_at is not None and not stopping and time.monotonic() - watch.failed_at > plan["stop"]["grace"]:
             break  # the launcher takes up to 30 s to end the others (fact 8); systemd ends all that is in the unit
+    watch.ask_launcher(last=True)
+    if scheduler is not None and scheduler.poll() is None:
+        scheduler.terminate()
     if stopping:
         return 0
-    return (
-        (launcher.returncode % 256 or 0)
-        if launcher.returncode is not None and watch.failed_at is None
-        else (launcher.returncode or 1) % 256 or 1
-    )
+    return status % 256 if status is not None and watch.failed_at is None else (status or 1) % 256 or 1
 
 
 def stop_peers(plan, node, attempt, record):
@@ -269,6 +398,8 @@ def ended(attempt, node):
         "peers": {},
     }
     write(attempt, "exit.json", result)  # first: the peers may take a while, and this must not be lost
+    if os.path.exists(os.path.join(attempt, "mpi.json")):
+        subprocess.call([sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt])
     if stopped or (result["service_result"] == "success" and launcher_succeeded(attempt)):
         return 0
     plan, record = read_plan(attempt)
@@ -310,6 +441,9 @@ def stop(attempt, by, unit):
     if not read_stop(attempt) and not os.path.exists(os.path.join(attempt, "exit.json")):
         write(attempt, "stop.json", {"by": "peer", "from": by, "time": time.time()})
     environment = dict(os.environ, XDG_RUNTIME_DIR="/run/user/%d" % os.getuid())
+    state = subprocess.run(["systemctl", "--user", "is-active", unit], env=environment, stdout=subprocess.PIPE).stdout
+    if state.strip() == b"deactivating":
+        return 0  # it is ending by itself and may be telling us the same at this moment: to wait for each other would be a deadlock
     # A unit that is not loaded has nothing to stop, which systemctl says with 5.
     return 0 if subprocess.call(["systemctl", "--user", "stop", unit], env=environment, stderr=subprocess.DEVNULL) in (0, 5) else 1
 

@@ -89,18 +89,23 @@ def parse_unit(unit):
     return match.group(1), int(match.group(2))
 
 
-def link_tree(code, work, links):
-    """Make work a directory of links to the entries of code, with links = {path below work: target} in their places.
+def link_tree(code, work, links, files=None):
+    """Make work a directory of links to the entries of code, with links = {path below work: target} and files = {path: text} in their places.
 
     Only the folders on the way to such a path become real directories, so that the code tree stays untouched and read-only while the
-    training finds its data and writes its output (decision 9).
+    training finds its data and writes its output (decision 9). Raises AttemptError for a file that would lie anywhere else.
     """
-    tree = {}
-    for path, target in links.items():
+    tree, files = {}, files or {}
+    for path in files:
+        if os.path.isabs(path) or os.path.normpath(path) != path or path.split("/")[0] in ("", ".", ".."):
+            raise AttemptError("the plan's file %r does not lie below the working directory" % path)
+    for path, target in dict(links, **dict.fromkeys(files)).items():
         parts = path.strip("/").split("/")
         folder = tree
         for part in parts[:-1]:
             folder = folder.setdefault(part, {})
+            if not isinstance(folder, dict):
+                raise AttemptError("%s would lie below the link or file %r" % (path, part))
         folder[parts[-1]] = target
 
     def build(source, place, wanted):
@@ -112,14 +117,18 @@ def link_tree(code, work, links):
             here = os.path.join(source, name) if source else None
             if isinstance(value, dict):
                 build(here, os.path.join(place, name), value)
-            else:
+            elif value is not None:
                 os.symlink(value, os.path.join(place, name))
 
     build(code, work, tree)
+    for path, text in files.items():
+        _write(os.path.join(work, path), text)
 
 
-def prepare(attempt, plan_text, plan_sha256, node, run_id, number, agent_source):
+def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs):
     """Write the attempt's directory; return the sha256 of the plan's bytes as they lie on the disk.
+
+    programs: {file name: source} of what the unit executes: agent.py and what stands beside it.
 
     Raises AttemptError where the directory is in use already (no attempt is ever reused), where a peer has already stopped this attempt,
     or where the code tree is missing.
@@ -145,7 +154,8 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, agent_source)
         found = hashlib.sha256(handle.read()).hexdigest()
     if found != plan_sha256:
         raise AttemptError("the plan arrived with sha256 %s instead of %s" % (found, plan_sha256))
-    _write(os.path.join(attempt, "agent.py"), agent_source)
+    for name, source in programs.items():
+        _write(os.path.join(attempt, os.path.basename(name)), source)
     links = {path: os.path.join(mine["base"], place) for path, place in plan["links"].items()}
     for path, name in plan["suite"]["redirects"].items():
         os.makedirs(os.path.join(attempt, name), exist_ok=True)
@@ -153,7 +163,7 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, agent_source)
     code = os.path.join(mine["base"], "code", plan["code"]["digest"][:16])
     if not os.path.isdir(code):
         raise AttemptError("the code tree %s is missing" % code)
-    link_tree(code, os.path.join(attempt, "work"), links)
+    link_tree(code, os.path.join(attempt, "work"), links, plan.get("files"))
     record = {
         "version": 1,
         "run": run_id,

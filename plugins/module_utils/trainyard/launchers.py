@@ -18,6 +18,7 @@ An entry holds
     rank_log        where a rank writes, below the attempt's directory; rank_env: the variable that tells a rank from its helpers
     endpoints_env   the variable in which ranks report whom they take for their peers, or None
     logs            further logs that come home
+    end_words       how the launcher words a failed rank's end on its console: a pattern with the groups pid and code
     notes           what a user is told, by accelerator
 Words {...}: python, ips, devices, count (ranks a node), world (all ranks), nodes, node_rank, rank, address, first_address, master, port, fabric.
 """
@@ -100,6 +101,8 @@ LAUNCHERS = {
         rendezvous={},
         devices={"ascend": [], "gpu": [], "cpu": []},
         visible={"gpu": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"},
+        # msrun polls without a pause, so it often collects a dead rank before anybody else can see how it ended; then its own words tell.
+        end_words=r"Worker process (?P<pid>\d+) exit with exception\. Error code: (?P<code>-?\d+)",
         rank_log="log/worker_{rank}.log",
         rank_env="MS_NODE_ID",
         logs=["log/scheduler.log"],
@@ -126,6 +129,7 @@ LAUNCHERS = {
         files={"hostfile": "{address} slots={count}\n"},
         workers={"cpu": _WORKER},
         scheduler={"cpu": _SCHEDULER},
+        logs=["log/scheduler.log"],
         visible={"gpu": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"},
         programs={"mpirun": "openmpi-bin"},
         rank_log="log/rank.{padded}/stdout",

@@ -165,7 +165,7 @@ def compile_plan(job, site, nodes, facts, inputs):
         commands.append(
             launchers.launcher_argv(
                 job["launcher"], accelerator, addresses, devices, suite["python"],
-                rendezvous=job.get("rendezvous"), port=port, node_rank=index, root=node["user"] == "root", forward=sorted(common),
+                rendezvous=job.get("rendezvous"), port=port, node_rank=index, root=node["user"] == "root", forward=sorted(name for name in common if not name.startswith("OMPI_")),
             ) + script
         )  # fmt: skip
         if commands[index] != commands[0]:
@@ -182,7 +182,7 @@ def compile_plan(job, site, nodes, facts, inputs):
         "suite": {"name": suite["name"], "logs": suite["logs"], "redirects": redirects(suite, inputs["config"]),
                   "checkpoints": checkpoints(suite, job["config"], inputs["config"])},
         "launcher": dict({key: launcher[key] for key in ("kind", "rank_log", "rank_env", "endpoints_env")}, name=job["launcher"],
-                         console="logs.txt", logs=launcher.get("logs", [])),
+                         console="logs.txt", logs=launcher.get("logs", []), end_words=launcher.get("end_words")),
         "accelerator": accelerator,
         "argv": commands[0],
         "env": common,

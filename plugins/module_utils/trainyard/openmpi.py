@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open MPI's daemons inside the attempt's units: mpirun asks for a daemon on a peer, and the peer's own unit starts it.
+
+mpirun starts its daemons (orted) by a remote shell. Over plain SSH they would run in a login session, outside the attempt's unit, and
+outlive its stop. So mpirun is given this file as its remote shell, and the unit of every other node runs it as well and waits. Like
+agent.py, which starts it, it is copied into the attempt's directory, needs nothing but Python >= 3.8 and is complete in itself.
+
+    openmpi.py rsh ATTEMPT NODE HOST WORDS...   node 0, started by mpirun: have HOST start the daemon that WORDS describe
+    openmpi.py door ATTEMPT WORDS...            on the peer, over SSH: hand the words to the attempt's unit, wait for the daemon's end
+    openmpi.py daemon                           on the peer, inside the unit, in work/: wait for the words, start the daemon
+    openmpi.py rank COMMAND...                  a rank: run COMMAND with the environment that the plan has for it, end as it ends
+    openmpi.py sweep ATTEMPT                    after the unit's end: remove what killed daemons and ranks have left in /tmp and /dev/shm
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+# Below the attempt's directory; always used by a relative path, since an address of a socket holds no more than 107 bytes.
+SOCKET = "daemon.sock"
+UNIT_SECONDS = 60  # the units of all nodes start at once, but not at the same moment
+ORDER_SECONDS = 180
+HOLD_SECONDS = 0.5
+
+
+def rsh(attempt, node, host, words):
+    """Run the peer's door over the mesh until the daemon there has ended; return its exit code."""
+    with open(os.path.join(attempt, "plan.json"), encoding="utf-8") as handle:
+        nodes = json.load(handle)["nodes"]
+    with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
+        record = json.load(handle)
+    with open(os.path.abspath(__file__), "rb") as handle:
+        source = handle.read()
+    mine = next(item for item in nodes if item["name"] == node)
+    peer = next((item for item in nodes if host in (item["address"], item["name"]) and item["name"] != node), None)
+    if peer is None:
+        return refuse("mpirun wants a daemon on %s, which is no other node of the plan" % host)
+    there = "%s/runs/%s/attempt-%d" % (peer["base"], record["run"], record["attempt"])
+    # mpirun speaks to a shell: it joins and quotes what it says. Here no shell gets to see it.
+    remote = ["/usr/bin/env", "python3", "-I", "-", "door", there] + shlex.split(" ".join(words))
+    argv = ["ssh", "-F", "%s/mesh/config" % mine["base"], peer["name"], " ".join(shlex.quote(word) for word in remote)]
+    # The peer may not have its copy of this file yet, so it gets it on standard input.
+    return subprocess.run(argv, input=source).returncode
+
+
+def door(attempt, words):
+    """Hand the words to the attempt's unit on this node as soon as it listens; return the daemon's exit code."""
+    deadline, call = time.monotonic() + UNIT_SECONDS, socket.socket(socket.AF_UNIX)
+    while True:
+        if os.path.exists(os.path.join(attempt, "stop.json")):
+            return refuse("the attempt was stopped")
+        try:
+            os.chdir(attempt)
+            call.connect(SOCKET)
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                return refuse("the attempt's unit does not listen within %d s: %s" % (UNIT_SECONDS, error.strerror))
+            time.sleep(0.1)
+    with call, call.makefile("rw", encoding="utf-8") as stream:
+        stream.write(json.dumps(words) + "\n")
+        stream.flush()
+        said = stream.readline()
+    if not said:
+        return refuse("the attempt's unit ended before its daemon")
+    answer = json.loads(said)
+    return refuse(answer["refused"]) if answer["refused"] else answer["exit_code"]
+
+
+def daemon():
+    """Wait inside the unit for mpirun's words, start its daemon as a child and return the daemon's exit code."""
+    listener = socket.socket(socket.AF_UNIX)
+    os.chdir(os.pardir)
+    listener.bind(SOCKET)
+    os.chmod(SOCKET, 0o600)
+    os.chdir("work")
+    listener.listen(1)
+    listener.settimeout(ORDER_SECONDS)
+    try:
+        call, _address = listener.accept()
+    except socket.timeout:
+        return refuse("mpirun on node 0 did not ask for this node's daemon within %d s" % ORDER_SECONDS)
+    listener.close()  # one daemon, one order
+    call.settimeout(None)
+    with call, call.makefile("rw", encoding="utf-8") as stream:
+        words = json.loads(stream.readline())
+        problem, code = daemon_problem(words), 1
+        if problem:
+            refuse(problem)
+        else:
+            status = subprocess.call(daemon_argv(words), stdin=subprocess.DEVNULL)
+            code = status if status >= 0 else 128 - status
+        try:
+            stream.write(json.dumps({"refused": problem, "exit_code": code}) + "\n")
+            stream.flush()
+        except OSError:  # mpirun does not always wait for its daemons' last word
+            pass
+    return code
+
+
+def daemon_problem(words):
+    """Return why these words are not carried out; None where they are the installed orted's and nothing else's."""
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or words[:1] != ["orted"]:
+        return (
+            "mpirun's daemon is orted, found on the plan's PATH; asked for was: %r (an Open MPI with a built-in prefix: mpirun --noprefix)"
+            % (words,)
+        )
+    if shutil.which("orted") is None:
+        return "orted is not installed (Debian: openmpi-bin); PATH is %s" % os.environ.get("PATH")
+    return None
+
+
+def daemon_argv(words):
+    """Return the words without mpirun's own remote shell: its path is node 0's, and a daemon here starts no other."""
+    kept = list(words)
+    while "plm_rsh_agent" in kept:
+        at = kept.index("plm_rsh_agent")
+        del kept[at - 1 : at + 2]
+    return kept
+
+
+def rank(command):
+    """Run the command as a rank and end as it does; the working directory is the attempt's work/, wherever that is on this node."""
+    attempt = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(attempt, "plan.json"), encoding="utf-8") as handle:
+        ranks = json.load(handle)["ranks"]
+    remember(attempt)
+    number = os.environ["OMPI_COMM_WORLD_RANK"]
+    planned = next(item.get("env", {}) for item in ranks if str(item["rank"]) == number)
+    environment = dict(os.environ, TRAINYARD_RANK=number, **planned)
+    if "MS_ROLE" in planned:
+        # MindSpore takes this for "MPI does the collectives", which its CPU build cannot (facts).
+        environment.pop("OMPI_COMMAND", None)
+    try:
+        child = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        return refuse("%s cannot be started: %s" % (command[0], error.strerror))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda received, _frame: child.send_signal(received))
+    # mpirun collects a dead rank at once, and with that its exit code is gone from /proc before the agent has read it.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    time.sleep(HOLD_SECONDS)
+    status = child.wait()
+    if status < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank's own core is enough
+        if -status != signal.SIGKILL:
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status
+
+
+def remember(attempt):
+    """Note where this job's daemon keeps its files, for sweep; every rank of a node notes the same."""
+    folder, job = os.environ.get("OMPI_MCA_orte_jobfam_session_dir"), os.environ.get("OMPI_MCA_ess_base_jobid")
+    if folder and job:
+        path = os.path.join(attempt, "mpi.json")
+        with open("%s.%d" % (path, os.getpid()), "w", encoding="utf-8") as handle:
+            json.dump({"folder": folder, "job": int(job)}, handle)
+        os.replace("%s.%d" % (path, os.getpid()), path)
+
+
+def sweep(attempt, memory="/dev/shm"):
+    """Remove the daemon's directory and the ranks' shared memory; they do so themselves unless they were killed. Return 0."""
+    with open(os.path.join(attempt, "mpi.json"), encoding="utf-8") as handle:
+        left = json.load(handle)
+    if re.match(r"^ompi\..+/(pid|jf)\.[0-9]+$", "/".join(left["folder"].split("/")[-2:])):
+        shutil.rmtree(left["folder"], ignore_errors=True)
+    mine = re.compile(r"^vader_segment\..+\.%d\.%x\.[0-9]+$" % (os.getuid(), left["job"]))
+    for name in filter(mine.match, os.listdir(memory)):
+        os.unlink(os.path.join(memory, name))
+    return 0
+
+
+def refuse(why):
+    """Say why not; return the exit code."""
+    print("trainyard: %s" % why, file=sys.stderr, flush=True)
+    return 1
+
+
+def main(arguments):
+    """Dispatch one of the five commands."""
+    verb, rest = arguments[0], arguments[1:]
+    if verb == "rsh":
+        return rsh(rest[0], rest[1], rest[2], rest[3:])
+    if verb == "door":
+        return door(rest[0], rest[1:])
+    if verb == "daemon":
+        return daemon()
+    if verb == "rank":
+        return rank(rest)
+    if verb == "sweep":
+        return sweep(rest[0])
+    raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
