@@ -155,6 +155,7 @@ def compile_plan(job, site, nodes, facts, inputs):
     script += launchers.override_words(suite["override_flag"], dict(inputs["overrides"], **weights), suite["override_style"])
     first = dict(launchers.values_of(addresses, devices, suite["python"], port, 0), fabric=fabric(planned))
     common = common_environment(job, site, suite, launcher, meeting, first, accelerator)
+    forwarded = sorted(name for name in common if not name.startswith("OMPI_"))  # mpirun passes those on by itself
     commands = []
     for index, node in enumerate(planned):
         values = launchers.values_of(addresses, devices, suite["python"], port, index)
@@ -165,7 +166,7 @@ def compile_plan(job, site, nodes, facts, inputs):
         commands.append(
             launchers.launcher_argv(
                 job["launcher"], accelerator, addresses, devices, suite["python"],
-                rendezvous=job.get("rendezvous"), port=port, node_rank=index, root=node["user"] == "root", forward=sorted(name for name in common if not name.startswith("OMPI_")),
+                rendezvous=job.get("rendezvous"), port=port, node_rank=index, root=node["user"] == "root", forward=forwarded,
             ) + script
         )  # fmt: skip
         if commands[index] != commands[0]:

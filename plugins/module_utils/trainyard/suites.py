@@ -144,7 +144,8 @@ def argument(arguments, name):
 def settings(suite, effective, arguments, overrides=()):
     """Return {epochs, iterations, batch, learning_rate, save} of a job: numbers or None, as the suite's script will take them.
 
-    An option of the script beats the config (argument_keys), and an override of the same key beats both (paddleseg/cvlibs/config.py). What is neither a number nor, for save, a text is unknown, never guessed.
+    An option of the script beats the config (argument_keys), and an override of the same key beats both (paddleseg/cvlibs/config.py).
+    What is neither a number nor, for save, a text is unknown, never guessed.
     """
     keys = suite["config_keys"]
     found = {name: lookup(effective, keys.get(name)) for name in ("epochs", "iterations", "batch", "learning_rate", "save")}
