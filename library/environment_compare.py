@@ -56,7 +56,9 @@ def judge(digest, nodes, check_mode):
         return None, f"{', '.join(without)}: no complete environment {digest}; run the same command again"
     lines = core.compare_nodes(markers)
     if lines:
-        return None, "\n".join(lines) + "\nMake the Pythons equal on all nodes, or let package and version be installed by us"
+        return None, "\n".join(
+            lines
+        ) + "\nMake the Pythons (or the image) equal on all nodes, or let package and version be installed by us"
     first = next(iter(markers.values()), {})
     return {"changed": False, "fingerprint": first.get("fingerprint", ""), "imported": first.get("imported", {})}, None
 

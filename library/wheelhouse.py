@@ -166,7 +166,7 @@ def collect(params, check_mode):
     """Do the module's work; return its result."""
     asked, nodes = core.read_environment(params["environment"]), params["nodes"]
     texts = read_lists(asked, params["files_dir"], params["project_dir"])
-    python, machine, libc = ("", "", "") if asked["python"] else common_python(nodes)
+    python, machine, libc = ("", "", "") if asked["python"] or asked["container"] else common_python(nodes)
     digest = core.environment_digest(asked, texts, python, machine)
     missing = [name for name, node in nodes.items() if digest not in node["environments"]]
     result = {
@@ -181,7 +181,7 @@ def collect(params, check_mode):
         "wheel_bytes": 0,
         "needed_bytes": 0,
     }
-    if asked["python"]:
+    if asked["python"] or asked["container"]:
         return result
     result["packages"] = core.resolve(asked, texts, python, machine)
     if not missing:

@@ -26,6 +26,8 @@ def test_every_key_is_there_afterwards():
         "index_url": None,
         "requirements": [],
         "python": None,
+        "container": None,
+        "mounts": [],
     }
     assert core.read_environment({"python": "/opt/venv/bin/python"})["python"] == "/opt/venv/bin/python"
 

@@ -245,7 +245,7 @@ class Launcher:
         if kind == "ranks":
             for entry in ranks:
                 with log_file(attempt, entry["log"]) as log:
-                    process = begin(plan["argv"], dict(environment, **entry["env"]), log)
+                    process = begin(*inside(mine, attempt, plan["argv"], dict(environment, **entry["env"]), "-%d" % entry["rank"]), log)
                 self.processes.append(process)
                 self.started[process.pid] = entry["rank"]
             return
@@ -262,7 +262,7 @@ class Launcher:
                 )
             else:
                 argv = helper + ["daemon"]
-        self.processes.append(begin(argv, environment))
+        self.processes.append(begin(*inside(mine, attempt, argv, environment)))
 
     def poll(self, live):
         """Return the exit status as subprocess has it: None while anything runs, else that of the first failure, 0 without one.
@@ -283,13 +283,52 @@ def begin(argv, environment, log=None):
     return subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log and subprocess.STDOUT)
 
 
+def container_name(marker, part=""):
+    """Return the name of a container of this attempt; it holds run and attempt, as the unit's does."""
+    return "trainyard-%s%s" % (marker.replace("/", "-"), part)
+
+
+def inside(mine, attempt, argv, environment, part=""):
+    """Return (argv, environment) of a command as this node starts it: unchanged, or in the container that the plan has for the node.
+
+    The words come ready with the plan (containers.py); only the attempt's own two are put in here.
+    """
+    container = mine.get("container")
+    if not container:
+        return argv, environment
+    values = {"{work}": os.path.join(attempt, "work"), "{name}": container_name(environment["TRAINYARD_ATTEMPT"], part)}
+    return [values.get(word, word) for word in container["argv"]] + argv, dict(environment, **container["env"])
+
+
+def remove_containers(attempt, node):
+    """Remove what the engine still holds of this attempt: Podman's record of a killed container; Docker's container itself, which no unit holds."""
+    plan, record = read_plan(attempt)
+    mine = next(item for item in plan["nodes"] if item["name"] == node)
+    container = mine.get("container")
+    if not container or not container["remove"]:
+        return
+    parts = ["", "-scheduler"] + ["-%d" % item["rank"] for item in plan["ranks"] if item["node"] == node]
+    names = [container_name("%s/%s" % (record["run"], record["attempt"]), part) for part in parts]
+    try:
+        # Names that are not there are no failure to podman; docker says so and goes on to the next.
+        subprocess.call(
+            container["remove"] + names,
+            env=dict(container["env"], HOME=mine["home"]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        print("trainyard: %s cannot be started: %s" % (container["remove"][0], error.strerror), flush=True)
+
+
 def start_all(attempt, plan, node, environment):
     """Start the scheduler where the plan has it on this node, then the launcher; return (scheduler or None, launcher). Raises OSError."""
     mine = next(item for item in plan["nodes"] if item["name"] == node)
     planned, scheduler = plan.get("scheduler"), None
     if planned and planned["node"] == node:
         with log_file(attempt, planned["log"]) as log:
-            scheduler = begin(planned["argv"], dict(environment, **planned["env"]), log)
+            scheduler = begin(*inside(mine, attempt, planned["argv"], dict(environment, **planned["env"]), "-scheduler"), log)
     return scheduler, Launcher(attempt, plan, mine, [item for item in plan["ranks"] if item["node"] == node], environment)
 
 
@@ -398,6 +437,7 @@ def ended(attempt, node):
         "peers": {},
     }
     write(attempt, "exit.json", result)  # first: the peers may take a while, and this must not be lost
+    remove_containers(attempt, node)
     if os.path.exists(os.path.join(attempt, "mpi.json")):
         subprocess.call([sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt])
     if stopped or (result["service_result"] == "success" and launcher_succeeded(attempt)):

@@ -28,7 +28,7 @@ PACKAGES = {
 }
 MODULES = ("paddle", "mindspore")
 MANAGED_KEYS = ("package", "version", "index_url", "requirements")
-KEYS = MANAGED_KEYS + ("python",)
+KEYS = MANAGED_KEYS + ("python", "container", "mounts")
 DIGEST = re.compile(r"[0-9a-f]{16}")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.!+_-]*")
 _FROM_SOURCE = re.compile(r"--no-binary[ =]\s*(?P<names>[A-Za-z0-9][A-Za-z0-9._-]*(?:\s*,\s*[A-Za-z0-9][A-Za-z0-9._-]*)*)")
@@ -64,10 +64,22 @@ def read_environment(value, key="runtime_environment"):
         meant = f"; did you mean {near[0]}?" if near else ""
         problems.append(f"{key}.{name}: unknown key; allowed {', '.join(KEYS)}{meant}")
     given = {name: value[name] for name in KEYS if value.get(name) is not None}
-    problems += _own_python(given, key) if "python" in given else _managed(given, key)
+    if "container" in given:
+        problems += containers_of().problems(given, key) + _package(given, key, required=False)
+    else:
+        problems += _own_python(given, key) if "python" in given else _managed(given, key)
+        if given.get("mounts"):
+            problems.append(f"{key}.mounts: only a container needs them; leave it out")
     if problems:
         raise EnvironmentRefused(problems)
-    return {name: given.get(name, [] if name == "requirements" else None) for name in KEYS}
+    return {name: given.get(name, [] if name in ("requirements", "mounts") else None) for name in KEYS}
+
+
+def containers_of():
+    """Return the module of containers, which itself needs this one."""
+    from ansible.module_utils.trainyard import containers
+
+    return containers
 
 
 def _own_python(given, key):
@@ -221,7 +233,9 @@ def environment_digest(environment, requirement_texts, python, machine):
     environment: as the site has it. requirement_texts: contents of its pinned lists, in order. python: '3.11'. machine: 'x86_64'.
     """
     asked = read_environment(environment)
-    if asked["python"]:
+    if asked["container"]:
+        subject = {"format": FORMAT, **{name: asked[name] for name in ("container", "mounts", "package", "version")}}
+    elif asked["python"]:
         subject = {"format": FORMAT, "python": asked["python"], "package": asked["package"], "version": asked["version"]}
     else:
         packages = resolve(asked, requirement_texts, python, machine)
@@ -313,6 +327,8 @@ def inspect_environment(home_dir, digest):
         return {"state": "incomplete", "why": f"its marker cannot be read: {error}", "marker": None}
     if not isinstance(marker, dict) or marker.get("version") != FORMAT or marker.get("digest") != digest:
         return {"state": "incomplete", "why": "its marker is of another kind", "marker": None}
+    if marker.get("container"):
+        return {"state": "ready", "why": "", "marker": marker}  # container_environment asks the engine for the image itself
     if not os.access(marker["interpreter"], os.X_OK):
         return {"state": "changed", "why": f"{marker['interpreter']} cannot be run", "marker": None}
     differences = compare_packages(marker["packages"], installed_packages(marker["paths"]))
@@ -336,6 +352,9 @@ def compare_nodes(markers):
         if first["imported"] != marker["imported"]:
             has, want = (json.dumps(side["imported"], sort_keys=True) for side in (marker, first))
             differences.append(f"what is imported is {has} (want {want})")
+        images = [(side.get("container") or {}).get("image_sha256") for side in (marker, first)]
+        if images[0] != images[1]:
+            differences.append(f"its image is {images[0]} (want {images[1]})")
         if differences:
             lines.append(f"{node} differs from {reference}: {'; '.join(differences)}")
     return lines

@@ -12,7 +12,7 @@ import ipaddress
 import json
 import os
 
-from ansible.module_utils.trainyard import launchers, rank_table, suites
+from ansible.module_utils.trainyard import containers, launchers, rank_table, suites
 
 VERSION = 1
 SHORT = 16
@@ -112,6 +112,7 @@ def planned_nodes(nodes, facts, environment, problems):
         if len(nodes) > 1 and ipaddress.ip_address(address).is_loopback:
             problems.append("%s: %s is a loopback address; no other node can reach it; set trainyard_address" % (node["name"], address))
         base = fact["base"]
+        # (in a container the image's PATH is used, and this is not)
         python = environment["python"] if environment.get("python") else "%s/env/%s/bin/python" % (base, short(environment["digest"]))
         planned.append(
             {
@@ -143,6 +144,7 @@ def compile_plan(job, site, nodes, facts, inputs):
     count, accelerator = len(nodes[0]["devices"]), nodes[0]["accelerator"]
     planned = planned_nodes(nodes, facts, environment, problems)
     _check_nodes(job, nodes, planned, facts, count, port, problems)
+    problems += container_problems(job, suite, planned, facts, environment)
     if problems:
         raise PlanError(problems)
     launcher = launchers.LAUNCHERS[job["launcher"]]
@@ -176,6 +178,14 @@ def compile_plan(job, site, nodes, facts, inputs):
     ranks = planned_ranks(planned, launcher, meeting, first, accelerator)
     files = planned_files(planned, launcher, first, ranks, facts)
     scheduler = launcher.get("scheduler", {}).get(accelerator)
+    scheduled = launchers.filled(scheduler["env"], first) if scheduler else {}
+    for node in planned if environment.get("container") else []:
+        # Every name that a process may be given, so that the agent adds no word to the engine's command.
+        names = ["TRAINYARD_ATTEMPT", launcher["rank_env"]] + list(scheduled) + [name for rank in ranks for name in rank.get("env") or {}]
+        node["container"] = containers.entry(
+            facts[node["name"]]["containers"][environment["digest"]], node["base"],
+            dict(dict.fromkeys(names, ""), **dict(common, **node["env"])), accelerator, node["devices"], environment.get("mounts") or [],
+        )  # fmt: skip
     return {
         "version": VERSION,
         "site": site["name"],
@@ -204,6 +214,22 @@ def compile_plan(job, site, nodes, facts, inputs):
         "notes": [launcher["notes"][accelerator]] if accelerator in launcher.get("notes", {}) else [],
         "stop": {"grace": GRACE_SECONDS, "timeout": STOP_SECONDS},
     }  # fmt: skip
+
+
+def container_problems(job, suite, planned, facts, environment):
+    """Return why this job cannot start in the environment's image."""
+    if not environment.get("container"):
+        return []
+    problems = [containers.launcher_problem(launchers.LAUNCHERS[job["launcher"]]["kind"])]
+    for node in planned:
+        found = (facts[node["name"]].get("containers") or {}).get(environment["digest"])
+        reason = (
+            containers.python_problem(found, suite["python"])
+            if found
+            else "the image has not been looked at here; run playbooks/provision.yml"
+        )
+        problems.append(reason and "%s: %s" % (node["name"], reason))
+    return [problem for problem in problems if problem]
 
 
 def planned_ranks(planned, launcher, meeting, values, accelerator):

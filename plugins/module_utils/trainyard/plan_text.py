@@ -31,6 +31,9 @@ def summary(plan, facts, what):
         "  " + command(plan["argv"]),
     ]
     lines += ["  %s: %s" % (node["name"], command(node["argv"])) for node in plan["nodes"] if node.get("argv")]
+    for node in plan["nodes"]:
+        if node.get("container"):
+            lines.append("  %s: in %s: %s ..." % (node["name"], plan["environment"]["container"], command(node["container"]["argv"])))
     lines += ["note: %s" % text for text in plan["notes"]] + plan["advice"]
     lines += ["published: %s" % ", ".join("%s %s" % pair for pair in row.items()) for row in plan["job"]["published"]]
     lines.append("environment on every node:")

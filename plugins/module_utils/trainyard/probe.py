@@ -59,9 +59,18 @@ def environments(base):
     folder = os.path.join(base, "env")
     for name in os.listdir(folder) if os.path.isdir(folder) else []:
         marker = manifest.read_json(os.path.join(folder, name, ".trainyard.json"))
-        if marker and os.path.exists(os.path.join(folder, name, "bin", "python")):
+        if marker and (marker.get("container") or os.path.exists(os.path.join(folder, name, "bin", "python"))):
             found[marker["digest"]] = marker.get("fingerprint")
     return found
+
+
+def containers(base):
+    """Return {digest: how its image is run on this node} of the environments that are container images."""
+    folder = os.path.join(base, "env")
+    markers = [
+        manifest.read_json(os.path.join(folder, name, ".trainyard.json")) for name in (os.listdir(folder) if os.path.isdir(folder) else [])
+    ]
+    return {marker["digest"]: marker["container"] for marker in markers if marker and marker.get("container")}
 
 
 def tree_state(base, kind, digest):
@@ -129,6 +138,7 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None):
         "missing": lacks,
         "units": units,
         "environments": environments(base),
+        "containers": containers(base),
         "trees": {"%s/%s" % (tree["kind"], tree["digest"][:16]): tree_state(base, tree["kind"], tree["digest"]) for tree in trees},
         "mesh": mesh_state(account.pw_dir, now),
         "time": now,
