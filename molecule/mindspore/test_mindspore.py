@@ -9,7 +9,7 @@ import re
 import pytest
 from harness import JOBS, NODES, PROJECT, attempt_file, background, ended, last_line, left_behind, new_run, on, playbook, runs, wait_for
 
-LAUNCHERS = {"msrun": "log/worker_%d.log", "mpirun": "log/rank.%d/stdout"}
+LAUNCHERS = {"msrun": "log/worker_%d.log", "mpirun": "log/rank_%d.log"}
 
 
 @pytest.fixture(scope="module", params=LAUNCHERS)

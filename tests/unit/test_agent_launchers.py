@@ -437,9 +437,21 @@ def test_a_rank_gets_what_the_plan_has_for_it(tmp_path, role):
     node.plan["ranks"][1]["env"] = {"MS_ROLE": role, "MS_NODE_ID": "1"} if role else {}
     node.path = node.write("node1")
     given = {"PATH": "/usr/bin:/bin", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMMAND": "python", "PMIX_RANK": "1"}
-    argv = [PYTHON, "-I", "../openmpi.py", "rank", "python3", "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
+    argv = [
+        PYTHON,
+        "-I",
+        "../openmpi.py",
+        "rank",
+        "python3",
+        "-c",
+        "import json, os; print(json.dumps(dict(os.environ)), flush=True); os.system('echo told >&2')",
+    ]
     said = subprocess.run(argv, env=given, cwd=os.path.join(node.path, "work"), stdout=subprocess.PIPE, check=True).stdout
-    found = json.loads(said)
+    log = os.path.join(node.path, node.plan["ranks"][1]["log"])
+    with open(log, encoding="utf-8") as handle:
+        environment, told = handle.read().splitlines()
+    assert not said and told == "told" and os.stat(log).st_mode & 0o777 == 0o600
+    found = json.loads(environment)
     assert (found.get("MS_ROLE"), found.get("MS_NODE_ID")) == ((role, "1") if role else (None, None))
     assert found["TRAINYARD_RANK"] == "1" and found["PMIX_RANK"] == "1" and ("OMPI_COMMAND" in found) == (role is None)
 

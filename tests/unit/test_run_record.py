@@ -121,6 +121,7 @@ def test_a_good_end(run_module, started):
         "8.8570     1.2500         10.00  exit code 0",
         "images/s",
         "evaluation   ap 0.25  fps 9.5",
+        "published    model PP-YOLOE-s, data COCO, machines 4x8 V100, one machine 39 h / 42.7 %, many 13 h / 42.1 %, speed up 3.0, note C6",
         "trained      1:30 from",
         "as Paddle reports them: as planned",
         "checkpoint   runs/%s/attempt-1/checkpoint/ (model_final.pdparams)" % RUN,

@@ -43,9 +43,8 @@ _PADDLE = {
 }
 _MINDSPORE = {"endpoints_env": None, "env": {}, "node_env": {"GLOO_SOCKET_IFNAME": "{interface}", "NCCL_SOCKET_IFNAME": "{interface}"}}
 
-# One file a rank for both streams, on the rank's own node; no binding: Open MPI's default pins a rank with its data loaders to one core.
-_MPI = ["-n", "{world}", "--output-filename", "/proc/self/cwd/../log:nojobid,nocopy", "--merge-stderr-to-stdout", "--bind-to", "none"]
-_MCA = {"plm": "rsh", "plm_rsh_no_tree_spawn": "1", "orte_leave_session_attached": "1"}
+# As variables, so that the command stays the document's. No binding: Open MPI's default pins a rank with its data loaders to one core.
+_MCA = {"plm": "rsh", "plm_rsh_no_tree_spawn": "1", "orte_leave_session_attached": "1", "hwloc_base_binding_policy": "none"}
 # mindspore/parallel/cluster/process_entity/_api.py: what msrun gives its workers, needed by whoever starts them otherwise.
 _WORKER = {
     "MS_ROLE": "MS_WORKER",
@@ -124,7 +123,7 @@ LAUNCHERS = {
             },
         },
         alone={"env": {"OMPI_MCA_orte_default_hostfile": "hostfile"}},
-        devices={"ascend": _MPI, "gpu": _MPI, "cpu": _MPI},
+        devices={kind: ["-n", "{world}"] for kind in ("ascend", "gpu", "cpu")},
         env={"OMPI_MCA_" + name: text for name, text in _MCA.items()},
         files={"hostfile": "{address} slots={count}\n"},
         workers={"cpu": _WORKER},
@@ -132,7 +131,7 @@ LAUNCHERS = {
         logs=["log/scheduler.log"],
         visible={"gpu": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"},
         programs={"mpirun": "openmpi-bin"},
-        rank_log="log/rank.{padded}/stdout",
+        rank_log="log/rank_{rank}.log",
         rank_env="TRAINYARD_RANK",
         notes={
             "cpu": "MindSpore's CPU build takes no part in MPI, so the ranks that mpirun starts get the variables of its own cluster, "

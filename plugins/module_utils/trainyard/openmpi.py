@@ -8,7 +8,7 @@ agent.py, which starts it, it is copied into the attempt's directory, needs noth
     openmpi.py rsh ATTEMPT NODE HOST WORDS...   node 0, started by mpirun: have HOST start the daemon that WORDS describe
     openmpi.py door ATTEMPT WORDS...            on the peer, over SSH: hand the words to the attempt's unit, wait for the daemon's end
     openmpi.py daemon                           on the peer, inside the unit, in work/: wait for the words, start the daemon
-    openmpi.py rank COMMAND...                  a rank: run COMMAND with the environment that the plan has for it, end as it ends
+    openmpi.py rank COMMAND...                  a rank: run COMMAND with the environment and the log that the plan has for it, end as it ends
     openmpi.py sweep ATTEMPT                    after the unit's end: remove what killed daemons and ranks have left in /tmp and /dev/shm
 """
 
@@ -136,13 +136,17 @@ def rank(command):
         ranks = json.load(handle)["ranks"]
     remember(attempt)
     number = os.environ["OMPI_COMM_WORLD_RANK"]
-    planned = next(item.get("env", {}) for item in ranks if str(item["rank"]) == number)
-    environment = dict(os.environ, TRAINYARD_RANK=number, **planned)
-    if "MS_ROLE" in planned:
+    planned = next(item for item in ranks if str(item["rank"]) == number)
+    environment = dict(os.environ, TRAINYARD_RANK=number, **planned["env"])
+    if "MS_ROLE" in planned["env"]:
         # MindSpore takes this for "MPI does the collectives", which its CPU build cannot (facts).
         environment.pop("OMPI_COMMAND", None)
+    # Its own file, on its own node: what mpirun brings together on the first node's console is mixed and may be cut off by its end.
+    path = os.path.join(attempt, planned["log"])
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     try:
-        child = subprocess.Popen(command, env=environment)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+            child = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
     except OSError as error:
         return refuse("%s cannot be started: %s" % (command[0], error.strerror))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):

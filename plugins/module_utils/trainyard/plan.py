@@ -241,8 +241,7 @@ def planned_ranks(planned, launcher, meeting, values, accelerator):
     for node in planned:
         for local, device in enumerate(node["devices"]):
             rank = {"rank": node["rank"] * values["count"] + local, "node": node["name"], "local_rank": local, "device": device}
-            padded = "%0*d" % (len(str(values["world"])), rank["rank"])  # as mpirun --output-filename numbers its folders
-            rank["log"] = launcher["rank_log"].format(padded=padded, **rank)
+            rank["log"] = launcher["rank_log"].format(**rank)
             known = "%d" % (values["port"] + local) if "PORT_RANGE" not in meeting.get("env", {}) else "*"
             rank["endpoint"] = "%s:%s" % (node["address"], known)
             rank["env"] = launchers.filled(workers, dict(values, rank=rank["rank"]))

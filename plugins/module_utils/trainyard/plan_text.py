@@ -22,6 +22,12 @@ def command(argv):
     return " ".join(shlex.quote(word) for word in argv)
 
 
+def published(row):
+    """Return one row of the documents' results as a line."""
+    order = ("model", "data", "machines", "one_machine", "many", "speed_up", "note")
+    return ", ".join("%s %s" % (key.replace("_", " "), row[key]) for key in order if key in row)
+
+
 def summary(plan, facts, what):
     """Return the plan as lines for people: job, exact command, rank map, environment, what is done before the start."""
     lines = [
@@ -35,7 +41,7 @@ def summary(plan, facts, what):
         if node.get("container"):
             lines.append("  %s: in %s: %s ..." % (node["name"], plan["environment"]["container"], command(node["container"]["argv"])))
     lines += ["note: %s" % text for text in plan["notes"]] + plan["advice"]
-    lines += ["published: %s" % ", ".join("%s %s" % pair for pair in row.items()) for row in plan["job"]["published"]]
+    lines += ["published: %s" % published(row) for row in plan["job"]["published"]]
     lines.append("environment on every node:")
     lines += ["  %s=%s" % (name, "***" if SECRET_NAME.search(name) else value) for name, value in sorted(plan["env"].items())]
     for node in plan["nodes"]:

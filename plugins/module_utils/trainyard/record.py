@@ -12,6 +12,7 @@ import time
 from ansible.module_utils.trainyard import manifest, verdict
 from ansible.module_utils.trainyard.display import printable
 from ansible.module_utils.trainyard.live import duration
+from ansible.module_utils.trainyard.plan_text import published
 
 VERSION = 1
 
@@ -158,6 +159,9 @@ def summary(decided, ranks, planned, nodes, shown_dir, saved, plan):
     evaluation = next((rank["evaluation"] for rank in ranks if rank.get("evaluation")), None)
     if evaluation:
         lines.append("evaluation   " + "  ".join("%s %s" % (key, rounded(evaluation[key])) for key in evaluation_keys(evaluation, plan)))
+    for row in (plan.get("job") or {}).get("published") or []:
+        # what the documents measured with this job, beside what was measured now
+        lines.append("published    %s" % published(row))
     begun = [rank["started"] for rank in ranks if rank.get("started")]
     over = [rank["ended"] for rank in ranks if rank.get("ended")]
     if begun and over:
