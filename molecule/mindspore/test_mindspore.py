@@ -76,13 +76,13 @@ def test_a_stop_under_mpirun_ends_its_daemons_on_every_node(tmp_path):
 # --- the rank table
 
 DEVICES = {"node1": ["192.168.100.101", "192.168.101.101"], "node2": ["192.168.100.102", "192.168.101.102"]}
-SITE = {
-    "trainyard_accelerator": "ascend",
-    "trainyard_devices": 2,
-    "trainyard_suites": {
-        "mindocr": {"code": {"path": str(PROJECT / "molecule/shared/rank_table")}, "environment": {"python": "/usr/bin/python3"}}
-    },
-}
+
+
+def site():
+    """Return what makes an Ascend site of molecule's nodes: the stand-in's devices, a Python that is taken as it is."""
+    python = on("node1", "ls -d ~/.trainyard/env/*/bin/python | head -n 1")
+    suite = {"code": {"path": str(PROJECT / "molecule/shared/rank_table")}, "environment": {"python": python}}
+    return json.dumps({"trainyard_accelerator": "ascend", "trainyard_devices": 2, "trainyard_suites": {"mindocr": suite}})
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def ascend():
 
 def test_every_rank_finds_itself_in_the_rank_table(ascend):
     before = runs()
-    done = playbook("train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", json.dumps(SITE))
+    done = playbook("train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", site())
     run = new_run(before)
     home = PROJECT / "runs" / run / "attempt-1"
     # it trained nothing, and that is not called a success
@@ -113,12 +113,12 @@ def test_every_rank_finds_itself_in_the_rank_table(ascend):
         assert "rank %d of 4: device %d at %s on server %s" % (rank, device, address, NODES[node]) in said
         assert "words --config configs/given.yaml" in said
     assert "this launcher has not been run on Ascend hardware" in playbook(
-        "train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", json.dumps(SITE), "--check"
+        "train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", site(), "--check"
     ).stdout.replace("\n        ", " ")
 
 
 def test_a_node_without_its_addresses_is_refused_by_name(ascend):
     on("node2", "echo not-a-secret | sudo -S -p '' rm -f /etc/trainyard-fake-hccn")
     before = runs()
-    done = playbook("train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", json.dumps(SITE))
+    done = playbook("train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", site())
     assert done.returncode != 0 and "node2" in done.stdout and new_run(before) is None, done.stdout
