@@ -25,7 +25,7 @@ unit() {
 
 # One set of nodes for all scenarios: default creates it and is the last to let go of it.
 scenarios() {
-  say "molecule: default failure stop"
+  say "molecule: every scenario"
   molecule test --all
 }
 

@@ -7,6 +7,7 @@ Runs on the controller only (PyYAML comes with ansible-core, jsonschema with req
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 
@@ -148,17 +149,22 @@ def _words(error, options):
     return [((), "%s; %s" % (said, got) if said else "%s" % error.message)]
 
 
-def check(value, schema, lines, file):
-    """Hold value against a JSON schema; return every Problem, with the line of the key it is about."""
+@functools.lru_cache(maxsize=None)
+def _validator():
+    """Return the class that validates; to JSON schema 2.0 is an integer, and a count has to be an int."""
     from jsonschema import Draft202012Validator, validators
 
-    # To JSON schema 2.0 is an integer; a count has to be an int
     types = Draft202012Validator.TYPE_CHECKER.redefine(
         "integer", lambda _checker, item: isinstance(item, int) and not isinstance(item, bool)
     )
+    return validators.extend(Draft202012Validator, type_checker=types)
+
+
+def check(value, schema, lines, file):
+    """Hold value against a JSON schema; return every Problem, with the line of the key it is about."""
     problems = []
     for error in sorted(
-        validators.extend(Draft202012Validator, type_checker=types)(schema).iter_errors(value),
+        _validator()(schema).iter_errors(value),
         key=lambda e: [str(p) for p in e.absolute_path],
     ):
         leaves = [error]
