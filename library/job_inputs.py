@@ -119,6 +119,9 @@ def fetch(url, folder):
     path = os.path.join(part, sources.weight_name(url))
     with open_url(url, timeout=60) as answer, open(path, "wb") as handle:
         shutil.copyfileobj(answer, handle)
+        promised = answer.headers.get("Content-Length")
+        if promised and not answer.headers.get("Content-Encoding") and handle.tell() != int(promised):
+            raise OSError("the server broke off after %d of %s bytes" % (handle.tell(), promised))
     sources.unpack(path)
     os.replace(part, folder)
     return True
@@ -155,9 +158,11 @@ def describe(params, check_mode):
     files, values = sources.config_chain(root, job["config"], suite["config_keys"]["base"], entries)
     asked = settled(params, values)
     overrides, arguments, effective = asked["overrides"], asked["arguments"], asked["effective"]
-    wanted, missing = suites.wanted_data(suite, effective, arguments, places)
-    if asked["problems"] or missing:
-        raise sources.SourceError("\n".join("%s: %s" % (job["config"], text) for text in asked["problems"] + missing))
+    wanted, missing = suites.wanted_data(suite, effective, arguments, places, code=entries)
+    settings = suites.settings(suite, effective, arguments, overrides)
+    problems = asked["problems"] + missing + [text for text in [suites.save_problem(suite, settings["save"])] if text]
+    if problems:
+        raise sources.SourceError("\n".join("%s: %s" % (job["config"], text) for text in problems))
     trees = [keep("code", suite["name"], root, entries, cache_dir)]
     data = {}
     for name in wanted:
@@ -195,7 +200,7 @@ def describe(params, check_mode):
         "code": code,
         "data": data,
         "weights": weights,
-        "config": dict(suites.settings(suite, effective, arguments, overrides), files=files),
+        "config": dict(settings, files=files),
         "overrides": overrides,
         "arguments": arguments,
         "advice": asked["advice"],

@@ -170,6 +170,19 @@ def test_a_command_that_is_not_there(tmp_path):
     assert attempt.start().end() == 127
 
 
+@pytest.mark.parametrize(
+    "env, reason",
+    [({"A=B": "1"}, "illegal environment variable name"), ({"A": "x\0y"}, "embedded null byte")],
+    ids=["a name with =", "a NUL"],
+)
+def test_an_environment_that_no_process_can_have(tmp_path, env, reason):
+    attempt = Attempt(tmp_path, [])
+    attempt.made["env"].update(env)
+    attempt.path = attempt_files(tmp_path, attempt.made, NODE)
+    assert attempt.start().end() == 127 and [event["exit_code"] for event in attempt.events("launcher_end")] == [127]
+    assert Path(attempt.path, "logs.txt").read_text(encoding="utf-8") == "trainyard: the plan's command cannot be started: %s\n" % reason
+
+
 def test_a_stop_is_no_failure_of_this_node(tmp_path):
     attempt = Attempt(tmp_path, [[2, LONG], [3, LONG]]).start()
     deadline = time.monotonic() + 10

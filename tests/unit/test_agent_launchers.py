@@ -168,7 +168,7 @@ def test_a_log_outside_the_attempt_is_refused(tmp_path, log):
     node.plan["ranks"][0]["log"] = log
     node.path = node.write("node1")
     os.symlink(str(tmp_path), os.path.join(node.path, "work", "away"))
-    assert node.start().end() == 1 and "is not below the attempt's directory" in node.text() and node.events("start") == []
+    assert node.start().end() == 127 and "is not below the attempt's directory" in node.text() and node.events("start") == []
 
 
 def test_a_nodes_own_command_beats_the_plans(tmp_path):
@@ -349,6 +349,7 @@ def test_nothing_but_the_installed_orted_is_started(peer, words):
     said, _none = call.communicate(timeout=15)
     assert (call.returncode, peer.end()) == (1, 1)
     assert "mpirun's daemon is orted" in said and "mpirun's daemon is orted" in peer.text()
+    assert "install the distribution's (Debian: openmpi-bin)" in said and "--" not in said, "the command is the document's; no word of it is ours"
     assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
 
 
@@ -399,6 +400,16 @@ def test_a_unit_that_ends_before_its_daemon(peer):
     peer.process.send_signal(signal.SIGTERM)
     peer.end()
     assert peer.ends() == {2: (None, "SIGTERM")}
+
+
+@pytest.mark.parametrize("half", ["", '["orted", "-mca"'], ids=["nothing", "half a line"])
+def test_a_request_that_breaks_off(peer, half):
+    peer.start()
+    assert until(lambda: os.path.exists(os.path.join(peer.path, openmpi.SOCKET)))
+    dialled = "import os, socket, sys; s = socket.socket(socket.AF_UNIX); os.chdir(sys.argv[1]); s.connect(%r); s.send(sys.argv[2].encode())"
+    subprocess.run([PYTHON, "-c", dialled % openmpi.SOCKET, peer.path, half], check=True, timeout=15)
+    assert peer.end() == 1
+    assert peer.text() == "trainyard: mpirun on node 0 asked for this node's daemon, but the request broke off\n"
 
 
 def test_nobody_waits_for_ever(tmp_path, monkeypatch, capsys):

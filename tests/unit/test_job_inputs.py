@@ -78,6 +78,9 @@ def test_a_circle_ends(code):
         ({CONFIG: "_BASE_: gone.yml\n"}, CONFIG, "(named by %s)" % CONFIG),
         ({CONFIG: "a: [\n"}, CONFIG, "%s: is not YAML" % CONFIG),
         ({CONFIG: "- a\n"}, CONFIG, "%s: is not a mapping" % CONFIG),
+        ({CONFIG: "_BASE_: 5\n"}, CONFIG, "%s: _BASE_ must be a file name or a list of them; got 5" % CONFIG),
+        ({CONFIG: "_BASE_: [1]\n"}, CONFIG, "must be a file name or a list of them"),
+        ({CONFIG: "a: 2024-13-45\n"}, CONFIG, "%s: is not YAML" % CONFIG),
     ],
 )
 def test_a_config_that_is_not_there(code, files, config, words):
@@ -277,6 +280,45 @@ def test_an_archive_that_cannot_be_taken(run_module, given, web, tmp_path, files
     archive(str(tmp_path / "web" / "a.tar.gz"), files)
     result = run_module(module, dict(given, overrides={"pretrain_weights": web[0] + "/a.tar.gz"}))
     assert result["failed"] and words in result["msg"] and not list(tmp_path.rglob("out.pdparams"))
+
+
+def test_a_download_that_breaks_off_is_not_kept(run_module, given, tmp_path):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"0123456789")
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = "http://127.0.0.1:%d/m.pdparams" % server.server_port
+        result = run_module(module, dict(given, overrides={"pretrain_weights": url}))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert result["failed"] and "cannot fetch %s (" % url in result["msg"] and "10 of 1000 bytes" in result["msg"]
+    assert not os.path.exists(sources.weight_folder(given["cache_dir"], url))
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [(b"<html>", "a.tar.gz is no archive, whatever its name says"), (None, "a.tar.gz is damaged")],
+    ids=["a page", "cut off"],
+)
+def test_an_archive_that_is_none(run_module, given, web, tmp_path, content, words):
+    path = str(tmp_path / "web" / "a.tar.gz")
+    archive(path, {"m/m.pdparams": os.urandom(3000).hex()})
+    with open(path, "rb") as handle:
+        whole = handle.read()
+    with open(path, "wb") as handle:
+        handle.write(content or whole[: len(whole) // 2])
+    result = run_module(module, dict(given, overrides={"pretrain_weights": web[0] + "/a.tar.gz"}))
+    assert result["failed"] and words in result["msg"]
 
 
 def test_weights_that_cannot_be_fetched_name_the_remedy(run_module, given, web):

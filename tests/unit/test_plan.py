@@ -125,6 +125,15 @@ def test_overrides_and_weights():
     assert readiness.wanted_trees(made) == {"code": [CODE], "data": [DATA], "weights": ["a" * 64]}
 
 
+@pytest.mark.parametrize(
+    "save, more",
+    [(None, {}), ("output/rec/x", {}), ("./tmp_rec", {"tmp_rec": "tmp_rec"}), ("tools/out", {"tools/out": "tools/out"})],
+)
+def test_where_the_config_saves_is_led_into_the_attempt_and_hides_no_code(save, more):
+    suite = {"redirects": {"log": "log", "output": "output"}}
+    assert core.redirects(suite, {"save": save}) == dict(suite["redirects"], **more)
+
+
 def test_the_checkpoints_folder_is_named_after_the_config():
     assert compiled()["suite"]["checkpoints"]["folders"] == ["output/ppyoloe_crn_s_300e_coco", "output"]
 
@@ -277,6 +286,10 @@ def two(**facts):
         (two(python_version="3.8"), "nodes have different Python versions: node1 3.11, node2 3.8"),
         (two(machine="aarch64"), "nodes have different processor architectures"),
         (two(gang={"job": {"start_port": 65530}}), "start port 65530 leaves no room for 8 ranks"),
+        (
+            two(gang={"job": {"launcher": "paddle", "rendezvous": "master", "start_port": 65500}}),
+            "start port 65500 leaves no room for the 64 ports above it",
+        ),
         (
             two(resolves_to=["127.0.1.1"]),
             "node2: its host name resolves to 127.0.1.1, not to %s; fleetrun --selected_gpu" % ADDRESSES[1],

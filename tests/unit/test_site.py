@@ -231,6 +231,14 @@ def test_what_a_job_cannot_take(site, job, words):
     assert len(problems) == len(words) and all(word in problem for word, problem in zip(words, problems)), problems
 
 
+def test_one_command_cannot_name_different_devices():
+    """Contract A5; CUDA_VISIBLE_DEVICES and --gpus are the same words on every node."""
+    site = site_of(host(1, trainyard_devices=[0, 1]), host(2, trainyard_devices=[2, 3]))[0]
+    problems = chosen(site)[1]
+    assert len(problems) == 1 and "need the same device ids: node1 0,1; node2 2,3; set 'devices' in the job" in problems[0]
+    assert not chosen(site, nodes=1)[1]
+
+
 def test_unequal_nodes():
     site = site_of(host(1), host(2, trainyard_devices=4), host(3))[0]
     assert "nodes of one job need equal numbers of devices: node1 8, node2 4, node3 8; set 'devices' in the job" in chosen(site)[1][0]

@@ -98,6 +98,12 @@ def test_several_ranks_are_told_of_each_other(config, given, world, overrides):
     assert suites.settle(SWITCHED, values, given, "gpu", world) == (overrides, [])
 
 
+@pytest.mark.parametrize("given", [{"system": {"distribute": False}}, {"system": "x"}, {"system": []}])
+def test_ranks_that_would_train_alone_by_an_override_of_the_whole_section(given):
+    problems = suites.settle(SWITCHED, {"system": {"distribute": True}}, given, "gpu", 2)[1]
+    assert len(problems) == 1 and "2 ranks would train alone" in problems[0]
+
+
 @pytest.mark.parametrize("said", [False, "no", 0, None])
 def test_ranks_that_would_train_alone_are_refused(said):
     _overrides, problems = suites.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 2)
@@ -137,6 +143,7 @@ def test_overrides_that_the_suites_script_cannot_read(limits, given, words):
     [
         ({"epoch": 300, "LearningRate": {"base_lr": 0.01}, "TrainReader": {"batch_size": 8}}, [], (300, None, 8, 0.01)),
         ({"epoch": "300", "LearningRate": {"base_lr": "1e-3"}}, [], (300, None, None, 0.001)),  # YAML 1.1 reads 1e-3 as a text
+        ({"epoch": 1, "LearningRate": {"base_lr": float("nan")}}, [], (1, None, None, None)),
         ({"epoch": True, "TrainReader": {"batch_size": "${x}"}}, [], (None, None, None, None)),
         ({}, ["--iters", "35000", "--batch_size=2"], (None, 35000, 2, None)),
         ({}, ["--iters", "1", "--iters=2"], (None, 2, None, None)),
@@ -199,6 +206,32 @@ def test_a_config_that_names_the_folder_above():
     there = {"/d/a/x.txt"}
     names, problems = suites.wanted_data(suite, values, [], {"a": "/d/a", "b": "/d/b"}, exists=lambda path: path in there)
     assert names == ["a", "b"] and len(problems) == 1 and "y.txt is not in the data set 'b'" in problems[0]
+
+
+def test_the_deepest_data_set_has_a_path_and_none_lies_in_another():
+    suite = dict(
+        DETECTION, data={"place": "d/{name}", "names": {"all": "d"}, "overrides": {}, "keys": [{"root": None, "paths": ["a", "b"]}]}
+    )
+    sets = {"all": "/all", "one": "/one"}
+    assert suites.wanted_data(suite, {"a": "d/one/x"}, [], sets, exists=lambda path: path == "/one/x") == (["one"], [])
+    names, problems = suites.wanted_data(suite, {"a": "d/one/x", "b": "d/list.txt"}, [], sets, exists=lambda path: True)
+    assert names == ["all", "one"] and problems[0].startswith("the data sets 'all' and 'one' would lie one inside the other")
+
+
+def test_a_list_in_the_code_tree_is_no_data_set():
+    values = {"TrainDataset": {"anno_path": "mine/list.txt"}}
+    assert suites.wanted_data(DETECTION, values, [], {}, code={"mine/list.txt": 1}) == ([], [])
+    assert len(suites.wanted_data(DETECTION, values, [], {}, code={"other": 1})[1]) == 1
+
+
+@pytest.mark.parametrize("folder", [None, "output", "./output/rec/x/", "tmp_rec", "tools/out"])
+def test_folders_that_checkpoints_come_home_from(folder):
+    assert suites.save_problem(DETECTION, folder) is None
+
+
+@pytest.mark.parametrize("folder", ["/data/out", ".", "..", "../x", "dataset/coco/out"])
+def test_folders_that_no_checkpoint_would_come_home_from(folder):
+    assert "so no checkpoint would come home; say output/NAME" in suites.save_problem(DETECTION, folder)
 
 
 def test_resume_in_the_suites_own_words():

@@ -278,7 +278,7 @@ class Launcher:
 def begin(argv, environment, log=None):
     """Start a command under the plan's environment, whole: nothing of the user's manager or login shell reaches it (fact 11).
 
-    The command is looked up on the plan's own PATH. Raises OSError.
+    The command is looked up on the plan's own PATH. Raises OSError, and ValueError where a word or variable cannot be given to a process.
     """
     return subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log and subprocess.STDOUT)
 
@@ -309,11 +309,18 @@ def remove_containers(attempt, node):
         return
     parts = ["", "-scheduler"] + ["-%d" % item["rank"] for item in plan["ranks"] if item["node"] == node]
     names = [container_name("%s/%s" % (record["run"], record["attempt"]), part) for part in parts]
+    environment, argv = dict(container["env"], HOME=mine["home"]), container["remove"] + names
+    if container["remove_apart"]:
+        # Podman's processes ended with the unit. What is left is a record and a layer of files, whose removal can take longer than a unit's
+        # end is given, so it gets a unit of its own.
+        words = ["systemd-run", "--user", "--quiet", "--collect", "--no-block"]
+        argv = words + ["--setenv=%s=%s" % pair for pair in sorted(environment.items())] + argv
+        environment = dict(os.environ)
     try:
         # Names that are not there are no failure to podman; docker says so and goes on to the next.
         subprocess.call(
-            container["remove"] + names,
-            env=dict(container["env"], HOME=mine["home"]),
+            argv,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -323,7 +330,10 @@ def remove_containers(attempt, node):
 
 
 def start_all(attempt, plan, node, environment):
-    """Start the scheduler where the plan has it on this node, then the launcher; return (scheduler or None, launcher). Raises OSError."""
+    """Start the scheduler where the plan has it on this node, then the launcher; return (scheduler or None, launcher).
+
+    Raises OSError or ValueError.
+    """
     mine = next(item for item in plan["nodes"] if item["name"] == node)
     planned, scheduler = plan.get("scheduler"), None
     if planned and planned["node"] == node:
@@ -354,8 +364,9 @@ def run(attempt, node):
     raise_limits()
     try:
         scheduler, launcher = start_all(attempt, plan, node, dict(plan["env"], **dict(mine["env"], TRAINYARD_ATTEMPT=marker)))
-    except OSError as error:
-        print("trainyard: %s cannot be started: %s" % (error.filename, error.strerror), flush=True)
+    except (OSError, ValueError) as error:  # ValueError: no process can be given a variable with "=" in its name, or a NUL
+        what, why = (error.filename, error.strerror) if isinstance(error, OSError) else ("the plan's command", error)
+        print("trainyard: %s cannot be started: %s" % (what, why), flush=True)
         note(attempt, exit_event("launcher_end", 127))
         return 127
     note(attempt, {"event": "launched", "pid": launcher.processes[0].pid, "time": time.time()})

@@ -29,6 +29,7 @@ ENGINES = {
         "variables": "--env",
         "gpu": ["--device", "nvidia.com/gpu=all"],
         "remove": ["podman", "--cgroup-manager=cgroupfs", "rm", "--force", "--ignore"],
+        "remove_apart": True,
         "image": ["podman", "image", "inspect", "--format", "{{.Id}}"],
         "get": "podman pull {image} (or podman load -i ARCHIVE)",
     },
@@ -42,6 +43,7 @@ ENGINES = {
         "variables": "--env",
         "gpu": ["--gpus", "all"],
         "remove": ["docker", "rm", "--force"],
+        "remove_apart": False,
         "image": ["docker", "image", "inspect", "--format", "{{.Id}}"],
         "get": "docker pull {image} (or docker load -i ARCHIVE)",
     },
@@ -54,6 +56,7 @@ ENGINES = {
         "variables": None,
         "gpu": ["--nv"],
         "remove": None,
+        "remove_apart": False,
         "image": None,  # the image is a file: its sha256
         "get": "apptainer pull {image} docker://IMAGE",
     },
@@ -144,7 +147,13 @@ def entry(found, base, environment, accelerator="cpu", devices=(), mounts=()):
         env["DBUS_SESSION_BUS_ADDRESS"] = "unix:path=/dev/null"
     if found["engine"] == "apptainer":
         env.update({"APPTAINERENV_" + name: value for name, value in loader.items()})
-    return {"engine": found["engine"], "argv": words + [found["image_id"]], "env": env, "remove": engine["remove"]}
+    return {
+        "engine": found["engine"],
+        "argv": words + [found["image_id"]],
+        "env": env,
+        "remove": engine["remove"],
+        "remove_apart": engine["remove_apart"],
+    }
 
 
 def filled(container, work, name, argv, environment):

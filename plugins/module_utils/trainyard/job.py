@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
@@ -15,8 +16,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # Names that decide how the ranks find each other, or that would let a job load other code: they come from the plan alone (fact 11).
 RESERVED_ENV = re.compile(
     r"^(PADDLE_|FLAGS_START_PORT|FLAGS_selected|TRAINING_ROLE|POD_|GLOO_SOCKET|NCCL_SOCKET_IFNAME|CUDA_VISIBLE_DEVICES|LD_PRELOAD|LD_AUDIT"
-    r"|PATH$|HOME$|USER$|PYTHONHOME|PYTHONSTARTUP|RANK|WORLD_SIZE|MS_|DEVICE_ID$|DEVICE_NUM$|OMPI_|PORT_RANGE$|TRAINYARD_)"
+    r"|PATH$|HOME$|USER$|PYTHONHOME|PYTHONSTARTUP|RANK|WORLD_SIZE|MS_|DEVICE_ID$|DEVICE_NUM$|OMPI_|PMIX_|ASCEND_RT_VISIBLE_DEVICES$|PORT_RANGE$|TRAINYARD_)"
 )
+# How the suites' scripts are given their config file and its overrides.
+OWN_FLAGS = ("-c", "--config", "-o", "--opt", "--opts")
 JOB_DEFAULTS = {
     "arguments": [],
     "overrides": {},
@@ -107,6 +110,13 @@ def read_job(path, shown):
     if value["launcher"] not in suite["launchers"]:
         text = "%s cannot be started with %s; allowed: %s" % (suite["title"], value["launcher"], ", ".join(suite["launchers"]))
         return None, [Problem(shown, lines.get(("launcher",)), "launcher", text)]
+    for word in value.get("arguments") or []:
+        if word.partition("=")[0] in OWN_FLAGS:
+            # The suites' scripts take each of them once: a second one would silently replace ours, with everything that was checked.
+            text = "%r is set by the plan; write config values under 'overrides' and the file under 'config'" % word
+            return None, [Problem(shown, lines.get(("arguments",)), "arguments", text)]
+    if "\\u0000" in json.dumps(value):
+        return None, [Problem(shown, None, "", "holds a NUL character, which no command line can")]
     meeting = rendezvous_problem(value)
     if meeting:
         return None, [Problem(shown, lines.get(("rendezvous",)), "rendezvous", meeting)]

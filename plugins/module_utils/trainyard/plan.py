@@ -297,10 +297,9 @@ def checkpoints(suite, config, settings):
 def redirects(suite, settings):
     """Return what is written below the working directory and where it goes; where the config names a folder of its own, that one, too."""
     result = dict(suite["redirects"])
-    save = os.path.normpath(settings.get("save") or "")
-    first = save.split("/")[0]
-    if save != "." and not os.path.isabs(save) and first not in result and first != "..":
-        result[first] = first
+    save = os.path.normpath(settings["save"]) if settings.get("save") else None
+    if save and not any(save == path or save.startswith(path + "/") for path in result):
+        result[save] = save
     return result
 
 
@@ -316,6 +315,9 @@ def _check_nodes(job, nodes, planned, facts, count, port, problems):
         problems.append(
             "start port %d leaves no room for %d ranks a node; choose a lower one (recommended 10000 to 20000, contract B5)" % (port, count)
         )
+    meeting = launchers.rendezvous(job["launcher"], job.get("rendezvous")) if len(nodes) > 1 else {}
+    if "PORT_RANGE" in meeting.get("env", {}) and port + max(64, 2 * count) > 65535:
+        problems.append("start port %d leaves no room for the %d ports above it that ranks take with --master" % (port, max(64, 2 * count)))
     pythons = {name: facts[name]["python_version"] for name in (node["name"] for node in nodes)}
     if len(set(pythons.values())) > 1:
         problems.append("nodes have different Python versions: %s" % ", ".join("%s %s" % item for item in sorted(pythons.items())))

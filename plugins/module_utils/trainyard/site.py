@@ -119,6 +119,9 @@ def read_site(groups, hostvars):
         problems.append(Problem("inventory", None, "trainyard_env", "must be a mapping of environment variables; got %r" % (env,)))
         env = {}
     for name in sorted(map(str, env)):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in str(env.get(name)):
+            text = "must be the name of an environment variable, with a value without NUL"
+            problems.append(Problem("inventory", None, "trainyard_env.%s" % name, text))
         if RESERVED_ENV.match(name) and name not in INTERFACE_ENV:
             problems.append(Problem("inventory", None, "trainyard_env.%s" % name, "is reserved: the plan sets it; take it out"))
     site = {
@@ -174,6 +177,14 @@ def choose(job, site):
                 None,
                 "trainyard_devices",
                 "nodes of one job need equal numbers of devices: %s; set 'devices' in the job" % counted,
+            )
+        )
+    elif len({tuple(node["devices"]) for node in chosen}) > 1:
+        # One command runs on all of them (contract A5), and it names the devices.
+        listed = "; ".join("%s %s" % (node["name"], ",".join(node["devices"])) for node in chosen)
+        problems.append(
+            Problem(
+                "inventory", None, "trainyard_devices", "nodes of one job need the same device ids: %s; set 'devices' in the job" % listed
             )
         )
     for node in chosen if len(chosen) > 1 else ():

@@ -8,6 +8,7 @@ import os
 import subprocess
 import tarfile
 import zipfile
+import zlib
 
 import yaml
 from ansible.module_utils.trainyard import manifest, suites
@@ -81,11 +82,13 @@ def config_chain(root, config, base_key, entries):
         try:
             with open(os.path.join(root, name), encoding="utf-8") as handle:
                 values = yaml.load(handle, Loader=_AnyTag) or {}  # noqa: S506 - a SafeLoader that reads unknown tags as plain values
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise SourceError("%s: is not YAML: %s" % (name, " ".join(str(error).split()))) from error
         if not isinstance(values, dict):
             raise SourceError("%s: is not a mapping" % name)
         bases = (values.pop(base_key, None) or []) if base_key else []
+        if not isinstance(bases, (str, list)) or not all(isinstance(base, str) for base in bases):
+            raise SourceError("%s: %s must be a file name or a list of them; got %r" % (name, base_key, bases))
         for base in [bases] if isinstance(bases, str) else bases:
             visit(os.path.join(os.path.dirname(name), base), name)
         merged.update(suites.merged(merged, values))
@@ -128,8 +131,17 @@ def unpack(path):
     Most of PaddleSeg's weights are archives that its own code unpacks after its own download, and never from a path.
     """
     folder = os.path.dirname(path)
+    try:
+        _unpack(path, folder)
+    except (EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise SourceError("%s is damaged (%s); fetch it again" % (os.path.basename(path), error)) from error
+
+
+def _unpack(path, folder):
     is_zip = zipfile.is_zipfile(path) and path.endswith(".zip")  # a .pdparams may be a zip file itself
     if not is_zip and not tarfile.is_tarfile(path):
+        if path.endswith((".tar", ".tar.gz", ".tgz", ".zip")):
+            raise SourceError("%s is no archive, whatever its name says; is it a page of the server's?" % os.path.basename(path))
         return
     with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
         members = archive.infolist() if is_zip else archive.getmembers()

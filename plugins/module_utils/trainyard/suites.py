@@ -6,6 +6,7 @@ Nothing here knows a suite by name; a fifth one is a file more (docs/adding-a-su
 
 from __future__ import annotations
 
+import math
 import os
 
 from ansible.module_utils.trainyard import yamldata
@@ -93,13 +94,14 @@ def settle(suite, values, given, kind, world):
     places = {key: place for key, place in suite["data"]["overrides"].items() if os.path.isabs(str(lookup(values, key) or ""))}
     overrides.update(places)
     problems, rule = override_problems(suite, values, given), suite["distributed"]
-    if rule and world > 1:
-        if given.get(rule["key"], True) is not True:
-            text = "%s is %r, so that %d ranks would train alone, each its own model; take the override out or make it true"
-            problems.append(text % (rule["key"], given[rule["key"]], world))
-        elif lookup(values, rule["key"]) is not True:
-            overrides[rule["key"]] = True
+    if rule and world > 1 and lookup(values, rule["key"]) is not True:
+        overrides[rule["key"]] = True
     overrides.update(given)
+    if rule and world > 1:
+        ends = lookup(overridden(values, overrides), rule["key"])
+        if ends is not True:
+            text = "%s is %r, so that %d ranks would train alone, each its own model; take the override out or make it true"
+            problems.append(text % (rule["key"], ends, world))
     return overrides, problems
 
 
@@ -167,6 +169,8 @@ def _number(value, whole):
         number = float(value) if not whole else int(str(value))
     except (TypeError, ValueError):
         return None
+    if not math.isfinite(number):
+        return None
     return int(number) if not whole and number == int(number) and isinstance(value, int) else number
 
 
@@ -193,15 +197,18 @@ def data_paths(suite, effective, arguments):
     return list(dict.fromkeys(found))
 
 
-def wanted_data(suite, effective, arguments, data, exists=os.path.exists):
+def wanted_data(suite, effective, arguments, data, exists=os.path.exists, code=()):
     """Return (names, problems): the site's data sets that this config reads, and what it reads that no data set holds.
 
-    data: {data set's name: directory on the controller}. A config that names no data takes all that the site has.
+    data: {data set's name: directory on the controller}. A config that names no data takes all that the site has. code: the code tree's files,
+    which may hold a small list or dictionary themselves.
     """
     places = {place(suite, name): name for name in data}
     paths, used, problems = data_paths(suite, effective, arguments), set(), []
     for key, path in paths:
-        owner = next((p for p in places if path == p or path.startswith(p + "/")), None)
+        owner = max((p for p in places if path == p or path.startswith(p + "/")), key=len, default=None)
+        if owner is None and any(file == path or file.startswith(path + "/") for file in code):
+            continue
         if owner is None:
             inside = [places[p] for p in places if p.startswith(path + "/") or path == "."]
             used.update(inside)
@@ -212,7 +219,12 @@ def wanted_data(suite, effective, arguments, data, exists=os.path.exists):
         there = os.path.normpath(os.path.join(data[places[owner]], os.path.relpath(path, owner)))
         if not exists(there):
             problems.append("%s: %s is not in the data set '%s': no %s on the controller" % (key, path, places[owner], there))
-    return sorted(used) if paths else sorted(data), problems
+    names = sorted(used) if paths else sorted(data)
+    taken = sorted(place(suite, name) for name in names)
+    for one, other in [(a, b) for a in taken for b in taken if b.startswith(a + "/")]:
+        text = "the data sets '%s' and '%s' would lie one inside the other (%s, %s); give the site one of them, or put the second into the first"
+        problems.append(text % (places[one], places[other], one, other))
+    return names, problems
 
 
 def _nowhere(suite, key, path, places):
@@ -226,6 +238,20 @@ def _nowhere(suite, key, path, places):
         name = next((n for n, p in suite["data"]["names"].items() if path == p or path.startswith(p + "/")), name)
         remedy = "say where it is: trainyard_suites.%s.data.%s.path%s" % (suite["name"], name, near(path, places))
     return "%s: the config reads %s, which no data set of the site holds (it has %s); %s" % (key, path, shown, remedy)
+
+
+def save_problem(suite, folder):
+    """Say why checkpoints cannot be saved where the config says, or return None; folder: as the config has it, or None."""
+    if folder is None:
+        return None
+    path, key = os.path.normpath(folder), suite["config_keys"].get("save") or "the folder to save to"
+    data = suite["data"]["place"].split("{name}")[0].strip("/")
+    if os.path.isabs(path) or path in (".", "..") or path.startswith("../") or (path + "/").startswith(data + "/"):
+        return "%s: %s is no folder of its own below the working directory, so no checkpoint would come home; say output/NAME" % (
+            key,
+            folder,
+        )
+    return None
 
 
 def resume_words(suite, path):
