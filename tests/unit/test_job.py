@@ -94,6 +94,7 @@ def test_every_shipped_job_is_good():
     (GOOD + "arguments: [--config=x.yml]\n", "mine.yml:4 arguments:", "is set by the plan"),
     (GOOD + 'overrides: {a: "x\\0y"}\n', "mine.yml", "holds a NUL character"),
     (GOOD + "env: {ASCEND_RT_VISIBLE_DEVICES: '0'}\n", "mine.yml:4 env.ASCEND_RT_VISIBLE_DEVICES:", "is reserved"),
+    (GOOD + "published: [{data: x}]\n", "mine.yml:4 published.0:", "the key 'machines' is missing"),
     (GOOD + "nodes: many\n", "mine.yml:4 nodes:", "must be 'all' or a whole number"),
     (GOOD + "devices: 0\n", "mine.yml:4 devices:", "must be 'all', a whole number from 1 up"),
     (GOOD + "devices: [0, 0]\n", "mine.yml:4 devices:", "without repetition"),
@@ -325,3 +326,8 @@ def test_suites_and_schemas_stand_together():
 
 def test_near_is_silent_where_nothing_is_near():
     assert yamldata.near("zzz", ["nodes"]) == "" and yamldata.near("nods", ["nodes"]) == "; did you mean 'nodes'?"
+
+
+def test_a_missing_key_is_said_once(tmp_path):
+    _job, problems = read(tmp_path, GOOD + "published: [{data: x}]\n")
+    assert len(problems) == len(set(problems)) == 4, problems

@@ -46,6 +46,7 @@ A9 = {
     "machines": 3, "devices": 8, "per_card_batch": {"value": 48, "source": "A9"}, "accuracy": "A10",
     "learning_rate": {"rule": "times", "factor": 2, "default": {"factor": 3, "accuracy": "73.42 %"}, "key": "Optimizer.lr.values", "source": "A9"},
 }  # fmt: skip
+OCR = {"commit": "bf1c33f", "learning_rate": [0.001, 0.0001, 0.00005]}
 B6 = {
     "machines": 3, "devices": 8, "per_card_batch": {"value": 2, "source": "the config"}, "learning_rate": {"rule": "unstated"}, "accuracy": "B6",
     "iterations": {"rule": "divide", "cards": 4, "source": "B6"},
@@ -83,7 +84,7 @@ def test_upstreams_rule_counts_images_not_cards():
 
 
 def test_slanet_doubles_on_three_machines_and_names_the_default():
-    advice, text = advise("paddleocr", A9, TABLE, 3)
+    advice, text = advise("paddleocr", A9, TABLE, 3, upstream=OCR)
     assert "learning rate: [0.002, 0.0002, 0.0001], from [0.001, 0.0001, 0.00005], by the document (A9)" in text
     assert "the default x3, [0.003, 0.0003, 0.00015], gave 73.42 % (A9)" in text
     # Piecewise reads values; learning_rate beside it has no effect
@@ -120,6 +121,62 @@ def test_the_division_counts_images_too():
 def test_35k_is_said_of_three_machines_only():
     advice, text = advise("paddleseg", SET_35K, SEGMENTATION, 2)
     assert advice["arguments"] == [] and "35,000 is said of 3 machines x 8 only (B6)" in text
+
+
+# --- a rule that was measured with one batch and one rate
+
+
+def seg(batch):
+    return dict(SEGMENTATION, batch_size=batch)
+
+
+def table(batch):
+    return dict(TABLE, Train={"loader": {"batch_size_per_card": batch}})
+
+
+@pytest.mark.parametrize("suite, document, effective, words", [
+    ("paddleocr", A9, table(24), "x2 is said of 48 a card only"), ("paddleocr", A9, table(96), "x2 is said of 48 a card only"),
+    ("paddleocr", A9, table(None), "x2 is said of 48 a card, and the batch of this config is unknown"),
+    ("paddleseg", SET_35K, seg(4), "35,000 is said of 2 a card only"), ("paddleseg", SET_35K, seg(1), "35,000 is said of 2 a card only"),
+])  # fmt: skip
+def test_what_is_said_of_one_batch_is_not_guessed_for_others(suite, document, effective, words):
+    advice, text = advise(suite, document, effective, 3, upstream=OCR, mode="apply")
+    assert "the document's rule for 24 cards is unknown: %s (%s)" % (words, advice["settings"][-1]["document"]["source"]) in text
+    assert "73.42" not in text and advice["settings"][-1]["document"]["value"] is None
+    assert scaling.apply(advice) == ({}, [], ["scaling: apply changes nothing here: " + words])
+
+
+@pytest.mark.parametrize("upstream, batch, nodes, devices, shown", [
+    (OCR, 48, 3, 8, True),
+    (dict(OCR, learning_rate=[0.001, 0.0001, 0.0001]), 48, 3, 8, False), (dict(OCR, learning_rate=0.001), 48, 3, 8, False),
+    ({}, 48, 3, 8, False), (OCR, 24, 3, 8, False), (OCR, 48, 2, 8, False), (OCR, 48, 4, 6, False), (OCR, 48, 3, 16, False),
+])  # fmt: skip
+def test_the_defaults_accuracy_is_shown_with_exactly_what_it_was_measured_with(upstream, batch, nodes, devices, shown):
+    _advice, text = advise("paddleocr", A9, table(batch), nodes, devices, upstream=upstream)
+    assert ("gave 73.42 % (A9)" in text) is shown
+
+
+def test_a_batch_that_the_document_does_not_give_is_not_the_one_that_it_measured():
+    document = {key: value for key, value in A9.items() if key != "per_card_batch"}
+    for batch in (48, None):
+        advice, text = advise("paddleocr", document, table(batch), 3, upstream=OCR)
+        assert advice["overrides"] == {"Optimizer.lr.values": [0.002, 0.0002, 0.0001]} and "73.42" not in text
+
+
+@pytest.mark.parametrize("nodes, devices, batch, words", [
+    (4, 8, 8, "4 times fewer"), (4, 8, 4, "2 times fewer"), (1, 8, 16, "2 times fewer"), (3, 7, 8, "2.625 times fewer"), (1, 3, 8, "2.667 times more"),
+    (1, 8, 4, "2 times more"), (1, 2, 8, "4 times more"), (4, 8, 2, None), (1, 8, 8, None), (4, 8, None, None),
+])  # fmt: skip
+def test_steps_follow_from_the_images_a_step(nodes, devices, batch, words):
+    """An epoch is all images once: four times the cards with a quarter of the batch take as many steps as before."""
+    _advice, text = advise("paddledetection", C6, dict(DETECTION, TrainReader={"batch_size": batch}), nodes, devices)
+    said = [line for line in text.splitlines() if "epochs stay" in line]
+    assert said == (["  epochs stay 300, so the model takes %s steps than on the document's one machine" % words] if words else [])
+
+
+def test_steps_are_not_compared_where_the_document_gives_no_batch():
+    document = {key: value for key, value in C6.items() if key != "per_card_batch"}
+    assert "epochs stay" not in advise("paddledetection", document, DETECTION, 4)[1]
 
 
 # --- where nothing is to be said
@@ -199,7 +256,24 @@ def test_upstream_without_a_rule_or_of_the_same_mind_adds_no_line():
 def test_a_value_of_the_jobs_own_is_respected(suite, document, effective, nodes, given, arguments, words):
     advice, text = advise(suite, document, effective, nodes, given=given, arguments=arguments, mode="apply")
     assert words in text
-    assert scaling.apply(advice)[:2] == ({}, [])
+    name = words.partition(":")[0]
+    assert scaling.apply(advice) == ({}, [], ["scaling: apply changes nothing here: the site or the job sets the %s itself" % name])
+
+
+@pytest.mark.parametrize("key", ["Optimizer", "Optimizer.lr", "Optimizer.lr.values"])
+def test_a_key_above_is_a_choice_too(key):
+    """Whoever gives the whole of Optimizer.lr has chosen the rates in it; one key of it on top would mix two minds."""
+    advice, text = advise("paddleocr", A9, TABLE, 3, given={key: {}}, upstream=OCR, mode="apply")
+    assert "learning rate: [0.001, 0.0001, 0.00005], as the site or the job sets it; left alone" in text
+    assert scaling.apply(advice)[:2] == ({}, []) and "the site or the job sets the learning rate itself" in scaling.apply(advice)[2][0]
+    gone, text = advise("paddleocr", A9, dict(TABLE, Optimizer={"lr": None}), 3, given={key: None}, mode="apply")
+    assert "learning rate: unknown, as the site or the job sets it; left alone" in text and scaling.apply(gone)[:2] == ({}, [])
+
+
+@pytest.mark.parametrize("key", ["Opt", "Optimizer.l", "Optimizer.lr.learning_rate", "lr.values", "Optimizer.lr.values_too"])
+def test_another_key_is_no_choice_of_this_one(key):
+    advice, _text = advise("paddleocr", A9, TABLE, 3, given={key: 1})
+    assert advice["overrides"] == {"Optimizer.lr.values": [0.002, 0.0002, 0.0001]}
 
 
 def test_an_own_learning_rate_silences_upstreams_rule():

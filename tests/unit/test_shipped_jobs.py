@@ -88,6 +88,32 @@ def test_a_job_fits_its_schema_and_its_suite(name):
     assert (job["nodes"], job["devices"]) == ("all", "all")
 
 
+@pytest.mark.parametrize("name, line, missing", [
+    ("ppyoloe", "  source: configs/ppyoloe/README.md\n", "source"), ("ppyoloe", "  cards: 8\n", "cards"),
+    ("ppyoloe", "upstream:\n  commit: 666f597fd00d\n  per_card_batch: 8\n", "per_card_batch"),
+    ("ppyoloe", "  learning_rate: 0.01\n", "learning_rate"),
+    ("slanet", "factor: 3, ", "factor"), ("slanet", ", accuracy: 73.42 %", "accuracy"),
+])  # fmt: skip
+def test_a_rule_without_what_it_starts_from_is_refused_in_words(name, line, missing, tmp_path):
+    """upstream's formula needs a batch, a rate, cards and a source; what the default gave needs its factor and its figure."""
+    text = (CONFIGS / (name + ".yml")).read_text(encoding="utf-8")
+    path = tmp_path / "mine.yml"
+    rest = "upstream:\n  commit: 666f597fd00d\n" if line.startswith("upstream") else ""
+    assert text.count(line) == 1
+    path.write_text(text.replace(line, rest), encoding="utf-8")
+    job, problems = jobs.read_job(str(path), "mine.yml")
+    place = "upstream" if name == "ppyoloe" else "document.learning_rate.default"
+    assert job is None and any(
+        re.fullmatch(r"mine\.yml:\d+ %s: the key '%s' is missing" % (re.escape(place), missing), str(problem)) for problem in problems
+    ), [str(problem) for problem in problems]
+    if name == "ppyoloe" and missing in ("per_card_batch", "learning_rate"):
+        # it is the rule that needs them
+        path.write_text(text.replace(line, rest).replace("rule: linear\n", "rule: unstated\n"), encoding="utf-8")
+        assert jobs.read_job(str(path), "mine.yml")[1] == []
+        path.write_text(text.replace(line, rest).replace("  cards: 8\n  rule: linear\n", ""), encoding="utf-8")
+        assert jobs.read_job(str(path), "mine.yml")[1] == []
+
+
 @pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
 def test_a_job_carries_its_published_row(row):
     name, model, config, data, machines, one_machine, many, speed_up, note = row

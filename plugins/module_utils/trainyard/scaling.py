@@ -53,7 +53,9 @@ def apply(advice):
         return {}, [], []
     words = _words(advice["overrides"], advice["arguments"])
     if not words:
-        return {}, [], ["scaling: apply changes nothing here: the document has no other value for %s" % _sizes(advice)]
+        why = [_left(setting) for setting in advice["settings"] if _left(setting)]
+        why = "; ".join(why) or "the document has no other value for %s" % _sizes(advice)
+        return {}, [], ["scaling: apply changes nothing here: %s" % why]
     text = "scaling: apply set the %s from %s to %s with %s (%s)"
     done = [
         text % (setting["name"], _text(setting["now"]), _text(value), _way(setting, value), setting["document"]["source"])
@@ -79,9 +81,13 @@ def lines(advice):
     result = [head] + ["  " + text for text in _batch_lines(batch, advice)]
     for setting in advice["settings"]:
         result += ["  " + text for text in _setting_lines(setting, advice)]
-    if advice["epochs"] and base and advice["cards"] > base:
-        text = "  epochs stay %d, so the model takes %s times fewer steps than on the document's one machine"
-        result.append(text % (advice["epochs"], _text(advice["cards"] / base)))
+    if advice["epochs"] and batch["all"] and batch["base"] and batch["all"] != batch["base"]:
+        # an epoch is all images once, so the steps follow from the images a step, not from the cards
+        ratio, word = batch["all"] / batch["base"], "fewer"
+        if ratio < 1:
+            ratio, word = 1 / ratio, "more"
+        text = "  epochs stay %d, so the model takes %s times %s steps than on the document's one machine"
+        result.append(text % (advice["epochs"], "%.4g" % ratio, word))
     if advice["accuracy"]:
         result.append("  accuracy may fall by about 1 %% with many cards; more warm-up or more epochs help (%s)" % advice["accuracy"])
     result += ["  upstream: %s" % note for note in advice["notes"]]
@@ -139,16 +145,13 @@ def _document_rate(job, rule, now, found):
         said["value"] = now
     elif kind == "linear":
         said["value"] = _times(now, found["cards"] / found["base"])
-    elif _documented_size(job, found):
-        said["value"] = _times(now, rule["factor"])
-        tried = rule.get("default")
-        said["default"] = dict(tried, value=_times(now, tried["factor"])) if tried else None
     else:
-        said["why"] = "x%s is said of %d machines x %d only" % (
-            _text(rule["factor"]),
-            job["document"]["machines"],
-            job["document"]["devices"],
-        )
+        said["why"] = _elsewhere("x%s" % _text(rule["factor"]), job, found)
+    if kind == "times" and not said["why"]:
+        said["value"], tried, batch = _times(now, rule["factor"]), rule.get("default"), found["batch"]
+        # its accuracy was measured with exactly the document's batch and upstream's rate
+        if tried and batch["now"] and batch["now"] == batch["documented"] and _same(now, (job.get("upstream") or {}).get("learning_rate")):
+            said["default"] = dict(tried, value=_times(now, tried["factor"]))
     return said
 
 
@@ -185,14 +188,9 @@ def _iterations(job, suite, known, given, found):
     setting["document"] = said = {"rule": kind, "value": divided, "source": rule["source"], "why": None}
     if kind == "divide" and divided is None:
         said["why"] = "the batch of this config is unknown"
-    elif kind == "set" and _documented_size(job, found):
-        said["value"] = rule["value"]
     elif kind == "set":
-        said["why"] = "%s is said of %d machines x %d only" % (
-            _text(rule["value"]),
-            job["document"]["machines"],
-            job["document"]["devices"],
-        )
+        said["why"] = _elsewhere(_text(rule["value"]), job, found)
+        said["value"] = None if said["why"] else rule["value"]
     return setting
 
 
@@ -203,8 +201,16 @@ def _divided(rule, now, batch):
     return int(round(now * rule["cards"] * batch["documented"] / float(batch["all"])))
 
 
-def _documented_size(job, found):
-    return (found["nodes"], found["devices"]) == (job["document"]["machines"], job["document"]["devices"])
+def _elsewhere(what, job, found):
+    """Return why the document does not say this of these machines and this batch, or None where it does."""
+    document, batch = job["document"], found["batch"]
+    if (found["nodes"], found["devices"]) != (document["machines"], document["devices"]):
+        return "%s is said of %d machines x %d only" % (what, document["machines"], document["devices"])
+    if batch["documented"] and not batch["now"]:
+        return "%s is said of %d a card, and the batch of this config is unknown" % (what, batch["documented"])
+    if batch["documented"] and batch["now"] != batch["documented"]:
+        return "%s is said of %d a card only" % (what, batch["documented"])
+    return None
 
 
 def _options(suite, name):
@@ -213,14 +219,23 @@ def _options(suite, name):
 
 
 def _chosen(job, suite, name, key, given):
-    """Whether the site or the job sets this value itself: by an override, or by an option of the script."""
-    return bool(key and key in given) or any(argument(job["arguments"], option) is not None for option in _options(suite, name))
+    """Whether the site or the job sets this value itself: by an override of its key or of one above it, or by an option of the script."""
+    parts = key.split(".") if key else []
+    overridden = any(".".join(parts[:length]) in given for length in range(1, len(parts) + 1))
+    return overridden or any(argument(job["arguments"], option) is not None for option in _options(suite, name))
 
 
 def _changes(advice):
     """Return [(setting, value)]: what the document's rule changes."""
     ruled = [(setting, setting["document"]["value"]) for setting in advice["settings"] if setting["document"]]
     return [(setting, value) for setting, value in ruled if value is not None and not _same(value, setting["now"])]
+
+
+def _left(setting):
+    """Return why the document's rule changes nothing in this setting, where that is not the document's own word; None elsewhere."""
+    if setting["own"]:
+        return "the site or the job sets the %s itself" % setting["name"]
+    return setting["document"] and setting["document"]["why"]
 
 
 # --- numbers
@@ -294,10 +309,10 @@ def _batch_lines(batch, advice):
 
 def _setting_lines(setting, advice):
     name, now, said, upstream = setting["name"], setting["now"], setting["document"], setting["upstream"]
+    if setting["own"]:
+        return ["%s: %s, as the site or the job sets it; left alone" % (name, "unknown" if now is None else _text(now))]
     if now is None:
         return ["%s: unknown, this config does not say it where the suite's table looks" % name]
-    if setting["own"]:
-        return ["%s: %s, as the site or the job sets it; left alone" % (name, _text(now))]
     result = []
     if said and said["value"] is not None:
         change = "unchanged" if _same(said["value"], now) else "from %s" % _text(now)

@@ -175,4 +175,4 @@ def check(value, schema, lines, file):
                 path = tuple(leaf.absolute_path) + tail
                 line = next((lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), None)
                 problems.append(Problem(file, line, dotted(path), text))
-    return problems
+    return list({str(problem): problem for problem in problems}.values())  # one sentence a missing key, however many are missing
