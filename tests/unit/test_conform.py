@@ -262,6 +262,16 @@ def the_last_device_first(bench):
     bench.wrap(plan, "planned_ranks", lambda ranks, *_: [dict(rank, device=str(7 - rank["local_rank"])) for rank in ranks])
 
 
+def without_an_address(bench):
+    for name in ("paddle", "fleetrun"):
+        bench.launcher(name, node_env=forget("POD_IP")(launchers.LAUNCHERS[name]["node_env"]))
+
+
+def only_the_documents_port(bench):
+    for name in ("paddle", "fleetrun"):
+        bench.launcher(name, env=forget("PADDLE_START_PORT")(launchers.LAUNCHERS[name]["env"]))
+
+
 def start_port_is_not_heard(bench):
     def deaf(job, before, extra, *_):
         return dict(job, start_port=None) if extra.get("start_port") == "12000" else job
@@ -326,9 +336,11 @@ BROKEN = {
     "a changed tree is passed over": ("A5 B4 C4", lambda b: b.set(readiness, "differing_trees", lambda *_: [])),
     "code is not brought": ("A5 B4 C4", lambda b: b.wrap(readiness, "todo", lambda found, *_: dict(found, code=[]))),
     "the last device first": ("A6 B4 C4", the_last_device_first),
+    "nodes are not told their address": ("A6 B4 C4", without_an_address),
     "nodes is not heard": ("A7", lambda b: b.wrap(jobs, "apply_command_line", lambda job, before, *_: dict(job, nodes=before["nodes"]))),
     "another start port": ("B5 C4 D9 E1", lambda b: b.wrap(sites, "read_site", lambda found, *_: (dict(found[0], start_port=6170), found[1]))),
     "the start port is not said": ("B5 C4 E1", lambda b: b.launcher("paddle", env={}) or b.launcher("fleetrun", env={})),
+    "the launcher is not told the start port": ("B5 C4", only_the_documents_port),
     "start_port is not heard": ("B5 C4", start_port_is_not_heard),
     "the devices' variable": ("B1", lambda b: b.suite("paddleseg", accelerators={})),
     # figures and advice
@@ -350,6 +362,9 @@ BROKEN = {
     "more than the data changes": ("C5", lambda b: b.job("ppyoloe_x_objects365", "num_classes: 365", "num_classes: 365\n  epoch: 60")),
     # MindSpore
     "no Open MPI on GPU": ("D1", lambda b: b.launcher("mpirun", devices={key: words for key, words in MPIRUN["devices"].items() if key != "gpu"})),
+    "any devices, with mpirun": ("D1 D3 D9", lambda b: b.launcher("mpirun", visible={})),
+    "any devices, with mpirun on GPU": ("D1", lambda b: b.launcher("mpirun", visible={"ascend": "ASCEND_RT_VISIBLE_DEVICES"})),
+    "any devices, with msrun": ("D9", lambda b: b.launcher("msrun", visible={})),
     "distribute is not watched": ("D2 D3 D9", lambda b: b.suite("mindocr", distributed=None)),
     "no option for root": ("D3", lambda b: b.launcher("mpirun", root=[])),
     "the option for root, always": ("D3", lambda b: b.launcher("mpirun", argv=["mpirun", "--allow-run-as-root"], root=[])),

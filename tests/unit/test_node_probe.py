@@ -13,7 +13,7 @@ import sys
 import node_probe as module
 import pytest
 from ansible.module_utils.trainyard import manifest, probe
-from core_support import modes, program, put
+from core_support import compiled, modes, program, put
 
 IP = json.dumps(
     [
@@ -56,6 +56,17 @@ def test_a_missing_program_is_named_by_its_package(monkeypatch, lacking, words):
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None if name == lacking else "/usr/bin/" + name)
     monkeypatch.setattr(os.path, "exists", lambda path: True)
     assert probe.missing(answer(), "me") == [words]
+
+
+@pytest.mark.parametrize("place, lacks", [("/usr/local/bin", []), ("/usr/bin", []), ("/usr/sbin", ["openmpi-bin"])])
+def test_a_launcher_is_looked_for_where_the_plan_finds_it(monkeypatch, place, lacks):
+    here = dict.fromkeys(probe.NEEDED_PROGRAMS, "/usr/sbin")  # what the node's own tools need is the system's
+    here["mpirun"] = place
+    monkeypatch.setattr(shutil, "which", lambda name, path: here[name] if here[name] in path.split(":") else None)
+    monkeypatch.setattr(os.path, "exists", lambda path: True)
+    assert probe.missing(answer(), "me", {"mpirun": "openmpi-bin"}) == lacks
+    path = compiled(count=1, devices=1)["nodes"][0]["env"]["PATH"]
+    assert path.split(":", 1)[1] == probe.PLAN_PATH
 
 
 def test_lingering_and_a_user_manager_are_needed(monkeypatch):

@@ -144,6 +144,11 @@ def uneven():
         (changed(["server_list", 0, "server_id"], "../../etc/x"), 'server_id is "../../etc/x"; wanted'),  # it becomes part of a file name
         (changed(["server_list", 0, "server_id"], "127.0.1.1"), "server_id 127.0.1.1 is a loopback address, the same on every machine"),
         (changed(["server_list", 0, "server_id"], "localhost"), "server_id localhost is a loopback address"),
+        (changed(["server_list", 0, "server_id"], "localhost.localdomain"), "server_id localhost.localdomain is a loopback address"),
+        (changed(["server_list", 0, "server_id"], "node1.LOCALHOST"), "server_id node1.LOCALHOST is a loopback address"),
+        (changed(["server_list", 0, "server_id"], "0.0.0.0"), "server_id 0.0.0.0 is an address that no machine can have"),
+        (changed(["server_list", 0, "server_id"], "255.255.255.255"), "server_id 255.255.255.255 is an address that no machine can have"),
+        (changed([*SECOND, "server_id"], "224.0.0.1", 2), "server_list[1] (224.0.0.1): server_id 224.0.0.1 is an address that no machine"),
         (changed([*SECOND, "server_id"], "127.0.0.1", 2), "server_list[1] (127.0.0.1): server_id 127.0.0.1 is a loopback address"),
         (changed([*SECOND, "server_id"], "10.0.0.1", 2), "server_id 10.0.0.1 is that of server_list[0] (10.0.0.1) too"),
         (changed(["server_list", 0, "device"], []), "device is []; wanted a list with at least one device"),
@@ -224,6 +229,7 @@ def test_a_text_that_is_no_table(content, reason):
     [
         ([], "server_list is []"),
         ([node(1), node(2, device_ips={})], "node2 device 3 has no address; on the node, as root: hccn_tool -i 3 -ip -s"),
+        ([node(1, server_id="0.0.0.0")], "node1: server_id 0.0.0.0 is an address that no machine can have"),
         ([node(1), node(2, server_id="127.0.1.1")], "node2: server_id 127.0.1.1 is a loopback address"),
         ([node(1), node(2, server_id="10.0.0.1")], "node2: server_id 10.0.0.1 is that of node1 too"),
         ([node(1), node(2, device_ips=node(1)["device_ips"])], "node2 device 7: device_ip 192.168.103.3 is that of node1 device 7 too"),
@@ -236,6 +242,12 @@ def test_nodes_that_make_no_table_are_named(nodes, reason):
     with pytest.raises(core.RankTableError) as caught:
         core.compile_table(nodes)
     assert any(reason in problem for problem in caught.value.problems), caught.value.problems
+
+
+def test_a_servers_name_is_taken():
+    """Only a name that is itself localhost's, not one that holds the word."""
+    for name in ("node1", "node1.example.org", "localhosts", "my-localhost.example.org"):
+        assert core.validate(changed(["server_list", 0, "server_id"], name)) == []
 
 
 # -- the environment of a rank (D7) --

@@ -22,14 +22,25 @@ def refusal(make):
     return []
 
 
+def visible(line, made, found):
+    """Note whether every node's ranks may take the plan's devices and no others, where the launcher leaves that to a variable."""
+    variable = line["document"]["visible"].get(made.plan["accelerator"])
+    if variable is None or made.plan["launcher"]["kind"] == "ranks":  # on a CPU there are none, and the rank table names each rank's
+        return
+    for node in made.plan["nodes"]:
+        got = dict(made.plan["env"], **node["env"]).get(variable)
+        found.same("%s of %s, %s" % (variable, made.plan["launcher"]["name"], node["name"]), ",".join(node["devices"]), got)
+
+
 def ways(ground, line, found):
-    """D1: each way starts on one and on two machines; the rank table is refused where there is no Ascend, with the way that works there."""
+    """D1: each way starts on one and on two machines, on the plan's devices; the rank table is refused on GPU, with the way that works."""
     name = line["document"]["job"]
     for accelerator, allowed in line["values"].items():
         for launcher in allowed:
             for count in (1, 2):
                 made = ground.make(ground.job(name, launcher=launcher), machines_of(line, count), accelerator=accelerator)
                 found.same("%s on %s, %d machines: ranks" % (launcher, accelerator, count), CARDS * count, len(made.plan["ranks"]))
+                visible(line, made, found)
     other = refusal(lambda: ground.make(ground.job(name, launcher="rank_table"), machines_of(line, 1), accelerator="gpu"))
     found.refused("rank_table on GPU", other, "rank_table cannot start ranks on gpu", *line["values"]["gpu"])
     found.say("; ".join("%s: %s" % (kind, ", ".join(names)) for kind, names in line["values"].items()))
@@ -70,7 +81,7 @@ def values_of_file(ground, suite, key, said):
 
 
 def open_mpi(ground, line, found):
-    """D3: the command as root, its form for another user, the document's own number; the hostfile of many machines."""
+    """D3: the command as root, its form for another user, the document's own number and its devices; the hostfile of many machines."""
     job = job_of(ground, line)
     ground.commands(line, found, job, line["commands"], user="root", **ASCEND)
     made = ground.make(job, machines_of(line, 1), devices=line["example"]["devices"], says=line["says"], user="root", **ASCEND)
@@ -80,10 +91,13 @@ def open_mpi(ground, line, found):
         shlex.split(line["printed"]) + ground.appended(line, made.suite),
         words,
     )
+    visible(line, made, found)
     plain = ground.make(job, machines_of(line, 1), says=line["says"], **ASCEND).plan["argv"]
     found.same("--allow-run-as-root where nobody is root", [], [word for word in plain if word == "--allow-run-as-root"])
     for count in (2, 4):
-        many = ground.make(job, machines_of(line, count), says=line["says"], **ASCEND).plan
+        made = ground.make(job, machines_of(line, count), says=line["says"], **ASCEND)
+        visible(line, made, found)
+        many = made.plan
         hosts = ["%s slots=%d" % (machine, CARDS) for machine in machines_of(line, count)]
         found.same("hostfile of %d machines" % count, hosts, many["files"].get("hostfile", "").splitlines())
     more = list(dict.fromkeys(word for word in many["argv"] if word in line["added"]))
@@ -226,9 +240,11 @@ def numbers(ground, line, found):
         for devices in line["values"]["alone"]:
             made = ground.make(one, machines_of(line, 1), devices=devices, accelerator=kind)
             found.same("%s: %d devices" % (launcher, devices), devices, len(made.plan["ranks"]))
+            visible(line, made, found)
         for count in (2, 4):
             made = ground.make(one, machines_of(line, count), devices=line["values"]["many"], accelerator=kind)
             found.same("%s: %d x %d" % (launcher, count, line["values"]["many"]), count * line["values"]["many"], len(made.plan["ranks"]))
+            visible(line, made, found)
     odd = refusal(lambda: ground.make(ground.job(name, launcher="rank_table"), machines_of(line, 1), devices=3, **ASCEND))
     found.refused("3 devices", odd, "1, 2, 4 or 8 devices")
     found.say(

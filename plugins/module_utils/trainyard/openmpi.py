@@ -93,7 +93,10 @@ def daemon():
     listener.close()  # one daemon, one order
     call.settimeout(None)
     with call, call.makefile("rw", encoding="utf-8") as stream:
-        words = json.loads(stream.readline())
+        said = stream.readline()
+        if not said.endswith("\n"):  # the door, or the connection that carries it, ended first
+            return refuse("mpirun on node 0 asked for this node's daemon, but the request broke off")
+        words = json.loads(said)
         problem, code = daemon_problem(words), 1
         if problem:
             refuse(problem)
@@ -112,8 +115,8 @@ def daemon_problem(words):
     """Return why these words are not carried out; None where they are the installed orted's and nothing else's."""
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or words[:1] != ["orted"]:
         return (
-            "mpirun's daemon is orted, found on the plan's PATH; asked for was: %r (an Open MPI with a built-in prefix: mpirun --noprefix)"
-            % (words,)
+            "mpirun's daemon is orted, found on the plan's PATH; asked for was: %r. An Open MPI that was built with a prefix of its own asks "
+            "like this: install the distribution's (Debian: openmpi-bin) on every node, and take the other off that PATH" % (words,)
         )
     if shutil.which("orted") is None:
         return "orted is not installed (Debian: openmpi-bin); PATH is %s" % os.environ.get("PATH")

@@ -15,6 +15,8 @@ import time
 from ansible.module_utils.trainyard import ascend, attempts, manifest
 from ansible.module_utils.trainyard.mesh import mesh_state
 
+# Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a launcher is looked for there.
+PLAN_PATH = "/usr/local/bin:/usr/bin:/bin"
 # Program -> what a node without it is told to install (names as on Debian; provision.yml knows the other families').
 NEEDED_PROGRAMS = {"rsync": "rsync", "ssh": "openssh-client", "systemd-run": "systemd", "ip": "iproute2"}
 
@@ -90,8 +92,10 @@ def missing(run, user, programs=None):
 
     programs: {program: package} that the job's launcher needs besides.
     """
+    places = {program: "/usr/bin:/bin:/usr/sbin:/sbin" for program in NEEDED_PROGRAMS}
+    places.update(dict.fromkeys(programs or {}, PLAN_PATH))
     needed = dict(NEEDED_PROGRAMS, **(programs or {}))
-    lacks = [package for program, package in sorted(needed.items()) if not shutil.which(program, path="/usr/bin:/bin:/usr/sbin:/sbin")]
+    lacks = [package for program, package in sorted(needed.items()) if not shutil.which(program, path=places[program])]
     if not os.path.exists("/var/lib/systemd/linger/%s" % user):
         lacks.append("lingering for %s" % user)
     code, _out, _err = run(["systemctl", "--user", "show", "--property=Version"])

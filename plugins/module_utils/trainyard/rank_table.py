@@ -136,7 +136,7 @@ def differences(table, expected):
 
 
 def usable_ipv4(value):
-    """Whether a text is an IPv4 address, in its usual spelling, at which another device can reach this one."""
+    """Whether a text is an IPv4 address, in its usual spelling, at which others can reach its owner."""
     try:
         address = ipaddress.IPv4Address(value)
     except ValueError:
@@ -238,10 +238,12 @@ def _server_id(server, where, count, ids):
     value = server["server_id"]
     if not isinstance(value, str) or not _NAME.fullmatch(value) or (re.fullmatch(r"[0-9.]+", value) and not _is_ipv4(value)):
         return ["%s: server_id is %s; wanted the server's IPv4 address or a plain name" % (where, _shown(value))]
-    loopback = value.lower() == "localhost" or (_is_ipv4(value) and ipaddress.IPv4Address(value).is_loopback)
+    loopback = "localhost" in value.lower().split(".") or (_is_ipv4(value) and ipaddress.IPv4Address(value).is_loopback)
     problems = []
     if loopback and (count > 1 or value != DOCUMENTED_LOOPBACK):
         problems.append("%s: server_id %s is a loopback address, the same on every machine; wanted the server's own" % (where, value))
+    elif not loopback and _is_ipv4(value) and not usable_ipv4(value):
+        problems.append("%s: server_id %s is an address that no machine can have; wanted the server's own" % (where, value))
     if value in ids:
         problems.append("%s: server_id %s is that of %s too" % (where, value, ids[value]))
     ids.setdefault(value, where)
