@@ -162,7 +162,8 @@ def describe(params, check_mode):
     settings = suites.settings(suite, effective, arguments, overrides)
     problems = asked["problems"] + missing + [text for text in [suites.save_problem(suite, settings["save"])] if text]
     if problems:
-        raise sources.SourceError("\n".join("%s: %s" % (job["config"], text) for text in problems))
+        head = "%d problem%s, nothing was touched:\n" % (len(problems), "s" if len(problems) > 1 else "")
+        raise sources.SourceError(head + "\n".join("  %s: %s" % (job["config"], text) for text in problems))
     trees = [keep("code", suite["name"], root, entries, cache_dir)]
     data = {}
     for name in wanted:

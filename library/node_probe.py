@@ -33,6 +33,10 @@ options:
     description: Program to package that the job's launcher needs besides.
     type: dict
     default: {}
+  python:
+    description: The Python of the user's own that the suite's environment names; empty where there is none.
+    type: str
+    default: ""
 attributes:
   check_mode: {support: full, description: Reads only.}
 author: Trainyard
@@ -51,7 +55,8 @@ facts:
   description: >-
     hostname, home, base, user, uid, python_version, machine, libc, cores, addresses ([{interface, address}]), route_source, resolves_to,
     missing (what provision.yml has to bring), units (runs that hold the node), environments ({digest: fingerprint}), trees ({kind/short:
-    {ok, differences}}), mesh, device_ips ({device id: address}) and device_problems (Ascend), time (unix seconds).
+    {ok, differences}}), mesh, python_words (what a Python of the user's own has beside it, or null), device_ips ({device id: address}) and
+    device_problems (Ascend), time (unix seconds).
   type: dict
   returned: success
 """
@@ -68,6 +73,7 @@ def main():
             "peers": {"type": "list", "elements": "str", "default": []},
             "accelerator": {"type": "str", "default": "cpu"},
             "programs": {"type": "dict", "default": {}},
+            "python": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
@@ -81,7 +87,7 @@ def main():
             return 127, "", str(error)
 
     given = module.params
-    facts = probe.look(run, given["base"], given["trees"], given["peers"], given["accelerator"], given["programs"])
+    facts = probe.look(run, given["base"], given["trees"], given["peers"], given["accelerator"], given["programs"], given["python"])
     module.exit_json(changed=False, facts=facts)
 
 

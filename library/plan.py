@@ -59,10 +59,13 @@ def requirement_texts(names, project):
     """Return the contents of the site's pinned requirement lists."""
     texts = []
     for name in names:
-        with open(
-            environment.requirement_path(name, os.path.join(project, "roles", "runtime", "files"), project), encoding="utf-8"
-        ) as handle:
-            texts.append(handle.read())
+        path = environment.requirement_path(name, os.path.join(project, "roles", "runtime", "files"), project)
+        try:
+            with open(path, encoding="utf-8") as handle:
+                texts.append(handle.read())
+        except FileNotFoundError as error:
+            text = "the site's environment.requirements names %s, and %s is not there; write the list (docs/adding-a-suite.md, 4)"
+            raise environment.EnvironmentRefused([text % (name, path)]) from error
     return texts
 
 

@@ -81,6 +81,9 @@ def test_states(look, unit, events, files, expected):
         ([start(0), end(0)], LINE, ("done", 0, None)),
         ([start(0), end(0, 7)], LINE, ("failed", 7, None)),
         ([start(0), end(0, None, "SIGKILL")], LINE, ("failed", None, "SIGKILL")),
+        # nobody saw how it ended: only its launcher's good end speaks for it
+        ([start(0), end(0, None)], LINE, ("ended", None, None)),
+        ([start(0), end(0, None), {"event": "launcher_end", "exit_code": 0}], LINE, ("done", None, None)),
     ],
 )
 def test_a_ranks_state(look, events, log, expected):

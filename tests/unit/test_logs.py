@@ -231,6 +231,12 @@ def test_losses_in_any_order_days_in_eta_and_memory(paddledet):
     assert (step["loss"], step["eta"], step["memory_mb"]) == (7.25, 86410, 800)
 
 
+def test_an_epochs_mean_is_no_step_where_the_log_has_steps():
+    table = {"step": {"line": [r"step (?P<step>\d+) loss (?P<loss>[\d.]+)", r"epoch (?P<epoch>\d+) mean (?P<loss>[\d.]+)"]}}
+    assert scan("step 1 loss 3\nstep 2 loss 1\nepoch 1 mean 2\n", table)["last_step"]["loss"] == 1.0
+    assert scan("epoch 1 mean 2\nepoch 2 mean 1\n", table)["last_step"]["loss"] == 1.0
+
+
 @pytest.mark.parametrize("shown", ["nan", "inf", "-inf"])
 def test_a_loss_that_is_no_number(paddledet, shown):
     found = scan(STEP % (0, 1, "2.0") + STEP % (0, 2, shown) + STEP % (0, 3, "nan"), paddledet)

@@ -51,6 +51,14 @@ def test_the_route_to_the_first_peer_that_can_be_routed_to():
     assert probe.route_source([]) is None and probe.route_source(["no such host name"]) is None
 
 
+def test_what_a_python_of_the_users_own_has_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(probe, "PLAN_PATH", str(tmp_path / "none"))
+    program(tmp_path, "python3.11", "true")
+    program(tmp_path, "python3", "true")
+    assert probe.python_words(str(tmp_path / "python3.11")) == ["python3"]
+    assert probe.python_words(str(tmp_path / "gone")) == []
+
+
 @pytest.mark.parametrize("lacking, words", [("rsync", "rsync"), ("ssh", "openssh-client"), ("systemd-run", "systemd"), ("ip", "iproute2")])
 def test_a_missing_program_is_named_by_its_package(monkeypatch, lacking, words):
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None if name == lacking else "/usr/bin/" + name)

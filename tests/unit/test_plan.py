@@ -532,6 +532,23 @@ def test_a_secret_is_not_shown_with_the_plan():
     assert made["env"]["MY_TOKEN"] == "abc123secret"
 
 
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["python", "fleetrun"], None),
+        (None, None),
+        ([], "node2: /opt/conda/bin/python is not there or is no program"),
+        (["python"], "node2: there is no program named fleetrun beside /opt/conda/bin/python"),
+    ],
+)
+def test_a_python_of_the_users_own_that_is_not_there(words, said):
+    arguments = gang(count=2, environment={"python": "/opt/conda/bin/python", "digest": None})
+    for name, found in (("node1", ["python", "fleetrun"]), ("node2", words)):
+        arguments["facts"][name]["python_words"] = found
+    lines = readiness.obstacles(core.compile_plan(**arguments), arguments["facts"])
+    assert (not lines) if said is None else (len(lines) == 1 and lines[0].startswith(said))
+
+
 def test_nodes_of_another_sites_mesh_are_in_the_way():
     arguments = gang(count=2)
     for fact in arguments["facts"].values():

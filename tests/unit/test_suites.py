@@ -40,6 +40,8 @@ def test_a_fifth_suite_is_one_file(tmp_path):
         ({"data": {"place": "dataset"}}, "must be a path with {name} in it"),
         ({"accelerators": {"tpu": {}}}, "tpu"),
         ({"scripts": None}, "scripts"),
+        ({"launchers": ["paddle", "fleetrunn"]}, "suites/x.yml: launchers: fleetrunn; allowed: fleetrun, mpirun"),
+        ({"logs": {"step": {"line": "(?P<epoch\\d+)"}}}, "suites/x.yml: logs.step.line: not a regular expression"),
     ],
 )
 def test_a_table_that_cannot_be_used(tmp_path, change, words):
@@ -190,6 +192,17 @@ def test_evaluation_data_matters_only_where_it_is_evaluated():
         len(problems) == 2 and "EvalDataset.dataset_dir: the config reads dataset/voc, which no data set of the site holds" in problems[0]
     )
     assert "(it has coco as dataset/coco); say where it is: trainyard_suites.paddledetection.data.voc.path" in problems[0]
+
+
+@pytest.mark.parametrize(
+    "path, name", [("train_data/ic15_data/x.txt", "ic15_data"), ("train_data/ic15_data", "ic15_data"), ("train_data/list.txt", "all")]
+)
+def test_the_remedy_names_the_data_set_that_is_missing(path, name):
+    suite = dict(
+        DETECTION,
+        data={"place": "train_data/{name}", "names": {"all": "train_data"}, "overrides": {}, "keys": [{"root": None, "paths": ["a"]}]},
+    )
+    assert "trainyard_suites.paddledetection.data.%s.path" % name in suites.wanted_data(suite, {"a": path}, [], {})[1][0]
 
 
 def test_an_absolute_path_needs_an_override():

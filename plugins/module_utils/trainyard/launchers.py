@@ -74,6 +74,7 @@ LAUNCHERS = {
             },
         },
         devices={"gpu": ["--gpus", "{devices}"], "cpu": ["--nproc_per_node={count}"]},
+        notes={"cpu": "--nproc_per_node stands for the documents' --gpus, which needs a CUDA build"},
     ),
     # With --selected_gpu, fleetrun falls back to Paddle's legacy launcher (fact 2). That one refuses several CPU nodes, so a CPU site gets
     # the equivalent form of the present launcher; the log directory is ./log by default in both.

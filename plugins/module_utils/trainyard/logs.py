@@ -109,6 +109,7 @@ class LogScan:
         self.first_step = self.evaluation = self.nan = None
         self.saved = []
         self._totals = {}
+        self._pattern = None  # which of the table's step patterns this log has
         self._latest = None  # the last step line as (number, text, match), read in full only when somebody asks
         self._read = None
         self._sha = hashlib.sha256() if digest else None
@@ -163,10 +164,13 @@ class LogScan:
 
     def _found(self, number, text):
         table = self.table
-        for pattern in table.step:
+        for index, pattern in enumerate(table.step):
             match = pattern.search(text)
             if match:
-                self._step(number, text, match)
+                # Patterns are in the order of their worth: an epoch's mean is no step where the log has steps.
+                if self._pattern is None or index <= self._pattern:
+                    self._pattern = index
+                    self._step(number, text, match)
                 return True
         for pattern in table.totals:
             match = pattern.search(text)

@@ -22,6 +22,14 @@ def command(argv):
     return " ".join(shlex.quote(word) for word in argv)
 
 
+def ports(plan):
+    """Return the ports that a firewall between the nodes must let through, beside the ephemeral ones (docs/facts.md, 5)."""
+    start, last = plan["ports"]["start"], plan["ports"]["start"] + plan["ports"]["count"] - 1
+    if "PORT_RANGE" in plan["env"]:
+        return "%d, %s" % (start, plan["env"]["PORT_RANGE"].replace(":", "-"))
+    return "%d-%d" % (start, last)
+
+
 def published(row):
     """Return one row of the documents' results as a line."""
     order = ("model", "data", "machines", "one_machine", "many", "speed_up", "note")
@@ -47,15 +55,14 @@ def summary(plan, facts, what):
     for node in plan["nodes"]:
         ranks = [str(rank["rank"]) for rank in plan["ranks"] if rank["node"] == node["name"]]
         lines.append(
-            "%s: rank %s  devices %s  address %s on %s  ports %d-%d"
+            "%s: rank %s  devices %s  address %s on %s  ports %s"
             % (
                 node["name"],
                 ",".join(ranks),
                 ",".join(node["devices"]),
                 node["address"],
                 node["interface"],
-                plan["ports"]["start"],
-                plan["ports"]["start"] + plan["ports"]["count"] - 1,
+                ports(plan),
             )
         )
         lines += ["  %s=%s" % item for item in sorted(node["env"].items())]

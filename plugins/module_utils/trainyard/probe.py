@@ -113,7 +113,15 @@ def device_addresses(run):
     return {item["device_id"]: item["device_ip"] for item in found["devices"]}, []
 
 
-def look(run, base, trees, peers, accelerator="cpu", programs=None):
+def python_words(python):
+    """Return which of the words that head a launcher's command are there for a Python of the user's own; python: its absolute path."""
+    if not os.access(python, os.X_OK):
+        return []
+    place = os.path.dirname(python) + ":" + PLAN_PATH
+    return [word for word in ("python", "python3", "fleetrun", "msrun") if shutil.which(word, path=place)]
+
+
+def look(run, base, trees, peers, accelerator="cpu", programs=None, python=""):
     """Return the node's facts; see library/node_probe.py."""
     account = pwd.getpwuid(os.getuid())
     base = os.path.join(account.pw_dir, base)
@@ -133,6 +141,7 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None):
         "python_version": "%d.%d" % sys.version_info[:2],
         "machine": platform.machine(),
         "libc": platform.libc_ver()[1],
+        "python_words": python_words(python) if python else None,
         "device_ips": device_ips,
         "device_problems": device_problems,
         "cores": len(os.sched_getaffinity(0)),

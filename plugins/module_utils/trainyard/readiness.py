@@ -10,6 +10,10 @@ from ansible.module_utils.trainyard.plan import short
 CERTIFICATE_MARGIN = 20 * 86400
 
 
+# Words at the head of a command that come with the Python environment.
+HEADS = ("python", "python3", "fleetrun", "msrun")
+
+
 def todo(plan, facts, now, site_nodes=()):
     """Return what is not ready yet: {'provision': [...], 'trust': [...], 'environment': [...], 'code': [...], 'data': [...], 'weights': [...]} of node names.
 
@@ -45,6 +49,14 @@ def obstacles(plan, facts, repair=False):
         other = (fact["mesh"] or {}).get("site")
         if len(plan["nodes"]) > 1 and other and other != plan["site"]:
             lines.append("%s belongs to the mesh of the site '%s'; run that site's playbooks/untrust.yml first" % (node["name"], other))
+        python, words = plan["environment"].get("python"), fact.get("python_words")
+        if python and words is not None and not words:
+            lines.append(
+                "%s: %s is not there or is no program; install it, or correct the site's environment.python" % (node["name"], python)
+            )
+        elif python and words is not None and plan["argv"][0] in HEADS and plan["argv"][0] not in words:
+            text = "%s: there is no program named %s beside %s, and the command begins with it; a virtual environment has it"
+            lines.append(text % (node["name"], plan["argv"][0], python))
         for unit in fact["units"]:
             lines.append(
                 "%s is held by %s (%s); follow it or stop it: playbooks/stop.yml" % (node["name"], unit["description"], unit["state"])

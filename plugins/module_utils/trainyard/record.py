@@ -156,6 +156,9 @@ def summary(decided, ranks, planned, nodes, shown_dir, saved, plan):
         # Data-parallel ranks take equal batches in the same steps, so the first rank's speed is each one's.
         text = "      (the suite prints steps on its first rank only; each of the %d ranks goes at its pace: %.2f %s in all)"
         lines.append(text % (len(planned), speed * len(planned), unit_of(plan) or ""))
+    table = ((plan.get("suite") or {}).get("logs") or {}).get("step")
+    if table and ranks and len(silent) == len(planned) and decided["outcome"] == "completed":
+        lines.append("      (no rank printed a step: fewer iterations than the suite's log interval?)")
     evaluation = next((rank["evaluation"] for rank in ranks if rank.get("evaluation")), None)
     if evaluation:
         lines.append("evaluation   " + "  ".join("%s %s" % (key, rounded(evaluation[key])) for key in evaluation_keys(evaluation, plan)))

@@ -75,7 +75,8 @@ def config_chain(root, config, base_key, entries):
         if name not in entries:
             same = [n for n in entries if n.endswith((".yml", ".yaml"))]
             said = near(name, same)
-            raise SourceError("%s: not in the code tree %s%s%s" % (name, root, " (named by %s)" % came_from if came_from else "", said))
+            text = "%s: not in the code tree %s%s%s; the site's code has to be a checkout of the suite that has it"
+            raise SourceError(text % (name, root, " (named by %s)" % came_from if came_from else "", said))
         if name in order:
             return
         order.append(name)

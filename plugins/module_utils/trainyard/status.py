@@ -48,6 +48,7 @@ def rank_states(attempt, plan, node, events):
     """Return [{rank, local_rank, pid, state, exit_code, signal, step}] of this node's ranks; step is the log's latest step record or None."""
     table = logs.Table(plan["suite"].get("logs"))
     step_table = (plan["suite"].get("logs") or {}).get("step") or {}
+    finished = any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events)
     ends = {event.get("rank"): event for event in events if event.get("event") == "end"}
     starts = {event.get("rank"): event for event in events if event.get("event") == "start"}
     found = []
@@ -62,7 +63,9 @@ def rank_states(attempt, plan, node, events):
         # A suite that prints steps on its first rank only leaves the others' phase unknown.
         silent = step_table.get("ranks") == "first" and rank["rank"] > 0
         if end:
-            state = "done" if end.get("exit_code") == 0 else "failed"
+            # msrun collects its ranks before anybody can see how they ended; where it ended well itself, they did.
+            unseen = end.get("exit_code") is None and not end.get("signal")
+            state = "done" if end.get("exit_code") == 0 or (unseen and finished) else ("ended" if unseen else "failed")
         elif not start:
             state = "waiting"
         else:

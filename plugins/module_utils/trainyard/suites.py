@@ -10,6 +10,8 @@ import math
 import os
 
 from ansible.module_utils.trainyard import yamldata
+from ansible.module_utils.trainyard.launchers import LAUNCHERS
+from ansible.module_utils.trainyard.logs import Table, TableError
 from ansible.module_utils.trainyard.yamldata import near
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -43,6 +45,13 @@ def load(name, folder=None):
     schema, _lines, wrong = yamldata.read(os.path.join(HERE, "schemas", "suite.yml"))
     problems = problems + wrong
     problems = problems or yamldata.check(value, schema, lines, shown)
+    if not problems:
+        unknown = sorted(set(value["launchers"]) - set(LAUNCHERS))
+        problems = ["%s: launchers: %s; allowed: %s" % (shown, ", ".join(unknown), ", ".join(sorted(LAUNCHERS)))] if unknown else []
+        try:
+            Table(value["logs"])
+        except TableError as error:
+            problems.append("%s: %s" % (shown, error))
     if problems:
         raise SuiteError("; ".join(str(problem) for problem in problems))
     return dict(DEFAULTS, **dict(value, name=name, data=dict(DATA_DEFAULTS, **value["data"])))
@@ -234,8 +243,9 @@ def _nowhere(suite, key, path, places):
         remedy = "override %s with a path below the working directory, where the site's data sets appear" % key
     else:
         pattern = suite["data"]["place"].split("{name}")[0]
-        name = path[len(pattern) :].split("/")[0] if path.startswith(pattern) else "NAME"
-        name = next((n for n, p in suite["data"]["names"].items() if path == p or path.startswith(p + "/")), name)
+        rest = path[len(pattern) :] if path.startswith(pattern) else ""
+        name = rest.split("/")[0] if rest and ("/" in rest or "." not in rest) else None
+        name = name or next((n for n, p in suite["data"]["names"].items() if path == p or path.startswith(p + "/")), "NAME")
         remedy = "say where it is: trainyard_suites.%s.data.%s.path%s" % (suite["name"], name, near(path, places))
     return "%s: the config reads %s, which no data set of the site holds (it has %s); %s" % (key, path, shown, remedy)
 
