@@ -53,7 +53,7 @@ EXAMPLES = r"""
   container_environment:
     home: .trainyard
     digest: 6a0c1f1b7d2e9c44
-    image: registry.example/paddle:2.6.2
+    image: mine/paddle:2.6.2
     package: paddlepaddle
 """
 

@@ -16,7 +16,7 @@ from core_support import put
 
 # Two test sessions on one machine must not take each other's processes for their own.
 DIGEST = "%016x" % os.getpid()
-IMAGE = "registry.example/paddle:2.6.2"
+IMAGE = "mine/paddle:2.6.2"
 # Skips its own options, as the engine would, and runs the command in the working directory that it was given.
 PODMAN = """
 import os, sys

@@ -13,7 +13,7 @@ from ansible.module_utils.trainyard import plan as core
 from core_support import ENVIRONMENT, ROOT, RUN, attempt_files, compiled, gang, program, put, recorded
 
 AGENT = str(ROOT / "plugins" / "module_utils" / "trainyard" / "agent.py")
-IMAGE = {"container": "registry.example/paddle:2.6.2", "mounts": ["/data"], "package": "paddlepaddle", "version": "2.6.2"}
+IMAGE = {"container": "mine/paddle:2.6.2", "mounts": ["/data"], "package": "paddlepaddle", "version": "2.6.2"}
 FOUND = {
     "engine": "podman", "form": "disabled", "image_id": "sha256:abc", "uid": 1000, "gid": 1000,
     "pythons": {"python": "/usr/bin/python3.11"}, "executable": "/usr/bin/python3.11",
@@ -54,7 +54,7 @@ def test_what_cannot_start_in_the_image_is_refused(found, job, words):
 
 def test_the_environments_digest_is_that_of_image_and_mounts():
     digest = environment.environment_digest(IMAGE, [], "", "")
-    assert digest != environment.environment_digest(dict(IMAGE, container="registry.example/paddle:3"), [], "", "")
+    assert digest != environment.environment_digest(dict(IMAGE, container="mine/paddle:3"), [], "", "")
     assert digest != environment.environment_digest(dict(IMAGE, mounts=[]), [], "", "")
     with pytest.raises(environment.EnvironmentRefused, match="leave it out, or leave container out"):
         environment.read_environment(dict(IMAGE, python="/usr/bin/python3"))

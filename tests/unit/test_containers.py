@@ -120,7 +120,7 @@ def test_what_a_site_may_not_say(environment, words):
 
 def test_what_a_site_may_say():
     assert (
-        containers.problems({"container": "registry.example:5000/paddle/paddle@sha256:00ff", "mounts": ["/data", "/dev/infiniband"]}) == []
+        containers.problems({"container": "mine:5000/paddle/paddle@sha256:00ff", "mounts": ["/data", "/dev/infiniband"]}) == []
     )
 
 
