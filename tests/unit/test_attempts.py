@@ -245,7 +245,7 @@ def test_the_plans_files_lie_in_the_working_directory_alone(node):
         path = os.path.join(attempt, "work", name)
         assert open(path, encoding="utf-8").read() == text and os.stat(path).st_mode & 0o777 == 0o600 and not os.path.islink(path)
     assert open(code + "/hostfile", encoding="utf-8").read() == "of the code" and os.listdir(code + "/tools") == ["train.py"]
-    assert open(attempt + "/work/tools/train.py", encoding="utf-8").read() == "1"
+    assert open(os.path.join(attempt, "work", "tools/train.py"), encoding="utf-8").read() == "1"
 
 
 @pytest.mark.parametrize(

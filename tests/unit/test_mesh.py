@@ -13,7 +13,7 @@ import time
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import mesh
+from ansible.module_utils.trainyard import mesh, mesh_logins
 
 CA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHDoLdMLkt2IPrQk1qEZnWAIhEbJQ/EcGZhjB1Z56kDi trainyard-ca local"
 
@@ -650,3 +650,16 @@ def test_run_program_is_bounded_and_never_raises():
     assert time.monotonic() - started < 5
     assert mesh.run_program(["/nonexistent/ssh"])[0] == 127
     assert mesh.run_program(["cat"])[0] == 0  # no input is ever waited for
+
+
+def test_own_fault(home):
+    place = home[0] / ".trainyard/mesh"
+    assert mesh_logins.own_fault(str(place), time.time()) is None
+    assert "has expired" in mesh_logins.own_fault(str(place), time.time() + 8 * 86400)[0]
+    (place / "id_ed25519").chmod(0o604)
+    assert "can be read by others" in mesh_logins.own_fault(str(place), time.time())[0]
+    (place / "id_ed25519").chmod(0o600)
+    (place / "id_ed25519-cert.pub").unlink()
+    assert "has no certificate" in mesh_logins.own_fault(str(place), time.time())[0]
+    (place / "id_ed25519").unlink()
+    assert "no key of its own" in mesh_logins.own_fault(str(place), time.time())[0]

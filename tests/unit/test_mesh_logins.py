@@ -8,7 +8,6 @@ import time
 
 import pytest
 from ansible.module_utils.trainyard import mesh, mesh_logins
-from test_mesh import authority, home  # noqa: F401 - fixtures
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
@@ -69,19 +68,6 @@ def test_a_refused_login_names_the_own_fault_first():
     assert mesh_logins.classify_login(255, DENIED, own) == own
     assert "host key changed" in mesh_logins.classify_login(255, CHANGED, own)[0]
     assert "nothing listens" in mesh_logins.classify_login(255, "Connection refused", own)[0]
-
-
-def test_own_fault(home):  # noqa: F811 - the fixture
-    place = home[0] / ".trainyard/mesh"
-    assert mesh_logins.own_fault(str(place), time.time()) is None
-    assert "has expired" in mesh_logins.own_fault(str(place), time.time() + 8 * 86400)[0]
-    (place / "id_ed25519").chmod(0o604)
-    assert "can be read by others" in mesh_logins.own_fault(str(place), time.time())[0]
-    (place / "id_ed25519").chmod(0o600)
-    (place / "id_ed25519-cert.pub").unlink()
-    assert "has no certificate" in mesh_logins.own_fault(str(place), time.time())[0]
-    (place / "id_ed25519").unlink()
-    assert "no key of its own" in mesh_logins.own_fault(str(place), time.time())[0]
 
 
 def test_the_answer_must_be_that_of_the_right_machine():
