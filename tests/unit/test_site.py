@@ -220,6 +220,13 @@ def test_the_first_nodes_and_devices_in_rank_order(job, names, devices):
             ["inventory trainyard_suites: the site 'site' does not say where paddledetection comes from (trainyard_suites."],
         ),
         (
+            {"trainyard_suites": {"paddledetection": {"code": {"path": "/x"}, "environment": {"package": "paddlepadle"}}}},
+            {},
+            [
+                "trainyard_suites.paddledetection.environment.package: PaddleDetection does not run on 'paddlepadle'; allowed: paddlepaddle, paddlepaddle-gpu"
+            ],
+        ),
+        (
             {"trainyard_accelerator": "ascend"},
             {"nodes": 1},
             ["launcher: fleetrun cannot start ranks on ascend; for paddledetection there: none"],

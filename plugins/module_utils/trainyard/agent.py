@@ -128,9 +128,6 @@ class Watch:
     def __init__(self, attempt, plan, marker, by_rank):
         self.attempt, self.marker, self.by_rank = attempt, marker, by_rank
         self.rank_env, self.endpoints_env = plan["launcher"]["rank_env"], plan["launcher"]["endpoints_env"]
-        if plan["launcher"]["kind"] == "first":
-            # mpirun's own OMPI_COMM_WORLD_RANK is in the program that starts the rank, too, and mpirun collects that one before we can look.
-            self.rank_env = "TRAINYARD_RANK"
         self.live, self.known, self.unseen, self.failed_at = {}, set(), {}, None
         # How the launcher words a failed rank's end in its console, with the groups pid and code (as subprocess has it), where it does.
         self.end_words, self.console = (

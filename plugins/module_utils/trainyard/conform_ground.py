@@ -128,7 +128,8 @@ class Ground:
     def inventory(self, machines, devices=8, accelerator="gpu", names=None, suite="", **variables):
         """Return (groups, hostvars) of an inventory that lists machines in this order; names: what ansible_host says instead of the address."""
         hosts = ["node%d" % (index + 1) for index in range(len(machines))]
-        source = {"code": {"path": "/code"}, "environment": {"package": "paddlepaddle-gpu", "version": "2.6.2"}}
+        package = suites.load(suite)["environment"]["packages"][0] if suite in suites.names() else "paddlepaddle"
+        source = {"code": {"path": "/code"}, "environment": {"package": package, "version": "2.6.2"}}
         common = {
             "trainyard_accelerator": accelerator,
             "trainyard_devices": devices,

@@ -133,6 +133,7 @@ LAUNCHERS = {
         visible={"gpu": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"},
         programs={"mpirun": "openmpi-bin"},
         rank_log="log/rank_{rank}.log",
+        # Open MPI's own OMPI_COMM_WORLD_RANK is in the program that starts the rank, too, and mpirun collects that one before anybody can look.
         rank_env="TRAINYARD_RANK",
         notes={
             "cpu": "MindSpore's CPU build takes no part in MPI, so the ranks that mpirun starts get the variables of its own cluster, "

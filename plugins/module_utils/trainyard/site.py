@@ -154,6 +154,8 @@ def choose(job, site):
             known,
         )
         problems.append(Problem("inventory", None, "trainyard_suites", text))
+    else:
+        problems += _environment(job, site["suites"][job["suite"]])
     chosen = []
     for node in nodes:
         devices = node["devices"]
@@ -203,6 +205,17 @@ def choose(job, site):
         _pair(job, kind) for kind in sorted({node["accelerator"] for node in chosen}) if kind not in LAUNCHERS[job["launcher"]]["devices"]
     ]
     return chosen, problems
+
+
+def _environment(job, source):
+    """Say that the site installs a framework for a suite that the suite does not run on; a user's own Python may name none."""
+    table = load_suite(job["suite"])
+    package, known = (source.get("environment") or {}).get("package"), table["environment"]["packages"]
+    if package is None or package in known:
+        return []
+    text = "%s does not run on %r; allowed: %s; its pinned list is %s%s"
+    text = text % (table["title"], package, ", ".join(known), ", ".join(table["environment"]["requirements"]), near(package, known))
+    return [Problem("inventory", None, "trainyard_suites.%s.environment.package" % job["suite"], text)]
 
 
 def _pair(job, accelerator):
