@@ -119,9 +119,7 @@ def test_what_a_site_may_not_say(environment, words):
 
 
 def test_what_a_site_may_say():
-    assert (
-        containers.problems({"container": "mine:5000/paddle/paddle@sha256:00ff", "mounts": ["/data", "/dev/infiniband"]}) == []
-    )
+    assert containers.problems({"container": "mine:5000/paddle/paddle@sha256:00ff", "mounts": ["/data", "/dev/infiniband"]}) == []
 
 
 def test_a_process_is_held_by_its_unit_alone():
