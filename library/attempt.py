@@ -11,6 +11,8 @@ description:
   - An attempt is a transient unit of the training user's own systemd (C(KillMode=control-group)); it outlives the connection, has a real exit
     code, and stopping it leaves nothing behind. One attempt at a time holds a node.
   - Starting writes the plan's bytes to the attempt's directory and answers with their digest as read back from the disk.
+  - Stopping also ends processes that carry the mark of the run and stand outside its unit, of all its attempts where a person stops it; TERM first,
+    KILL after some seconds.
 options:
   state: {description: What to do., type: str, choices: [started, stopped], required: true}
   run_id: {description: "The run; for C(stopped), empty means the run that holds the node now.", type: str, default: ""}
@@ -56,6 +58,11 @@ unit: {description: The unit's name., type: str, returned: success}
 attempt_dir: {description: The attempt's directory on the node., type: str, returned: success}
 plan_sha256: {description: Digest of plan.json as it lies on the node's disk., type: str, returned: started}
 stopped: {description: Runs that were stopped., type: list, elements: str, returned: stopped}
+ended:
+  description: "Processes that were ended outside the unit: pid, attempt, command, signal (TERM or KILL)."
+  type: list
+  elements: dict
+  returned: stopped
 left: {description: Processes of the run that are still there (none is expected)., type: list, elements: int, returned: stopped}
 """
 
@@ -63,7 +70,7 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard import attempts, processes
 from ansible.module_utils.trainyard.display import printable
 
 
@@ -90,27 +97,46 @@ def started(module, run, base, params):
             json.loads(params["plan"]),
             params["node"],
             unit,
-            "Trainyard run %s attempt %d" % (params["run_id"], params["number"]),
+            "Trainyard run %s attempt %d" % (params["run_id"], params["number"])
+            if params["number"]
+            else "a rehearsal of " + params["run_id"],
         )
     return {"changed": True, "unit": unit, "attempt_dir": place, "plan_sha256": found}
 
 
 def stopped(module, run, base, params):
-    """Stop one attempt, or whatever holds the node; return the module's result."""
-    if params["run_id"]:
-        wanted = [(params["run_id"], params["number"])]
-    else:
-        wanted = [attempts.parse_unit(item["unit"]) for item in attempts.active_units(run)]
-    changed, left = [], []
+    """Stop one attempt, or whatever holds the node, and what it has left outside its unit; return the module's result."""
+    try:
+        units = [item["unit"] for item in attempts.active_units(run)]
+    except attempts.AttemptError:
+        if not params["run_id"]:
+            raise
+        units = []  # what is named is ended all the same
+    held = [attempts.parse_unit(unit) for unit in units]
+    wanted = [(params["run_id"], params["number"])] if params["run_id"] else held
+    if params["reason"] == "user":  # a person ends a run; a peer, the attempt that both are in
+        wanted += [item for item in held if item[0] == params["run_id"] and item not in wanted]
+    changed, ended, left = [], [], []
     for run_id, number in wanted:
         unit, place = attempts.unit_name(run_id, number), attempts.attempt_dir(base, run_id, number)
+        marked = None if params["reason"] == "user" else number
         if module.check_mode:
-            changed += [run_id] if any(item["unit"] == unit for item in attempts.active_units(run)) else []
+            changed += [run_id] if unit in units or processes.of_run(run_id, marked) else []
             continue
         # A start that is under way waits for the lock or finds the note that stop leaves.
-        changed += [run_id] if attempts.stop(run, place, unit, params["reason"], params["by"]) else []
-        left += attempts.processes_of(run_id, number)
-    return {"changed": bool(changed), "stopped": changed, "left": left, "unit": "", "attempt_dir": os.path.join(base, "runs")}
+        was_running = attempts.stop(run, place, unit, params["reason"], params["by"])
+        found = processes.end(run_id, marked)
+        changed += [run_id] if was_running or found else []
+        ended += found
+        left += processes.of_run(run_id, marked)
+    return {
+        "changed": bool(changed),
+        "stopped": changed,
+        "ended": ended,
+        "left": left,
+        "unit": "",
+        "attempt_dir": os.path.join(base, "runs"),
+    }
 
 
 def main():

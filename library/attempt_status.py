@@ -40,7 +40,8 @@ RETURN = r"""
 status:
   description: >-
     found, run, attempt, job, unit, state (running, stopping, completed, failed, stopped, lost, none), ended, started and now (unix seconds),
-    exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation, fraction}]), endpoints_as_planned.
+    exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation, fraction}]), endpoints_as_planned; where nothing is
+    found of a run that was asked for, processes (pids that carry its mark all the same) and stopped (whether it was stopped here nevertheless).
   type: dict
   returned: success
 """

@@ -37,6 +37,13 @@ options:
     description: The Python of the user's own that the suite's environment names; empty where there is none.
     type: str
     default: ""
+  asked:
+    description:
+      - What the subjects of the check want to know beyond what a plan needs; empty asks for nothing more.
+      - C(ports) (list of int) are tried by binding them, C(verify) (cached, sample or full) says how trees are held against their manifests,
+        C(places) name what lies on the node already (design, decision 8), C(environments) the digests whose packages are listed.
+    type: dict
+    default: {}
 attributes:
   check_mode: {support: full, description: Reads only.}
 author: Trainyard
@@ -56,7 +63,10 @@ facts:
     hostname, home, base, user, uid, python_version, machine, libc, cores, addresses ([{interface, address}]), route_source, resolves_to,
     missing (what provision.yml has to bring), units (runs that hold the node), environments ({digest: fingerprint}), trees ({kind/short:
     {ok, differences}}), mesh, python_words (what a Python of the user's own has beside it, or null), device_ips ({device id: address}) and
-    device_problems (Ascend), time (unix seconds).
+    device_problems (Ascend), boot (changes with every boot), time and ended (this clock before and after, unix seconds), sent and
+    received (the controller's before and after, from the action plugin); with asked, one key for each subject of the
+    check (machines, devices, installed, orphans, placement, ports), see the module of that name (ports: sockets.py) in
+    plugins/module_utils/trainyard.
   type: dict
   returned: success
 """
@@ -74,6 +84,7 @@ def main():
             "accelerator": {"type": "str", "default": "cpu"},
             "programs": {"type": "dict", "default": {}},
             "python": {"type": "str", "default": ""},
+            "asked": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
@@ -87,7 +98,9 @@ def main():
             return 127, "", str(error)
 
     given = module.params
-    facts = probe.look(run, given["base"], given["trees"], given["peers"], given["accelerator"], given["programs"], given["python"])
+    facts = probe.look(
+        run, given["base"], given["trees"], given["peers"], given["accelerator"], given["programs"], given["python"], given["asked"]
+    )
     module.exit_json(changed=False, facts=facts)
 
 

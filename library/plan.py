@@ -8,8 +8,8 @@ DOCUMENTATION = r"""
 module: plan
 short_description: Compile the plan of a job from site and probed facts
 description:
-  - Runs on the controller; a call into the pure C(plugins/module_utils/trainyard/plan.py). Fails with every reason why no plan can be made, and
-    where a node is held by another run.
+  - Runs on the controller; a call into the pure C(plugins/module_utils/trainyard/plan.py), and into C(checks.py), which judges what the nodes
+    said. Fails with every reason why nothing may start, all at once, unless they are only to be reported.
 options:
   job: {description: As read_job gives it., type: dict, required: true}
   site: {description: As read_job gives it., type: dict, required: true}
@@ -19,6 +19,11 @@ options:
   suite: {description: The suite's table., type: dict, required: true}
   source: {description: What the site says of the suite., type: dict, required: true}
   project: {description: The project's directory on the controller., type: path, required: true}
+  silent: {description: Node name to what the connection said of a node that did not answer., type: dict, default: {}}
+  allowed: {description: What the site asks of its nodes (roles/preflight/defaults/main.yml)., type: dict, default: {}}
+  report: {description: "Return the findings instead of failing with them (check.yml).", type: bool, default: false}
+  state_dir: {description: What the controller keeps of the site; proofs lie there., type: path}
+  rehearse: {description: Whether the plan is to be rehearsed., type: bool, default: true}
   repair: {description: "Leave it to the workspace role to replace a tree that differs, instead of failing.", type: bool, default: false}
 attributes:
   check_mode: {support: full, description: Computes only.}
@@ -40,10 +45,19 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-plan: {description: The plan., type: dict, returned: success}
-text: {description: "The plan's bytes: one line of canonical JSON (ASCII).", type: str, returned: success}
-sha256: {description: Digest of these bytes., type: str, returned: success}
-todo: {description: What is not ready yet and on which nodes., type: dict, returned: success}
+plan: {description: The plan., type: dict, returned: where there is one}
+text: {description: "The plan's bytes: one line of canonical JSON (ASCII).", type: str, returned: where there is a plan}
+sha256: {description: Digest of these bytes., type: str, returned: where there is a plan}
+todo:
+  description: >-
+    What is not ready yet and on which nodes; besides network (the nodes between which it is to be proven), depth (quick or full) and rehearsal
+    (the nodes that rehearse).
+  type: dict
+  returned: success
+findings: {description: "What was found, see findings.py.", type: list, elements: dict, returned: success}
+lines: {description: The same as a table for people., type: list, elements: str, returned: success}
+listen: {description: Ports on which the network's proof listens., type: list, elements: int, returned: where there is a plan}
+rehearsal: {description: "The rehearsal's plan: text, sha256.", type: dict, returned: where there is a plan}
 summary: {description: "The plan in lines for people: commands, rank map, digests.", type: list, elements: str, returned: success}
 """
 
@@ -51,32 +65,76 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import environment, plan, plan_text, readiness
+from ansible.module_utils.trainyard import checks, environment, findings, network, plan, plan_text, proofs, readiness, rehearsal
 from ansible.module_utils.trainyard.display import printable
 
-
-def requirement_texts(names, project):
-    """Return the contents of the site's pinned requirement lists."""
-    texts = []
-    for name in names:
-        path = environment.requirement_path(name, os.path.join(project, "roles", "runtime", "files"), project)
-        try:
-            with open(path, encoding="utf-8") as handle:
-                texts.append(handle.read())
-        except FileNotFoundError as error:
-            text = "the site's environment.requirements names %s, and %s is not there; write the list (docs/adding-a-suite.md, 4)"
-            raise environment.EnvironmentRefused([text % (name, path)]) from error
-    return texts
+# What the ranks of a rehearsal run, below the project's directory.
+REHEARSED = "plugins/module_utils/trainyard/rehearse.py"
 
 
 def compiled(given):
     """Return (plan, facts) of the module's arguments."""
     first = given["facts"][given["nodes"][0]["name"]]
     wanted = given["source"]["environment"]
-    texts = requirement_texts(wanted.get("requirements") or [], given["project"])
+    texts = environment.requirement_texts(wanted.get("requirements") or [], given["project"])
     digest = environment.environment_digest(wanted, texts, first["python_version"], first["machine"])
     inputs = dict(given["inputs"], suite=given["suite"], environment=dict(wanted, digest=digest))
     return plan.compile_plan(given["job"], given["site"], given["nodes"], given["facts"], inputs)
+
+
+def to_prove(made, given, now):
+    """Return what is to be proven before the start: nodes for network and rehearsal, and how deeply the network is looked at.
+
+    That every node is reached is tried each time, since a firewall that has changed meanwhile costs nothing to find and half an hour to miss. What
+    takes longer (bandwidth, path MTU, the rehearsal) is not repeated for a while.
+    """
+    names = [node["name"] for node in made["nodes"]]
+    hours, keys = given["allowed"].get("proof_hours") or {}, proofs.keys(made, given["facts"])
+    kept = {kind: proofs.valid(given["state_dir"] or "", kind, keys[kind], float(hours.get(kind, 0)), now) for kind in proofs.KINDS}
+    return {
+        "network": names if len(names) > 1 else [],
+        "depth": "quick" if kept["network"] else "full",
+        "rehearsal": names if given["rehearse"] and not kept["rehearsal"] else [],
+    }
+
+
+def shown(found):
+    """Return the findings as a table that is safe to show; nodes' own words stand in it."""
+    return [printable(line) for line in findings.lines(found)]
+
+
+def result(given):
+    """Return the module's result; see RETURN."""
+    facts, now = given["facts"], time.time()
+    found = checks.silent(given["silent"]) + checks.of_nodes(given["nodes"], facts, given["allowed"])
+    made = None
+    if not given["silent"]:
+        try:
+            made = compiled(given)
+        except (plan.PlanError, environment.EnvironmentRefused, OSError) as error:
+            found += checks.unplanned(error)
+    if not made:
+        return {"changed": False, "findings": found, "lines": shown(found), "todo": {}}
+    found += checks.of_plan(made, facts, given["allowed"], given["repair"])
+    todo = dict(readiness.todo(made, facts, now, given["site"]["nodes"]), **to_prove(made, given, now))
+    found += checks.of_todo(todo, found) if given["report"] else []
+    with open(os.path.join(given["project"], REHEARSED), encoding="utf-8") as handle:
+        rehearsed = rehearsal.plan_of(made, handle.read(), given["allowed"].get("rehearsal_seconds", rehearsal.SECONDS))
+    if given["report"] and todo["rehearsal"]:
+        unfit = rehearsal.unfit(todo, findings.stops(found))
+        found, todo["rehearsal"] = found + unfit, [] if unfit else todo["rehearsal"]
+    return {
+        "changed": False,
+        "plan": made,
+        "text": plan.canonical(made).decode("ascii"),
+        "sha256": plan.sha256(made),
+        "todo": todo,
+        "findings": found,
+        "lines": shown(found),
+        "summary": plan_text.summary(made, facts, todo),
+        "listen": network.planned(made),
+        "rehearsal": {"text": plan.canonical(rehearsed).decode("ascii"), "sha256": plan.sha256(rehearsed)},
+    }
 
 
 def main():
@@ -90,26 +148,21 @@ def main():
             "suite": {"type": "dict", "required": True},
             "source": {"type": "dict", "required": True},
             "project": {"type": "path", "required": True},
+            "silent": {"type": "dict", "default": {}},
+            "allowed": {"type": "dict", "default": {}},
+            "report": {"type": "bool", "default": False},
+            "state_dir": {"type": "path"},
+            "rehearse": {"type": "bool", "default": True},
             "repair": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
-    given = module.params
-    facts = given["facts"]
-    try:
-        made = compiled(given)
-    except plan.PlanError as error:
-        module.fail_json(
-            msg=printable("this job cannot start here:\n%s" % "\n".join("  " + text for text in error.problems), newlines=True)
-        )
-    except (environment.EnvironmentRefused, OSError) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
-    obstacles = readiness.obstacles(made, facts, given["repair"])
-    if obstacles and not module.check_mode:
-        module.fail_json(msg=printable("nothing was started:\n%s" % "\n".join("  " + text for text in obstacles), newlines=True))
-    todo = readiness.todo(made, facts, time.time(), given["site"]["nodes"])
-    text = plan.canonical(made).decode("ascii")
-    module.exit_json(changed=False, plan=made, text=text, sha256=plan.sha256(made), todo=todo, summary=plan_text.summary(made, facts, todo))
+    found = result(module.params)
+    stops = findings.stops(found["findings"])
+    # --check goes on to show the plan with what is in its way, where there is a plan.
+    if stops and not module.params["report"] and not (module.check_mode and "plan" in found):
+        module.fail_json(msg=printable("nothing was started:\n%s" % "\n".join("  " + line for line in found["lines"]), newlines=True))
+    module.exit_json(**found)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,11 @@ options:
     description: Whether the wheels stay on the node afterwards.
     type: bool
     default: false
+  verify:
+    description: How the files of one that is there are held against their installation; V(cached) reads those that changed since, V(full) all.
+    type: str
+    choices: [cached, sample, full]
+    default: cached
   wait:
     description: Seconds to wait for another installation of the same environment.
     type: int
@@ -319,7 +324,7 @@ def drop_wheels(params):
 def ensure(params, home, check_mode):
     """Return the module's result."""
     digest = params["digest"]
-    found = core.inspect_environment(home, digest)
+    found = core.inspect_environment(home, digest, params["verify"])
     if found["state"] == "ready":
         return {"changed": False, "environments": {digest: found["marker"]}, "reason": ""}
     reason = f"{found['state']}: {found['why']}"
@@ -328,7 +333,7 @@ def ensure(params, home, check_mode):
     os.makedirs(os.path.join(home, "env"), mode=0o700, exist_ok=True)
     with open(os.path.join(home, "env", f".{digest}.lock"), "w", encoding="utf-8") as lock:
         wait_for_lock(lock, params["wait"], digest)
-        found = core.inspect_environment(home, digest)  # whoever held the lock may have made it
+        found = core.inspect_environment(home, digest, params["verify"])  # whoever held the lock may have made it
         if found["state"] == "ready":
             drop_wheels(params)
             return {"changed": False, "environments": {digest: found["marker"]}, "reason": ""}
@@ -348,6 +353,7 @@ def main():
             "wheelhouse": {"type": "path"},
             "manifest_sha256": {"type": "str", "no_log": False},
             "keep_wheels": {"type": "bool", "default": False},
+            "verify": {"type": "str", "choices": ["cached", "sample", "full"], "default": "cached"},
             "wait": {"type": "int", "default": 1800},
         },
         required_one_of=[("python", "wheelhouse")],

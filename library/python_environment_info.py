@@ -7,7 +7,8 @@ module: python_environment_info
 short_description: Tell which Python a node has and which environments are complete on it
 description:
   - Reads only. It runs the interpreter once and reads the markers under C(<home>/env); no package is imported.
-  - An environment whose installed packages differ from its marker (somebody installed another version) does not count as complete.
+  - An environment whose installed packages differ from its marker (somebody installed another version), or whose files were changed, does
+    not count as complete.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -19,6 +20,11 @@ options:
     description: The Python that environments are built from.
     type: str
     default: /usr/bin/python3
+  verify:
+    description: How files are held against their installation; V(cached) reads those that changed since, V(full) all.
+    type: str
+    choices: [cached, sample, full]
+    default: cached
 notes:
   - Supports check mode, in which it does the same.
 """
@@ -88,11 +94,11 @@ def existing_parent(path):
     return path
 
 
-def look(home, interpreter):
+def look(home, interpreter, verify="cached"):
     """Return what the module returns, without Ansible."""
     directory = os.path.join(home, "env")
     names = [name for name in (os.listdir(directory) if os.path.isdir(directory) else []) if core.DIGEST.fullmatch(name)]
-    found = {name: core.inspect_environment(home, name) for name in sorted(names)}
+    found = {name: core.inspect_environment(home, name, verify) for name in sorted(names)}
     return {
         "home": home,
         "free_bytes": shutil.disk_usage(existing_parent(home)).free,
@@ -107,12 +113,13 @@ def main():
         argument_spec={
             "home": {"type": "str", "required": True},
             "interpreter": {"type": "str", "default": "/usr/bin/python3"},
+            "verify": {"type": "str", "choices": ["cached", "sample", "full"], "default": "cached"},
         },
         supports_check_mode=True,
     )
     interpreter = module.params["interpreter"]
     try:
-        module.exit_json(changed=False, **look(product_directory(module.params["home"]), interpreter))
+        module.exit_json(changed=False, **look(product_directory(module.params["home"]), interpreter, module.params["verify"]))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         module.fail_json(msg=f"{interpreter} cannot be run here ({error}); install it, or set runtime_interpreter for this node")
 

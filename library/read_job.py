@@ -37,11 +37,13 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-job: {description: "The job with its defaults, name and file.", type: dict, returned: success}
+job: {description: "The job with its defaults, name, file and, as lines, the line of every key in it.", type: dict, returned: success}
 site: {description: "name, nodes (all, in rank order), suites, env, start_port.", type: dict, returned: success}
 nodes: {description: The nodes and devices this job takes., type: list, elements: dict, returned: success}
 suite: {description: The suite's table., type: dict, returned: success}
 source: {description: What the site says of this suite., type: dict, returned: success}
+ports: {description: The ports that the ranks take on every node., type: list, elements: int, returned: success}
+hidden: {description: "Directories of a code tree that the training never sees.", type: list, elements: str, returned: success}
 run: {description: A new run id., type: str, returned: success}
 programs: {description: "What the launcher needs of the nodes' systems, program to package.", type: dict, returned: success}
 """

@@ -11,26 +11,40 @@ import secrets
 import time
 
 import ansible.module_utils
+from ansible import constants as C
 from ansible import context
-from ansible.errors import AnsibleActionFail
+from ansible._internal._datatag._tags import Origin
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.inventory.manager import InventoryManager
+from ansible.parsing.splitter import parse_kv
+from ansible.parsing.vault import EncryptedString
 from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import connection_loader
 from ansible.utils.vars import load_extra_vars
 
 # ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
+access = importlib.import_module("ansible.module_utils.trainyard.access")
+asked = importlib.import_module("ansible.module_utils.trainyard.asked")
+inventory_files = importlib.import_module("ansible.module_utils.trainyard.inventory_files")
 jobs = importlib.import_module("ansible.module_utils.trainyard.job")
 sites = importlib.import_module("ansible.module_utils.trainyard.site")
 RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
+suites = importlib.import_module("ansible.module_utils.trainyard.suites")
 LAUNCHERS = importlib.import_module("ansible.module_utils.trainyard.launchers").LAUNCHERS
+ports = importlib.import_module("ansible.module_utils.trainyard.ports")
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
+installed = importlib.import_module("ansible.module_utils.trainyard.installed")
 printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
 Problem = importlib.import_module("ansible.module_utils.trainyard.yamldata").Problem
+near = importlib.import_module("ansible.module_utils.trainyard.yamldata").near
 
 # What read_job itself looks at besides `config`, for every verb that reads a job.
 COMMON = ("config",)
+# So many problems are shown; the rest is counted.
+MOST = 100
 
 
 class ActionModule(ActionBase):
@@ -46,28 +60,26 @@ class ActionModule(ActionBase):
         extra = plain(load_extra_vars(self._loader))
         reads_job = "config" in arguments
         allowed = set(COMMON if reads_job else ()) | set(arguments.get("extra") or [])
-        problems = jobs.command_line(extra, allowed, role_variables(project, self._loader))
+        roles = role_variables(project, self._loader)
+        problems = jobs.command_line(extra, allowed, roles) + asked.values(extra, allowed, roles)
+        problems += asked.contradictions(extra, self._verb(), self._task.check_mode) + self._given_twice()
+        site, found = self._site(task_vars, extra, asks="site" not in allowed or asked.switch(extra.get("site", True)) is not False)
         if not reads_job:
-            if "run" in extra and not RUN_ID.match(str(extra["run"])):
-                text = "%r is no run id; it looks like 20261120-103501-ppyoloe-1f2e, and playbooks/status.yml shows it" % (extra["run"],)
-                problems.append(Problem("command line", None, "run", text))
-            _site, found = sites.read_site(plain(task_vars["groups"]), _Hosts(task_vars["hostvars"]))
+            problems += self._names(extra, allowed, site)
             self._refuse(problems + found)
             return {"changed": False, "project": project}
-        path, shown, found = jobs.find_job(arguments.get("config"), os.path.join(project, "playbooks", "configs"), os.getcwd())
-        problems += found
-        job = None
+        path, shown, said = jobs.find_job(arguments.get("config"), os.path.join(project, "playbooks", "configs"), os.getcwd())
+        problems += said
+        job, nodes = None, []
         if path:
-            job, found = jobs.read_job(path, shown)
-            problems += found
-        site, found = sites.read_site(plain(task_vars["groups"]), _Hosts(task_vars["hostvars"]))
+            job, said = jobs.examine(path, shown)
+            problems += said
         problems += found
         if job:
             job = jobs.apply_command_line(job, extra, problems)
-        nodes = []
-        if job and site and not problems:
-            nodes, problems = sites.choose(job, site)
-            problems += self._limit(nodes)
+        if job and site:
+            nodes, said = sites.choose(job, site)
+            problems += self._located(said, task_vars, site) + self._limit(nodes)
         self._refuse(problems)
         # a job file of the user's own may have any name; a run's is part of paths and of the unit's name
         name = re.sub(r"[^A-Za-z0-9_.]", "_", job["name"])[:64]
@@ -80,15 +92,73 @@ class ActionModule(ActionBase):
             "suite": jobs.load_suite(job["suite"]),
             "source": site["suites"][job["suite"]],
             "programs": LAUNCHERS[job["launcher"]].get("programs", {}),
+            "ports": ports.wanted(job, site, nodes),
+            "hidden": suites.hidden(jobs.load_suite(job["suite"]), site["suites"][job["suite"]].get("data") or {}),
+            "environments": installed.possible_digests(site["suites"][job["suite"]]["environment"], project),
             "run": run_id,
             "project": project,
+            "warnings": [printable(str(warning)) for warning in jobs.port_warnings(job, site)],
         }
+
+    def _site(self, task_vars, extra, asks):
+        """Return (site, problems): the nodes, and how they are logged in to; asks: whether a node will be asked anything."""
+        hosts = _Hosts(task_vars["hostvars"], extra)
+        site, problems = sites.read_site(plain(task_vars["groups"]), hosts)
+        problems = hosts.problems + self._located(problems, task_vars, site)
+        problems += inventory_files.twice(list(context.CLIARGS.get("inventory") or ()))
+        if site and asks:
+            problems += access.problems({node["name"]: hosts.way(node["name"]) for node in site["nodes"]}, settings())
+        return site, problems
+
+    @staticmethod
+    def _located(problems, task_vars, site):
+        """Give the problems of the inventory the file and the line that they come from, where Ansible knows it."""
+        for problem in problems:
+            if problem.file.startswith("inventory") and site:
+                host = problem.file.partition(", host ")[2]
+                origin = origin_of(raw_of(task_vars["hostvars"], host or site["nodes"][0]["name"]), problem.key)
+                if origin:
+                    problem.text = "host %s: %s" % (host, problem.text) if host else problem.text
+                    problem.file, problem.line = origin
+        return problems
+
+    @staticmethod
+    def _names(extra, allowed, site):
+        """Hold the names of a run and of a suite against what there can be."""
+        problems = []
+        if "run" in allowed and "run" in extra and not RUN_ID.match(str(extra["run"])):
+            text = "%r is no run id; it looks like 20261120-103501-ppyoloe-1f2e, and playbooks/status.yml shows it" % (extra["run"],)
+            problems.append(Problem("command line", None, "run", text))
+        if "suite" in allowed and "suite" in extra and site and extra["suite"] not in site["suites"]:
+            known = sorted(site["suites"])
+            text = "%r does not stand in trainyard_suites; allowed: %s%s" % (extra["suite"], ", ".join(known), near(extra["suite"], known))
+            problems.append(Problem("command line", None, "suite", text))
+        return problems
+
+    @staticmethod
+    def _verb():
+        """Return the playbook's name without its ending: what the user asked for."""
+        return os.path.splitext(os.path.basename((list(context.CLIARGS.get("args") or ()) or [""])[0]))[0]
+
+    @staticmethod
+    def _given_twice():
+        """Say which names have two values; Ansible takes the last one without a word."""
+        seen, problems = {}, []
+        for words in context.CLIARGS.get("extra_vars") or ():
+            pairs = parse_kv(words) if words[:1] not in ("@", "[", "{") else {}
+            for name, value in pairs.items():
+                if seen.setdefault(name, value) != value:
+                    problems.append(Problem("command line", None, name, "is given twice: %r and %r" % (str(seen[name]), str(value))))
+        return problems
 
     @staticmethod
     def _refuse(problems):
         if problems:
-            lines = "\n".join("  " + printable(str(problem)) for problem in problems)
-            raise AnsibleActionFail("%d problem%s, nothing was touched:\n%s" % (len(problems), "s" if len(problems) > 1 else "", lines))
+            lines = ["  " + printable(str(problem)) for problem in problems]
+            lines = list(dict.fromkeys(lines))
+            more = ["  and %d more" % (len(lines) - MOST)] * (len(lines) > MOST)
+            head = "%d problem%s, nothing was touched:" % (len(lines), "s" if len(lines) > 1 else "")
+            raise AnsibleActionFail("\n".join([head] + lines[:MOST] + more))
 
     def _limit(self, nodes):
         """A gang runs whole or not at all: --limit must not cut a node off."""
@@ -109,21 +179,82 @@ class ActionModule(ActionBase):
 
 
 def role_variables(project, loader):
-    """Return the names of all public role variables, from the roles' argument specs; they may be given with -e, too."""
-    names = set()
+    """Return {name: spec} of all public role variables, from the roles' argument specs; they may be given with -e, too."""
+    found = {}
     for path in glob.glob(os.path.join(project, "roles", "*", "meta", "argument_specs.yml")):
-        specs = loader.load_from_file(path)["argument_specs"]
-        names.update(name for entry in specs.values() for name in entry.get("options") or {})
-    return names
+        for entry in plain(loader.load_from_file(path)["argument_specs"]).values():
+            found.update(entry.get("options") or {})
+    return found
+
+
+def settings():
+    """Return [(where, name, value)]: what Ansible's configuration, environment and command line say of every login."""
+    connection_loader.get("ssh", class_only=True)  # makes its settings known
+    found = []
+    for name in ("host_key_checking", "ssh_args", "ssh_common_args", "ssh_extra_args", "private_key_file"):
+        value, origin = C.config.get_config_value_and_origin(name, plugin_type="connection", plugin_name="ssh")
+        found.append(("command line" if str(origin).startswith("cli:") else str(origin), name, plain(value)))
+    return found
+
+
+def raw_of(hostvars, name):
+    """Return a host's variables as they were written, before any templating."""
+    return hostvars.raw_get(name) if hasattr(hostvars, "raw_get") else hostvars[name]
+
+
+def origin_of(variables, key):
+    """Return (file, line) of the innermost part of a dotted key that Ansible knows the origin of, or None."""
+    origin, value = None, variables
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            break
+        value = value[part]
+        origin = Origin.get_tag(value) or origin
+    if origin and origin.path:
+        return os.path.relpath(origin.path), origin.line_num or None
+    return ("command line", None) if origin and "-e" in (origin.description or "") else None
+
+
+def hidden(value):
+    """Whether a value came out of a vault: by itself, or with its whole file."""
+    if isinstance(value, EncryptedString):
+        return True
+    origin = Origin.get_tag(value)
+    if not origin or not origin.path:
+        return False
+    with open(origin.path, "rb") as handle:
+        return handle.read(14) == b"$ANSIBLE_VAULT"
 
 
 class _Hosts:
     """hostvars as plain data, one host at a time, so that a site of hundreds is not templated more than once."""
 
-    def __init__(self, hostvars):
-        self._hostvars = hostvars
+    def __init__(self, hostvars, extra=()):
+        self._hostvars, self._extra, self.problems = hostvars, extra, []
 
     def __getitem__(self, name):
-        found = self._hostvars[name]
-        wanted = [key for key in found if key.startswith("trainyard_") or key in ("ansible_host", "ansible_port")]
-        return {str(key): plain(found[key]) for key in wanted}
+        names = [key for key in self._hostvars[name] if key.startswith("trainyard_") or key in ("ansible_host", "ansible_port")]
+        # a misspelt name of the command line is said once, not once a host
+        return self._values(
+            name, [key for key in names if key not in self._extra or key in sites.SITE_VARIABLES or key.startswith("ansible_")]
+        )
+
+    def _values(self, name, keys):
+        found, result = self._hostvars[name], {}
+        for key in keys:
+            try:
+                result[str(key)] = plain(found[key])
+            except AnsibleError as error:
+                origin = origin_of(raw_of(self._hostvars, name), key) or ("inventory, host %s" % name, None)
+                self.problems.append(Problem(origin[0], origin[1], str(key), "cannot be templated: %s" % str(error).splitlines()[0]))
+        return result
+
+    def way(self, name):
+        """Return how a host is logged in to, as access.problems wants it; a password is never templated."""
+        raw, result = raw_of(self._hostvars, name), {}
+        for key in [key for key in raw if access.wanted(key)]:
+            origin = ("command line", None) if key in self._extra else origin_of(raw, key) or (None, None)
+            value = None if access.SECRET.match(key) else self._values(name, [key]).get(key)
+            written = raw[key] if isinstance(raw[key], str) else "" if raw[key] is None else str(type(raw[key]))
+            result[str(key)] = {"value": value, "raw": str(written), "hidden": hidden(raw[key]), "file": origin[0], "line": origin[1]}
+        return result

@@ -116,7 +116,17 @@ class CallbackModule(Default):
             self._following = None
         if self._following in (result.result.get("stopped") or ()):
             self._following = None  # stop.yml has just ended it
+        self._keep_table(result)
         super().v2_runner_on_ok(result)
+
+    def v2_runner_on_failed(self, result, ignore_errors=False):
+        self._keep_table(result)
+        super().v2_runner_on_failed(result, ignore_errors)
+
+    def _keep_table(self, result):
+        """What check.yml has found is said once more at the very end, as it stands in the table."""
+        if result.task.action.split(".")[-1] == "check_report" and isinstance(result.result.get("lines"), list):
+            self._summary = [printable(line) for line in plain(result.result["lines"])]
 
     def _task_start(self, task, prefix=None):
         self._drawn = 0  # what was drawn has scrolled away; never draw over other output

@@ -42,6 +42,7 @@ class Node:
                     "rank": number,
                     "address": "10.0.0.%d" % (number + 1),
                     "base": str(folder / name),
+                    "home": str(folder / name),
                     "env": {"PATH": "%s:/usr/bin:/bin" % (folder / name / "bin"), "OF_NODE": name},
                 }
                 for number, name in enumerate(("node1", "node2"))
@@ -330,7 +331,7 @@ def test_the_daemon_runs_inside_the_peers_unit_with_the_plans_environment(peer):
     assert found["cwd"] == os.path.join(peer.path, "work") and found["parent"] == peer.events("launched")[0]["pid"]
     assert {"OF_PLAN": "1", "OF_NODE": "node2", "TRAINYARD_ATTEMPT": RUN + "/1"}.items() <= found["env"].items()
     assert not {"SESSION", "STRAY"} & set(found["env"])
-    assert Path(peer.tools, "ssh.log").read_text(encoding="utf-8") == "-F %s/node1/mesh/config node2\n" % peer.folder
+    assert Path(peer.tools, "ssh.log").read_text(encoding="utf-8") == "-F %s/node1/.trainyard/mesh/config node2\n" % peer.folder
 
 
 def test_a_daemons_exit_code_arrives(peer):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -143,6 +145,18 @@ def test_which_run_is_meant(look, tmp_path):
 
 def test_a_node_that_knows_no_run(tmp_path):
     assert status.look(systemctl(), str(tmp_path), "", 0, "node1") == {"found": False, "ended": True, "state": "none", "known": []}
+
+
+def test_a_run_that_no_directory_tells_of_may_have_left_processes(tmp_path):
+    argv = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
+    with subprocess.Popen(argv, env=dict(os.environ, TRAINYARD_ATTEMPT=RUN + "/3"), stdout=subprocess.PIPE) as process:
+        process.stdout.read(2)
+        found = status.look(systemctl(), str(tmp_path), RUN, 0, "node1")
+        process.kill()
+    assert (found["found"], found["processes"], found["stopped"]) == (False, [process.pid], False)
+    put(tmp_path, {"runs/%s/attempt-1/stop.json" % RUN: "{}"})
+    found = status.look(systemctl(), str(tmp_path), RUN, 0, "node1")
+    assert (found["found"], found["processes"], found["stopped"]) == (False, [], True)
 
 
 # --- the module

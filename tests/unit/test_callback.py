@@ -104,6 +104,19 @@ def test_other_retries_are_shown_as_ansible_does(terminal):
     assert "FAILED - RETRYING" in terminal.capsys.readouterr().out
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_table_of_a_check_is_the_last_thing_shown(terminal, failed):
+    said = terminal.result("check_report", {"lines": ["STOP  node1  port  17000 is taken\x1b[2J", "NOT READY: 1"], "msg": "NOT READY: 1"})
+    (terminal.plugin.v2_runner_on_failed if failed else terminal.plugin.v2_runner_on_ok)(said)
+    terminal.capsys.readouterr()
+    shown = terminal.stats()
+    assert (
+        shown.splitlines()[-2].startswith("STOP  node1  port  17000 is taken")
+        and shown.splitlines()[-1] == "NOT READY: 1"
+        and "\x1b" not in shown
+    )
+
+
 def test_the_last_look_is_shown_too(terminal):
     said = dict(at(7, state="completed", ended=True))
     del said["node"]

@@ -38,7 +38,7 @@ def test_every_shipped_job_is_good():
     ("", "mine.yml:", "is empty"),
     ("# only a comment\n", "mine.yml:", "is empty"),
     (b"\xff\xfe\x00", "mine.yml:", "is not UTF-8 text (byte 0)"),
-    ("a" * (1 << 20) + "b", "mine.yml:", "is larger than 1048576 bytes"),
+    ("a" * (1 << 20) + "b", "mine.yml:", "is larger than 262144 bytes"),
     ("suite: [\n", "mine.yml:2:", "is not YAML"),
     ("suite: paddledetection\n\tlauncher: x\n", "mine.yml:2:", "(column 1)"),
     ("a: b: c\n", "mine.yml:1:", "is not YAML: mapping values are not allowed here (column 5)"),
@@ -92,7 +92,7 @@ def test_every_shipped_job_is_good():
     (GOOD + "start_port: 17_000\n", "mine.yml:4 start_port:", "17_000 is read as 17000"),
     (GOOD + "arguments: [-o, epoch=1]\n", "mine.yml:4 arguments:", "'-o' is set by the plan; write config values under 'overrides'"),
     (GOOD + "arguments: [--config=x.yml]\n", "mine.yml:4 arguments:", "is set by the plan"),
-    (GOOD + 'overrides: {a: "x\\0y"}\n', "mine.yml", "holds a NUL character"),
+    (GOOD + 'overrides: {a: "x\\0y"}\n', "mine.yml:4 overrides.a:", "holds U+0000"),
     (GOOD + "env: {ASCEND_RT_VISIBLE_DEVICES: '0'}\n", "mine.yml:4 env.ASCEND_RT_VISIBLE_DEVICES:", "is reserved"),
     (GOOD + "published: [{data: x}]\n", "mine.yml:4 published.0:", "the key 'machines' is missing"),
     (GOOD + "nodes: many\n", "mine.yml:4 nodes:", "must be 'all' or a whole number"),
@@ -167,7 +167,7 @@ def test_a_launcher_that_the_suite_cannot_take(tmp_path, monkeypatch):
 )
 def test_all_these_say_the_same(tmp_path, content):
     job, problems = read(tmp_path, content)
-    assert not problems
+    assert not problems and set(job.pop("lines")) == {"suite", "launcher", "config"}
     assert job == {
         "suite": "paddledetection",
         "launcher": "fleetrun",
@@ -281,7 +281,7 @@ def test_the_command_line_beats_the_job(extra, changed):
     job, problems = {"nodes": 4, "devices": "all"}, []
     found = jobs.apply_command_line(job, extra, problems)
     given = found.pop("from_command_line", [])
-    assert found == dict(job, **changed) and given == [name for name in ("nodes", "devices") if name in extra] and not problems
+    assert found == dict(job, **changed) and given == list(extra) and not problems
     assert job == {"nodes": 4, "devices": "all"}
 
 

@@ -56,9 +56,10 @@ def test_a_number_that_is_none_is_refused(tmp_path, number):
     assert done.returncode != 0 and "want a whole number from 1 to 90" in done.stderr
 
 
-def play(folder, tasks_from, path="", **variables):
+def play(folder, tasks_from, path="", hosts=None, **variables):
     """Run one of the role's task files for two nodes of an engine that is only told about; return (exit code, output)."""
     nodes = {"node1": {"ansible_host": "198.51.100.11"}, "node2": {"ansible_host": "198.51.100.12"}}
+    nodes = {name: {**about, **(hosts or {}).get(name, {})} for name, about in nodes.items()}
     (folder / "hosts.json").write_text(json.dumps({"trainers": {"hosts": nodes}}))
     role = {
         "name": "local_cluster",
@@ -141,6 +142,36 @@ def test_an_engine_that_this_user_cannot_start_is_said_with_the_remedy(tmp_path,
 def test_a_base_that_cannot_be_made_here_is_said_with_the_remedy(tmp_path, change):
     code, output = play(tmp_path, "make_base", __local_cluster_pull={"msg": "no such host"}, __local_cluster_controller={**USER, **change})
     assert code != 0 and "No registry gave debian:12 (no such host)" in output and "Remedy:" in output, output
+
+
+FABRIC = {"name": "fabric", "subnet": "203.0.113.0/24"}
+
+
+def further(*last):
+    """What node1 and node2 say of a further network of theirs, by host variables."""
+    return {"node%d" % at: {"local_cluster_networks": [{**FABRIC, "address": address}]} for at, address in enumerate(last, 1)}
+
+
+def test_a_further_network_of_another_shape_is_refused(tmp_path):
+    answer = engine()
+    answer["networks"].append({"Name": "fabric", "IPAM": {"Config": [{"Subnet": "10.1.0.0/16"}]}})
+    code, output = play(tmp_path, "guard", hosts=further("203.0.113.11", "203.0.113.12"), __local_cluster_engine=answer)
+    assert code != 0 and "fabric does not have the subnet 203.0.113.0/24" in output, output
+    answer["networks"][-1]["IPAM"]["Config"][0]["Subnet"] = FABRIC["subnet"]
+    assert play(tmp_path, "guard", hosts=further("203.0.113.11", "203.0.113.12"), __local_cluster_engine=answer)[0] == 0
+
+
+def test_a_further_network_is_made_once_for_all_nodes_and_hides_none_in_use(tmp_path):
+    ip = tmp_path / "bin" / "ip"
+    ip.parent.mkdir()
+    ip.write_text('#!/bin/sh\n[ "$*" = \'-json route show match 203.0.113.0\' ] && echo \'[{"dst": "203.0.113.0/24"}]\'\n')
+    ip.chmod(0o755)
+    code, output = play(
+        tmp_path, "network", hosts=further("203.0.113.11", "203.0.113.12"), path=str(ip.parent), __local_cluster_engine=engine()
+    )
+    assert code != 0 and "This machine reaches 203.0.113.0/24 by a route of its own" in output and output.count("(item=fabric)") == 1, (
+        output
+    )
 
 
 def test_a_network_that_would_hide_one_in_use_is_refused(tmp_path):

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import time
 
 import plan as module
 import pytest
 import yaml
-from ansible.module_utils.trainyard import environment, plan_text, readiness
+from ansible.module_utils.trainyard import environment, plan_text, proofs, readiness
 from ansible.module_utils.trainyard import plan as core
 from ansible.module_utils.trainyard.mesh import inventory_digest
 from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
@@ -479,14 +481,15 @@ def test_module_gives_the_bytes_and_their_digest(run_module):
     result = run_module(module, module_arguments(), check=True)
     assert result["changed"] is False and json.loads(result["text"]) == result["plan"]
     assert hashlib.sha256(result["text"].encode("ascii")).hexdigest() == result["sha256"] and result["sha256"][:12] in result["summary"][0]
-    assert not any(result["todo"].values()) and result["plan"]["argv"][-2:] == ["-o", "use_gpu=true"]
+    unready = {kind: names for kind, names in result["todo"].items() if kind not in ("network", "depth", "rehearsal")}
+    assert not any(unready.values()) and result["plan"]["argv"][-2:] == ["-o", "use_gpu=true"]
 
 
 def test_module_refuses_with_every_reason(run_module):
     arguments = module_arguments()
     arguments["facts"]["node2"].update(machine="aarch64", python_version="3.8")
     result = run_module(module, arguments)
-    assert result["failed"] and result["msg"].startswith("this job cannot start here:\n") and len(result["msg"].splitlines()) == 3
+    assert result["failed"] and len(re.findall(r"^  STOP  all nodes  plan  nodes have different", result["msg"], re.M)) == 2, result["msg"]
 
 
 @pytest.mark.parametrize("repair", [False, True])
@@ -502,7 +505,9 @@ def test_module_stops_at_a_tree_that_differs_unless_told_to_repair(run_module, r
         assert result["todo"]["code"] == ["node2"]
     else:
         assert (
-            result["failed"] and "node2: code/%s" % CODE[:16] in result["msg"] and "tools/train.py: 3 bytes instead of 4" in result["msg"]
+            result["failed"]
+            and "STOP  node2  ready  code/%s" % CODE[:16] in result["msg"]
+            and "tools/train.py: 3 bytes instead of 4" in result["msg"]
         )
 
 
@@ -511,9 +516,42 @@ def test_module_stops_at_an_obstacle_and_only_shows_it_in_check_mode(run_module,
     arguments = module_arguments()
     arguments["facts"]["node2"].update(facts)
     result = run_module(module, arguments)
-    assert result["failed"] and result["msg"].startswith("nothing was started:\n  node2 ")
+    assert result["failed"] and re.match(r"nothing was started:\n  STOP  node2  ready  (is held|lacks rsync)", result["msg"]), result["msg"]
     shown = run_module(module, arguments, check=True)
     assert not shown.get("failed") and any(line.startswith("in the way: node2 ") for line in shown["summary"])
+
+
+def test_module_says_all_at_once_and_only_reports_where_it_is_asked(run_module):
+    """A silent node, with what is wrong with the one that answered; without every node's facts there is no plan."""
+    arguments = module_arguments(report=True, silent={"node2": "Connection refused\x1b[2J"})
+    del arguments["facts"]["node2"]
+    result = run_module(module, arguments)
+    assert not result.get("failed") and "plan" not in result and result["todo"] == {}
+    assert [(item["check"], item["nodes"], item["level"]) for item in result["findings"]] == [("reach", ["node2"], "stop")]
+    said = run_module(module, dict(arguments, report=False))
+    assert said["failed"] and "did not answer: Connection refused" in said["msg"] and "\x1b" not in said["msg"]
+    assert run_module(module, dict(arguments, report=False), check=True)["failed"]  # --check has no plan to show either
+
+
+def test_what_a_start_would_bring_is_no_obstacle_and_is_said_by_a_check(run_module):
+    arguments = module_arguments(report=True)
+    arguments["facts"]["node2"]["trees"] = {}
+    found = run_module(module, arguments)["findings"]
+    said = [(item["level"], item["nodes"], item["text"].split(",")[0].split(" is ")[0]) for item in found]
+    assert said == [("note", ["node2"], "code"), ("note", ["node2"], "data"), ("note", ["node2"], "not rehearsed")]
+    assert run_module(module, dict(arguments, report=False))["findings"] == []
+
+
+@pytest.mark.parametrize("kept", [None, "network", "rehearsal"])
+def test_what_was_proven_is_not_repeated_for_a_while(run_module, tmp_path, kept):
+    arguments = module_arguments(state_dir=str(tmp_path), allowed={"proof_hours": {"network": 1, "rehearsal": 2}})
+    made = run_module(module, arguments)
+    if kept:
+        proofs.keep(str(tmp_path), kept, proofs.keys(made["plan"], arguments["facts"])[kept], time.time() - 3000, {})
+        made = run_module(module, arguments)
+    assert made["todo"]["network"] == ["node1", "node2"] and made["todo"]["depth"] == ("quick" if kept == "network" else "full")
+    assert made["todo"]["rehearsal"] == ([] if kept == "rehearsal" else ["node1", "node2"])
+    assert run_module(module, dict(arguments, rehearse=False))["todo"]["rehearsal"] == []
 
 
 def test_module_names_a_requirement_list_that_is_not_there(run_module):

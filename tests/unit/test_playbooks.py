@@ -111,7 +111,7 @@ REFUSED = {
     "misspelt extra variable": (
         ["-e", "config=ppyoloe.yml", "-e", "node=1"],
         {},
-        "command line node: unknown variable; allowed: config, devices, nodes, rendezvous, scaling, start_port",
+        "command line node: unknown variable; allowed: config, devices, matrix, nodes, rehearse, rendezvous, scaling, start_port, verify",
     ),
     "misspelt group": (["-e", "config=ppyoloe.yml"], {"group": "trainer"}, "the group 'trainers' is missing or empty"),
     "limit": (

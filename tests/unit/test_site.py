@@ -129,23 +129,23 @@ def test_one_fabric_address_for_two_nodes():
         ),
         (
             {"trainyard_suites": {"paddledetection": {"code": {"path": "/x"}, "environment": {}, "dat": {}}}},
-            "inventory trainyard_suites.paddledetection dat:",
+            "inventory trainyard_suites.paddledetection.dat:",
             "did you mean 'data'?",
         ),
         (
             {"trainyard_suites": {"paddledetection": {"code": {"git": "https://x/y"}, "environment": {}}}},
-            "inventory trainyard_suites.paddledetection code:",
+            "inventory trainyard_suites.paddledetection.code:",
             "{git: a URL, version:",
         ),
         (
             {"trainyard_suites": {"paddledetection": {"code": {"path": "/x", "git": "u", "version": "v"}, "environment": {}}}},
-            "inventory trainyard_suites.paddledetection code:",
-            "must be {path: a directory on the controller} or",
+            "inventory trainyard_suites.paddledetection.code:",
+            "must be {path: a directory on the controller}, {git: a URL",
         ),
         (
             {"trainyard_suites": {"paddledetection": {"code": {"path": "/x"}, "environment": {}, "data": {"coco": "/data"}}}},
-            "inventory trainyard_suites.paddledetection data.coco:",
-            "must be {path: a directory on the controller}; got '/data'",
+            "inventory trainyard_suites.paddledetection.data.coco:",
+            "must be {path: a directory on the controller} or {path: an absolute path on the nodes",
         ),
         ({"trainyard_start_port": "x"}, "inventory trainyard_start_port:", "must be a port from 1024 to 65535; got 'x'"),
         ({"trainyard_start_port": 80}, "inventory trainyard_start_port:", "must be a port from 1024 to 65535; got 80"),
@@ -207,13 +207,13 @@ def test_the_first_nodes_and_devices_in_rank_order(job, names, devices):
 @pytest.mark.parametrize(
     "site, job, words",
     [
-        ({}, {"nodes": 4}, ["playbooks/configs/ppyoloe.yml nodes: asks for 4 nodes; the site 'site' has 3"]),
+        ({}, {"nodes": 4}, ["playbooks/configs/ppyoloe.yml:8 nodes: asks for 4 nodes; the site 'site' has 3"]),
         (
             {},
             {"nodes": 1, "devices": 9},
-            ["playbooks/configs/ppyoloe.yml devices: asks for 9; node1 declares the devices 0, 1, 2, 3, 4, 5, 6, 7"],
+            ["playbooks/configs/ppyoloe.yml:9 devices: asks for 9; node1 declares the devices 0, 1, 2, 3, 4, 5, 6, 7"],
         ),
-        ({}, {"nodes": 1, "devices": [7, 8]}, ["playbooks/configs/ppyoloe.yml devices: asks for [7, 8]; node1 declares"]),
+        ({}, {"nodes": 1, "devices": [7, 8]}, ["playbooks/configs/ppyoloe.yml:9 devices: asks for [7, 8]; node1 declares"]),
         (
             {"trainyard_suites": {}},
             {},

@@ -413,7 +413,7 @@ def stop_peers(plan, node, attempt, record):
         there = "%s/runs/%s/attempt-%d" % (peer["base"], record["run"], record["attempt"])
         # The peer may not have its copy of this file yet, so it gets it on standard input.
         remote = ["/usr/bin/env", "python3", "-I", "-", "stop", there, node, record["unit"]]
-        argv = ["ssh", "-F", "%s/mesh/config" % mine["base"], peer["name"], " ".join(shlex.quote(word) for word in remote)]
+        argv = ["ssh", "-F", "%s/.trainyard/mesh/config" % mine["home"], peer["name"], " ".join(shlex.quote(word) for word in remote)]
         try:
             calls[peer["name"]] = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except OSError as error:

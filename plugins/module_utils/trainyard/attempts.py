@@ -42,7 +42,16 @@ def user_environment(uid):
 
 
 def runs_on(base):
-    """Return [(run id, attempt)] that have a directory here, oldest first."""
+    """Return [(run id, attempt)] that have a directory here, oldest first. A rehearsal (attempt 0) is none."""
+    return [pair for pair in _directories(base) if pair[1]]
+
+
+def rehearsals_on(base):
+    """Return [(run id, 0)] of rehearsals that have a directory here."""
+    return [pair for pair in _directories(base) if not pair[1]]
+
+
+def _directories(base):
     found = []
     folder = os.path.join(base, "runs")
     for run_id in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
@@ -75,8 +84,13 @@ def active_units(run):
 @contextlib.contextmanager
 def hold(base):
     """Let one start at a time look at the node and start: two controllers at once get one attempt, not two."""
-    os.makedirs(base, mode=0o700, exist_ok=True)
-    with open(os.path.join(base, "start.lock"), "w", encoding="ascii") as handle:
+    # Not below base: a lock on a network file system may be none, and what is locked is this machine.
+    folder = user_environment(os.getuid())["XDG_RUNTIME_DIR"]
+    if not os.access(folder, os.W_OK):
+        folder = base
+        os.makedirs(base, mode=0o700, exist_ok=True)
+    name = "trainyard-start.lock" if folder != base else "start.lock"
+    with open(os.path.join(folder, name), "w", encoding="ascii") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -160,7 +174,8 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs):
     for path, name in plan["suite"]["redirects"].items():
         os.makedirs(os.path.join(attempt, name), exist_ok=True)
         links[path] = os.path.join(attempt, name)
-    code = os.path.join(mine["base"], "code", plan["code"]["digest"][:16])
+    # a tree that lies on the nodes already is used where it is
+    code = plan["code"].get("path") or os.path.join(mine["base"], "code", plan["code"]["digest"][:16])
     if not os.path.isdir(code):
         raise AttemptError("the code tree %s is missing" % code)
     link_tree(code, os.path.join(attempt, "work"), links, plan.get("files"))
@@ -199,6 +214,9 @@ def start_argv(attempt, plan, node, unit, description):
         "StandardError=append:%s" % console,
         "ExecStopPost=%s -I %s ended %s %s" % (python, agent, attempt, node),
     ]
+    if plan["stop"].get("limit"):
+        # a rehearsal: it ends even where the controller that started it is gone
+        properties.append("RuntimeMaxSec=%d" % plan["stop"]["limit"])
     argv = ["systemd-run", "--user", "--quiet", "--collect", "--unit=%s" % unit, "--description=%s" % description]
     return argv + [word for prop in properties for word in ("--property", prop)] + [python, "-I", agent, "run", attempt, node]
 

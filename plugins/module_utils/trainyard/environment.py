@@ -15,6 +15,9 @@ import os
 import re
 import subprocess
 
+from ansible.module_utils.trainyard import distributions
+from ansible.module_utils.trainyard.distributions import normal_name
+
 FORMAT = 1
 MARKER = ".trainyard.json"
 # What can be trained with: name on the index -> what it imports as, what it must be built for (None: one wheel for every device; the
@@ -44,11 +47,6 @@ class EnvironmentRefused(Exception):
     def __init__(self, problems):
         super().__init__("\n".join(problems))
         self.problems = list(problems)
-
-
-def normal_name(name):
-    """Return the one spelling of a package name that an index compares by: 'Foo_Bar' -> 'foo-bar'."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_environment(value, key="runtime_environment"):
@@ -124,6 +122,20 @@ def requirement_path(name, files_dir, project_dir):
     if "/" not in name:
         return os.path.join(files_dir, name)
     return os.path.normpath(os.path.join(project_dir, os.path.expanduser(name)))
+
+
+def requirement_texts(names, project):
+    """Return the contents of the site's pinned requirement lists, read on the controller; raises EnvironmentRefused where one is not there."""
+    texts = []
+    for name in names:
+        path = requirement_path(name, os.path.join(project, "roles", "runtime", "files"), project)
+        try:
+            with open(path, encoding="utf-8") as handle:
+                texts.append(handle.read())
+        except FileNotFoundError as error:
+            text = "the site's environment.requirements names %s, and %s is not there; write the list (docs/adding-a-suite.md, 4)"
+            raise EnvironmentRefused([text % (name, path)]) from error
+    return texts
 
 
 def parse_requirements(text, file):
@@ -260,18 +272,7 @@ def node_python(interpreter="/usr/bin/python3"):
 
 def installed_packages(paths):
     """Return {package: version} of what stands in these directories, from the names of *.dist-info and *.egg-info alone (about 1 ms)."""
-    packages = {}
-    for path in reversed(paths):  # the first directory on the path wins, as it does for an import
-        try:
-            names = os.listdir(path)
-        except OSError:
-            continue
-        for entry in names:
-            stem, suffix = os.path.splitext(entry)
-            name, dash, version = stem.partition("-")
-            if suffix in (".dist-info", ".egg-info") and dash:
-                packages[normal_name(name)] = version.split("-py")[0]
-    return packages
+    return {name: package["version"] for name, package in distributions.found(paths).items()}
 
 
 def fingerprint(packages):
@@ -311,10 +312,11 @@ def check_import(package, version, found):
     return None
 
 
-def inspect_environment(home_dir, digest):
+def inspect_environment(home_dir, digest, verify="cached"):
     """Return {state, why, marker} of one environment. state: ready, absent, incomplete (no marker) or changed (differs from its marker).
 
-    home_dir: the absolute product directory on this node, ~/.trainyard. Reads one small file and one directory; imports nothing.
+    home_dir: the absolute product directory on this node, ~/.trainyard. verify: how its files are held against their installation, see
+    distributions.check. Imports nothing.
     """
     directory = os.path.join(home_dir, "env", digest)
     try:
@@ -334,6 +336,11 @@ def inspect_environment(home_dir, digest):
     differences = compare_packages(marker["packages"], installed_packages(marker["paths"]))
     if differences:
         return {"state": "changed", "why": "; ".join(differences), "marker": None}
+    if marker.get("managed"):
+        path = os.path.join(directory, MARKER)
+        wrong = distributions.look(path, marker["paths"], distributions.found(marker["paths"]), verify)["wrong"]
+        if wrong:
+            return {"state": "changed", "why": "changed since the installation: " + distributions.words(wrong), "marker": None}
     return {"state": "ready", "why": "", "marker": dict(marker, imported=marker.get("imported", marker.get("paddle")))}  # its name in 0.1
 
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import json
+import copy
+import functools
 import os
 import re
 
-from ansible.module_utils.trainyard import suites, yamldata
+from ansible.module_utils.trainyard import suites, texts, yamldata
 from ansible.module_utils.trainyard.launchers import LAUNCHERS
 from ansible.module_utils.trainyard.yamldata import Problem, near
 
@@ -18,6 +19,11 @@ RESERVED_ENV = re.compile(
     r"^(PADDLE_|FLAGS_START_PORT|FLAGS_selected|TRAINING_ROLE|POD_|GLOO_SOCKET|NCCL_SOCKET_IFNAME|CUDA_VISIBLE_DEVICES|LD_PRELOAD|LD_AUDIT"
     r"|PATH$|HOME$|USER$|PYTHONHOME|PYTHONSTARTUP|RANK|WORLD_SIZE|MS_|DEVICE_ID$|DEVICE_NUM$|OMPI_|PMIX_|ASCEND_RT_VISIBLE_DEVICES$|PORT_RANGE$|TRAINYARD_)"
 )
+# Every variable a site may set for the whole product; a misspelt one would otherwise be passed over without a word.
+SITE_VARIABLES = (
+    "trainyard_accelerator", "trainyard_address", "trainyard_cache_dir", "trainyard_devices", "trainyard_env", "trainyard_home",
+    "trainyard_host_fingerprints", "trainyard_runs_dir", "trainyard_site", "trainyard_start_port", "trainyard_state_dir", "trainyard_suites",
+)  # fmt: skip
 # How the suites' scripts are given their config file and its overrides.
 OWN_FLAGS = ("-c", "--config", "-o", "--opt", "--opts")
 JOB_DEFAULTS = {
@@ -31,6 +37,14 @@ JOB_DEFAULTS = {
 }
 
 
+# An option may be cut short as long as it is the only one that begins so (argparse, allow_abbrev).
+LONG_FLAGS = tuple(flag for flag in OWN_FLAGS if flag.startswith("--"))
+# What of a job only people read.
+FOR_PEOPLE = ("description", "source", "document", "upstream", "published")
+PORTS = (10000, 20000)
+
+
+@functools.lru_cache(maxsize=None)
 def load_schema(name):
     """Return one of the schemas in schemas/ (job, site); the job's knows the suites and launchers that there are tables for."""
     value, _lines, problems = yamldata.read(os.path.join(HERE, "schemas", name + ".yml"))
@@ -44,6 +58,11 @@ def load_schema(name):
 
 def load_suite(name):
     """Return a suite's table from suites/<name>.yml; the name has passed the job schema."""
+    return copy.deepcopy(_suite(name))
+
+
+@functools.lru_cache(maxsize=None)
+def _suite(name):
     return suites.load(name)
 
 
@@ -93,42 +112,106 @@ def find_job(config, folder, cwd):
 
 
 def read_job(path, shown):
-    """Return (job, problems): the job file's content with defaults filled in, its name and where it was read."""
+    """Return (job, problems): the job file's content with defaults filled in, its name and where it was read; no job where there is a problem."""
+    job, problems = examine(path, shown)
+    return (None if problems else job), problems
+
+
+def examine(path, shown):
+    """Return (job, problems) as read_job does, but with a job as long as there is a suite to judge it by: wrong keys are left out of it.
+
+    So the command line and the site are judged in the same report. job["lines"] maps dotted keys to their lines in the file.
+    """
     value, lines, problems = yamldata.read(path, shown)
     if problems:
         return None, problems
     if not isinstance(value, dict):
         return None, [Problem(shown, 1, "", "must be a mapping of keys, got a %s" % type(value).__name__)]
     problems = yamldata.check(value, load_schema("job"), lines, shown)
-    env = value.get("env")
-    for name in env if isinstance(env, dict) else ():
-        if RESERVED_ENV.match(str(name)):
-            problems.append(Problem(shown, lines.get(("env", name)), "env.%s" % name, "is reserved: the plan sets it; take it out"))
-    if problems:
+    wrong = {problem.key.split(".")[0] for problem in problems}
+    sound = {key: item for key, item in value.items() if key not in wrong}
+    for path_of, text in _meaning(sound, value):
+        line = next((lines[path_of[:n]] for n in range(len(path_of), 0, -1) if path_of[:n] in lines), None)
+        problems.append(Problem(shown, line, yamldata.dotted(path_of), text))
+    wrong = {problem.key.split(".")[0] for problem in problems}
+    if "suite" not in sound or "launcher" not in sound:
         return None, problems
-    suite = load_suite(value["suite"])
-    if value["launcher"] not in suite["launchers"]:
-        text = "%s cannot be started with %s; allowed: %s" % (suite["title"], value["launcher"], ", ".join(suite["launchers"]))
-        return None, [Problem(shown, lines.get(("launcher",)), "launcher", text)]
-    for word in value.get("arguments") or []:
-        if word.partition("=")[0] in OWN_FLAGS:
-            # The suites' scripts take each of them once: a second one would silently replace ours, with everything that was checked.
-            text = "%r is set by the plan; write config values under 'overrides' and the file under 'config'" % word
-            return None, [Problem(shown, lines.get(("arguments",)), "arguments", text)]
-    if "\\u0000" in json.dumps(value):
-        return None, [Problem(shown, None, "", "holds a NUL character, which no command line can")]
-    meeting = rendezvous_problem(value)
-    if meeting:
-        return None, [Problem(shown, lines.get(("rendezvous",)), "rendezvous", meeting)]
-    job = dict(JOB_DEFAULTS, **value)
+    job = dict(dict(JOB_DEFAULTS, config=""), **{key: item for key, item in value.items() if key not in wrong - {"suite", "launcher"}})
     job["name"] = os.path.basename(path)[:-4]
     job["file"] = shown
-    return job, []
+    job["lines"] = {yamldata.dotted(key): line for key, line in lines.items() if key}
+    return job, problems
+
+
+def _meaning(sound, value):
+    """Yield (key path, what is wrong) that no schema can say; sound: the keys that passed it, value: all of them."""
+    env = value.get("env")
+    for name in env if isinstance(env, dict) else ():
+        if RESERVED_ENV.match(name):
+            yield ("env", name), "is reserved: the plan sets it; take it out"
+    for key, item in sound.items():
+        for where, text in texts.walk(item, (key,), people=key in FOR_PEOPLE):
+            yield where, text
+    suite = load_suite(sound["suite"]) if "suite" in sound else None
+    if suite and sound.get("launcher", suite["launchers"][0]) not in suite["launchers"]:
+        text = "%s cannot be started with %s; allowed: %s" % (suite["title"], sound["launcher"], ", ".join(suite["launchers"]))
+        yield ("launcher",), text
+    if "launcher" in sound and "rendezvous" in sound and rendezvous_problem(sound):
+        yield ("rendezvous",), rendezvous_problem(sound)
+    words = sound.get("arguments") or []
+    for word in words:
+        if own_flag(word):
+            # The suites' scripts take each of them once: a second one would silently replace ours, with everything that was checked.
+            yield ("arguments",), "%r is set by the plan; write config values under 'overrides' and the file under 'config'" % word
+    for where, folder in save_folders(suite, words, sound.get("overrides") or {}) if suite else ():
+        text = suites.save_problem(suite, folder) if isinstance(folder, str) else None
+        if text:
+            yield where, text
+
+
+def own_flag(word):
+    """Whether a word of the arguments is one of the plan's own options: whole, cut short (--conf), or with its value at its heels (-oepoch=1)."""
+    option = word.partition("=")[0]
+    short = option[:2] in OWN_FLAGS and not option.startswith("--")
+    return short or option in LONG_FLAGS or (len(option) > 4 and any(flag.startswith(option) for flag in LONG_FLAGS))
+
+
+def save_folders(suite, words, overrides):
+    """Return [(key path, folder)]: where a job itself says that checkpoints go, by override or by an option of the suite's script."""
+    key = suite["config_keys"].get("save")
+    found = [(("overrides", key), overrides[key])] if key in overrides else []
+    for option, name in suite["argument_keys"].items():
+        if name == "save" and suites.argument(words, option) is not None:
+            found.append((("arguments",), suites.argument(words, option)))
+    return found
+
+
+def port_warnings(job, site):
+    """Return what a user is told of a start port that is allowed and not recommended (contract B5: 10000 to 20000)."""
+    said = job.get("start_port") or site["start_port"]
+    if not isinstance(said, int) or PORTS[0] <= said <= PORTS[1]:
+        return []
+    key = "start_port" if job.get("start_port") else "trainyard_start_port"
+    text = "%d is allowed; recommended are ports from %d to %d" % ((said,) + PORTS)
+    return [Problem(place_of(job, key) if key == "start_port" else "inventory", None, key, text)]
+
+
+def place_of(job, key):
+    """Return where a job's value was said: 'command line', or the file with its line."""
+    if key in job.get("from_command_line", ()):
+        return "command line"
+    line = (job.get("lines") or {}).get(key)
+    return job["file"] if line is None else "%s:%d" % (job["file"], line)
 
 
 def scaling_problem(job):
     """Say what is wrong with a job's `scaling`, or return None."""
-    return None if job["scaling"] in ("advise", "apply") else "must be advise or apply; got %r" % (job["scaling"],)
+    known = ("advise", "apply")
+    return (
+        None
+        if job["scaling"] in known
+        else "must be advise or apply; got %s%s" % (yamldata.shown(job["scaling"]), near(job["scaling"], known))
+    )
 
 
 def rendezvous_problem(job):
@@ -136,7 +219,8 @@ def rendezvous_problem(job):
     wanted, known = job.get("rendezvous"), sorted(LAUNCHERS[job["launcher"]]["rendezvous"])
     if wanted is None or wanted in known:
         return None
-    return "%s has no rendezvous %r; allowed: %s" % (job["launcher"], wanted, ", ".join(known) or "none, leave it out")
+    text = "%s has no rendezvous %s; allowed: %s%s"
+    return text % (job["launcher"], yamldata.shown(wanted), ", ".join(known) or "none, leave it out", near(wanted, known))
 
 
 def whole_number(name, value, problems, allow_all=True):
@@ -146,21 +230,30 @@ def whole_number(name, value, problems, allow_all=True):
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,5}", text):
         problems.append(
-            Problem("command line", None, name, "must be a whole number from 1 up%s; got %r" % (" or 'all'" if allow_all else "", value))
+            Problem(
+                "command line",
+                None,
+                name,
+                "must be a whole number from 1 up%s; got %s" % (" or 'all'" if allow_all else "", yamldata.shown(value)),
+            )
         )
         return None
     return int(text)
 
 
-def command_line(extra, allowed, role_variables=(), site_prefixes=("trainyard_", "ansible_")):
+def command_line(extra, allowed, role_variables=()):
     """Hold the names given with -e against those a verb knows; Ansible itself takes a misspelt one without a word (facts, Ansible 2.19)."""
     problems = []
     for name in sorted(extra):
-        if name in allowed or name in role_variables or name.startswith(site_prefixes):
+        if name in allowed or name in role_variables or name in SITE_VARIABLES or name.startswith("ansible_"):
+            continue
+        if name == "_raw_params":  # what Ansible calls the words of -e that it could not split
+            text = "words of -e that are no NAME=VALUE: %s; quote a value with blanks" % yamldata.shown(extra[name])
+            problems.append(Problem("command line", None, "", text))
             continue
         text = "unknown variable; allowed: %s, the site's trainyard_* variables and the roles' own%s" % (
             ", ".join(sorted(allowed)),
-            near(name, set(allowed) | set(role_variables)),
+            near(name, set(allowed) | set(role_variables) | set(SITE_VARIABLES)),
         )
         problems.append(Problem("command line", None, name, text))
     return problems
@@ -169,6 +262,7 @@ def command_line(extra, allowed, role_variables=(), site_prefixes=("trainyard_",
 def apply_command_line(job, extra, problems):
     """Return the job with what the command line overrides: nodes, devices, start_port, rendezvous, scaling."""
     job = dict(job)
+    given = [name for name in ("nodes", "devices", "start_port", "rendezvous", "scaling") if name in extra]
     for name, check in (("rendezvous", rendezvous_problem), ("scaling", scaling_problem)):
         if name in extra:
             job[name] = extra[name]
@@ -177,10 +271,12 @@ def apply_command_line(job, extra, problems):
     for name in ("nodes", "devices"):
         if name in extra:
             job[name] = whole_number(name, extra[name], problems)
-            job["from_command_line"] = job.get("from_command_line", []) + [name]
     if "start_port" in extra:
         port = whole_number("start_port", extra["start_port"], problems, allow_all=False)
         if port is not None and not 1024 <= port <= 65535:
             problems.append(Problem("command line", None, "start_port", "must be a port from 1024 to 65535; got %d" % port))
+            port = None
         job["start_port"] = port
+    if given:
+        job["from_command_line"] = given
     return job

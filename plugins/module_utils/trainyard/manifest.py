@@ -71,6 +71,11 @@ def _entry(path, known):
     return [kind, info.st_size, value], record + [value]
 
 
+def entry(path):
+    """Return [kind, size, sha256] of one file, read now."""
+    return _entry(path, None)[0]
+
+
 def read_json(path):
     """Return a JSON file's content, or None where it is missing or no JSON."""
     try:
@@ -91,16 +96,17 @@ def write_json(path, value, mode=0o600):
     os.replace(part, path)
 
 
-def scan(root, names=None, cache=None):
+def scan(root, names=None, cache=None, fresh=False):
     """Describe a tree.
 
     root: directory. names: relative paths to take (default: all files below root). cache: path of a JSON file that remembers digests by
-    inode, size and times, so that a repeat costs one lstat a file; None reads every byte.
+    inode, size and times, so that a repeat costs one lstat a file; None reads every byte. fresh: read every byte whatever the cache says, and
+    remember that.
     Returns {relative path: [kind, size in bytes, hex sha256]}. Raises ManifestError for a missing root or an odd file.
     """
     if not os.path.isdir(root):
         raise ManifestError("%s: no such directory" % root)
-    known = (read_json(cache) or {}) if cache else {}
+    known = (read_json(cache) or {}) if cache and not fresh else {}
     entries, records = {}, {}
     for name in walk_files(root) if names is None else names:
         if name.startswith("-") or any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in name):
@@ -123,6 +129,16 @@ def refuse_links_out(root, entries):
         target = os.readlink(os.path.join(root, name))
         if os.path.isabs(target) or os.path.normpath(os.path.join(os.path.dirname(name), target)).split(os.sep)[0] == os.pardir:
             raise ManifestError("%s in %s: is a link to %s, outside of the tree; put what it means into the tree" % (name, root, target))
+
+
+def sampled(entries, files=64, size=256 << 20):
+    """Return names of regular files for a sample: the same ones for the same manifest, at most so many and of so many bytes, but one at least."""
+    chosen, total = [], 0
+    for name in sorted((n for n in entries if entries[n][0] != "l"), key=lambda n: hashlib.sha256(b"sample" + os.fsencode(n)).digest()):
+        if len(chosen) < files and (not chosen or total + entries[name][1] <= size):
+            chosen.append(name)
+            total += entries[name][1]
+    return chosen
 
 
 def digest(entries):

@@ -48,7 +48,7 @@ def rsh(attempt, node, host, words):
     there = "%s/runs/%s/attempt-%d" % (peer["base"], record["run"], record["attempt"])
     # mpirun speaks to a shell: it joins and quotes what it says. Here no shell gets to see it.
     remote = ["/usr/bin/env", "python3", "-I", "-", "door", there] + shlex.split(" ".join(words))
-    argv = ["ssh", "-F", "%s/mesh/config" % mine["base"], peer["name"], " ".join(shlex.quote(word) for word in remote)]
+    argv = ["ssh", "-F", "%s/.trainyard/mesh/config" % mine["home"], peer["name"], " ".join(shlex.quote(word) for word in remote)]
     # The peer may not have its copy of this file yet, so it gets it on standard input.
     return subprocess.run(argv, input=source).returncode
 

@@ -175,6 +175,8 @@ def compile_plan(job, site, nodes, facts, inputs):
             node["argv"] = commands[index]
     links = {suites.place(suite, name): "data/%s" % short(digest) for name, digest in inputs["data"].items()}
     links.update({"weights/%s" % short(item["digest"]): "weights/%s" % short(item["digest"]) for item in inputs["weights"].values()})
+    placed = planned_places(inputs.get("placed") or [], facts[nodes[0]["name"]])
+    links.update({suites.place(suite, key[len("data/") :]): item["path"] for key, item in placed.items() if key.startswith("data/")})
     ranks = planned_ranks(planned, launcher, meeting, first, accelerator)
     files = planned_files(planned, launcher, first, ranks, facts)
     scheduler = launcher.get("scheduler", {}).get(accelerator)
@@ -184,7 +186,8 @@ def compile_plan(job, site, nodes, facts, inputs):
         names = ["TRAINYARD_ATTEMPT", launcher["rank_env"]] + list(scheduled) + [name for rank in ranks for name in rank.get("env") or {}]
         node["container"] = containers.entry(
             facts[node["name"]]["containers"][environment["digest"]], node["base"],
-            dict(dict.fromkeys(names, ""), **dict(common, **node["env"])), accelerator, node["devices"], environment.get("mounts") or [],
+            dict(dict.fromkeys(names, ""), **dict(common, **node["env"])), accelerator, node["devices"],
+            list(dict.fromkeys((environment.get("mounts") or []) + [item["path"] for item in placed.values()])),
         )  # fmt: skip
     return {
         "version": VERSION,
@@ -196,12 +199,14 @@ def compile_plan(job, site, nodes, facts, inputs):
                          console="logs.txt", logs=launcher.get("logs", []), end_words=launcher.get("end_words")),
         "accelerator": accelerator,
         "argv": commands[0],
+        "script": script,
         "env": common,
         "ports": {"start": port, "count": count},
         "endpoints": [rank["endpoint"] for rank in ranks] if launcher["endpoints_env"] else [],
         "nodes": planned,
         "ranks": ranks,
-        "code": {"digest": inputs["code"]["digest"]},
+        "code": {key: inputs["code"][key] for key in ("digest", "path") if inputs["code"].get(key)},
+        "placed": placed,
         "data": inputs["data"],
         "weights": inputs["weights"],
         "links": links,
@@ -214,6 +219,15 @@ def compile_plan(job, site, nodes, facts, inputs):
         "notes": [launcher["notes"][accelerator]] if accelerator in launcher.get("notes", {}) else [],
         "stop": {"grace": GRACE_SECONDS, "timeout": STOP_SECONDS},
     }  # fmt: skip
+
+
+def planned_places(placed, facts):
+    """Return {key: {path, placement, digest}} of what lies on the nodes already; digest: of names and sizes, whatever was verified besides."""
+    seen = (facts.get("placement") or {}).get("places") or {}
+    return {
+        item["key"]: {"path": item["path"], "placement": item["placement"], "digest": (seen.get(item["key"]) or {}).get("listing") or None}
+        for item in placed
+    }
 
 
 def container_problems(job, suite, planned, facts, environment):

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from ansible.module_utils.trainyard import ascend, attempts, manifest
+from ansible.module_utils.trainyard import ascend, attempts, devices, installed, machines, manifest, orphans, placement, sockets
 from ansible.module_utils.trainyard.mesh import mesh_state
 
 # Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a launcher is looked for there.
@@ -75,12 +75,17 @@ def containers(base):
     return {marker["digest"]: marker["container"] for marker in markers if marker and marker.get("container")}
 
 
-def tree_state(base, kind, digest):
-    """Return {ok, differences} of one tree on this node against the manifest that was synced with it."""
+def tree_state(base, kind, digest, verify="cached"):
+    """Return {ok, differences} of one tree on this node against the manifest that was synced with it.
+
+    verify: `cached` reads what changed its inode, size or times; `sample` reads some files besides; `full` reads every byte.
+    """
     place = os.path.join(base, kind, digest[:16])
     if not os.path.isdir(place):
         return {"ok": False, "present": False, "differences": []}
-    found = manifest.scan(place, None, place + ".scan.json")
+    found = manifest.scan(place, None, place + ".scan.json", fresh=verify == "full")
+    if verify == "sample":
+        found.update({name: manifest.entry(os.path.join(place, name)) for name in manifest.sampled(found)})
     if manifest.digest(found) == digest:
         return {"ok": True, "present": True, "differences": []}
     expected = manifest.read_json(place + ".manifest.json") or {}
@@ -121,8 +126,20 @@ def python_words(python):
     return [word for word in ("python", "python3", "fleetrun", "msrun") if shutil.which(word, path=place)]
 
 
-def look(run, base, trees, peers, accelerator="cpu", programs=None, python=""):
-    """Return the node's facts; see library/node_probe.py."""
+def boot_mark():
+    """Return what changes with every boot: the kernel's boot id, and when PID 1 started (a container's differs, its boot id is the host's)."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
+        boot = handle.read().strip()
+    with open("/proc/1/stat", "rb") as handle:
+        return "%s/%s" % (boot, handle.read().rpartition(b")")[2].split()[19].decode())
+
+
+# What each subject of the check looks at; it has its key in the facts.
+SUBJECTS = {"machines": machines, "devices": devices, "installed": installed, "orphans": orphans, "placement": placement, "ports": sockets}
+
+
+def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", asked=None):
+    """Return the node's facts; see library/node_probe.py. asked: what the subjects of the check want to know; None asks for no more than a plan."""
     account = pwd.getpwuid(os.getuid())
     base = os.path.join(account.pw_dir, base)
     now = time.time()
@@ -132,7 +149,13 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None, python=""):
         units = attempts.active_units(run)
     except attempts.AttemptError:
         units = []
+    asked = asked and dict(asked, accelerator=accelerator, python=python, peers=peers, units=units, boot=boot_mark())
+    verify = "sample" if (asked or {}).get("verify") == "sample" else "cached"  # every byte is read by a task of its own
+    subjects = {name: subject.look(run, base, asked) for name, subject in SUBJECTS.items()} if asked else {}
+    changed = installed.damaged(subjects.get("installed"))  # an environment that somebody changed is none: sync.yml makes it again
     return {
+        **subjects,
+        "boot": boot_mark(),
         "hostname": socket.gethostname(),
         "home": account.pw_dir,
         "base": base,
@@ -150,9 +173,10 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None, python=""):
         "resolves_to": resolves_to(run, socket.gethostname()),
         "missing": lacks,
         "units": units,
-        "environments": environments(base),
+        "environments": {digest: mark for digest, mark in environments(base).items() if digest not in changed},
         "containers": containers(base),
-        "trees": {"%s/%s" % (tree["kind"], tree["digest"][:16]): tree_state(base, tree["kind"], tree["digest"]) for tree in trees},
+        "trees": {"%s/%s" % (tree["kind"], tree["digest"][:16]): tree_state(base, tree["kind"], tree["digest"], verify) for tree in trees},
         "mesh": mesh_state(account.pw_dir, now),
         "time": now,
+        "ended": time.time(),  # with "time" and what the action plugin adds, it bounds the clock's offset (machines.py)
     }

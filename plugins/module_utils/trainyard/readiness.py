@@ -90,7 +90,7 @@ def _same_addresses(mesh, rows):
 def wanted_trees(plan):
     """Return {'code': [digest], 'data': [digests], 'weights': [digests]}: the trees a node must hold, bit for bit."""
     return {
-        "code": [plan["code"]["digest"]],
+        "code": [] if plan["code"].get("path") else [plan["code"]["digest"]],  # (what lies on the nodes already is not ours to bring)
         "data": sorted(plan["data"].values()),
         "weights": sorted({w["digest"] for w in plan["weights"].values()}),
     }

@@ -126,6 +126,23 @@ def weight_name(url):
     return os.path.basename(url.split("?")[0]) or "weights"
 
 
+def local_weights(given, url):
+    """Return the path of a URL's weights in the directory that the site names, or None where they are to be fetched; given: {path, placement}.
+
+    On the controller a file that is not there is fetched; one on the nodes has to be there, and the probe looks. Raises SourceError for an
+    archive on the nodes: the suites want the file in it.
+    """
+    if not given:
+        return None
+    path = os.path.join(given["path"], weight_name(url))
+    if given.get("placement", "push") == "push":
+        return os.path.realpath(path) if os.path.isfile(path) else None
+    if path.endswith((".tar", ".tar.gz", ".tgz", ".zip")):
+        text = "%s comes as an archive, and the site's weights lie on the nodes: unpack it there and give its path with an override"
+        raise SourceError(text % url)
+    return path
+
+
 def unpack(path):
     """Unpack an archive beside itself and remove it; leave any other file alone. The archive is a stranger's: nothing in it leaves its folder.
 

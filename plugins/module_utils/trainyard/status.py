@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import time
 
-from ansible.module_utils.trainyard import attempts, logs
+from ansible.module_utils.trainyard import attempts, logs, processes
 from ansible.module_utils.trainyard.display import printable
 
 MAX_EVENTS = 4 << 20
@@ -91,7 +92,8 @@ def look(run, base, run_id, number, node):
     """Return the attempt's state on this node; see library/attempt_status.py. An empty run_id means the run that holds the node, else the newest."""
     known = attempts.runs_on(base)
     if not run_id:
-        held = [attempts.parse_unit(item["unit"]) for item in attempts.active_units(run)]
+        units = [attempts.parse_unit(item["unit"]) for item in attempts.active_units(run)]
+        held = [pair for pair in units if pair[1]]  # attempt 0 is a rehearsal
         if not (held or known):
             return {"found": False, "ended": True, "state": "none", "known": []}
         run_id, number = (held or known)[-1]
@@ -100,7 +102,16 @@ def look(run, base, run_id, number, node):
     attempt = attempts.attempt_dir(base, run_id, number)
     plan, record = read_json(attempt, "plan.json"), read_json(attempt, "attempt.json")
     if not plan or not record:
-        return {"found": False, "ended": True, "state": "none", "run": run_id, "known": [item[0] for item in known][-5:]}
+        return {
+            "found": False,
+            "ended": True,
+            "state": "none",
+            "run": run_id,
+            "known": [item[0] for item in known][-5:],
+            # of a run whose directory is gone, or was never here
+            "processes": processes.of_run(run_id),
+            "stopped": bool(glob.glob(os.path.join(base, "runs", run_id, "attempt-*", "stop.json"))),
+        }
     node = node if any(item["name"] == node for item in plan["nodes"]) else record["node"]
     active = unit_state(run, record["unit"])
     ending, events = read_json(attempt, "exit.json"), read_events(attempt)

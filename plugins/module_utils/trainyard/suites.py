@@ -188,6 +188,11 @@ def place(suite, name):
     return os.path.normpath(suite["data"]["names"].get(name) or suite["data"]["place"].format(name=name))
 
 
+def hidden(suite, data):
+    """Return the directories of a code tree that links lie over at every start, so that the training never sees them; data: the data sets' names."""
+    return sorted(set(suite["redirects"]) | {place(suite, name) for name in data})
+
+
 def data_paths(suite, effective, arguments):
     """Return [(config key, path)]: the files and directories that the config says the training reads, relative to its working directory."""
     found = []
@@ -256,7 +261,9 @@ def save_problem(suite, folder):
         return None
     path, key = os.path.normpath(folder), suite["config_keys"].get("save") or "the folder to save to"
     data = suite["data"]["place"].split("{name}")[0].strip("/")
-    if os.path.isabs(path) or path in (".", "..") or path.startswith("../") or (path + "/").startswith(data + "/"):
+    # Nothing expands ~ and $ in a config, and whoever writes them means another place.
+    outside = os.path.isabs(path) or path in (".", "..") or path.startswith(("../", "~")) or "$" in path
+    if outside or (path + "/").startswith(data + "/"):
         return "%s: %s is no folder of its own below the working directory, so no checkpoint would come home; say output/NAME" % (
             key,
             folder,

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import difflib
 import functools
+import json
+import math
 import os
 import re
 
 import yaml
+from ansible.module_utils.trainyard.display import SECRET_NAME
+from jsonschema import Draft202012Validator, ValidationError, validators
+from yaml.constructor import SafeConstructor
 
-MAX_BYTES = 1 << 20
+# PyYAML reads about 100 kB a second, and text that nests without end in a time that grows with its square (measured with 6.0.3).
+MAX_BYTES = 1 << 18
+MAX_DEPTH = 40
+# So many problems of one kind, or in one file, are worth reading; the rest is counted.
+MAX_PROBLEMS = 50
 PLAIN_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 # YAML 1.1 reads 010 as 8, 1_000 as 1000 and 1:30 as 90.
-NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 ODD_NUMBER = re.compile(r"^[-+]?0[0-9xb_]|[_:]")
 
 
@@ -30,13 +38,66 @@ class Problem:
 
     def __str__(self):
         place = self.file if self.line is None else "%s:%s" % (self.file, self.line)
-        return "%s %s: %s" % (place, self.key, self.text) if self.key else "%s: %s" % (place, self.text)
+        key, text = self.key if len(self.key) <= 200 else self.key[:197] + "...", self.text
+        if SECRET_NAME.search(key):
+            # The mask would take the first word behind such a name for the secret, and leave what was got.
+            key, text = "[%s]" % key, re.sub(r"\bgot .*", "got ********", text, flags=re.DOTALL)
+        return "%s %s: %s" % (place, key, text) if key else "%s: %s" % (place, text)
+
+
+class _Refused(Exception):
+    """What composing a document comes upon that no job may hold: (line, what)."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, and stops at the first alias (a few lines of them can stand for more values than memory holds) or at too deep a nest."""
+
+    depth = 0
+
+    def compose_node(self, parent, index):
+        line = self.peek_event().start_mark.line + 1
+        if self.check_event(yaml.AliasEvent):
+            raise _Refused(line, "YAML aliases are not allowed in a job; write the value out")
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _Refused(line, "nests deeper than %d levels" % MAX_DEPTH)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def shown(value):
+    """Return a value as Python writes it, cut to what fits a line."""
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."
 
 
 def near(word, words):
     """Return '; did you mean X?' for the nearest of words, or ''."""
+    if len(str(word)) > 100:
+        return ""
     match = difflib.get_close_matches(str(word), [str(w) for w in words], n=1, cutoff=0.6)
     return "; did you mean '%s'?" % match[0] if match else ""
+
+
+_SCALARS = SafeConstructor()
+
+
+def _scalar_problem(node):
+    """Say why a scalar is not the value that it looks like, or return None."""
+    kind = node.tag.rpartition(":")[2]
+    if kind not in ("int", "float", "bool"):
+        return None
+    said = node.value if len(node.value) <= 40 else node.value[:37] + "..."
+    try:
+        value = getattr(_SCALARS, "construct_yaml_" + kind)(node)
+    except (ValueError, KeyError, IndexError, OverflowError):
+        return "%s cannot be read as %s; quote it as text" % (said or "''", kind)
+    if kind == "float" and not math.isfinite(value):
+        return "%s is no finite number; quote it as text" % said
+    if kind != "bool" and ODD_NUMBER.search(node.value):
+        return "%s is read as %s; write plain digits, or quote it as text" % (said, value)
+    return None
 
 
 def _walk(node, path, lines, problems, file):
@@ -47,9 +108,10 @@ def _walk(node, path, lines, problems, file):
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _walk(item, path + (index,), lines, problems, file)
-    elif isinstance(node, yaml.ScalarNode) and node.tag in NUMBER_TAGS and ODD_NUMBER.search(node.value):
-        text = "%s is read as %s; write plain digits, or quote it as text" % (node.value, yaml.safe_load(node.value))
-        problems.append(Problem(file, node.start_mark.line + 1, dotted(path), text))
+    elif isinstance(node, yaml.ScalarNode):
+        text = _scalar_problem(node)
+        if text:
+            problems.append(Problem(file, node.start_mark.line + 1, dotted(path), text))
     elif isinstance(node, yaml.MappingNode):
         seen = {}
         for key, value in node.value:
@@ -78,66 +140,49 @@ def read(path, shown=None):
     where there is a problem that leaves nothing to look at.
     """
     file = shown or path
-    if os.path.isdir(path):
-        return None, {}, [Problem(file, None, "", "is a directory; a job is one YAML file")]
+
+    def refused(text, line=None):
+        return None, {}, [Problem(file, line, "", text)]
+
     try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            return refused("is %s; a job is one YAML file" % ("a directory" if os.path.isdir(path) else "no regular file"))
         with open(path, "rb") as handle:
             raw = handle.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
-            return None, {}, [Problem(file, None, "", "is larger than %d bytes; a job is a short text" % MAX_BYTES)]
-        text = raw.decode("utf-8-sig")
-        # Aliases are refused before anything is built: a few lines of them can stand for more values than memory holds.
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                return (
-                    None,
-                    {},
-                    [Problem(file, event.start_mark.line + 1, "", "YAML aliases are not allowed in a job; write the value out")],
-                )
-        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+            return refused("is larger than %d bytes; a job is a short text" % MAX_BYTES)
+        loader = _Loader(raw.decode("utf-8-sig"))
+        nodes = []
+        while loader.check_node():
+            nodes.append(loader.get_node())
+        if len(nodes) != 1:
+            return refused("is empty" if not nodes else "holds %d documents; a job is one" % len(nodes))
+        lines, problems = {}, []
+        _walk(nodes[0], (), lines, problems, file)
+        return (None, lines, problems) if problems else (loader.construct_document(nodes[0]), lines, [])
     except OSError as error:
-        return None, {}, [Problem(file, None, "", "cannot be read: %s" % error.strerror)]
+        return refused("cannot be read: %s" % error.strerror)
     except UnicodeDecodeError as error:
-        return None, {}, [Problem(file, None, "", "is not UTF-8 text (byte %d)" % error.start)]
+        return refused("is not UTF-8 text (byte %d)" % error.start)
+    except _Refused as error:
+        return refused(error.args[1], error.args[0])
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        return (
-            None,
-            {},
-            [
-                Problem(
-                    file,
-                    mark.line + 1 if mark else None,
-                    "",
-                    "is not YAML: %s (column %s)" % (error.problem, mark.column + 1 if mark else "?"),
-                )
-            ],
-        )
-    except (yaml.YAMLError, RecursionError) as error:
-        return None, {}, [Problem(file, None, "", "is not YAML: %s" % " ".join(str(error).split()))]
-    nodes = [node for node in nodes if node is not None]
-    if len(nodes) != 1:
-        return None, {}, [Problem(file, None, "", "is empty" if not nodes else "holds %d documents; a job is one" % len(nodes))]
-    lines, problems = {}, []
-    _walk(nodes[0], (), lines, problems, file)
-    if problems:
-        return None, lines, problems
-    try:
-        value = yaml.safe_load(text)
+        where = " (column %s)" % (mark.column + 1) if mark else ""
+        return refused("is not YAML: %s%s" % (error.problem, where), mark.line + 1 if mark else None)
     except (yaml.YAMLError, ValueError) as error:
-        return None, lines, [Problem(file, None, "", "is not YAML: %s" % " ".join(str(error).split()))]
-    return value, lines, []
+        return refused("is not YAML: %s" % " ".join(str(error).split()))
 
 
 def _words(error, options):
     """Turn one jsonschema error into (key path tail, sentence)."""
-    got = "got %r" % (error.instance,)
-    got = got if len(got) <= 120 else got[:117] + "..."
+    got = "got " + shown(error.instance)
     rule = error.validator
     if rule == "additionalProperties":
         allowed = sorted(error.schema.get("properties", {}))
         extra = [key for key in error.instance if key not in allowed]
-        return [((key,), "unknown key; allowed: %s%s" % (", ".join(allowed), near(key, allowed))) for key in extra]
+        words = [((key,), "unknown key; allowed: %s%s" % (", ".join(allowed), near(key, allowed))) for key in extra[:MAX_PROBLEMS]]
+        return words + [((), "%d more unknown keys" % (len(extra) - MAX_PROBLEMS))] * (len(extra) > MAX_PROBLEMS)
     if rule == "required":
         missing = [key for key in error.validator_value if key not in error.instance]
         return [((), "the key '%s' is missing" % key) for key in missing]
@@ -146,18 +191,22 @@ def _words(error, options):
     said = error.schema.get("description")
     if rule == "type":
         return [((), "%s; %s (%s)" % (said or "must be %s" % error.validator_value, got, type(error.instance).__name__))]
-    return [((), "%s; %s" % (said, got) if said else "%s" % error.message)]
+    return [((), "%s; %s" % (said, got) if said else error.message if len(error.message) <= 200 else "%s; %s" % (rule, got))]
 
 
 @functools.lru_cache(maxsize=None)
 def _validator():
     """Return the class that validates; to JSON schema 2.0 is an integer, and a count has to be an int."""
-    from jsonschema import Draft202012Validator, validators
-
     types = Draft202012Validator.TYPE_CHECKER.redefine(
         "integer", lambda _checker, item: isinstance(item, int) and not isinstance(item, bool)
     )
-    return validators.extend(Draft202012Validator, type_checker=types)
+    return validators.extend(Draft202012Validator, {"uniqueItems": _unique}, type_checker=types)
+
+
+def _unique(validator, wanted, instance, _schema):
+    """jsonschema compares every item with every other where it cannot sort them; a long list would take minutes."""
+    if wanted and validator.is_type(instance, "array") and len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance):
+        yield ValidationError("%s has an item twice" % shown(instance))
 
 
 def check(value, schema, lines, file):

@@ -1,0 +1,127 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Look at what lies on a node already, more closely than the probe."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: placement
+short_description: Verify code, data and weights on a node in full, name differing files, and tell whose product directory is shared
+description:
+  - Reads only; what it remembers of what it has read lies below the product's directory. The probe has said how the places look in short.
+options:
+  state:
+    description:
+      - C(full) reads every byte of the trees and places of this node. C(named) shows the files of the given parts by name.
+      - C(outline) describes a code tree that lies on this node, with the texts of a suite config and of the files that it builds on.
+      - C(base) says which directory the product's is. The others run on the controller, C(unlike) tells which nodes are to be asked for C(named),
+        C(estimated) how long C(full) will take, C(apart) fails where two nodes' C(base) is one directory.
+    type: str
+    choices: [full, named, outline, base, unlike, estimated, apart]
+    required: true
+  base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
+  node: {description: The node's name., type: str, default: ""}
+  nodes: {description: The names of all nodes., type: list, elements: str, default: []}
+  trees: {description: As job_inputs gives them., type: list, elements: dict, default: []}
+  places: {description: "As job_inputs gives them (C(placed)).", type: list, elements: dict, default: []}
+  buckets: {description: "Place to numbers of its parts (C(named)), as C(unlike) gives them.", type: dict, default: {}}
+  path: {description: The code's directory (C(outline))., type: str}
+  config: {description: The suite's config in it (C(outline))., type: str}
+  exclude: {description: "Directories in it that the training never sees (C(outline)).", type: list, elements: str, default: []}
+  facts: {description: "Node name to facts (C(unlike)), to what C(base) returned (C(apart)), of this node (C(estimated)).", type: dict, default: {}}
+  full: {description: "Whether every byte has been read (C(named)).", type: bool, default: false}
+attributes:
+  check_mode: {support: full, description: Reads only.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Read every byte
+  placement: {state: full, trees: "{{ inputs.trees }}", places: "{{ inputs.placed }}"}
+  register: verified
+"""
+
+RETURN = r"""
+trees: {description: "As node_probe's trees (C(full)).", type: dict, returned: full}
+summary: {description: "As node_probe's placement.summary (C(full)).", type: str, returned: full}
+places: {description: "As node_probe's placement.places (C(full)), or the files by name (C(named)).", type: dict, returned: "full, named"}
+outline: {description: "digest, files, bytes, names, texts, commit, dirty.", type: dict, returned: outline}
+found: {description: "identity and nonce (C(base)).", type: dict, returned: base}
+nodes: {description: "Nodes to ask, the reference first.", type: list, elements: str, returned: unlike}
+buckets: {description: Place to numbers of its parts., type: dict, returned: unlike}
+lines: {description: What will be read and how long it will take., type: list, elements: str, returned: estimated}
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import manifest, outline, placement, places, probe
+from ansible.module_utils.trainyard.display import printable
+
+
+def full(given, base):
+    """Read every byte; shared places only on the first node."""
+    wanted = [place for place in given["places"] if place["placement"] != "shared" or given["node"] in given["nodes"][:1]]
+    seen = {place["key"]: places.seen(base, place, "full") for place in wanted}
+    return {
+        "summary": placement.summary(seen),
+        "trees": {"%s/%s" % (t["kind"], t["digest"][:16]): probe.tree_state(base, t["kind"], t["digest"], "full") for t in given["trees"]},
+        "places": seen,
+    }
+
+
+def named(given, base):
+    """Show files by name."""
+    asked = [place for place in given["places"] if given["buckets"].get(place["key"])]
+    return {"places": {place["key"]: places.shown(base, place, given["buckets"][place["key"]], given["full"]) for place in asked}}
+
+
+def apart(given, base):
+    """Fail where two nodes have one product directory."""
+    found = placement.homes(given["facts"])
+    if found:
+        raise manifest.ManifestError("; ".join("%s -> %s" % (item["text"], item["remedy"]) for item in found))
+    return {}
+
+
+DO = {
+    "full": full,
+    "named": named,
+    "apart": apart,
+    "outline": lambda given, base: {"outline": outline.of(base, given["path"], given["config"], given["exclude"])},
+    "base": lambda given, base: {"found": placement.of_base(base, given["node"], given["nodes"], probe.boot_mark())},
+    "unlike": lambda given, base: placement.unlike(given["facts"]),
+    "estimated": lambda given, base: {"lines": placement.estimates(given["node"], given["facts"], given["trees"])},
+}
+
+
+def main():
+    lists, dicts = {"type": "list", "elements": "dict", "default": []}, {"type": "dict", "default": {}}
+    words = {"type": "list", "elements": "str", "default": []}
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["full", "named", "outline", "base", "unlike", "estimated", "apart"], "required": True},
+            "base": {"type": "str", "default": ".trainyard"},
+            "node": {"type": "str", "default": ""},
+            "nodes": words,
+            "trees": lists,
+            "places": lists,
+            "buckets": dicts,
+            "path": {"type": "str"},
+            "config": {"type": "str"},
+            "exclude": words,
+            "facts": dicts,
+            "full": {"type": "bool", "default": False},
+        },
+        required_if=[("state", "outline", ("path", "config"))],
+        supports_check_mode=True,
+    )
+    given = module.params
+    try:
+        module.exit_json(changed=False, **DO[given["state"]](given, os.path.join(os.path.expanduser("~"), given["base"])))
+    except (manifest.ManifestError, OSError) as error:
+        module.fail_json(msg=printable(str(error), newlines=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Judge what nodes have proven."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: proof
+short_description: Judge what the nodes found of network or plan, and keep the proof
+description:
+  - Runs on the controller. Fails with everything that keeps the training from starting, unless it is only to be reported. A proof without such
+    a finding is kept below the site's state directory and spares its repetition for a while.
+options:
+  kind: {description: What was tried., type: str, choices: [network, rehearsal], required: true}
+  plan: {description: The plan., type: dict, required: true}
+  facts: {description: Node name to what node_probe returned., type: dict, required: true}
+  results: {description: "Node name to what the node's module returned; a node that failed has msg.", type: dict, required: true}
+  depth: {description: "How deeply the network was looked at; only a full look is kept.", type: str, choices: [quick, full], default: full}
+  allowed: {description: What the site asks (roles/preflight/defaults/main.yml)., type: dict, default: {}}
+  state_dir: {description: What the controller keeps of the site., type: path, required: true}
+  report: {description: Return the findings instead of failing with them., type: bool, default: false}
+attributes:
+  check_mode: {support: full, description: Keeps nothing.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Judge the network
+  proof:
+    kind: network
+    plan: "{{ planned.plan }}"
+    facts: "{{ facts }}"
+    results: "{{ results }}"
+    state_dir: ~/.local/state/trainyard/mysite
+"""
+
+RETURN = r"""
+findings: {description: "What was found, see findings.py.", type: list, elements: dict, returned: success}
+lines: {description: The same as a table for people., type: list, elements: str, returned: success}
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import findings, network, proofs, rehearsal
+from ansible.module_utils.trainyard.display import printable
+
+JUDGES = {"network": network.judge, "rehearsal": rehearsal.judge}
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "kind": {"type": "str", "choices": list(proofs.KINDS), "required": True},
+            "plan": {"type": "dict", "required": True},
+            "facts": {"type": "dict", "required": True},
+            "results": {"type": "dict", "required": True},
+            "depth": {"type": "str", "choices": ["quick", "full"], "default": "full"},
+            "allowed": {"type": "dict", "default": {}},
+            "state_dir": {"type": "path", "required": True},
+            "report": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    found = JUDGES[given["kind"]](given["plan"], given["results"], given["allowed"])
+    lines, stops = findings.lines(found), findings.stops(found)
+    if stops and not given["report"]:
+        module.fail_json(msg=printable("nothing was started:\n%s" % "\n".join("  " + line for line in lines), newlines=True))
+    undecided = given["kind"] == "rehearsal" and any(item["level"] == "warn" for item in found)
+    keep = not stops and not undecided and given["depth"] == "full" and not module.check_mode
+    if keep:
+        key = proofs.keys(given["plan"], given["facts"])[given["kind"]]
+        proofs.keep(given["state_dir"], given["kind"], key, time.time(), {"findings": found})
+    module.exit_json(changed=False, findings=found, lines=[printable(line) for line in lines])
+
+
+if __name__ == "__main__":
+    main()

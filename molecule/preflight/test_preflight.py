@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every fault of a start, done to real nodes: check.yml names it with node, cause and remedy within its budget, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+
+import pytest
+from harness import JOBS, NODES, on, playbook, root, wait_for
+
+# Seconds that a fault may take to be named before the training starts.
+BUDGET = 60
+JOB = ("-e", "config=%s/short.yml" % JOBS)
+QUICK = (*JOB, "-e", "rehearse=false")
+AGAIN = (*JOB, "-e", "preflight_rehearsal_hours=0", "-e", "preflight_rehearsal_seconds=40")
+# An open connection would outlive a closed sshd and keep the environment that it was opened with.
+FRESH = ("-e", "ansible_ssh_args='-o ControlMaster=no -o ControlPath=none -o ServerAliveInterval=3 -o ServerAliveCountMax=3'")
+HOME = "/home/trainer"
+SITE_PACKAGES = "$(ls -d .trainyard/env/*/lib/python3.11/site-packages | head -1)"
+FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+
+
+class Outcome:
+    """What check.yml said: its exit code, its table after the recap, the seconds it took."""
+
+    def __init__(self, *words):
+        begun = time.monotonic()
+        done = playbook("check", *words)
+        self.seconds, self.code, self.stdout = time.monotonic() - begun, done.returncode, done.stdout
+        self.table = done.stdout.rpartition("PLAY RECAP")[2].strip().splitlines()
+
+    def row(self, level, nodes, check, text):
+        """Return the table's row of that finding, with its remedy below it, or None."""
+        for line, after in zip(self.table, [*self.table[1:], ""]):
+            if re.match(r"%s +%s +%s +.*(?:%s)" % (level, re.escape(nodes), check, text), line):
+                return line, after.strip() if after.lstrip().startswith("->") else ""
+        return None
+
+
+def traces(node):
+    """Return what a check could leave on a node: units, runs, listeners, processes of a rehearsal."""
+    units = on(node, "systemctl --user list-units --all --plain --no-legend 'trainyard-*' 'yardcheck-*'")
+    return (
+        units,
+        on(node, "ls .trainyard/runs 2>/dev/null"),
+        on(node, "ss -Htln | awk '{print $4}' | sort"),
+        on(node, "pgrep -f 'trainyard_reh[e]arsal' || true"),
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ready():
+    """Code, data and mesh are there, and nothing is in the way."""
+    assert playbook("sync", *JOB).returncode == 0
+    before = {node: traces(node) for node in NODES}
+    done = Outcome(*JOB)
+    assert done.code == 0 and done.table[-1] == "READY: nothing keeps this job from starting", done.stdout
+    print("a check without a fault, with its rehearsal: %.1f seconds" % done.seconds)
+    assert {node: traces(node) for node in NODES} == before
+
+
+def hosts(node, address):
+    """Give a node another address for its own name; /etc/hosts is a mount and can only be written over."""
+    return "cp /etc/hosts /root/hosts && sed 's/^%s/%s/' /root/hosts > /etc/hosts" % (NODES[node].replace(".", "[.]"), address)
+
+
+def drop(rule):
+    """Return the two lines that put a rule of the firewall in and take it out again."""
+    return "iptables -I INPUT %s -j DROP" % rule, "iptables -D INPUT %s -j DROP" % rule
+
+
+LISTENER = """python3 -c 'import socket, time; s = socket.socket(); s.bind(("", 17000)); s.listen(1); time.sleep(300)'"""
+LOWER = "/etc/systemd/system/user@1000.service.d/90-low.conf"
+# name: (node, as root?, what is done, how it is undone, words for check.yml, (level, nodes, check, text))
+FAULTS = {
+    "127.0.1.1 in /etc/hosts": (
+        "node2", True, hosts("node2", "127.0.1.1"), "cat /root/hosts > /etc/hosts", QUICK, ("WARN", "node2", "name", r"127\.0\.1\.1")),
+    "equal host names": (
+        "node2", True, "hostname > /root/name; hostname node1", "hostname $(cat /root/name)", QUICK, ("WARN", "node1, node2", "name", "node1")),
+    "start port of rank 0 taken": (
+        "node1", False, "setsid %s > /dev/null 2>&1 & echo $! > /tmp/listener" % LISTENER, "kill $(cat /tmp/listener)", QUICK,
+        ("STOP", "node1", "port", "17000: taken by pid [0-9]+ of trainer: python3"),
+    ),
+    "DROP on the planned port": (
+        "node1", True, *drop("-p tcp --dport 17000"), QUICK, ("STOP", "node2", "network", "cannot reach node1 .*17000: no answer, while ping works")),
+    "DROP on the ephemeral range": (
+        "node2", True, *drop("-p tcp --syn --dport 32768:60999"), QUICK, ("STOP", "node1", "network", "ephemeral.*no answer, while ping works and SSH")),
+    "another Paddle on one node": (
+        "node2", False, "cd %s && mv paddlepaddle-2.6.2.dist-info paddlepaddle-2.6.1.dist-info" % SITE_PACKAGES,
+        "cd %s && mv paddlepaddle-2.6.1.dist-info paddlepaddle-2.6.2.dist-info" % SITE_PACKAGES, QUICK,
+        ("STOP", "node1, node2|node2", "environment", r"paddlepaddle.*2\.6\.1 on node2"),
+    ),
+    "one changed byte in the code": (
+        "node2", False, "cd .trainyard/code/*/tools && cp -p train.py /tmp/train.py && chmod u+w . train.py && sed -i '1s/.$/X/' train.py",
+        "cd .trainyard/code/*/tools && cp -p /tmp/train.py train.py && chmod u-w train.py .", QUICK, ("STOP", "node2", "ready", "tools/train.py")),
+    "an extra file in the code": (
+        "node2", False, "cd .trainyard/code/*/tools && chmod u+w . && touch extra.py", "cd .trainyard/code/*/tools && rm extra.py && chmod u-w .", QUICK,
+        ("STOP", "node2", "ready", "tools/extra.py: extra file")),
+    "a shared memory too small": (
+        "node2", True, "mount -o remount,size=64m /dev/shm", "mount -o remount,size=1g /dev/shm", QUICK, ("STOP", "node2", "shm", "")),
+    "a disk nearly full": (
+        "node2", True, "mount -t tmpfs -o size=100m,uid=1000,gid=1000,mode=0700 none %s/.trainyard/runs" % HOME, "umount %s/.trainyard/runs" % HOME, QUICK,
+        ("STOP", "node2", "disk", "runs")),
+    "a clock one hour off": (
+        "node2", True, "cp /etc/environment /root/environment; printf 'LD_PRELOAD=%s\\nFAKETIME=-1h\\nDONT_FAKE_MONOTONIC=1\\n' >> /etc/environment" % FAKETIME,
+        "cat /root/environment > /etc/environment", (*QUICK, *FRESH), ("STOP", "node2", "clock", "60 min behind")),
+    "memlock too small in units": (
+        "node2", True,
+        "mkdir -p $(dirname %s) && printf '[Service]\\nLimitMEMLOCK=65536\\n' > %s && systemctl daemon-reload && systemctl restart user@1000" % (LOWER, LOWER),
+        "rm %s && systemctl daemon-reload && systemctl restart user@1000" % LOWER, (*QUICK, "-e", "preflight_memlock=1048576"),
+        ("STOP", "node2", "limits", "65536|64 KiB")),
+    "SSH refused by one node": ("node2", True, "systemctl stop ssh", "systemctl start ssh", (*QUICK, *FRESH), ("STOP", "node2", "reach", "Connection refused")),
+    "a wrong interface by the site": (
+        "node2", False, "true", "true", (*QUICK, "-e", '{"trainyard_env": {"GLOO_SOCKET_IFNAME": "eth9"}}'), ("STOP", "node1, node2", "interface", "eth9")),
+    "a process that an old run has left": (
+        "node2", False, "TRAINYARD_ATTEMPT=20261101-000000-ghost-beef/1 setsid sleep 300 > /dev/null 2>&1 & echo $! > /tmp/ghost",
+        "kill $(cat /tmp/ghost)", QUICK, ("STOP", "node2", "orphans", "20261101-000000-ghost-beef left.*pid")),
+}  # fmt: skip
+
+
+@pytest.fixture
+def clock():
+    """What the fault of the clock needs on its node; the package brings nothing else."""
+    root("node2", "test -e %s || { apt-get -q update && apt-get -qy install --no-install-recommends libfaketime; } > /dev/null" % FAKETIME)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_in_time_and_nothing_is_left(name, clock):
+    node, by_root, does, undoes, words, expected = FAULTS[name]
+    run = root if by_root else on
+    before = {other: traces(other) for other in NODES}
+    run(node, does)
+    try:
+        done = Outcome(*words)
+    finally:
+        run(node, undoes)
+    wait_for(lambda: on(node, "systemctl --user is-active basic.target", check=False) == "active", 20)
+    level, nodes, check, text = expected
+    row = next(filter(None, (done.row(level, one, check, text) for one in nodes.split("|"))), None)
+    print("%s: %.1f seconds" % (name, done.seconds))
+    assert row, done.stdout
+    assert (done.code != 0) == (level == "STOP")
+    assert row[1], "no remedy is named: %s" % row[0]
+    assert done.seconds < BUDGET
+    wait_for(lambda: {other: traces(other) for other in NODES} == before, 10)
+
+
+def test_a_port_that_is_taken_comes_with_one_that_is_free_everywhere():
+    for node, port in (("node1", 17000), ("node2", 17001)):
+        on(node, "setsid %s > /dev/null 2>&1 & echo $! > /tmp/listener" % LISTENER.replace("17000", str(port)))
+    try:
+        done = Outcome(*QUICK)
+        assert "start_port=17002" in done.row("STOP", "node1", "port", "17000")[1]
+        assert Outcome(*QUICK, "-e", "start_port=17002").code == 0
+    finally:
+        for node in NODES:
+            on(node, "kill $(cat /tmp/listener)")
+
+
+def test_a_node_that_is_down_does_not_hide_what_is_wrong_with_the_other():
+    root("node1", "mount -o remount,size=64m /dev/shm")
+    subprocess.run(["docker", "stop", "-t", "5", "trainyard-molecule-node2"], check=True, stdout=subprocess.DEVNULL)
+    try:
+        done = Outcome(*QUICK, *FRESH)
+    finally:
+        subprocess.run(["docker", "start", "trainyard-molecule-node2"], check=True, stdout=subprocess.DEVNULL)
+        root("node1", "mount -o remount,size=1g /dev/shm")
+        wait_for(lambda: on("node2", "systemctl --user is-active basic.target", check=False) == "active", 60)
+    print("one node down: %.1f seconds" % done.seconds)
+    assert done.code != 0 and done.row("STOP", "node2", "reach", "did not answer") and done.row("STOP", "node1", "shm", "")
+    assert done.seconds < BUDGET
+
+
+def test_one_machine_under_two_names_is_seen(tmp_path):
+    twin = "198.51.100.109"
+    root("node1", "ip address add %s/24 dev eth0" % twin)
+    inventory = tmp_path / "twin.yml"
+    host = {"ansible_host": twin, "ansible_ssh_extra_args": "-o HostKeyAlias=%s" % NODES["node1"]}
+    inventory.write_text(json.dumps({"trainers": {"hosts": {"node2": host}}}))
+    try:
+        done = Outcome("-i", str(inventory), *QUICK)
+    finally:
+        root("node1", "ip address del %s/24 dev eth0" % twin)
+    print("one machine twice: %.1f seconds" % done.seconds)
+    assert done.code != 0 and done.row("STOP", "node1, node2", "machine", "one machine"), done.stdout
+
+
+def test_unequal_numbers_of_devices_are_refused_before_a_node_is_asked(tmp_path):
+    inventory = tmp_path / "more.yml"
+    inventory.write_text(json.dumps({"trainers": {"hosts": {"node2": {"trainyard_devices": 2}}}}))
+    done = Outcome("-i", str(inventory), *QUICK)
+    assert done.code != 0 and "need equal numbers of devices: node1 1, node2 2" in done.stdout and "[node1]" not in done.stdout
+
+
+def test_data_of_the_same_size_and_time_is_seen_in_full_mode():
+    """As after silent damage on the disk: neither size nor any time tells of it, and what was remembered of the file says that it is unchanged."""
+    script = (
+        "import glob, json, os; tree = glob.glob('.trainyard/data/*[0-9a-f]')[0]; scan = json.load(open(tree + '.scan.json'));"
+        "name = sorted(scan)[0]; path = os.path.join(tree, name); was = os.stat(path); os.chmod(path, 0o600);"
+        "raw = bytearray(open(path, 'rb').read()); raw[-1] ^= 1; open(path, 'r+b').write(raw); os.chmod(path, was.st_mode & 0o777);"
+        "os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns)); scan[name][3] = os.stat(path).st_ctime_ns;"
+        "json.dump(scan, open(tree + '.scan.json', 'w')); print(name)"
+    )
+    name = on("node2", 'python3 -c "%s"' % script)
+    try:
+        assert Outcome(*QUICK).code == 0  # what is remembered is believed
+        done = Outcome(*QUICK, "-e", "verify=full")
+        print("every byte read: %.1f seconds" % done.seconds)
+        assert done.code != 0 and name in done.row("STOP", "node2", "ready", "")[0], done.stdout
+    finally:
+        assert playbook("sync", *JOB, "-e", "verify=full").returncode == 0
+    assert Outcome(*QUICK, "-e", "verify=full").code == 0
+
+
+def test_another_order_of_the_nodes_on_one_of_them_is_seen_by_the_rehearsal():
+    launch = "cd %s/paddle/distributed/launch" % SITE_PACKAGES
+    turned = (
+        r"""import sys\nsys.argv = ["--ips=" + ",".join(reversed(w[6:].split(","))) if w.startswith("--ips=") else w for w in sys.argv]\n"""
+    )
+    on(
+        "node2",
+        "%s && cp -p main.py /tmp/main.py && touch -r main.py /tmp/time && printf '%s' > /tmp/turned && cat /tmp/turned /tmp/main.py > main.py"
+        % (launch, turned),
+    )
+    on("node2", "touch .trainyard/env/*/.trainyard.json")  # what has changed since the installation would be named before any rehearsal
+    before = {node: traces(node) for node in NODES}
+    try:
+        done = Outcome(*AGAIN)
+    finally:
+        on("node2", "%s && cp -p /tmp/main.py main.py" % launch)
+        on("node2", "touch .trainyard/env/*/.trainyard.json")
+    print("another order on one node: %.1f seconds" % done.seconds)
+    assert done.code != 0 and done.row("STOP", "node2", "rehearsal", "rank 0"), done.stdout
+    assert {node: traces(node) for node in NODES} == before
+
+
+def test_a_stray_variable_has_no_effect():
+    for node in NODES:
+        on(
+            node,
+            "echo 'export PADDLE_NNODES=1' >> .bashrc; echo 'export PADDLE_NNODES=1' >> .profile; systemctl --user set-environment PADDLE_NNODES=1",
+        )
+    try:
+        done = Outcome(*AGAIN)
+    finally:
+        for node in NODES:
+            on(node, "sed -i /PADDLE_NNODES/d .bashrc .profile; systemctl --user unset-environment PADDLE_NNODES")
+    assert done.code == 0 and any("2 ranks" in line for line in done.table), done.stdout
+
+
+def test_the_check_of_a_ready_site_in_check_mode_starts_nothing():
+    before = {node: traces(node) for node in NODES}
+    done = playbook("check", *JOB, "--check")
+    assert done.returncode == 0 and "Start the rehearsal" not in done.stdout, done.stdout
+    assert {node: traces(node) for node in NODES} == before

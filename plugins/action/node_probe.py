@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run node_probe on a node and note the controller's time before and after: only the controller can; see library/node_probe.py for the documentation."""
+
+from __future__ import annotations
+
+import time
+
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """The module's result, with facts.sent and facts.received (unix seconds), between which all that it tells was read."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        sent = time.time()
+        result.update(self._execute_module(module_name="node_probe", task_vars=task_vars))
+        if "facts" in result:
+            result["facts"].update(sent=sent, received=time.time())
+        return result

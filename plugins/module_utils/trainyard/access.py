@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold a site's way to its nodes against the rules of design, decision 6: no password in clear text, a private key that is private, host keys
+that are checked. Pure over what the inventory says and what `stat` says of a key. Controller only."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat as modes
+
+from ansible.module_utils.trainyard.yamldata import Problem
+
+SECRET = re.compile(r"ansible_(\w+_)?(pass|password|passphrase)\Z|ansible_(ssh_)?private_key\Z")
+KEY_FILES = ("ansible_ssh_private_key_file", "ansible_private_key_file")
+SSH_WORDS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+CHECKING = ("ansible_host_key_checking", "ansible_ssh_host_key_checking", "ansible_paramiko_host_key_checking")
+# Looked for in the whole text, so that an ssh inside a ProxyCommand is seen, too; ssh takes the names in any case, with '=' or a blank.
+OFF = re.compile(r"stricthostkeychecking[\s=\"']+(no|off|false|accept-new)\b|userknownhostsfile[\s=\"']+/dev/null\b", re.IGNORECASE)
+FALSE = ("false", "no", "off", "0", "n", "f")
+REMEDY = "take it out and let playbooks/trust.yml record the host keys"
+
+
+def wanted(name):
+    """Whether a variable of a host says how it is logged in to."""
+    return name in KEY_FILES + SSH_WORDS + CHECKING or bool(SECRET.match(name))
+
+
+def checking_problem(name, value):
+    """Say how a setting switches the check of host keys off, or return None; name: of a variable or of Ansible's own setting."""
+    if name.endswith("host_key_checking"):
+        off = value is False or str(value).strip().lower() in FALSE
+        return "switches the check of host keys off; got %s; %s" % (value, REMEDY) if off else None
+    found = OFF.search(str(value))
+    return "switches the check of host keys off; got %s; %s" % (found.group(0), REMEDY) if found else None
+
+
+def secret_problem(raw, hidden):
+    """Say that a password stands in clear text, or return None; raw: before templating. hidden: it came out of a vault. Never shows it."""
+    if hidden or raw in (None, "") or (isinstance(raw, str) and ("{{" in raw or "{%" in raw)):
+        return None
+    return "stands in clear text; put it into a vault (ansible-vault encrypt_string), or let Ansible ask for it (-k, -K)"
+
+
+def key_problem(path, stat=os.stat):
+    """Say why a private key cannot be used, or return None. ssh itself passes over a key that others may read, and asks for a password."""
+    path = os.path.expanduser(path)
+    try:
+        found = stat(path)
+    except OSError as error:
+        if os.path.exists(path + ".pub"):  # the private half is in an agent
+            return None
+        return "no private key there: %s (%s); the embedded site's is made by playbooks/local.yml" % (path, error.strerror)
+    if not modes.S_ISREG(found.st_mode):
+        return "the private key %s is no file" % path
+    if found.st_mode & 0o077 and not path.endswith(".pub"):
+        return "the private key %s may be read by others (mode %04o); chmod 600 it" % (path, found.st_mode & 0o777)
+    return None
+
+
+def problems(hosts, settings=(), stat=os.stat):
+    """Return every Problem, the same one once.
+
+    hosts: {inventory name: {variable: {value (templated), raw, hidden, file, line}}}. settings: [(where, name, value)] of Ansible's configuration
+    and command line.
+    """
+    found = {}
+
+    def add(file, line, key, text):
+        if text:
+            problem = Problem(file, line, key, text)
+            found.setdefault(str(problem), problem)
+
+    for host, variables in hosts.items():
+        for name, entry in sorted(variables.items()):
+            file = entry.get("file") or "inventory, host %s" % host
+            if SECRET.match(name):
+                text = secret_problem(entry["raw"], entry["hidden"])
+            elif name in KEY_FILES:
+                text = key_problem(str(entry["value"]), stat) if entry["value"] else None
+            else:
+                text = checking_problem(name, entry["value"])
+            add(file, entry.get("line"), name, text)
+    for where, name, value in settings:
+        if value in (None, ""):
+            continue
+        text = key_problem(str(value), stat) if name == "private_key_file" else checking_problem(name, value)
+        add(where, None, name, text)
+    return list(found.values())

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that is judged of the nodes before anything starts, in one list of findings. Pure; each subject has its own module."""
+
+from __future__ import annotations
+
+from ansible.module_utils.trainyard import devices, findings, installed, interfaces, machines, orphans, placement, plan, ports, readiness
+
+# Each judges {node name: facts}: (nodes as read_site gives them, facts, what the site allows) -> findings. None of them needs a plan, so that
+# they are said even where no plan can be made. They pass over what a probe did not ask.
+SUBJECTS = (machines, devices, installed, orphans, placement)
+
+
+def silent(reasons):
+    """Return what is said of nodes that did not answer; reasons: {node name: the connection's own words}."""
+    remedy = "log in by hand with the same user and key, or take the node out; a host key that is not known yet: playbooks/trust.yml shows and pins it"
+    return [
+        findings.finding("reach", "did not answer: %s" % (text or "no reason was given"), remedy, name) for name, text in reasons.items()
+    ]
+
+
+def of_nodes(nodes, facts, allowed):
+    """Return what is wrong with the nodes that answered."""
+    heard = [node for node in nodes if node["name"] in facts]
+    return [item for subject in SUBJECTS for item in subject.judge(heard, facts, allowed)]
+
+
+def of_plan(made, facts, allowed, repair=False):
+    """Return what stands between a plan and its start; see readiness.obstacles for repair."""
+    found = ports.judge(made, facts, allowed) + interfaces.forced(made, facts)
+    return found + [_about(text, facts) for text in readiness.obstacles(made, facts, repair)]
+
+
+def _about(text, facts):
+    """Return the finding of a sentence that begins with the node it is about, and may end with its remedy."""
+    name = next((name for name in facts if text.startswith((name + ": ", name + " "))), None)
+    said, _semicolon, remedy = text.rpartition("; ") if "playbooks/" in text.rpartition("; ")[2] else (text, "", "")
+    return findings.finding("ready", said[len(name) :].lstrip(": ") if name else said, remedy, name or ())
+
+
+# What is not ready and is brought by whoever starts, in words.
+BROUGHT = {
+    "trust": "the passwordless SSH between the nodes",
+    "environment": "the Python environment",
+    "code": "code",
+    "data": "data",
+    "weights": "weights",
+}
+
+
+def of_todo(todo, found):
+    """Return what train.yml brings by itself before it starts; check.yml changes nothing and only says so.
+
+    found: the findings so far; an environment that somebody has changed stops instead.
+    """
+    remedy = "train.yml brings it before the start, sync.yml brings it without a start"
+    changed = {name for item in findings.stops(found) if item["check"] == "environment" for name in item["nodes"]}
+    lacking = {kind: [name for name in todo.get(kind, ()) if kind != "environment" or name not in changed] for kind in BROUGHT}
+    return [
+        findings.finding("ready", "%s is not there as planned" % BROUGHT[kind], remedy, names, "note")
+        for kind, names in lacking.items()
+        if names
+    ]
+
+
+def unplanned(error):
+    """Return why there is no plan."""
+    problems = error.problems if isinstance(error, plan.PlanError) else [str(error)]
+    return [findings.finding("plan", text) for text in problems]

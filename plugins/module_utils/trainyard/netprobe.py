@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's side of the network's proof: a listener where the ranks will listen, and what a peer says to it.
+
+The listener is copied to the node and executed there (library/network_proof.py), so it needs nothing but Python >= 3.8 and is complete in itself.
+It serves words of one JSON line each, over TCP and, for its own node, over a socket in its directory:
+
+    {do: hello, id, from}   -> {node, id, you}      who answers, and what address it sees; another id is told so and sent away
+    {do: echo, size} bytes  -> the same bytes       whether full packets pass both ways
+    {do: ping}              -> {time}               latency and clock
+    {do: take, seconds} -> {}, bytes -> {bytes, seconds}   bandwidth, as the receiver sees it
+    {do: meet, round, count, wait} -> {came}        wait for the others, so that all send at once
+    {do: done}              -> {}                   this peer is through; after all that are expected the listener ends by itself
+    {do: ports}, {do: close}                        its own node only
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+
+# With nothing to wait for, a closed connection leaves no TIME_WAIT that would keep a rank from its port.
+NO_LINGER = struct.pack("ii", 1, 0)
+LINE, CONNECTIONS, SILENCE = 4096, 1024, 60
+BLOCK = 1 << 20
+RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+
+
+def ephemeral_range(path=RANGE):
+    """Return (first, last) of the ports that the kernel gives to who asks for none; gloo and NCCL take theirs there (docs/facts.md, 5)."""
+    with open(path, encoding="ascii") as handle:
+        first, last = handle.read().split()
+    return int(first), int(last)
+
+
+def bound(kind, address, port):
+    """Return a socket that is bound to the address; raises OSError."""
+    made = socket.socket(socket.AF_INET, kind)
+    try:
+        # As the ranks do it: a port with old connections in TIME_WAIT is free, one with a listener is not.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1 if kind == socket.SOCK_STREAM else 0)
+        made.bind((address, port))
+        if kind == socket.SOCK_STREAM:
+            made.listen(256)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def spread(address, limits):
+    """Return listening sockets at the low end, in the middle and at the high end of the ephemeral range, and one that the kernel chooses."""
+    first, last = limits
+    found = []
+    for start, step in ((first, 1), ((first + last) // 2, 1), (last, -1), (0, 0)):
+        for attempt in range(32):
+            try:
+                found.append(bound(socket.SOCK_STREAM, address, start + step * attempt))
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    break
+    return found
+
+
+def read_line(stream):
+    """Return the next word as a dict, None at the end; raises ValueError for anything else."""
+    line = stream.readline(LINE)
+    if not line:
+        return None
+    word = json.loads(line.decode("utf-8"))
+    if not isinstance(word, dict):
+        raise ValueError("no mapping")
+    return word
+
+
+def send_line(connection, word):
+    """Send one word."""
+    connection.sendall(json.dumps(word).encode("ascii") + b"\n")
+
+
+class Listener:
+    """spec: {id, node, address, ports, expected (names of the peers that will come), directory}."""
+
+    def __init__(self, spec):
+        self.spec, self.failed, self.sockets = spec, {}, []
+        self.over, self.changed = threading.Event(), threading.Condition()
+        self.came, self.done, self.rounds, self.open = {}, set(), {}, 0
+        self.limits = ephemeral_range()
+        for port in spec["ports"]:
+            try:
+                self.sockets.append(bound(socket.SOCK_STREAM, spec["address"], port))
+            except OSError as error:
+                self.failed[str(port)] = error.strerror
+        self.planned = [made.getsockname()[1] for made in self.sockets]
+        self.sockets += spread(spec["address"], self.limits)
+        try:
+            self.udp = bound(socket.SOCK_DGRAM, spec["address"], 0)
+        except OSError as error:
+            self.udp, self.failed["udp"] = None, error.strerror
+        self.control = socket.socket(socket.AF_UNIX)
+        self.control.bind(os.path.join(spec["directory"], "control"))
+        self.control.listen(16)
+
+    def book(self):
+        """Return what the peers must know."""
+        return {
+            "node": self.spec["node"],
+            "address": self.spec["address"],
+            "planned": self.planned,
+            "ephemeral": [made.getsockname()[1] for made in self.sockets[len(self.planned) :]],
+            "udp": self.udp.getsockname()[1] if self.udp else None,
+            "range": list(self.limits),
+            "failed": self.failed,
+        }
+
+    def serve(self):
+        """Answer until all expected peers are through or somebody closes; systemd's RuntimeMaxSec is the last word."""
+        for made in self.sockets + [self.control]:
+            threading.Thread(target=self.accept, args=(made,), daemon=True).start()
+        if self.udp:
+            threading.Thread(target=self.acknowledge, daemon=True).start()
+        self.over.wait()
+        for made in self.sockets + [self.control]:
+            with contextlib.suppress(OSError):
+                made.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept(), and keeps the port till then
+            made.close()
+        with self.changed:  # the last answers are on their way
+            self.changed.wait_for(lambda: not self.open, 1)
+
+    def accept(self, made):
+        while not self.over.is_set():
+            try:
+                connection, peer = made.accept()
+            except OSError:
+                return
+            with self.changed:
+                if self.open >= CONNECTIONS:
+                    connection.close()
+                    continue
+                self.open += 1
+            threading.Thread(target=self.attend, args=(connection, peer), daemon=True).start()
+
+    def attend(self, connection, peer):
+        try:
+            connection.settimeout(SILENCE)
+            if peer:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with connection, connection.makefile("rb") as stream:
+                self.converse(connection, stream, peer)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # somebody who speaks otherwise is of no concern here
+        finally:
+            with self.changed:
+                self.open -= 1
+                self.changed.notify_all()
+
+    def converse(self, connection, stream, peer):
+        word, who = read_line(stream), None
+        while word is not None:
+            do = word["do"]
+            if do == "hello":
+                send_line(connection, {"node": self.spec["node"], "id": self.spec["id"], "you": list(peer) if peer else None})
+                if word["id"] != self.spec["id"]:
+                    return
+                who = str(word["from"])
+                if peer:
+                    self.came.setdefault(who, peer[0])
+            elif who is None:
+                return
+            elif do == "echo":
+                connection.sendall(stream.read(min(int(word["size"]), BLOCK)))
+            elif do == "ping":
+                send_line(connection, {"time": time.time()})
+            elif do == "take":
+                send_line(connection, {})  # nothing of what comes now may end in the stream's buffer
+                send_line(connection, taken(connection, float(word["seconds"])))
+            elif do == "meet":
+                send_line(connection, {"came": self.meet(who, str(word["round"]), int(word["count"]), float(word["wait"]))})
+            elif do == "done":
+                send_line(connection, {})
+                self.done.add(who)
+                if self.done >= set(self.spec["expected"]):
+                    self.over.set()
+            elif do == "ports" and not peer:
+                send_line(connection, self.book())
+            elif do == "close" and not peer:
+                send_line(connection, {"came": self.came, "missed": sorted(set(self.spec["expected"]) - self.done)})
+                self.over.set()
+            word = read_line(stream)
+
+    def meet(self, who, number, count, wait):
+        """Return how many have come to this round when it begins: all, or those of the first's waiting time (seconds)."""
+        with self.changed:
+            names, until = self.rounds.setdefault(number, (set(), time.monotonic() + wait))
+            names.add(who)
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: len(names) >= count, max(0.0, until - time.monotonic()))
+            return len(names)
+
+    def acknowledge(self):
+        """Answer datagrams of this check with their length: small, so that nobody can use it to make much of little."""
+        mark = self.spec["id"].encode("ascii") + b" "
+        while True:
+            data, peer = self.udp.recvfrom(1 << 16)
+            if data.startswith(mark):
+                with contextlib.suppress(OSError):
+                    self.udp.sendto(mark + b"%d" % len(data), peer)
+
+
+def taken(connection, seconds):
+    """Read and drop what comes, until its end or for so many seconds after the first byte; return {bytes, seconds}."""
+    total, started, now, place = 0, None, time.monotonic(), memoryview(bytearray(BLOCK))
+    while started is None or now < started + seconds:
+        count = connection.recv_into(place)
+        now = time.monotonic()
+        if not count:
+            break
+        if started is None:
+            started = now  # the first block is not counted: it tells when the sending began
+            continue
+        total += count
+    return {"bytes": total, "seconds": now - started if started else 0.0}
+
+
+def notify(text):
+    """Tell systemd; without it, nobody."""
+    place = os.environ.get("NOTIFY_SOCKET", "")
+    if place:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
+            made.connect("\0" + place[1:] if place.startswith("@") else place)
+            made.send(text)
+
+
+def main(directory):
+    """Listen as directory/spec.json says."""
+    with open(os.path.join(directory, "spec.json"), encoding="utf-8") as handle:
+        spec = json.load(handle)
+    listener = Listener(dict(spec, directory=directory))
+    notify(b"READY=1")
+    listener.serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

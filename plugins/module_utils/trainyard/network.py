@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ports the network's proof needs, and what the nodes' answers mean. Pure; who connects to whom: ring.py."""
+
+from __future__ import annotations
+
+from ansible.module_utils.trainyard import carried, findings, interfaces, plan_text
+
+CHECK = "network"
+# Launchers whose ranks all come to the first node's start port (docs/facts.md, 1, 3, 5; launchers.py): there it is needed, elsewhere nobody listens.
+MEET_AT_START = ("paddle", "fleetrun", "msrun")
+WHY = {
+    "timeout": "no answer",
+    "refused": "refused",
+    "unroutable": "no route",
+    "forbidden": "forbidden on this node itself",
+    "source": "the address is not on this node any more",
+    "hello": "connected, but nothing was said",
+    "large": "connected, but larger packets do not come through",
+    "stranger": "somebody else's program answers",
+    "wrong": "another machine answers",
+    "other": "another check has taken the port",
+    "error": "failed",
+}
+
+
+def planned(made):
+    """Return the ports of the plan that listeners are opened on: the ranks', and the ends of the range from which --master gives others."""
+    start = made["ports"]["start"]
+    ends = [int(text) for text in made["env"]["PORT_RANGE"].split(":")] if "PORT_RANGE" in made["env"] else []
+    return sorted({start, start + made["ports"]["count"] - 1} | set(ends))
+
+
+def needed(made):
+    """Return the planned ports without which nothing can start, all of the first node: where the ranks meet."""
+    name = made["launcher"]["name"]
+    meets = name in MEET_AT_START or bool(made["scheduler"])
+    return (planned(made) if "PORT_RANGE" in made["env"] else [made["ports"]["start"]]) if meets else []
+
+
+def judge(made, results, allowed):
+    """Return findings; results: {node name: what library/network_proof.py returned in state connected, or what the connection said (msg)}."""
+    nodes = {node["name"]: node for node in made["nodes"]}
+    heard = {name: result for name, result in results.items() if result and "reached" in result}
+    found = [_mute(name, result or {}) for name, result in results.items() if name not in heard]
+    for name, result in heard.items():
+        found += _own(name, nodes[name], result, needed(made) if name == made["nodes"][0]["name"] else [])
+    found += _unreached(made, nodes, heard)
+    found += _seen(nodes, heard)
+    found += carried.judge(heard, allowed)
+    found += interfaces.adapters(made, {name: result["own"].get("hcas") for name, result in heard.items()})
+    return found + [_note(nodes[name], result) for name, result in heard.items()]
+
+
+def _mute(name, result):
+    remedy = "log in by hand with the same user and key and look at the node; then try again"
+    return findings.finding(
+        CHECK,
+        "did not take part in the network's proof: %s"
+        % ((result.get("msg") or result.get("module_stderr") or "no reason was given").strip()),
+        remedy,
+        name,
+    )
+
+
+def _own(name, node, result, ports):
+    """Judge what a node's own listener could not do."""
+    own = result["own"]
+    if not own.get("listening"):
+        return [_mute(name, {"msg": own.get("msg") or "its listener did not start"})]
+    failed, found = own["listening"]["failed"], []
+    for port in ports:
+        if str(port) in failed:
+            text = "port %d, where the ranks meet, cannot be taken on %s: %s" % (port, node["address"], failed[str(port)])
+            found.append(findings.finding(CHECK, text, "end what holds it, or choose another with -e start_port", name))
+    if not own["listening"]["ephemeral"]:
+        text = "no port between %d and %d can be taken on %s" % (tuple(own["listening"]["range"]) + (node["address"],))
+        found.append(findings.finding(CHECK, text, "gloo and NCCL take theirs there: see net.ipv4.ip_local_port_range and `ss -s`", name))
+    return found
+
+
+def _unreached(made, nodes, heard):
+    """Judge the connections that failed: every way out of a node, every way in, then single ways."""
+    failures = [dict(row, source=name) for name, result in heard.items() for row in result["unreached"]]
+    reached = {(name, to) for name, result in heard.items() for to, ports in result["reached"].items() if ports}
+    tried = reached | {(row["source"], row["to"]) for row in failures}
+    dead = {pair for pair in tried if pair not in reached}
+    found, first = [], made["nodes"][0]["name"]
+    alone = []
+    for name in nodes:
+        out, into = {pair for pair in tried if pair[0] == name}, {pair for pair in tried if pair[1] == name}
+        if len(nodes) > 2 and out and into and out | into <= dead:
+            alone.append(name)
+    for name in alone:
+        mine = [row for row in failures if name in (row["source"], row["to"])]
+        text = "%s reaches nobody and nobody reaches it at %s on %s: %s" % (
+            name, nodes[name]["address"], nodes[name]["interface"], _reasons(mine, heard))  # fmt: skip
+        found.append(findings.finding(CHECK, text, _cut_remedy(made, nodes[name], mine, heard), name))
+    rest = [row for row in failures if row["source"] not in alone and row["to"] not in alone]
+    mute = [
+        name
+        for name in nodes
+        if len(nodes) > 2 and any(row["source"] == name for row in rest) and not any(pair[0] == name for pair in reached)
+    ]
+    for name in mute:
+        mine = [row for row in rest if row["source"] == name]
+        text = "%s reaches nobody from %s on %s, though others are reached: %s" % (
+            name, nodes[name]["address"], nodes[name]["interface"], _reasons(mine, heard))  # fmt: skip
+        remedy = "look at the rules for what leaves %s: nft list ruleset; ip route get %s" % (name, nodes[mine[0]["to"]]["address"])
+        found.append(findings.finding(CHECK, text, remedy, name))
+    groups, misled = {}, {(row["source"], row["to"]) for row in rest if row["why"] == "wrong"}
+    for row in rest:
+        pair = (row["source"], row["to"])
+        # Where another machine answers, what that one refuses says nothing.
+        if row["source"] not in mute and (row["why"] == "wrong" or pair not in misled):
+            kind = "" if pair in dead else _kind(row, heard)
+            groups.setdefault((row["to"], kind, row["why"], row["text"] if row["why"] in ("wrong", "error") else ""), []).append(row)
+    for (to, kind, why, _text), rows in groups.items():
+        wanted = kind != "planned" or why in ("large", "wrong", "other") or any(to == first and row["port"] in needed(made) for row in rows)
+        found.append(_way(made, nodes, heard, to, kind, why, rows, reached, tried, "stop" if wanted else "warn"))
+    return found
+
+
+def _kind(row, heard):
+    """Return whether a port is planned or ephemeral; a listener says so itself."""
+    said = (heard.get(row["to"], {}).get("own") or {}).get("listening") or {}
+    return "ephemeral" if row["port"] in said.get("ephemeral", ()) else "planned"
+
+
+def _reasons(rows, heard):
+    """Return in words how connections failed, and what answers beside them."""
+    words = sorted({WHY.get(row["why"], row["why"]) for row in rows})
+    sides = [heard[row["source"]]["aside"].get(row["to"]) or {} for row in rows]
+    answers = [label for key, label in (("ping", "ping works"), ("ssh", "SSH answers")) if sides and all(side.get(key) for side in sides)]
+    words += sorted({row["text"] for row in rows if row["why"] == "error"})
+    return ", ".join(words) + (", while %s" % " and ".join(answers) if answers else "")
+
+
+def _range(node, heard):
+    said = (heard.get(node["name"], {}).get("own") or {}).get("listening")
+    return "%d-%d" % tuple(said["range"]) if said else "the range of net.ipv4.ip_local_port_range"
+
+
+def _open(made, node, sources, nodes, heard, kind=""):
+    """Return what a firewall of a node has to let in."""
+    parts = {"planned": plan_text.ports(made) if len(planned(made)) > 1 else str(made["ports"]["start"]), "ephemeral": _range(node, heard)}
+    wanted = parts[kind] if kind else "%s, %s" % (parts["planned"], parts["ephemeral"])
+    return "a firewall has to let TCP %s from %s into %s (%s), on it or on the way; provision.yml opens a node's own with runtime_firewall" % (
+        wanted, findings.named([nodes[name]["address"] for name in sources]), node["name"], node["address"])  # fmt: skip
+
+
+def _cut_remedy(made, node, rows, heard):
+    sources = sorted({row["source"] for row in rows} - {node["name"]}) or [row["to"] for row in rows[:1]]
+    nodes = {item["name"]: item for item in made["nodes"]}
+    return "see `ip -br address show %s` there, cable, VLAN and switch; %s" % (node["interface"], _open(made, node, sources, nodes, heard))
+
+
+def _way(made, nodes, heard, to, kind, why, rows, reached, tried, level):
+    """Return the finding of one group: connections to one node that failed for one reason on one kind of port."""
+    node, sources = nodes[to], list(dict.fromkeys(row["source"] for row in rows))
+    asked = {pair[0] for pair in tried if pair[1] == to}
+    who = (
+        "nobody (tried: %s) reaches" % findings.named(sources)
+        if len(asked) > 1 and set(sources) == asked
+        else findings.named(sources) + " cannot reach"
+    )
+    ports = sorted({row["port"] for row in rows})
+    where = "%s %s" % ("port" if len(ports) == 1 else "ports", ", ".join(map(str, ports)))
+    where = {"planned": where, "ephemeral": where + " (ephemeral, as gloo and NCCL take them)", "": "any port of it"}[kind]
+    text = "%s %s at %s, %s: %s" % (who, to, node["address"], where, _reasons(rows, heard))
+    back = [(to, name) in reached for name in sources if (to, name) in tried]
+    if back and all(back) and not any((name, to) in reached for name in sources):
+        text += "; the other direction works"
+    others = sorted({port for name in sources for port in heard[name]["reached"].get(to, [])} - set(ports))
+    if others:
+        text += "; reached: %s" % ", ".join(map(str, others))
+    if level == "warn":
+        text += "; no rank listens there with %s" % made["launcher"]["name"]
+    return findings.finding(CHECK, text, _remedy(made, node, nodes, heard, kind, why, rows, sources), [to] + sources, level)
+
+
+def _remedy(made, node, nodes, heard, kind, why, rows, sources):
+    name, address = node["name"], node["address"]
+    if why in ("timeout", "refused", "hello"):
+        return _open(made, node, sources, nodes, heard, kind)
+    if why == "unroutable":
+        return "on %s: ip route get %s; give trainyard_address a network that all nodes share; a firewall that rejects reads the same: %s" % (
+            sources[0], address, _open(made, node, sources, nodes, heard, kind))  # fmt: skip
+    if why == "large":
+        interface = node["interface"]
+        return (
+            "a black hole for full packets (ICMP 'fragmentation needed' is dropped, or a switch has smaller frames): ping -M do -s 1472 %s; "
+            % address
+            + ("give all nodes' interfaces (%s) the MTU that the way has" % interface)
+        )
+    if why == "wrong":
+        return "%s answers at %s: one address on two machines, or a translation (NAT) on the way: ip neigh show %s; correct trainyard_address" % (
+            rows[0]["text"], address, address)  # fmt: skip
+    if why == "other":
+        return "let one check end before another begins, and run this one again"
+    if why == "stranger":
+        return "a proxy or another program answers on the way to %s (%s): ss -ltnp there" % (name, address)
+    if why == "forbidden":
+        return "a rule for outgoing connections on %s: nft list chain inet filter output" % ", ".join(sources)
+    return "on %s: ip -br address; then run the check again" % ", ".join(sources)
+
+
+def _seen(nodes, heard):
+    """Judge who comes with another address than its own."""
+    found = []
+    for name, result in heard.items():
+        for address in sorted(set(result["seen_as"].values())):
+            peers = [to for to, seen in result["seen_as"].items() if seen == address]
+            text = "%s comes to %s as %s instead of %s" % (name, findings.named(peers), address, nodes[name]["address"])
+            remedy = "an address translation (NAT) is between the nodes: ranks that answer to this address reach another machine; route the fabric without it"
+            found.append(findings.finding(CHECK, text, remedy, name, "warn"))
+    return found
+
+
+def _note(node, result):
+    """Return the line that shows what a node's ways are made of."""
+    own = result["own"]
+    parts = ["%s %s, MTU %s" % (node["interface"], node["address"], (own.get("interface") or {}).get("mtu") or "?")]
+    rows = own.get("hcas") or []
+    parts.append(
+        "HCAs: %s" % findings.named("%s:%s %s" % (row["name"], row["port"], row["state"].split(": ")[-1]) for row in rows)
+        if rows
+        else "no HCA"
+    )
+    rates = sorted(
+        ((row["gbits"], to, row) for to, row in result["edges"].items() if row.get("gbits") is not None), key=lambda item: item[:2]
+    )
+    if rates:
+        slow, to, row = rates[0]
+        many = "slowest of %d: " % len(rates) if len(rates) > 1 else ""
+        parts.append("%sto %s %.3g Gbit/s (TCP, %d nodes at once), %.2f ms" % (many, to, slow, row["together"], row.get("rtt", 0) * 1000))
+    parts += [
+        "to %s: bandwidth not measured" % to
+        for to, row in sorted(result["edges"].items())
+        if "together" in row and row.get("gbits") is None
+    ]
+    return findings.finding(CHECK, "; ".join(parts), "", node["name"], "note")

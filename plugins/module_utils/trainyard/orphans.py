@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What earlier runs left on a node, and who else trains there.
+
+Ours are processes that carry a run's mark while nothing of the run holds the node: stop.yml ends them, and nothing starts before. Others' launchers are
+named and never touched. A container that is left over shows by its processes: the engines start them as the training user.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from ansible.module_utils.trainyard import attempts, processes
+from ansible.module_utils.trainyard.findings import finding
+
+# Programs and modules that start trainings, by the word that is run.
+PROGRAMS = ("fleetrun", "msrun", "mpirun", "mpiexec", "orterun", "prterun", "torchrun", "deepspeed", "horovodrun")
+MODULES = ("paddle.distributed.launch", "paddle.distributed.fleet.launch", "torch.distributed.launch", "torch.distributed.run")
+_RUNNERS = re.compile(r"(python[0-9.]*|pypy[0-9.]*|sh|bash|dash|env)\Z")
+# So many are listed of each kind; a broken node can have thousands.
+LISTED = 20
+
+
+def launches(words):
+    """Return whether these words start a training: a launcher itself, a runner with a launcher's script, or python -m with its module."""
+    names = [os.path.basename(word) for word in words[:2]]
+    if not names:
+        return False
+    if names[0] in PROGRAMS or (len(names) > 1 and _RUNNERS.match(names[0]) and names[1] in PROGRAMS):
+        return True
+    return any(words[at] == "-m" and words[at + 1] in MODULES for at in range(1, min(len(words) - 1, 6)))
+
+
+def look(run, base, asked):
+    """Return {ours, foreign, more}: processes of this user's earlier runs, and launchers of trainings that are none of this user's runs.
+
+    Each is as processes.describe has it; more: how many of each are not listed.
+    """
+    active, mine = {item["unit"] for item in asked.get("units") or []}, os.getuid()
+    ours, foreign = [], []
+    for pid in processes.pids():
+        mark = processes.mark_of(pid)
+        if mark:
+            unit = attempts.unit_name(*mark)
+            # Somebody else's run, seen by root, stands in a unit of its user's; so does one that has started since the units were listed.
+            if unit not in active and unit not in re.split("[/\n]", _text("/proc/%d/cgroup" % pid)):
+                found = processes.describe(pid)
+                ours += [found] if found and found["uid"] == mine else []
+        elif launches(processes.words_of(pid)):
+            found = processes.describe(pid)
+            foreign += [found] if found else []
+    return {
+        "ours": ours[:LISTED],
+        "foreign": foreign[:LISTED],
+        "more": {"ours": max(0, len(ours) - LISTED), "foreign": max(0, len(foreign) - LISTED)},
+    }
+
+
+def _text(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as handle:
+            return handle.read()
+    except OSError:
+        return ""
+
+
+def judge(nodes, facts, allowed):
+    """Return findings: a stop for each run that has left processes, a note for each training of somebody else's."""
+    found = []
+    for node in nodes:
+        told = facts[node["name"]].get("orphans") or {}
+        runs = {}
+        for item in told.get("ours", ()):
+            runs.setdefault(item["run"], []).append(item)
+        for run_id, items in sorted(runs.items()):
+            words = ["pid %(pid)d (attempt %(attempt)d, %(rss_mib)d MiB) %(command)s" % item for item in items[:3]]
+            words += ["%d more" % (len(items) - 3)] if len(items) > 3 else []
+            oldest = processes.age(max(item["age_s"] for item in items))
+            count = "%d processes" % len(items) if len(items) > 1 else "a process"
+            text = "%s of the run %s left, up to %s old, though no unit of it runs here: %s"
+            remedy = "playbooks/stop.yml -e run=%s ends what bears that run's mark and nothing else" % run_id
+            found.append(finding("orphans", text % (count, run_id, oldest, "; ".join(words)), remedy, node["name"]))
+        for item in told.get("foreign", ()):
+            text = "%s trains here beside this job: pid %d, for %s: %s" % (
+                item["user"],
+                item["pid"],
+                processes.age(item["age_s"]),
+                item["command"],
+            )
+            found.append(finding("orphans", text, "it is left alone; ask its owner if it is not meant to be there", node["name"], "note"))
+    return found

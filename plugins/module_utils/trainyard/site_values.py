@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold single values of a site against what they may be; site.py puts them together. Controller only."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+
+from ansible.module_utils.trainyard import suites as suite_tables
+from ansible.module_utils.trainyard import texts, yamldata
+from ansible.module_utils.trainyard.job import RESERVED_ENV, load_schema
+from ansible.module_utils.trainyard.yamldata import Problem, near, shown
+
+# A site may know better than the route which interface the training uses; the other reserved names are the plan's alone.
+INTERFACE_ENV = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+# More devices than any machine has; a list of their ids is made of the number.
+MOST_DEVICES = 1024
+# A name of a machine, of ~/.ssh/config, or an address; a leading dash would be an option of ssh.
+HOST = re.compile(r"[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*\Z")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+# What the product writes below; none may be the file system or a home directory itself.
+PLACES = ("trainyard_home", "trainyard_runs_dir", "trainyard_cache_dir", "trainyard_state_dir")
+
+
+def device_ids(value):
+    """Return the ids that `trainyard_devices` stands for: 8 -> ['0'..'7'], [4, 5] -> ['4', '5']. Raises ValueError."""
+    if isinstance(value, (list, tuple)):
+        ids = [str(item) for item in value]
+        plain = all(re.fullmatch(r"0|[1-9][0-9]{0,3}", item) for item in ids)
+        if not ids or len(set(ids)) != len(ids) or not plain:
+            raise ValueError
+        return ids
+    if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,3}", str(value)) or int(str(value)) > MOST_DEVICES:
+        raise ValueError
+    return [str(index) for index in range(int(str(value)))]
+
+
+def port_number(value, lowest, where, key, problems):
+    """Return a port as int; note a problem where it is none."""
+    if not isinstance(value, bool) and re.fullmatch(r"[1-9][0-9]{0,4}", str(value)) and lowest <= int(value) <= 65535:
+        return int(value)
+    problems.append(Problem(where, None, key, "must be a port from %d to 65535; got %s" % (lowest, shown(value))))
+    return None
+
+
+def here(host):
+    """Whether a name or an address means the machine that uses it, and so is no address for its peers."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host.lower() in ("localhost", "ip6-localhost", "ip6-loopback") or host.lower().endswith((".localhost", ".localdomain"))
+    return address.is_loopback or address.is_unspecified
+
+
+def same(host):
+    """Return a host as text under which the same address and the same name are equal, however they are written."""
+    try:
+        return str(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        return host.lower()
+
+
+def place_problem(value, home):
+    """Say why the product may not keep anything at a path that the site gives, or return None; home: the user's home directory."""
+    said = texts.problem(value) if isinstance(value, str) else "must be a path; got %s" % shown(value)
+    if said:
+        return said
+    path = os.path.normpath(value.replace("${HOME}", "~").replace("$HOME", "~").strip()) if value.strip() else "."
+    if path in (".", "..", "/", "//", "~", os.path.normpath(home)):
+        return "is %s itself; got %s; say a directory of its own" % (
+            "the file system" if path in ("/", "//") else "a home or working directory",
+            shown(value),
+        )
+    return None
+
+
+def suite_entries(suites, problems):
+    """Return the part of `trainyard_suites` that a job can be judged by; note what is wrong with it."""
+    key = "trainyard_suites"
+    if not isinstance(suites, dict):
+        problems.append(Problem("inventory", None, key, "must be a mapping of suite names; got %s" % shown(suites)))
+        return {}
+    known = suite_tables.names()
+    for suite in [suite for suite in suites if suite not in known]:
+        text = "unknown suite; allowed: %s%s" % (", ".join(known), near(suite, known))
+        problems.append(Problem("inventory", None, "%s.%s" % (key, suite), text))
+    for suite in [suite for suite in suites if suite in known]:
+        found = yamldata.check(suites[suite], load_schema("site"), {}, "inventory")
+        found += [Problem("inventory", None, yamldata.dotted(path), text) for path, text in texts.walk(suites[suite])]
+        for problem in found:
+            problem.key = ".".join([key, suite] + [problem.key] * bool(problem.key))
+        problems += found
+    return {suite: entry for suite, entry in suites.items() if suite in known and isinstance(entry, dict)}
+
+
+def environment(env, problems):
+    """Return `trainyard_env` as texts; note what is wrong with it."""
+    if not isinstance(env, dict):
+        problems.append(Problem("inventory", None, "trainyard_env", "must be a mapping of environment variables; got %s" % shown(env)))
+        return {}
+    for name, value in env.items():
+        said = None
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            said = "must be the name of an environment variable"
+        elif RESERVED_ENV.match(name) and name not in INTERFACE_ENV:
+            said = "is reserved: the plan sets it; take it out"
+        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            said = "must be text or a number; got %s" % shown(value)
+        else:
+            said = texts.problem(str(value))
+        if said:
+            problems.append(Problem("inventory", None, "trainyard_env.%s" % name, said))
+    return {str(k): str(v) for k, v in env.items()}

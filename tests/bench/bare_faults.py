@@ -1,0 +1,386 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What bare `paddle.distributed.launch` does with the faults of a start, beside what check.yml says of them: a Markdown table.
+
+Not part of CI and nothing is asserted: the figures depend on the machine. The site is one of two Docker nodes (playbooks/local.yml) that is
+provisioned and synchronised; `make bench` does all that, or by hand:
+
+    ansible-playbook -i INVENTORY playbooks/local.yml
+    ansible-playbook -i INVENTORY playbooks/provision.yml -e suite=paddledetection
+    ansible-playbook -i INVENTORY playbooks/sync.yml -e config=molecule/shared/jobs/short.yml
+    .venv/bin/python tests/bench/bare_faults.py -i INVENTORY --out FOLDER [--limit 60] [--only PART_OF_A_NAME ...]
+
+For each fault: do it to the nodes (those of molecule/preflight/test_preflight.py where it has them); start the bare command on both nodes at
+once, each in a terminal of its own over SSH and a login shell, with nothing of ours in the environment; note the first error that any terminal
+shows, the last one, and the exit codes, or that the limit came first; close the terminals; run check.yml on the same nodes; undo the fault and
+end what is left by pid: only processes whose working directory is the folder that this script made. FOLDER gets every terminal's and every
+check's text, result.json and table.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+PORT = 17000
+FOLDER = "/home/trainer/bare-faults"
+# The smallest training there is: join, one all-reduce. Every rank that works prints the sum.
+SCRIPT = """\
+import paddle
+import paddle.distributed as dist
+
+dist.init_parallel_env()
+total = paddle.to_tensor([float(dist.get_rank() + 1)])
+if dist.get_world_size() > 1:
+    dist.all_reduce(total)
+print("rank %d of %d: sum %d" % (dist.get_rank(), dist.get_world_size(), int(total)), flush=True)
+"""
+ERROR = re.compile(
+    r"error|exception|traceback|refused|fatal|fail|timeout|timed out|abort|signal|unable|no route|closed by|cannot|can't|invalid", re.I
+)
+# Lines with such a word that are no error: the launcher's table of its options, and its list of the children's environment.
+HARMLESS = re.compile(r"elastic_timeout|log_overwrite|^LAUNCH INFO .*(Successfully|Create|configuration)|max_restart|-{9}")
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass
+class Fault:
+    """One fault. does, undoes: (root, on or docker; node; line of shell). given: what a user types instead, {node: (ips, devices, before)};
+    a node with None is not started. words: for check.yml. row: the finding (level, nodes, check, text), or said: a pattern in its output."""
+
+    name: str
+    does: list = field(default_factory=list)
+    undoes: list = field(default_factory=list)
+    given: dict = field(default_factory=dict)
+    words: tuple = ()
+    row: tuple = ()
+    said: str = ""
+    note: str = ""
+
+
+class Site:
+    """Two nodes: their addresses, ways in, and the bare command."""
+
+    def __init__(self, inventory):
+        self.inventory = str(Path(inventory).resolve())
+        listed = subprocess.run(
+            ["ansible-inventory", "-i", self.inventory, "--list"], cwd=PROJECT, check=True, text=True, stdout=subprocess.PIPE, timeout=60
+        )
+        hosts = json.loads(listed.stdout)["_meta"]["hostvars"]
+        self.nodes = {name: hosts[name]["ansible_host"] for name in sorted(hosts)}
+        if list(self.nodes) != ["node1", "node2"]:
+            sys.exit("this takes a site of two Docker nodes, node1 and node2; %s has: %s" % (inventory, ", ".join(self.nodes) or "none"))
+        self.name = hosts["node1"]["trainyard_site"]
+        self.state = Path.home() / ".local/state/trainyard" / self.name
+
+    def container(self, node):
+        return "trainyard-%s-%s" % (self.name, node)
+
+    def ssh(self, node, *options):
+        known = "UserKnownHostsFile=%s" % (self.state / "known_hosts")
+        words = ("IdentitiesOnly=yes", "StrictHostKeyChecking=yes", "BatchMode=yes", known)
+        return [
+            "ssh",
+            *options,
+            "-i",
+            str(self.state / "id_ed25519"),
+            *(part for word in words for part in ("-o", word)),
+            "trainer@%s" % self.nodes[node],
+        ]
+
+    def root(self, node, script, check=True):
+        argv = ["docker", "exec", self.container(node), "sh", "-c", script]
+        return subprocess.run(argv, check=check, text=True, timeout=240, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.strip()
+
+    def on(self, node, script, check=True):
+        argv = [*self.ssh(node), "export XDG_RUNTIME_DIR=/run/user/$(id -u); " + script]
+        done = subprocess.run(argv, check=check, text=True, timeout=60, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        return done.stdout.strip()
+
+    def docker(self, node, verb):
+        subprocess.run(["docker", verb, self.container(node)], check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+    def do(self, steps):
+        for way, node, script in steps:
+            getattr(self, way)(node, script)
+
+    def bare(self, node, ips=None, devices=1, before=""):
+        """Return the argv of one terminal: a login shell, as by hand, and the documents' command."""
+        ips = ips or ",".join(self.nodes.values())
+        command = "cd %s && %s $(ls -d ~/.trainyard/env/*/bin/python) -m paddle.distributed.launch" % (FOLDER, before)
+        command += " --ips=%s --nproc_per_node=%d --start_port %d tiny.py" % (ips, devices, PORT)
+        return [*self.ssh(node, "-tt"), "exec bash -lc %s" % shlex.quote(command)]
+
+    def left(self, node):
+        """Return the pids of this script's own processes on a node."""
+        script = 'for one in /proc/[0-9]*; do [ "$(readlink $one/cwd)" = %s ] && echo ${one#/proc/}; done; true' % FOLDER
+        return self.root(node, script, check=False).split()
+
+    def clear(self, node):
+        for pid in self.left(node):
+            if pid.isdigit():
+                self.root(node, "kill -9 %s" % pid, check=False)
+
+
+class Terminal:
+    """One node's terminal: its lines with the second in which each came."""
+
+    def __init__(self, node, argv, begun):
+        self.node, self.begun, self.lines = node, begun, []
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.thread = threading.Thread(target=self.read, daemon=True)
+        self.thread.start()
+
+    def read(self):
+        for raw in self.process.stdout:
+            self.lines.append((round(time.monotonic() - self.begun, 1), COLOURS.sub("", raw.decode("utf-8", "replace")).rstrip()))
+        self.ended = time.monotonic() - self.begun
+
+    def errors(self):
+        return [(second, line) for second, line in list(self.lines) if ERROR.search(line) and not HARMLESS.search(line)]
+
+    def close(self):
+        """Return the exit code, None where the command still ran; the terminal is closed then, as a window is."""
+        code = self.process.poll()
+        if code is None:
+            self.process.terminate()
+            self.process.wait(20)
+        self.thread.join(5)
+        return code
+
+
+def try_bare(site, fault, limit, out):
+    """Start the bare command on both nodes; return what the terminals showed."""
+    load, begun = os.getloadavg()[0], time.monotonic()
+    given = {node: fault.given.get(node, {}) for node in site.nodes}
+    terminals = [Terminal(node, site.bare(node, **how), begun) for node, how in given.items() if how is not None]
+    while time.monotonic() - begun < limit and any(terminal.process.poll() is None for terminal in terminals):
+        time.sleep(0.2)
+    seconds = time.monotonic() - begun
+    codes = {terminal.node: terminal.close() for terminal in terminals}
+    for terminal in terminals:
+        text = "".join("%7.1f  %s\n" % line for line in terminal.lines)
+        (out / ("%s.txt" % terminal.node)).write_text(text + "exit code: %s\n" % codes[terminal.node])
+    errors = sorted((second, terminal.node, line) for terminal in terminals for second, line in terminal.errors())
+    sums = {line for terminal in terminals for _second, line in terminal.lines if re.match(r"rank \d+ of \d+: sum", line)}
+    right = sums == {"rank 0 of 2: sum 3", "rank 1 of 2: sum 3"} and set(codes.values()) == {0}
+    return {
+        "load": load,
+        "seconds": seconds,
+        "codes": codes,
+        "first": errors[0] if errors else None,
+        "errors": errors,
+        "sums": sorted(line for terminal in terminals for _second, line in terminal.lines if re.match(r"rank \d+ of \d+: sum", line)),
+        "right": right,
+    }
+
+
+def try_ours(tests, fault, out):
+    """Run check.yml; return the finding's row and the seconds until the table was there."""
+    load = os.getloadavg()[0]
+    done = tests.Outcome(*fault.words)
+    (out / "check.txt").write_text(done.stdout)
+    row = None
+    if fault.row:
+        level, nodes, check, text = fault.row
+        row = next(filter(None, (done.row(level, one, check, text) for one in nodes.split("|"))), None)
+    elif fault.said:
+        found = re.search(fault.said, done.stdout)
+        row = (found.group(0), "") if found else None
+    last = done.table[-1] if done.table else ""
+    return {"load": load, "seconds": done.seconds, "code": done.code, "row": row, "last": last}
+
+
+def load_tests(site):
+    """Import molecule's faults for this site: harness has molecule's own addresses and state."""
+    sys.path.insert(0, str(PROJECT / "molecule" / "shared"))
+    sys.path.insert(0, str(PROJECT / "molecule" / "preflight"))
+    import harness
+
+    harness.NODES.update(site.nodes)
+    harness.INVENTORY, harness.STATE = Path(site.inventory), site.state
+    import test_preflight
+
+    return test_preflight
+
+
+def faults(site, tests, scratch):
+    """Return the faults, in the table's order."""
+
+    def known(name, shown=None, **more):
+        node, by_root, does, undoes, words, row = tests.FAULTS[name]
+        way = "root" if by_root else "on"
+        before = more.pop("before", [])
+        return Fault(shown or name, before + [(way, node, does)], [(way, node, undoes)], words=words, row=row, **more)
+
+    swapped = ",".join(reversed(site.nodes.values()))
+    loopback = tests.hosts("node1", "127.0.1.1"), "cat /root/hosts > /etc/hosts"
+    eth9 = "GLOO_SOCKET_IFNAME=eth9"
+    stray = "echo 'export PADDLE_NNODES=1' >> .bashrc; echo 'export PADDLE_NNODES=1' >> .profile; systemctl --user set-environment PADDLE_NNODES=1"
+    more = scratch / "more.yml"
+    more.write_text(json.dumps({"trainers": {"hosts": {"node2": {"trainyard_devices": 2}}}}))
+    both = known("127.0.1.1 in /etc/hosts", "127.0.1.1 for its own name in `/etc/hosts`, both nodes")
+    both.does.append(("root", "node1", loopback[0]))
+    both.undoes.append(("root", "node1", loopback[1]))
+    both.row = ("WARN", "node1, node2|node1", "name", r"127\.0\.1\.1")
+    # The launcher's own words are turned on node2, since with us nobody types them twice.
+    launch = "cd %s/paddle/distributed/launch" % tests.SITE_PACKAGES
+    turn = 'import sys; sys.argv = ["--ips=%s" if w.startswith("--ips=") else w for w in sys.argv]' % swapped
+    turned = "%s && cp -p main.py /tmp/main.py && { echo '%s'; cat /tmp/main.py; } > main.py" % (launch, turn)
+    fresh = "touch ~/.trainyard/env/*/.trainyard.json"  # what has changed since the installation would be named before any rehearsal
+    clock = "test -e %s || { apt-get -q update && apt-get -qy install --no-install-recommends libfaketime; } > /dev/null" % tests.FAKETIME
+    return [
+        Fault("none", words=tests.JOB, note="with its rehearsal"),
+        Fault("none, again", words=tests.QUICK),
+        known("127.0.1.1 in /etc/hosts", "127.0.1.1 for its own name in `/etc/hosts`, node2"),
+        both,
+        known("equal host names"),
+        Fault(
+            "another order of `--ips` on node2",
+            [("on", "node2", turned), ("on", "node2", fresh)],
+            [("on", "node2", "%s && cp -p /tmp/main.py main.py" % launch), ("on", "node2", fresh)],
+            words=tests.AGAIN,
+            row=("STOP", "node2", "rehearsal", "rank 0"),
+            note="by its rehearsal",
+        ),
+        known("start port of rank 0 taken", "rank 0's start port taken"),
+        known("DROP on the planned port", "firewall on node1 drops rank 0's start port"),
+        known("DROP on the ephemeral range", "firewall on node2 drops the ephemeral range"),
+        Fault("node2 is never started", given={"node2": None}, said="", note="one command starts all nodes or none"),
+        Fault(
+            "node2 is frozen",
+            [("docker", "node2", "pause")],
+            [("docker", "node2", "unpause")],
+            words=(*tests.QUICK, *tests.FRESH),
+            row=("STOP", "node2", "reach", ""),
+        ),
+        known("SSH refused by one node", "node2's SSH refuses"),
+        known("another Paddle on one node", "another version of Paddle on node2", note="its dist-info renamed: Paddle itself cannot see that"),
+        Fault(
+            "stray `PADDLE_NNODES=1` in both nodes' profile",
+            [("on", node, stray) for node in site.nodes],
+            [("on", node, "sed -i /PADDLE_NNODES/d .bashrc .profile; systemctl --user unset-environment PADDLE_NNODES") for node in site.nodes],
+            words=tests.AGAIN,
+            said=r"NOTE .*2 ranks.*",
+            note="by its rehearsal: no effect",
+        ),
+        known("a clock one hour off", "node2's clock one hour off", before=[("root", "node2", clock)]),
+        known(
+            "a wrong interface by the site",
+            "a wrong interface (`GLOO_SOCKET_IFNAME=eth9`)",
+            given={node: {"before": eth9} for node in site.nodes},
+        ),
+        Fault(
+            "unequal numbers of devices: 1 and 2",
+            given={"node2": {"devices": 2}},
+            words=("-i", str(more), *tests.QUICK),
+            said=r"[^\n]*need equal numbers of devices[^\n]*",
+            note="before a node is asked",
+        ),
+    ]  # fmt: skip
+
+
+def shown(text, width=170):
+    """Return a text as one cell of a table."""
+    text = " ".join(text.split())
+    return "`%s`" % (text if len(text) <= width else text[: width - 1] + "…").replace("|", "\\|").replace("`", "'")
+
+
+def cells(fault, bare, ours):
+    """Return a fault's line of the table."""
+    codes = ", ".join("%s %s" % (node, "waits" if code is None else code) for node, code in bare["codes"].items())
+    if bare["right"]:
+        seconds, said = "–", "nothing; both ranks add up right (%.0f s)" % bare["seconds"]
+    elif bare["first"]:
+        second, node, _line = bare["first"]
+        seconds, said = "%.0f (%s)" % (second, node), "%s: %s" % (bare["errors"][-1][1], shown(bare["errors"][-1][2]))
+    elif None in bare["codes"].values():
+        seconds, said = "more than %.0f" % bare["seconds"], "nothing"
+    else:
+        seconds, said = "–", "nothing, and wrong: %s" % "; ".join(bare["sums"] or ["no rank came to its sum"])
+    if bare["left"]:
+        said += "; %d processes left when the terminals were closed" % bare["left"]
+    if ours is None:
+        return [fault.name, seconds, said, codes, "–", fault.note]
+    words = " ".join(shown(part) for part in ours["row"] if part) if ours["row"] else shown(ours["last"])
+    words += " (%s)" % fault.note if fault.note else ""
+    return [fault.name, seconds, said, codes, "%.0f" % ours["seconds"], words]
+
+
+def measure(site, tests, fault, limit, out):
+    """Do one fault, try both, undo it; return the results."""
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        site.do(fault.does)
+        bare = try_bare(site, fault, limit, out)
+        reachable = [node for node in site.nodes if ("docker", node, "pause") not in fault.does]
+        time.sleep(2)
+        bare["left"] = sum(len(site.left(node)) for node in reachable)
+        for node in reachable:
+            site.clear(node)
+        ours = try_ours(tests, fault, out) if fault.words else None
+    finally:
+        site.do(fault.undoes)
+        for node in site.nodes:
+            site.clear(node)
+    return {"fault": fault.name, "bare": bare, "ours": ours, "cells": cells(fault, bare, ours)}
+
+
+def table(results):
+    """Return the Markdown table."""
+    head = ["fault", "bare: first error after s", "bare: last error", "bare: exit codes", "check.yml: s", "check.yml: finding, remedy"]
+    lines = [head, ["---"] * len(head), *(result["cells"] for result in results)]
+    loads = [result[side]["load"] for result in results for side in ("bare", "ours") if result[side]]
+    foot = "%s; load average (1 min) at the starts: %.1f to %.1f on %d processors.\n"
+    foot %= (datetime.date.today().isoformat(), min(loads), max(loads), os.cpu_count())
+    return "\n".join("| %s |" % " | ".join(line) for line in lines) + "\n\n" + foot
+
+
+def main():
+    asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    asked.add_argument("-i", "--inventory", default=str(PROJECT / "molecule" / "inventory"))
+    asked.add_argument("--out", type=Path, help="where texts and table go; default: a new folder in the temporary directory")
+    asked.add_argument("--limit", type=float, default=60, help="seconds that the bare command gets (default 60)")
+    asked.add_argument("--only", nargs="*", help="parts of names of faults")
+    asked = asked.parse_args()
+    # As `. .venv/bin/activate` would: Ansible's own commands lie beside this Python.
+    os.environ["PATH"] = "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"])
+    site = Site(asked.inventory)
+    tests = load_tests(site)
+    out = asked.out or Path(tempfile.mkdtemp(prefix="bare-faults-"))
+    out.mkdir(parents=True, exist_ok=True)
+    for node in site.nodes:
+        site.on(node, "mkdir -p %s && printf %%s %s > %s/tiny.py" % (FOLDER, shlex.quote(SCRIPT), FOLDER))
+    results = []
+    try:
+        for number, fault in enumerate(faults(site, tests, out)):
+            if asked.only and not any(part in fault.name for part in asked.only):
+                continue
+            result = measure(site, tests, fault, asked.limit, out / ("%02d" % number))
+            results.append(result)
+            print("| %s |" % " | ".join(result["cells"]), flush=True)
+            if fault.name == "none" and not result["bare"]["right"]:
+                sys.exit("the bare command does not work without a fault; see %s" % out)
+    finally:
+        for node in site.nodes:
+            site.on(node, "rm -rf %s" % FOLDER, check=False)
+        if results:
+            (out / "result.json").write_text(json.dumps(results, indent=1))
+            (out / "table.md").write_text(table(results))
+            print("\n%s\n%s" % (table(results), out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask the real read_job action about real files: an inventory that Ansible reads, a job, and the words of a command line."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import yaml
+from ansible.errors import AnsibleActionFail
+from ansible.inventory.manager import InventoryManager
+from ansible.module_utils.common.collections import ImmutableDict
+from ansible.parsing.dataloader import DataLoader
+from ansible.parsing.vault import VaultSecret
+from ansible.utils import vars as extra_words
+from ansible.vars.hostvars import HostVars
+from ansible.vars.manager import VariableManager
+from core_support import CONFIG, ROOT
+
+GOOD = "suite: paddledetection\nlauncher: fleetrun\nconfig: %s\n" % CONFIG
+TRAIN = ["nodes", "devices", "start_port", "rendezvous", "scaling", "rehearse", "verify", "matrix"]
+SITE = {
+    "trainyard_accelerator": "cpu",
+    "trainyard_devices": 2,
+    "trainyard_suites": {
+        "paddledetection": {
+            "code": {"path": "/src/PaddleDetection"},
+            "data": {"coco": {"path": "/data/coco"}},
+            "environment": {"package": "paddlepaddle", "version": "2.6.2"},
+        }
+    },
+}
+
+
+class Bench:
+    """A site in a folder of its own, and a way to ask what read_job says of a command line there."""
+
+    def __init__(self, folder, plugin, monkeypatch):
+        self.folder, self.plugin, self.monkeypatch = folder, plugin, monkeypatch
+        self.key = self.write("id_test", "not a real key\n", 0o600)
+
+    def write(self, name, text, mode=0o644):
+        """Write a file below the folder; return its path."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+        path.chmod(mode)
+        return str(path)
+
+    def site(self, site=None, node1=None, node2=None, inventory=None, **_rest):
+        """Write the inventory; a value None takes a variable away. Return its sources."""
+        variables = dict(SITE, ansible_ssh_private_key_file=self.key, **{})
+        variables.update(site or {})
+        variables = {key: value for key, value in variables.items() if value is not None}
+        self.write("site/group_vars/all.yml", yaml.safe_dump(variables, allow_unicode=True))
+        hosts = {"node%d" % n: dict({"ansible_host": "192.0.2.%d" % n}, **(more or {})) for n, more in ((1, node1), (2, node2))}
+        self.write("site/hosts.yml", yaml.safe_dump({"trainers": {"hosts": hosts}}) if inventory is None else inventory)
+        return [str(self.folder / "site")]
+
+    def ask(self, job=GOOD, words=(), verb="train", check=False, limit=None, cli=None, sources=None, environ=None, **site):
+        """Return (result, lines): what the verb would go on with, or None and the lines of the refusal.
+
+        job: the text of a job file, or None for a command line that says config itself. words: of -e. cli: further options.
+        """
+        sources = sources or self.site(**site)
+        words = list(words) + ([] if job is None else ["config=" + self.write("mine.yml", job)])
+        given = {
+            "extra_vars": tuple(words),
+            "inventory": tuple(sources),
+            "subset": limit,
+            "args": ("playbooks/%s.yml" % verb,),
+            "check": check,
+        }
+        with self.monkeypatch.context() as patch:
+            for name, value in (environ or {}).items():
+                patch.setenv(name, value)
+            patch.setattr(self.plugin.context, "CLIARGS", ImmutableDict(given, **(cli or {})))
+            patch.setattr(extra_words.load_extra_vars, "extra_vars", None, raising=False)
+            loader = DataLoader()
+            loader.set_vault_secrets([("default", VaultSecret(b"secret"))])
+            extra = self.plugin.load_extra_vars(loader)
+            arguments = {"config": str(extra.get("config", "")), "extra": TRAIN}
+            arguments = (
+                {"extra": {"stop": ["run"], "provision": ["suite"], "conform": ["site"]}[verb]}
+                if verb in ("stop", "provision", "conform")
+                else arguments
+            )
+            inventory = InventoryManager(loader=loader, sources=sources)
+            variables = VariableManager(loader=loader, inventory=inventory)
+            task = SimpleNamespace(args=arguments, async_val=0, check_mode=check, action="read_job")
+            action = self.plugin.ActionModule(task, SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp")), None, loader, None)
+            hostvars = HostVars(inventory, variables, loader)
+            known = {"playbook_dir": str(ROOT / "playbooks"), "groups": inventory.get_groups_dict(), "hostvars": hostvars}
+            before = self.listing()
+            try:
+                result, lines = action.run(task_vars=known), []
+            except AnsibleActionFail as error:
+                result, lines = None, error.message.splitlines()
+            assert self.listing() == before, "something was written"
+        return result, lines
+
+    def listing(self):
+        """Return what lies in the folder, with sizes and times."""
+        return {
+            os.path.join(where, name): (os.stat(os.path.join(where, name)).st_size, os.stat(os.path.join(where, name)).st_mtime_ns)
+            for where, _folders, names in os.walk(self.folder)
+            for name in names
+        }

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network's proof on a node, tried on loopback addresses: real listeners, real connections, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+from ansible.module_utils.trainyard import netprobe, nettries, ring
+
+ADDRESSES = {"node1": "127.0.0.2", "node2": "127.0.0.3", "node3": "127.0.0.4"}
+NAMES = list(ADDRESSES)
+
+
+def free_port():
+    with socket.socket() as made:
+        made.bind(("", 0))
+        return made.getsockname()[1]
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Start the listeners of three nodes, each as its unit would; gives {name: (listener, thread)}, book and the start port."""
+    port, started = free_port(), {}
+
+    def start(name, **changes):
+        folder = tmp_path / name
+        folder.mkdir()
+        expected = [peer for peer in NAMES if name in ring.targets(NAMES, peer)]
+        spec = {"id": "c1", "node": name, "address": ADDRESSES[name], "ports": [port], "expected": expected, "directory": str(folder)}
+        listener = netprobe.Listener(dict(spec, **changes))
+        thread = threading.Thread(target=listener.serve, daemon=True)
+        thread.start()
+        started[name] = (listener, thread)
+        return listener
+
+    yield start, started, port
+    for listener, _thread in started.values():
+        listener.over.set()
+
+
+def spec_of(name, tmp_path, depth="quick", **changes):
+    spec = {
+        "id": "c1", "node": name, "address": ADDRESSES[name], "interface": "lo", "targets": ring.targets(NAMES, name),
+        "rounds": ring.rounds(NAMES, name), "first": "node1", "count": 3, "depth": depth, "control": str(tmp_path / name / "control"),
+    }  # fmt: skip
+    return dict(spec, **changes)
+
+
+def heard(made):
+    """Return what comes until the other side ends it, as it may, with a reset."""
+    found = b""
+    with contextlib.suppress(ConnectionResetError):
+        while True:
+            block = made.recv(4096)
+            if not block:
+                break
+            found += block
+    return found
+
+
+def all_at_once(specs, book):
+    found = {}
+    threads = [threading.Thread(target=lambda spec=spec: found.update({spec["node"]: nettries.proven(spec, book)})) for spec in specs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_all_reach_all_measure_and_leave_nothing(site, tmp_path, monkeypatch):
+    start, started, port = site
+    monkeypatch.setattr(nettries, "STREAM_SECONDS", 0.2)
+    book = {name: start(name).book() for name in NAMES}
+    found = all_at_once([spec_of(name, tmp_path, "full") for name in NAMES], book)
+    for name in NAMES:
+        result = found[name]
+        assert result["unreached"] == [] and result["seen_as"] == {} and result["through"] == sorted(ring.targets(NAMES, name))
+        assert all(len(ports) == 5 and port in ports for ports in result["reached"].values())
+        edge = result["edges"][ring.rounds(NAMES, name)[0]]
+        assert edge["gbits"] > 0.01 and edge["together"] == 3 and edge["path_mtu"] == 65535 and edge["rtt"] < 1 and abs(edge["offset"]) < 1
+    for name, (_listener, thread) in started.items():
+        thread.join(5)
+        assert not thread.is_alive()  # all that were expected came
+        with socket.socket() as made:  # no TIME_WAIT, no listener: a rank without SO_REUSEADDR gets its port
+            made.bind((ADDRESSES[name], port))
+
+
+def test_the_ends_of_the_ephemeral_range_are_listened_on(site):
+    first, last = netprobe.ephemeral_range()
+    low, middle, high, _any = site[0]("node1").book()["ephemeral"]
+    assert low - first < 32 and last - high < 32 and first < middle < last
+
+
+def test_a_taken_port_is_data_and_the_others_are_open(site):
+    start, _started, port = site
+    with socket.socket() as made:
+        made.bind((ADDRESSES["node1"], port))
+        made.listen()
+        book = start("node1").book()
+    assert book["failed"] == {str(port): "Address already in use"} and book["planned"] == [] and len(book["ephemeral"]) == 4
+
+
+@pytest.mark.parametrize("changes, why", [({"node": "node3"}, "wrong"), ({"id": "c2"}, "other")])
+def test_who_answers_is_asked(site, tmp_path, changes, why):
+    start, _started, port = site
+    start("node2", **changes)
+    call, made = nettries.attempt(spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port)
+    assert call is None and made["why"] == why
+
+
+def test_how_a_connection_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(nettries, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(nettries, "ANSWER_SECONDS", 0.3)
+    spec, port = spec_of("node1", tmp_path), free_port()
+
+    def why(peer, port, **changes):
+        return nettries.attempt(dict(spec, **changes), {"node": "node2", "address": peer}, port)[1]["why"]
+
+    assert why(ADDRESSES["node2"], port) == "refused"
+    assert why(ADDRESSES["node2"], port, address="192.0.2.77") == "source"
+    with socket.socket() as made:
+        made.bind((ADDRESSES["node2"], 0))
+        made.listen(0)
+        mute = made.getsockname()[1]
+        assert why(ADDRESSES["node2"], mute) == "hello"  # the kernel connects, nobody speaks
+        threading.Thread(target=lambda: made.accept()[0].sendall(b"SSH-2.0-x\n"), daemon=True).start()
+        answered = {why(ADDRESSES["node2"], mute) for _number in range(2)}
+        assert answered & {"stranger", "timeout", "hello"}
+
+
+def test_a_silent_peer_of_larger_packets_is_a_black_hole(tmp_path, monkeypatch):
+    monkeypatch.setattr(nettries, "ANSWER_SECONDS", 0.3)
+    with socket.socket() as made:
+        made.bind((ADDRESSES["node2"], 0))
+        made.listen()
+
+        def greet():
+            connection, _peer = made.accept()
+            connection.recv(4096)
+            connection.sendall(b'{"node": "node2", "id": "c1", "you": ["127.0.0.2", 1]}\n')
+            time.sleep(1)
+
+        threading.Thread(target=greet, daemon=True).start()
+        _call, found = nettries.attempt(spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, made.getsockname()[1])
+    assert found["why"] == "large"
+
+
+def test_a_stranger_gets_nothing_done(site):
+    start, started, port = site
+    start("node1")
+    for text in (
+        b'{"do": "close", "id": "c1"}\n',
+        b"GET / HTTP/1.0\r\n\r\n",
+        b'{"do": "hello", "id": "x", "from": "a"}\n{"do": "close"}\n',
+        b"[]\n",
+    ):
+        with socket.create_connection((ADDRESSES["node1"], port), 2) as made:
+            made.sendall(text)
+            assert b'"came"' not in heard(made)
+    # not even with the right id: closing is for its own node
+    with socket.create_connection((ADDRESSES["node1"], port), 2) as made:
+        made.sendall(b'{"do": "hello", "id": "c1", "from": "a"}\n{"do": "close"}\n')
+        made.shutdown(socket.SHUT_WR)
+        assert b'"came"' not in heard(made)
+    assert started["node1"][1].is_alive()

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who connects to whom, and what real answers of faulty networks are judged to be (tests/fixtures/network/README.md)."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from ansible.module_utils.trainyard import carried, findings, interfaces, network, ring
+from ansible.module_utils.trainyard import plan as core
+from core_support import ROOT, compiled, gang
+
+
+def recorded(name):
+    data = json.loads((ROOT / "tests" / "fixtures" / "network" / (name + ".json")).read_text())
+    return data["plan"], data["results"]
+
+
+def judged(name, **allowed):
+    made, results = recorded(name)
+    return network.judge(made, results, allowed)
+
+
+def said(found, level="stop"):
+    return [item for item in found if item["level"] == level]
+
+
+# --- who connects to whom
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 64])
+def test_ring_and_star_are_linear_and_every_round_is_a_permutation(count):
+    names = ["n%d" % number for number in range(count)]
+    wanted = {name: ring.targets(names, name) for name in names}
+    assert all(name not in peers and len(set(peers)) == len(peers) <= 3 for name, peers in wanted.items())
+    assert all("n0" in peers for name, peers in wanted.items() if name != "n0")  # the star
+    assert all({names[at - 1], names[(at + 1) % count]} <= set(wanted[name]) for at, name in enumerate(names))  # the ring, both ways
+    for rounds in (
+        [ring.rounds(names, name) for name in names],
+        [ring.rounds(names, name, matrix=True) for name in names],
+    ):
+        for turn in zip(*rounds):
+            assert sorted(turn) == sorted(names) and all(name != to for name, to in zip(names, turn))
+    assert all(sorted(ring.targets(names, name, matrix=True) + [name]) == sorted(names) for name in names)
+
+
+def test_the_ports_that_ranks_meet_at():
+    made = compiled(count=2, devices=8)
+    assert network.planned(made) == [17000, 17007] and network.needed(made) == [17000]
+    made = compiled(count=2, devices=2, accelerator="gpu", job={"launcher": "paddle", "rendezvous": "master"})
+    assert network.planned(made) == [17000, 17001, 17064] and network.needed(made) == [17000, 17001, 17064]
+    made["launcher"]["name"] = "mpirun"
+    assert network.needed(made) == []  # Open MPI takes ephemeral ports; on CPU MindSpore's scheduler listens on the start port
+    made["scheduler"] = {"node": "node1"}
+    assert 17000 in network.needed(made)
+
+
+# --- real answers
+
+
+def test_a_good_network_stops_nothing_and_is_shown():
+    found = judged("good")
+    assert not said(found)
+    notes = said(found, "note")
+    assert [item["nodes"] for item in notes] == [["node1"], ["node2"], ["node3"]]
+    assert notes[0]["text"].startswith("eth0 198.51.100.131, MTU 1500; no HCA; to node2 ") and "3 nodes at once" in notes[0]["text"]
+
+
+@pytest.mark.parametrize(
+    "name, words, remedy",
+    [
+        ("start_port_dropped",
+         "nobody (tried: node2, node3) reaches node1 at 198.51.100.131, port 17000: no answer, while ping works and SSH answers; reached: 32768",
+         "let TCP 17000 from 198.51.100.132, 198.51.100.133 into node1 (198.51.100.131)"),
+        ("ephemeral_dropped", "reaches node2 at 198.51.100.132, ports 32768, ", "let TCP 32768-60999 from"),
+        ("one_way", "node1 cannot reach node2 at 198.51.100.132, any port of it: no answer, while ping works; the other direction works",
+         "let TCP 17000, 32768-60999 from 198.51.100.131 into node2"),
+        ("cut_off", "node3 reaches nobody and nobody reaches it at 198.51.100.133 on eth0: no answer",
+         "ip -br address show eth0"),
+        ("wrong_machine", "node1 cannot reach node2 at 198.51.100.132, any port of it: another machine answers",
+         "node3 answers at 198.51.100.132"),
+    ],
+)  # fmt: skip
+def test_one_fault_is_one_finding(name, words, remedy):
+    found = said(judged(name))
+    assert len(found) == 1 and words in found[0]["text"] and remedy in found[0]["remedy"], findings.lines(found)
+    assert not said(judged(name), "warn")
+
+
+def test_a_black_hole_is_named_both_ways():
+    found = said(judged("black_hole"))
+    assert len(found) == 2 and all("connected, but larger packets do not come through" in item["text"] for item in found)
+    assert "ping -M do" in found[0]["remedy"]
+
+
+def test_a_port_where_no_rank_listens_is_a_warning():
+    made, results = recorded("start_port_dropped")
+    made["nodes"] = made["nodes"][1:] + made["nodes"][:1]  # now node2 is the first
+    found = network.judge(made, results, {})
+    assert not said(found) and "no rank listens there with paddle" in said(found, "warn")[0]["text"]
+
+
+def test_a_node_that_did_not_take_part_is_named():
+    made, results = recorded("good")
+    results["node2"] = {"unreachable": True, "msg": "ssh: connect to host 198.51.100.132 port 22: No route to host"}
+    results["node3"]["own"]["listening"] = None
+    results["node3"]["own"]["msg"] = "the user's systemd does not answer"
+    found = said(network.judge(made, results, {}))
+    words = [(item["nodes"], item["text"].split(": ", 1)[1]) for item in found]
+    assert words[0] == (["node2"], "ssh: connect to host 198.51.100.132 port 22: No route to host")
+    assert words[1] == (["node3"], "the user's systemd does not answer")
+
+
+def test_a_start_port_that_cannot_be_taken():
+    made, results = recorded("good")
+    for name in results:
+        results[name]["own"]["listening"]["failed"] = {"17000": "Address already in use"}
+    found = said(network.judge(made, results, {}))
+    assert (
+        [item["nodes"] for item in found] == [["node1"]]
+        and "port 17000" in found[0]["text"]
+        and "Address already in use" in found[0]["text"]
+    )
+
+
+# --- what the ways carry
+
+
+def edges(**rows):
+    """Return results of nodes on one way each: {name: edge to the next}."""
+    names = list(rows)
+    return {
+        name: {"edges": {names[(at + 1) % len(names)]: dict({"rtt": 1e-4, "offset": 0.0, "together": 3}, **row)}, "own": {"interface": {"mtu": 1500}}}
+        for at, (name, row) in enumerate(rows.items())
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "heard, allowed, level, words",
+    [
+        (edges(a={"gbits": 9.0}, b={"gbits": 0.5}), {"bandwidth": "1"}, "stop", "b to a: 0.5 Gbit/s; wanted at least 1"),
+        (edges(a={"gbits": None}, b={"gbits": 2}), {"bandwidth": 1}, "stop", "a to b: no bandwidth could be measured"),
+        (edges(a={"gbits": 9.0}, b={"gbits": 8.0}, c={"gbits": 1.0}), {}, "warn", "c to a: 1 Gbit/s, and half of all ways carry 8 or more"),
+        (edges(a={"path_mtu": 1400}, b={"path_mtu": 1500}), {}, "warn",
+         "a to b: packets of more than 1400 bytes are lost, and the interfaces have MTU 1500"),
+        (edges(a={"offset": 3600.0}, b={"offset": -3600.0}), {"clock_seconds": {"stop": 30, "warn": 2}}, "stop",
+         "b's clock is 3600.0 s ahead of a's; allowed 30 s"),
+        (edges(a={"offset": -3.0}, b={}), {"clock_seconds": {"stop": 30, "warn": 2}}, "warn",
+         "b's clock is 3.0 s behind a's; allowed 2 s"),
+    ],
+)  # fmt: skip
+def test_what_a_way_must_carry(heard, allowed, level, words):
+    found = carried.judge(heard, allowed)
+    assert len(found) == 1 and found[0]["level"] == level and words in found[0]["text"], findings.lines(found)
+
+
+def test_no_floor_and_equal_ways_say_nothing():
+    rows = edges(a={"gbits": 1.0, "path_mtu": 1500}, b={"gbits": 0.3, "path_mtu": 1500}, c={"gbits": 1.0, "path_mtu": 1500})
+    assert carried.judge(rows, {"bandwidth": 0, "clock_seconds": {"stop": 30, "warn": 2}}) == []
+
+
+def test_unequal_mtu_is_a_warning():
+    rows = edges(a={"path_mtu": 1500}, b={"path_mtu": 1500})
+    rows["b"]["own"]["interface"]["mtu"] = 9000
+    assert [(item["level"], "1500 on a; 9000 on b" in item["text"]) for item in carried.judge(rows, {})] == [("warn", True)]
+
+
+# --- what the site forces
+
+
+@pytest.mark.parametrize(
+    "text, exact, meant",
+    [
+        ("eth0", True, ["eth0"]), ("eth", True, []), ("eth", False, ["eth0", "eth1"]), ("=eth", False, []), ("^eth", False, ["lo", "ib0"]),
+        ("^=eth0", False, ["lo", "eth1", "ib0"]), ("ib0,eth1", False, ["eth1", "ib0"]), ("", False, []),
+    ],
+)  # fmt: skip
+def test_interface_lists_are_read_as_nccl_reads_them(text, exact, meant):
+    assert interfaces.chosen(text, ["lo", "eth0", "eth1", "ib0"], exact) == meant
+
+
+SECOND = {"node1": "192.168.9.1", "node2": "192.168.9.2"}
+
+
+@pytest.mark.parametrize(
+    "env, extra, levels",
+    [
+        ({}, SECOND, []),
+        ({"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"}, SECOND, []),
+        ({"NCCL_SOCKET_IFNAME": "^docker,lo"}, SECOND, []),
+        ({"GLOO_SOCKET_IFNAME": "eth9"}, SECOND, ["stop", "stop"]),
+        ({"GLOO_SOCKET_IFNAME": "lo"}, SECOND, ["stop", "stop"]),
+        ({"NCCL_SOCKET_IFNAME": "ib"}, dict.fromkeys(SECOND, "172.17.0.1"), ["stop", "stop"]),  # a bridge of the same address everywhere
+        ({"NCCL_SOCKET_IFNAME": "ib"}, SECOND, ["warn", "warn"]),
+        ({"NCCL_SOCKET_IFNAME": "ib"}, {"node1": "192.168.9.1"}, ["stop", "warn"]),
+    ],
+)
+def test_a_forced_interface(env, extra, levels):
+    arguments = gang(count=2)
+    arguments["site"]["env"] = env
+    for name, address in extra.items():
+        arguments["facts"][name]["addresses"].append({"interface": "ib0", "address": address})
+    made = core.compile_plan(**copy.deepcopy(arguments))
+    assert sorted(item["level"] for item in interfaces.forced(made, arguments["facts"])) == levels
+
+
+def test_a_forced_adapter_must_be_there_and_active():
+    made = compiled(count=2)
+    rows = {
+        "node1": [{"name": "mlx5_0", "port": "1", "state": "4: ACTIVE"}],
+        "node2": [{"name": "mlx5_0", "port": "1", "state": "1: DOWN"}],
+    }
+    assert interfaces.adapters(made, rows) == []
+    made["env"]["NCCL_IB_HCA"] = "=mlx5_0:1"
+    assert [item["nodes"] for item in interfaces.adapters(made, rows)] == [["node2"]]
+    made["env"]["NCCL_IB_HCA"] = "mlx4"
+    assert [item["nodes"] for item in interfaces.adapters(made, dict(rows, node2=None))] == [["node1"]]
+    made["env"]["NCCL_IB_DISABLE"] = "1"
+    assert interfaces.adapters(made, rows) == []

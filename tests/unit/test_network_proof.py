@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The module network_proof: its listener is what systemd-run is told to start, and is gone when it is closed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import time
+
+import network_proof
+import pytest
+from ansible.module_utils.trainyard import attempts, netunit
+
+# Starts the program as systemd would, without the properties; they are looked at by the test.
+SYSTEMD_RUN = """#!/bin/sh
+echo "$@" >> %(log)s
+for word in "$@"; do last=$word; done
+setsid /usr/bin/env python3 -I "$last/netprobe.py" "$last" >/dev/null 2>&1 &
+for turn in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
+  [ -S "$last/control" ] && sleep 0.1 && exit 0
+  sleep 0.1
+done
+exit 1
+"""
+SYSTEMCTL = """#!/bin/sh
+echo "systemctl $@" >> %(log)s
+case "$2" in list-units) cat %(units)s;; esac
+"""
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A node of this machine: a runtime directory, and programs that stand for systemd's and note how they are called."""
+    bin_dir, runtime = tmp_path / "bin", tmp_path / "r"
+    bin_dir.mkdir()
+    runtime.mkdir()
+    (tmp_path / "units").write_text("")
+    for name, text in (("systemd-run", SYSTEMD_RUN), ("systemctl", SYSTEMCTL)):
+        (bin_dir / name).write_text(text % {"log": tmp_path / "log", "units": tmp_path / "units"})
+        (bin_dir / name).chmod(0o755)
+    monkeypatch.setenv("PATH", "%s:%s" % (bin_dir, os.environ["PATH"]))
+    monkeypatch.setattr(attempts, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(runtime)})
+    return tmp_path
+
+
+def arguments(state, name, **more):
+    address = {"node1": "127.0.0.5", "node2": "127.0.0.6"}[name]
+    return dict(
+        {"state": state, "id": "0a1b" + name[-1], "node": name, "nodes": ["node1", "node2"], "address": address, "interface": "lo"}, **more
+    )
+
+
+def test_listen_connect_close(node, run_module):
+    with socket.socket() as made:
+        made.bind(("127.0.0.5", 0))
+        port = made.getsockname()[1]
+    said = run_module(network_proof, arguments("listening", "node1", ports=[port], seconds=33))
+    assert said["listening"]["planned"] == [port] and said["interface"] == {"name": "lo", "mtu": 65536} and said["hcas"] == netunit.hcas()
+    directory = node / "r" / "yardcheck-0a1b1"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    log = (node / "log").read_text()
+    # whatever happens to the controller, the unit ends and takes its directory with it; its name is no attempt's
+    assert (
+        "--unit=yardcheck-0a1b1.service" in log
+        and "RuntimeMaxSec=33" in log
+        and "RuntimeDirectory=yardcheck-0a1b1" in log
+        and "--collect" in log
+    )
+    # (node2 has the id of node1's check here, as on two machines)
+    book = {"node1": said, "node2": {"msg": "its listener did not start"}}
+    found = run_module(network_proof, dict(arguments("connected", "node2", book=book, depth="quick"), id="0a1b1"))
+    assert found["unreached"] == [] and port in found["reached"]["node1"]
+    assert found["complete"] is False and found["own"]["msg"] == "its listener did not start"
+    for _turn in range(50):  # everybody who was expected came
+        if not os.path.exists("/proc/net/tcp") or (":%04X 00000000:0000 0A" % port) not in open("/proc/net/tcp", encoding="ascii").read():
+            break
+        time.sleep(0.1)
+    with socket.socket() as made:
+        made.bind(("127.0.0.5", port))
+    closed = run_module(network_proof, arguments("closed", "node1"))
+    assert closed["closed"] == {} and "stop yardcheck-0a1b1.service" in (node / "log").read_text()
+
+
+def test_closing_ends_a_listener_that_nobody_came_to_and_says_who_was_missed(node, run_module):
+    said = run_module(network_proof, arguments("listening", "node1"))
+    assert run_module(network_proof, arguments("closed", "node1"))["closed"] == {"came": {}, "missed": ["node2"]}
+    time.sleep(0.3)
+    with socket.socket() as made:
+        made.bind(("127.0.0.5", said["listening"]["ephemeral"][0]))
+
+
+def test_an_earlier_checks_listener_is_ended_first(node, run_module):
+    (node / "units").write_text("yardcheck-99.service loaded active running Trainyard network check\n")
+    run_module(network_proof, arguments("listening", "node1"))
+    log = (node / "log").read_text()
+    assert log.index("stop yardcheck-99.service") < log.index("--unit=yardcheck-0a1b1.service")
+    run_module(network_proof, arguments("closed", "node1"))
+
+
+def test_a_listener_that_does_not_start_leaves_no_directory(node, run_module):
+    (node / "bin" / "systemd-run").write_text("#!/bin/sh\necho 'Failed to connect to bus' >&2; exit 1\n")
+    said = run_module(network_proof, arguments("listening", "node1"))
+    assert said["failed"] and "Failed to connect to bus" in said["msg"] and "journalctl --user -u yardcheck-0a1b1.service" in said["msg"]
+    assert os.listdir(node / "r") == []
+
+
+@pytest.mark.parametrize("number", ["../x", "", "A b", "x" * 33])
+def test_an_id_that_is_none_is_refused(node, run_module, number):
+    assert "is no id of a check" in run_module(network_proof, dict(arguments("listening", "node1"), id=number))["msg"]

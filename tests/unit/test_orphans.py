@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What earlier runs left on a node, found and ended by their mark alone; with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from ansible.module_utils.trainyard import attempts, orphans, processes
+from core_support import RUN
+
+OTHER = RUN.replace("ppyoloe", "other")
+SLEEP = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
+STUBBORN = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"]
+
+
+@pytest.fixture
+def begin():
+    """Start processes with a mark of their own; they are ended with the test."""
+    started = []
+
+    def call(mark, argv=None):
+        environment = {key: value for key, value in os.environ.items() if key != "TRAINYARD_ATTEMPT"}
+        environment.update({"TRAINYARD_ATTEMPT": mark} if mark else {})
+        process = subprocess.Popen(argv or SLEEP, env=environment, stdout=subprocess.PIPE, start_new_session=True)
+        process.stdout.read(2)
+        started.append(process)
+        return process
+
+    yield call
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def look(units=()):
+    return orphans.look(None, "/b", {"units": [{"unit": unit, "state": "active", "description": ""} for unit in units]})
+
+
+def mine(told, run_id=RUN):
+    return {item["pid"]: item for item in told["ours"] if item["run"] == run_id}
+
+
+def judged(told):
+    return orphans.judge([{"name": "node1"}], {"node1": {"orphans": told}}, {})
+
+
+# --- looking
+
+
+def test_what_a_run_left_is_found_by_its_mark_with_all_that_a_person_wants_to_know(begin):
+    first, second = begin(RUN + "/1"), begin(RUN + "/2")
+    begin(None), begin("%s/x" % RUN), begin("trial/0")
+    told = look()
+    found = mine(told)
+    assert sorted(found) == sorted([first.pid, second.pid]) and found[second.pid]["attempt"] == 2
+    one = found[first.pid]
+    assert one["uid"] == os.getuid() and 0 <= one["age_s"] < 60 and one["rss_mib"] > 0 and "time.sleep(60)" in one["command"]
+    stop = [item for item in judged(told) if item["level"] == "stop" and RUN in item["text"]]
+    assert len(stop) == 1 and stop[0]["nodes"] == ["node1"] and "playbooks/stop.yml -e run=%s " % RUN in stop[0]["remedy"]
+    assert "2 processes of the run %s left, up to " % RUN in stop[0]["text"] and "pid %d (attempt 1, " % first.pid in stop[0]["text"]
+
+
+def test_what_a_running_unit_holds_is_no_orphan(begin):
+    process = begin(RUN + "/1")
+    assert mine(look([attempts.unit_name(RUN, 1)])) == {}
+    assert process.pid in mine(look([attempts.unit_name(RUN, 2)]))  # another attempt's unit does not hold it
+
+
+def test_a_unit_that_started_since_the_units_were_listed_holds_its_processes(begin, monkeypatch):
+    process = begin(RUN + "/1")
+    place = "1:name=systemd:/user.slice/user@1000.service/app.slice/%s\n" % attempts.unit_name(RUN, 1)
+    monkeypatch.setattr(orphans, "_text", lambda path: place)
+    assert process.pid not in mine(look())
+
+
+@pytest.mark.parametrize(
+    "words, trains",
+    [
+        (["/usr/bin/mpirun", "-n", "4", "a.out"], True),
+        (["/opt/env/bin/python", "/opt/env/bin/fleetrun", "train.py"], True),
+        (["python3", "-m", "paddle.distributed.launch", "train.py"], True),
+        (["python", "-u", "-m", "torch.distributed.run", "x"], True),
+        (["bash", "msrun", "x"], True),
+        (["grep", "mpirun"], False),
+        (["vi", "/home/a/fleetrun"], False),
+        (["python", "train.py", "--note", "-m"], False),
+        (["python", "-c", "print('torchrun')"], False),
+        (["sshd: trainer"], False),
+        ([], False),
+    ],
+)
+def test_what_looks_like_a_training(words, trains):
+    assert orphans.launches(words) is trains
+
+
+def test_somebody_elses_training_is_told_and_no_more(begin):
+    process = begin(None, ["bash", "-c", "echo 1; exec -a torchrun sleep 60"])
+    while not processes.words_of(process.pid)[:1] == ["torchrun"]:
+        time.sleep(0.02)
+    told = look()
+    found = [item for item in told["foreign"] if item["pid"] == process.pid]
+    assert len(found) == 1
+    notes = [item for item in judged(dict(told, ours=[], foreign=found)) if "torchrun" in item["text"]]
+    assert (
+        [item["level"] for item in notes] == ["note"]
+        and "pid %d" % found[0]["pid"] in notes[0]["text"]
+        and "left alone" in notes[0]["remedy"]
+    )
+    assert processes.end(RUN, grace=0.2) == [] and process.poll() is None
+
+
+def test_older_facts_are_passed_over():
+    assert orphans.judge([{"name": "node1"}], {"node1": {}}, {}) == []
+
+
+def test_a_secret_in_a_command_line_is_masked(begin):
+    process = begin(RUN + "/1", SLEEP + ["--api_key=abcdefgh12345", "\x1b[31m"])
+    command = mine(look())[process.pid]["command"]
+    assert "abcdefgh12345" not in command and "\x1b" not in command
+
+
+# --- ending
+
+
+def test_exactly_what_bears_the_mark_is_ended(begin):
+    ours = [begin(RUN + "/1"), begin(RUN + "/2")]
+    others = [begin(RUN + "/x"), begin(OTHER + "/1"), begin(None)]
+    ended = processes.end(RUN)
+    assert sorted((item["pid"], item["attempt"], item["signal"]) for item in ended) == sorted(
+        [(ours[0].pid, 1, "TERM"), (ours[1].pid, 2, "TERM")]
+    )
+    assert [process.wait(5) for process in ours] == [-signal.SIGTERM, -signal.SIGTERM]
+    assert [process.poll() for process in others] == [None, None, None]
+    assert processes.end(RUN) == []
+
+
+def test_of_one_attempt_where_that_is_asked(begin):
+    first, second = begin(RUN + "/1"), begin(RUN + "/11")
+    assert [item["pid"] for item in processes.end(RUN, 1)] == [first.pid] and second.poll() is None
+
+
+def test_term_first_and_kill_for_what_does_not_listen(begin):
+    stubborn, good = begin(RUN + "/1", STUBBORN), begin(RUN + "/1")
+    since = time.monotonic()
+    ended = {item["pid"]: item["signal"] for item in processes.end(RUN, grace=0.5)}
+    assert ended == {stubborn.pid: "KILL", good.pid: "TERM"} and time.monotonic() - since >= 0.5
+    assert processes.of_run(RUN) == [] and stubborn.wait(5) == -signal.SIGKILL
+
+
+def test_what_is_started_meanwhile_is_ended_with_it(begin):
+    begin(RUN + "/1", ["bash", "-c", "trap 'sleep 61 & exit' TERM; echo 1; while true; do sleep 0.1; done"])
+    processes.end(RUN, grace=1)
+    assert processes.of_run(RUN) == []
+
+
+def test_a_number_that_another_process_has_got_is_not_hit(begin):
+    process = begin(RUN + "/1")
+    started = processes.start_of(process.pid)
+    assert not processes.send(process.pid, started + 1, RUN, None, signal.SIGKILL)
+    assert not processes.send(process.pid, started, OTHER, None, signal.SIGKILL)
+    assert not processes.send(process.pid, started, RUN, 2, signal.SIGKILL)
+    assert process.poll() is None
+    assert processes.send(process.pid, started, RUN, 1, signal.SIGKILL) and process.wait(5) == -signal.SIGKILL
+
+
+def test_an_older_python_has_no_pidfd(begin, monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    process = begin(RUN + "/1")
+    assert [item["pid"] for item in processes.end(RUN)] == [process.pid] and process.wait(5) == -signal.SIGTERM
+
+
+def test_who_ends_a_run_does_not_end_itself(begin):
+    """A stop that is called from inside a run's own process: the caller and those above it stay."""
+    code = (
+        "import sys, os; sys.path[:0] = %r; import ansible.module_utils as m; m.__path__.append(%r)\n"
+        "from ansible.module_utils.trainyard import processes; print(processes.end(%r, grace=0.2), flush=True)"
+    )
+    core = os.path.dirname(os.path.dirname(os.path.abspath(processes.__file__)))
+    done = subprocess.run(
+        [sys.executable, "-c", code % (sys.path, core, RUN)],
+        env=dict(os.environ, TRAINYARD_ATTEMPT=RUN + "/1"), capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("seconds, words", [(40, "40 s"), (720, "12 min"), (10800, "3 h"), (200000, "2 days")])
+def test_an_age_in_words(seconds, words):
+    assert processes.age(seconds) == words

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proofs: kept where nothing is in the way, bound to plan, boots and time, never in check mode."""
+
+from __future__ import annotations
+
+import copy
+import os
+
+import proof as module
+import pytest
+from ansible.module_utils.trainyard import plan as core
+from ansible.module_utils.trainyard import proofs
+from ansible.module_utils.trainyard.findings import finding
+from core_support import gang
+
+
+@pytest.fixture
+def given():
+    arguments = gang(count=2)
+    made = core.compile_plan(**arguments)
+    return {"kind": "network", "plan": made, "facts": arguments["facts"], "results": {}}
+
+
+def judge(monkeypatch, *found):
+    for kind in proofs.KINDS:
+        monkeypatch.setitem(module.JUDGES, kind, lambda made, results, allowed: list(found))
+
+
+def kept(given, folder, now=None):
+    key = proofs.keys(given["plan"], given["facts"])[given["kind"]]
+    path = proofs.path_of(str(folder), given["kind"], key)
+    return (
+        proofs.valid(str(folder), given["kind"], key, 1, os.path.getmtime(path) if now is None else now) if os.path.exists(path) else None
+    )
+
+
+def test_a_proof_is_kept_only_where_nothing_stops_and_the_look_was_full(run_module, monkeypatch, tmp_path, given):
+    arguments = dict(given, state_dir=str(tmp_path))
+    judge(monkeypatch, finding("mtu", "1500", level="note"))
+    run_module(module, arguments, check=True)
+    run_module(module, dict(arguments, depth="quick"))
+    assert kept(given, tmp_path) is None
+    result = run_module(module, arguments)
+    assert not result.get("failed") and result["lines"] == ["NOTE  all nodes  mtu  1500"]
+    assert kept(given, tmp_path)["result"]["findings"][0]["check"] == "mtu"
+    assert (os.stat(tmp_path / "proofs").st_mode & 0o777) == 0o700
+
+
+@pytest.mark.parametrize("kind, keeps", [("network", True), ("rehearsal", False)])
+def test_a_rehearsal_that_showed_nothing_is_no_proof(run_module, monkeypatch, tmp_path, given, kind, keeps):
+    """A slow network is a proven one; ranks that did not come to an end in time have proven nothing, and nothing stops."""
+    judge(monkeypatch, finding("x", "slow", level="warn"))
+    arguments = dict(given, kind=kind, state_dir=str(tmp_path))
+    assert not run_module(module, arguments).get("failed") and (kept(arguments, tmp_path) is not None) == keeps
+
+
+def test_a_stop_fails_with_all_of_it_and_keeps_nothing(run_module, monkeypatch, tmp_path, given):
+    judge(monkeypatch, finding("reach", "node1 does not reach node2\x1b[2J", "open it"), finding("mtu", "1500", level="note"))
+    arguments = dict(given, state_dir=str(tmp_path))
+    result = run_module(module, arguments)
+    assert result["failed"] and "node1 does not reach node2" in result["msg"] and "mtu" in result["msg"] and "\x1b" not in result["msg"]
+    reported = run_module(module, dict(arguments, report=True))
+    assert not reported.get("failed") and len(reported["findings"]) == 2
+    assert kept(given, tmp_path) is None
+
+
+def test_a_proof_holds_for_its_hours_its_boots_and_its_plan(tmp_path, given):
+    made, facts = given["plan"], given["facts"]
+    keys = proofs.keys(made, facts)
+    for kind in proofs.KINDS:
+        proofs.keep(str(tmp_path), kind, keys[kind], 1000.0, {})
+        assert proofs.valid(str(tmp_path), kind, keys[kind], 1, 1000.0 + 3599)
+        assert not proofs.valid(str(tmp_path), kind, keys[kind], 1, 1000.0 + 3601)
+        assert not proofs.valid(str(tmp_path), kind, keys[kind], 0, 1000.0)
+        assert not proofs.valid(str(tmp_path), kind, keys[kind], 1, 999.0)  # written by a clock that was ahead
+    booted = copy.deepcopy(facts)
+    booted["node2"]["boot"] = "another"
+    assert not set(proofs.keys(made, booted).values()) & set(keys.values())
+    other = dict(made, argv=made["argv"] + ["-x"])
+    assert proofs.keys(other, facts)["network"] == keys["network"] and proofs.keys(other, facts)["rehearsal"] != keys["rehearsal"]
+    moved = copy.deepcopy(made)
+    moved["nodes"][1]["address"] = "10.0.0.9"
+    assert proofs.keys(moved, facts)["network"] != keys["network"]
+
+
+def test_old_proofs_go(monkeypatch, tmp_path):
+    monkeypatch.setattr(proofs, "KEPT", 3)
+    for number in range(6):
+        proofs.keep(str(tmp_path), "network", "%064x" % (number << 200), 1.0, {})
+    assert len(os.listdir(tmp_path / "proofs")) == 3
