@@ -126,7 +126,7 @@ class CallbackModule(Default):
     def _keep_table(self, result):
         """What check.yml has found is said once more at the very end, as it stands in the table."""
         if result.task.action.split(".")[-1] == "check_report" and isinstance(result.result.get("lines"), list):
-            self._summary = [printable(line) for line in plain(result.result["lines"])]
+            self._summary = [printable(line) for line in plain(result.result.pop("lines"))]
 
     def _task_start(self, task, prefix=None):
         self._drawn = 0  # what was drawn has scrolled away; never draw over other output

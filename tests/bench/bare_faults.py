@@ -14,7 +14,7 @@ For each fault: do it to the nodes (those of molecule/preflight/test_preflight.p
 once, each in a terminal of its own over SSH and a login shell, with nothing of ours in the environment; note the first error that any terminal
 shows, the last one, and the exit codes, or that the limit came first; close the terminals; run check.yml on the same nodes; undo the fault and
 end what is left by pid: only processes whose working directory is the folder that this script made. FOLDER gets every terminal's and every
-check's text, result.json and table.md.
+check's text, result.json and table.md; a further call with the same FOLDER replaces the rows that it measures.
 """
 
 from __future__ import annotations
@@ -148,9 +148,6 @@ class Terminal:
             self.lines.append((round(time.monotonic() - self.begun, 1), COLOURS.sub("", raw.decode("utf-8", "replace")).rstrip()))
         self.ended = time.monotonic() - self.begun
 
-    def errors(self):
-        return [(second, line) for second, line in list(self.lines) if ERROR.search(line) and not HARMLESS.search(line)]
-
     def close(self):
         """Return the exit code, None where the command still ran; the terminal is closed then, as a window is."""
         code = self.process.poll()
@@ -173,18 +170,16 @@ def try_bare(site, fault, limit, out):
     for terminal in terminals:
         text = "".join("%7.1f  %s\n" % line for line in terminal.lines)
         (out / ("%s.txt" % terminal.node)).write_text(text + "exit code: %s\n" % codes[terminal.node])
-    errors = sorted((second, terminal.node, line) for terminal in terminals for second, line in terminal.errors())
-    sums = {line for terminal in terminals for _second, line in terminal.lines if re.match(r"rank \d+ of \d+: sum", line)}
-    right = sums == {"rank 0 of 2: sum 3", "rank 1 of 2: sum 3"} and set(codes.values()) == {0}
-    return {
-        "load": load,
-        "seconds": seconds,
-        "codes": codes,
-        "first": errors[0] if errors else None,
-        "errors": errors,
-        "sums": sorted(line for terminal in terminals for _second, line in terminal.lines if re.match(r"rank \d+ of \d+: sum", line)),
-        "right": right,
-    }
+    lines = sorted((second, terminal.node, line) for terminal in terminals for second, line in terminal.lines)
+    return {"load": load, "seconds": seconds, "codes": codes, "lines": lines}
+
+
+def heard(bare):
+    """Return what the terminals' lines say: the errors, the sums, and whether all went right."""
+    errors = [line for line in bare["lines"] if ERROR.search(line[2]) and not HARMLESS.search(line[2])]
+    sums = sorted(line[2] for line in bare["lines"] if re.match(r"rank \d+ of \d+: sum", line[2]))
+    right = sums == ["rank 0 of 2: sum 3", "rank 1 of 2: sum 3"] and set(bare["codes"].values()) == {0}
+    return errors, sums, right
 
 
 def try_ours(tests, fault, out):
@@ -235,6 +230,9 @@ def faults(site, tests, scratch):
     both.does.append(("root", "node1", loopback[0]))
     both.undoes.append(("root", "node1", loopback[1]))
     both.row = ("WARN", "node1, node2|node1", "name", r"127\.0\.1\.1")
+    # The bare run before has left the port in TIME-WAIT, which the listener must not mind.
+    taken = known("start port of rank 0 taken", "rank 0's start port taken")
+    taken.does = [(way, node, does.replace("s.bind", "s.setsockopt(1, 2, 1); s.bind")) for way, node, does in taken.does]
     # The launcher's own words are turned on node2, since with us nobody types them twice.
     launch = "cd %s/paddle/distributed/launch" % tests.SITE_PACKAGES
     turn = 'import sys; sys.argv = ["--ips=%s" if w.startswith("--ips=") else w for w in sys.argv]' % swapped
@@ -242,8 +240,8 @@ def faults(site, tests, scratch):
     fresh = "touch ~/.trainyard/env/*/.trainyard.json"  # what has changed since the installation would be named before any rehearsal
     clock = "test -e %s || { apt-get -q update && apt-get -qy install --no-install-recommends libfaketime; } > /dev/null" % tests.FAKETIME
     return [
-        Fault("none", words=tests.JOB, note="with its rehearsal"),
-        Fault("none, again", words=tests.QUICK),
+        Fault("none, rehearsed", words=tests.AGAIN, note="with its rehearsal"),
+        Fault("none", words=tests.QUICK),
         known("127.0.1.1 in /etc/hosts", "127.0.1.1 for its own name in `/etc/hosts`, node2"),
         both,
         known("equal host names"),
@@ -255,7 +253,7 @@ def faults(site, tests, scratch):
             row=("STOP", "node2", "rehearsal", "rank 0"),
             note="by its rehearsal",
         ),
-        known("start port of rank 0 taken", "rank 0's start port taken"),
+        taken,
         known("DROP on the planned port", "firewall on node1 drops rank 0's start port"),
         known("DROP on the ephemeral range", "firewall on node2 drops the ephemeral range"),
         Fault("node2 is never started", given={"node2": None}, said="", note="one command starts all nodes or none"),
@@ -301,15 +299,15 @@ def shown(text, width=170):
 def cells(fault, bare, ours):
     """Return a fault's line of the table."""
     codes = ", ".join("%s %s" % (node, "waits" if code is None else code) for node, code in bare["codes"].items())
-    if bare["right"]:
+    errors, sums, right = heard(bare)
+    if right:
         seconds, said = "–", "nothing; both ranks add up right (%.0f s)" % bare["seconds"]
-    elif bare["first"]:
-        second, node, _line = bare["first"]
-        seconds, said = "%.0f (%s)" % (second, node), "%s: %s" % (bare["errors"][-1][1], shown(bare["errors"][-1][2]))
+    elif errors:
+        seconds, said = "%.0f (%s)" % tuple(errors[0][:2]), "%s: %s" % (errors[-1][1], shown(errors[-1][2]))
     elif None in bare["codes"].values():
         seconds, said = "more than %.0f" % bare["seconds"], "nothing"
     else:
-        seconds, said = "–", "nothing, and wrong: %s" % "; ".join(bare["sums"] or ["no rank came to its sum"])
+        seconds, said = "–", "nothing, and wrong: %s" % "; ".join(sums or ["no rank came to its sum"])
     if bare["left"]:
         said += "; %d processes left when the terminals were closed" % bare["left"]
     if ours is None:
@@ -335,14 +333,14 @@ def measure(site, tests, fault, limit, out):
         site.do(fault.undoes)
         for node in site.nodes:
             site.clear(node)
-    return {"fault": fault.name, "bare": bare, "ours": ours, "cells": cells(fault, bare, ours)}
+    return {"bare": bare, "ours": ours}
 
 
-def table(results):
+def table(known, results):
     """Return the Markdown table."""
     head = ["fault", "bare: first error after s", "bare: last error", "bare: exit codes", "check.yml: s", "check.yml: finding, remedy"]
-    lines = [head, ["---"] * len(head), *(result["cells"] for result in results)]
-    loads = [result[side]["load"] for result in results for side in ("bare", "ours") if result[side]]
+    lines = [head, ["---"] * len(head), *(cells(fault, **results[fault.name]) for fault in known if fault.name in results)]
+    loads = [result[side]["load"] for result in results.values() for side in ("bare", "ours") if result[side]]
     foot = "%s; load average (1 min) at the starts: %.1f to %.1f on %d processors.\n"
     foot %= (datetime.date.today().isoformat(), min(loads), max(loads), os.cpu_count())
     return "\n".join("| %s |" % " | ".join(line) for line in lines) + "\n\n" + foot
@@ -363,23 +361,22 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     for node in site.nodes:
         site.on(node, "mkdir -p %s && printf %%s %s > %s/tiny.py" % (FOLDER, shlex.quote(SCRIPT), FOLDER))
-    results = []
+    known, kept = faults(site, tests, out), out / "result.json"
+    results = json.loads(kept.read_text()) if kept.exists() else {}
     try:
-        for number, fault in enumerate(faults(site, tests, out)):
+        for number, fault in enumerate(known):
             if asked.only and not any(part in fault.name for part in asked.only):
                 continue
-            result = measure(site, tests, fault, asked.limit, out / ("%02d" % number))
-            results.append(result)
-            print("| %s |" % " | ".join(result["cells"]), flush=True)
-            if fault.name == "none" and not result["bare"]["right"]:
+            results[fault.name] = measure(site, tests, fault, asked.limit, out / ("%02d" % number))
+            kept.write_text(json.dumps(results, indent=1))
+            print("| %s |" % " | ".join(cells(fault, **results[fault.name])), flush=True)
+            if number == 0 and not heard(results[fault.name]["bare"])[2]:
                 sys.exit("the bare command does not work without a fault; see %s" % out)
     finally:
         for node in site.nodes:
             site.on(node, "rm -rf %s" % FOLDER, check=False)
-        if results:
-            (out / "result.json").write_text(json.dumps(results, indent=1))
-            (out / "table.md").write_text(table(results))
-            print("\n%s\n%s" % (table(results), out))
+    (out / "table.md").write_text(table(known, results))
+    print("\n%s\n%s" % (table(known, results), out))
 
 
 if __name__ == "__main__":

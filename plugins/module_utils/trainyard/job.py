@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import os
 import re
@@ -58,11 +57,6 @@ def load_schema(name):
 
 def load_suite(name):
     """Return a suite's table from suites/<name>.yml; the name has passed the job schema."""
-    return copy.deepcopy(_suite(name))
-
-
-@functools.lru_cache(maxsize=None)
-def _suite(name):
     return suites.load(name)
 
 
