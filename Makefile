@@ -6,7 +6,7 @@ NODES ?=
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo demo-down lint test
+.PHONY: help setup engine demo demo-down bench lint test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,12 @@ demo: engine setup ## Docker nodes on this machine (NODES=2) and one training on
 	@ansible-playbook playbooks/provision.yml -e suite=paddledetection
 	@printf '\n$$ %s\n' '$(TRAIN)'
 	@$(TRAIN)
+
+bench: engine setup ## start faults on molecule's two nodes: bare Paddle beside check.yml; prints the table of docs/faults.md
+	@ansible-playbook -i molecule/inventory playbooks/local.yml
+	@ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=paddledetection
+	@ansible-playbook -i molecule/inventory playbooks/sync.yml -e config=molecule/shared/jobs/short.yml
+	@python tests/bench/bare_faults.py -i molecule/inventory
 
 demo-down: setup ## remove the demo's nodes; runs and caches stay
 	@ansible-playbook playbooks/local_down.yml

@@ -10,7 +10,8 @@ short_description: Listen where the ranks will listen, and connect as they will
 description:
   - C(listening) starts a listener as a transient unit of the training user's own systemd (C(yardcheck-<id>.service)) on the node's fabric
     address, on the ports of the plan and on ports of the ephemeral range. It ends by itself when all expected peers came, when it is closed,
-    and after O(seconds) whatever happens. A listener that an earlier check has left is ended first.
+    and after O(seconds) whatever happens. It waits for another check's listener to end; one that nobody has spoken to for 15 s is ended, and its
+    check finds C(rival).
   - C(connected) connects from the fabric address to the listeners of the peers and measures what the ways carry.
   - C(closed) ends the listener.
   - Nothing is judged on the node; see the module proof.
@@ -45,7 +46,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-listening: {description: "What listens: node, address, planned, ephemeral, udp, range, failed (port to reason).", type: dict, returned: listening and connected}
+listening:
+  description: "What listens: node, address, planned, ephemeral, udp, range, failed (port to reason); none with rival."
+  type: dict
+  returned: listening and connected
 interface: {description: "name and mtu.", type: dict, returned: listening}
 hcas: {description: "Name, port, state and rate of RDMA devices.", type: list, elements: dict, returned: listening}
 reached: {description: "Node name to ports.", type: dict, returned: connected}
@@ -54,6 +58,10 @@ edges:
   description: Node name to rtt and offset (seconds), mss and path_mtu (bytes), gbits, together (how many nodes sent at once).
   type: dict
   returned: connected
+rival:
+  description: "Another check that was met, or that has ended this one's listener: id, seconds (how long it has been there); else none."
+  type: dict
+  returned: success
 closed: {description: "What the listener said: came (node to the address it came from), missed; none where it had ended.", type: dict, returned: closed}
 """
 
@@ -91,7 +99,7 @@ def main():
     try:
         result = netunit.STATES[module.params["state"]](run, environment["XDG_RUNTIME_DIR"], module.params)
     except (netunit.ProofError, OSError, ValueError) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
+        module.fail_json(msg=printable(str(error) or type(error).__name__, newlines=True))
     module.exit_json(changed=False, **result)
 
 

@@ -8,7 +8,8 @@ DOCUMENTATION = r"""
 module: node_probe
 short_description: Tell what a node is and what it holds already
 description:
-  - One read-only task a node. What differs from the plan is provisioned or synced afterwards, and nothing else (design, "How data flows").
+  - One task a node that only reads. What differs from the plan is provisioned or synced afterwards, and nothing else (design, "How data flows").
+  - What it has read it remembers in small notes below O(base) (docs/runbooks/placement.md names them), so that a repeat reads less.
   - A tree is held against its manifest by inode, size and times, and read again only where these have changed since it was synced.
 options:
   base:

@@ -24,7 +24,7 @@ options:
   report: {description: "Return the findings instead of failing with them (check.yml).", type: bool, default: false}
   state_dir: {description: What the controller keeps of the site; proofs lie there., type: path}
   rehearse: {description: Whether the plan is to be rehearsed., type: bool, default: true}
-  repair: {description: "Leave it to the workspace role to replace a tree that differs, instead of failing.", type: bool, default: false}
+  repair: {description: "For sync.yml: a tree that differs is replaced, and what keeps only a start is warned of (checks.BRINGING).", type: bool, default: false}
 attributes:
   check_mode: {support: full, description: Computes only.}
 author: Trainyard
@@ -74,7 +74,10 @@ REHEARSED = "plugins/module_utils/trainyard/rehearse.py"
 
 def compiled(given):
     """Return (plan, facts) of the module's arguments."""
-    first = given["facts"][given["nodes"][0]["name"]]
+    name = given["nodes"][0]["name"]
+    if given["inputs"].get("unread"):
+        raise plan.PlanError(["%s has not told of the code that lies there: %s" % (name, given["inputs"]["unread"])])
+    first = given["facts"][name]
     wanted = given["source"]["environment"]
     texts = environment.requirement_texts(wanted.get("requirements") or [], given["project"])
     digest = environment.environment_digest(wanted, texts, first["python_version"], first["machine"])
@@ -83,19 +86,20 @@ def compiled(given):
 
 
 def to_prove(made, given, now):
-    """Return what is to be proven before the start: nodes for network and rehearsal, and how deeply the network is looked at.
+    """Return what is to be proven before the start (nodes for network and rehearsal, and how deeply the network is looked at), and what the
+    proofs that are not repeated have warned of.
 
     That every node is reached is tried each time, since a firewall that has changed meanwhile costs nothing to find and half an hour to miss. What
     takes longer (bandwidth, path MTU, the rehearsal) is not repeated for a while.
     """
     names = [node["name"] for node in made["nodes"]]
-    hours, keys = given["allowed"].get("proof_hours") or {}, proofs.keys(made, given["facts"])
+    hours, keys = given["allowed"].get("proof_hours") or {}, proofs.keys(made, given["facts"], given["allowed"])
     kept = {kind: proofs.valid(given["state_dir"] or "", kind, keys[kind], float(hours.get(kind, 0)), now) for kind in proofs.KINDS}
     return {
         "network": names if len(names) > 1 else [],
         "depth": "quick" if kept["network"] else "full",
         "rehearsal": names if given["rehearse"] and not kept["rehearsal"] else [],
-    }
+    }, [item for proof in kept.values() if proof for item in (proof.get("result") or {}).get("findings", ()) if item["level"] == "warn"]
 
 
 def shown(found):
@@ -113,10 +117,13 @@ def result(given):
             made = compiled(given)
         except (plan.PlanError, environment.EnvironmentRefused, OSError) as error:
             found += checks.unplanned(error)
+    found += checks.of_plan(made, facts, given["allowed"], given["repair"]) if made else []
+    found = checks.of_bringing(found) if given["repair"] else found
     if not made:
         return {"changed": False, "findings": found, "lines": shown(found), "todo": {}}
-    found += checks.of_plan(made, facts, given["allowed"], given["repair"])
-    todo = dict(readiness.todo(made, facts, now, given["site"]["nodes"]), **to_prove(made, given, now))
+    proving, warned = to_prove(made, given, now)
+    todo = dict(readiness.todo(made, facts, now, given["site"]["nodes"]), **proving)
+    found += warned
     found += checks.of_todo(todo, found) if given["report"] else []
     with open(os.path.join(given["project"], REHEARSED), encoding="utf-8") as handle:
         rehearsed = rehearsal.plan_of(made, handle.read(), given["allowed"].get("rehearsal_seconds", rehearsal.SECONDS))
@@ -161,7 +168,7 @@ def main():
     stops = findings.stops(found["findings"])
     # --check goes on to show the plan with what is in its way, where there is a plan.
     if stops and not module.params["report"] and not (module.check_mode and "plan" in found):
-        module.fail_json(msg=printable("nothing was started:\n%s" % "\n".join("  " + line for line in found["lines"]), newlines=True))
+        module.fail_json(msg="\n".join(["nothing was started:"] + ["  " + line for line in found["lines"]]))
     module.exit_json(**found)
 
 

@@ -64,15 +64,15 @@ def main():
     )
     given = module.params
     found = JUDGES[given["kind"]](given["plan"], given["results"], given["allowed"])
-    lines, stops = findings.lines(found), findings.stops(found)
+    lines, stops = [printable(line) for line in findings.lines(found)], findings.stops(found)
     if stops and not given["report"]:
-        module.fail_json(msg=printable("nothing was started:\n%s" % "\n".join("  " + line for line in lines), newlines=True))
+        module.fail_json(msg="\n".join(["nothing was started:"] + ["  " + line for line in lines]))
     undecided = given["kind"] == "rehearsal" and any(item["level"] == "warn" for item in found)
     keep = not stops and not undecided and given["depth"] == "full" and not module.check_mode
     if keep:
-        key = proofs.keys(given["plan"], given["facts"])[given["kind"]]
+        key = proofs.keys(given["plan"], given["facts"], given["allowed"])[given["kind"]]
         proofs.keep(given["state_dir"], given["kind"], key, time.time(), {"findings": found})
-    module.exit_json(changed=False, findings=found, lines=[printable(line) for line in lines])
+    module.exit_json(changed=False, findings=found, lines=lines)
 
 
 if __name__ == "__main__":

@@ -85,9 +85,11 @@ FAULTS = {
         ("STOP", "node1", "port", "17000: taken by pid [0-9]+ of trainer: python3"),
     ),
     "DROP on the planned port": (
-        "node1", True, *drop("-p tcp --dport 17000"), QUICK, ("STOP", "node1, node2", "network", "node2 cannot reach node1 .*17000: no answer, while ping works")),
+        "node1", True, *drop("-p tcp --dport 17000"), QUICK,
+        ("STOP", "node1, node2", "network", "node2 cannot reach node1 .*17000: no answer, while ping works")),
     "DROP on the ephemeral range": (
-        "node2", True, *drop("-p tcp --syn --dport 32768:60999"), QUICK, ("STOP", "node2, node1", "network", "node1 cannot reach node2 .*ephemeral.*no answer, while ping works and SSH")),
+        "node2", True, *drop("-p tcp --syn --dport 32768:60999"), QUICK,
+        ("STOP", "node2, node1", "network", "node1 cannot reach node2 .*ephemeral.*no answer, while ping works and SSH")),
     "another Paddle on one node": (
         "node2", False, "cd %s && mv paddlepaddle-2.6.2.dist-info paddlepaddle-2.6.1.dist-info" % SITE_PACKAGES,
         "cd %s && mv paddlepaddle-2.6.1.dist-info paddlepaddle-2.6.2.dist-info" % SITE_PACKAGES, QUICK,
@@ -114,7 +116,8 @@ FAULTS = {
         ("STOP", "node2", "limits", "65536|64 KiB")),
     "SSH refused by one node": ("node2", True, "systemctl stop ssh", "systemctl start ssh", (*QUICK, *FRESH), ("STOP", "node2", "reach", "Connection refused")),
     "a wrong interface by the site": (
-        "node2", False, "true", "true", (*QUICK, "-e", '{"trainyard_env": {"GLOO_SOCKET_IFNAME": "eth9"}}'), ("STOP", "node2", "interface", "eth9 names no interface")),
+        "node2", False, "true", "true", (*QUICK, "-e", '{"trainyard_env": {"GLOO_SOCKET_IFNAME": "eth9"}}'),
+        ("STOP", "node2", "interface", "eth9 names no interface")),
     "a process that an old run has left": (
         "node2", False, "TRAINYARD_ATTEMPT=20261101-000000-ghost-beef/1 setsid sleep 300 > /dev/null 2>&1 & echo $! > /tmp/ghost",
         "kill $(cat /tmp/ghost)", QUICK, ("STOP", "node2", "orphans", "20261101-000000-ghost-beef left.*pid")),

@@ -36,6 +36,7 @@ suites = importlib.import_module("ansible.module_utils.trainyard.suites")
 LAUNCHERS = importlib.import_module("ansible.module_utils.trainyard.launchers").LAUNCHERS
 ports = importlib.import_module("ansible.module_utils.trainyard.ports")
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
+role_values = importlib.import_module("ansible.module_utils.trainyard.role_values")
 installed = importlib.import_module("ansible.module_utils.trainyard.installed")
 printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
 Problem = importlib.import_module("ansible.module_utils.trainyard.yamldata").Problem
@@ -63,10 +64,12 @@ class ActionModule(ActionBase):
         roles = role_variables(project, self._loader)
         problems = jobs.command_line(extra, allowed, roles) + asked.values(extra, allowed, roles)
         problems += asked.contradictions(extra, self._verb(), self._task.check_mode) + self._given_twice()
-        site, found = self._site(task_vars, extra, asks="site" not in allowed or asked.switch(extra.get("site", True)) is not False)
+        hosts = _Hosts(task_vars["hostvars"], extra)
+        site, found = self._site(task_vars, hosts, extra, asks="site" not in allowed or asked.switch(extra.get("site", True)) is not False)
+        found += self._roles(hosts, site, extra, roles, project)
         if not reads_job:
             problems += self._names(extra, allowed, site)
-            self._refuse(problems + found)
+            self._refuse(problems + found + hosts.problems)
             return {"changed": False, "project": project}
         path, shown, said = jobs.find_job(arguments.get("config"), os.path.join(project, "playbooks", "configs"), os.getcwd())
         problems += said
@@ -79,8 +82,10 @@ class ActionModule(ActionBase):
             job = jobs.apply_command_line(job, extra, problems)
         if job and site:
             nodes, said = sites.choose(job, site)
-            problems += self._located(said, task_vars, site) + self._limit(nodes)
-        self._refuse(problems)
+            problems += self._located(said, task_vars, site, extra) + self._limit(nodes)
+            ways = {node["name"]: hosts.way(node["name"]) for node in nodes}
+            problems += access.here_problems(ways, context.CLIARGS.get("connection"))
+        self._refuse(problems + hosts.problems)
         # a job file of the user's own may have any name; a run's is part of paths and of the unit's name
         name = re.sub(r"[^A-Za-z0-9_.]", "_", job["name"])[:64]
         run_id = "%s-%s-%s" % (time.strftime("%Y%m%d-%H%M%S", time.gmtime()), name, secrets.token_hex(2))
@@ -100,21 +105,32 @@ class ActionModule(ActionBase):
             "warnings": [printable(str(warning)) for warning in jobs.port_warnings(job, site)],
         }
 
-    def _site(self, task_vars, extra, asks):
+    def _site(self, task_vars, hosts, extra, asks):
         """Return (site, problems): the nodes, and how they are logged in to; asks: whether a node will be asked anything."""
-        hosts = _Hosts(task_vars["hostvars"], extra)
         site, problems = sites.read_site(plain(task_vars["groups"]), hosts)
-        problems = hosts.problems + self._located(problems, task_vars, site)
+        problems = self._located(problems, task_vars, site, extra)
         problems += inventory_files.twice(list(context.CLIARGS.get("inventory") or ()))
         if site and asks:
             problems += access.problems({node["name"]: hosts.way(node["name"]) for node in site["nodes"]}, settings())
         return site, problems
 
     @staticmethod
-    def _located(problems, task_vars, site):
+    def _roles(hosts, site, extra, roles, project):
+        """Hold the roles' variables, as the nodes and the controller have them, against the roles' argument specs."""
+        names = [node["name"] for node in site["nodes"]] if site else []
+        folders = sorted(os.listdir(os.path.join(project, "roles")))
+        found = [problem for name in names + ["localhost"] for problem in hosts.roles(name, roles, folders, project)]
+        # The controller judges; what only nodes have would be passed over without a word.
+        judged = [name for name in roles if name.startswith("preflight_") and name != "preflight_home" and name not in extra]
+        return found + [problem for name in names for problem in hosts.unheard(name, judged)]
+
+    @staticmethod
+    def _located(problems, task_vars, site, extra=()):
         """Give the problems of the inventory the file and the line that they come from, where Ansible knows it."""
         for problem in problems:
-            if problem.file.startswith("inventory") and site:
+            if problem.file.startswith("inventory") and problem.key.partition(".")[0] in extra:
+                problem.file, problem.line = "command line", None
+            elif problem.file.startswith("inventory") and site:
                 host = problem.file.partition(", host ")[2]
                 origin = origin_of(raw_of(task_vars["hostvars"], host or site["nodes"][0]["name"]), problem.key)
                 if origin:
@@ -215,6 +231,17 @@ def origin_of(variables, key):
     return ("command line", None) if origin and "-e" in (origin.description or "") else None
 
 
+def written(value, project):
+    """Whether a value was written by the site's people; what our own roles set or register lies among a host's variables, too."""
+    origin = Origin.get_tag(value)
+    return bool(origin and (origin.path or origin.description) and not str(origin.path).startswith(os.path.join(project, "roles") + os.sep))
+
+
+def plain_text(value):
+    """Return what stands there, to be compared; nothing is templated and nothing decrypted."""
+    return str(plain(value))
+
+
 def hidden(value):
     """Whether a value came out of a vault: by itself, or with its whole file."""
     if isinstance(value, EncryptedString):
@@ -230,31 +257,75 @@ class _Hosts:
     """hostvars as plain data, one host at a time, so that a site of hundreds is not templated more than once."""
 
     def __init__(self, hostvars, extra=()):
-        self._hostvars, self._extra, self.problems = hostvars, extra, []
+        self._hostvars, self._extra, self.problems, self._known = hostvars, extra, [], {}
+
+    def _of(self, name):
+        """Return a host's variables as they were written, and templated as they are looked at; empty for one that there is not."""
+        if name not in self._known:
+            try:
+                self._known[name] = raw_of(self._hostvars, name), self._hostvars[name]
+            except KeyError:
+                self._known[name] = {}, {}
+        return self._known[name]
 
     def __getitem__(self, name):
-        names = [key for key in self._hostvars[name] if key.startswith("trainyard_") or key in ("ansible_host", "ansible_port")]
+        names = [key for key in self._of(name)[0] if key.startswith("trainyard_") or key in ("ansible_host", "ansible_port")]
         # a misspelt name of the command line is said once, not once a host
         return self._values(
             name, [key for key in names if key not in self._extra or key in sites.SITE_VARIABLES or key.startswith("ansible_")]
         )
 
     def _values(self, name, keys):
-        found, result = self._hostvars[name], {}
+        (raw, found), result = self._of(name), {}
         for key in keys:
             try:
                 result[str(key)] = plain(found[key])
             except AnsibleError as error:
-                origin = origin_of(raw_of(self._hostvars, name), key) or ("inventory, host %s" % name, None)
-                self.problems.append(Problem(origin[0], origin[1], str(key), "cannot be templated: %s" % str(error).splitlines()[0]))
+                self.problems.append(
+                    Problem(*self._place(raw, name, key), str(key), "cannot be templated: %s" % str(error).splitlines()[0])
+                )
         return result
+
+    def _place(self, raw, name, key):
+        """Return (file, line) of where a host's variable was set."""
+        return ("command line", None) if key in self._extra else origin_of(raw, key) or ("inventory, host %s" % name, None)
+
+    def roles(self, name, specs, folders, project):
+        """Yield a Problem for every variable of a role that a host has and that is none, or holds what it cannot be."""
+        raw, found = self._of(name)
+        for key in [str(key) for key in raw]:
+            spec, mine = specs.get(key), key not in self._extra
+            if mine and (said := role_values.unknown(key, specs, folders)) and written(raw[key], project):
+                yield Problem(*self._place(raw, name, key), key, said)
+            held = spec is not None and not key.startswith("trainyard_") and (mine or "{" in str(raw[key]))
+            if not held and not (mine and key in asked.DEFAULTS):
+                continue
+            try:
+                value = plain(found[key])
+            except AnsibleError as error:
+                # a group's variable may need what only nodes have, and the embedded site's what only its own playbook has
+                if name != "localhost" and not key.startswith("local_cluster_"):
+                    yield Problem(*self._place(raw, name, key), key, "cannot be templated: %s" % str(error).splitlines()[0])
+                continue
+            said = role_values.held(key, value, spec) if held else [(key, asked.short(key, value))]
+            for dotted, text in said:
+                if text:
+                    file, line = self._place(raw, name, key)
+                    yield Problem(file, origin_of(raw, dotted)[1] if line and origin_of(raw, dotted) else line, dotted, text)
+
+    def unheard(self, name, judged):
+        """Yield a Problem for every variable that a node has otherwise than the controller, which alone goes by it."""
+        raw, own = self._of(name)[0], self._of("localhost")[0]
+        for key in [key for key in judged if key in raw and (key not in own or plain_text(own[key]) != plain_text(raw[key]))]:
+            text = "is read on the controller alone, and holds for all nodes; set it in group_vars/all.yml"
+            yield Problem(*self._place(raw, name, key), key, text)
 
     def way(self, name):
         """Return how a host is logged in to, as access.problems wants it; a password is never templated."""
-        raw, result = raw_of(self._hostvars, name), {}
+        raw, result = self._of(name)[0], {}
         for key in [key for key in raw if access.wanted(key)]:
             origin = ("command line", None) if key in self._extra else origin_of(raw, key) or (None, None)
             value = None if access.SECRET.match(key) else self._values(name, [key]).get(key)
-            written = raw[key] if isinstance(raw[key], str) else "" if raw[key] is None else str(type(raw[key]))
-            result[str(key)] = {"value": value, "raw": str(written), "hidden": hidden(raw[key]), "file": origin[0], "line": origin[1]}
+            text = raw[key] if isinstance(raw[key], str) else "" if raw[key] is None else str(type(raw[key]))
+            result[str(key)] = {"value": value, "raw": str(text), "hidden": hidden(raw[key]), "file": origin[0], "line": origin[1]}
         return result

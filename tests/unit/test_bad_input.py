@@ -6,6 +6,7 @@ The tables go through the promises word by word; each case is put to the real re
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -129,7 +130,7 @@ JOB = [
 SITES = [
     ("no group", {"inventory": "web: {hosts: {a: {}}}\n"}, "inventory: the group 'trainers' is missing or empty"),
     ("an empty group", {"inventory": "trainers: {hosts: {}}\n"}, "the group 'trainers' is missing or empty"),
-    ("a misspelt group", {"inventory": "trainer: {hosts: {a: {}}}\n"}, "groups found: trainer; did you mean 'trainer'?"),
+    ("a misspelt group", {"inventory": "trainer: {hosts: {a: {}}}\n"}, "groups found: trainer; rename the group 'trainer' to 'trainers'"),
     ("a host twice in YAML",
      {"inventory": "trainers:\n  hosts:\n    node1: {ansible_host: 192.0.2.1}\n    node1: {ansible_host: 192.0.2.2}\n"},
      "site/hosts.yml:4 node1: stands twice (first in line 3)"),
@@ -200,9 +201,72 @@ SITES = [
      {"site": {"trainyard_home": "~"}}, "all.yml:4 trainyard_home: is a home or working directory itself; got '~'"),
     ("product directory is $HOME", {"site": {"trainyard_home": "$HOME/"}}, "trainyard_home: is a home or working directory itself"),
     ("product directory is the file system", {"site": {"trainyard_home": "/"}}, "trainyard_home: is the file system itself"),
+    *[
+        ("product directory is " + path, {"site": {"trainyard_home": path}}, "trainyard_home: is a directory of the system; got '%s'" % path)
+        for path in ("/etc", "//etc", "/etc/", "/var/../etc", "/usr", "/usr/bin", "/bin", "/boot/x", "/dev", "/dev/sda", "/proc/self", "/sys",
+                     "/lib", "/lib64", "/sbin", "/usr/lib/x", "/run", "/etc/trainyard")
+    ],
+    ("product directory above the home", {"site": {"trainyard_home": "../x"}}, "trainyard_home: may not lead upwards ('..'); got '../x'"),
+    ("state in a directory of the system", {"site": {"trainyard_state_dir": "/etc/x"}}, "trainyard_state_dir: is a directory of the system"),
+    ("multicast", {"node2": {"trainyard_address": "224.0.0.1"}}, "hosts.yml:7 trainyard_address: host node2: must be an address that one"),
+    ("IPv6 for the plan", {"node2": {"trainyard_address": "fe80::1"}}, "trainyard_address: host node2: must be an IPv4 address or network"),
+    ("a node that is the controller", {"node2": {"ansible_connection": "local"}},
+     "hosts.yml:6 ansible_connection: 'local' makes the controller itself of host node2; a job on several nodes"),
+    ("all of them the controller", {"cli": {"connection": "local"}}, "connection: 'local' makes the controller itself of every node"),
+    ("no known hosts, in ssh's own word",
+     {"site": {"ansible_ssh_common_args": "-o UserKnownHostsFile=none"}}, "switches the check of host keys off; got UserKnownHostsFile=none"),
+    ("a way that cannot be templated",
+     {"site": {"ansible_ssh_common_args": "-o x={{ nothere }}"}}, "ansible_ssh_common_args: cannot be templated"),
     ("runs in the file system itself", {"site": {"trainyard_runs_dir": "/runs/.."}}, "trainyard_runs_dir: is the file system itself"),
     ("state directory empty", {"site": {"trainyard_state_dir": ""}}, "trainyard_state_dir: is a home or working directory itself"),
     ("a name that is a path", {"site": {"trainyard_site": "../x"}}, "trainyard_site: must be letters, digits, dots, dashes"),
+]  # fmt: skip
+
+# --- variables of the roles, in group_vars or host_vars; what is said of a value is said of -e, too
+ROLES = [
+    ("a number for a pair", {"preflight_shm_mib": 64}, "all.yml:2 preflight_shm_mib: must be a mapping of stop, warn; got 64"),
+    ("a text for a pair", {"preflight_disk_mib": '{"stop": 1}'}, "preflight_disk_mib: must be a mapping of stop, warn; got"),
+    ("no number in a pair", {"preflight_shm_mib": {"stop": "many"}}, "preflight_shm_mib.stop: must be a whole number; got 'many'"),
+    ("a unit in a pair", {"preflight_clock_seconds": {"stop": "30s"}}, "preflight_clock_seconds.stop: must be a number of seconds, without a unit"),
+    ("a misspelt half", {"preflight_shm_mib": {"stopp": 64}},
+     "preflight_shm_mib.stopp: unknown key; allowed: stop, warn; did you mean 'stop'?"),
+    ("a half below zero", {"preflight_tmp_mib": {"warn": -1}}, "preflight_tmp_mib.warn: must be 0 or more; got -1"),
+    ("an empty half", {"preflight_inodes": {"stop": None}}, "preflight_inodes.stop: is empty; give it a value, or take the line out"),
+    ("empty", {"preflight_memory_mib": None}, "preflight_memory_mib: is empty"),
+    ("seconds for a pair", {"preflight_clock_seconds": 5}, "preflight_clock_seconds: must be a mapping of stop, warn; got 5"),
+    ("a level", {"preflight_devices": {"model": "stopp"}}, "preflight_devices.model: must be one of stop, warn, note; got 'stopp'; did you mean 'stop'?"),
+    ("another accelerator", {"preflight_rank_cores": {"npu": 2}}, "preflight_rank_cores.npu: unknown key; allowed: cpu, gpu, ascend"),
+    ("a number for them", {"preflight_rank_cores": 2}, "preflight_rank_cores: must be a mapping of cpu, gpu, ascend; got 2"),
+    ("locked memory", {"preflight_memlock": "lots"}, "preflight_memlock: must be auto, infinity or a number of bytes; got 'lots'"),
+    ("open files", {"preflight_nofile": "x"}, "preflight_nofile: must be a whole number; got 'x'"),
+    ("a switch for a number", {"preflight_tasks": True}, "preflight_tasks: must be a whole number; got True"),
+    ("below zero", {"preflight_bandwidth": -5}, "preflight_bandwidth: must be 0 or more; got -5"),
+    ("no end", {"preflight_network_hours": float("inf")}, "preflight_network_hours: must be a number of hours, without a unit; got inf"),
+    ("no time at all", {"launch_poll_seconds": 0}, "launch_poll_seconds: must be 1 or more; got 0"),
+    ("no port", {"ssh_trust_port": 70000}, "ssh_trust_port: must be a port up to 65535; got 70000"),
+    ("a choice", {"preflight_verify": "fulll"}, "preflight_verify: must be one of cached, sample, full; got 'fulll'; did you mean 'full'?"),
+    ("another role's choice", {"runtime_firewall": "nftables"}, "runtime_firewall: must be one of none, auto, firewalld, ufw, iptables; got 'nftables'"),
+    ("a list for a text", {"runtime_interpreter": ["/usr/bin/python3"]}, "runtime_interpreter: must be one text; got ['/usr/bin/python3']"),
+    ("a mapping for a list", {"ssh_trust_from": {"a": 1}}, "ssh_trust_from"),
+    ("a mapping in a list", {"ssh_trust_from": [{"a": 1}]}, "ssh_trust_from.0: must be one text; got {'a': 1}"),
+    ("its directory is the system's", {"runtime_home": "/etc"}, "runtime_home: is a directory of the system; got '/etc'"),
+    ("its directory is the home", {"workspace_home": "~"}, "workspace_home: is a home or working directory itself"),
+    ("a control character", {"runtime_interpreter": "/usr/bin/py\x1b[2J"}, "runtime_interpreter: holds U+001B"),
+    ("a template that is none of it", {"preflight_nofile": "{{ 'x' * 2 }}"}, "preflight_nofile: must be a whole number; got 'xx'"),
+    ("a template that leads nowhere", {"preflight_nofile": "{{ nothere }}"}, "all.yml:2 preflight_nofile: cannot be templated"),
+]  # fmt: skip
+SITES += [("role, " + name, {"site": given}, words) for name, given, words in ROLES]
+SITES += [
+    ("misspelt of a role", {"site": {"preflight_shm": {"stop": 1}}},
+     "all.yml:2 preflight_shm: no variable of the role preflight; did you mean 'preflight_shm_mib'?"),
+    ("misspelt, an everyday word", {"site": {"launch_pol_seconds": 1}}, "no variable of the role launch; did you mean 'launch_poll_seconds'?"),
+    ("the product's own", {"site": {"__preflight_report": True}}, "__preflight_report: is the product's own and set by its playbooks alone"),
+    ("verify of the site", {"site": {"verify": "fulll"}}, "all.yml:5 verify: must be one of cached, sample, full; got 'fulll'; did you mean"),
+    ("rehearse of the site", {"site": {"rehearse": "maybe"}}, "rehearse: must be true, false, yes or no; got 'maybe'"),
+    ("one node's", {"node2": {"runtime_lock_seconds": "1m"}},
+     "hosts.yml:7 runtime_lock_seconds: must be a whole number of seconds, without a unit; got '1m'"),
+    ("one node's, which nobody reads", {"node2": {"preflight_nofile": 9}},
+     "hosts.yml:7 preflight_nofile: is read on the controller alone, and holds for all nodes; set it in group_vars/all.yml"),
 ]  # fmt: skip
 
 # --- the command line
@@ -250,9 +314,13 @@ WORDS = [
      "command line matrix: asks for a proof, and sync.yml starts nothing"),
     ("stop takes no config", {"verb": "stop"}, "command line config: unknown variable; allowed: run"),
     ("no run id", {"verb": "stop", "job": None, "words": ["run=../x"]}, "command line run: '../x' is no run id"),
+    ("a site's variable, once", {"words": ["trainyard_devices=two"]},
+     "command line trainyard_devices: must be the number of devices or a list of their ids; got 'two'"),
     ("a suite that the site has not", {"verb": "provision", "job": None, "words": ["suite=paddledet"]},
      "command line suite: 'paddledet' does not stand in trainyard_suites; allowed: paddledetection; did you mean"),
     ("conform's switch", {"verb": "conform", "job": None, "words": ["site=maybe"]}, "command line site: must be true, false, yes or no"),
+    *[("role, " + name, {"words": [json.dumps(given)]}, "command line " + words.rpartition("all.yml:2 ")[2]) for name, given, words in ROLES],
+    ("a pair as a text", {"words": ["preflight_shm_mib=64"]}, "preflight_shm_mib: must be a mapping of stop, warn; got '64'; with -e as JSON: -e '{"),
     ("password", {"words": ["ansible_become_password=hunter2"]}, "command line [ansible_become_password]: stands in clear text"),
 ]  # fmt: skip
 
@@ -282,6 +350,8 @@ FINE = [
     ("a long text", {"job": GOOD + "env: {A: %s}\n" % ("x" * 100000)}),
     ("a long description of several lines", {"job": GOOD + "description: |\n" + "  a line with\ttabs – 中文\n" * 3000}),
     ("joiners in a description", {"job": GOOD + "description: می\u200cخواهم 👩\u200d💻\n"}),
+    ("joiners in what is told",
+     {"job": GOOD + 'description: می\u200cخواهم\noverrides: {a: "می\u200cخواهم"}\nenv: {A: "👩\u200d💻"}\narguments: ["می\u200cخواهم"]\n'}),
     ("a folded text", {"job": GOOD + "overrides:\n  a: >-\n    one\n    two\n"}),
     ("other scripts in values", {"job": GOOD + "overrides: {path: 数据/图像}\nenv: {NOTE: Größe, B: '$HOME ; rm -rf /'}\n"}),
     ("templates are text",
@@ -316,6 +386,18 @@ FINE = [
     ("numbers in the environment", {"site": {"trainyard_env": {"OMP_NUM_THREADS": 4, "NOTE": "Größe"}}}),
     ("one node on loopback", {"words": ["nodes=1"], "node1": {"ansible_host": "127.0.0.1"}}),
     ("an INI inventory", {"inventory": "[trainers]\nn[1:2] ansible_port=22 # two\n[trainers:vars]\nx=1\nx=1\n[web]\nn1\n"}),
+    ("limits of the site", {"site": {
+        "preflight_shm_mib": {"stop": 64, "warn": "256"}, "preflight_devices": {"ecc": "note"}, "preflight_clock_seconds": {"stop": 0.5},
+        "preflight_memlock": 1048576, "preflight_bandwidth": "{{ 2 * 5 }}", "preflight_rank_cores": {}, "preflight_nofile": "4096", "verify": "full",
+        "rehearse": False, "runtime_limit_memlock": "64G", "ssh_trust_from": ["192.0.2.0/24"], "ssh_trust_shared_home": "yes",
+        "launch_poll_seconds": 1, "runtime_environment": {"python": "/usr/bin/python3"}, "ssh_trust_validity": "+52w"}}),
+    ("limits of the command line", {"words": ['{"preflight_shm_mib": {"stop": 64, "warn": 256}, "preflight_nofile": 4096}', "preflight_bandwidth=2.5"]}),
+    ("a site's own words", {"site": {"report_email": "me@x", "runtime_dir": "/x", "workspace_of": [1], "preflightx": 1, "launcher_x": 2}}),
+    ("one node's own", {"node2": {"runtime_interpreter": "/opt/py/bin/python3", "ssh_trust_port": 2222, "preflight_home": "/fast/ty"}}),
+    ("places of a user", {"site": {"trainyard_home": "/dev/shm/ty", "trainyard_cache_dir": "/run/user/1000/x", "trainyard_runs_dir": "../runs"}}),
+    ("places below /usr", {"site": {"trainyard_home": "/usr/local/ty", "trainyard_state_dir": "{{ inventory_dir }}/../state"}}),
+    ("one node, which is the controller", {"words": ["nodes=1"], "site": {"ansible_connection": "local"}}),
+    ("a question", {"site": {"ansible_ssh_common_args": "-o StrictHostKeyChecking=ask -o UserKnownHostsFile=/x/none-such"}}),
     ("--limit that cuts nothing", {"limit": "trainers"}),
 ]  # fmt: skip
 
@@ -436,3 +518,15 @@ def test_a_misspelt_group_is_an_error_for_every_verb(bench, verb):
     bench.site(inventory="trainer: {hosts: {a: {}}}\n")
     status, said = playbook(bench, verb)
     assert status == 2 and "groups found: trainer" in said
+
+
+@pytest.mark.parametrize("inventory", ["molecule/inventory", "molecule/hostile/inventory", "inventory/local", "inventory/sample"])
+def test_a_site_that_is_shipped_says_nothing_wrong_of_a_role(bench, inventory):
+    """Their private keys are made by other playbooks, and may not be here."""
+    lines = bench.ask(sources=[str(ROOT / inventory)])[1]
+    assert [line for line in lines[1:] if "private_key" not in line] == []
+
+
+def test_what_the_command_line_says_of_every_node_is_said_once(bench):
+    for words in ("trainyard_devices=two", "preflight_nofile={{ nothere }}", "trainyard_accelerator=gpus"):
+        assert len(bench.ask(words=["'%s'" % words])[1]) == 2

@@ -23,6 +23,7 @@ def test_equal_findings_of_many_nodes_are_one_row_and_the_worst_comes_first():
     assert lines == [
         "STOP  n1                         port  17000 is taken",
         "WARN  n0, n1, n2, n3 and 2 more  shm   is 64 MB",
+        "%son n0, n1, n2, n3, n4, n5" % (" " * (4 + 25 + 4 + 6)),
         "%s-> raise it" % (" " * (4 + 25 + 4 + 6)),
     ]
     assert len(found) == 7 and found[0]["nodes"] == ["n0"]  # the findings themselves stay as they were

@@ -56,7 +56,7 @@ def test_a_later_file_wins_as_in_the_suites(code):
 
 
 def test_the_bundled_example_is_read_as_it_is():
-    root = str(module.os.path.join(os.path.dirname(jobs.HERE), "..", "..", "examples", "paddledetection"))
+    root = str(os.path.join(os.path.dirname(jobs.HERE), "..", "..", "examples", "paddledetection"))
     files, values = chain(os.path.realpath(root), "configs/ppyoloe/ppyoloe_crn_s_300e_coco.yml")
     assert len(files) > 3 and isinstance(values["epoch"], int)
 

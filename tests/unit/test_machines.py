@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import attempts, capacity, limits, machines
+from ansible.module_utils.trainyard import attempts, capacity, limits, machines, netturns
 from core_support import program, put
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -258,7 +258,8 @@ def test_the_unit_is_like_an_attempts_and_none_of_its_name():
     properties = [word for word in real if word.startswith(("Type=", "KillMode=", "UMask="))]
     assert [word for word in mine if word in real and "=" in word] == properties and len(properties) == 3
     assert mine[:4] == ["timeout", str(limits.SECONDS + 5), "systemd-run", "--user"] and "--collect" in mine
-    assert not attempts.UNIT.match(next(word for word in mine if word.startswith("--unit="))[7:] + ".service")
+    name = next(word for word in mine if word.startswith("--unit="))[7:] + ".service"
+    assert not attempts.UNIT.match(name) and not netturns.UNIT.match(name)  # a check ends listeners of others, not their probes
     assert "$" not in mine[-1]  # systemd would put a variable there
 
 

@@ -264,9 +264,9 @@ def test_a_shared_home_wants_consent():
     ("changes", "words"),
     [
         ({"site": "a b"}, "trainyard_site"),
-        ({"directory": "../x"}, "ssh_trust_directory"),
-        ({"directory": "a b"}, "ssh_trust_directory"),
-        ({"directory": "%h"}, "ssh_trust_directory"),
+        ({"directory": "../x"}, "directory"),
+        ({"directory": "a b"}, "directory"),
+        ({"directory": "%h"}, "directory"),
         ({"extra": ["gpu-a"]}, "ssh_trust_from"),
         ({"validity": "week"}, "want a span"),
         ({"renew_before": "+7d"}, "must be shorter"),
@@ -397,6 +397,12 @@ def test_the_pattern_matches_the_own_line_and_no_other():
 def test_the_role_takes_back_the_line_that_the_core_writes(root):
     variables = yaml.safe_load((root / "roles/ssh_trust/vars/main.yml").read_text())
     assert variables["__ssh_trust_pattern"].replace("{{ trainyard_site | regex_escape }}", re.escape("a-b.c")) == mesh.line_pattern("a-b.c")
+
+
+def test_the_role_lays_the_mesh_where_probe_and_agent_look_for_it(root):
+    variables = yaml.safe_load((root / "roles/ssh_trust/vars/main.yml").read_text())
+    assert variables["__ssh_trust_place"] == mesh.DIRECTORY
+    assert ".trainyard/mesh" in (root / "plugins/module_utils/trainyard/agent.py").read_text()
 
 
 @pytest.mark.parametrize(

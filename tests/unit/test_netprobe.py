@@ -21,6 +21,17 @@ def free_port():
         return made.getsockname()[1]
 
 
+def free(address, port, seconds=10):
+    """Return whether a port can be taken soon: on a busy machine the last threads still close theirs; TIME_WAIT lasts 60 s."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.socket() as made:
+            made.bind((address, port))
+            return True
+        time.sleep(0.2)
+    return False
+
+
 @pytest.fixture
 def site(tmp_path):
     """Start the listeners of three nodes, each as its unit would; gives {name: (listener, thread)}, book and the start port."""
@@ -86,8 +97,7 @@ def test_all_reach_all_measure_and_leave_nothing(site, tmp_path, monkeypatch):
     for name, (_listener, thread) in started.items():
         thread.join(5)
         assert not thread.is_alive()  # all that were expected came
-        with socket.socket() as made:  # no TIME_WAIT, no listener: a rank without SO_REUSEADDR gets its port
-            made.bind((ADDRESSES[name], port))
+        assert free(ADDRESSES[name], port)  # no TIME_WAIT, no listener: a rank without SO_REUSEADDR gets its port
 
 
 def test_the_ends_of_the_ephemeral_range_are_listened_on(site):
@@ -168,3 +178,46 @@ def test_a_stranger_gets_nothing_done(site):
         made.shutdown(socket.SHUT_WR)
         assert b'"came"' not in heard(made)
     assert started["node1"][1].is_alive()
+
+
+def test_a_listener_says_how_long_it_is_here_and_since_when_nobody_has_spoken(site, tmp_path):
+    start, _started, port = site
+    listener = start("node2")
+    listener.began -= 9
+    listener.last -= 9
+    state = {"id": "c1", "node": "", "address": ""}
+
+    def asked():
+        call = nettries.Call(state, str(tmp_path / "node2" / "control"), 0)
+        call.ask(do="hello", id="c1", **{"from": ""})
+        return call.ask(do="state")
+
+    assert [asked()[key] for key in ("age", "came")] == [9, 0] and asked()["idle"] > 8.9  # to ask is not to speak
+    other = nettries.attempt(spec_of("node1", tmp_path, id="c2"), {"node": "node2", "address": ADDRESSES["node2"]}, port)[1]
+    assert (other["why"], other["text"], other["age"]) == ("other", "c1", 9) and asked()["idle"] > 8.9  # another check's word is none
+    call, _made = nettries.attempt(spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port)
+    assert asked()["came"] == 1 and asked()["idle"] < 5
+    call.close()
+
+
+def test_who_has_not_come_is_waited_for_once_and_rounds_have_an_end(site, monkeypatch):
+    listener = site[0]("node1")
+    started = time.monotonic()
+    assert listener.meet("node1", 0, 2, 0.5) == {"came": 1, "late": False} and time.monotonic() - started > 0.4
+    assert listener.last > started + 0.4  # waiting for others is no idleness
+    started = time.monotonic()
+    assert listener.meet("node1", 1, 2, 30) == {"came": 1, "late": False} and time.monotonic() - started < 5
+    monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", 0)
+    assert listener.meet("node1", 2, 64, 30)["late"] and time.monotonic() - started < 5
+
+
+def test_ways_that_there_is_no_time_for_are_said_to_be_unmeasured(monkeypatch):
+    monkeypatch.setattr(nettries, "stream", lambda *_given: 1.0)
+    answers = iter([{"came": 3, "late": False}, {"came": 3, "late": True}])
+    monkeypatch.setattr(nettries, "meet", lambda *_given: next(answers))
+    spec = {"rounds": ["b", "c"], "first": "a", "count": 3}
+    peers = [{"node": "b"}, {"node": "c"}]
+    found = nettries.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, "own")
+    assert found == {"b": {"gbits": 1.0, "together": 3}, "c": {"late": True}}
+    monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", -1)  # nor where nobody can be met
+    assert nettries.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, None)["b"] == {"late": True}

@@ -110,6 +110,82 @@ def test_a_node_that_did_not_take_part_is_named():
     words = [(item["nodes"], item["text"].split(": ", 1)[1]) for item in found]
     assert words[0] == (["node2"], "ssh: connect to host 198.51.100.132 port 22: No route to host")
     assert words[1] == (["node3"], "the user's systemd does not answer")
+    results["node2"] = {"msg": " \n", "module_stderr": "\n"}
+    assert said(network.judge(made, results, {}))[0]["text"].endswith(": no reason was given")
+
+
+@pytest.mark.parametrize("how", ["rival", "met", "mute"])
+def test_another_check_is_one_finding_and_nothing_else(how):
+    """All that two checks do to each other: ends listeners (refused, reset), takes ports, makes logins fail."""
+    made, results = recorded("start_port_dropped")
+    results["node2"]["own"]["listening"]["failed"] = {"17000": "Address already in use"}
+    results["node3"] = {"msg": "[Errno 104] Connection reset by peer"}
+    if how == "met":
+        results["node1"]["unreached"] = [{"to": "node2", "port": 17000, "why": "other", "text": "5f2a", "age": 7}]
+    elif how == "rival":
+        results["node1"]["rival"] = {"id": "5f2a", "seconds": 7}
+    else:
+        results["node3"]["rival"] = {"id": "5f2a", "seconds": 7}
+    found = network.judge(made, results, {})
+    assert [(item["level"], item["text"], item["remedy"]) for item in found] == [
+        ("stop", "another check of these nodes was running (5f2a), since 7 s", "run this one again when it is through")
+    ]
+    results["node1"]["rival"] = {"id": "", "seconds": 46}
+    text = network.judge(made, results, {})[0]["text"]
+    assert ("(its id is not known), since 46 s" if how == "rival" else "(5f2a), since 46 s") in text
+
+
+# --- many nodes
+
+
+def many(count):
+    """Return plan and results of so many nodes, made of the recorded ones of a good network."""
+    made, results = recorded("good")
+    names = ["n%d" % number for number in range(1, count + 1)]
+    made["nodes"] = [dict(made["nodes"][0], name=name, address="198.51.100.%d" % at) for at, name in enumerate(names, 1)]
+    result = results["node1"]
+    row = {"rtt": 1e-4, "offset": 0.0, "mss": 1448, "path_mtu": 1500, "gbits": 2.0, "together": count}
+    return made, {
+        name: dict(
+            copy.deepcopy(result),
+            edges={names[(at + 1) % count]: dict(row)},
+            reached={names[(at + 1) % count]: [17000]},
+            unreached=[],
+            seen_as={},
+        )
+        for at, name in enumerate(names)
+    }
+
+
+def test_few_nodes_have_a_row_each_and_many_one_of_all():
+    assert len(said(network.judge(*many(8), {}), "note")) == 8
+    made, results = many(32)
+    results["n3"]["edges"]["n4"].update(gbits=0.6, rtt=0.0031)
+    results["n7"]["edges"]["n8"].update(gbits=None)
+    results["n9"]["edges"]["n10"].update(gbits=4.0)
+    del results["n11"]["edges"]["n12"]["gbits"], results["n11"]["edges"]["n12"]["together"]
+    results["n11"]["edges"]["n12"]["late"] = True
+    notes = said(network.judge(made, results, {}), "note")
+    assert len(notes) == 1 and notes[0]["nodes"] == list(results)
+    assert notes[0]["text"] == (
+        "eth0, MTU 1500, no HCA on all 32 nodes; TCP on 30 ways, 32 nodes at once: slowest n3 to n4 0.6 Gbit/s, median 2, fastest 4; "
+        "latency: median 0.10 ms, worst 3.10 ms (n3 to n4); bandwidth of 2 of 32 ways not measured, 1 for want of time"
+    )
+
+
+def test_unequal_nodes_are_shown_in_groups():
+    made, results = many(12)
+    results["n5"]["own"]["interface"] = {"name": "eth0", "mtu": 9000}
+    for name in ("n6", "n7"):
+        results[name]["own"]["hcas"] = [{"name": "mlx5_0", "port": "1", "state": "4: ACTIVE"}]
+    text = said(network.judge(made, results, {}), "note")[0]["text"]
+    assert text.startswith(
+        "eth0, MTU 1500, no HCA on 9 nodes; eth0, MTU 1500, HCAs: mlx5_0:1 ACTIVE on n6, n7; eth0, MTU 9000, no HCA on n5; TCP on"
+    )
+    for at, name in enumerate(results):
+        results[name]["own"]["interface"]["mtu"] = 1000 + at
+    text = said(network.judge(made, results, {}), "note")[0]["text"]
+    assert "; 8 more kinds on " in text and text.count("MTU") == 4
 
 
 def test_a_start_port_that_cannot_be_taken():

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
+import threading
 import time
 
 import network_proof
 import pytest
-from ansible.module_utils.trainyard import attempts, netunit
+from ansible.module_utils.trainyard import attempts, netprobe, netturns, netunit
 
 # Starts the program as systemd would, without the properties; they are looked at by the test.
 SYSTEMD_RUN = """#!/bin/sh
@@ -90,12 +92,110 @@ def test_closing_ends_a_listener_that_nobody_came_to_and_says_who_was_missed(nod
         made.bind(("127.0.0.5", said["listening"]["ephemeral"][0]))
 
 
-def test_an_earlier_checks_listener_is_ended_first(node, run_module):
-    (node / "units").write_text("yardcheck-99.service loaded active running Trainyard network check\n")
+OTHER = "yardcheck-99.service loaded active running Trainyard network check\n"
+
+
+def test_an_earlier_checks_listener_is_waited_for(node, run_module):
+    (node / "units").write_text(OTHER)
+    threading.Timer(0.7, (node / "units").write_text, ("",)).start()
+    started = time.monotonic()
+    said = run_module(network_proof, arguments("listening", "node1"))
+    assert said["rival"] is None and said["listening"] and 0.7 <= time.monotonic() - started < netturns.PATIENCE
+    assert "stop yardcheck-99" not in (node / "log").read_text() and os.listdir(node / "r") == ["yardcheck-0a1b1"]
+    run_module(network_proof, arguments("closed", "node1"))
+
+
+def test_an_abandoned_listener_is_ended_and_its_check_knows(node, run_module, monkeypatch):
+    monkeypatch.setattr(netturns, "PATIENCE", 0.5)
+    (node / "units").write_text(OTHER + "yardlimits-77.service loaded active running probe\nyardcheck-98.service loaded failed failed x\n")
     run_module(network_proof, arguments("listening", "node1"))
     log = (node / "log").read_text()
-    assert log.index("stop yardcheck-99.service") < log.index("--unit=yardcheck-0a1b1.service")
+    assert log.index("stop yardcheck-99.service") < log.index("--unit=yardcheck-0a1b1.service") and "stop yardcheck-98.service" in log
+    assert "yardlimits" not in log  # what the limits probe runs in is no listener
     run_module(network_proof, arguments("closed", "node1"))
+    # the other check goes on, finds the word, tries nothing, and takes the word along at its end
+    theirs = dict(arguments("connected", "node1", book={"node1": {"listening": {}}}, depth="quick"), id="99")
+    found = run_module(network_proof, theirs)
+    assert found["rival"]["id"] == "0a1b1" and found["complete"] is False and found["unreached"] == [] and found["reached"] == {}
+    assert run_module(network_proof, dict(arguments("closed", "node1"), id="99"))["rival"]["id"] == "0a1b1"
+    assert [name for name in os.listdir(node / "r") if name.endswith(".over")] == []
+    assert run_module(network_proof, dict(arguments("closed", "node1"), id="98"))["rival"] is None
+
+
+def test_word_that_nobody_fetches_does_not_stay(node, run_module, monkeypatch):
+    monkeypatch.setattr(netturns, "PATIENCE", 0)
+    (node / "units").write_text(OTHER)
+    old = node / "r" / "yardcheck-7.over"
+    old.write_text("{}")
+    os.utime(old, (1, 1))
+    run_module(network_proof, arguments("listening", "node1"))
+    assert not old.exists() and (node / "r" / "yardcheck-99.over").exists()
+    run_module(network_proof, arguments("closed", "node1"))
+
+
+def test_who_waits_in_vain_says_for_whom_and_starts_nothing(node, run_module, monkeypatch):
+    monkeypatch.setattr(netturns, "LONGEST", 0.5)
+    (node / "units").write_text(OTHER)
+    said = run_module(network_proof, arguments("listening", "node1"))
+    assert said["listening"] is None and said["rival"]["id"] == "99" and "systemd-run" not in str(os.listdir(node / "r"))
+    assert "--unit=" not in (node / "log").read_text() and os.listdir(node / "r") == []
+    # what it has met is known to all of its nodes
+    found = run_module(network_proof, arguments("connected", "node2", book={"node1": said, "node2": {"listening": {}}}, depth="quick"))
+    assert found["rival"]["id"] == "99" and found["unreached"] == []
+
+
+def test_two_checks_do_not_start_at_one_moment(node, run_module, monkeypatch):
+    monkeypatch.setattr(netturns, "LONGEST", 0.5)
+    place = os.open(node / "r", os.O_RDONLY)
+    fcntl.flock(place, fcntl.LOCK_EX)
+    assert run_module(network_proof, arguments("listening", "node1"))["rival"]["id"] == "" and not (node / "log").exists()
+    monkeypatch.setattr(netturns, "LONGEST", 15)
+    threading.Timer(0.6, os.close, (place,)).start()
+    assert run_module(network_proof, arguments("listening", "node1"))["rival"] is None
+    run_module(network_proof, arguments("closed", "node1"))
+    free = os.open(node / "r", os.O_RDONLY)
+    fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not held beyond the start
+    os.close(free)
+
+
+def test_a_port_that_another_users_check_holds_is_its_rival(node, run_module, tmp_path):
+    spec = {"id": "else", "node": "node1", "address": "127.0.0.5", "ports": [0], "expected": ["x"], "directory": str(tmp_path)}
+    theirs = netprobe.Listener(spec)
+    threading.Thread(target=theirs.serve, daemon=True).start()
+    said = run_module(network_proof, arguments("listening", "node1", ports=theirs.planned))
+    theirs.over.set()
+    assert said["rival"]["id"] == "else" and 0 <= said["rival"]["seconds"] < 30
+    run_module(network_proof, arguments("closed", "node1"))
+
+
+@pytest.mark.parametrize(
+    "number, holder, waited, said, end",
+    [
+        ("b", "a", 14, {"came": 0, "idle": 60}, False),  # it may be opening on many nodes
+        ("b", "a", 15, {"came": 0, "idle": 60}, True),
+        ("b", "a", 60, {"came": 1, "idle": 3}, False),  # alive
+        ("b", "a", 15, {}, True),  # hung
+        ("a", "b", 7, {"came": 0, "idle": 7}, True),  # two that wait for each other: one of them goes on
+        ("b", "a", 7, {"came": 0, "idle": 7}, False),
+        ("a", "b", 7, {"came": 1, "idle": 7}, False),
+    ],
+)
+def test_when_a_listener_is_abandoned(number, holder, waited, said, end):
+    assert netturns.abandoned(number, holder, waited, said) is end
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("exit 1", "did not start: systemd-run gives no reason, exit code 1; see"),
+        ("exit 0", "did not start: it does not answer: No such file"),
+    ],
+)
+def test_a_reason_is_never_empty(node, run_module, text, words):
+    (node / "bin" / "systemd-run").write_text("#!/bin/sh\n%s\n" % text)
+    said = run_module(network_proof, arguments("listening", "node1"))
+    assert said["failed"] and words in " ".join(said["msg"].split()).replace("[Errno 2] ", ""), said["msg"]
+    assert os.listdir(node / "r") == []
 
 
 def test_a_listener_that_does_not_start_leaves_no_directory(node, run_module):

@@ -74,8 +74,35 @@ def test_what_a_running_unit_holds_is_no_orphan(begin):
 def test_a_unit_that_started_since_the_units_were_listed_holds_its_processes(begin, monkeypatch):
     process = begin(RUN + "/1")
     place = "1:name=systemd:/user.slice/user@1000.service/app.slice/%s\n" % attempts.unit_name(RUN, 1)
-    monkeypatch.setattr(orphans, "_text", lambda path: place)
+    monkeypatch.setattr(orphans, "text_of", lambda path: place)
     assert process.pid not in mine(look())
+
+
+def test_another_users_run_is_none_of_ours(begin, monkeypatch):
+    """Root sees the marks of all users; stop.yml as this user could not end them."""
+    begin(RUN + "/1")
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    assert look()["ours"] == []
+
+
+def test_what_is_not_listed_is_counted_and_no_run_of_it_is_passed_over(begin, monkeypatch):
+    monkeypatch.setattr(orphans, "LISTED", 1)
+    _young, old = begin(RUN + "/1"), begin(RUN + "/1")
+    past = processes.describe  # one that looks an hour older is the one that is listed
+
+    def aged(pid):
+        told = past(pid)
+        return told and dict(told, age_s=told["age_s"] + (3600 if pid == old.pid else 0))
+
+    monkeypatch.setattr(processes, "describe", aged)
+    begin(OTHER + "/1")
+    told = look()
+    assert list(mine(told)) == [old.pid] and told["more"]["ours"] == {RUN: 1, OTHER: 1}
+    texts = [item["text"] for item in judged(told) if item["level"] == "stop"]
+    assert any(text.startswith("2 processes of the run %s left, up to 60 min old" % RUN) and text.endswith("; 1 more") for text in texts)
+    assert "a process of the run %s left, though no unit of it runs here" % OTHER in texts
+    notes = [item["text"] for item in judged({"more": {"ours": {}, "foreign": 7}})]
+    assert notes == ["7 more launchers of others' trainings run here beside this job"]
 
 
 @pytest.mark.parametrize(

@@ -167,16 +167,25 @@ def test_shared_that_is_not_is_refused_and_present_that_is_shared_is_noted(site)
     look, root, _base = site
     found = judged(look(placement="shared"))
     assert [(level, nodes) for level, nodes, _text in found] == [("stop", ["node2"])] and "is not one directory on all nodes" in found[0][2]
-    one = lambda name: root("node1")  # noqa: E731
+
+    def one(name):
+        return root("node1")
+
     assert judged(look(roots=one, placement="shared")) == []
     assert [level for level, _nodes, _text in judged(look(roots=one))] == ["note"]
     aside = look(roots=one, placement="shared")["node2"]["placement"]["places"]["data/coco"]
     assert aside["listing"] == "" and aside["top"]  # one node reads it for all
+    facts = look(roots=one, placement="shared")
+    facts["node2"]["placement"]["places"]["data/coco"]["top"] = "f" * 64  # a stale or hidden mount
+    assert ["the entries of the directory itself differs" in text for _level, _nodes, text in judged(facts)] == [True]
 
 
 def test_two_nodes_with_one_product_directory_are_refused_with_the_remedy(site):
     look, _root, base = site
-    one = lambda name: base("node1")  # noqa: E731
+
+    def one(name):
+        return base("node1")
+
     (found,) = placement.homes({name: fact["placement"] for name, fact in look(bases=one).items()})
     assert found["level"] == "stop" and found["nodes"] == ["node1", "node2"] and ".trainyard/{{ inventory_hostname }}" in found["remedy"]
     assert placement.homes({name: fact["placement"] for name, fact in look(bases=lambda name: base("node1") + "/" + name).items()}) == []
@@ -192,6 +201,7 @@ def test_a_nonce_tells_a_shared_directory_on_a_file_system_that_nobody_knows(tmp
     before = {name: os.stat(tmp_path / "nodes" / name).st_mtime_ns for name in os.listdir(tmp_path / "nodes")}
     assert placement.nonce(str(tmp_path), "node1", names, "boot1")["own"] == first["own"]
     assert {name: os.stat(tmp_path / "nodes" / name).st_mtime_ns for name in before} == before  # written once
+    assert placement.nonce(str(tmp_path), "node2", names, "boot3")["own"] != second["own"]  # so a copied disk's goes out of date
     assert placement.nonce(str(tmp_path / "bare"), "node1", names, "b") == {"own": "", "seen": {}} and not os.path.exists(tmp_path / "bare")
 
 
@@ -219,6 +229,39 @@ def test_pushed_trees_are_read_again_where_asked_and_the_sync_then_sees_what_was
     for verify in ("sample", "full"):
         assert probe.tree_state(base, "data", digest, verify)["differences"] == ["train/1.jpg: other content in the same 3 bytes"]
     assert not probe.tree_state(base, "data", digest)["ok"]  # remembered, so that sync.yml brings it again
+
+
+def test_how_long_every_byte_takes_is_told_from_what_was_measured_and_assumed_aloud_else(tmp_path):
+    root, base = put(tmp_path / "source", {"1.bin": "1" * (places.BLOCK + 5), "2.bin": "2" * places.BLOCK}), str(tmp_path / "base")
+    digest = manifest.digest(manifest.scan(root))
+    shutil.copytree(root, trees.place_of(base, "data", digest)[0])
+    state = probe.tree_state(base, "data", digest, "estimate")
+    assert state["ok"] and state["rate"] > 0 and "rate" not in probe.tree_state(base, "data", digest)
+    put(trees.place_of(base, "code", "c" * 64)[0], FILES)
+    small = probe.tree_state(base, "code", "c" * 64, "estimate")
+    assert small["rate"] is None  # a few bytes tell nothing of a disk
+
+    def told(**states):
+        items = [{"kind": kind, "name": "x", "digest": (digest, "c" * 64)[kind == "code"], "bytes": 6 * 10**9} for kind in ("data", "code")]
+        facts = {"placement": {"places": {}}, "trees": {"%s/%s" % (t["kind"], t["digest"][:16]): states.get(t["kind"]) for t in items}}
+        return placement.estimates("node1", facts, items)
+
+    assert told(data=dict(state, rate=3e9), code=small) == [
+        "node1: reads 6.0 GB of data x, about 2 s at 3.0 GB/s, as a sample of it was read",
+        "node1: reads 6.0 GB of code x, about 2 s at 3.0 GB/s, as data x was read",
+    ]
+    assert told(code=small) == [  # what is not there is not read
+        "node1: reads 6.0 GB of code x, about 30 s at 200.0 MB/s, assumed: too little lies here to measure it"
+    ]
+
+
+def test_the_probe_measures_where_every_byte_will_be_read(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(probe, "tree_state", lambda base, kind, digest, verify: asked.append(verify))
+    monkeypatch.setattr(probe, "SUBJECTS", {})
+    for verify in ("cached", "sample", "full"):
+        probe.look(lambda argv: (1, "", ""), str(tmp_path), [{"kind": "data", "digest": "d" * 64}], [], asked={"verify": verify})
+    assert asked == ["cached", "sample", "estimate"]
 
 
 def test_a_sample_is_the_same_everywhere_and_bounded():
@@ -275,7 +318,7 @@ def test_the_module_estimates_reads_and_refuses(run_module, site, monkeypatch, t
     look, root, base = site
     facts = look("full")
     lines = run_module(module, {"state": "estimated", "node": "node1", "facts": facts["node1"]})["lines"]
-    assert re.fullmatch(r"node1: reads \d+ B of data/coco, about \d+ s at .*/s", lines[0])
+    assert re.fullmatch(r"node1: reads \d+ B of data/coco, about \d+ s at .*/s, assumed: .*", lines[0])
     place = {"key": "data/coco", "path": root("node1"), "placement": "shared"}
     for node, keys in (("node1", ["data/coco"]), ("node2", [])):  # one node reads what is shared
         found = run_module(module, {"state": "full", "base": base(node), "node": node, "nodes": ["node1", "node2"], "places": [place]})
@@ -332,3 +375,6 @@ def test_the_controller_needs_no_copy_of_what_lies_on_the_nodes(run_module, tmp_
     ]  # fmt: skip
     assert found["overrides"]["pretrain_weights"] == "/w/w.pdparams"
     assert "dataset/coco" in found["placed"][0]["exclude"]
+    blind = run_module(job_inputs, dict(given, outline={}, unread="Connection refused", cache_dir=str(tmp_path / "none")))
+    assert blind["placed"] == found["placed"][:1] and blind["trees"] == [] and blind["unread"] == "Connection refused"
+    assert not (tmp_path / "none").exists()

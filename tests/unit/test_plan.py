@@ -11,8 +11,9 @@ import time
 import plan as module
 import pytest
 import yaml
-from ansible.module_utils.trainyard import environment, plan_text, proofs, readiness
+from ansible.module_utils.trainyard import checks, environment, plan_text, proofs, readiness
 from ansible.module_utils.trainyard import plan as core
+from ansible.module_utils.trainyard.findings import finding, stops
 from ansible.module_utils.trainyard.mesh import inventory_digest
 from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
 
@@ -511,6 +512,41 @@ def test_module_stops_at_a_tree_that_differs_unless_told_to_repair(run_module, r
         )
 
 
+ORPHAN = {"run": "r", "pid": 7, "attempt": 1, "rss_mib": 9, "command": "python", "age_s": 5}
+TAKEN = {"port": 17000, "error": "EADDRINUSE", "uid": 1, "user": "ann", "pid": 7, "command": "x", "run": None, "waits": False}
+STARTS = [
+    {"orphans": {"ours": [ORPHAN]}},
+    {"ports": {"asked": [17000], "taken": [TAKEN], "used": [], "ephemeral": [], "reserved": []}},
+]
+
+
+@pytest.mark.parametrize("repair", [False, True])
+@pytest.mark.parametrize("facts, brings", [*((facts, True) for facts in STARTS), ({"units": HELD}, False), ({"missing": ["rsync"]}, False)])
+def test_what_keeps_only_a_start_keeps_nothing_from_being_brought(run_module, facts, brings, repair):
+    arguments = module_arguments(repair=repair)
+    arguments["facts"]["node1"].update(facts)
+    result = run_module(module, arguments)
+    assert bool(result.get("failed")) != (repair and brings), result
+    assert not (repair and brings) or [item["level"] for item in result["findings"]] == ["warn"]
+
+
+def test_what_keeps_from_bringing():
+    starts = ("port", "devices", "orphans", "shm", "memory", "cores", "limits", "unit", "clock", "name", "interface", "ecc", "driver")
+    found = checks.of_bringing([finding(name, "x") for name in ("reach", "plan", "machine", "placement", "disk", "environment", *starts)])
+    assert [item["check"] for item in stops(found)] == ["reach", "plan", "machine", "placement", "disk", "environment"]
+    assert checks.of_bringing([finding("port", "x", level="note")])[0]["level"] == "note"
+
+
+def test_code_that_no_node_has_told_of_gives_no_plan_and_hides_nothing(run_module):
+    arguments = module_arguments(inputs={"unread": "Connection refused", "trees": [], "placed": []}, report=True)
+    arguments["facts"]["node2"]["orphans"] = {"ours": [ORPHAN]}
+    found = run_module(module, arguments)
+    assert "plan" not in found and [(item["check"], item["nodes"]) for item in found["findings"]] == [("orphans", ["node2"]), ("plan", [])]
+    assert "node1 has not told of the code that lies there: Connection refused" in found["findings"][1]["text"]
+    silent = run_module(module, dict(arguments, silent={"node1": "Connection refused"}))  # it is said once
+    assert [item["check"] for item in silent["findings"]] == ["reach", "orphans"]
+
+
 @pytest.mark.parametrize("facts", [{"units": HELD}, {"missing": ["rsync"]}])
 def test_module_stops_at_an_obstacle_and_only_shows_it_in_check_mode(run_module, facts):
     arguments = module_arguments()
@@ -542,13 +578,20 @@ def test_what_a_start_would_bring_is_no_obstacle_and_is_said_by_a_check(run_modu
     assert run_module(module, dict(arguments, report=False))["findings"] == []
 
 
+def test_every_node_that_is_silent_is_named(run_module):
+    said = run_module(module, module_arguments(silent={"node%d" % number: "x" * 200 for number in range(40)}))["msg"]
+    assert all(re.search(r"\bnode%d\b" % number, said) for number in range(40))
+
+
 @pytest.mark.parametrize("kept", [None, "network", "rehearsal"])
 def test_what_was_proven_is_not_repeated_for_a_while(run_module, tmp_path, kept):
     arguments = module_arguments(state_dir=str(tmp_path), allowed={"proof_hours": {"network": 1, "rehearsal": 2}})
     made = run_module(module, arguments)
     if kept:
-        proofs.keep(str(tmp_path), kept, proofs.keys(made["plan"], arguments["facts"])[kept], time.time() - 3000, {})
+        proofs.keep(str(tmp_path), kept, proofs.keys(made["plan"], arguments["facts"], arguments["allowed"])[kept], time.time() - 3000, {"findings": [
+            finding("network", "is slow", level="warn"), finding("network", "10 Gbit/s", level="note")]})  # fmt: skip
         made = run_module(module, arguments)
+        assert [item["text"] for item in made["findings"]] == ["is slow"]  # a warning is not forgotten with its repetition
     assert made["todo"]["network"] == ["node1", "node2"] and made["todo"]["depth"] == ("quick" if kept == "network" else "full")
     assert made["todo"]["rehearsal"] == ([] if kept == "rehearsal" else ["node1", "node2"])
     assert run_module(module, dict(arguments, rehearse=False))["todo"]["rehearsal"] == []

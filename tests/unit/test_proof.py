@@ -46,6 +46,12 @@ def test_a_proof_is_kept_only_where_nothing_stops_and_the_look_was_full(run_modu
     assert (os.stat(tmp_path / "proofs").st_mode & 0o777) == 0o700
 
 
+def test_every_stop_is_said_however_many_there_are(run_module, monkeypatch, tmp_path, given):
+    judge(monkeypatch, *[finding("reach", "%d %s" % (number, "x" * 200), nodes="node%d" % number) for number in range(40)])
+    said = run_module(module, dict(given, state_dir=str(tmp_path)))["msg"]
+    assert all("node%d " % number in said for number in range(40))
+
+
 @pytest.mark.parametrize("kind, keeps", [("network", True), ("rehearsal", False)])
 def test_a_rehearsal_that_showed_nothing_is_no_proof(run_module, monkeypatch, tmp_path, given, kind, keeps):
     """A slow network is a proven one; ranks that did not come to an end in time have proven nothing, and nothing stops."""
@@ -78,6 +84,12 @@ def test_a_proof_holds_for_its_hours_its_boots_and_its_plan(tmp_path, given):
     assert not set(proofs.keys(made, booted).values()) & set(keys.values())
     other = dict(made, argv=made["argv"] + ["-x"])
     assert proofs.keys(other, facts)["network"] == keys["network"] and proofs.keys(other, facts)["rehearsal"] != keys["rehearsal"]
+    for allowed in ({"bandwidth": 10}, {"matrix": True}):
+        asked = proofs.keys(made, facts, allowed)
+        assert asked["network"] != keys["network"] and asked["rehearsal"] == keys["rehearsal"]
+    upgraded = copy.deepcopy(facts)
+    upgraded["node1"]["installed"] = {"own": {"packages": {"paddlepaddle": "3.3.1"}}}
+    assert proofs.keys(made, upgraded)["rehearsal"] != keys["rehearsal"]
     moved = copy.deepcopy(made)
     moved["nodes"][1]["address"] = "10.0.0.9"
     assert proofs.keys(moved, facts)["network"] != keys["network"]

@@ -81,7 +81,7 @@ def test_a_job_file_of_any_name_gets_a_usable_run_id(read, tmp_path, name):
         ({"node": "2"}, "command line node: unknown variable"),
         ({"nodes": "two"}, "command line nodes: must be a whole number"),
         ({"nodes": "3"}, "nodes: asks for 3 nodes; the site 'site' has 2"),
-        ({"groups": {"all": [], "trainer": ["node1"]}}, "did you mean 'trainer'?"),
+        ({"groups": {"all": [], "trainer": ["node1"]}}, "rename the group 'trainer' to 'trainers'"),
         ({"changes": {"trainyard_device": 1}}, "did you mean 'trainyard_devices'?"),
         (
             {"limit": "node1"},

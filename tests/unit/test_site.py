@@ -68,7 +68,7 @@ def test_two_nodes_may_give_one_network():
         ({}, "groups found: none"),
         ({"all": [], "ungrouped": []}, "groups found: none"),
         ({"all": ["a"], "trainers": []}, "the group 'trainers' is missing or empty"),
-        ({"all": ["a"], "trainer": ["a"], "web": []}, "groups found: trainer, web; did you mean 'trainer'?"),
+        ({"all": ["a"], "trainer": ["a"], "web": []}, "groups found: trainer, web; rename the group 'trainer' to 'trainers'"),
     ],
 )
 def test_an_empty_or_misspelt_group(groups, words):
@@ -101,6 +101,11 @@ def test_an_empty_or_misspelt_group(groups, words):
             "inventory, host node2 trainyard_address:",
             "must be an IP address or a network such as 10.0.0.0/24; got '10.0.0'",
         ),
+        ({"trainyard_address": "224.0.0.1"}, "inventory, host node2 trainyard_address:", "must be an address that one machine can have"),
+        ({"trainyard_address": "224.0.0.0/4"}, "inventory, host node2 trainyard_address:", "must be an address that one machine can have"),
+        ({"trainyard_address": "255.255.255.255"}, "inventory, host node2 trainyard_address:", "one machine can have"),
+        ({"trainyard_address": "fe80::1"}, "inventory, host node2 trainyard_address:", "must be an IPv4 address or network, which the plan"),
+        ({"trainyard_address": "2001:db8::/64"}, "inventory, host node2 trainyard_address:", "got '2001:db8::/64'; ansible_host alone"),
         ({"trainyard_address": "fabric2"}, "inventory, host node2 trainyard_address:", "must be an IP address"),
         ({"ansible_port": "ssh"}, "inventory, host node2 ansible_port:", "must be a port from 1 to 65535; got 'ssh'"),
         ({"ansible_port": 70000}, "inventory, host node2 ansible_port:", "must be a port"),

@@ -11,18 +11,21 @@ import stat as modes
 from ansible.module_utils.trainyard.yamldata import Problem
 
 SECRET = re.compile(r"ansible_(\w+_)?(pass|password|passphrase)\Z|ansible_(ssh_)?private_key\Z")
+CONNECTION = "ansible_connection"
 KEY_FILES = ("ansible_ssh_private_key_file", "ansible_private_key_file")
 SSH_WORDS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 CHECKING = ("ansible_host_key_checking", "ansible_ssh_host_key_checking", "ansible_paramiko_host_key_checking")
 # Looked for in the whole text, so that an ssh inside a ProxyCommand is seen, too; ssh takes the names in any case, with '=' or a blank.
-OFF = re.compile(r"stricthostkeychecking[\s=\"']+(no|off|false|accept-new)\b|userknownhostsfile[\s=\"']+/dev/null\b", re.IGNORECASE)
+OFF = re.compile(
+    r"stricthostkeychecking[\s=\"']+(no|off|false|accept-new)\b|userknownhostsfile[\s=\"']+(/dev/null\b|none(?![\w./-]))", re.IGNORECASE
+)
 FALSE = ("false", "no", "off", "0", "n", "f")
 REMEDY = "take it out and let playbooks/trust.yml record the host keys"
 
 
 def wanted(name):
     """Whether a variable of a host says how it is logged in to."""
-    return name in KEY_FILES + SSH_WORDS + CHECKING or bool(SECRET.match(name))
+    return name in KEY_FILES + SSH_WORDS + CHECKING + (CONNECTION,) or bool(SECRET.match(name))
 
 
 def checking_problem(name, value):
@@ -57,6 +60,23 @@ def key_problem(path, stat=os.stat):
     return None
 
 
+def here_problems(hosts, usual=None):
+    """Return a Problem for every node of several that is the controller itself: with `local` nothing is sent, and all of them are one machine.
+
+    hosts: as `problems` takes them. usual: the connection of a host that names none (-c, ANSIBLE_TRANSPORT).
+    """
+    found = {}
+    for host, variables in hosts.items() if len(hosts) > 1 else ():
+        entry = variables.get(CONNECTION)
+        if (entry["value"] if entry else usual) == "local":
+            said, key = (entry.get("file"), CONNECTION) if entry else ("command line or configuration", "connection")
+            text = "'local' makes the controller itself of %s; a job on several nodes logs in to each of them (ssh); take it out"
+            text %= "host " + host if entry else "every node"
+            problem = Problem(said or "inventory, host %s" % host, entry.get("line") if entry else None, key, text)
+            found.setdefault(str(problem), problem)
+    return list(found.values())
+
+
 def problems(hosts, settings=(), stat=os.stat):
     """Return every Problem, the same one once.
 
@@ -78,7 +98,7 @@ def problems(hosts, settings=(), stat=os.stat):
             elif name in KEY_FILES:
                 text = key_problem(str(entry["value"]), stat) if entry["value"] else None
             else:
-                text = checking_problem(name, entry["value"])
+                text = checking_problem(name, entry["value"]) if name != CONNECTION else None
             add(file, entry.get("line"), name, text)
     for where, name, value in settings:
         if value in (None, ""):

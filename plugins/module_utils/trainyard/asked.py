@@ -3,49 +3,22 @@
 
 from __future__ import annotations
 
-import re
-
-from ansible.module_utils.trainyard import texts
+from ansible.module_utils.trainyard import role_values, texts
+from ansible.module_utils.trainyard.role_values import NO, YES, switch
 from ansible.module_utils.trainyard.yamldata import Problem, near, shown
 
-YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 CHOICES = {"verify": ("cached", "sample", "full")}
+# Those that a site may set for every time, since a role takes them for its default.
+DEFAULTS = ("rehearse", "verify", "matrix")
 SWITCHES = ("rehearse", "matrix", "site")
 # Two names of one thing: the verb's short one, and the role's or the site's.
 SAME = (
     ("rehearse", "preflight_rehearse"), ("verify", "preflight_verify"), ("matrix", "preflight_matrix"), ("start_port", "trainyard_start_port"),
 )  # fmt: skip
-UNITS = ("seconds", "minutes", "hours", "days")
-
-
-def switch(value):
-    """Return what a switch says (True, False), or None where it says neither."""
-    text = str(value).strip().lower()
-    return True if text in YES else False if text in NO else None
 
 
 def _refuse(name, text):
     return Problem("command line", None, name, text)
-
-
-def _typed(name, value, spec):
-    """Say why a role's variable cannot be what is given, or return None; spec: its entry in the role's argument specs."""
-    kind, text = spec.get("type"), str(value).strip()
-    if "{{" in text:
-        return None
-    if kind in ("int", "float"):
-        fits = not isinstance(value, bool) and re.fullmatch(r"-?[0-9]{1,9}" + (r"(\.[0-9]+)?" if kind == "float" else ""), text)
-        unit = name.rpartition("_")[2]
-        said = "a %snumber%s" % ("whole " * (kind == "int"), " of %s, without a unit" % unit if unit in UNITS else "")
-        return None if fits else "must be %s; got %s" % (said, shown(value))
-    if kind == "bool":
-        return None if switch(value) is not None else "must be true or false; got %s" % shown(value)
-    choices = [str(choice) for choice in spec.get("choices") or []]
-    return (
-        "must be one of %s; got %s%s" % (", ".join(choices), shown(value), near(value, choices))
-        if choices and text not in choices
-        else None
-    )
 
 
 def values(extra, allowed, roles):
@@ -55,21 +28,24 @@ def values(extra, allowed, roles):
     """
     problems = []
     for name, value in sorted(extra.items()):
-        said = None
-        if name in SWITCHES and name in allowed:
-            said = (
-                None
-                if switch(value) is not None
-                else "must be true, false, yes or no; got %s%s" % (shown(value), near(value, YES[:2] + NO[:2]))
-            )
-        elif name in CHOICES and name in allowed:
-            known = CHOICES[name]
-            said = None if value in known else "must be one of %s; got %s%s" % (", ".join(known), shown(value), near(value, known))
-        elif name in roles:
-            said = _typed(name, value, roles[name])
+        said = short(name, value) if name in allowed else None
+        if said is None and name in roles:
+            # a template is held where it is read, with the nodes' variables
+            found = [] if "{{" in str(value) or "{%" in str(value) else role_values.held(name, value, roles[name])
+            problems += [_refuse(key, text) for key, text in found]
+            continue
         said = said or next((text for _path, text in texts.walk(value)), None)
         problems += [_refuse(name, said)] if said else []
     return problems
+
+
+def short(name, value):
+    """Say why one of the verbs' short variables cannot be what is given, or return None; they may stand in group_vars, too."""
+    if name in SWITCHES and switch(value) is None:
+        return "must be true, false, yes or no; got %s%s" % (shown(value), near(value, YES[:2] + NO[:2]))
+    if name in CHOICES and value not in CHOICES[name]:
+        return "must be one of %s; got %s%s" % (", ".join(CHOICES[name]), shown(value), near(value, CHOICES[name]))
+    return None
 
 
 def contradictions(extra, verb, check_mode):

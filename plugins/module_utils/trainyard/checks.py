@@ -10,6 +10,17 @@ from ansible.module_utils.trainyard import devices, findings, installed, interfa
 SUBJECTS = (machines, devices, installed, orphans, placement)
 
 
+# What keeps things from being brought to the nodes (sync.yml): a node that does not answer, no plan, one directory under two names, no room, a Python
+# that differs, what root or another run has in hand (`ready`). Every other stop is about a start alone: a port or device that a colleague's
+# training has is free again when this job's turn comes, and its code and data can lie there by then.
+BRINGING = ("reach", "plan", "machine", "placement", "disk", "inodes", "environment", "ready")
+
+
+def of_bringing(found):
+    """Return the findings as they count where things are brought and nothing is started: what keeps only a start is warned of."""
+    return [dict(item, level="warn") if item["level"] == "stop" and item["check"] not in BRINGING else item for item in found]
+
+
 def silent(reasons):
     """Return what is said of nodes that did not answer; reasons: {node name: the connection's own words}."""
     remedy = "log in by hand with the same user and key, or take the node out; a host key that is not known yet: playbooks/trust.yml shows and pins it"

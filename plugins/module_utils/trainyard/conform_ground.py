@@ -7,7 +7,6 @@ Only what node_probe would say is made up, since the documents' machines are nob
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
@@ -17,6 +16,7 @@ import yaml
 from ansible.module_utils.trainyard import attempts, mesh, plan, scaling, sources, suites
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import site as sites
+from ansible.module_utils.trainyard.inputs import settled
 
 CODE, DATA, ENVIRONMENT = "c" * 64, "d" * 64, "e" * 64
 RUN = "20260101-000000-conform-0000"
@@ -58,11 +58,6 @@ class Ground:
         self.project, self.contract, self.scratch, self.site = project, contract, scratch, site
         self.run_module, self.run_program = run_module, run_program
         self.count, self.kept = 0, {}
-        # What the script is told is settled in a module, which no package holds.
-        spec = importlib.util.spec_from_file_location("trainyard_job_inputs", self.path("library", "job_inputs.py"))
-        inputs = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(inputs)
-        self.settled = inputs.settled
 
     def path(self, *parts):
         """Return a path below the product's directory."""
@@ -169,7 +164,7 @@ class Ground:
         self.refuse(problems)
         cards = {"nodes": len(nodes), "devices": len(nodes[0]["devices"])}
         values = self.config(job, suite, says)
-        asked = self.settled(dict(cards, job=job, suite=suite, overrides={}, accelerator=accelerator), values)
+        asked = settled(dict(cards, job=job, suite=suite, overrides={}, accelerator=accelerator), values)
         self.refuse(asked["problems"])
         advice = scaling.advise(job, suite, values, job["overrides"], cards["nodes"], cards["devices"])
         facts = {node["name"]: self.facts(machines[index], index, user, home) for index, node in enumerate(nodes)}

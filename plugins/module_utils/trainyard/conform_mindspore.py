@@ -9,6 +9,7 @@ import shlex
 import yaml
 from ansible.module_utils.trainyard import ascend, launchers, rank_table, sources
 from ansible.module_utils.trainyard.conform_ground import CARDS, Broken, job_of, machines_of, without
+from ansible.module_utils.trainyard.inputs import settled
 
 ASCEND = {"accelerator": "ascend"}
 
@@ -52,7 +53,7 @@ def distribute(ground, line, found):
     suite = ground.suite(job["suite"])
     for said in (False, True, None):
         values = values_of_file(ground, suite, key, said)
-        asked = ground.settled(dict(ASCEND, job=job, suite=suite, overrides={}, nodes=1, devices=2), values)
+        asked = settled(dict(ASCEND, job=job, suite=suite, overrides={}, nodes=1, devices=2), values)
         found.same(
             "config says %s: the override" % said,
             {} if said else {key: True},
@@ -63,9 +64,7 @@ def distribute(ground, line, found):
         found.same("config says %s: in the command" % said, [] if said else [True], words)
     for given in (False, "no", 0):
         wrong = dict(job, overrides={key: given})
-        asked = ground.settled(
-            dict(ASCEND, job=wrong, suite=suite, overrides={}, nodes=1, devices=2), values_of_file(ground, suite, key, True)
-        )
+        asked = settled(dict(ASCEND, job=wrong, suite=suite, overrides={}, nodes=1, devices=2), values_of_file(ground, suite, key, True))
         found.refused("the job says %r" % (given,), asked["problems"], key, "alone")
     found.say("False in the config: %s=true; False in the job: refused", key)
 

@@ -62,12 +62,14 @@ def merged(findings):
 
 
 def lines(findings):
-    """Return the findings as a table for people: level, nodes, check, what was found, and the remedy below it."""
+    """Return the findings as a table for people: level, nodes, check, what was found, and below it the remedy, and all nodes where many have one fault."""
     rows = [(item["level"].upper(), named(item["nodes"]) or "all nodes", item["check"], item) for item in merged(findings)]
     wide = [max([len(row[column]) for row in rows] or [0]) for column in range(3)]
     result = []
     for level, nodes, check, item in rows:
         result.append("%-*s  %-*s  %-*s  %s" % (wide[0], level, wide[1], nodes, wide[2], check, item["text"]))
+        if len(item["nodes"]) > NAMED and item["level"] != "note":
+            result.append("%son %s" % (" " * (sum(wide) + 6), ", ".join(item["nodes"])))
         if item["remedy"]:
             result.append("%s-> %s" % (" " * (sum(wide) + 6), item["remedy"]))
     return result

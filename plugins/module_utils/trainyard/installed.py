@@ -16,6 +16,7 @@ import sys
 
 from ansible.module_utils.trainyard import distributions, environment, software
 from ansible.module_utils.trainyard.findings import finding, unequal
+from ansible.module_utils.trainyard.limits import text_of
 
 CHECK = "environment"
 # So many packages are named one by one; the rest is counted.
@@ -90,7 +91,7 @@ def managed(run, directory, verify):
     """Return the state of an environment of ours, or None where there is no complete one (the plan brings it) or it is a container's."""
     path = os.path.join(directory, environment.MARKER)
     try:
-        marker = json.loads(software.text_of(path, 1 << 20))
+        marker = json.loads(text_of(path, 1 << 20))
         paths, interpreter, want, python = (marker[key] for key in ("paths", "interpreter", "packages", "python"))
     except (ValueError, KeyError, TypeError):
         return None
@@ -102,7 +103,9 @@ def managed(run, directory, verify):
     state["want"] = {name: want.get(name) for name in sorted(set(want) | set(packages)) if want.get(name) != state["packages"].get(name)}
     if have.split(".")[:2] != python.split(".")[:2]:
         state["wrong"]["its Python is %s and was %s" % (have or "none that starts", python)] = "python"
-    if not re.search(r"^include-system-site-packages\s*=\s*false", software.text_of(os.path.join(directory, "pyvenv.cfg")), re.MULTILINE):
+    if not re.search(
+        r"^include-system-site-packages\s*=\s*false", text_of(os.path.join(directory, "pyvenv.cfg"), software.HEAD), re.MULTILINE
+    ):
         state["wrong"]["pyvenv.cfg"] = "config"
     return state
 

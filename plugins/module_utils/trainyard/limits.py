@@ -24,11 +24,11 @@ FILES = {
 CACHE = ("inactive_file", "total_inactive_file")
 
 
-def text_of(path):
-    """Return a file's text, '' where it cannot be read."""
+def text_of(path, most=-1):
+    """Return a file's text, so many characters at most where that is asked, '' where it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read()
+            return handle.read(most)
     except OSError:
         return ""
 
@@ -105,7 +105,7 @@ def measured(table=None, root="/sys/fs/cgroup"):
 def in_unit(run):
     """Return what `measured` says inside a unit of the user's own manager, or {error: why there is no such unit}; it leaves nothing behind.
 
-    The unit's name is none of an attempt's (trainyard-...), so that nobody takes it for one.
+    The unit's name is none of an attempt's (trainyard-...) and none of the network's proof (yardcheck-...), so that nobody takes it for one.
     """
     source = __spec__.loader.get_source(__name__)  # from the zip that Ansible sends, too
     argv = [
@@ -117,7 +117,7 @@ def in_unit(run):
         "--pipe",
         "--collect",
         "--quiet",
-        "--unit=yardcheck-%d" % os.getpid(),
+        "--unit=yardlimits-%d" % os.getpid(),
     ]
     code, out, err = run(
         argv + [word for item in PROPERTIES for word in ("--property", item)] + ["/usr/bin/python3", "-I", "-S", "-c", source]

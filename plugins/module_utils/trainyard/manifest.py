@@ -8,6 +8,7 @@ without the training seeing it. The same functions run on the controller and on 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -86,14 +87,20 @@ def read_json(path):
 
 
 def write_json(path, value, mode=0o600):
-    """Write JSON so that a reader sees the old file or the new one, never half of it."""
+    """Write JSON so that a reader sees the old file or the new one, never half of it, and nobody writes into another's half."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    part = "%s.%d.part" % (path, os.getpid())
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as handle:
-        json.dump(value, handle, sort_keys=True)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(part, path)
+    # Nodes that have one directory are containers with equal pids, or machines; host names may be equal by mistake.
+    part = "%s.%s-%d-%s.part" % (path, os.uname().nodename, os.getpid(), os.urandom(4).hex())
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as handle:
+            json.dump(value, handle, sort_keys=True)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
 
 
 def scan(root, names=None, cache=None, fresh=False):

@@ -403,7 +403,7 @@ def compile_mesh(nodes, site, ca, directory=DIRECTORY, extra=(), consent=False, 
         except ValueError:
             problems.append(f"ssh_trust_from: must be IP addresses or networks such as 10.0.0.0/24; got {item!r}")
     if not _PATH.match(directory) or ".." in directory.split("/"):
-        problems.append(f"ssh_trust_directory: letters, digits and . _ / + = @ - only; got {directory!r}")
+        problems.append(f"directory: letters, digits and . _ / + = @ - only; got {directory!r}")
     if problems or not nodes:
         return None, problems or ["the group 'trainers' is empty"]
     texts = [known_hosts(nodes), client_config(nodes, site, directory), authorized_line(nodes, site, ca, extra) if ca else ""]

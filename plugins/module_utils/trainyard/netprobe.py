@@ -4,13 +4,13 @@
 The listener is copied to the node and executed there (library/network_proof.py), so it needs nothing but Python >= 3.8 and is complete in itself.
 It serves words of one JSON line each, over TCP and, for its own node, over a socket in its directory:
 
-    {do: hello, id, from}   -> {node, id, you}      who answers, and what address it sees; another id is told so and sent away
+    {do: hello, id, from}   -> {node, id, you, age} who answers, and what address it sees; another id is told so and sent away
     {do: echo, size} bytes  -> the same bytes       whether full packets pass both ways
     {do: ping}              -> {time}               latency and clock
     {do: take, seconds} -> {}, bytes -> {bytes, seconds}   bandwidth, as the receiver sees it
-    {do: meet, round, count, wait} -> {came}        wait for the others, so that all send at once
+    {do: meet, round, count, wait} -> {came, late}  wait for the others, so that all send at once; late: there is no time for this round
     {do: done}              -> {}                   this peer is through; after all that are expected the listener ends by itself
-    {do: ports}, {do: close}                        its own node only
+    {do: ports}, {do: state}, {do: close}           its own node only
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ import time
 NO_LINGER = struct.pack("ii", 1, 0)
 LINE, CONNECTIONS, SILENCE = 4096, 1024, 60
 BLOCK = 1 << 20
+# All rounds together, from the first meeting on: -e matrix=true on 64 nodes has 63.
+ROUNDS_SECONDS = 30
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 
 
@@ -92,6 +94,7 @@ class Listener:
         self.spec, self.failed, self.sockets = spec, {}, []
         self.over, self.changed = threading.Event(), threading.Condition()
         self.came, self.done, self.rounds, self.open = {}, set(), {}, 0
+        self.began = self.last = time.monotonic()
         self.limits = ephemeral_range()
         for port in spec["ports"]:
             try:
@@ -166,8 +169,11 @@ class Listener:
         word, who = read_line(stream), None
         while word is not None:
             do = word["do"]
+            if peer and who is not None:
+                self.spoken()
             if do == "hello":
-                send_line(connection, {"node": self.spec["node"], "id": self.spec["id"], "you": list(peer) if peer else None})
+                answer = {"node": self.spec["node"], "id": self.spec["id"], "you": list(peer) if peer else None, "age": self.age()}
+                send_line(connection, answer)
                 if word["id"] != self.spec["id"]:
                     return
                 who = str(word["from"])
@@ -182,8 +188,9 @@ class Listener:
             elif do == "take":
                 send_line(connection, {})  # nothing of what comes now may end in the stream's buffer
                 send_line(connection, taken(connection, float(word["seconds"])))
+                self.spoken()
             elif do == "meet":
-                send_line(connection, {"came": self.meet(who, str(word["round"]), int(word["count"]), float(word["wait"]))})
+                send_line(connection, self.meet(who, int(word["round"]), int(word["count"]), float(word["wait"])))
             elif do == "done":
                 send_line(connection, {})
                 self.done.add(who)
@@ -191,19 +198,41 @@ class Listener:
                     self.over.set()
             elif do == "ports" and not peer:
                 send_line(connection, self.book())
+            elif do == "state" and not peer:
+                idle = max(0.0, time.monotonic() - self.last)
+                send_line(connection, {"age": self.age(), "idle": idle, "came": len(self.came)})
             elif do == "close" and not peer:
                 send_line(connection, {"came": self.came, "missed": sorted(set(self.spec["expected"]) - self.done)})
                 self.over.set()
             word = read_line(stream)
 
+    def age(self):
+        """Return for how many whole seconds this listener has been here."""
+        return int(time.monotonic() - self.began)
+
+    def spoken(self, until=0.0):
+        """Note that a peer of this check is at work, till a moment that is known."""
+        self.last = max(self.last, until, time.monotonic())
+
     def meet(self, who, number, count, wait):
-        """Return how many have come to this round when it begins: all, or those of the first's waiting time (seconds)."""
+        """Return {came, late}: how many have come to this round when it begins, all or those of the first's waiting time (seconds).
+
+        Who has not come to one round is not waited for in the next; late is the same for all of a round.
+        """
         with self.changed:
-            names, until = self.rounds.setdefault(number, (set(), time.monotonic() + wait))
-            names.add(who)
+            now = time.monotonic()
+            if number not in self.rounds:
+                before = self.rounds.get(number - 1)
+                late = now > min([row["until"] - row["wait"] for row in self.rounds.values()] or [now]) + ROUNDS_SECONDS
+                wanted = min(count, len(before["names"])) if before else count
+                self.rounds[number] = {"names": set(), "until": now + wait, "wait": wait, "wanted": wanted, "late": late}
+            row = self.rounds[number]
+            row["names"].add(who)
+            self.spoken(row["until"])
             self.changed.notify_all()
-            self.changed.wait_for(lambda: len(names) >= count, max(0.0, until - time.monotonic()))
-            return len(names)
+            if not row["late"]:
+                self.changed.wait_for(lambda: len(row["names"]) >= row["wanted"], max(0.0, row["until"] - time.monotonic()))
+            return {"came": len(row["names"]), "late": row["late"]}
 
     def acknowledge(self):
         """Answer datagrams of this check with their length: small, so that nobody can use it to make much of little."""

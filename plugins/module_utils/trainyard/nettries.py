@@ -25,7 +25,8 @@ LARGE = 32768
 PINGS = 20
 # What packets are long in practice, of Ethernet, InfiniBand, overlays and tunnels.
 SIZES = (65520, 9216, 9000, 4092, 4000, 2044, 1500, 1492, 1480, 1476, 1472, 1462, 1450, 1440, 1420, 1400, 1380, 1340, 1280, 1000, 576)
-STREAM_SECONDS = 1.0
+# One stream, and those of all rounds of one node together.
+STREAM_SECONDS, STREAMS_SECONDS = 1.0, 8.0
 # linux/in.h; Python does not name them.
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
 WORDS = {
@@ -37,6 +38,10 @@ WORDS = {
     errno.EPERM: "forbidden",
     errno.EADDRNOTAVAIL: "source",
 }
+
+
+# What a node says that has tried nothing.
+NOTHING = {"reached": {}, "unreached": [], "seen_as": {}, "edges": {}, "aside": {}, "through": [], "seconds": 0.0}
 
 
 class Call:
@@ -90,7 +95,7 @@ def attempt(spec, peer, port):
         if not isinstance(said.get("node"), str) or not isinstance(said.get("id"), str):
             raise ValueError("it speaks another language")
         if said["id"] != spec["id"]:
-            made.update(why="other", text="another check, started at the same time, has taken the port")
+            made.update(why="other", text=said["id"], age=int(said.get("age") or 0))
         elif said["node"] != peer["node"]:
             made.update(why="wrong", text=said["node"])
         else:
@@ -210,22 +215,27 @@ def reach(spec, peers):
 
 
 def meet(spec, call, number, wait):
-    """Wait for the other nodes at the first one's listener; return how many came, 1 where that one cannot be asked."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        return call.ask(patience=wait + ANSWER_SECONDS, do="meet", round=number, count=spec["count"], wait=wait)["came"]
-    return 1
+    """Wait for the other nodes at the first one's listener; return {came, late} as netprobe.Listener.meet, alone where that one cannot be asked."""
+    with contextlib.suppress(OSError, ValueError):
+        return call.ask(patience=wait + ANSWER_SECONDS, do="meet", round=number, count=spec["count"], wait=wait)
+    return {}
 
 
 def carried(spec, peers, calls, ports, own):
-    """Return {node: {gbits, together}}: each round's target in turn, when all nodes are there. own: a call to the listener here, if it is the first's."""
-    found = {}
-    meeting = own or calls.get(spec["first"])
-    seconds = max(0.1, min(STREAM_SECONDS, 8.0 / max(1, len(spec["rounds"]))))
+    """Return {node: {gbits, together}}, or {late} where there was no time, for each round's target in turn, when all nodes are there.
+
+    own: a call to the listener here, if it is the first's.
+    """
+    found, book = {}, {peer["node"]: peer for peer in peers}
+    meeting, started = own or calls.get(spec["first"]), time.monotonic()
+    seconds = max(0.1, min(STREAM_SECONDS, STREAMS_SECONDS / max(1, len(spec["rounds"]))))
     for number, name in enumerate(spec["rounds"]):
-        came = meet(spec, meeting, number, (5 if number == 0 else 2) + spec["count"] / 8.0) if meeting else 1
-        peer = next((peer for peer in peers if peer["node"] == name), None)
-        if peer and name in calls:
-            found[name] = {"gbits": stream(spec, peer, ports[name], seconds), "together": came}
+        said = meet(spec, meeting, number, (5 if number == 0 else 2) + spec["count"] / 8.0) if meeting else {}
+        # The last word where nobody can be met, or the first node is stuck.
+        late = said.get("late") or time.monotonic() > started + 2 * netprobe.ROUNDS_SECONDS
+        if name in book and name in calls:
+            row = {"gbits": stream(spec, book[name], ports[name], seconds), "together": said.get("came", 1)} if not late else {"late": True}
+            found[name] = row
     return found
 
 

@@ -9,26 +9,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import shutil
 
-from ansible.module_utils.trainyard import netprobe, nettries, ring
+from ansible.module_utils.trainyard import netprobe, nettries, netturns, ring
+from ansible.module_utils.trainyard.netturns import ProofError
 
-# Not trainyard-*: a check holds no node, and `stop` has nothing to do with it.
-UNITS = "yardcheck-*.service"
-ID = re.compile(r"^[0-9a-z]{1,32}\Z")
 START_SECONDS = 15
-
-
-class ProofError(Exception):
-    """A listener that cannot be started; the message is for the user."""
-
-
-def unit_of(number):
-    """Return the unit's name; raises ProofError for an id that is none."""
-    if not ID.match(number):
-        raise ProofError("%r is no id of a check" % number)
-    return "yardcheck-%s.service" % number
 
 
 def hcas(folder="/sys/class/infiniband"):
@@ -48,32 +34,6 @@ def hcas(folder="/sys/class/infiniband"):
     return found
 
 
-def asked(runtime, number, **word):
-    """Return what the listener of a check answers on its own node; raises OSError where there is none."""
-    spec = {"id": number, "node": "", "address": ""}
-    call = nettries.Call(spec, control_of(runtime, number), 0)
-    try:
-        call.ask(do="hello", id=number, **{"from": ""})
-        return call.ask(**word)
-    finally:
-        call.close()
-
-
-def control_of(runtime, number):
-    """Return where the listener of a check is spoken to on its own node."""
-    return os.path.join(runtime, unit_of(number)[: -len(".service")], "control")
-
-
-def earlier(run):
-    """Return the units of other checks that are still there: whoever started them was interrupted, or goes on at the same time."""
-    code, out, err = run(["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "--full", UNITS])
-    if code:
-        raise ProofError(
-            "the user's systemd does not answer (%s); run playbooks/provision.yml once" % (err.strip() or "exit code %d" % code)
-        )
-    return [line.split()[0] for line in out.splitlines() if line.split()]
-
-
 def start_argv(directory, unit, seconds):
     """Return the systemd-run command of the listener. RuntimeMaxSec ends it also where nobody comes back."""
     properties = [
@@ -91,59 +51,79 @@ def start_argv(directory, unit, seconds):
     return argv + [word for prop in properties for word in ("--property", prop)] + program
 
 
+def foreign(given, book):
+    """Return the rival that holds a port of the plan on this address, or None: a check of another user, whom this one's systemd does not know."""
+    spec = {"id": given["id"], "node": given["node"], "address": given["address"]}
+    for port in sorted(int(port) for port in book["failed"] if port.isdigit()):
+        call, made = nettries.attempt(spec, spec, port)
+        if call:
+            call.close()
+        if made["why"] == "other":
+            return {"id": made["text"], "seconds": made["age"]}
+    return None
+
+
 def listening(run, runtime, given):
-    """Start the listener; return what listens, and what the node's interface and RDMA devices are."""
-    unit = unit_of(given["id"])
+    """Start the listener when it is this check's turn; return what listens, or rival, and what the node's interface and RDMA devices are."""
+    unit = netturns.unit_of(given["id"])
     directory = os.path.join(runtime, unit[: -len(".service")])
-    old = earlier(run)
-    if old:
-        run(["systemctl", "--user", "stop"] + old)
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    spec = {key: given[key] for key in ("id", "node", "address", "ports")}
-    spec["expected"] = [name for name in given["nodes"] if given["node"] in ring.targets(given["nodes"], name, given["matrix"])]
-    with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as handle:
-        json.dump(spec, handle)
-    with open(os.path.join(directory, "netprobe.py"), "w", encoding="utf-8") as handle:
-        handle.write(importlib.import_module(netprobe.__name__).__loader__.get_source(netprobe.__name__))
-    code, _out, err = run(start_argv(directory, unit, given["seconds"]))
-    if code:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise ProofError("the listener did not start: %s; see: journalctl --user -u %s" % (err.strip(), unit))
-    book = asked(runtime, given["id"], do="ports")
+    with netturns.turn(run, runtime, given["id"]) as rival:
+        if rival:
+            return {"listening": None, "rival": rival}
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        spec = {key: given[key] for key in ("id", "node", "address", "ports")}
+        spec["expected"] = [name for name in given["nodes"] if given["node"] in ring.targets(given["nodes"], name, given["matrix"])]
+        with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as handle:
+            json.dump(spec, handle)
+        with open(os.path.join(directory, "netprobe.py"), "w", encoding="utf-8") as handle:
+            handle.write(importlib.import_module(netprobe.__name__).__loader__.get_source(netprobe.__name__))
+        code, out, err = run(start_argv(directory, unit, given["seconds"]))
+        try:
+            book = None if code else netturns.asked(runtime, given["id"], do="ports")
+        except (OSError, ValueError) as error:
+            err, book = "it does not answer: %s" % (str(error) or type(error).__name__), None
+        if not book:
+            shutil.rmtree(directory, ignore_errors=True)
+            reason = " ".join((err.strip() or out).split()) or "systemd-run gives no reason, exit code %d" % code
+            raise ProofError("the listener did not start: %s; see: journalctl --user -u %s" % (reason, unit))
     return {
         "listening": book,
+        "rival": foreign(given, book),
         "hcas": hcas(),
         "interface": {"name": given["interface"], "mtu": nettries.mtu_of(given["interface"])},
     }
 
 
-def connected(run, runtime, given):
-    """Try every way from this node; return nettries.proven's findings beside what listens here."""
+def connected(_run, runtime, given):
+    """Try every way from this node; return nettries.proven's findings beside what listens here, and rival where another check was met."""
     names, node = given["nodes"], given["node"]
     targets = ring.targets(names, node, given["matrix"])
+    own = {key: given["book"].get(node, {}).get(key) for key in ("listening", "hcas", "interface", "msg")}
+    # Between listeners of two checks there is nothing to find.
+    rival = netturns.superseded(runtime, given["id"]) or next((said["rival"] for said in given["book"].values() if said.get("rival")), None)
+    if rival:
+        return dict(nettries.NOTHING, complete=False, own=own, rival=rival)
     spec = {
         "id": given["id"], "node": node, "address": given["address"], "interface": given["interface"], "targets": targets,
         "rounds": ring.rounds(names, node, given["matrix"]), "first": names[0], "count": len(names), "depth": given["depth"],
-        "control": control_of(runtime, given["id"]),
+        "control": netturns.control_of(runtime, given["id"]),
     }  # fmt: skip
     book = {name: said["listening"] for name, said in given["book"].items() if said.get("listening")}
     found = nettries.proven(spec, book)
     # Whether every listener that expects this node has seen it through, so that nobody has to end them.
     complete = book.keys() >= set(targets) | {node} and found["through"] == sorted(targets)
-    return dict(
-        found, complete=complete, own={key: given["book"].get(node, {}).get(key) for key in ("listening", "hcas", "interface", "msg")}
-    )
+    return dict(found, complete=complete, own=own, rival=netturns.superseded(runtime, given["id"]))
 
 
 def closed(run, runtime, given):
-    """End the listener; return who came, where it was still there."""
+    """End the listener; return who came, where it was still there, and rival, who has ended it otherwise."""
     try:
-        said = asked(runtime, given["id"], do="close")
+        said = netturns.asked(runtime, given["id"], do="close")
     except (OSError, ValueError):
         said = {}
-    run(["systemctl", "--user", "stop", unit_of(given["id"])])
-    run(["systemctl", "--user", "reset-failed", unit_of(given["id"])])
-    return {"closed": said}
+    for verb in ("stop", "reset-failed"):
+        run(["systemctl", "--user", verb, netturns.unit_of(given["id"])])
+    return {"closed": said, "rival": netturns.superseded(runtime, given["id"], forget=True)}
 
 
 STATES = {"listening": listening, "connected": connected, "closed": closed}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import carried, findings, interfaces, plan_text
+from ansible.module_utils.trainyard import carried, findings, interfaces, netshown, plan_text
 
 CHECK = "network"
 # Launchers whose ranks all come to the first node's start port (docs/facts.md, 1, 3, 5; launchers.py): there it is needed, elsewhere nobody listens.
@@ -18,7 +18,6 @@ WHY = {
     "large": "connected, but larger packets do not come through",
     "stranger": "somebody else's program answers",
     "wrong": "another machine answers",
-    "other": "another check has taken the port",
     "error": "failed",
 }
 
@@ -39,6 +38,9 @@ def needed(made):
 
 def judge(made, results, allowed):
     """Return findings; results: {node name: what library/network_proof.py returned in state connected, or what the connection said (msg)}."""
+    rivals = _rivals(results)
+    if rivals:
+        return rivals
     nodes = {node["name"]: node for node in made["nodes"]}
     heard = {name: result for name, result in results.items() if result and "reached" in result}
     found = [_mute(name, result or {}) for name, result in results.items() if name not in heard]
@@ -48,7 +50,22 @@ def judge(made, results, allowed):
     found += _seen(nodes, heard)
     found += carried.judge(heard, allowed)
     found += interfaces.adapters(made, {name: result["own"].get("hcas") for name, result in heard.items()})
-    return found + [_note(nodes[name], result) for name, result in heard.items()]
+    return found + netshown.notes(nodes, heard)
+
+
+def _rivals(results):
+    """Return the one finding that another check was met, or none: what two checks find of each other's listeners says nothing of the network."""
+    met = {name: [result["rival"]] if result and result.get("rival") else [] for name, result in results.items()}
+    for name, result in results.items():
+        rows = (result or {}).get("unreached", [])
+        met[name] += [{"id": row["text"], "seconds": row.get("age", 0)} for row in rows if row["why"] == "other"]
+    rivals = [rival for rows in met.values() for rival in rows]
+    if not rivals:
+        return []
+    ids = sorted({rival["id"] for rival in rivals if rival["id"]})
+    text = "another check of these nodes was running (%s), since %d s" % (
+        findings.named(ids) or "its id is not known", max(rival["seconds"] for rival in rivals))  # fmt: skip
+    return [findings.finding(CHECK, text, "run this one again when it is through", [name for name, rows in met.items() if rows])]
 
 
 def _mute(name, result):
@@ -56,7 +73,7 @@ def _mute(name, result):
     return findings.finding(
         CHECK,
         "did not take part in the network's proof: %s"
-        % ((result.get("msg") or result.get("module_stderr") or "no reason was given").strip()),
+        % ((result.get("msg") or "").strip() or (result.get("module_stderr") or "").strip() or "no reason was given"),
         remedy,
         name,
     )
@@ -115,7 +132,7 @@ def _unreached(made, nodes, heard):
             kind = "" if pair in dead else _kind(row, heard)
             groups.setdefault((row["to"], kind, row["why"], row["text"] if row["why"] in ("wrong", "error") else ""), []).append(row)
     for (to, kind, why, _text), rows in groups.items():
-        wanted = kind != "planned" or why in ("large", "wrong", "other") or any(to == first and row["port"] in needed(made) for row in rows)
+        wanted = kind != "planned" or why in ("large", "wrong") or any(to == first and row["port"] in needed(made) for row in rows)
         found.append(_way(made, nodes, heard, to, kind, why, rows, reached, tried, "stop" if wanted else "warn"))
     return found
 
@@ -195,8 +212,6 @@ def _remedy(made, node, nodes, heard, kind, why, rows, sources):
     if why == "wrong":
         return "%s answers at %s: one address on two machines, or a translation (NAT) on the way: ip neigh show %s; correct trainyard_address" % (
             rows[0]["text"], address, address)  # fmt: skip
-    if why == "other":
-        return "let one check end before another begins, and run this one again"
     if why == "stranger":
         return "a proxy or another program answers on the way to %s (%s): ss -ltnp there" % (name, address)
     if why == "forbidden":
@@ -214,28 +229,3 @@ def _seen(nodes, heard):
             remedy = "an address translation (NAT) is between the nodes: ranks that answer to this address reach another machine; route the fabric without it"
             found.append(findings.finding(CHECK, text, remedy, name, "warn"))
     return found
-
-
-def _note(node, result):
-    """Return the line that shows what a node's ways are made of."""
-    own = result["own"]
-    parts = ["%s %s, MTU %s" % (node["interface"], node["address"], (own.get("interface") or {}).get("mtu") or "?")]
-    rows = own.get("hcas") or []
-    parts.append(
-        "HCAs: %s" % findings.named("%s:%s %s" % (row["name"], row["port"], row["state"].split(": ")[-1]) for row in rows)
-        if rows
-        else "no HCA"
-    )
-    rates = sorted(
-        ((row["gbits"], to, row) for to, row in result["edges"].items() if row.get("gbits") is not None), key=lambda item: item[:2]
-    )
-    if rates:
-        slow, to, row = rates[0]
-        many = "slowest of %d: " % len(rates) if len(rates) > 1 else ""
-        parts.append("%sto %s %.3g Gbit/s (TCP, %d nodes at once), %.2f ms" % (many, to, slow, row["together"], row.get("rtt", 0) * 1000))
-    parts += [
-        "to %s: bandwidth not measured" % to
-        for to, row in sorted(result["edges"].items())
-        if "together" in row and row.get("gbits") is None
-    ]
-    return findings.finding(CHECK, "; ".join(parts), "", node["name"], "note")

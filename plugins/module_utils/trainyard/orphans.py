@@ -7,11 +7,13 @@ named and never touched. A container that is left over shows by its processes: t
 
 from __future__ import annotations
 
+import collections
 import os
 import re
 
 from ansible.module_utils.trainyard import attempts, processes
 from ansible.module_utils.trainyard.findings import finding
+from ansible.module_utils.trainyard.limits import text_of
 
 # Programs and modules that start trainings, by the word that is run.
 PROGRAMS = ("fleetrun", "msrun", "mpirun", "mpiexec", "orterun", "prterun", "torchrun", "deepspeed", "horovodrun")
@@ -34,7 +36,7 @@ def launches(words):
 def look(run, base, asked):
     """Return {ours, foreign, more}: processes of this user's earlier runs, and launchers of trainings that are none of this user's runs.
 
-    Each is as processes.describe has it; more: how many of each are not listed.
+    Each is as processes.describe has it, the oldest first; more: {ours: {run: how many are not listed}, foreign: how many are not listed}.
     """
     active, mine = {item["unit"] for item in asked.get("units") or []}, os.getuid()
     ours, foreign = [], []
@@ -43,43 +45,36 @@ def look(run, base, asked):
         if mark:
             unit = attempts.unit_name(*mark)
             # Somebody else's run, seen by root, stands in a unit of its user's; so does one that has started since the units were listed.
-            if unit not in active and unit not in re.split("[/\n]", _text("/proc/%d/cgroup" % pid)):
+            if unit not in active and unit not in re.split("[/\n]", text_of("/proc/%d/cgroup" % pid)):
                 found = processes.describe(pid)
-                ours += [found] if found and found["uid"] == mine else []
+                ours += [found] if found and found["uid"] == mine and found["run"] else []
         elif launches(processes.words_of(pid)):
             found = processes.describe(pid)
             foreign += [found] if found else []
-    return {
-        "ours": ours[:LISTED],
-        "foreign": foreign[:LISTED],
-        "more": {"ours": max(0, len(ours) - LISTED), "foreign": max(0, len(foreign) - LISTED)},
-    }
-
-
-def _text(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read()
-    except OSError:
-        return ""
+    for found in (ours, foreign):
+        found.sort(key=lambda item: -item["age_s"])
+    more = dict(collections.Counter(item["run"] for item in ours[LISTED:]))
+    return {"ours": ours[:LISTED], "foreign": foreign[:LISTED], "more": {"ours": more, "foreign": len(foreign[LISTED:])}}
 
 
 def judge(nodes, facts, allowed):
-    """Return findings: a stop for each run that has left processes, a note for each training of somebody else's."""
+    """Return findings: a stop for each run that has left processes, listed or not, a note for each training of somebody else's."""
     found = []
     for node in nodes:
         told = facts[node["name"]].get("orphans") or {}
-        runs = {}
+        more = told.get("more") or {"ours": {}, "foreign": 0}
+        runs = {run_id: [] for run_id in more["ours"]}
         for item in told.get("ours", ()):
             runs.setdefault(item["run"], []).append(item)
         for run_id, items in sorted(runs.items()):
             words = ["pid %(pid)d (attempt %(attempt)d, %(rss_mib)d MiB) %(command)s" % item for item in items[:3]]
-            words += ["%d more" % (len(items) - 3)] if len(items) > 3 else []
-            oldest = processes.age(max(item["age_s"] for item in items))
-            count = "%d processes" % len(items) if len(items) > 1 else "a process"
-            text = "%s of the run %s left, up to %s old, though no unit of it runs here: %s"
+            number = len(items) + more["ours"].get(run_id, 0)
+            words += ["%d more" % (number - len(words))] if items and number > len(words) else []
+            age = ", up to %s old" % processes.age(max(item["age_s"] for item in items)) if items else ""
+            count = "%d processes" % number if number > 1 else "a process"
+            text = "%s of the run %s left%s, though no unit of it runs here%s"
             remedy = "playbooks/stop.yml -e run=%s ends what bears that run's mark and nothing else" % run_id
-            found.append(finding("orphans", text % (count, run_id, oldest, "; ".join(words)), remedy, node["name"]))
+            found.append(finding("orphans", text % (count, run_id, age, ": " + "; ".join(words) if words else ""), remedy, node["name"]))
         for item in told.get("foreign", ()):
             text = "%s trains here beside this job: pid %d, for %s: %s" % (
                 item["user"],
@@ -88,4 +83,7 @@ def judge(nodes, facts, allowed):
                 item["command"],
             )
             found.append(finding("orphans", text, "it is left alone; ask its owner if it is not meant to be there", node["name"], "note"))
+        if more["foreign"]:
+            text = "%d more launchers of others' trainings run here beside this job"
+            found.append(finding("orphans", text % more["foreign"], "they are left alone", node["name"], "note"))
     return found

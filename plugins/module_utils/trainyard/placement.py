@@ -200,12 +200,21 @@ def unlike(facts):
 
 
 def estimates(node, facts, trees):
-    """Return a line for each tree and place of which a full verification reads every byte, with the time it will take at the measured rate."""
+    """Return a line for each tree and place of which a full verification reads every byte, with the time it will take and how that is known.
+
+    The rate is that of a sample of it that the probe has just read (up to 64 blocks of 1 MiB), else of another's on this node, else places.RATE.
+    """
     rows = [(key, item["bytes"], item.get("rate")) for key, item in facts["placement"]["places"].items() if item.get("bytes")]
-    rates = [rate for _key, _size, rate in rows if rate]
-    rows += [("%s %s" % (tree["kind"], tree["name"]), tree["bytes"], facts.get("rate")) for tree in trees]
+    for tree in trees:
+        state = facts["trees"].get("%s/%s" % (tree["kind"], tree["digest"][:16])) or {}
+        if state.get("present"):
+            rows.append(("%s %s" % (tree["kind"], tree["name"]), tree["bytes"], state.get("rate")))
+    measured = [(rate, "as %s was read" % key) for key, _size, rate in rows if rate]
     lines = []
-    for key, size, rate in rows:
-        rate = rate or (rates[0] if rates else places.RATE)
-        lines.append("%s: reads %s of %s, about %d s at %s/s" % (node, gigabytes(size), key, max(1, size / rate), gigabytes(rate)))
+    for key, size, own in rows:
+        rate, how = (
+            (own, "as a sample of it was read") if own else (measured or [(places.RATE, "assumed: too little lies here to measure it")])[0]
+        )
+        words = (node, gigabytes(size), key, max(1, size / rate), gigabytes(rate), how)
+        lines.append("%s: reads %s of %s, about %d s at %s/s, %s" % words)
     return lines

@@ -10,6 +10,7 @@ import stat
 import time
 
 from ansible.module_utils.trainyard import manifest
+from ansible.module_utils.trainyard.limits import text_of
 
 # File systems that one kernel alone has mounted; any other may be seen by several machines at once.
 LOCAL = (
@@ -55,14 +56,6 @@ def mount_of(real, mountinfo):
     return best
 
 
-def _text(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read()
-    except OSError:
-        return ""
-
-
 def existing(path):
     """Return (the nearest directory or file on the way to a path that exists, links resolved; the rest)."""
     real, rest = os.path.realpath(path), ""
@@ -79,9 +72,9 @@ def identity(path, mountinfo=None, kernel=None):
     """
     real, rest = existing(path)
     info = os.stat(real)
-    boot = kernel or _text("/proc/sys/kernel/random/boot_id").strip()
+    boot = kernel or text_of("/proc/sys/kernel/random/boot_id").strip()
     ids = [("kernel", boot, info.st_dev, info.st_ino, rest)]
-    point, root, kind, source = mount_of(real, mountinfo if mountinfo is not None else _text("/proc/self/mountinfo"))
+    point, root, kind, source = mount_of(real, mountinfo if mountinfo is not None else text_of("/proc/self/mountinfo"))
     if kind and kind not in LOCAL:
         below = os.path.normpath("/".join([source.rpartition(":")[2], root, os.path.relpath(real, point)]))
         ids.append(("network", kind, below, info.st_ino, rest))
@@ -90,7 +83,7 @@ def identity(path, mountinfo=None, kernel=None):
 
 def filesystem(path):
     """Return type and source of the file system that a path lies on, in words."""
-    point, _root, kind, source = mount_of(existing(path)[0], _text("/proc/self/mountinfo"))
+    point, _root, kind, source = mount_of(existing(path)[0], text_of("/proc/self/mountinfo"))
     return "%s of %s at %s" % (kind, source, point)
 
 

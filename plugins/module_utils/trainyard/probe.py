@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from ansible.module_utils.trainyard import ascend, attempts, devices, installed, machines, manifest, orphans, placement, sockets
+from ansible.module_utils.trainyard import ascend, attempts, devices, installed, machines, manifest, orphans, placement, places, sockets
 from ansible.module_utils.trainyard.mesh import mesh_state
 
 # Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a launcher is looked for there.
@@ -78,7 +78,8 @@ def containers(base):
 def tree_state(base, kind, digest, verify="cached"):
     """Return {ok, differences} of one tree on this node against the manifest that was synced with it.
 
-    verify: `cached` reads what changed its inode, size or times; `sample` reads some files besides; `full` reads every byte.
+    verify: `cached` reads what changed its inode, size or times; `sample` reads some files besides; `full` reads every byte. `estimate` is
+    `cached`, and a block of some files is read besides, so that `rate` says how many bytes a second `full` will take (None: too few to measure).
     """
     place = os.path.join(base, kind, digest[:16])
     if not os.path.isdir(place):
@@ -86,10 +87,13 @@ def tree_state(base, kind, digest, verify="cached"):
     found = manifest.scan(place, None, place + ".scan.json", fresh=verify == "full")
     if verify == "sample":
         found.update({name: manifest.entry(os.path.join(place, name)) for name in manifest.sampled(found)})
+    more = {}
+    if verify == "estimate":
+        more["rate"] = places.sample(place, [(name, found[name][1]) for name in manifest.sampled(found, places.SAMPLED, float("inf"))])[1]
     if manifest.digest(found) == digest:
-        return {"ok": True, "present": True, "differences": []}
+        return dict(more, ok=True, present=True, differences=[])
     expected = manifest.read_json(place + ".manifest.json") or {}
-    return {"ok": False, "present": True, "differences": manifest.differences(expected, found)}
+    return dict(more, ok=False, present=True, differences=manifest.differences(expected, found))
 
 
 def missing(run, user, programs=None):
@@ -150,7 +154,8 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", a
     except attempts.AttemptError:
         units = []
     asked = asked and dict(asked, accelerator=accelerator, python=python, peers=peers, units=units, boot=boot_mark())
-    verify = "sample" if (asked or {}).get("verify") == "sample" else "cached"  # every byte is read by a task of its own
+    # every byte is read by a task of its own, which says first how long it takes
+    verify = {"sample": "sample", "full": "estimate"}.get((asked or {}).get("verify"), "cached")
     subjects = {name: subject.look(run, base, asked) for name, subject in SUBJECTS.items()} if asked else {}
     changed = installed.damaged(subjects.get("installed"))  # an environment that somebody changed is none: sync.yml makes it again
     return {

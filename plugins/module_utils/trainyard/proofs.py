@@ -21,11 +21,17 @@ def _digest(value):
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()
 
 
-def keys(made, facts):
-    """Return {kind: key} for a plan: the network's depends on nodes, addresses and ports, the rehearsal's on the whole plan."""
+def keys(made, facts, allowed=None):
+    """Return {kind: key} for a plan: the network's depends on nodes, addresses and ports, the rehearsal's on the whole plan.
+
+    allowed: what the site asks; another floor of the bandwidth, or all pairs instead of a ring, is another question to the network.
+    """
+    asked = {name: str((allowed or {}).get(name)) for name in ("bandwidth", "matrix")}
     boots = {node["name"]: facts[node["name"]].get("boot") for node in made["nodes"]}
     wires = [[node["name"], node["address"], node["interface"]] for node in made["nodes"]]
-    return {"network": _digest([wires, made["ports"], boots]), "rehearsal": _digest([plan.sha256(made), boots])}
+    # A Python of the user's own is no part of the plan: what it holds now is.
+    own = {node["name"]: (facts[node["name"]].get("installed") or {}).get("own") for node in made["nodes"]}
+    return {"network": _digest([wires, made["ports"], boots, asked]), "rehearsal": _digest([plan.sha256(made), boots, own])}
 
 
 def path_of(state_dir, kind, key):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
 
@@ -13,6 +14,7 @@ from ansible.module_utils.trainyard.site_values import (
     HOST,
     NAME,
     PLACES,
+    address_problem,
     device_ids,
     environment,
     here,
@@ -53,11 +55,10 @@ def _node(name, variables, problems):
         )
     address = variables.get("trainyard_address")
     if address is not None:
-        try:
-            address = str(address)
-            ipaddress.ip_network(address, strict=False)
-        except ValueError:
-            refuse("trainyard_address", "must be an IP address or a network such as 10.0.0.0/24; got %s" % shown(address))
+        address = str(address)
+        said = address_problem(address)
+        if said:
+            refuse("trainyard_address", said)
             address = None
     host = variables.get("ansible_host", name)
     if not isinstance(host, str) or (host != name and not HOST.match(host)):
@@ -84,9 +85,10 @@ def read_site(groups, hostvars):
     names = list(groups.get("trainers") or [])
     if not names:
         others = [g for g in groups if g not in ("all", "ungrouped")]
+        meant = difflib.get_close_matches("trainers", others, n=1, cutoff=0.6)
         text = "the group 'trainers' is missing or empty; it lists the machines in the order of their ranks; groups found: %s%s" % (
             ", ".join(sorted(others)) or "none",
-            near("trainers", others),
+            "; rename the group '%s' to 'trainers'" % meant[0] if meant else "",
         )
         return None, [Problem("inventory", None, "", text)]
     found = {name: hostvars[name] for name in names}
@@ -105,7 +107,7 @@ def read_site(groups, hostvars):
     first = found[names[0]]
     home = os.path.expanduser("~")
     for key in PLACES:
-        said = place_problem(first[key], home) if first.get(key) is not None else None
+        said = place_problem(first[key], home, up=key != "trainyard_home") if first.get(key) is not None else None
         problems += [Problem("inventory", None, key, said)] if said else []
     name = first.get("trainyard_site")
     if name is not None and not (isinstance(name, str) and NAME.match(name)):

@@ -19,6 +19,8 @@ MOST_DEVICES = 1024
 # A name of a machine, of ~/.ssh/config, or an address; a leading dash would be an option of ssh.
 HOST = re.compile(r"[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*\Z")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+# Directories of the system: themselves, and all that is below where nothing of a user's lies (file-hierarchy(7)).
+SYSTEM = re.compile(r"/{1,2}(run|usr|dev|((usr/)?(s?bin|lib[^/]*|include)|etc|boot|proc|sys)(/.*)?|dev/(?!shm(/|\Z)).*)\Z")
 # What the product writes below; none may be the file system or a home directory itself.
 PLACES = ("trainyard_home", "trainyard_runs_dir", "trainyard_cache_dir", "trainyard_state_dir")
 
@@ -61,8 +63,11 @@ def same(host):
         return host.lower()
 
 
-def place_problem(value, home):
-    """Say why the product may not keep anything at a path that the site gives, or return None; home: the user's home directory."""
+def place_problem(value, home, up=True):
+    """Say why the product may not keep anything at a path that the site gives, or return None.
+
+    home: the user's home directory. up: '..' may stand in it, as the controller's paths often start at the inventory's directory.
+    """
     said = texts.problem(value) if isinstance(value, str) else "must be a path; got %s" % shown(value)
     if said:
         return said
@@ -72,6 +77,24 @@ def place_problem(value, home):
             "the file system" if path in ("/", "//") else "a home or working directory",
             shown(value),
         )
+    if SYSTEM.match(path):
+        return "is a directory of the system; got %s; say a directory of its own" % shown(value)
+    if not up and ".." in value.split("/"):
+        return "may not lead upwards ('..'); got %s" % shown(value)
+    return None
+
+
+def address_problem(value):
+    """Say why an address or a network cannot be a node's on the training network, or return None."""
+    try:
+        network = ipaddress.ip_network(value, strict=False)
+    except ValueError:
+        return "must be an IP address or a network such as 10.0.0.0/24; got %s" % shown(value)
+    if network.version != 4:
+        # --ips, MASTER_ADDR and the rank table are made of IPv4 addresses (plan.py); a login may well go over IPv6
+        return "must be an IPv4 address or network, which the plan is made of; got %s; ansible_host alone may be IPv6" % shown(value)
+    if network.is_multicast or (network.is_reserved and network.prefixlen):
+        return "must be an address that one machine can have; got %s" % shown(value)
     return None
 
 

@@ -7,6 +7,10 @@ import glob
 import os
 import re
 
+from ansible.module_utils.trainyard.limits import text_of
+
+# So many characters of such a file are read at most.
+HEAD = 1 << 16
 # What each framework's own files say of their build: file below the packages' directory -> {word: pattern}.
 BUILDS = {
     "paddle": (
@@ -36,20 +40,11 @@ _VENDOR_VERSION = (
 )
 
 
-def text_of(path, limit=65536):
-    """Return the head of a file, so many characters at most, '' where it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read(limit)
-    except OSError:
-        return ""
-
-
 def frameworks(paths):
     """Return {paddle or mindspore: {version, cuda, ...}} as their own files say it; nothing is imported."""
     told = {}
     for name, (file, patterns) in BUILDS.items():
-        text = next((text for text in (text_of(os.path.join(path, file)) for path in paths) if text), "")
+        text = next((text for text in (text_of(os.path.join(path, file), HEAD) for path in paths) if text), "")
         said = {word: found.group(1) for word, found in ((w, re.search(p, text, re.MULTILINE)) for w, p in patterns.items()) if found}
         if said:
             told[name] = {word: value for word, value in said.items() if value not in ("False", "")}
@@ -66,7 +61,7 @@ def libraries(run):
             version = re.search(r"\.so\.([0-9.]+)$", os.path.realpath(found.group(2)))
             told[found.group(1)] = version.group(1) if version else "?"
     for name, patterns in VENDOR_FILES.items():
-        text = next((text for pattern in patterns for path in sorted(glob.glob(pattern)) for text in [text_of(path)] if text), "")
+        text = next((text for pattern in patterns for path in sorted(glob.glob(pattern)) for text in [text_of(path, HEAD)] if text), "")
         version = next((found.group(1) for found in (re.search(pattern, text, re.MULTILINE) for pattern in _VENDOR_VERSION) if found), None)
         if version:
             told[name] = version

@@ -9,13 +9,17 @@ import unicodedata
 LONGEST = 120_000
 # They change the order in which other characters are shown (Unicode TR9), so that a reader sees something else than a program.
 BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# They join letters or signs, or keep them apart, as Persian words and emoji need it; they turn no direction.
+JOINERS = frozenset("\u200c\u200d")
 
 
 def _bad(char, people):
-    """Whether a character is refused; people: the text is for people alone and may have lines, tabs and joiners."""
+    """Whether a character is refused; people: the text is for people alone and may have lines and tabs."""
     kind = unicodedata.category(char)
     if kind in ("Cs", "Zl", "Zp") or char in BIDI:
         return True
+    if char in JOINERS:
+        return False
     if people:
         return kind == "Cc" and char not in "\n\t"
     return kind in ("Cc", "Cf")
