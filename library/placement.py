@@ -89,7 +89,7 @@ DO = {
     "named": named,
     "apart": apart,
     "outline": lambda given, base: {"outline": outline.of(base, given["path"], given["config"], given["exclude"])},
-    "base": lambda given, base: {"found": placement.of_base(base, given["node"], given["nodes"], probe.boot_mark())},
+    "base": lambda given, base: {"found": placement.of_base(base, given["node"], given["nodes"])},
     "unlike": lambda given, base: placement.unlike(given["facts"]),
     "estimated": lambda given, base: {"lines": placement.estimates(given["node"], given["facts"], given["trees"])},
 }

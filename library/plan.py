@@ -24,7 +24,7 @@ options:
   report: {description: "Return the findings instead of failing with them (check.yml).", type: bool, default: false}
   state_dir: {description: What the controller keeps of the site; proofs lie there., type: path}
   rehearse: {description: Whether the plan is to be rehearsed., type: bool, default: true}
-  repair: {description: "For sync.yml: a tree that differs is replaced, and what keeps only a start is warned of (checks.BRINGING).", type: bool, default: false}
+  repair: {description: "For sync.yml: trees that differ are replaced, what keeps only a start is warned of.", type: bool, default: false}
 attributes:
   check_mode: {support: full, description: Computes only.}
 author: Trainyard
@@ -95,8 +95,10 @@ def to_prove(made, given, now):
     names = [node["name"] for node in made["nodes"]]
     hours, keys = given["allowed"].get("proof_hours") or {}, proofs.keys(made, given["facts"], given["allowed"])
     kept = {kind: proofs.valid(given["state_dir"] or "", kind, keys[kind], float(hours.get(kind, 0)), now) for kind in proofs.KINDS}
+    # Nobody's training is to share its wire with ours being measured; the run that holds a node is a stop of its own.
+    busy = any(given["facts"][name].get("units") for name in names)
     return {
-        "network": names if len(names) > 1 else [],
+        "network": names if len(names) > 1 and not busy else [],
         "depth": "quick" if kept["network"] else "full",
         "rehearsal": names if given["rehearse"] and not kept["rehearsal"] else [],
     }, [item for proof in kept.values() if proof for item in (proof.get("result") or {}).get("findings", ()) if item["level"] == "warn"]

@@ -71,7 +71,10 @@ def main():
     keep = not stops and not undecided and given["depth"] == "full" and not module.check_mode
     if keep:
         key = proofs.keys(given["plan"], given["facts"], given["allowed"])[given["kind"]]
-        proofs.keep(given["state_dir"], given["kind"], key, time.time(), {"findings": found})
+        try:
+            proofs.keep(given["state_dir"], given["kind"], key, time.time(), {"findings": found})
+        except OSError as error:  # what was proven is proven; it is only not remembered
+            module.warn("the proof cannot be kept, and is repeated next time: %s" % printable(str(error)))
     module.exit_json(changed=False, findings=found, lines=lines)
 
 

@@ -16,7 +16,7 @@ STATE = Path.home() / ".local/state/trainyard/hostile"
 NODES = {"node1": "198.51.100.161", "node2": "198.51.100.162"}
 FABRIC = {"node1": "198.18.7.161", "node2": "198.18.7.162"}
 HERS = "20261101-080000-hers-00a1"
-JOB = ("-e", "config=molecule/hostile/job.yml")
+JOB = ("-e", "config=molecule/shared/jobs/one_epoch.yml")
 
 # What nobody but its owner may change, as a line of shell that prints it.
 KEPT = {

@@ -91,6 +91,7 @@ class ActionModule(ActionBase):
         run_id = "%s-%s-%s" % (time.strftime("%Y%m%d-%H%M%S", time.gmtime()), name, secrets.token_hex(2))
         return {
             "changed": False,
+            "_ansible_verbose_override": True,  # the environment may hold secrets, and -v would show them
             "job": job,
             "site": site,
             "nodes": nodes,
@@ -224,16 +225,17 @@ def origin_of(variables, key):
     for part in key.split("."):
         if not isinstance(value, dict) or part not in value:
             break
+        own = next((name for name in value if name == part), part)  # a switch and an empty value carry no origin, their name does
         value = value[part]
-        origin = Origin.get_tag(value) or origin
+        origin = Origin.get_tag(value) or Origin.get_tag(own) or origin
     if origin and origin.path:
         return os.path.relpath(origin.path), origin.line_num or None
     return ("command line", None) if origin and "-e" in (origin.description or "") else None
 
 
-def written(value, project):
+def written(value, name, project):
     """Whether a value was written by the site's people; what our own roles set or register lies among a host's variables, too."""
-    origin = Origin.get_tag(value)
+    origin = Origin.get_tag(value) or Origin.get_tag(name)
     return bool(origin and (origin.path or origin.description) and not str(origin.path).startswith(os.path.join(project, "roles") + os.sep))
 
 
@@ -293,9 +295,10 @@ class _Hosts:
     def roles(self, name, specs, folders, project):
         """Yield a Problem for every variable of a role that a host has and that is none, or holds what it cannot be."""
         raw, found = self._of(name)
-        for key in [str(key) for key in raw]:
+        for own in list(raw):
+            key = str(own)
             spec, mine = specs.get(key), key not in self._extra
-            if mine and (said := role_values.unknown(key, specs, folders)) and written(raw[key], project):
+            if mine and (said := role_values.unknown(key, specs, folders)) and written(raw[key], own, project):
                 yield Problem(*self._place(raw, name, key), key, said)
             held = spec is not None and not key.startswith("trainyard_") and (mine or "{" in str(raw[key]))
             if not held and not (mine and key in asked.DEFAULTS):

@@ -45,6 +45,8 @@ printable = importlib.import_module("ansible.module_utils.trainyard.display").pr
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
 
 QUIET_SECONDS = 30
+# Modules whose arguments or results hold the plan, and in it the site's and the job's environment: -v and -vvv must not print a secret of it.
+HOLD_SECRETS = ("attempt", "job_inputs", "plan", "proof", "read_job", "run_record")
 
 
 class CallbackModule(Default):
@@ -117,11 +119,18 @@ class CallbackModule(Default):
         if self._following in (result.result.get("stopped") or ()):
             self._following = None  # stop.yml has just ended it
         self._keep_table(result)
+        self._spare_secrets(result)
         super().v2_runner_on_ok(result)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         self._keep_table(result)
+        self._spare_secrets(result)
         super().v2_runner_on_failed(result, ignore_errors)
+
+    def _spare_secrets(self, result):
+        if result.task.action.split(".")[-1] in HOLD_SECRETS:
+            result.result["_ansible_verbose_override"] = True
+            result.result.pop("invocation", None)
 
     def _keep_table(self, result):
         """What check.yml has found is said once more at the very end, as it stands in the table."""

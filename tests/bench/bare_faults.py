@@ -52,6 +52,10 @@ ERROR = re.compile(
 )
 # Lines with such a word that are no error: the launcher's table of its options, and its list of the children's environment.
 HARMLESS = re.compile(r"elastic_timeout|log_overwrite|^LAUNCH INFO .*(Successfully|Create|configuration)|max_restart|-{9}")
+# Seconds that the launcher must have been up before its silence counts; without a fault it has done all after 10.
+FAIR = 40
+# What an exception says, and ssh: the line that a person looks for.
+TELLING = re.compile(r"^\w*(Error|Exception): |^ssh: ")
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -191,7 +195,8 @@ def try_bare(site, fault, limit, out, number=1):
     for terminal in terminals:
         text = "".join("%7.1f  %s\n" % line for line in terminal.lines)
         (out / ("%s-%d.txt" % (terminal.node, number))).write_text(text + "exit code: %s\n" % codes[terminal.node])
-    lines = sorted((second, terminal.node, line) for terminal in terminals for second, line in terminal.lines)
+    lines = [(second, terminal.node, line) for terminal in terminals for second, line in terminal.lines]
+    lines.sort(key=lambda line: line[0])  # lines of one moment stay in their order
     return {"load": load, "seconds": seconds, "codes": codes, "lines": lines}
 
 
@@ -324,10 +329,14 @@ def cells(fault, bare, ours):
     if right:
         seconds, said = "–", "nothing; both ranks add up right (%.0f s)" % bare["seconds"]
     elif errors:
-        seconds, said = "%.0f (%s)" % tuple(errors[0][:2]), "%s: %s" % (errors[-1][1], shown(errors[-1][2]))
+        telling = [line for line in errors if TELLING.search(line[2])] or errors
+        seconds, said = "%.0f (%s)" % tuple(errors[0][:2]), "%s: %s" % (telling[-1][1], shown(telling[-1][2]))
     elif None in bare["codes"].values():
         up = [line[0] for line in bare["lines"] if "Watching Pod" in line[2]]
-        said = "nothing for %.0f s after the launcher was up" % (bare["seconds"] - max(up)) if up else "nothing; no launcher was up yet"
+        silent = bare["seconds"] - max(up) if up else 0
+        said = "nothing for %.0f s after the launcher was up" % silent
+        if silent < FAIR:
+            said = "not judged: the machine was so loaded that the launcher ran for only %.0f s" % silent
         seconds = "none in %.0f" % bare["seconds"]
     else:
         seconds, said = "–", "nothing, and wrong: %s" % "; ".join(sums or ["no rank came to its sum"])
@@ -336,10 +345,10 @@ def cells(fault, bare, ours):
     if bare["left"]:
         said += "; left when the terminals were closed: %d" % bare["left"]
     if ours is None:
-        return [fault.name, seconds, said, codes, "–", fault.note]
+        return [fault.name, seconds, said, codes, "–", fault.note, "%.0f" % bare["load"]]
     words = " ".join(shown(part) for part in ours["row"] if part) if ours["row"] else shown(ours["last"])
     words += " (%s)" % fault.note if fault.note else ""
-    return [fault.name, seconds, said, codes, "%.0f" % ours["seconds"], words]
+    return [fault.name, seconds, said, codes, "%.0f" % ours["seconds"], words, "%.0f, %.0f" % (bare["load"], ours["load"])]
 
 
 def measure(site, tests, fault, limit, out):
@@ -369,11 +378,18 @@ def measure(site, tests, fault, limit, out):
 
 def table(known, results):
     """Return the Markdown table."""
-    head = ["fault", "bare: first error after s", "bare: last error", "bare: exit codes", "check.yml: s", "check.yml: finding, remedy"]
+    head = [
+        "fault",
+        "bare: first error after s",
+        "bare: last error",
+        "bare: exit codes",
+        "check.yml: s",
+        "check.yml: finding, remedy",
+        "load",
+    ]
     lines = [head, ["---"] * len(head), *(cells(fault, **results[fault.name]) for fault in known if fault.name in results)]
-    loads = [result[side]["load"] for result in results.values() for side in ("bare", "ours") if result[side]]
-    foot = "%s; load average (1 min) at the starts: %.1f to %.1f on %d processors.\n"
-    foot %= (datetime.date.today().isoformat(), min(loads), max(loads), os.cpu_count())
+    foot = "%s; load: average of the last minute when bare and when check.yml began, on %d processors.\n"
+    foot %= (datetime.date.today().isoformat(), os.cpu_count())
     return "\n".join("| %s |" % " | ".join(line) for line in lines) + "\n\n" + foot
 
 

@@ -3,21 +3,25 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from types import SimpleNamespace
 
 import yaml
+from ansible._internal._datatag._tags import Origin, TrustedAsTemplate
 from ansible.errors import AnsibleActionFail
 from ansible.inventory.manager import InventoryManager
 from ansible.module_utils.common.collections import ImmutableDict
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultSecret
+from ansible.plugins.loader import init_plugin_loader
 from ansible.utils import vars as extra_words
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
 from core_support import CONFIG, ROOT
 
 GOOD = "suite: paddledetection\nlauncher: fleetrun\nconfig: %s\n" % CONFIG
+CLI = Origin(description="<CLI option '-e'>")
 TRAIN = ["nodes", "devices", "start_port", "rendezvous", "scaling", "rehearse", "verify", "matrix"]
 SITE = {
     "trainyard_accelerator": "cpu",
@@ -30,6 +34,12 @@ SITE = {
         }
     },
 }
+
+
+@functools.lru_cache(maxsize=None)
+def plugins():
+    """Let Ansible find its own lookups, as its commands do at their start."""
+    init_plugin_loader()
 
 
 class Bench:
@@ -63,9 +73,10 @@ class Bench:
         job: the text of a job file, or None for a command line that says config itself. words: of -e. cli: further options.
         """
         sources = sources or self.site(**site)
+        plugins()
         words = list(words) + ([] if job is None else ["config=" + self.write("mine.yml", job)])
         given = {
-            "extra_vars": tuple(words),
+            "extra_vars": tuple(CLI.tag(TrustedAsTemplate().tag(word)) for word in words),  # as Ansible's own options are
             "inventory": tuple(sources),
             "subset": limit,
             "args": ("playbooks/%s.yml" % verb,),
@@ -81,8 +92,8 @@ class Bench:
             extra = self.plugin.load_extra_vars(loader)
             arguments = {"config": str(extra.get("config", "")), "extra": TRAIN}
             arguments = (
-                {"extra": {"stop": ["run"], "provision": ["suite"], "conform": ["site"]}[verb]}
-                if verb in ("stop", "provision", "conform")
+                {"extra": {"stop": ["run"], "provision": ["suite"], "conform": ["site"], "trust": ["trust_accept"]}[verb]}
+                if verb in ("stop", "provision", "conform", "trust")
                 else arguments
             )
             inventory = InventoryManager(loader=loader, sources=sources)

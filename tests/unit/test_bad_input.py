@@ -255,13 +255,13 @@ ROLES = [
     ("a template that is none of it", {"preflight_nofile": "{{ 'x' * 2 }}"}, "preflight_nofile: must be a whole number; got 'xx'"),
     ("a template that leads nowhere", {"preflight_nofile": "{{ nothere }}"}, "all.yml:2 preflight_nofile: cannot be templated"),
 ]  # fmt: skip
-SITES += [("role, " + name, {"site": given}, words) for name, given, words in ROLES]
+SITES += [("role, " + name, {"site": given}, words) for name, given, words in ROLES if None not in given.values()]
 SITES += [
     ("misspelt of a role", {"site": {"preflight_shm": {"stop": 1}}},
-     "all.yml:2 preflight_shm: no variable of the role preflight; did you mean 'preflight_shm_mib'?"),
+     "all.yml:3 preflight_shm: no variable of the role preflight; did you mean 'preflight_shm_mib'?"),
     ("misspelt, an everyday word", {"site": {"launch_pol_seconds": 1}}, "no variable of the role launch; did you mean 'launch_poll_seconds'?"),
     ("the product's own", {"site": {"__preflight_report": True}}, "__preflight_report: is the product's own and set by its playbooks alone"),
-    ("verify of the site", {"site": {"verify": "fulll"}}, "all.yml:5 verify: must be one of cached, sample, full; got 'fulll'; did you mean"),
+    ("verify of the site", {"site": {"verify": "fulll"}}, "all.yml:14 verify: must be one of cached, sample, full; got 'fulll'; did you mean"),
     ("rehearse of the site", {"site": {"rehearse": "maybe"}}, "rehearse: must be true, false, yes or no; got 'maybe'"),
     ("one node's", {"node2": {"runtime_lock_seconds": "1m"}},
      "hosts.yml:7 runtime_lock_seconds: must be a whole number of seconds, without a unit; got '1m'"),
@@ -318,6 +318,7 @@ WORDS = [
      "command line trainyard_devices: must be the number of devices or a list of their ids; got 'two'"),
     ("a suite that the site has not", {"verb": "provision", "job": None, "words": ["suite=paddledet"]},
      "command line suite: 'paddledet' does not stand in trainyard_suites; allowed: paddledetection; did you mean"),
+    ("trust's switch", {"verb": "trust", "job": None, "words": ["trust_accept=maybe"]}, "command line trust_accept: must be true, false"),
     ("conform's switch", {"verb": "conform", "job": None, "words": ["site=maybe"]}, "command line site: must be true, false, yes or no"),
     *[("role, " + name, {"words": [json.dumps(given)]}, "command line " + words.rpartition("all.yml:2 ")[2]) for name, given, words in ROLES],
     ("a pair as a text", {"words": ["preflight_shm_mib=64"]}, "preflight_shm_mib: must be a mapping of stop, warn; got '64'; with -e as JSON: -e '{"),
@@ -370,6 +371,7 @@ FINE = [
     ("a path of the site", {"words": ["trainyard_runs_dir=/tmp/runs", "ansible_user=me"]}),
     ("train.yml --check", {"check": True, "words": ["rehearse=false"]}),
     ("check.yml", {"verb": "check", "words": ["matrix=true", "verify=sample"]}),
+    ("trust without a question", {"verb": "trust", "job": None, "words": ["trust_accept=true"]}),
     ("a run id", {"verb": "stop", "job": None, "words": ["run=20261120-103501-ppyoloe-1f2e"]}),
     ("conform without nodes needs no key",
      {"verb": "conform", "job": None, "words": ["site=false"], "site": {"ansible_ssh_private_key_file": "/nothere"}}),

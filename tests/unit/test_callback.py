@@ -22,7 +22,15 @@ class Terminal:
 
     def result(self, action, data, host="node1"):
         task = SimpleNamespace(
-            action=action, get_name=lambda: "Follow", no_log=False, loop=None, check_mode=False, diff=False, _uuid="u", delegate_to=None
+            action=action,
+            get_name=lambda: "Follow",
+            get_path=str,
+            no_log=False,
+            loop=None,
+            check_mode=False,
+            diff=False,
+            _uuid="u",
+            delegate_to=None,
         )
         return SimpleNamespace(
             result=data,
@@ -102,6 +110,22 @@ def test_one_plain_line_for_each_change(terminal, monkeypatch):
 def test_other_retries_are_shown_as_ansible_does(terminal):
     terminal.plugin.v2_runner_retry(terminal.result("ansible.builtin.uri", {"attempts": 1, "retries": 3, "status": "x"}))
     assert "FAILED - RETRYING" in terminal.capsys.readouterr().out
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_no_secret_of_the_plan_is_shown_however_verbose(terminal, monkeypatch, failed):
+    monkeypatch.setattr(terminal.plugin._display, "verbosity", 4)
+    held = {"DB_PASSWORD": "hunter2-Zq9"}
+    data = {
+        "invocation": {"module_args": {"plan": held}},
+        "msg": "refused",
+        **({} if failed else {"plan": {"env": held}, "text": str(held)}),
+    }
+    for action in sys.modules[type(terminal.plugin).__module__].HOLD_SECRETS:
+        said = terminal.result(action, dict(data))
+        (terminal.plugin.v2_runner_on_failed if failed else terminal.plugin.v2_runner_on_ok)(said)
+    shown = terminal.capsys.readouterr()
+    assert "hunter2" not in shown.out + shown.err and "node1" in shown.out + shown.err
 
 
 @pytest.mark.parametrize("failed", [False, True])

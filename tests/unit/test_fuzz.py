@@ -13,7 +13,17 @@ import unicodedata
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import access, asked, inventory_files, plain, yamldata
+from ansible.module_utils.trainyard import (
+    access,
+    asked,
+    capacity,
+    inventory_files,
+    machines,
+    plain,
+    rehearsal,
+    role_values,
+    yamldata,
+)
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import site as sites
 from ansible.module_utils.trainyard.display import printable
@@ -241,6 +251,56 @@ def test_a_command_line(tmp_path_factory, extra):
     path, _shown, problems = jobs.find_job(extra.get("config"), str(ROOT / "playbooks/configs"), str(tmp_path_factory.getbasetemp()))
     assert (path is None) == bool(judged(problems))
     on_a_site(job_of(), extra)
+
+
+SPECS = {
+    name: spec
+    for path in sorted((ROOT / "roles").glob("*/meta/argument_specs.yml"))
+    for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"].values()
+    for name, spec in (entry.get("options") or {}).items()
+}
+DEFAULTS = yaml.safe_load((ROOT / "roles/preflight/defaults/main.yml").read_text(encoding="utf-8"))
+LIMITS = [name for name in DEFAULTS if not name.endswith(("_home", "_dir"))]
+NODE = {"name": "a", "accelerator": "gpu", "devices": ["0", "1"], "host": "h"}
+ROOM = {"path": "/x", "free": 1 << 20, "size": 1 << 30, "inodes_free": 9, "inodes": 99, "read_only": False, "writable": True}
+UNIT = {"memlock": [65536, 65536], "nofile": [9, 9], "tasks": 9, "memory": 1 << 20, "cores": 1}
+OWN = {"places": [ROOM, dict(ROOM, path="/tmp")], "shm": ROOM, "memory": 1 << 20, "unit": UNIT, "rdma": ["mlx5_0"], "selinux": False}
+
+
+def judges(name, value):
+    """Let whatever judges by a limit do so, with a node that has little of everything."""
+    allowed = {name.replace("preflight_", ""): value}
+    fact = {"user": "u", "cores": 1, "machines": OWN, "sent": 100.0, "time": 160.0, "ended": 161.0, "received": 107.0}
+    capacity.space("a", OWN, allowed)
+    capacity.unit(NODE, fact, allowed)
+    machines.clocks({"a": fact}, allowed)
+    rehearsal.judge({"nodes": [NODE]}, {}, allowed)
+    assert name not in ("preflight_bandwidth", "preflight_network_hours", "preflight_rehearsal_hours") or float(value) >= 0
+
+
+@FUZZ
+@given(
+    st.sampled_from(LIMITS).flatmap(
+        lambda name: st.tuples(st.just(name), st.one_of(VALUES, mutated({"x": DEFAULTS[name]}).map(lambda d: d.get("x"))))
+    )
+)
+def test_a_limit_that_is_accepted_can_be_judged_by(pair):
+    name, value = pair
+    if "{{" in str(value):
+        return
+    found = role_values.held(name, value, SPECS[name])
+    judged([yamldata.Problem("site.yml", None, key, text) for key, text in found])
+    if not found:
+        judges(name, value)
+
+
+@FUZZ
+@given(st.sampled_from(sorted(SPECS)), VALUES, st.text(max_size=12))
+def test_any_variable_of_a_role(name, value, more):
+    judged([yamldata.Problem("site.yml", None, key, text) for key, text in role_values.held(name, value, SPECS[name])])
+    said = role_values.unknown(name[: len(more)] + more, SPECS, ["preflight", "runtime", "ssh_trust"])
+    assert said is None or said
+    assert role_values.unknown(name, SPECS, ["preflight", "runtime", "ssh_trust"]) is None
 
 
 @FUZZ

@@ -1071,6 +1071,8 @@ def test_token_shapes_are_masked(token):
         ("Authorization: Bearer abcdefghijkl", f"Authorization: Bearer {MASK}"),
         ("authorization: Basic dXNlcjpwYXNz", f"authorization: Basic {MASK}"),
         ("https://me:hunter2@host/x", f"https://{MASK}@host/x"),
+        ("t.py --password hunter2 --api-key abc -b 2", f"t.py --password {MASK} --api-key {MASK} -b 2"),
+        ("t.py --password --lr 0.1 --tokenizer bpe", "t.py --password --lr 0.1 --tokenizer bpe"),
         ("num_tokens: 1000, tokenizer: bpe", "num_tokens: 1000, tokenizer: bpe"),
         ("KeyError: 'password'", "KeyError: 'password'"),
         ("Basic information: 12345678901234", "Basic information: 12345678901234"),

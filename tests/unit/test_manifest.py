@@ -128,9 +128,10 @@ def test_the_cache_spares_reading_and_never_lies(tmp_path, monkeypatch):
         assert "a.txt" not in json.load(handle)
 
 
-def test_a_broken_cache_is_no_cache(tmp_path):
+@pytest.mark.parametrize("kept", ["{half", "[1]", '"x"', "3", '{"a.txt": 3, "sub/b.txt": "x"}'])
+def test_a_broken_cache_is_no_cache(tmp_path, kept):
     root = tree(tmp_path / "tree")
-    put(tmp_path, {"cache.json": "{half"})
+    put(tmp_path, {"cache.json": kept})
     assert manifest.scan(root, None, str(tmp_path / "cache.json")) == manifest.scan(root)
 
 

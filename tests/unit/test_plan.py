@@ -583,6 +583,13 @@ def test_every_node_that_is_silent_is_named(run_module):
     assert all(re.search(r"\bnode%d\b" % number, said) for number in range(40))
 
 
+def test_the_wire_of_a_training_that_runs_is_left_alone(run_module):
+    arguments = module_arguments(report=True)
+    arguments["facts"]["node2"]["units"] = HELD
+    made = run_module(module, arguments)
+    assert made["todo"]["network"] == [] and any(item["check"] == "ready" and "is held" in item["text"] for item in made["findings"])
+
+
 @pytest.mark.parametrize("kept", [None, "network", "rehearsal"])
 def test_what_was_proven_is_not_repeated_for_a_while(run_module, tmp_path, kept):
     arguments = module_arguments(state_dir=str(tmp_path), allowed={"proof_hours": {"network": 1, "rehearsal": 2}})

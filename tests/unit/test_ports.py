@@ -223,3 +223,13 @@ def test_other_reasons_are_said(error, words):
 def test_no_other_start_port_is_promised_where_none_is_known():
     assert ports.next_start(START, 4, [dict(FREE, used=list(range(10000, 20000)))]) is None
     assert ports.next_start(19999, 2, [dict(FREE, used=list(range(20000, 22000)))]) == 10000
+
+
+def test_another_checks_listener_is_left_to_the_networks_proof_which_waits_for_it():
+    command = "/usr/bin/python3 -I /run/user/1000/yardcheck-5f2a/netprobe.py /run/user/1000/yardcheck-5f2a"
+    told = {"node%d" % at: {"ports": dict(FREE, taken=[taken(START, command=command)])} for at in (1, 2)}
+    assert ports.judge(compiled(count=2), told, {}) == []
+    alone = compiled(count=1, job={"launcher": "msrun"})  # nobody waits where there is no network
+    assert [item["level"] for item in ports.judge(alone, {"node1": told["node1"]}, {})] == ["stop"]
+    told["node1"]["ports"]["taken"][0]["command"] = "python netprobe.py"
+    assert [item["level"] for item in ports.judge(compiled(count=2), told, {})] == ["stop"]

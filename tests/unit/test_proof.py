@@ -90,9 +90,19 @@ def test_a_proof_holds_for_its_hours_its_boots_and_its_plan(tmp_path, given):
     upgraded = copy.deepcopy(facts)
     upgraded["node1"]["installed"] = {"own": {"packages": {"paddlepaddle": "3.3.1"}}}
     assert proofs.keys(made, upgraded)["rehearsal"] != keys["rehearsal"]
+    slower = copy.deepcopy(upgraded)
+    slower["node1"]["installed"]["own"]["seconds"] = 0.032  # how long a look took, and how deep it was, is no other Python
+    assert proofs.keys(made, slower) == proofs.keys(made, upgraded)
     moved = copy.deepcopy(made)
     moved["nodes"][1]["address"] = "10.0.0.9"
     assert proofs.keys(moved, facts)["network"] != keys["network"]
+
+
+def test_a_state_directory_that_cannot_be_written_costs_only_the_memory(run_module, monkeypatch, tmp_path, given):
+    judge(monkeypatch)
+    (tmp_path / "file").write_text("")
+    result = run_module(module, dict(given, state_dir=str(tmp_path / "file" / "state")))
+    assert not result.get("failed") and "cannot be kept" in str(result["warnings"])
 
 
 def test_old_proofs_go(monkeypatch, tmp_path):

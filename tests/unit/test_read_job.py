@@ -56,6 +56,7 @@ def refused(read, **arguments):
 
 def test_everything_a_run_needs(read):
     found = read(nodes="1", devices="1", start_port="18000")
+    assert found["_ansible_verbose_override"]  # -v would show the environment, and what is secret in it
     assert (found["job"]["nodes"], found["job"]["devices"], found["job"]["start_port"]) == (1, 1, 18000)
     assert [(node["name"], node["devices"]) for node in found["nodes"]] == [("node1", ["0"])] and len(found["site"]["nodes"]) == 2
     assert found["suite"]["name"] == "paddledetection" and found["source"]["code"] == {"path": "/src"} and found["changed"] is False

@@ -166,12 +166,15 @@ def test_what_hangs_says_how_far_each_rank_came():
     assert "10.127.6.17 on eth0" in found["remedy"] and "firewall" in found["remedy"]
 
 
-def test_slow_is_not_a_firewall():
+def test_slow_is_not_a_firewall_and_stops_nobody():
     made = made_for()
     (found,) = judged(made, node2={"ranks": [spoken(made, 1, stage="started")], "hung": True})
-    assert (
-        "imports the framework" in found["text"] and "preflight_rehearsal_seconds" in found["remedy"] and "firewall" not in found["remedy"]
-    )
+    assert "imports the framework" in found["text"] and "firewall" not in found["remedy"]
+    assert "preflight_rehearsal_seconds" in found["remedy"] and found["level"] == "warn"
+    done = {name: {"ranks": [spoken(made, rank, stage="ended")], "hung": True} for rank, name in enumerate(("node1", "node2"))}
+    assert [item["level"] for item in judged(made, **done)] == ["warn"]
+    done["node2"]["ranks"][0]["stage"] = "joined"
+    assert [item["level"] for item in judged(made, **done)] == ["stop"]
 
 
 def test_the_culprit_speaks_and_not_those_it_took_along():

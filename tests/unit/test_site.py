@@ -104,7 +104,11 @@ def test_an_empty_or_misspelt_group(groups, words):
         ({"trainyard_address": "224.0.0.1"}, "inventory, host node2 trainyard_address:", "must be an address that one machine can have"),
         ({"trainyard_address": "224.0.0.0/4"}, "inventory, host node2 trainyard_address:", "must be an address that one machine can have"),
         ({"trainyard_address": "255.255.255.255"}, "inventory, host node2 trainyard_address:", "one machine can have"),
-        ({"trainyard_address": "fe80::1"}, "inventory, host node2 trainyard_address:", "must be an IPv4 address or network, which the plan"),
+        (
+            {"trainyard_address": "fe80::1"},
+            "inventory, host node2 trainyard_address:",
+            "must be an IPv4 address or network, which the plan",
+        ),
         ({"trainyard_address": "2001:db8::/64"}, "inventory, host node2 trainyard_address:", "got '2001:db8::/64'; ansible_host alone"),
         ({"trainyard_address": "fabric2"}, "inventory, host node2 trainyard_address:", "must be an IP address"),
         ({"ansible_port": "ssh"}, "inventory, host node2 ansible_port:", "must be a port from 1 to 65535; got 'ssh'"),

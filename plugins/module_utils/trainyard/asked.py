@@ -9,8 +9,8 @@ from ansible.module_utils.trainyard.yamldata import Problem, near, shown
 
 CHOICES = {"verify": ("cached", "sample", "full")}
 # Those that a site may set for every time, since a role takes them for its default.
-DEFAULTS = ("rehearse", "verify", "matrix")
-SWITCHES = ("rehearse", "matrix", "site")
+DEFAULTS = ("rehearse", "verify", "matrix", "trust_accept")
+SWITCHES = ("rehearse", "matrix", "site", "trust_accept")
 # Two names of one thing: the verb's short one, and the role's or the site's.
 SAME = (
     ("rehearse", "preflight_rehearse"), ("verify", "preflight_verify"), ("matrix", "preflight_matrix"), ("start_port", "trainyard_start_port"),

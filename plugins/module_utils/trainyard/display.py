@@ -16,6 +16,8 @@ _SECRET_WORD = r"(?:passw(?:or)?d|passphrase|secret|token(?!s|i[sz])|api[_-]?key
 SECRET_NAME = re.compile(_SECRET_WORD, re.IGNORECASE)
 _VALUE = r"""(?:"[^"\n]*"?|'[^'\n]*'?|[^\s"',;&(){}\[\]]+)"""
 _ASSIGNED = re.compile(rf"""(\b[\w.-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}["']?\s{{0,4}}[=:]\s{{0,4}})({_VALUE})""", re.IGNORECASE)
+# An option and its value as two words of a command line.
+_OPTION = re.compile(rf"""((?<!\S)--?[\w-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\s{{1,4}})(?!-)({_VALUE})""", re.IGNORECASE)
 
 _TOKENS = (
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
@@ -50,6 +52,7 @@ def mask(text, names=(), values=()):
     text = _BEARER.sub(r"\1 " + MASK, text)
     text = _URL_LOGIN.sub(r"\1" + MASK + "@", text)
     text = _ASSIGNED.sub(_hide_assigned, text)
+    text = _OPTION.sub(_hide_assigned, text)
     for name in names:
         pattern = rf"""(?<!\w)({re.escape(name)}["']?\s{{0,4}}[=:]\s{{0,4}})({_VALUE})"""
         text = re.sub(pattern, _hide_assigned, text)

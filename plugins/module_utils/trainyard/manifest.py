@@ -66,7 +66,7 @@ def _entry(path, known):
         raise ManifestError("%s: not a file, a directory or a link; take it out of the tree" % path)
     kind = "x" if info.st_mode & 0o100 else "f"
     record = [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
-    if known and known[:4] == record:
+    if isinstance(known, list) and len(known) == 5 and known[:4] == record:
         return [kind, info.st_size, known[4]], known
     value = file_sha256(path)
     return [kind, info.st_size, value], record + [value]
@@ -84,6 +84,12 @@ def read_json(path):
             return json.load(handle)
     except (OSError, ValueError):
         return None
+
+
+def read_mapping(path):
+    """Return a JSON file's mapping; {} where it is missing, no JSON or something else: what is only remembered may be lost."""
+    kept = read_json(path)
+    return kept if isinstance(kept, dict) else {}
 
 
 def write_json(path, value, mode=0o600):
@@ -113,7 +119,7 @@ def scan(root, names=None, cache=None, fresh=False):
     """
     if not os.path.isdir(root):
         raise ManifestError("%s: no such directory" % root)
-    known = (read_json(cache) or {}) if cache and not fresh else {}
+    known = read_mapping(cache) if cache and not fresh else {}
     entries, records = {}, {}
     for name in walk_files(root) if names is None else names:
         if name.startswith("-") or any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in name):

@@ -4,7 +4,7 @@
 The listener is copied to the node and executed there (library/network_proof.py), so it needs nothing but Python >= 3.8 and is complete in itself.
 It serves words of one JSON line each, over TCP and, for its own node, over a socket in its directory:
 
-    {do: hello, id, from}   -> {node, id, you, age} who answers, and what address it sees; another id is told so and sent away
+    {do: hello, id, from}   -> {node, id, you, age} who answers, and what address it sees; for another id, id is '' and it is sent away
     {do: echo, size} bytes  -> the same bytes       whether full packets pass both ways
     {do: ping}              -> {time}               latency and clock
     {do: take, seconds} -> {}, bytes -> {bytes, seconds}   bandwidth, as the receiver sees it
@@ -172,9 +172,9 @@ class Listener:
             if peer and who is not None:
                 self.spoken()
             if do == "hello":
-                answer = {"node": self.spec["node"], "id": self.spec["id"], "you": list(peer) if peer else None, "age": self.age()}
-                send_line(connection, answer)
-                if word["id"] != self.spec["id"]:
+                own = self.spec["id"] if word["id"] == self.spec["id"] else ""  # who does not know it must not learn it
+                send_line(connection, {"node": self.spec["node"], "id": own, "you": list(peer) if peer else None, "age": self.age()})
+                if not own:
                     return
                 who = str(word["from"])
                 if peer:
@@ -189,6 +189,8 @@ class Listener:
                 send_line(connection, {})  # nothing of what comes now may end in the stream's buffer
                 send_line(connection, taken(connection, float(word["seconds"])))
                 self.spoken()
+                drained(connection)
+                return
             elif do == "meet":
                 send_line(connection, self.meet(who, int(word["round"]), int(word["count"]), float(word["wait"])))
             elif do == "done":
@@ -257,6 +259,14 @@ def taken(connection, seconds):
             continue
         total += count
     return {"bytes": total, "seconds": now - started if started else 0.0}
+
+
+def drained(connection, seconds=2.0):
+    """Drop what still comes, until its end: closing before that resets the connection, and the peer may not get its answer."""
+    place, until = memoryview(bytearray(BLOCK)), time.monotonic() + seconds
+    connection.settimeout(seconds)
+    while time.monotonic() < until and connection.recv_into(place):
+        pass
 
 
 def notify(text):

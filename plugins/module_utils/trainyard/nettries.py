@@ -171,11 +171,12 @@ def stream(spec, peer, port, seconds):
                 call.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, netprobe.NO_LINGER)  # a slow way must not drain for minutes
                 call.ask(do="take", seconds=seconds)
                 until = time.monotonic() + seconds
+                call.socket.settimeout(0.2)
                 while time.monotonic() < until:
                     with contextlib.suppress(socket.timeout):
-                        call.socket.settimeout(0.2)
                         call.socket.send(block)
-                call.socket.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):
+                    call.socket.shutdown(socket.SHUT_WR)
                 call.socket.settimeout(seconds + ANSWER_SECONDS)
                 results.append(netprobe.read_line(call.stream))
                 call.close()

@@ -23,7 +23,7 @@ ID = re.compile(r"^[0-9a-z]{1,32}\Z")
 # A listener that nobody has spoken to for so long is abandoned: the network's part of a check takes seconds.
 PATIENCE = 15
 # Two checks may wait for each other, each with a listener on a node that the other wants: the one with the lower id goes on after so long.
-CROSSED = 7
+CROSSED = 5
 # Who has waited so long behind checks that are alive gives up.
 LONGEST = 45
 POLL = 0.25
@@ -87,26 +87,31 @@ def superseded(runtime, number, forget=False):
     try:
         with open(path, encoding="utf-8") as handle:
             said = json.load(handle)
-    except (OSError, ValueError):
+            rival = {"id": said["id"], "seconds": max(0, int(time.time() - said["began"]))}
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     if forget:
         with contextlib.suppress(OSError):
             os.unlink(path)
-    return {"id": said["id"], "seconds": max(0, int(time.time() - said["began"]))}
+    return rival
 
 
 def _ended(run, runtime, number, holder, began):
     """End a listener and, where began (the time at which this check came) is given, leave word for its check."""
-    for name in os.listdir(runtime):
-        path = os.path.join(runtime, name)
-        with contextlib.suppress(OSError):
-            if name.startswith("yardcheck-") and name.endswith(".over") and time.time() - os.path.getmtime(path) > STALE_SECONDS:
-                os.unlink(path)
     if began and holder != number:
         with open(word_of(runtime, holder), "w", encoding="utf-8") as handle:
             json.dump({"id": number, "began": began}, handle)
     run(["systemctl", "--user", "stop", unit_of(holder)])
     run(["systemctl", "--user", "reset-failed", unit_of(holder)])
+
+
+def _tidied(runtime):
+    """Remove word for checks that were interrupted."""
+    for name in os.listdir(runtime):
+        path = os.path.join(runtime, name)
+        with contextlib.suppress(OSError):
+            if name.startswith("yardcheck-") and name.endswith(".over") and time.time() - os.path.getmtime(path) > STALE_SECONDS:
+                os.unlink(path)
 
 
 def _state(runtime, holder):
@@ -140,6 +145,7 @@ def turn(run, runtime, number):
             if _locked(place):
                 rival, there = _in_the_way(run, runtime, number, met)
                 if not rival:
+                    _tidied(runtime)
                     for holder, alive in there.items():
                         _ended(run, runtime, number, holder, began if alive else None)
                     break

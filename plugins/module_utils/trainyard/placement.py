@@ -9,7 +9,6 @@ and sizes; blocks and bytes on request). Nothing is ever written at a place; wha
 from __future__ import annotations
 
 import os
-import time
 
 from ansible.module_utils.trainyard import manifest, places
 from ansible.module_utils.trainyard.findings import finding, named, unequal
@@ -20,31 +19,23 @@ ASKED = 3
 SHOWN = 8
 
 
-def nonce(base, node, names, boot):
-    """Return {own, seen} of the nonces in <base>/nodes: this node's, written once a boot, and the ones of the other nodes that lie here, too.
+def nonce(base, node, names):
+    """Return {own, seen} of the nonces in <base>/nodes: this node's, written anew by every look, and the ones of the other nodes that lie here, too.
 
-    A node that reads what another one has written shares its directory, on whatever file system; a copied disk holds an older nonce.
+    A node that reads what another one has written in this very look shares its directory, on whatever file system: each writes before it reads, so the
+    later of two sees the earlier's. A copied home or disk holds an older one.
     """
     folder = os.path.join(base, "nodes")
     if not os.path.isdir(base):
         return {"own": "", "seen": {}}
-
-    def read(name):
-        return manifest.read_json(os.path.join(folder, name + ".json")) or {}
-
-    mine, fresh = read(node), False
-    if mine.get("boot") != boot:
-        mine, fresh = {"boot": boot, "nonce": os.urandom(16).hex()}, True
-        manifest.write_json(os.path.join(folder, node + ".json"), mine)
-    others = {name: read(name).get("nonce") for name in names if name != node}
-    if fresh and len(names) > 1:
-        time.sleep(0.3)  # they write at the same time
-        others = {name: read(name).get("nonce") for name in others}
-    return {"own": mine.get("nonce", ""), "seen": {name: value for name, value in others.items() if value}}
+    own = os.urandom(16).hex()
+    manifest.write_json(os.path.join(folder, node + ".json"), {"nonce": own})
+    others = {name: manifest.read_mapping(os.path.join(folder, name + ".json")).get("nonce") for name in names if name != node}
+    return {"own": own, "seen": {name: value for name, value in others.items() if value}}
 
 
 def look(run, base, asked):
-    """Return {base, nonce, places: {key: what lies there}, summary}. asked: {node, nodes (all names), boot, places, verify}."""
+    """Return {base, nonce, places: {key: what lies there}, summary}. asked: {node, nodes (all names), places, verify}."""
     names, node = asked.get("nodes") or [], asked.get("node", "")
     found = {}
     for place in asked.get("places") or []:
@@ -52,7 +43,7 @@ def look(run, base, asked):
         # every byte is read by a task of its own, which says first how long it takes
         verify = {"full": "estimate"}.get(asked.get("verify"), asked.get("verify") or "cached")
         found[place["key"]] = places.seen(base, place, verify, top_only=aside)
-    return dict(of_base(base, node, names, asked.get("boot", "")), places=found, summary=summary(found))
+    return dict(of_base(base, node, names), places=found, summary=summary(found))
 
 
 def summary(found):
@@ -61,11 +52,11 @@ def summary(found):
     return manifest.digest(told) if told else ""
 
 
-def of_base(base, node, names, boot):
+def of_base(base, node, names):
     """Return {base, nonce}: which directory the product's is, see `identity` and `nonce`."""
     left = {"own": "", "seen": {}}
     try:
-        left = nonce(base, node, names, boot) if node else left
+        left = nonce(base, node, names) if node else left
     except OSError:  # a base of another owner, a full or read-only disk: the subjects that look at those say so
         pass
     return {"base": identity(base), "nonce": left}
@@ -122,7 +113,8 @@ def _place(key, here, files):
             result.append(finding("placement", "%s: the config reads %s, and it is not there" % (key, path), "", name))
         if item["unreadable"]:
             text = "%s: cannot be read by the training user: %s" % (key, ", ".join(item["unreadable"][:SHOWN]))
-            result.append(finding("placement", text, "give the user leave to read", name))
+            remedy = "give the user leave to read where the training needs it, mend or remove links to nothing"
+            result.append(finding("placement", text, remedy, name, "warn"))
     there = {name: item for name, item in here.items() if not item["problem"]}
     owner = sharing({name: item["identity"] for name, item in there.items()})
     one = len(set(owner.values())) == 1 and len(there) > 1

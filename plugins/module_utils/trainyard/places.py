@@ -91,7 +91,7 @@ def filesystem(path):
 
 
 def walk(path, exclude=()):
-    """Yield (name, full path, stat or None) of every file, links followed, without what manifests leave out, byte code, and `exclude`.
+    """Yield (name, full path, stat or None) of every file, links followed, but for what manifests leave out, byte code, lost+found, `exclude`.
 
     None stands for what cannot be read: a link to nothing, a directory that the user may not enter.
     """
@@ -110,7 +110,7 @@ def walk(path, exclude=()):
             continue
         for entry in found:
             name = above + entry.name
-            if entry.name in manifest.ALWAYS_IGNORED or entry.name.endswith(".pyc") or name in exclude:
+            if name == "lost+found" or entry.name in manifest.ALWAYS_IGNORED or entry.name.endswith(".pyc") or name in exclude:
                 continue
             try:
                 info = entry.stat()
@@ -161,12 +161,14 @@ def reader(cache, fresh):
 
     fresh: read every byte, whatever is remembered.
     """
-    known, records = ({} if fresh else manifest.read_json(cache) or {}), {}
+    known, records = ({} if fresh else manifest.read_mapping(cache)), {}
 
     def read(name, path, info):
         record = [info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
         kept = known.get(printable(name))
-        records[printable(name)] = kept if kept and kept[:5] == record else record + [manifest.file_sha256(path)]
+        records[printable(name)] = (
+            kept if isinstance(kept, list) and len(kept) == 6 and kept[:5] == record else record + [manifest.file_sha256(path)]
+        )
         return records[printable(name)][5]
 
     def close():
@@ -214,7 +216,7 @@ def sample(path, names):
         found[printable(name)] = hashlib.sha256(block).hexdigest()[:16]
         size += len(block)
     seconds = time.monotonic() - begun
-    return found, size / seconds if size > BLOCK and seconds > 0 else None
+    return found, size / seconds if size >= BLOCK and seconds > 0 else None
 
 
 def seen(base, place, verify="cached", top_only=False):

@@ -60,7 +60,7 @@ def environments(base):
     found = {}
     folder = os.path.join(base, "env")
     for name in os.listdir(folder) if os.path.isdir(folder) else []:
-        marker = manifest.read_json(os.path.join(folder, name, ".trainyard.json"))
+        marker = manifest.read_mapping(os.path.join(folder, name, ".trainyard.json"))
         if marker and (marker.get("container") or os.path.exists(os.path.join(folder, name, "bin", "python"))):
             found[marker["digest"]] = marker.get("fingerprint")
     return found
@@ -70,7 +70,8 @@ def containers(base):
     """Return {digest: how its image is run on this node} of the environments that are container images."""
     folder = os.path.join(base, "env")
     markers = [
-        manifest.read_json(os.path.join(folder, name, ".trainyard.json")) for name in (os.listdir(folder) if os.path.isdir(folder) else [])
+        manifest.read_mapping(os.path.join(folder, name, ".trainyard.json"))
+        for name in (os.listdir(folder) if os.path.isdir(folder) else [])
     ]
     return {marker["digest"]: marker["container"] for marker in markers if marker and marker.get("container")}
 
@@ -92,7 +93,7 @@ def tree_state(base, kind, digest, verify="cached"):
         more["rate"] = places.sample(place, [(name, found[name][1]) for name in manifest.sampled(found, places.SAMPLED, float("inf"))])[1]
     if manifest.digest(found) == digest:
         return dict(more, ok=True, present=True, differences=[])
-    expected = manifest.read_json(place + ".manifest.json") or {}
+    expected = manifest.read_mapping(place + ".manifest.json")
     return dict(more, ok=False, present=True, differences=manifest.differences(expected, found))
 
 
@@ -153,7 +154,7 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", a
         units = attempts.active_units(run)
     except attempts.AttemptError:
         units = []
-    asked = asked and dict(asked, accelerator=accelerator, python=python, peers=peers, units=units, boot=boot_mark())
+    asked = asked and dict(asked, accelerator=accelerator, python=python, peers=peers, units=units)
     # every byte is read by a task of its own, which says first how long it takes
     verify = {"sample": "sample", "full": "estimate"}.get((asked or {}).get("verify"), "cached")
     subjects = {name: subject.look(run, base, asked) for name, subject in SUBJECTS.items()} if asked else {}

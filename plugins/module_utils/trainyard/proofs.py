@@ -30,8 +30,17 @@ def keys(made, facts, allowed=None):
     boots = {node["name"]: facts[node["name"]].get("boot") for node in made["nodes"]}
     wires = [[node["name"], node["address"], node["interface"]] for node in made["nodes"]]
     # A Python of the user's own is no part of the plan: what it holds now is.
-    own = {node["name"]: (facts[node["name"]].get("installed") or {}).get("own") for node in made["nodes"]}
+    own = {node["name"]: _own(facts[node["name"]].get("installed") or {}) for node in made["nodes"]}
     return {"network": _digest([wires, made["ports"], boots, asked]), "rehearsal": _digest([plan.sha256(made), boots, own])}
+
+
+def _own(installed):
+    """Return what a rehearsal depends on of a Python of the user's own and of the node's libraries; how long the look took is no part of it."""
+    state = installed.get("own") or {}
+    return [
+        {name: state.get(name) for name in ("python", "packages", "builds", "frameworks", "wrong", "error")},
+        installed.get("libraries"),
+    ]
 
 
 def path_of(state_dir, kind, key):

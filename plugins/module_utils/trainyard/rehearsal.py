@@ -210,13 +210,15 @@ def hanging(made, results, allowed):
         float(allowed.get("rehearsal_seconds", SECONDS)),
         "; ".join("rank %s %s" % (named(ranks), how) for how, ranks in far.items()),
     )
-    # A slow node is no broken plan: while one rank still imports, the others wait for it as they should, so nothing was shown either way.
-    return [finding("rehearsal", text, remedies(made, far), hung, "warn" if STAGES["started"] in far else "stop")]
+    # A slow node is no broken plan: while one rank still imports, the others wait for it as they should, so nothing was shown either way; and where
+    # every rank has done all, only the processes' end is slow.
+    slow = STAGES["started"] in far or set(far) == {STAGES["ended"]}
+    return [finding("rehearsal", text, remedies(made, far), hung, "warn" if slow else "stop")]
 
 
 def remedies(made, far):
     """Return what helps against a rehearsal that hangs; far: {how far: ranks}."""
-    if STAGES["started"] in far:
+    if STAGES["started"] in far or set(far) == {STAGES["ended"]}:
         return "importing the framework takes seconds elsewhere: look at load, memory and disk of these nodes; preflight_rehearsal_seconds sets the bound"
     faces = named(["%s on %s" % (node["address"], node["interface"]) for node in made["nodes"]])
     return (
