@@ -74,7 +74,8 @@ def main():
         try:
             proofs.keep(given["state_dir"], given["kind"], key, time.time(), {"findings": found})
         except OSError as error:  # what was proven is proven; it is only not remembered
-            module.warn("the proof cannot be kept, and is repeated next time: %s" % printable(str(error)))
+            found = found + [findings.finding("proof", "cannot be kept, and is repeated next time: %s" % error, "", (), "warn")]
+            lines = [printable(line) for line in findings.lines(found)]
     module.exit_json(changed=False, findings=found, lines=lines)
 
 

@@ -140,6 +140,7 @@ def test_stop_ends_nothing_of_anybody_else(site):
 
 
 def test_what_was_done_can_be_undone(site):
-    assert site.play("unprovision")[0] == 0
+    code, said = site.play("unprovision")
+    assert code == 0, said
     for node in NODES:
         assert "trainyard" not in as_root(node, "iptables-save; cat /home/trainer/.ssh/authorized_keys | grep -v ^ssh-ed25519")

@@ -96,7 +96,7 @@ class ActionModule(ActionBase):
             "site": site,
             "nodes": nodes,
             "suite": jobs.load_suite(job["suite"]),
-            "source": site["suites"][job["suite"]],
+            "source": sites.on_controller(site["suites"][job["suite"]], project),
             "programs": LAUNCHERS[job["launcher"]].get("programs", {}),
             "ports": ports.wanted(job, site, nodes),
             "hidden": suites.hidden(jobs.load_suite(job["suite"]), site["suites"][job["suite"]].get("data") or {}),

@@ -102,7 +102,7 @@ def test_a_state_directory_that_cannot_be_written_costs_only_the_memory(run_modu
     judge(monkeypatch)
     (tmp_path / "file").write_text("")
     result = run_module(module, dict(given, state_dir=str(tmp_path / "file" / "state")))
-    assert not result.get("failed") and "cannot be kept" in str(result["warnings"])
+    assert not result.get("failed") and "cannot be kept" in result["lines"][0]
 
 
 def test_old_proofs_go(monkeypatch, tmp_path):

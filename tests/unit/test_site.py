@@ -292,3 +292,19 @@ def test_an_inventory_name_that_no_unit_can_carry():
     assert [str(p) for p in problems] == [
         "inventory, host my node: an inventory name must be letters, digits, dots, dashes; rename the host"
     ]
+
+
+def test_the_controllers_paths_start_at_home_or_at_the_project_and_the_nodes_stay_as_they_are(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    source = {
+        "code": {"path": "examples/x"},
+        "data": {"coco": {"path": "~/coco"}, "there": {"path": "/data/x", "placement": "present"}, "abs": {"path": "/a"}},
+        "weights": {"path": "~/w"},
+        "environment": {},
+    }
+    made = sites.on_controller(source, "/project")
+    assert made["code"]["path"] == "/project/examples/x" and made["weights"]["path"] == "/home/me/w"
+    assert {name: entry["path"] for name, entry in made["data"].items()} == {"coco": "/home/me/coco", "there": "/data/x", "abs": "/a"}
+    assert source["code"]["path"] == "examples/x" and sites.on_controller({"code": {"git": "u", "version": "v"}}, "/p") == {
+        "code": {"git": "u", "version": "v"}
+    }

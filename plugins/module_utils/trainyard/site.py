@@ -124,6 +124,23 @@ def read_site(groups, hostvars):
     return site, problems
 
 
+def on_controller(source, project):
+    """Return what the site says of a suite with the paths of the controller made absolute: ~ is its user's home, a relative path starts at the project.
+
+    A path of `present` or `shared` is the nodes' and stays as it is.
+    """
+
+    def settled(entry):
+        if "path" not in entry or entry.get("placement", "push") != "push":
+            return entry
+        return dict(entry, path=os.path.join(project, os.path.expanduser(entry["path"])))
+
+    more = {"data": {name: settled(entry) for name, entry in source["data"].items()}} if source.get("data") else {}
+    if source.get("weights"):
+        more["weights"] = settled(source["weights"])
+    return dict(source, code=settled(source["code"]), **more)
+
+
 def choose(job, site):
     """Return (nodes, problems): the nodes and devices this job takes of the site, the first ones in rank order.
 
