@@ -86,8 +86,8 @@ def compiled(given):
 
 
 def to_prove(made, given, now):
-    """Return what is to be proven before the start (nodes for network and rehearsal, and how deeply the network is looked at), and what the
-    proofs that are not repeated have warned of.
+    """Return what is to be proven before the start (nodes for network and rehearsal, and how deeply the network is looked at), and what is said
+    of the proofs that are not repeated.
 
     That every node is reached is tried each time, since a firewall that has changed meanwhile costs nothing to find and half an hour to miss. What
     takes longer (bandwidth, path MTU, the rehearsal) is not repeated for a while.
@@ -97,11 +97,13 @@ def to_prove(made, given, now):
     kept = {kind: proofs.valid(given["state_dir"] or "", kind, keys[kind], float(hours.get(kind, 0)), now) for kind in proofs.KINDS}
     # Nobody's training is to share its wire with ours being measured; the run that holds a node is a stop of its own.
     busy = any(given["facts"][name].get("units") for name in names)
-    return {
+    said = [item for proof in kept.values() if proof for item in (proof.get("result") or {}).get("findings", ()) if item["level"] == "warn"]
+    todo = {
         "network": names if len(names) > 1 and not busy else [],
         "depth": "quick" if kept["network"] else "full",
         "rehearsal": names if given["rehearse"] and not kept["rehearsal"] else [],
-    }, [item for proof in kept.values() if proof for item in (proof.get("result") or {}).get("findings", ()) if item["level"] == "warn"]
+    }
+    return todo, said + (checks.remembered(kept, given["rehearse"], now) if given["report"] else [])
 
 
 def shown(found):
@@ -123,9 +125,9 @@ def result(given):
     found = checks.of_bringing(found) if given["repair"] else found
     if not made:
         return {"changed": False, "findings": found, "lines": shown(found), "todo": {}}
-    proving, warned = to_prove(made, given, now)
+    proving, said = to_prove(made, given, now)
     todo = dict(readiness.todo(made, facts, now, given["site"]["nodes"]), **proving)
-    found += warned
+    found += said
     found += checks.of_todo(todo, found) if given["report"] else []
     with open(os.path.join(given["project"], REHEARSED), encoding="utf-8") as handle:
         rehearsed = rehearsal.plan_of(made, handle.read(), given["allowed"].get("rehearsal_seconds", rehearsal.SECONDS))

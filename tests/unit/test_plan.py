@@ -573,8 +573,8 @@ def test_what_a_start_would_bring_is_no_obstacle_and_is_said_by_a_check(run_modu
     arguments = module_arguments(report=True)
     arguments["facts"]["node2"]["trees"] = {}
     found = run_module(module, arguments)["findings"]
-    said = [(item["level"], item["nodes"], item["text"].split(",")[0].split(" is ")[0]) for item in found]
-    assert said == [("note", ["node2"], "code"), ("note", ["node2"], "data"), ("note", ["node2"], "not rehearsed")]
+    said = [(item["level"], item["nodes"], item["text"]) for item in found]
+    assert said[0] == ("note", ["node2"], "not there yet: code, data") and len(said) == 2 and said[1][2].startswith("not rehearsed"), said
     assert run_module(module, dict(arguments, report=False))["findings"] == []
 
 
@@ -602,6 +602,11 @@ def test_what_was_proven_is_not_repeated_for_a_while(run_module, tmp_path, kept)
     assert made["todo"]["network"] == ["node1", "node2"] and made["todo"]["depth"] == ("quick" if kept == "network" else "full")
     assert made["todo"]["rehearsal"] == ([] if kept == "rehearsal" else ["node1", "node2"])
     assert run_module(module, dict(arguments, rehearse=False))["todo"]["rehearsal"] == []
+    # READY must not hide what was not tried
+    noted = [item["text"] for item in run_module(module, dict(arguments, report=True))["findings"] if item["level"] == "note"]
+    assert [text for text in noted if text.endswith(" 50 min ago")] == noted and len(noted) == (1 if kept else 0)
+    asked = run_module(module, dict(arguments, report=True, rehearse=False))["findings"]
+    assert any(item["text"] == "not rehearsed, as was asked" for item in asked)
 
 
 def test_module_names_a_requirement_list_that_is_not_there(run_module):

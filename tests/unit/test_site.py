@@ -216,11 +216,19 @@ def test_the_first_nodes_and_devices_in_rank_order(job, names, devices):
 @pytest.mark.parametrize(
     "site, job, words",
     [
-        ({}, {"nodes": 4}, ["playbooks/configs/ppyoloe.yml:8 nodes: asks for 4 nodes; the site 'site' has 3"]),
+        (
+            {},
+            {"nodes": 4},
+            [
+                "playbooks/configs/ppyoloe.yml:8 nodes: asks for 4 nodes; the site 'site' has 3: take -e nodes=3, or list more machines in the group trainers"
+            ],
+        ),
         (
             {},
             {"nodes": 1, "devices": 9},
-            ["playbooks/configs/ppyoloe.yml:9 devices: asks for 9; node1 declares the devices 0, 1, 2, 3, 4, 5, 6, 7"],
+            [
+                "playbooks/configs/ppyoloe.yml:9 devices: asks for 9; node1 declares the devices 0, 1, 2, 3, 4, 5, 6, 7 (their ids, trainyard_devices)"
+            ],
         ),
         ({}, {"nodes": 1, "devices": [7, 8]}, ["playbooks/configs/ppyoloe.yml:9 devices: asks for [7, 8]; node1 declares"]),
         (

@@ -65,12 +65,28 @@ def of_todo(todo, found):
     """
     remedy = "train.yml brings it before the start, sync.yml brings it without a start"
     changed = {name for item in findings.stops(found) if item["check"] == "environment" for name in item["nodes"]}
-    lacking = {kind: [name for name in todo.get(kind, ()) if kind != "environment" or name not in changed] for kind in BROUGHT}
-    return [
-        findings.finding("ready", "%s is not there as planned" % BROUGHT[kind], remedy, names, "note")
-        for kind, names in lacking.items()
-        if names
-    ]
+    together = {}
+    for kind, words in BROUGHT.items():
+        names = [name for name in todo.get(kind, ()) if kind != "environment" or name not in changed]
+        if names:
+            together.setdefault(tuple(names), []).append(words)
+    return [findings.finding("ready", "not there yet: %s" % ", ".join(words), remedy, names, "note") for names, words in together.items()]
+
+
+# What is not tried again while its proof is young, in words.
+REMEMBERED = {"network": "latency, bandwidth and path MTU were proven", "rehearsal": "this plan was rehearsed"}
+
+
+def remembered(kept, rehearse, now):
+    """Return what a check did not try, so that READY hides nothing; kept: {kind: proof or None}, see proofs.valid. now: unix seconds."""
+    found = []
+    for kind, proof in kept.items():
+        if kind == "rehearsal" and not rehearse:
+            found.append(findings.finding(kind, "not rehearsed, as was asked", "", (), "note"))
+        elif proof:
+            remedy = "-e preflight_%s_hours=0 tries it again" % kind
+            found.append(findings.finding(kind, "%s %d min ago" % (REMEMBERED[kind], (now - proof["time"]) / 60), remedy, (), "note"))
+    return found
 
 
 def unplanned(error):

@@ -150,7 +150,8 @@ def choose(job, site):
     nodes = site["nodes"]
     if isinstance(job["nodes"], int):
         if job["nodes"] > len(nodes):
-            text = "asks for %d nodes; the site '%s' has %d" % (job["nodes"], site["name"], len(nodes))
+            text = "asks for %d nodes; the site '%s' has %d: take -e nodes=%d, or list more machines in the group trainers"
+            text = text % (job["nodes"], site["name"], len(nodes), len(nodes))
             problems.append(Problem(place_of(job, "nodes"), None, "nodes", text))
         nodes = nodes[: job["nodes"]]
     if job["suite"] not in site["suites"]:
@@ -175,7 +176,11 @@ def choose(job, site):
         wanted = job["devices"] if isinstance(job["devices"], int) else len(devices)
         missing = [item for item in devices if item not in node["devices"]]
         if node["devices"] and (missing or len(devices) < wanted):
-            text = "asks for %s; %s declares the devices %s" % (shown(job["devices"]), node["name"], ", ".join(node["devices"]))
+            text = "asks for %s; %s declares the devices %s (their ids, trainyard_devices)" % (
+                shown(job["devices"]),
+                node["name"],
+                ", ".join(node["devices"]),
+            )
             problems.append(Problem(place_of(job, "devices"), None, "devices", text))
         chosen.append(dict(node, devices=devices))
     sound = [node for node in chosen if node["devices"]]
