@@ -291,10 +291,8 @@ def test_what_lies_on_the_nodes_is_linked_to_never_brought_and_in_the_plans_dige
     made = dict(made, nodes=[node], code={"digest": "c" * 64, "path": code})
     place = str(tmp_path / "base/runs/r/attempt-1")
     attempts.prepare(place, plan.canonical(made).decode(), plan.sha256(made), node["name"], "20261120-103501-a-1f2e", 1, {})
-    assert (
-        os.path.realpath(place + "/work/tools/train.py") == code + "/tools/train.py"
-        and os.readlink(place + "/work/dataset/coco") == "/data/coco"
-    )
+    work = os.path.join(place, "work")
+    assert os.path.realpath(work + "/tools/train.py") == code + "/tools/train.py" and os.readlink(work + "/dataset/coco") == "/data/coco"
 
 
 def test_the_outline_holds_the_config_chain_and_its_digest_every_file(tmp_path):
