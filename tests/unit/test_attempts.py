@@ -315,6 +315,14 @@ def test_one_start_at_a_time_looks_at_the_node(tmp_path):
     assert order == ["first", "second"]
 
 
+def test_the_lock_lies_on_the_machine_where_the_home_may_be_shared(tmp_path, monkeypatch):
+    own, base = tmp_path / "run", tmp_path / "home" / ".trainyard"
+    own.mkdir()
+    monkeypatch.setattr(attempts, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
+    with attempts.hold(str(base)):
+        assert os.listdir(own) and not base.exists()
+
+
 # --- stopping
 
 

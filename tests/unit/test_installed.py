@@ -137,6 +137,33 @@ def test_one_version_of_two_builds_is_noticed(nodes):
     assert level == "stop" and odd == ["node1", "node2"] and text.startswith("numpy 1.26.4 (files, by their list's digest) differs: ")
 
 
+def test_builds_of_a_framework_that_lists_no_files_are_told_apart_by_its_own_words(nodes):
+    for commit, (base, site) in zip(("1a2b", "3c4d"), nodes.values()):
+        (site / "paddlepaddle-2.6.2.dist-info" / "RECORD").unlink()  # as where it was built from source
+        (site / "paddle/version/__init__.py").write_text("full_version = '2.6.2'\ncommit = '%s'\n" % commit)
+        mark(base / "env" / DIGEST)
+    words = "the build of paddle differs: commit 1a2b version 2.6.2 on node1; commit 3c4d version 2.6.2 on node2"
+    assert judged(looked(nodes)) == [("stop", ["node1", "node2"], words)]
+
+
+def test_of_many_packages_that_differ_the_rest_is_counted(nodes):
+    for number in range(installed.NAMED + 3):
+        package(nodes["node2"][1], "extra%d" % number, "1.0", {})
+    mark(nodes["node2"][0] / "env" / DIGEST)
+    texts = [text for _level, _nodes, text in judged(looked(nodes))]
+    assert len(texts) == installed.NAMED + 1 and texts[-1] == "3 more packages differ between the nodes"
+
+
+def test_unequal_images_are_named():
+    facts = {
+        name: {"installed": {"libraries": {}}, "containers": {DIGEST: {"image_sha256": said}}}
+        for name, said in (("node1", "aa"), ("node2", "bb"))
+    }
+    assert judged(facts) == [("stop", ["node1", "node2"], "the image differs: aa on node1; bb on node2")]
+    facts["node2"]["containers"][DIGEST]["image_sha256"] = "aa"
+    assert judged(facts) == []
+
+
 def test_a_file_with_other_content_and_the_same_size_and_time_is_named(nodes):
     edit_unseen(nodes["node2"][1] / CODE, "x = 2\n")
     ((level, odd, text),) = judged(looked(nodes))
@@ -294,6 +321,14 @@ def test_nccl_of_the_system_counts_where_no_wheel_brings_it(nodes):
     for fact in facts.values():
         fact["installed"]["environments"][DIGEST]["packages"]["nvidia-nccl-cu12"] = "2.19.3"
     assert judged(facts, accelerator="gpu") == []
+
+
+@pytest.mark.parametrize("name, level", [("cann", "stop"), ("ascend driver", "warn")])
+def test_the_vendors_software_counts_where_the_job_has_such_devices(nodes, name, level):
+    facts = looked(nodes)
+    facts["node1"]["installed"]["libraries"], facts["node2"]["installed"]["libraries"] = {name: "8.0.RC2"}, {name: "8.0.RC3"}
+    assert judged(facts) == []
+    assert judged(facts, accelerator="ascend") == [(level, ["node1", "node2"], "%s differs: 8.0.RC2 on node1; 8.0.RC3 on node2" % name)]
 
 
 def test_older_facts_are_passed_over():

@@ -181,6 +181,30 @@ def test_a_stranger_gets_nothing_done(site):
     assert started["node1"][1].is_alive()
 
 
+def test_only_so_many_are_served_at_once(site, monkeypatch):
+    start, _started, port = site
+    monkeypatch.setattr(netprobe, "CONNECTIONS", 2)
+    start("node1")
+    with contextlib.ExitStack() as stack:
+        answers = []
+        for number in range(3):
+            made = stack.enter_context(socket.create_connection((ADDRESSES["node1"], port), 10))
+            made.sendall(b'{"do": "hello", "id": "c1", "from": "a%d"}\n' % number)
+            with contextlib.suppress(ConnectionResetError):
+                answers.append(made.recv(4096))
+    assert [answer[:9] for answer in answers if answer] == [b'{"node": '] * 2
+
+
+def test_a_datagram_of_another_check_is_not_answered_and_an_answer_is_small(site):
+    book = site[0]("node1").book()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.settimeout(10)
+        made.connect((book["address"], book["udp"]))
+        for data in (b"x" * 1000, b"c2 " + b"x" * 1000, b"c1 " + b"x" * 896):
+            made.send(data)
+        assert made.recv(4096) == b"c1 899"  # the first answer is the last datagram's
+
+
 def test_a_listener_says_how_long_it_is_here_and_since_when_nobody_has_spoken(site, tmp_path):
     start, _started, port = site
     listener = start("node2")

@@ -101,6 +101,62 @@ def test_a_port_where_no_rank_listens_is_a_warning():
     assert not said(found) and "no rank listens there with paddle" in said(found, "warn")[0]["text"]
 
 
+@pytest.mark.parametrize("why", ["large", "wrong"])
+def test_what_every_port_of_a_way_has_in_common_stops_wherever_it_was_met(why):
+    made, results = recorded("start_port_dropped")
+    made["nodes"] = made["nodes"][1:] + made["nodes"][:1]  # no rank listens on the port that failed, as above
+    for name in ("node2", "node3"):
+        results[name]["unreached"][0].update(why=why, text="node9")
+    found = network.judge(made, results, {})
+    assert len(said(found)) == 1 and not said(found, "warn"), findings.lines(found)
+
+
+@pytest.mark.parametrize(
+    "why, words",
+    [
+        (
+            "unroutable",
+            "on node1: ip route get 198.51.100.132; give trainyard_address a network that all nodes share; a firewall that rejects",
+        ),
+        ("stranger", "a proxy or another program answers on the way to node2 (198.51.100.132): ss -ltnp there"),
+        ("forbidden", "a rule for outgoing connections on node1: nft list chain inet filter output"),
+        ("source", "on node1: ip -br address; then run the check again"),
+    ],
+)
+def test_each_reason_has_its_own_remedy(why, words):
+    made, results = recorded("one_way")
+    for row in results["node1"]["unreached"]:
+        row["why"] = why
+    (found,) = said(network.judge(made, results, {}))
+    assert found["remedy"].startswith(words) and network.WHY[why] in found["text"]
+
+
+def test_a_node_that_reaches_nobody_though_it_is_reached_is_one_finding():
+    made, results = recorded("cut_off")
+    for name in ("node1", "node2"):
+        results[name]["reached"]["node3"] = [row["port"] for row in results[name]["unreached"]]
+        results[name]["unreached"] = []
+    (found,) = said(network.judge(made, results, {}))
+    assert found["nodes"] == ["node3"] and "node3 reaches nobody from 198.51.100.133 on eth0, though others are reached: " in found["text"]
+    assert found["remedy"] == "look at the rules for what leaves node3: nft list ruleset; ip route get 198.51.100.131"
+
+
+def test_a_node_whose_ephemeral_ports_are_all_taken():
+    made, results = recorded("good")
+    results["node2"]["own"]["listening"]["ephemeral"] = []
+    (found,) = said(network.judge(made, results, {}))
+    assert (found["nodes"], found["text"]) == (["node2"], "no port between 32768 and 60999 can be taken on 198.51.100.132")
+
+
+def test_a_node_that_comes_with_another_address_is_warned_of():
+    made, results = recorded("good")
+    results["node1"]["seen_as"] = {"node2": "192.0.2.1", "node3": "192.0.2.1"}
+    found = network.judge(made, results, {})
+    (warned,) = said(found, "warn")
+    assert not said(found) and warned["text"] == "node1 comes to node2, node3 as 192.0.2.1 instead of 198.51.100.131"
+    assert "(NAT)" in warned["remedy"] and warned["nodes"] == ["node1"]
+
+
 def test_a_node_that_did_not_take_part_is_named():
     made, results = recorded("good")
     results["node2"] = {"unreachable": True, "msg": "ssh: connect to host 198.51.100.132 port 22: No route to host"}
@@ -220,6 +276,7 @@ def edges(**rows):
         (edges(a={"gbits": 9.0}, b={"gbits": 8.0}, c={"gbits": 1.0}), {}, "warn", "c to a: 1 Gbit/s, and half of all ways carry 8 or more"),
         (edges(a={"path_mtu": 1400}, b={"path_mtu": 1500}), {}, "warn",
          "a to b: packets of more than 1400 bytes are lost, and the interfaces have MTU 1500"),
+        (edges(a={"path_mtu": 0}, b={"path_mtu": 1500}), {}, "note", "a to b: no UDP comes through, so the path MTU is not known"),
         (edges(a={"offset": 3600.0}, b={"offset": -3600.0}), {"clock_seconds": {"stop": 30, "warn": 2}}, "stop",
          "b's clock is 3600.0 s ahead of a's; allowed 30 s"),
         (edges(a={"offset": -3.0}, b={}), {"clock_seconds": {"stop": 30, "warn": 2}}, "warn",

@@ -578,6 +578,24 @@ def test_what_a_start_would_bring_is_no_obstacle_and_is_said_by_a_check(run_modu
     assert run_module(module, dict(arguments, report=False))["findings"] == []
 
 
+def test_an_environment_that_somebody_has_changed_is_not_said_to_be_brought():
+    todo = {"environment": ["node1", "node2"], "code": ["node1"]}
+    said = checks.of_todo(
+        todo, [finding("environment", "changed", nodes="node1"), finding("environment", "x", nodes="node2", level="warn")]
+    )
+    assert [(item["nodes"], item["text"]) for item in said] == [
+        (["node2"], "not there yet: the Python environment"),
+        (["node1"], "not there yet: code"),
+    ]
+
+
+def test_a_single_node_has_no_network_to_prove(run_module):
+    arguments = module_arguments()
+    arguments.update(nodes=arguments["nodes"][:1], facts={"node1": arguments["facts"]["node1"]})
+    todo = run_module(module, arguments)["todo"]
+    assert todo["network"] == [] and todo["rehearsal"] == ["node1"]
+
+
 def test_every_node_that_is_silent_is_named(run_module):
     said = run_module(module, module_arguments(silent={"node%d" % number: "x" * 200 for number in range(40)}))["msg"]
     assert all(re.search(r"\bnode%d\b" % number, said) for number in range(40))

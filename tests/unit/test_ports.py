@@ -85,6 +85,11 @@ def test_a_free_port_and_one_that_is_taken_with_its_owner(server):
     assert sockets.look(None, "/b", {})["taken"] == []
 
 
+def test_ports_that_others_have_are_told_beside_the_asked_ones(server):
+    port = server.getsockname()[1]
+    assert port in sockets.look(None, "/b", {"ports": [port - 1]})["used"]
+
+
 @pytest.mark.parametrize("address, family", [("127.0.0.1", socket.AF_INET), ("::", socket.AF_INET6)])
 def test_a_server_on_one_address_or_on_ipv6_takes_the_port_too(address, family):
     with socket.socket(family) as one:
@@ -107,7 +112,8 @@ def test_a_connection_that_waits_for_its_end_is_in_the_way_where_it_would_be_in_
             accepted.close()  # this end closes first, so TIME_WAIT is here
     assert (port, "06") in {(row[0], row[3]) for row in sockets.sockets()}
     told = sockets.look(None, "/b", {"ports": [port]})
-    assert port not in told["used"] and [item["waits"] for item in told["taken"]] == ([] if reuses else [True])
+    assert port not in sockets.look(None, "/b", {"ports": [port - 1]})["used"]
+    assert [item["waits"] for item in told["taken"]] == ([] if reuses else [True])
     assert reuses or "TIME_WAIT" in ports.owner_words(told["taken"][0])
 
 
@@ -223,6 +229,12 @@ def test_other_reasons_are_said(error, words):
 def test_no_other_start_port_is_promised_where_none_is_known():
     assert ports.next_start(START, 4, [dict(FREE, used=list(range(10000, 20000)))]) is None
     assert ports.next_start(19999, 2, [dict(FREE, used=list(range(20000, 22000)))]) == 10000
+
+
+def test_a_start_port_that_is_proposed_has_no_port_in_the_kernels_range():
+    assert ports.next_start(32765, 2, [FREE]) == 32766
+    assert ports.next_start(32766, 2, [FREE]) == 10000
+    assert ports.next_start(32765, 2, [FREE, dict(FREE, ephemeral=[[32000, 60999]])]) == 10000  # another node's, too
 
 
 def test_another_checks_listener_is_left_to_the_networks_proof_which_waits_for_it():

@@ -356,6 +356,15 @@ def test_what_an_earlier_controller_left_goes_when_it_is_old(rehearsed):
     assert attempts.rehearsals_on(base) == [("20261120-103501-x-0002", 0)]
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_an_old_rehearsal_whose_unit_is_still_there_stays(rehearsed, held):
+    base, place, _made = rehearsed
+    os.utime(place, (time.time() - rehearsing.OLD_SECONDS - 60,) * 2)
+    listed = "%s loaded active running a rehearsal\n" % attempts.unit_name(RUN, 0) if held else ""
+    assert rehearsing.remove(lambda argv: (0, listed, ""), base, "20261120-103501-x-0001", time.time()) == ""
+    assert os.path.isdir(place) == held
+
+
 def test_the_module_waits_on_a_node_without_a_manager(run_module, tmp_path, monkeypatch):
     """No systemd of a user answers here; the module says so instead of a traceback, and names the remedy."""
     monkeypatch.setenv("HOME", str(tmp_path))
