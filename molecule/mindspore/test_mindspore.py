@@ -100,7 +100,7 @@ def ascend():
 
 def test_every_rank_finds_itself_in_the_rank_table(ascend):
     before = runs()
-    done = playbook("train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", site())
+    done = playbook("train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", site(), "-e", "rehearse=false")  # no device, no all-reduce
     run = new_run(before)
     home = PROJECT / "runs" / run / "attempt-1"
     # it trained nothing, and that is not called a success
@@ -120,5 +120,5 @@ def test_every_rank_finds_itself_in_the_rank_table(ascend):
 def test_a_node_without_its_addresses_is_refused_by_name(ascend):
     on("node2", "echo not-a-secret | sudo -S -p '' rm -f /etc/trainyard-fake-hccn")
     before = runs()
-    done = playbook("train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", site())
+    done = playbook("train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", site(), "-e", "rehearse=false")  # no device, no all-reduce
     assert done.returncode != 0 and "node2" in done.stdout and new_run(before) is None, done.stdout
