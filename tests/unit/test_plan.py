@@ -482,6 +482,7 @@ def test_module_gives_the_bytes_and_their_digest(run_module):
     result = run_module(module, module_arguments(), check=True)
     assert result["changed"] is False and json.loads(result["text"]) == result["plan"]
     assert hashlib.sha256(result["text"].encode("ascii")).hexdigest() == result["sha256"] and result["sha256"][:12] in result["summary"][0]
+    assert "before the start: nothing, every node is ready" in result["summary"]  # whatever is to be proven
     unready = {kind: names for kind, names in result["todo"].items() if kind not in ("network", "depth", "rehearsal")}
     assert not any(unready.values()) and result["plan"]["argv"][-2:] == ["-o", "use_gpu=true"]
 

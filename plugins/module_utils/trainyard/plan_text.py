@@ -9,6 +9,8 @@ from ansible.module_utils.trainyard.display import SECRET_NAME
 from ansible.module_utils.trainyard.plan import sha256, short
 from ansible.module_utils.trainyard.readiness import obstacles
 
+# What may be lacking on a node before a start, of what `what` names.
+BROUGHT = ("provision", "trust", "environment", "code", "data", "weights")
 # Where the command runs, by the launcher's kind.
 WHERE = {
     "each": "command, on every node,",
@@ -68,10 +70,10 @@ def summary(plan, facts, what):
         lines += ["  %s=%s" % item for item in sorted(node["env"].items())]
     for path, target in sorted(plan["links"].items()):
         lines.append("link %s -> %s" % (path, target))
-    for kind in ("provision", "trust", "environment", "code", "data", "weights"):
+    for kind in BROUGHT:
         if what[kind]:
             lines.append("before the start: %s on %s" % (kind, ", ".join(what[kind])))
     lines += ["in the way: %s" % text for text in obstacles(plan, facts)]
-    if not any(what.values()):
+    if not any(what[kind] for kind in BROUGHT):
         lines.append("before the start: nothing, every node is ready")
     return lines
