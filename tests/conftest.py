@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -57,6 +59,26 @@ def run_module(capsys):
         return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
 
     return run
+
+
+@pytest.fixture
+def marked():
+    """Start real processes that bear an attempt's mark (none where it is empty) and stand in no unit; they end with the test."""
+    started = []
+
+    def call(mark, argv=None):
+        environment = {key: value for key, value in os.environ.items() if key != "TRAINYARD_ATTEMPT"}
+        environment.update({"TRAINYARD_ATTEMPT": mark} if mark else {})
+        argv = argv or [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
+        process = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, start_new_session=True)
+        process.stdout.read(2)
+        started.append(process)
+        return process
+
+    yield call
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def sample_plan(nodes=2, per_node=2, logs=None):

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import attempt as module
 import pytest
@@ -143,27 +141,9 @@ def test_stopping_twice_changes_nothing(run_module, node, monkeypatch):
 # --- what a run has left outside its units
 
 
-@pytest.fixture
-def leftover():
-    """Start a process that bears a mark and stands in no unit."""
-    started = []
-
-    def call(mark):
-        argv = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
-        process = subprocess.Popen(argv, env=dict(os.environ, TRAINYARD_ATTEMPT=mark), stdout=subprocess.PIPE, start_new_session=True)
-        process.stdout.read(2)
-        started.append(process)
-        return process
-
-    yield call
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def test_a_person_ends_all_that_a_run_left_and_nothing_else(run_module, node, monkeypatch, leftover):
+def test_a_person_ends_all_that_a_run_left_and_nothing_else(run_module, node, monkeypatch, marked):
     units(monkeypatch)
-    first, second, other = leftover(RUN + "/1"), leftover(RUN + "/2"), leftover(RUN.replace("ppyoloe", "other") + "/1")
+    first, second, other = marked(RUN + "/1"), marked(RUN + "/2"), marked(RUN.replace("ppyoloe", "other") + "/1")
     asked = dict(node.stop, run_id=RUN)
     assert run_module(module, asked, check=True)["changed"] is True and first.poll() is None
     result = run_module(module, asked)
@@ -176,9 +156,9 @@ def test_a_person_ends_all_that_a_run_left_and_nothing_else(run_module, node, mo
     assert (again["changed"], again["ended"]) == (False, [])
 
 
-def test_a_peer_ends_its_own_attempt_alone(run_module, node, monkeypatch, leftover):
+def test_a_peer_ends_its_own_attempt_alone(run_module, node, monkeypatch, marked):
     units(monkeypatch)
-    first, second = leftover(RUN + "/1"), leftover(RUN + "/2")
+    first, second = marked(RUN + "/1"), marked(RUN + "/2")
     result = run_module(module, dict(node.stop, run_id=RUN, reason="peer"))
     assert [item["pid"] for item in result["ended"]] == [first.pid] and second.poll() is None
 
@@ -190,9 +170,9 @@ def test_another_attempt_of_the_run_that_runs_is_stopped_as_a_unit(run_module, n
     assert [call.split()[-1] for call in recorded(node.bin, "systemctl") if " stop " in call][-1] == running
 
 
-def test_without_a_user_manager_what_is_named_is_ended_all_the_same(run_module, node, monkeypatch, leftover):
+def test_without_a_user_manager_what_is_named_is_ended_all_the_same(run_module, node, monkeypatch, marked):
     program(node.bin, "systemctl", 'echo "Failed to connect to bus" >&2; exit 1')
-    process = leftover(RUN + "/1")
+    process = marked(RUN + "/1")
     assert [item["pid"] for item in run_module(module, dict(node.stop, run_id=RUN))["ended"]] == [process.pid]
     result = run_module(module, node.stop)
     assert result["failed"] and "provision.yml" in result["msg"]

@@ -18,25 +18,6 @@ SLEEP = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60
 STUBBORN = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"]
 
 
-@pytest.fixture
-def begin():
-    """Start processes with a mark of their own; they are ended with the test."""
-    started = []
-
-    def call(mark, argv=None):
-        environment = {key: value for key, value in os.environ.items() if key != "TRAINYARD_ATTEMPT"}
-        environment.update({"TRAINYARD_ATTEMPT": mark} if mark else {})
-        process = subprocess.Popen(argv or SLEEP, env=environment, stdout=subprocess.PIPE, start_new_session=True)
-        process.stdout.read(2)
-        started.append(process)
-        return process
-
-    yield call
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
 def look(units=()):
     return orphans.look(None, "/b", {"units": [{"unit": unit, "state": "active", "description": ""} for unit in units]})
 
@@ -52,9 +33,9 @@ def judged(told):
 # --- looking
 
 
-def test_what_a_run_left_is_found_by_its_mark_with_all_that_a_person_wants_to_know(begin):
-    first, second = begin(RUN + "/1"), begin(RUN + "/2")
-    begin(None), begin("%s/x" % RUN), begin("trial/0")
+def test_what_a_run_left_is_found_by_its_mark_with_all_that_a_person_wants_to_know(marked):
+    first, second = marked(RUN + "/1"), marked(RUN + "/2")
+    marked(None), marked("%s/x" % RUN), marked("trial/0")
     told = look()
     found = mine(told)
     assert sorted(found) == sorted([first.pid, second.pid]) and found[second.pid]["attempt"] == 2
@@ -65,29 +46,29 @@ def test_what_a_run_left_is_found_by_its_mark_with_all_that_a_person_wants_to_kn
     assert "2 processes of the run %s left, up to " % RUN in stop[0]["text"] and "pid %d (attempt 1, " % first.pid in stop[0]["text"]
 
 
-def test_what_a_running_unit_holds_is_no_orphan(begin):
-    process = begin(RUN + "/1")
+def test_what_a_running_unit_holds_is_no_orphan(marked):
+    process = marked(RUN + "/1")
     assert mine(look([attempts.unit_name(RUN, 1)])) == {}
     assert process.pid in mine(look([attempts.unit_name(RUN, 2)]))  # another attempt's unit does not hold it
 
 
-def test_a_unit_that_started_since_the_units_were_listed_holds_its_processes(begin, monkeypatch):
-    process = begin(RUN + "/1")
+def test_a_unit_that_started_since_the_units_were_listed_holds_its_processes(marked, monkeypatch):
+    process = marked(RUN + "/1")
     place = "1:name=systemd:/user.slice/user@1000.service/app.slice/%s\n" % attempts.unit_name(RUN, 1)
     monkeypatch.setattr(orphans, "text_of", lambda path: place)
     assert process.pid not in mine(look())
 
 
-def test_another_users_run_is_none_of_ours(begin, monkeypatch):
+def test_another_users_run_is_none_of_ours(marked, monkeypatch):
     """Root sees the marks of all users; stop.yml as this user could not end them."""
-    begin(RUN + "/1")
+    marked(RUN + "/1")
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     assert look()["ours"] == []
 
 
-def test_what_is_not_listed_is_counted_and_no_run_of_it_is_passed_over(begin, monkeypatch):
+def test_what_is_not_listed_is_counted_and_no_run_of_it_is_passed_over(marked, monkeypatch):
     monkeypatch.setattr(orphans, "LISTED", 1)
-    _young, old = begin(RUN + "/1"), begin(RUN + "/1")
+    _young, old = marked(RUN + "/1"), marked(RUN + "/1")
     past = processes.describe  # one that looks an hour older is the one that is listed
 
     def aged(pid):
@@ -95,7 +76,7 @@ def test_what_is_not_listed_is_counted_and_no_run_of_it_is_passed_over(begin, mo
         return told and dict(told, age_s=told["age_s"] + (3600 if pid == old.pid else 0))
 
     monkeypatch.setattr(processes, "describe", aged)
-    begin(OTHER + "/1")
+    marked(OTHER + "/1")
     told = look()
     assert list(mine(told)) == [old.pid] and told["more"]["ours"] == {RUN: 1, OTHER: 1}
     texts = [item["text"] for item in judged(told) if item["level"] == "stop"]
@@ -125,8 +106,8 @@ def test_what_looks_like_a_training(words, trains):
     assert orphans.launches(words) is trains
 
 
-def test_somebody_elses_training_is_told_and_no_more(begin):
-    process = begin(None, ["bash", "-c", "echo 1; exec -a torchrun sleep 60"])
+def test_somebody_elses_training_is_told_and_no_more(marked):
+    process = marked(None, ["bash", "-c", "echo 1; exec -a torchrun sleep 60"])
     while not processes.words_of(process.pid)[:1] == ["torchrun"]:
         time.sleep(0.02)
     told = look()
@@ -145,8 +126,8 @@ def test_older_facts_are_passed_over():
     assert orphans.judge([{"name": "node1"}], {"node1": {}}, {}) == []
 
 
-def test_a_secret_in_a_command_line_is_masked(begin):
-    process = begin(RUN + "/1", SLEEP + ["--api_key=abcdefgh12345", "\x1b[31m"])
+def test_a_secret_in_a_command_line_is_masked(marked):
+    process = marked(RUN + "/1", SLEEP + ["--api_key=abcdefgh12345", "\x1b[31m"])
     command = mine(look())[process.pid]["command"]
     assert "abcdefgh12345" not in command and "\x1b" not in command
 
@@ -154,9 +135,9 @@ def test_a_secret_in_a_command_line_is_masked(begin):
 # --- ending
 
 
-def test_exactly_what_bears_the_mark_is_ended(begin):
-    ours = [begin(RUN + "/1"), begin(RUN + "/2")]
-    others = [begin(RUN + "/x"), begin(OTHER + "/1"), begin(None)]
+def test_exactly_what_bears_the_mark_is_ended(marked):
+    ours = [marked(RUN + "/1"), marked(RUN + "/2")]
+    others = [marked(RUN + "/x"), marked(OTHER + "/1"), marked(None)]
     ended = processes.end(RUN)
     assert sorted((item["pid"], item["attempt"], item["signal"]) for item in ended) == sorted(
         [(ours[0].pid, 1, "TERM"), (ours[1].pid, 2, "TERM")]
@@ -166,27 +147,27 @@ def test_exactly_what_bears_the_mark_is_ended(begin):
     assert processes.end(RUN) == []
 
 
-def test_of_one_attempt_where_that_is_asked(begin):
-    first, second = begin(RUN + "/1"), begin(RUN + "/11")
+def test_of_one_attempt_where_that_is_asked(marked):
+    first, second = marked(RUN + "/1"), marked(RUN + "/11")
     assert [item["pid"] for item in processes.end(RUN, 1)] == [first.pid] and second.poll() is None
 
 
-def test_term_first_and_kill_for_what_does_not_listen(begin):
-    stubborn, good = begin(RUN + "/1", STUBBORN), begin(RUN + "/1")
+def test_term_first_and_kill_for_what_does_not_listen(marked):
+    stubborn, good = marked(RUN + "/1", STUBBORN), marked(RUN + "/1")
     since = time.monotonic()
     ended = {item["pid"]: item["signal"] for item in processes.end(RUN, grace=0.5)}
     assert ended == {stubborn.pid: "KILL", good.pid: "TERM"} and time.monotonic() - since >= 0.5
     assert processes.of_run(RUN) == [] and stubborn.wait(5) == -signal.SIGKILL
 
 
-def test_what_is_started_meanwhile_is_ended_with_it(begin):
-    begin(RUN + "/1", ["bash", "-c", "trap 'sleep 61 & exit' TERM; echo 1; while true; do sleep 0.1; done"])
+def test_what_is_started_meanwhile_is_ended_with_it(marked):
+    marked(RUN + "/1", ["bash", "-c", "trap 'sleep 61 & exit' TERM; echo 1; while true; do sleep 0.1; done"])
     processes.end(RUN, grace=1)
     assert processes.of_run(RUN) == []
 
 
-def test_a_number_that_another_process_has_got_is_not_hit(begin):
-    process = begin(RUN + "/1")
+def test_a_number_that_another_process_has_got_is_not_hit(marked):
+    process = marked(RUN + "/1")
     started = processes.start_of(process.pid)
     assert not processes.send(process.pid, started + 1, RUN, None, signal.SIGKILL)
     assert not processes.send(process.pid, started, OTHER, None, signal.SIGKILL)
@@ -195,13 +176,13 @@ def test_a_number_that_another_process_has_got_is_not_hit(begin):
     assert processes.send(process.pid, started, RUN, 1, signal.SIGKILL) and process.wait(5) == -signal.SIGKILL
 
 
-def test_an_older_python_has_no_pidfd(begin, monkeypatch):
+def test_an_older_python_has_no_pidfd(marked, monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
-    process = begin(RUN + "/1")
+    process = marked(RUN + "/1")
     assert [item["pid"] for item in processes.end(RUN)] == [process.pid] and process.wait(5) == -signal.SIGTERM
 
 
-def test_who_ends_a_run_does_not_end_itself(begin):
+def test_who_ends_a_run_does_not_end_itself(marked):
     """A stop that is called from inside a run's own process: the caller and those above it stay."""
     code = (
         "import sys, os; sys.path[:0] = %r; import ansible.module_utils as m; m.__path__.append(%r)\n"

@@ -196,7 +196,7 @@ def aside(peer):
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         code = subprocess.run(["ping", "-n", "-c", "1", "-W", "1", peer["address"]], capture_output=True, timeout=3).returncode
         found["ping"] = {0: True, 1: False}.get(code)
-    with contextlib.suppress(OSError), socket.create_connection((peer["address"], peer.get("ssh", 22)), 1):
+    with contextlib.suppress(OSError), socket.create_connection((peer["address"], 22), 1):
         found["ssh"] = True
     return found
 
@@ -252,7 +252,7 @@ def proven(spec, book):
     edges, own = {name: {} for name in calls}, None
     for name, call in calls.items():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            edges[name].update(timed(call), mss=call.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
+            edges[name].update(timed(call))
     if spec["depth"] == "full":
         measured = [peer for peer in peers if peer["node"] in spec["rounds"] and peer["node"] in calls and peer["udp"]]
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
