@@ -55,7 +55,7 @@ hcas: {description: "Name, port, state and rate of RDMA devices.", type: list, e
 reached: {description: "Node name to ports.", type: dict, returned: connected}
 unreached: {description: "to, port, why, text of every connection that failed.", type: list, elements: dict, returned: connected}
 edges:
-  description: Node name to rtt and offset (seconds), mss and path_mtu (bytes), gbits, together (how many nodes sent at once).
+  description: Node name to rtt and offset (seconds), path_mtu (bytes), gbits, together (how many nodes sent at once).
   type: dict
   returned: connected
 rival:
