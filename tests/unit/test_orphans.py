@@ -166,6 +166,17 @@ def test_what_is_started_meanwhile_is_ended_with_it(marked):
     assert processes.of_run(RUN) == []
 
 
+def test_one_empty_look_is_not_the_end(marked, monkeypatch):
+    stubborn, looks, of_run = marked(RUN + "/1", STUBBORN), [], processes.of_run
+
+    def blinking(*given):
+        looks.append(given)
+        return [] if len(looks) == 2 else of_run(*given)
+
+    monkeypatch.setattr(processes, "of_run", blinking)
+    assert [item["signal"] for item in processes.end(RUN, grace=0.5)] == ["KILL"] and stubborn.wait(5) == -signal.SIGKILL
+
+
 def test_a_number_that_another_process_has_got_is_not_hit(marked):
     process = marked(RUN + "/1")
     started = processes.start_of(process.pid)

@@ -156,10 +156,12 @@ def end(run_id, number=None, grace=GRACE_S):
 
     What such a process starts meanwhile bears its mark and is ended with it. What cannot be ended is still found by of_run.
     """
-    known, since = {}, time.monotonic()
+    known, since, empty = {}, time.monotonic(), 0
     while time.monotonic() - since < grace + KILLED_S:
         found = [pid for pid in of_run(run_id, number) if start_of(pid) is not None]
-        if not found:
+        empty = 0 if found else empty + 1
+        # One look is not enough: a child made after the pids were listed, by a parent that had gone when it was looked at, is in none.
+        if empty == 2:
             break
         for pid in found:
             started, late = start_of(pid), time.monotonic() - since >= grace
