@@ -113,7 +113,7 @@ identities:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import mesh
+from ansible.module_utils.trainyard import mesh, mesh_compiled
 
 SPEC = {
     "nodes": {"type": "list", "elements": "dict", "required": True},
@@ -131,14 +131,14 @@ SPEC = {
 def main():
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     given = module.params
-    compiled, problems = mesh.compile_mesh(
+    compiled, problems = mesh_compiled.compile_mesh(
         given["nodes"], given["site"], given["ca_public_key"], given["directory"], given["extra_from"], given["shared_home"],
         given["validity"], given["renew_before"],
     )  # fmt: skip
     if problems:
         module.fail_json(msg="The nodes cannot be made to trust each other:\n{}".format("\n".join("  " + text for text in problems)))
-    ready = len(given["states"]) == len(given["nodes"]) and mesh.is_ready(
-        compiled, given["states"], time.time(), mesh.span_seconds(given["renew_before"])
+    ready = len(given["states"]) == len(given["nodes"]) and mesh_compiled.is_ready(
+        compiled, given["states"], time.time(), mesh_compiled.span_seconds(given["renew_before"])
     )
     module.exit_json(changed=False, ready=ready, pattern=mesh.line_pattern(given["site"]), **compiled)
 

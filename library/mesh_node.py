@@ -165,7 +165,7 @@ import pwd
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import mesh
+from ansible.module_utils.trainyard import mesh, mesh_described, mesh_held
 
 SPEC = {
     "name": {"type": "str", "required": True},
@@ -203,25 +203,25 @@ def main():
     given = module.params
     home = pwd.getpwuid(os.geteuid()).pw_dir
     place = os.path.join(home, given["directory"])
-    node = mesh.describe_node(
+    node = mesh_described.describe_node(
         given["name"], given["host"], given["port"], given["address"], given["ssh_port"], given["directory"],
         given["host_keys"], given["network_filesystems"], mesh.run_program, os.environ,
     )  # fmt: skip
     changed = False
     if given["record"]:
         writer = "" if node["home"] else node["identity"]
-        record = mesh.new_record(home, given["record"], time.time(), given["directory"], given["host_keys"], writer)
-        changed = mesh.differs(mesh.read_record(home, given["directory"]), record)
+        record = mesh_held.new_record(home, given["record"], time.time(), given["directory"], given["host_keys"], writer)
+        changed = mesh_held.differs(mesh_held.read_record(home, given["directory"]), record)
         if not module.check_mode:
-            mesh.write_record(place, record)
+            mesh_held.write_record(place, record)
     module.exit_json(
         changed=changed,
         node=node,
-        state=mesh.mesh_state(home, time.time(), given["directory"]),
+        state=mesh_held.mesh_state(home, time.time(), given["directory"]),
         found={
             "ssh_directory": os.path.isdir(os.path.join(home, ".ssh")),
             "mesh_directory": is_private(place),
-            "replace_key": mesh.key_to_replace(place, given["name"]),
+            "replace_key": mesh_held.key_to_replace(place, given["name"]),
             "authorized_keys_mode": mode_of(os.path.join(home, ".ssh", "authorized_keys")),
         },
     )

@@ -97,7 +97,7 @@ import pwd
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import mesh, mesh_logins
+from ansible.module_utils.trainyard import mesh, mesh_held, mesh_logins
 
 SPEC = {
     "node": {"type": "str", "required": True},
@@ -124,7 +124,7 @@ def main():
         mesh_logins.own_fault(place, started),
     )
     module.exit_json(
-        changed=bool(failures) and not module.check_mode and mesh.withdraw(home, given["directory"]),
+        changed=bool(failures) and not module.check_mode and mesh_held.withdraw(home, given["directory"]),
         failures=failures,
         texts=["{from} -> {to}: {cause}; remedy: {remedy}".format(**failure) for failure in failures],
         logins=sum(name != given["node"] for name in given["nodes"]),

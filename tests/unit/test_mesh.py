@@ -13,7 +13,7 @@ import time
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import mesh, mesh_logins
+from ansible.module_utils.trainyard import mesh, mesh_certificates, mesh_compiled, mesh_described, mesh_held, mesh_logins
 
 CA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHDoLdMLkt2IPrQk1qEZnWAIhEbJQ/EcGZhjB1Z56kDi trainyard-ca local"
 
@@ -61,17 +61,17 @@ def sign(authority, target, validity, principals="trainer"):
 
 @pytest.mark.parametrize(("text", "seconds"), [("+7d", 604800), ("+1h30m", 5400), ("+2w", 1209600), ("+90s", 90)])
 def test_span_seconds(text, seconds):
-    assert mesh.span_seconds(text) == seconds
+    assert mesh_compiled.span_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["7d", "seven", "+7", "", "+7d; rm", "-1d", None])
 def test_span_seconds_refuses(text):
     with pytest.raises(ValueError, match="want a span"):
-        mesh.span_seconds(text)
+        mesh_compiled.span_seconds(text)
 
 
 def test_parse_certificate_agrees_with_ssh_keygen(authority, tmp_path):
-    found = mesh.parse_certificate(sign(authority, tmp_path, "-1h:+7d", "trainer,root"))
+    found = mesh_certificates.parse_certificate(sign(authority, tmp_path, "-1h:+7d", "trainer,root"))
     assert found["key_id"] == "local-node1"
     assert found["principals"] == ["trainer", "root"]
     assert found["valid_until"] - found["valid_after"] == pytest.approx(7 * 86400 + 3600, abs=61)
@@ -81,7 +81,7 @@ def test_parse_certificate_agrees_with_ssh_keygen(authority, tmp_path):
 
 
 def test_parse_certificate_without_an_end(authority, tmp_path):
-    assert mesh.parse_certificate(sign(authority, tmp_path, "always:forever"))["valid_until"] == 2**64 - 1
+    assert mesh_certificates.parse_certificate(sign(authority, tmp_path, "always:forever"))["valid_until"] == 2**64 - 1
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_parse_certificate_without_an_end(authority, tmp_path):
 )
 def test_parse_certificate_refuses(text):
     with pytest.raises(ValueError, match="not a user certificate"):
-        mesh.parse_certificate(text)
+        mesh_certificates.parse_certificate(text)
 
 
 def test_parse_certificate_refuses_a_truncated_one(authority, tmp_path):
     kind, blob = sign(authority, tmp_path, "+1d").split()[:2]
     for size in (8, 60, 120, 200):
         with pytest.raises(ValueError, match="not a user certificate"):
-            mesh.parse_certificate(f"{kind} {base64.b64encode(base64.b64decode(blob)[:size]).decode()}")
+            mesh_certificates.parse_certificate(f"{kind} {base64.b64encode(base64.b64decode(blob)[:size]).decode()}")
 
 
 def test_parse_certificate_refuses_another_kind_of_key(authority, tmp_path):
@@ -105,7 +105,7 @@ def test_parse_certificate_refuses_another_kind_of_key(authority, tmp_path):
     keygen("-s", str(authority / "ca"), "-I", "x", "-n", "trainer", str(tmp_path / "other.pub"))
     text = (tmp_path / "other-cert.pub").read_text()
     with pytest.raises(ValueError, match="type ecdsa-sha2-nistp256-cert-v01"):
-        mesh.parse_certificate(text)
+        mesh_certificates.parse_certificate(text)
 
 
 @pytest.mark.parametrize("text", ["", "ssh-rsa", "ssh-dss AAAA x", "# ssh-rsa AAAA"])
@@ -115,7 +115,7 @@ def test_what_is_no_public_key(text):
 
 @pytest.mark.parametrize(("until", "wanted"), [(None, True), (1000 + 86399, True), (1000 + 86400, False), (900, True)])
 def test_needs_renewal(until, wanted):
-    assert mesh.needs_renewal(until, 1000) is wanted
+    assert mesh_certificates.needs_renewal(until, 1000) is wanted
 
 
 # --- addresses and homes ------------------------------------------------------------------------------------------------------------------
@@ -130,8 +130,8 @@ IP_JSON = json.dumps(
 
 
 def test_own_addresses_leaves_loopback_and_link_local_out():
-    assert mesh.own_addresses(IP_JSON) == ["192.0.2.7", "10.1.0.7", "2001:db8::7"]
-    assert mesh.own_addresses("") == []
+    assert mesh_described.own_addresses(IP_JSON) == ["192.0.2.7", "10.1.0.7", "2001:db8::7"]
+    assert mesh_described.own_addresses("") == []
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_own_addresses_leaves_loopback_and_link_local_out():
     ],
 )
 def test_choose_address(wanted, reached, address):
-    assert mesh.choose_address(wanted, reached, "gpu-a", mesh.own_addresses(IP_JSON)) == address
+    assert mesh_described.choose_address(wanted, reached, "gpu-a", mesh_described.own_addresses(IP_JSON)) == address
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_choose_address(wanted, reached, address):
 )
 def test_choose_address_refuses_none_and_several(wanted, words):
     with pytest.raises(ValueError, match=words):
-        mesh.choose_address(wanted, "", "gpu-a", mesh.own_addresses(IP_JSON))
+        mesh_described.choose_address(wanted, "", "gpu-a", mesh_described.own_addresses(IP_JSON))
 
 
 MOUNTS = """\
@@ -171,9 +171,9 @@ MOUNTS = """\
 
 
 def test_shared_home_is_the_same_from_every_address_of_its_server():
-    one = mesh.shared_home(MOUNTS.format(server="10.0.0.1"), "/home/trainer", 77, ["nfs4"])
+    one = mesh_described.shared_home(MOUNTS.format(server="10.0.0.1"), "/home/trainer", 77, ["nfs4"])
     assert one
-    assert one == mesh.shared_home(MOUNTS.format(server="nas.lan"), "/home/trainer", 77, ["nfs4"])
+    assert one == mesh_described.shared_home(MOUNTS.format(server="nas.lan"), "/home/trainer", 77, ["nfs4"])
 
 
 @pytest.mark.parametrize(
@@ -182,38 +182,38 @@ def test_shared_home_is_the_same_from_every_address_of_its_server():
 )
 def test_another_home_is_not_the_shared_one(home, inode, types):
     text = MOUNTS.format(server="10.0.0.1")
-    assert mesh.shared_home(text, home, inode, types) != mesh.shared_home(text, "/home/trainer", 77, ["nfs4"])
+    assert mesh_described.shared_home(text, home, inode, types) != mesh_described.shared_home(text, "/home/trainer", 77, ["nfs4"])
 
 
 def test_a_local_home_has_no_id():
-    assert mesh.shared_home(MOUNTS, "/root", 1, ["nfs4"]) == ""
-    assert mesh.shared_home("", "/root", 1, ["nfs4"]) == ""
+    assert mesh_described.shared_home(MOUNTS, "/root", 1, ["nfs4"]) == ""
+    assert mesh_described.shared_home("", "/root", 1, ["nfs4"]) == ""
 
 
 def test_the_last_mount_over_a_path_counts():
     text = "1 0 0:1 / /home rw - nfs4 a:/x rw\n2 0 0:2 / /home rw - ext4 /dev/vda rw\n"
-    assert mesh.shared_home(text, "/home/trainer", 1, ["nfs4"]) == ""
+    assert mesh_described.shared_home(text, "/home/trainer", 1, ["nfs4"]) == ""
 
 
 def test_the_innermost_mount_counts_in_any_order_and_odd_lines_do_not():
     inner = "2 1 0:2 / /home/trainer rw - nfs4 a:/x rw\n"
     outer = "1 0 0:1 / / rw - ext4 /dev/vda rw\n"
-    wanted = mesh.shared_home(outer + inner, "/home/trainer", 1, ["nfs4"])
+    wanted = mesh_described.shared_home(outer + inner, "/home/trainer", 1, ["nfs4"])
     assert wanted
-    assert mesh.shared_home("garbage\n - \n1 2 3 4 / - x\n" + inner + outer, "/home/trainer", 1, ["nfs4"]) == wanted
+    assert mesh_described.shared_home("garbage\n - \n1 2 3 4 / - x\n" + inner + outer, "/home/trainer", 1, ["nfs4"]) == wanted
 
 
 def test_home_owners():
     nodes = [node(1, home="a"), node(2), node(3, home="a")]
-    assert mesh.home_owners(nodes) == {"node1": "node1", "node2": "node2", "node3": "node1"}
+    assert mesh_compiled.home_owners(nodes) == {"node1": "node1", "node2": "node2", "node3": "node1"}
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------------------------------
 
 
 def test_sound_nodes_have_no_problems():
-    assert mesh.problems_of([node(1), node(2)], "local") == []
-    assert mesh.problems_of([node(1, address="127.0.0.1")], "local") == []  # a mesh of one node has no pairs
+    assert mesh_compiled.problems_of([node(1), node(2)], "local") == []
+    assert mesh_compiled.problems_of([node(1, address="127.0.0.1")], "local") == []  # a mesh of one node has no pairs
 
 
 @pytest.mark.parametrize(
@@ -234,30 +234,30 @@ def test_sound_nodes_have_no_problems():
     ],
 )
 def test_problems_name_the_node(changes, words):
-    assert words in "\n".join(mesh.problems_of([node(1), node(2, **changes)], "local"))
+    assert words in "\n".join(mesh_compiled.problems_of([node(1), node(2, **changes)], "local"))
 
 
 def test_one_address_with_two_ports_is_two_nodes():
-    assert mesh.problems_of([node(1), node(2, address="198.51.100.11", port=2222)], "local") == []
+    assert mesh_compiled.problems_of([node(1), node(2, address="198.51.100.11", port=2222)], "local") == []
 
 
 def test_a_name_for_an_address_and_the_own_site_are_fine():
-    assert mesh.problems_of([node(1, address="gpu-a", site="local"), node(2, site="local")], "local") == []
+    assert mesh_compiled.problems_of([node(1, address="gpu-a", site="local"), node(2, site="local")], "local") == []
 
 
 def test_two_nodes_without_a_machine_id_are_not_called_one_machine():
-    assert mesh.problems_of([node(1, identity=""), node(2, identity="")], "local") == []
+    assert mesh_compiled.problems_of([node(1, identity=""), node(2, identity="")], "local") == []
 
 
 def test_every_problem_at_once():
-    assert len(mesh.problems_of([node(1, problems=["a", "b"]), node(2, site="x")], "local")) == 3
+    assert len(mesh_compiled.problems_of([node(1, problems=["a", "b"]), node(2, site="x")], "local")) == 3
 
 
 def test_a_shared_home_wants_consent():
     nodes = [node(1, home="a"), node(2, home="a")]
-    assert "node2: shares its home directory with node1" in mesh.problems_of(nodes, "local")[0]
-    assert "ssh_trust_shared_home: true" in mesh.problems_of(nodes, "local")[0]
-    assert mesh.problems_of(nodes, "local", consent=True) == []
+    assert "node2: shares its home directory with node1" in mesh_compiled.problems_of(nodes, "local")[0]
+    assert "ssh_trust_shared_home: true" in mesh_compiled.problems_of(nodes, "local")[0]
+    assert mesh_compiled.problems_of(nodes, "local", consent=True) == []
 
 
 @pytest.mark.parametrize(
@@ -274,32 +274,32 @@ def test_a_shared_home_wants_consent():
 )
 def test_compile_refuses_settings(changes, words):
     given = dict({"nodes": [node(1), node(2)], "site": "local", "ca": CA}, **changes)
-    compiled, problems = mesh.compile_mesh(**given)
+    compiled, problems = mesh_compiled.compile_mesh(**given)
     assert compiled is None
     assert words in problems[0]
 
 
 def test_compile_refuses_an_empty_group():
-    assert mesh.compile_mesh([], "local", CA) == (None, ["the group 'trainers' is empty"])
+    assert mesh_compiled.compile_mesh([], "local", CA) == (None, ["the group 'trainers' is empty"])
 
 
 # --- what is compiled ---------------------------------------------------------------------------------------------------------------------
 
 
 def compiled(nodes=None, site="local", ca=CA, **more):
-    made, problems = mesh.compile_mesh(nodes or [node(1), node(2)], site, ca, **more)
+    made, problems = mesh_compiled.compile_mesh(nodes or [node(1), node(2)], site, ca, **more)
     assert problems == []
     return made
 
 
 def test_known_hosts_lists_every_name_with_its_port():
-    lines = mesh.known_hosts([node(1), node(2, port=2222, address="10.0.0.2", host="gpu-b", addresses=["192.0.2.2"])]).splitlines()
+    lines = mesh_compiled.known_hosts([node(1), node(2, port=2222, address="10.0.0.2", host="gpu-b", addresses=["192.0.2.2"])]).splitlines()
     assert lines[0] == f"node1,198.51.100.11 {host_key(1)}"
     assert lines[1] == f"node2,[node2]:2222,[10.0.0.2]:2222,[gpu-b]:2222,[192.0.2.2]:2222 {host_key(2)}"
 
 
 def test_ssh_keygen_finds_every_name(tmp_path):
-    (tmp_path / "known_hosts").write_text(mesh.known_hosts([node(1), node(2, port=2222)]))
+    (tmp_path / "known_hosts").write_text(mesh_compiled.known_hosts([node(1), node(2, port=2222)]))
     for name in ("node1", "198.51.100.11", "node2", "[198.51.100.12]:2222"):
         assert (
             subprocess.run(["ssh-keygen", "-F", name, "-f", str(tmp_path / "known_hosts")], capture_output=True, check=False).returncode
@@ -368,7 +368,7 @@ def test_the_line_lets_in_only_this_authority_user_and_addresses():
 
 
 def test_the_line_takes_more_sources_and_both_families():
-    line = mesh.authorized_line([node(1, address="2001:db8::7")], "local", CA, ["203.0.113.9", "203.0.113.0/28"])
+    line = mesh_compiled.authorized_line([node(1, address="2001:db8::7")], "local", CA, ["203.0.113.9", "203.0.113.0/28"])
     assert 'from="198.51.100.11,2001:db8::7,203.0.113.9/32,203.0.113.0/28"' in line
 
 
@@ -382,16 +382,16 @@ def test_the_pattern_matches_the_own_line_and_no_other():
     pattern = mesh.line_pattern("local")
     line = compiled()["line"]
     assert re.match(pattern, line)
-    assert re.match(pattern, mesh.authorized_line([node(1), node(2), node(3)], "local", CA))
+    assert re.match(pattern, mesh_compiled.authorized_line([node(1), node(2), node(3)], "local", CA))
     for other in (
-        mesh.authorized_line([node(1)], "local2", CA),
-        mesh.authorized_line([node(1)], "xlocal", CA),
+        mesh_compiled.authorized_line([node(1)], "local2", CA),
+        mesh_compiled.authorized_line([node(1)], "xlocal", CA),
         CA,
         "# " + line,
         line + " x",
     ):
         assert not re.match(pattern, other)
-    assert not re.match(mesh.line_pattern("a.b"), mesh.authorized_line([node(1)], "axb", CA))
+    assert not re.match(mesh.line_pattern("a.b"), mesh_compiled.authorized_line([node(1)], "axb", CA))
 
 
 def test_the_role_takes_back_the_line_that_the_core_writes(root):
@@ -461,16 +461,16 @@ def home(tmp_path, authority):
     (place / "config").write_text(made["config"])
     (tmp_path / ".ssh" / "authorized_keys").write_text(f"{made['line']}\n{host_key(8)} somebody\n")
     told = {"site": "local", "nodes": made["nodes"], "digest": made["digest"], "inventory": made["inventory"]}
-    record = mesh.new_record(
-        str(tmp_path), told, 1234.9, host_keys=[str(tmp_path / "etc" / "ssh_host_*_key.pub")], writer=mesh.own_identity()
+    record = mesh_held.new_record(
+        str(tmp_path), told, 1234.9, host_keys=[str(tmp_path / "etc" / "ssh_host_*_key.pub")], writer=mesh_held.own_identity()
     )
-    mesh.write_record(str(place), record)
+    mesh_held.write_record(str(place), record)
     return tmp_path, made
 
 
 def test_state_of_a_proven_mesh(home):
     place, made = home
-    state = mesh.mesh_state(str(place), time.time())
+    state = mesh_held.mesh_state(str(place), time.time())
     assert state["present"] is True
     assert (state["site"], state["digest"], state["inventory"], state["nodes"]) == (
         "local",
@@ -512,7 +512,7 @@ def test_the_record_holds_what_readers_of_it_need(home):
 )
 def test_a_proof_does_not_outlive_what_was_proven(home, damage, stale):
     damage(home[0])
-    state = mesh.mesh_state(str(home[0]), time.time())
+    state = mesh_held.mesh_state(str(home[0]), time.time())
     assert stale in state["stale"]
     assert state["proven"] is None
 
@@ -520,30 +520,30 @@ def test_a_proof_does_not_outlive_what_was_proven(home, damage, stale):
 def test_another_line_in_authorized_keys_is_not_our_matter(home):
     with (home[0] / ".ssh/authorized_keys").open("a") as handle:
         handle.write(host_key(9) + " a colleague\n")
-    assert mesh.mesh_state(str(home[0]), time.time())["stale"] == []
+    assert mesh_held.mesh_state(str(home[0]), time.time())["stale"] == []
 
 
 def test_an_expired_certificate_ends_the_proof(home):
-    state = mesh.mesh_state(str(home[0]), time.time() + 8 * 86400)
+    state = mesh_held.mesh_state(str(home[0]), time.time() + 8 * 86400)
     assert state["stale"] == ["certificate expired"]
     assert state["proven"] is None
 
 
 def test_a_copied_disk_has_no_proof(home, monkeypatch):
-    monkeypatch.setattr(mesh, "own_identity", lambda: mesh.identity("another", "node2"))
-    assert mesh.mesh_state(str(home[0]), time.time())["stale"] == ["written on another machine"]
+    monkeypatch.setattr(mesh_held, "own_identity", lambda: mesh.identity("another", "node2"))
+    assert mesh_held.mesh_state(str(home[0]), time.time())["stale"] == ["written on another machine"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 2}', '"x"'])
 def test_a_broken_record_is_none(home, text):
     (home[0] / ".trainyard/mesh/mesh.json").write_text(text)
-    state = mesh.mesh_state(str(home[0]), time.time())
+    state = mesh_held.mesh_state(str(home[0]), time.time())
     assert (state["present"], state["proven"], state["nodes"]) == (False, None, [])
 
 
 def test_a_record_with_odd_contents_does_not_raise(home):
     (home[0] / ".trainyard/mesh/mesh.json").write_text('{"version": 1, "files": 3, "nodes": "x", "site": null, "proven": 1}')
-    state = mesh.mesh_state(str(home[0]), time.time())
+    state = mesh_held.mesh_state(str(home[0]), time.time())
     assert (state["proven"], state["nodes"]) == (None, [])
 
 
@@ -551,75 +551,77 @@ def test_a_missing_file_is_stale_whatever_was_recorded(home):
     path = home[0] / ".trainyard/mesh/mesh.json"
     path.write_text(json.dumps(dict(json.loads(path.read_text()), files={})))
     (home[0] / ".trainyard/mesh/config").unlink()
-    assert "config" in mesh.mesh_state(str(home[0]), time.time())["stale"]
+    assert "config" in mesh_held.mesh_state(str(home[0]), time.time())["stale"]
 
 
 def test_no_line_is_not_the_same_as_a_proven_line(home):
     path = home[0] / ".trainyard/mesh/mesh.json"
     path.write_text(json.dumps(dict(json.loads(path.read_text()), line=None)))
     (home[0] / ".ssh/authorized_keys").unlink()
-    assert mesh.mesh_state(str(home[0]), time.time())["stale"] == ["authorized_keys"]
+    assert mesh_held.mesh_state(str(home[0]), time.time())["stale"] == ["authorized_keys"]
 
 
 def test_no_mesh_at_all(tmp_path):
-    assert mesh.mesh_state(str(tmp_path), 0)["present"] is False
+    assert mesh_held.mesh_state(str(tmp_path), 0)["present"] is False
 
 
 def test_withdraw_takes_the_proof_and_nothing_else(home):
     before = json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text())
-    assert mesh.withdraw(str(home[0])) is True
+    assert mesh_held.withdraw(str(home[0])) is True
     assert json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text()) == dict(before, proven=None)
-    assert mesh.withdraw(str(home[0])) is False
-    assert mesh.withdraw(str(home[0] / "nowhere")) is False
+    assert mesh_held.withdraw(str(home[0])) is False
+    assert mesh_held.withdraw(str(home[0] / "nowhere")) is False
 
 
 def test_differs_looks_past_the_time():
-    assert mesh.differs(None, {"a": 1}) is True
-    assert mesh.differs({"a": 1, "proven": 1}, {"a": 1, "proven": 2}) is False
-    assert mesh.differs({"a": 1, "proven": 1}, {"a": 2, "proven": 1}) is True
+    assert mesh_held.differs(None, {"a": 1}) is True
+    assert mesh_held.differs({"a": 1, "proven": 1}, {"a": 1, "proven": 2}) is False
+    assert mesh_held.differs({"a": 1, "proven": 1}, {"a": 2, "proven": 1}) is True
 
 
 def test_key_to_replace(home):
     place = home[0] / ".trainyard/mesh"
-    assert mesh.key_to_replace(str(place), "node1") is False
-    assert mesh.key_to_replace(str(place), "node2") is True
+    assert mesh_held.key_to_replace(str(place), "node1") is False
+    assert mesh_held.key_to_replace(str(place), "node2") is True
     (place / "id_ed25519").chmod(0o640)
-    assert mesh.key_to_replace(str(place), "node1") is True
-    assert mesh.key_to_replace(str(home[0] / "nowhere"), "node1") is False
+    assert mesh_held.key_to_replace(str(place), "node1") is True
+    assert mesh_held.key_to_replace(str(home[0] / "nowhere"), "node1") is False
 
 
 def states(home, made, **changes):
-    state = dict(mesh.mesh_state(str(home), time.time()), **changes)
-    return [state, dict(mesh.mesh_state(str(home), time.time()))], made
+    state = dict(mesh_held.mesh_state(str(home), time.time()), **changes)
+    return [state, dict(mesh_held.mesh_state(str(home), time.time()))], made
 
 
 def test_ready(home):
     found, made = states(*home)
-    assert mesh.is_ready(made, found, time.time(), 86400) is True
+    assert mesh_compiled.is_ready(made, found, time.time(), 86400) is True
 
 
 @pytest.mark.parametrize("changes", [{"proven": None}, {"digest": "x"}, {"inventory": "x"}, {"nodes": ["node1"]}, {"valid_until": None}])
 def test_not_ready(home, changes):
     found, made = states(*home, **changes)
-    assert mesh.is_ready(made, found, time.time(), 86400) is False
+    assert mesh_compiled.is_ready(made, found, time.time(), 86400) is False
 
 
 def test_not_ready_when_renewal_is_due_or_the_authority_is_not_made(home):
     found, made = states(*home)
-    assert mesh.is_ready(made, found, time.time() + 6.5 * 86400, 86400) is False
-    assert mesh.is_ready(dict(made, digest=""), [dict(state, digest="") for state in found], time.time(), 86400) is False
+    assert mesh_compiled.is_ready(made, found, time.time() + 6.5 * 86400, 86400) is False
+    assert mesh_compiled.is_ready(dict(made, digest=""), [dict(state, digest="") for state in found], time.time(), 86400) is False
 
 
 def test_describe_node_here(tmp_path, monkeypatch):
-    monkeypatch.setattr(mesh.shutil, "which", lambda name: "/usr/bin/" + name)
-    monkeypatch.setattr(mesh, "own_identity", lambda: "me")
-    monkeypatch.setattr(mesh.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(mesh.pwd, "getpwuid", lambda uid: mesh.pwd.struct_passwd(("trainer", "x", uid, uid, "", str(tmp_path), "/bin/sh")))
+    monkeypatch.setattr(mesh_described.shutil, "which", lambda name: "/usr/bin/" + name)
+    monkeypatch.setattr(mesh_described, "own_identity", lambda: "me")
+    monkeypatch.setattr(mesh_described.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(
+        mesh_described.pwd, "getpwuid", lambda uid: mesh_described.pwd.struct_passwd(("trainer", "x", uid, uid, "", str(tmp_path), "/bin/sh"))
+    )
     (tmp_path / "ssh_host_ed25519_key.pub").write_text(host_key(4) + " root@here\n")
     (tmp_path / "ssh_host_dsa_key.pub").write_text("ssh-dss AAAA old\n")
     patterns = [str(tmp_path / "ssh_host_*_key.pub")]
     environ = {"SSH_CONNECTION": "192.0.2.1 50000 192.0.2.7 2222", "SUDO_USER": "somebody"}  # a training user may have been reached by su
-    found = mesh.describe_node("gpu-a", "", 22, "", 0, ".trainyard/mesh", patterns, [], lambda argv: (0, IP_JSON, ""), environ)
+    found = mesh_described.describe_node("gpu-a", "", 22, "", 0, ".trainyard/mesh", patterns, [], lambda argv: (0, IP_JSON, ""), environ)
     assert (found["address"], found["port"], found["host"], found["addresses"]) == ("192.0.2.7", 2222, "gpu-a", ["192.0.2.7"])
     assert found["host_keys"] == [host_key(4)]
     assert found["inventory"] == ["gpu-a", "", 22, ""]
@@ -628,22 +630,24 @@ def test_describe_node_here(tmp_path, monkeypatch):
 
 def test_describe_node_sees_on_what_the_home_lies():
     kinds = {line.split(" - ")[1].split()[0] for line in open("/proc/self/mountinfo")}
-    assert mesh.describe_node("a", "b", 22, "", 0, "x", [], sorted(kinds), lambda argv: (1, "", ""), {})["home"]
-    assert mesh.describe_node("a", "b", 22, "", 0, "x", [], [], lambda argv: (1, "", ""), {})["home"] == ""
+    assert mesh_described.describe_node("a", "b", 22, "", 0, "x", [], sorted(kinds), lambda argv: (1, "", ""), {})["home"]
+    assert mesh_described.describe_node("a", "b", 22, "", 0, "x", [], [], lambda argv: (1, "", ""), {})["home"] == ""
 
 
 def test_describe_node_takes_the_inventory_where_there_is_no_ssh(tmp_path):
-    found = mesh.describe_node("gpu-a", "10.9.9.9", 2200, "", 0, "x", [str(tmp_path / "none")], [], lambda argv: (1, "", ""), {})
+    found = mesh_described.describe_node("gpu-a", "10.9.9.9", 2200, "", 0, "x", [str(tmp_path / "none")], [], lambda argv: (1, "", ""), {})
     assert (found["address"], found["port"], found["host"], found["addresses"]) == ("10.9.9.9", 2200, "10.9.9.9", [])
     assert any("no host public key found" in text for text in found["problems"])
-    assert mesh.describe_node("a", "b", 22, "", 2022, "x", [], [], lambda argv: (1, "", ""), {})["port"] == 2022
+    assert mesh_described.describe_node("a", "b", 22, "", 2022, "x", [], [], lambda argv: (1, "", ""), {})["port"] == 2022
 
 
 def test_describe_node_says_what_is_wrong(monkeypatch):
-    monkeypatch.setattr(mesh.shutil, "which", lambda name: None)
-    monkeypatch.setattr(mesh.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(mesh, "WHO", ("/nonexistent", "/proc/sys/kernel/hostname"))
-    found = mesh.describe_node("a", "b", 22, "10.2.0.0/16", 0, "x", [], [], lambda argv: (0, IP_JSON, ""), {"SUDO_USER": "trainer"})
+    monkeypatch.setattr(mesh_described.shutil, "which", lambda name: None)
+    monkeypatch.setattr(mesh_described.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(mesh_held, "WHO", ("/nonexistent", "/proc/sys/kernel/hostname"))
+    found = mesh_described.describe_node(
+        "a", "b", 22, "10.2.0.0/16", 0, "x", [], [], lambda argv: (0, IP_JSON, ""), {"SUDO_USER": "trainer"}
+    )
     told = "\n".join(found["problems"])
     for words in ("must hold exactly one address", "became root from trainer", "has no ssh;", "has no ssh-keygen;", "has no machine id"):
         assert words in told

@@ -9,7 +9,7 @@ import pwd
 import mesh_node
 import pytest
 import yaml
-from ansible.module_utils.trainyard import mesh
+from ansible.module_utils.trainyard import mesh, mesh_described, mesh_held
 
 TOLD = {"site": "local", "nodes": ["node1", "node2"], "digest": "d", "inventory": "i"}
 
@@ -56,14 +56,14 @@ def test_the_record_is_written_once(home, run_module):
     record = json.loads((home / ".trainyard/mesh/mesh.json").read_text())
     assert (record["site"], record["nodes"], record["digest"], record["inventory"]) == ("local", ["node1", "node2"], "d", "i")
     assert record["proven"] > 0
-    assert record["identity"] == mesh.own_identity()
+    assert record["identity"] == mesh_held.own_identity()
     assert run_module(mesh_node, arguments)["changed"] is False
     assert run_module(mesh_node, dict(arguments, record=dict(TOLD, digest="e")))["changed"] is True
 
 
 def test_a_shared_home_belongs_to_no_single_machine(home, run_module, monkeypatch):
     (home / ".trainyard/mesh").mkdir(parents=True)
-    monkeypatch.setattr(mesh, "shared_home", lambda *arguments: "some nfs")
+    monkeypatch.setattr(mesh_described, "shared_home", lambda *arguments: "some nfs")
     run_module(mesh_node, {"name": "node1", "record": TOLD})
     assert json.loads((home / ".trainyard/mesh/mesh.json").read_text())["identity"] == ""
 

@@ -11,7 +11,8 @@ import os
 import time
 
 from ansible.module_utils.trainyard.display import printable
-from ansible.module_utils.trainyard.mesh import DIRECTORY, KEY, TRUST, WHO, certificate_end, identity, key_exposed
+from ansible.module_utils.trainyard.mesh import DIRECTORY, KEY, TRUST, WHO, identity
+from ansible.module_utils.trainyard.mesh_held import certificate_end, key_exposed
 
 CONSOLE = "on that node's own console run ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub and compare"
 REFUSED = "the certificate was refused"

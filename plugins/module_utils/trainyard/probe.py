@@ -13,7 +13,7 @@ import sys
 import time
 
 from ansible.module_utils.trainyard import ascend, attempts, devices, installed, machines, manifest, orphans, placement, places, sockets
-from ansible.module_utils.trainyard.mesh import mesh_state
+from ansible.module_utils.trainyard.mesh_held import mesh_state
 
 # Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a launcher is looked for there.
 PLAN_PATH = "/usr/local/bin:/usr/bin:/bin"

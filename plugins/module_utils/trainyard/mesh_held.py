@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node holds of its mesh: files, certificate, the record of the proof (mesh.json)."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+
+from ansible.module_utils.trainyard.mesh import (
+    CERTIFICATE,
+    DIRECTORY,
+    HOST_KEYS,
+    KEY,
+    PROVEN_FILES,
+    RECORD,
+    WHO,
+    identity,
+    line_pattern,
+    public_key,
+    read_bytes,
+    sha256,
+)
+from ansible.module_utils.trainyard.mesh_certificates import parse_certificate
+
+
+def own_identity():
+    """Return the identity of this machine."""
+    return identity(*((read_bytes(path) or b"").decode("utf-8", "replace") for path in WHO))
+
+
+def read_host_keys(patterns=HOST_KEYS):
+    """Return the sorted host public keys of this machine."""
+    texts = [read_bytes(path) or b"" for pattern in patterns for path in glob.glob(pattern)]
+    return sorted({key for key in (public_key(text.decode("utf-8", "replace")) for text in texts) if key})
+
+
+def read_record(home, directory=DIRECTORY):
+    """Return the node's record of its mesh (mesh.json), or None."""
+    try:
+        record = json.loads(read_bytes(os.path.join(home, directory, RECORD)) or b"null")
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and record.get("version") == 1 else None
+
+
+def certificate_end(place):
+    """Return when the certificate in the mesh's directory ends (unix seconds), or None."""
+    try:
+        return parse_certificate((read_bytes(os.path.join(place, CERTIFICATE)) or b"").decode("utf-8", "replace"))["valid_until"]
+    except ValueError:
+        return None
+
+
+def key_exposed(place):
+    """Return whether others than the owner may read the node's private key; ssh ignores such a key, and it must not be used again."""
+    path = os.path.join(place, KEY)
+    return os.path.exists(path) and bool(os.stat(path).st_mode & 0o077)
+
+
+def key_to_replace(place, name):
+    """Return whether a node's key must be made anew: others may have read it, or it was made on another node (a copied disk)."""
+    comment = (read_bytes(os.path.join(place, KEY + ".pub")) or b"").decode("utf-8", "replace").split()[2:]
+    return key_exposed(place) or bool(comment and not comment[0].endswith("-" + name))
+
+
+def read_state(home, site, directory=DIRECTORY):
+    """Return {files, line, valid_until} of what lies in a home: digests of the mesh's files (None: missing) and of the site's line."""
+    place = os.path.join(home, directory)
+    files = {
+        name: None if read_bytes(os.path.join(place, name)) is None else sha256(read_bytes(os.path.join(place, name)))
+        for name in PROVEN_FILES
+    }
+    keys = (read_bytes(os.path.join(home, ".ssh", "authorized_keys")) or b"").decode("utf-8", "replace").splitlines()
+    lines = [line for line in keys if re.match(line_pattern(site), line)]
+    return {"files": files, "line": sha256("\n".join(lines)) if lines else None, "valid_until": certificate_end(place)}
+
+
+def mesh_state(home_dir, now, directory=DIRECTORY):
+    """Return what a node knows of its mesh, without root and without changing anything.
+
+    {present, site, digest, inventory, nodes, valid_until, proven, stale}: present is False where no proof was ever recorded; stale names
+    what differs from what was proven (a file, 'authorized_keys', 'host key', 'key exposed', 'certificate expired', 'written on another
+    machine'); proven (unix time) is None where anything is stale.
+    """
+    record = read_record(home_dir, directory)
+    if record is None:
+        return {
+            "present": False,
+            "site": None,
+            "digest": None,
+            "inventory": None,
+            "nodes": [],
+            "valid_until": None,
+            "proven": None,
+            "stale": [],
+        }
+    state = read_state(home_dir, str(record.get("site")), directory)
+    proven_files = record.get("files") if isinstance(record.get("files"), dict) else {}
+    stale = [name for name in PROVEN_FILES if state["files"][name] is None or state["files"][name] != proven_files.get(name)]
+    if key_exposed(os.path.join(home_dir, directory)):
+        stale.append("key exposed")
+    if record.get("identity") and record["identity"] != own_identity():
+        stale.append("written on another machine")
+    if state["line"] is None or state["line"] != record.get("line"):
+        stale.append("authorized_keys")
+    listed = (read_bytes(os.path.join(home_dir, directory, "known_hosts")) or b"").decode("utf-8", "replace")
+    if any(" " + key + "\n" not in listed for key in read_host_keys(record.get("host_keys") or HOST_KEYS)):
+        stale.append("host key")
+    if state["valid_until"] is not None and state["valid_until"] <= now:
+        stale.append("certificate expired")
+    return {
+        "present": True,
+        "site": record.get("site"),
+        "digest": record.get("digest"),
+        "inventory": record.get("inventory"),
+        "nodes": record.get("nodes") if isinstance(record.get("nodes"), list) else [],
+        "valid_until": state["valid_until"],
+        "proven": None if stale else record.get("proven"),
+        "stale": stale,
+    }
+
+
+def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS, writer=""):
+    """Return the record of a mesh that has just been proven. told: {site, nodes, digest, inventory} as compiled.
+
+    host_keys: where sshd's are; writer: this node's identity, '' where its home is shared by several.
+    """
+    state = read_state(home, told["site"], directory)
+    return {
+        "version": 1,
+        "site": told["site"],
+        "nodes": list(told["nodes"]),
+        "digest": told["digest"],
+        "inventory": told["inventory"],
+        "valid_until": state["valid_until"],
+        "proven": int(now),
+        "files": state["files"],
+        "line": state["line"],
+        "host_keys": list(host_keys),
+        "identity": writer,
+    }
+
+
+def withdraw(home, directory=DIRECTORY):
+    """Take the recorded proof of a node back, which is known not to hold any more. Return whether there was one."""
+    record = read_record(home, directory)
+    if not record or not record.get("proven"):
+        return False
+    write_record(os.path.join(home, directory), dict(record, proven=None))
+    return True
+
+
+def differs(old, new):
+    """Return whether two records say different things, apart from when they were proven."""
+    return old is None or dict(old, proven=None) != dict(new, proven=None)
+
+
+def write_record(place, record):
+    """Write mesh.json whole or not at all."""
+    temporary = os.path.join(place, f".{RECORD}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as handle:
+        handle.write(json.dumps(record, indent=2) + "\n")
+    os.replace(temporary, os.path.join(place, RECORD))
