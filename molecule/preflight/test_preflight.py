@@ -19,7 +19,9 @@ AGAIN = (*JOB, "-e", "preflight_rehearsal_hours=0", "-e", "preflight_rehearsal_s
 # An open connection would outlive a closed sshd and keep the environment that it was opened with.
 FRESH = ("-e", "ansible_ssh_args='-o ControlMaster=no -o ControlPath=none -o ServerAliveInterval=3 -o ServerAliveCountMax=3'")
 HOME = "/home/trainer"
-SITE_PACKAGES = "$(ls -d .trainyard/env/*/lib/python3.11/site-packages | head -1)"
+# Other scenarios' environments and code may lie on the nodes, too: these are PaddleDetection's.
+SITE_PACKAGES = "$(dirname $(ls -d .trainyard/env/*/lib/python3.11/site-packages/ppdet | head -1))"
+CODE = "$(dirname $(dirname $(ls -d .trainyard/code/*/configs/ppyoloe | head -1)))"
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
 
@@ -96,10 +98,10 @@ FAULTS = {
         ("STOP", "node1, node2|node2", "environment", r"paddlepaddle.*2\.6\.1 on node2"),
     ),
     "one changed byte in the code": (
-        "node2", False, "cd .trainyard/code/*/tools && cp -p train.py /tmp/train.py && chmod u+w . train.py && sed -i '1s/.$/X/' train.py",
-        "cd .trainyard/code/*/tools && cp -p /tmp/train.py train.py && chmod u-w train.py .", QUICK, ("STOP", "node2", "ready", "tools/train.py")),
+        "node2", False, "cd %s/tools && cp -p train.py /tmp/train.py && chmod u+w . train.py && sed -i '1s/.$/X/' train.py" % CODE,
+        "cd %s/tools && cp -p /tmp/train.py train.py && chmod u-w train.py ." % CODE, QUICK, ("STOP", "node2", "ready", "tools/train.py")),
     "an extra file in the code": (
-        "node2", False, "cd .trainyard/code/*/tools && chmod u+w . && touch extra.py", "cd .trainyard/code/*/tools && rm extra.py && chmod u-w .", QUICK,
+        "node2", False, "cd %s/tools && chmod u+w . && touch extra.py" % CODE, "cd %s/tools && rm extra.py && chmod u-w ." % CODE, QUICK,
         ("STOP", "node2", "ready", "tools/extra.py: extra file")),
     "a shared memory too small": (
         "node2", True, "mount -o remount,size=64m /dev/shm", "mount -o remount,size=1g /dev/shm", QUICK, ("STOP", "node2", "shm", "")),
