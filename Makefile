@@ -6,7 +6,7 @@ NODES ?=
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo demo-down bench lint test
+.PHONY: help setup engine demo demo-down bench corpus lint test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,12 @@ bench: engine setup ## start faults on molecule's two nodes: bare Paddle beside 
 	@ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=paddledetection
 	@ansible-playbook -i molecule/inventory playbooks/sync.yml -e config=molecule/shared/jobs/short.yml
 	@python tests/bench/bare_faults.py -i molecule/inventory
+
+corpus: engine setup ## provoke the real failures of tests/corpus that it lacks, on molecule's two nodes with all four suites
+	@ansible-playbook -i molecule/inventory playbooks/local.yml
+	@for suite in paddledetection paddleocr paddleseg mindocr; do \
+	  ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=$$suite || exit 1; done
+	@python tests/corpus/provoke.py -i molecule/inventory
 
 demo-down: setup ## remove the demo's nodes; runs and caches stay
 	@ansible-playbook playbooks/local_down.yml

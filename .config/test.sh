@@ -19,8 +19,10 @@ lint() {
 }
 
 unit() {
+  say "browser"
+  if .config/browser.sh; then export TRAINYARD_BROWSER=yes; else say "the report is not clicked through here"; fi
   say "pytest"
-  pytest -q tests
+  pytest -q -rs tests
 }
 
 # One set of nodes for all scenarios: default creates it and is the last to let go of it.

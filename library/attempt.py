@@ -147,7 +147,7 @@ def main():
             "number": {"type": "int", "default": 1},
             "node": {"type": "str", "required": True},
             "base": {"type": "str", "default": ".trainyard"},
-            "plan": {"type": "str"},
+            "plan": {"type": "str", "no_log": True},  # -vvv prints what a module says of its arguments, and this holds the environment
             "plan_sha256": {"type": "str"},
             "programs": {"type": "dict"},
             "reason": {"type": "str", "choices": ["user", "peer"], "default": "user"},

@@ -19,6 +19,12 @@ options:
         the controller; only while a run is followed.
     type: bool
     default: false
+  logs_dir:
+    description:
+      - Directory of the runs on the controller, to which the node's logs come home while the attempt runs, as C(<run>/attempt-N/<log>); empty
+        means that they stay on the node until they are collected. Done by the action plugin with O(gang=true), over connections of type ssh.
+    type: str
+    default: ""
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
 attributes:
   check_mode: {support: full, description: Reads only.}
@@ -41,7 +47,8 @@ status:
   description: >-
     found, run, attempt, job, unit, state (running, stopping, completed, failed, stopped, lost, none), ended, started and now (unix seconds),
     exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation, fraction}]), endpoints_as_planned; where nothing is
-    found of a run that was asked for, processes (pids that carry its mark all the same) and stopped (whether it was stopped here nevertheless).
+    found of a run that was asked for, processes (pids that carry its mark all the same) and stopped (whether it was stopped here nevertheless);
+    with O(gang=true) stream, null or how the logs come home (bytes that came, restarts, problem, events of truncated, replaced and gone logs).
   type: dict
   returned: success
 """
@@ -60,6 +67,7 @@ def main():
             "number": {"type": "int", "default": 0},
             "node": {"type": "str", "required": True},
             "gang": {"type": "bool", "default": False},
+            "logs_dir": {"type": "str", "default": ""},
             "base": {"type": "str", "default": ".trainyard"},
         },
         supports_check_mode=True,

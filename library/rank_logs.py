@@ -67,6 +67,7 @@ RETURN = r"""
 node: {description: The node's name in the plan., type: str, returned: success}
 now: {description: "The node's clock when the module began (unix time, seconds); it shows clocks that are apart.", type: float,
   returned: success}
+utc_offset: {description: "Seconds that the node's time zone is east of UTC, daylight saving included.", type: int, returned: success}
 ranks:
   description: One entry for each rank of this node, in the order of the local index.
   type: list
@@ -83,6 +84,9 @@ ranks:
     sha256: {description: "Digest of the first C(bytes) bytes; null with O(digest=false).", type: str}
     lines: {description: "Lines, an unended last one too; null with O(digest=false).", type: int}
     mtime: {description: Time of the last write (unix time)., type: float}
+    first_time: {description: "Time of its first line with a date, by the node's zone (unix time); null where none has one within the first
+      64 KiB.", type: float}
+    last_time: {description: The same of the last line with a date., type: float}
     steps: {description: "Number of step lines; null with O(digest=false).", type: int}
     first_step: {description: "First step line's values: line, epoch, step, steps, loss, lr, ips, eta (seconds), batch_cost (seconds), as
       the suite has them.", type: dict}
@@ -103,7 +107,10 @@ ranks:
         context: {description: Lines around it., type: list, elements: str}
         origin: {description: "Where the message comes from: python, cpp or line.", type: str}
         cause: {description: Name in the catalogue of causes., type: str}
-        grade: {description: "C(primary) can begin a failure, C(secondary) is what follows another rank's end.", type: str}
+        grade:
+          description: "C(primary) can begin a failure, C(shared) is between ranks, C(secondary) is what follows another rank's end."
+          type: str
+        meaning: {description: What it means in a sentence., type: str}
         remedy: {description: What helps., type: str}
         source: {description: Where the rule comes from., type: str}
         root: {description: "Where exceptions are chained, the first of the chain.", type: str}
@@ -114,6 +121,7 @@ ranks:
         signal: {description: Signal that Paddle's handler named., type: str}
         sender: {description: Process that sent the signal., type: int}
         time: {description: Unix time that Paddle's handler named., type: int}
+    last_line: {description: "The last line of its log that says something, glog's left out; null for an empty log.", type: str}
     pid: {description: Process id., type: int}
     started: {description: When the agent first saw it (unix time)., type: float}
     ended: {description: When the agent saw its end (unix time)., type: float}
@@ -135,7 +143,11 @@ endpoints: {description: "The trainers' endpoints as the launcher wrote them dow
   elements: str, returned: success}
 exit: {description: "exit.json with C(stopped_at), the time a stop was asked for; null while the unit has not ended.", type: dict,
   returned: success}
-launcher: {description: "The launcher's own start, end, exit code, signal and first error in its console.", type: dict, returned: success}
+launcher:
+  description: "The launcher's own start, end, exit code, signal, first error in its console, and what it said of children that ended."
+  type: dict
+  returned: success
+scheduler: {description: "MindSpore's scheduler where it ran here, its log's name at home and first error; else null.", type: dict, returned: success}
 problems: {description: Files that could not be read and logs that no rank of the plan owns., type: list, elements: str, returned: success}
 """
 

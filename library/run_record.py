@@ -25,7 +25,7 @@ options:
     type: list
     elements: dict
     default: []
-  checkpoint: {description: Where the checkpoint was brought (C(ended) only)., type: str, default: ""}
+  checkpoint: {description: "What the module checkpoint found on the first node (C(ended) only).", type: dict, default: {}}
 attributes:
   check_mode: {support: full, description: Writes nothing.}
 author: Trainyard
@@ -65,7 +65,7 @@ def main():
             "code": {"type": "dict", "default": {}},
             "code_diff": {"type": "str", "default": ""},
             "nodes": {"type": "list", "elements": "dict", "default": []},
-            "checkpoint": {"type": "str", "default": ""},
+            "checkpoint": {"type": "dict", "default": {}},
         },
         required_if=[("state", "started", ("job", "plan", "plan_sha256"))],
         supports_check_mode=True,

@@ -80,8 +80,8 @@ def test_every_rank_log_is_home_bit_for_bit(trained):
 
 def test_the_checkpoint_is_home_bit_for_bit(trained):
     run = trained[1]
-    copy = PROJECT / "runs" / run / "attempt-1" / "checkpoint" / "model_final.pdparams"
-    there = on("node1", "sha256sum .trainyard/runs/%s/attempt-1/output/*/model_final.pdparams" % run).split()[0]
+    copy = PROJECT / "runs" / run / "attempt-1" / "checkpoint" / "best_model.pdparams"
+    there = on("node1", "sha256sum .trainyard/runs/%s/attempt-1/output/*/best_model.pdparams" % run).split()[0]
     assert subprocess.run(["sha256sum", copy], text=True, check=True, stdout=subprocess.PIPE).stdout.split()[0] == there
 
 

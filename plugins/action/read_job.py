@@ -69,7 +69,7 @@ class ActionModule(ActionBase):
         found += self._roles(hosts, site, extra, roles, project)
         if not reads_job:
             problems += self._names(extra, allowed, site)
-            self._refuse(problems + found + hosts.problems)
+            self._refuse(problems + found + hosts.problems, site)
             return {"changed": False, "project": project}
         path, shown, said = jobs.find_job(arguments.get("config"), os.path.join(project, "playbooks", "configs"), os.getcwd())
         problems += said
@@ -85,7 +85,7 @@ class ActionModule(ActionBase):
             problems += self._located(said, task_vars, site, extra) + self._limit(nodes)
             ways = {node["name"]: hosts.way(node["name"]) for node in nodes}
             problems += access.here_problems(ways, context.CLIARGS.get("connection"))
-        self._refuse(problems + hosts.problems)
+        self._refuse(problems + hosts.problems, site)
         # a job file of the user's own may have any name; a run's is part of paths and of the unit's name
         name = re.sub(r"[^A-Za-z0-9_.]", "_", job["name"])[:64]
         run_id = "%s-%s-%s" % (time.strftime("%Y%m%d-%H%M%S", time.gmtime()), name, secrets.token_hex(2))
@@ -169,7 +169,10 @@ class ActionModule(ActionBase):
         return problems
 
     @staticmethod
-    def _refuse(problems):
+    def _refuse(problems, site):
+        for problem in problems:
+            if site and problem.key.rpartition(".")[2] in site["secret_env"]:
+                problem.text = re.sub(r"\bgot .*", "got ********", problem.text, flags=re.DOTALL)
         if problems:
             lines = ["  " + printable(str(problem)) for problem in problems]
             lines = list(dict.fromkeys(lines))

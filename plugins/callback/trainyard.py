@@ -8,7 +8,9 @@ name: trainyard
 type: stdout
 short_description: Ansible's default output with a live view of the training
 description:
-  - While an attempt is followed, shows one line for the run and one for each node; redrawn in place on a terminal, plain lines in a pipe.
+  - While an attempt is followed, shows how the run and its nodes are; redrawn in place on a terminal, a few plain lines in a pipe.
+  - Under ansible-runner, whose own callback takes the place of this one, C(ANSIBLE_STDOUT_CALLBACK=trainyard) and
+    C(ANSIBLE_CALLBACK_PLUGINS=plugins/callback) in its C(env/envvars) make its events hold the plain lines; see docs/runbooks/live-view.md.
   - After the recap it prints the run's summary; the last line is the verdict.
   - Ctrl-C leaves the run alone and prints how to come back to it and how to stop it.
 extends_documentation_fragment:
@@ -16,7 +18,7 @@ extends_documentation_fragment:
   - result_format_callback
 options:
   live:
-    description: Redraw in place on a terminal; off means plain lines everywhere.
+    description: Redraw in place on a terminal; off means plain lines everywhere, as in a pipe and with C(-v).
     type: bool
     default: true
     env:
@@ -29,24 +31,84 @@ import os
 import shlex
 import shutil
 import sys
+import threading
 import time
 
 import ansible.module_utils
 from ansible import constants as C
 from ansible import context
 from ansible.plugins.callback.default import CallbackModule as Default
+from ansible.utils.color import stringc
 
 # ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-live = importlib.import_module("ansible.module_utils.trainyard.live")
-printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
+columns, display, live, ticker, watch = (
+    importlib.import_module("ansible.module_utils.trainyard." + name) for name in ("columns", "display", "live", "ticker", "watch")
+)
+printable = display.printable
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
 
-QUIET_SECONDS = 30
+COLOURS = {"good": C.COLOR_OK, "bad": C.COLOR_ERROR, "warn": C.COLOR_WARN, "gone": C.COLOR_UNREACHABLE, "quiet": C.COLOR_SKIP}
+# Of more nodes than this, not every answer is drawn at once: a picture costs about as much as the answers of all of them.
+FEW_NODES, PAUSE_SECONDS = 8, 0.5
 # Modules whose arguments or results hold the plan, and in it the site's and the job's environment: -v and -vvv must not print a secret of it.
 HOLD_SECRETS = ("attempt", "job_inputs", "plan", "proof", "read_job", "run_record")
+
+
+class Picture:
+    """What stands on the terminal: the next picture goes over it, and it makes room before anybody else prints."""
+
+    def __init__(self, display):
+        self._display, self._lock, self._pid = display, threading.RLock(), os.getpid()
+        self._stood, self.when, self.due = [], 0.0, False
+
+    def look(self):
+        """Return the terminal's size now, and whether it shows more than ASCII."""
+        try:
+            size = os.get_terminal_size(sys.stdout.fileno())
+        except (AttributeError, OSError, ValueError):
+            size = (0, 0)
+        size = size if all(size) else shutil.get_terminal_size((100, 24))
+        encoding = str(getattr(sys.stdout, "encoding", "utf-8")).lower().replace("-", "")
+        return live.Look(*size, encoding == "utf8" and os.environ.get("TERM") != "linux")  # the kernel's console has no such font
+
+    def draw(self, lines, look):
+        """Draw lines of (text, style) over the picture that stands."""
+        if not look.utf8:
+            lines = [[(text.encode("ascii", "replace").decode(), style) for text, style in line] for line in lines]
+        painted = ["".join(paint(text, COLOURS.get(style)) for text, style in line) for line in lines]
+        with self._lock:
+            self._display.display = self._display_beside
+            self._write(live.repaint(self._stood, look.columns, painted))
+            self._stood = [sum(columns.width(text) for text, _style in line) for line in lines]
+            self.when, self.due = time.monotonic(), False
+
+    def _display_beside(self, *args, **kwargs):
+        """Ansible's display() while a picture stands: warnings and errors come from everywhere, not from callbacks alone."""
+        if os.getpid() != self._pid:  # a worker hands it to this process
+            return type(self._display).display(self._display, *args, **kwargs)
+        with self._lock:
+            if self._stood:
+                self._write(live.repaint(self._stood, self.look().columns, ()))
+                self._stood, self.due = [], True
+            return type(self._display).display(self._display, *args, **kwargs)
+
+    def leave(self):
+        """What stands there stays; never draw over other output."""
+        with self._lock:
+            self._stood, self.due = [], False
+            self._display.__dict__.pop("display", None)
+
+    def _write(self, text):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def paint(text, colour):
+    """Return text in a colour, where Ansible's settings and NO_COLOR (any value, no-color.org) want colours."""
+    return stringc(text, colour) if colour and not os.environ.get("NO_COLOR") else text
 
 
 class CallbackModule(Default):
@@ -58,63 +120,62 @@ class CallbackModule(Default):
 
     def __init__(self):
         super().__init__()
-        self._statuses, self._said, self._drawn, self._summary = {}, {}, 0, []
-        self._pid, self._following, self._headed = os.getpid(), None, set()
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(line_buffering=True)  # Display does not flush; who reads a pipe gets every line when it is printed
+        self._watch, self._ticker, self._picture, self._summary = watch.Watch(), ticker.Ticker(), Picture(self._display), []
+        self._pid, self._following, self._secrets = os.getpid(), None, display.Secrets((), ())
         atexit.register(self._detached)
 
     # --- live view
 
     def _in_place(self):
-        return sys.stdout.isatty() and self._display.verbosity == 0 and self.get_option("live")
+        # ansible-runner's callback inherits from this one, and has a pseudo-terminal whose bytes become events.
+        own = self.CALLBACK_NAME == "trainyard" and self.get_option("live")
+        return own and self._display.verbosity == 0 and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
-    def _show(self, status):
-        name = status.get("node", "?")
-        self._statuses[name] = status
+    def _show(self, name, status, last=False):
+        now, self._watch.secrets = time.monotonic(), self._secrets
+        self._watch.add(name, status, now, time.time())
         if status.get("found"):
-            self._following = status["run"] if any(not s["ended"] for s in self._statuses.values()) else None
+            self._following = status["run"] if any(not known["ended"] for known in self._watch.known()) else None
         if self._in_place():
-            self._redraw()
+            self._picture.due = True
+            if last or len(self._watch.order()) <= FEW_NODES or now - self._picture.when >= PAUSE_SECONDS:
+                self._draw()
         else:
-            self._plain_line(name, status)
+            for text, style in self._ticker.lines(self._watch, name, now):
+                self._display.display(text, color=COLOURS.get(style))
 
-    def _redraw(self):
-        width = max(40, shutil.get_terminal_size((100, 24)).columns - 1)
-        order = next((s["nodes"] for s in self._statuses.values() if s.get("found")), sorted(self._statuses))
-        statuses = [self._statuses[name] for name in order if name in self._statuses]
-        lines = [live.head_line(statuses, width)] + [live.node_line(status, width) for status in statuses]
-        up = "\x1b[%dA" % self._drawn if self._drawn else ""
-        sys.stdout.write(up + "".join("\x1b[2K%s\n" % printable(line)[:width] for line in lines))
-        sys.stdout.flush()
-        self._drawn = len(lines)
+    def _draw(self):
+        for text in self._ticker.head(self._watch):
+            self._display.display(text)
+        look = self._picture.look()
+        self._picture.draw(live.picture(self._watch, time.monotonic(), look), look)
 
-    def _plain_line(self, name, status):
-        if status.get("found") and status["run"] not in self._headed:
-            self._headed.add(status["run"])
-            self._display.display(printable("run %s, job %s, %d nodes" % (status["run"], status["job"], len(status["nodes"]))))
-        key, now = live.change_key(status), time.monotonic()
-        before, when = self._said.get(name, (None, 0.0))
-        if key != before or now - when >= QUIET_SECONDS:
-            self._said[name] = (key, now)
-            self._display.display(printable(live.node_line(status, 200)))
+    def _leave(self):
+        """Another task begins: the last picture stays above it."""
+        if self._picture.due and self._watch.nodes:
+            self._draw()
+        self._picture.leave()
 
     def _status_of(self, result):
-        found = plain(result.result.get("status")) if result.task.action.split(".")[-1] == "attempt_status" else None
-        return found if isinstance(found, dict) else None
+        found = result.result.get("status") if result.task.action.split(".")[-1] == "attempt_status" else None
+        return plain({key: found[key] for key in found if key in watch.KEEP}) if isinstance(found, dict) else None
 
     def v2_runner_retry(self, result):
         status = self._status_of(result)
         if status:
-            self._show(status)
+            self._show(status.get("node") or result.host.get_name(), status)
         else:
             super().v2_runner_retry(result)
 
     def v2_runner_on_ok(self, result):
         status = self._status_of(result)
         if status:
-            self._show(dict({"node": result.host.get_name()}, **status))
+            self._show(status.get("node") or result.host.get_name(), status, last=True)
             return
         if result.result.get("summary") and "verdict" in result.result:
-            self._summary = [printable(line) for line in plain(result.result["summary"])]
+            self._summary = [printable(line, *self._secrets) for line in plain(result.result["summary"])]
             self._following = None
         if self._following in (result.result.get("stopped") or ()):
             self._following = None  # stop.yml has just ended it
@@ -127,18 +188,37 @@ class CallbackModule(Default):
         self._spare_secrets(result)
         super().v2_runner_on_failed(result, ignore_errors)
 
+    def _dump_results(self, result, indent=None, sort_keys=True, keep_invocation=False, serialize=True):
+        """Whatever Ansible shows of a result, however verbose, without what the plan calls secret and what a terminal would obey."""
+        text = super()._dump_results(result, indent, sort_keys, keep_invocation, serialize)
+        return printable(text, *self._secrets, limit=len(text) + 1, newlines=True) if isinstance(text, str) else text
+
+    def v2_runner_on_unreachable(self, result):
+        self._watch.lose(result.host.get_name())
+        super().v2_runner_on_unreachable(result)
+
     def _spare_secrets(self, result):
+        if result.task.action.split(".")[-1] == "plan" and isinstance(result.result.get("plan"), dict):
+            self._secrets = display.secrets_of(plain(result.result["plan"]))
         if result.task.action.split(".")[-1] in HOLD_SECRETS:
             result.result["_ansible_verbose_override"] = True
             result.result.pop("invocation", None)
 
     def _keep_table(self, result):
-        """What check.yml has found is said once more at the very end, as it stands in the table."""
+        """What check.yml has found is said once more at the very end, as it stands in the table; a run's report is named before its verdict."""
         if result.task.action.split(".")[-1] == "check_report" and isinstance(result.result.get("lines"), list):
-            self._summary = [printable(line) for line in plain(result.result.pop("lines"))]
+            self._summary = [printable(line, *self._secrets) for line in plain(result.result.pop("lines"))]
+        if result.task.action.split(".")[-1] == "run_report" and self._summary:
+            path = str(result.result.get("report") or "none")
+            near = path if path == "none" or os.path.relpath(path).startswith("..") else os.path.relpath(path)
+            self._summary.insert(-1, printable("report       " + near))
+
+    def v2_playbook_on_play_start(self, play):
+        self._leave()
+        super().v2_playbook_on_play_start(play)
 
     def _task_start(self, task, prefix=None):
-        self._drawn = 0  # what was drawn has scrolled away; never draw over other output
+        self._leave()
         super()._task_start(task, prefix=prefix)
 
     # --- the end
@@ -147,6 +227,7 @@ class CallbackModule(Default):
         """A play without hosts is a step that is not needed; Ansible's 'skipping: no hosts matched' would only worry."""
 
     def v2_playbook_on_stats(self, stats):
+        self._leave()
         super().v2_playbook_on_stats(stats)
         for line in self._summary:
             self._display.display(line)
@@ -156,6 +237,7 @@ class CallbackModule(Default):
         if os.getpid() != self._pid or not self._following:
             return
         run = self._following
+        self._leave()
         given = [
             source for source in context.CLIARGS.get("inventory") or () if source not in [os.path.abspath(p) for p in C.DEFAULT_HOST_LIST]
         ]

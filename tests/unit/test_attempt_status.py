@@ -12,7 +12,8 @@ from types import SimpleNamespace
 
 import attempt_status as module
 import pytest
-from ansible.module_utils.trainyard import attempts, status
+from ansible.module_utils.trainyard import attempts, shipping, status
+from ansible.utils.display import Display
 from core_support import RUN, attempt_files, compiled, program, put
 
 LINE = (
@@ -99,6 +100,15 @@ def test_a_ranks_state(look, events, log, expected):
 
 def test_a_rank_whose_suite_prints_nothing_there_is_running(look):
     assert [rank["state"] for rank in look([start(0), start(1)])["ranks"]] == ["starting", "running"]
+
+
+def test_what_the_live_view_says_besides(look):
+    found = look([start(0), start(1)], {"log/workerlog.0": LINE + LINE.replace("[2/8]", "[3/8]").replace("5.294779", "nan")})
+    rank, other = found["ranks"]
+    assert rank["nan"]["loss"] == "nan" and rank["nan"]["step"] == 3 and abs(rank["log_time"] - time.time()) < 3600
+    assert other["nan"] is None and other["log_time"] is None
+    assert (found["ranks_in_all"], found["accelerator"], found["only_first_prints"], found["main_figure"]) == (4, "gpu", True, "ap")
+    assert 0 < found["disk"]["free"] <= found["disk"]["total"] and status.disk_of("/nowhere") is None
 
 
 def test_what_paddle_reports_as_endpoints_is_told(look):
@@ -239,3 +249,71 @@ def test_who_only_looks_stops_nobody(action, how):
     action("node1", "lost", True)
     action.later()
     assert action("node2", "running", False, **how)[1] == []
+
+
+# --- logs that come home while a run is followed
+
+
+@pytest.fixture
+def streaming_action(load_plugin, tmp_path, monkeypatch, make_attempt):
+    """The action plugin on a node whose sender runs here without ssh; call it with what the unit's state is."""
+    plugin = load_plugin("action", "attempt_status")
+    monkeypatch.setattr(plugin.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    monkeypatch.setattr(plugin.receiving, "ssh_argv", lambda _connection, _python: [sys.executable, "-I", "-c", shipping.BOOT])
+    monkeypatch.setattr(plugin, "REST_SECONDS", 60)  # a slow machine may take longer than a follow waits
+    place = tmp_path / "base" / "runs" / RUN
+    place.mkdir(parents=True)
+    make_attempt("node1", logs={0: "zero\n"}).rename(place / "attempt-1")
+
+    def call(ended=False, check=False, transport="ssh", become=None, **arguments):
+        told = {"found": True, "run": RUN, "attempt": 1, "node": "node1", "state": "completed" if ended else "running", "ended": ended}
+        args = dict({"gang": True, "base": str(tmp_path / "base"), "logs_dir": str(tmp_path / "runs")}, **arguments)
+        task = SimpleNamespace(args=args, async_val=0, check_mode=check, action="attempt_status")
+        one = plugin.ActionModule(
+            task, SimpleNamespace(transport=transport, become=become, _shell=SimpleNamespace(tmpdir="/tmp")), None, None, None
+        )
+        monkeypatch.setattr(one, "_execute_module", lambda **_arguments: {"status": told})
+        return one.run(task_vars={"inventory_hostname": "node1"})["status"]
+
+    call.node, call.home, call.plugin = place / "attempt-1", tmp_path / "runs" / RUN / "attempt-1", plugin
+    yield call
+    for stream in plugin._STREAMS.values():
+        stream.finish(10)
+
+
+def test_logs_come_home_between_the_looks_and_to_their_end_with_the_last(streaming_action):
+    log, home = streaming_action.node / "log" / "workerlog.0", streaming_action.home / "rank-000.node1.log"
+    assert streaming_action()["stream"]["problem"] is None
+    deadline = time.monotonic() + 60
+    while not home.exists() or home.read_bytes() != b"zero\n":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    with open(log, "ab") as handle:
+        handle.write(os.urandom(3 << 20))
+    assert streaming_action(ended=True)["stream"] == {"bytes": 5 + (3 << 20), "restarts": 0, "problem": None, "events": []}
+    assert home.read_bytes() == log.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "how", [{"check": True}, {"transport": "docker"}, {"logs_dir": ""}, {"ended": True}, {"become": "sudo"}, {"gang": False}]
+)
+def test_nothing_is_streamed_where_that_is_not_asked_or_not_possible(streaming_action, how):
+    assert streaming_action(**how).get("stream") is None
+    assert not streaming_action.home.exists() and not streaming_action.plugin._STREAMS
+
+
+def test_a_stream_that_fails_is_told_once_and_the_follow_goes_on(streaming_action, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(Display, "warning", lambda _self, text: told.append(text))
+    (tmp_path / "runs").write_text("no directory")
+    assert "runs" in streaming_action()["stream"]["problem"]
+    streaming_action()
+    assert streaming_action(ended=True)["state"] == "completed"
+    assert len(told) == 1 and told[0].startswith("the logs of node1 do not come home for now: ")
+
+
+def test_a_second_follower_leaves_the_logs_to_the_first_and_takes_over_from_it(streaming_action):
+    first = streaming_action.plugin.receiving.Receiver(str(streaming_action.home), node="node1")
+    assert streaming_action()["stream"] is None
+    first.close()
+    assert streaming_action()["stream"]["problem"] is None

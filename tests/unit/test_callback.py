@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from types import SimpleNamespace
 
@@ -72,6 +73,7 @@ def terminal(capsys, monkeypatch):
     monkeypatch.setattr(context, "CLIARGS", {"check": False})
     plugin = callback_loader.get("trainyard")
     plugin.set_options()
+    monkeypatch.setattr("time.time", lambda: 225.0)  # what the nodes' clocks say
     monkeypatch.setattr(plugin._display, "verbosity", 0)
     capsys.readouterr()
     return Terminal(plugin, capsys)
@@ -79,11 +81,15 @@ def terminal(capsys, monkeypatch):
 
 @pytest.fixture
 def screen(terminal, monkeypatch):
-    """A terminal of 60 columns."""
-    stdout = SimpleNamespace(isatty=lambda: True, write=lambda text: sys.stdout.write(text), flush=lambda: sys.stdout.flush())
+    """A terminal of 60 columns; test_terminal.py has a real one."""
+    stdout = SimpleNamespace(
+        isatty=lambda: True, write=lambda text: sys.stdout.write(text), flush=lambda: sys.stdout.flush(), encoding="utf-8"
+    )
     monkeypatch.setattr(sys.modules[type(terminal.plugin).__module__], "sys", SimpleNamespace(stdout=stdout))
     monkeypatch.setenv("COLUMNS", "60")
-    return terminal
+    monkeypatch.setenv("TERM", "xterm")
+    yield terminal
+    terminal.plugin._picture.leave()
 
 
 def at(step, node="node1", number=0, **changes):
@@ -94,17 +100,25 @@ def at(step, node="node1", number=0, **changes):
 # --- in a pipe
 
 
-def test_one_plain_line_for_each_change(terminal, monkeypatch):
-    assert terminal.retry(at(0)).splitlines() == [
+def test_plain_lines_for_what_changes_and_not_more_often_than_useful(terminal, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def at_second(second, *said):
+        clock[0] = 1000.0 + second
+        return terminal.retry(*said)
+
+    assert at_second(0, at(0)).splitlines() == [
         "run %s, job ppyoloe, 2 nodes" % RUN,
         "node1      running   rank 0 training  epoch 1/3  step 1/8  loss 5.295  0.34 images/s  ETA 1:13",
     ]
-    assert terminal.retry(at(0)) == ""  # nothing new
-    assert terminal.retry(at(0, "node2", 1), "node2").startswith("node2 ")
-    assert "step 2/8" in terminal.retry(at(1)) and terminal.retry(at(1)) == ""
-    clock = terminal.plugin._said["node1"][1]
-    monkeypatch.setattr("time.monotonic", lambda: clock + 31)
-    assert "step 2/8" in terminal.retry(at(1))  # a sign of life
+    assert at_second(3, at(0)) == ""  # nothing new
+    assert at_second(3, at(0, "node2", 1), "node2").startswith("node2 ")
+    assert at_second(6, at(1)) == ""  # a step: not worth a line every few seconds
+    assert "step 4/8" in at_second(12, at(3)) and at_second(15, at(3)) == ""
+    assert at_second(18, at(3, state="failed")).startswith("node1      failed")  # a state is worth one at once
+    assert at_second(40, at(3, state="failed")) == at_second(47, at(0, "node2", 1), "node2") == ""
+    assert at_second(49, at(3, state="failed")).startswith("run %s  50 %%  epoch 1/3  step 4/8" % RUN)  # a sign of life
 
 
 def test_other_retries_are_shown_as_ansible_does(terminal):
@@ -128,6 +142,16 @@ def test_no_secret_of_the_plan_is_shown_however_verbose(terminal, monkeypatch, f
     assert "hunter2" not in shown.out + shown.err and "node1" in shown.out + shown.err
 
 
+def test_what_the_plan_calls_secret_is_hidden_in_what_any_other_task_says(terminal, monkeypatch):
+    monkeypatch.setattr(terminal.plugin._display, "verbosity", 4)
+    made = {"env": {"MY_LOGIN": "hunter2-Zq9"}, "secret_env": ["MY_LOGIN"]}
+    terminal.plugin.v2_runner_on_ok(terminal.result("plan", {"plan": made}))
+    said = terminal.result("ansible.builtin.command", {"stdout": "as hunter2-Zq9 \u202e\x1b[2J", "changed": False})
+    terminal.plugin.v2_runner_on_ok(said)
+    shown = terminal.capsys.readouterr().out
+    assert "as ********" in shown and "hunter2" not in shown and "\u202e" not in shown and "\x1b[2J" not in shown
+
+
 @pytest.mark.parametrize("failed", [False, True])
 def test_the_table_of_a_check_is_the_last_thing_shown(terminal, failed):
     said = terminal.result("check_report", {"lines": ["STOP  node1  port  17000 is taken\x1b[2J", "NOT READY: 1"], "msg": "NOT READY: 1"})
@@ -144,7 +168,7 @@ def test_the_table_of_a_check_is_the_last_thing_shown(terminal, failed):
 def test_the_last_look_is_shown_too(terminal):
     said = dict(at(7, state="completed", ended=True))
     del said["node"]
-    assert terminal.ok("attempt_status", {"status": dict(said, node="node1")}).splitlines()[1].startswith("node1      completed")
+    assert terminal.ok("attempt_status", {"status": said}).splitlines()[1].startswith("node1      completed")
     assert (
         terminal.ok("attempt_status", {"status": {"found": False, "ended": True, "state": "none"}}, "node9")
         == "node9      no such run here\n"
@@ -154,14 +178,11 @@ def test_the_last_look_is_shown_too(terminal):
 # --- on a terminal
 
 
-def test_lines_are_redrawn_in_place(screen):
+def test_a_picture_goes_over_the_last_one(screen):
     first = screen.retry(at(0))
-    assert first.splitlines()[0].startswith("\x1b[2K%s  ppyoloe  2 nodes" % RUN) and len(first.splitlines()) == 2 and "\x1b[1A" not in first
+    assert first.startswith("run %s, job ppyoloe, 2 nodes\n\rppyoloe  2 nodes x 1 rank" % RUN) and not re.search(r"\x1b\[\d*A", first)
     second = screen.retry(at(0, "node2", 1), "node2")
-    assert second.startswith("\x1b[2A\x1b[2K") and len(second.splitlines()) == 3  # up over the two lines that are there, then one line more
-    third = screen.retry(at(1))
-    assert third.startswith("\x1b[3A\x1b[2K") and [line.split()[0][4:] for line in third.splitlines()[1:]] == ["node1", "node2"]
-    assert all(len(line.split("\x1b[2K")[1]) <= 59 for line in third.splitlines())
+    assert second.startswith("\r\x1b[5Appyoloe") and second.count("\n") == 5 and second.endswith("\x1b[J")
 
 
 def test_a_new_task_is_never_drawn_over(screen):
@@ -169,12 +190,53 @@ def test_a_new_task_is_never_drawn_over(screen):
     screen.plugin._play = SimpleNamespace(strategy="linear")
     screen.plugin._task_start(SimpleNamespace(get_name=lambda: "Next", _uuid="v", check_mode=False, diff=False, no_log=False, args={}))
     screen.capsys.readouterr()
-    assert not screen.retry(at(1)).startswith("\x1b[2A")
+    assert screen.retry(at(1)).startswith("\rppyoloe")
+
+
+def test_a_warning_is_not_drawn_over_and_the_picture_comes_again(screen):
+    screen.retry(at(0))
+    screen.plugin._display.display("somebody else")
+    said = screen.capsys.readouterr().out
+    assert said.startswith("\r\x1b[5A") and said.endswith("\x1b[Jsomebody else\n")  # the picture made room
+    assert screen.retry(at(1)).startswith("\rppyoloe")
+    screen.plugin._display.display("again")
+    screen.capsys.readouterr()
+    screen.plugin._leave()  # nothing new came: what is known must not be lost
+    assert "ppyoloe" in screen.capsys.readouterr().out
+    screen.plugin._display.display("later")
+    assert screen.capsys.readouterr().out == "later\n"
+
+
+def test_a_worker_process_leaves_the_picture_alone(screen, monkeypatch):
+    screen.retry(at(0))
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    screen.plugin._display.display("from a worker")
+    assert screen.capsys.readouterr().out == "from a worker\n"
+
+
+def test_a_node_that_cannot_be_reached_stays_in_the_picture(screen):
+    screen.retry(at(0))
+    said = screen.result("attempt_status", {"unreachable": True, "msg": "timed out"})
+    said.task.ignore_unreachable = True
+    screen.plugin.v2_runner_on_unreachable(said)
+    screen.capsys.readouterr()
+    assert "node1   unreachable" in screen.retry(at(0, "node2", 1), "node2")
 
 
 def test_live_can_be_switched_off(screen):
     screen.plugin.set_option("live", False)
     assert "\x1b" not in screen.retry(at(0))
+
+
+@pytest.mark.parametrize("terminal_type", ["dumb", ""])
+def test_a_terminal_that_cannot_go_up_gets_plain_lines(screen, monkeypatch, terminal_type):
+    monkeypatch.setenv("TERM", terminal_type) if terminal_type else monkeypatch.delenv("TERM")
+    assert "\x1b" not in screen.retry(at(0))
+
+
+def test_under_ansible_runner_events_hold_plain_lines(screen, monkeypatch):
+    monkeypatch.setattr(type(screen.plugin), "CALLBACK_NAME", "awx_display")  # it inherits from the callback that the user asked for
+    assert screen.retry(at(0)).splitlines()[1].startswith("node1      running   rank 0 training")
 
 
 def test_verbose_output_is_not_drawn_over(screen, monkeypatch):
@@ -194,9 +256,10 @@ def test_escape_bytes_never_reach_the_screen(screen, monkeypatch, field):
     said["nodes"] = [said["node"]]
     monkeypatch.setenv("COLUMNS", "200")
     shown = screen.retry(said)
-    for sequence in ("\x1b[2K", "\x1b[2A"):
+    for sequence in ("\x1b[K", "\x1b[J"):
         shown = shown.replace(sequence, "")
     assert "\\x1b]0;owned" in shown and not [char for char in shown if char in "\x1b\x07\u202e"]
+    screen.plugin._picture.leave()
     screen.plugin.set_option("live", False)
     assert not [char for char in screen.retry(dict(said, epochs=9, state="x" + EVIL)) if char in "\x1b\x07\u202e"]
 
@@ -220,6 +283,20 @@ def test_the_verdict_is_the_last_line(terminal):
         and lines[-3].startswith("rank  node")
     )
     assert not [char for char in "".join(lines[-3:]) if char in "\x1b\x07\u202e"]
+
+
+def test_the_report_is_named_before_the_verdict(terminal, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    terminal.ok("run_report", {"report": "/elsewhere/r/report.html"})
+    assert "report.html" not in terminal.stats(), "report.yml says itself where it is"
+    ended = {"summary": ["rank  node", "FAILED: rank 3"], "verdict": {"outcome": "failed"}, "changed": True}
+    terminal.ok("run_record", dict(ended))
+    terminal.ok("run_report", {"report": str(ROOT / "runs" / RUN / "report.html")})
+    assert terminal.stats().splitlines()[-2:] == ["report       runs/%s/report.html" % RUN, "FAILED: rank 3"]
+    terminal.ok("run_record", dict(ended))
+    terminal.plugin.v2_runner_on_failed(terminal.result("run_report", {"msg": "no report: disk full"}))
+    terminal.capsys.readouterr()
+    assert terminal.stats().splitlines()[-2:] == ["report       none", "FAILED: rank 3"]
 
 
 def test_without_a_verdict_the_recap_is_the_end(terminal):

@@ -615,7 +615,9 @@ def test_describe_node_here(tmp_path, monkeypatch):
     monkeypatch.setattr(mesh_described, "own_identity", lambda: "me")
     monkeypatch.setattr(mesh_described.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(
-        mesh_described.pwd, "getpwuid", lambda uid: mesh_described.pwd.struct_passwd(("trainer", "x", uid, uid, "", str(tmp_path), "/bin/sh"))
+        mesh_described.pwd,
+        "getpwuid",
+        lambda uid: mesh_described.pwd.struct_passwd(("trainer", "x", uid, uid, "", str(tmp_path), "/bin/sh")),
     )
     (tmp_path / "ssh_host_ed25519_key.pub").write_text(host_key(4) + " root@here\n")
     (tmp_path / "ssh_host_dsa_key.pub").write_text("ssh-dss AAAA old\n")

@@ -129,12 +129,19 @@ REFUSED = {
 for verb in ("stop", "status", "follow"):
     REFUSED["%s, misspelt variable" % verb] = (["-e", "rn=x"], {"verb": verb}, "command line rn: unknown variable; allowed: run")
     REFUSED["%s, misspelt group" % verb] = ([], {"verb": verb, "group": "trainer"}, "the group 'trainers' is missing or empty")
+REFUSED["report, misspelt variable"] = (["-e", "rns=x"], {"verb": "report"}, "command line rns: unknown variable; allowed: run, runs")
+REFUSED["report, misspelt group"] = ([], {"verb": "report", "group": "trainer"}, "the group 'trainers' is missing or empty")
+REFUSED["report, one run to compare"] = (
+    ["-e", "runs=20261120-103501-x-1f2e"],
+    {"verb": "report"},
+    "no report: runs takes two to 8 different run ids",
+)
 REFUSED["stop, half a gang"] = (["--limit", "node1"], {"verb": "stop"}, "--limit cuts node2 off; a run is stopped on all nodes or on none")
 REFUSED["stop, no run id"] = (["-e", '{"run": ""}'], {"verb": "stop"}, "'' is no run id; it looks like")
 REFUSED["stop, a path"] = (["-e", "run=../../x"], {"verb": "stop"}, "'../../x' is no run id; it looks like")
 # The same commands with nothing wrong do go to the nodes, so the others' silence means something.
 GOOD = {
-    "good": (["-e", "config=ppyoloe.yml", "-e", "nodes=2", "-e", "devices=1", "-e", "collect_checkpoint=false"], {}, "UNREACHABLE!"),
+    "good": (["-e", "config=ppyoloe.yml", "-e", "nodes=2", "-e", "devices=1", "-e", "collect_checkpoint=none"], {}, "UNREACHABLE!"),
     "good stop": ([], {"verb": "stop"}, "UNREACHABLE!"),
 }
 

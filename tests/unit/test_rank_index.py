@@ -7,11 +7,12 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
 
 import pytest
 import rank_index
 import yaml
-from ansible.module_utils.trainyard import homecoming
+from ansible.module_utils.trainyard import homecoming, stream_lock
 
 
 def described(node, file, home, raw):
@@ -66,7 +67,7 @@ def test_logs_come_home_with_their_names_mode_and_bytes(bring, run_dir):
     for path in run_dir.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     index = json.loads((run_dir / "ranks.json").read_text())
-    assert index["version"] == 1
+    assert (index["version"], index["run"], index["attempt"]) == (2, run_dir.parent.name, 1)
     assert [r["rank"] for r in index["ranks"]] == [0, 1, 3]
     assert {f["home"]: f["sha256"] for f in index["files"]}["rank-003.node2.log"] == hashlib.sha256(raw).hexdigest()
 
@@ -145,15 +146,87 @@ def test_a_longer_log_replaces_a_shorter_one_and_never_the_other_way(bring, run_
     assert not (run_dir / ".incoming").exists()
 
 
-def test_a_different_log_never_replaces_one_that_is_home(bring, run_dir):
-    homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"))])
-    result = homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"XYZ and more"))])
-    assert "differs from rank-000.node1.log" in result["mismatches"][0]["problem"]
-    torn = entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcd", b"ab"))
-    assert homecoming.bring_home(str(run_dir), [torn])["mismatches"][0]["problem"].startswith("here 2 bytes")
-    bring("node1", "log/workerlog.0", "rank-000.node1.log", b"XYZ and more")
-    assert (run_dir / "rank-000.node1.log").read_bytes() == b"abc"
-    assert (run_dir / ".incoming/node1/log/workerlog.0").read_bytes() == b"XYZ and more"
+RANK0 = ("node1", "log/workerlog.0", "rank-000.node1.log")
+
+
+@pytest.mark.parametrize("now", [b"XYZ and more", b"X", b"XYZ"])
+def test_a_log_that_was_replaced_on_its_node_comes_home_and_what_was_here_is_kept(bring, run_dir, now):
+    homecoming.bring_home(str(run_dir), [entry("node1", bring(*RANK0, b"abc"))])
+    result = homecoming.bring_home(str(run_dir), [entry("node1", bring(*RANK0, now))])
+    assert result["mismatches"] == []
+    assert result["replaced"] == [{"node": "node1", "file": RANK0[1], "kept": "rank-000.node1.log.1"}]
+    assert ((run_dir / RANK0[2]).read_bytes(), (run_dir / "rank-000.node1.log.1").read_bytes()) == (now, b"abc")
+    files = json.loads((run_dir / "ranks.json").read_text())["files"]
+    assert [(f["home"], f["file"], f["bytes"]) for f in files] == [(RANK0[2], RANK0[1], len(now)), ("rank-000.node1.log.1", RANK0[1], 3)]
+    assert files[1]["sha256"] == hashlib.sha256(b"abc").hexdigest()
+    again = homecoming.bring_home(str(run_dir), [entry("node1", described(*RANK0, now))])
+    assert (again["changed"], again["replaced"]) == (False, result["replaced"])
+
+
+def test_what_did_not_come_whole_stays_where_it_is(bring, run_dir):
+    homecoming.bring_home(str(run_dir), [entry("node1", bring(*RANK0, b"abc"))])
+    result = homecoming.bring_home(str(run_dir), [entry("node1", bring(*RANK0, b"abcd", b"ab"))])
+    assert result["mismatches"][0]["problem"].startswith("here 2 bytes")
+    assert (run_dir / RANK0[2]).read_bytes() == b"abc" and (run_dir / ".incoming/node1/log/workerlog.0").read_bytes() == b"ab"
+    (run_dir / RANK0[2]).write_bytes(b"abcd")  # a stream has brought the rest meanwhile
+    assert homecoming.bring_home(str(run_dir), [entry("node1", described(*RANK0, b"abcd"))])["mismatches"] == []
+    assert tree(run_dir) == [RANK0[2], "ranks.json"]
+
+
+def test_only_what_is_missing_is_asked_for_and_what_is_here_lies_ready_for_rsync(run_dir):
+    files = {
+        "a": (b"whole", b"whole"), "b": (b"par", b"part"), "c": (None, b"new"), "d": (b"grown and more", b"grown"), "e": (b"xyz", b"abcd"),
+    }  # fmt: skip
+    items = []
+    for name, (here, there) in files.items():
+        home = "rank-%03d.node1.log" % ord(name)
+        items.append(described("node1", "log/%s" % name, home, there))
+        if here is not None:
+            (run_dir / home).write_bytes(here)
+    assert homecoming.missing(str(run_dir), [entry("node1", *items)]) == {"node1": ["log/b", "log/c", "log/e"]}
+    incoming = run_dir / ".incoming" / "node1" / "log"
+    assert (incoming / "b").stat().st_ino == (run_dir / "rank-098.node1.log").stat().st_ino
+    assert sorted(path.name for path in incoming.iterdir()) == ["b", "e"]
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o700 for path in (incoming, incoming.parent, incoming.parent.parent))
+    subprocess.run(["rsync", "--version"], check=True, stdout=subprocess.DEVNULL)
+    there = run_dir.parent / "there" / "log"
+    there.mkdir(parents=True)
+    for name, (_here, data) in files.items():
+        (there / name).write_bytes(data)
+    argv = [
+        "rsync",
+        "-r",
+        "-t",
+        "--no-whole-file",
+        "--ignore-times",
+        "--include=*/",
+        "--include=/log/b",
+        "--include=/log/c",
+        "--include=/log/e",
+        "--exclude=*",
+    ]
+    subprocess.run([*argv, "%s/" % there.parent, "%s/" % incoming.parent], check=True)
+    assert (run_dir / "rank-098.node1.log").read_bytes() == b"par", "rsync wrote through to what is here"
+    result = homecoming.bring_home(str(run_dir), [entry("node1", *items)])
+    assert result["mismatches"] == [] and [item["kept"] for item in result["replaced"]] == ["rank-101.node1.log.1"]
+    assert (run_dir / "rank-098.node1.log").read_bytes() == b"part"
+
+
+def test_what_was_brought_of_a_log_that_is_gone_stays_in_the_index(run_dir):
+    (run_dir / RANK0[2]).write_bytes(b"brought")
+    (run_dir / "rank-000.node2.log").write_bytes(b"of another node")
+    result = homecoming.bring_home(str(run_dir), [entry("node1")])
+    assert [(item["home"], item["file"], item["bytes"]) for item in result["index"]["files"]] == [(RANK0[2], "", 7)]
+
+
+def test_a_stream_that_still_brings_the_logs_is_not_disturbed(bring, run_dir):
+    lock = stream_lock.Lock(str(run_dir), "node1")
+    nodes = [entry("node1", bring(*RANK0, b"abc"))]
+    result = homecoming.bring_home(str(run_dir), nodes, seconds=0.2)
+    assert "another process" in result["mismatches"][0]["problem"] and not (run_dir / RANK0[2]).exists()
+    lock.close()
+    assert homecoming.bring_home(str(run_dir), nodes)["mismatches"] == []
+    assert tree(run_dir) == [RANK0[2], "ranks.json"]
 
 
 def test_a_file_that_was_not_brought(run_dir):
@@ -233,7 +306,9 @@ def test_the_module(bring, run_dir, run_module):
     result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})
     assert (result["changed"], result["ranks_file"]) == (True, str(run_dir / "ranks.json"))
     assert run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})["changed"] is False
-    assert set(result) - {"invocation", "changed"} == set(yaml.safe_load(rank_index.RETURN))
+    missing = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "state": "missing"})
+    assert (missing["changed"], missing["missing"]) == (False, {"node1": []})
+    assert (set(result) | set(missing)) - {"invocation", "changed"} == set(yaml.safe_load(rank_index.RETURN))
 
 
 def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_module):

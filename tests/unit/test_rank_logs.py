@@ -6,11 +6,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 
 import pytest
 import rank_logs
 import yaml
-from ansible.module_utils.trainyard import evidence
+from ansible.module_utils.trainyard import evidence, vdl
 from conftest import sample_plan
 
 FAILED = {"service_result": "exit-code", "exit_code": "exited", "exit_status": "250", "time": 1795166909.0, "stopped_by": None}
@@ -96,6 +97,50 @@ def test_a_run_that_ended_well(make_attempt, root):
     )
     assert (found[0]["state"], found[0]["steps"], found[0]["last_step"]["loss"], found[0]["saved_count"]) == ("done", 8, 16.403414, 1)
     assert found[1]["state"] == "done"
+
+
+def test_the_dates_of_a_log_are_unix_seconds_by_the_nodes_own_zone(make_attempt, monkeypatch):
+    monkeypatch.setenv("TZ", "CST-8")
+    time.tzset()
+    try:
+        home = make_attempt("node2", logs={0: "[2026-11-20 19:17:36,145] begin\nno date\nI1121 00:00:00.500000 4602 x] end\n", 1: "none\n"})
+        for log in (home / "log").iterdir():
+            os.utime(log, (1795190400, 1795190400))  # 2026-11-20 16:00 UTC: it says the year of the second date
+        found = read(home)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found["utc_offset"] == 8 * 3600
+    two, three = by_rank(found)[2], by_rank(found)[3]
+    assert (two["first_time"], two["last_time"]) == (1795173456.145, 1795190400.5)
+    assert (three["first_time"], three["last_time"]) == (None, None)
+
+
+def test_visualdls_records_come_home_and_nothing_else_of_the_output(make_attempt, tmp_path, monkeypatch):
+    plan = dict(sample_plan(), suite={"name": "paddleseg", "redirects": {"log": "log", "output": "output", "vdl_log_dir": "vdl"}})
+    home = make_attempt("node1", plan=plan, logs={0: "x\n"})
+    outside = tmp_path / "outside"
+    for folder in (home / "output" / "pp" / "vdl", home / "vdl" / "scalar", outside):
+        folder.mkdir(parents=True)
+        (folder / "vdlrecords.1795183247.log").write_bytes(b"\x18\x00\0\xff" + str(folder).encode())
+    (home / "output" / "model.pdparams").write_bytes(b"x")
+    (home / "output" / "link").symlink_to(outside)
+    (home / "output" / "vdlrecords.2.log").symlink_to(outside / "vdlrecords.1795183247.log")
+    found = read(home, "node1")
+    brought = {f["file"]: f["home"] for f in found["files"] if f["file"].split("/")[0] in ("output", "vdl")}
+    assert brought == {
+        "output/pp/vdl/vdlrecords.1795183247.log": "vdlrecords-1795183247-1.node1.log",
+        "vdl/scalar/vdlrecords.1795183247.log": "vdlrecords-1795183247.node1.log",
+    }
+    assert not [f for f in read(home, "node1", digest=False)["files"] if f["home"].startswith("vdl")]
+    for number in range(40):
+        (home / "vdl" / ("vdlrecords.%d.log" % number)).write_bytes(b"")
+    assert len([f for f in read(home, "node1")["files"] if f["home"].startswith("vdl")]) == vdl.MOST
+    # a training that leaves a directory for every picture does not hold up the end of the run
+    monkeypatch.setattr(vdl, "FOLDERS", 3)
+    for number in range(9):
+        (home / "output" / ("a%d" % number)).mkdir()
+    assert "output/pp/vdl/vdlrecords.1795183247.log" not in [f["file"] for f in read(home, "node1")["files"]]
 
 
 # -- states --------------------------------------------------------------------------------------------------------
@@ -298,6 +343,7 @@ def test_logs_that_no_rank_owns_beside_the_plan_and_with_odd_names(make_attempt)
     (home / "plan.json").write_text(json.dumps(plan))
     (home / "worker_9.log").write_text("x\n")
     (home / "worker_3.log").write_text("y\n")
+    (home / "worker_8.log\n").write_text("a name with a line end, which rank_index refuses with all others\n")
     assert {f["home"] for f in read(home)["files"]} == {"rank-003.node2.log", "stray-worker_9.log.node2.log"}
 
 

@@ -10,7 +10,7 @@ import pytest
 import run_record as module
 from ansible.module_utils.trainyard import plan as plans
 from ansible.module_utils.trainyard import record
-from core_support import RUN, compiled, put
+from core_support import RUN, compiled, modes, put
 
 MADE = compiled(count=2, devices=1)
 STEP = {"loss": 8.857, "ips": 10.0}
@@ -138,6 +138,19 @@ def test_a_good_end(run_module, started):
     assert len(json.loads(read(runs, "run.json"))["attempts"]) == 1
 
 
+def test_what_the_nodes_say_of_their_clocks_is_kept(started):
+    runs, arguments = started
+    stopped = {"service_result": "success", "stopped_by": "user", "stopped_at": 1080.0}
+    nodes = [node("node1", rank(0), utc_offset=28800, exit=stopped), node("node2", rank(1), exit=None)]
+    record.ended(dict(arguments, number=1, nodes=nodes))
+    with open(os.path.join(runs, RUN, "run.json"), encoding="utf-8") as handle:
+        (attempt,) = json.load(handle)["attempts"]
+    assert attempt["nodes"] == [
+        {"node": "node1", "utc_offset": 28800, "stopped_at": 1080.0},
+        {"node": "node2", "utc_offset": None, "stopped_at": None},
+    ]
+
+
 def test_check_mode_decides_and_writes_nothing(run_module, started):
     runs, arguments = started
     before = read(runs, "run.json")
@@ -209,3 +222,28 @@ def test_a_start_needs_all_of_it(run_module, tmp_path, missing):
     arguments = {"state": "started", "runs_dir": str(tmp_path), "run_id": RUN, "job": {"name": "x"}, "plan": "{}", "plan_sha256": "y"}
     del arguments[missing]
     assert missing in run_module(module, arguments)["msg"]
+
+
+def test_what_is_to_be_known_of_the_model_is_said_and_kept(run_module, started):
+    runs, arguments = started
+    nodes = [node("node1", rank(0)), node("node2", rank(1))]
+    saved = {
+        "wanted": "best",
+        "kind": "last",
+        "note": "there is no best_model (was anything evaluated?), so the last one was taken",
+        "files": {},
+    }
+    text = "\n".join(run_module(module, dict(arguments, nodes=nodes, checkpoint=saved))["summary"])
+    assert "checkpoint   none; there is no best_model (was anything evaluated?), so the last one was taken" in text
+    assert json.loads(read(runs, "run.json"))["attempts"][0]["model"] == saved
+
+
+def test_nobody_else_reads_what_came_with_a_generous_mode(run_module, started):
+    runs, arguments = started
+    folder = os.path.join(runs, RUN)
+    put(folder, {"attempt-1/checkpoint/sub/x": "", "attempt-1/rank-000.node1.log": ""})
+    os.symlink("/etc/passwd", os.path.join(folder, "attempt-1", "link"))
+    before = os.stat("/etc/passwd").st_mode
+    os.chmod(os.path.join(folder, "plan.json"), 0o644)
+    run_module(module, dict(arguments, nodes=[node("node1", rank(0)), node("node2", rank(1))]))
+    assert {name: oct(mode) for name, mode in modes(folder).items() if mode & 0o077} == {} and os.stat("/etc/passwd").st_mode == before

@@ -160,8 +160,8 @@ PADDLE262 = {
         "nan",
         "input must be greater than  or equal to 0 (exit code 1 as the launcher says); the loss had been nan since line 14 of rank 0's log",
     ),
-    "badimage": (0, "python_exception", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
-    "badimage_worker": (0, "python_exception", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
+    "badimage": (0, "data_corrupt", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
+    "badimage_worker": (0, "data_corrupt", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
 }
 AGENT262 = {
     "raise": ({"exit_code": 1}, {"exit_code": 1}),
@@ -498,9 +498,11 @@ def test_evidence_line_by_line():
         node("node2", end(2), end(3, 7, at=0)),
     ]
     assert verdict.decide(PLAN, nodes)["evidence"] == [
-        "rank 3 on node2 (local rank 1), exit code 7 at +0.0 s: ended without a message, first on its node",
-        "rank 0 on node1 (local rank 0), SIGABRT at +1.2 s: was stopped with the attempt; gloo::IoException: Connection closed by peer",
-        "rank 1 on node1 (local rank 1), end not observed: was stopped with the attempt; gloo::IoException: Connection closed by peer",
+        "rank 3 on node2 (local rank 1), exit code 7 at +0.0 s: ended without a message, first on its node (rank-003.node2.log)",
+        "rank 0 on node1 (local rank 0), SIGABRT at +1.2 s: was stopped with the attempt; gloo::IoException: Connection closed by peer "
+        "(rank-000.node1.log:14)",
+        "rank 1 on node1 (local rank 1), end not observed: was stopped with the attempt; gloo::IoException: Connection closed by peer "
+        "(rank-001.node1.log:14)",
         "ranks 0, 1 say the same: gloo::IoException",
         "node1 was stopped by user",
     ]
@@ -531,6 +533,115 @@ def test_an_exception_of_a_process_that_was_killed_later_is_still_the_error():
     result = verdict.decide(PLAN, nodes)
     assert (result["cause"], result["line"]) == ("python_exception", 14)
     assert "raised ValueError: bad image (signal SIGKILL)" in result["text"]
+
+
+STORE = {"kind": "ValueError", "text": "Network 198.51.100.11:17000 cannot be connected.", "origin": "python"}
+
+
+def test_two_failures_at_once_are_not_guessed_between():
+    nodes = [node("node1", end(0, signal="SIGSEGV", at=0.3), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0))]
+    result = verdict.decide(PLAN, nodes, DIR)
+    assert named(result) == ("failed", None, "unknown")
+    assert (result["node"], result["line"], result["log"]) == (None, None, None)
+    assert result["text"].startswith("FAILED: 2 failures came too close to each other to tell which began it; candidates: rank 3 on node2")
+    assert "rank-000.node1.log" in result["text"] and "rank-003.node2.log" in result["text"]
+
+
+def test_a_condition_between_ranks_is_the_cause_and_accuses_nobody():
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), node("node2", end(2, 1, at=1, said=STORE), end(3, 1, at=0, said=STORE))])
+    assert named(result) == ("failed", None, "store_timeout")
+    assert result["text"].startswith(
+        "FAILED: The ranks did not meet: rank 0's store was not reached, or not all ranks came to it in time; candidates: "
+    )
+    assert result["meaning"] == causes.entry_of("store_timeout")["meaning"]
+    assert result["remedy"] == causes.entry_of("store_timeout")["remedy"]
+
+
+def test_a_loopback_address_is_a_fault_between_nodes_and_none_within_one():
+    said = dict(GLOO, text="[pair.cc:799] connect [127.0.0.1]:3: Connection refused")
+    nodes = [node("node1", end(0, 1, at=0, said=said), end(1)), node("node2", end(2), end(3))]
+    assert named(verdict.decide(PLAN, nodes)) == ("failed", None, "loopback_address")
+    assert named(verdict.decide(PLAN[:2], nodes[:1])) == ("failed", None, "connection_lost")
+
+
+def test_the_schedulers_failure_is_its_own():
+    port = {"kind": "WARNING", "text": "Failed to call bind, url: 198.51.100.11:17000 Address already in use", "origin": "line"}
+    scheduler = {"home": "scheduler.node1.log", "mtime": T, "first_error": error(port)}
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1), scheduler=scheduler), node("node2", end(2), end(3))], DIR)
+    assert named(result) == ("failed", None, "port_in_use")
+    assert result["text"].startswith("FAILED: the scheduler on node1 said WARNING: Failed to call bind, url: 198.51.100.11:17000 ")
+    assert f"log {DIR}/scheduler.node1.log:14; remedy: " in result["text"]
+
+
+@pytest.mark.parametrize("said, kills, cause", [(WORKER, 1, "out_of_memory"), (WORKER, 0, "worker_died"), (VALUE, 1, "python_exception")])
+def test_what_the_memory_killer_left_behind(said, kills, cause):
+    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, 1, at=0, said=said), unit=dict(BAD, oom_kills=kills))]
+    result = verdict.decide(PLAN, nodes)
+    assert named(result) == ("failed", 3, cause)
+    counted = "node2: the kernel killed 1 of its processes for want of memory (exit.node2.json)"
+    assert (counted in result["evidence"]) is bool(kills)
+
+
+@pytest.mark.parametrize(
+    "lines, more, cause", [(20, {}, "python_exception"), (500, {}, "silent_exit"), (500, {"thread": True}, "python_exception")]
+)
+def test_what_was_handled_long_before_a_silent_exit_is_not_its_cause(lines, more, cause):
+    said = error(VALUE, handled=True, **more)
+    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, 4, at=0, first_error=said, lines=lines))]
+    result = verdict.decide(PLAN, nodes)
+    assert named(result) == ("failed", 3, cause)
+    assert (result["line"], "exited without a message" in result["text"]) == ((None, True) if cause == "silent_exit" else (14, False))
+
+
+def test_the_last_line_of_a_silent_rank_is_evidence(make_attempt, samples):
+    """sys.exit("text") prints the text and no traceback; Paddle's store has the last word."""
+    log = "starting\nArchitecture.Backbone.name: this bundle has SmallConv\nI1120 21:25:20.542001  3770 tcp_store.cc:289] shutdown\n\n"
+    events = [{"event": "end", "rank": 3, "pid": 1, "time": T, "exit_code": 1, "signal": None}]
+    home = make_attempt("node2", logs={0: "", 1: log}, events=events, exit=BAD)
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), evidence.collect(str(home), "node2")])
+    assert named(result) == ("failed", 3, "silent_exit")
+    assert "; the last line of its log: Architecture.Backbone.name: this bundle has SmallConv (rank-003.node2.log)" in result["evidence"][0]
+
+
+@pytest.mark.parametrize("said", [None, TERM])
+def test_a_sigterm_from_a_stranger(said):
+    nodes = [node("node1", end(0, 1, at=1, said=GLOO), end(1, 1, at=1, said=GLOO)), node("node2", end(2, 1, at=1, said=GLOO), end(3))]
+    nodes[1]["ranks"][1] = end(3, signal="SIGTERM", at=0, said=said)
+    result = verdict.decide(PLAN, nodes)
+    assert named(result) == ("failed", 3, "sigterm")
+    how = "stopped with FatalError: `Termination signal` is" if said else "was killed by SIGTERM without a message (signal SIGTERM)"
+    assert how in result["text"]
+
+
+def test_the_verdict_has_its_meaning_and_its_candidates_their_places():
+    result = verdict.decide(PLAN, CASES["a primary error beats aborts that ended earlier"][0], DIR)
+    assert result["meaning"] == "The training's Python code raised an exception that nothing caught."
+    first = result["candidates"][0]
+    assert (first["cause"], first["log"], first["line"]) == ("python_exception", f"{DIR}/rank-003.node2.log", 14)
+    assert (
+        verdict.decide(PLAN, [node("node1", end(0, 0), end(1, 0), unit=OK), node("node2", end(2, 0), end(3, 0), unit=OK)])["meaning"]
+        is None
+    )
+    stop = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=stopped("user")), node("node2", end(2), end(3), unit=stopped("user"))])
+    assert stop["meaning"] == causes.entry_of("stopped_by_user")["meaning"]
+
+
+def test_a_silent_end_does_not_outweigh_a_node_that_is_out_of_sight():
+    one = node("node1", end(0, 7, at=0), end(1))
+    assert named(verdict.decide(PLAN, [one, GONE])) == ("lost", None, "unreachable")
+    assert named(verdict.decide(PLAN, [node("node1", end(0, signal="SIGKILL", at=0), end(1)), GONE])) == ("failed", 0, "killed")
+
+
+def test_on_eight_nodes_one_of_them_not_asked_the_one_with_a_reason_is_named():
+    plan = sample_plan(8, 2)["ranks"]
+    nodes = [
+        node(f"node{n}", *(end(2 * n - 2 + i, signal="SIGABRT", at=n, said=dict(GLOO, peer=11)) for i in (0, 1)), unit=stopped(at=1))
+        for n in (1, 2, 3, 4, 5, 8)
+    ]
+    nodes.append(node("node6", end(10, signal="SIGABRT", at=0.4, said=dict(GLOO, peer=11)), end(11, 1, at=0.1, said=VALUE)))
+    result = verdict.decide(plan, [*nodes, {"node": "node7", "unreachable": "timed out"}])
+    assert named(result) == ("failed", 11, "python_exception")
+    assert result["text"].endswith("; not asked: node7")
 
 
 # -- lost, unknown, stopped, completed -----------------------------------------------------------------------------
@@ -688,7 +799,7 @@ def test_completed_with_a_loss_that_is_no_number():
     assert "the loss of rank 0 was nan to the end" in result["text"]
     result = verdict.decide(PLAN, good(nan=nan, last_step={"loss": 0.5}))
     assert named(result) == ("completed", None, None)
-    assert "rank 0: the loss was nan at line 52 of its log" in result["evidence"]
+    assert "rank 0: the loss was nan (rank-000.node1.log:52)" in result["evidence"]
 
 
 def test_nothing_is_known_of_any_node():

@@ -8,6 +8,9 @@ from ansible.module_utils.trainyard import weighing
 from ansible.module_utils.trainyard.weighing import DECIDES
 from test_verdict import BAD, GLOO, NOW, OK, SEGV, TERM, VALUE, WORKER, T, end, error, node, stopped
 
+STORE = {"kind": "ValueError", "text": "Network 198.51.100.1:17000 cannot be connected.", "origin": "python"}
+ABORT = {"kind": "FatalError", "text": "`Process abort signal` is detected by the operating system.", "origin": "cpp"}
+PORT = {"kind": "WARNING", "text": "Failed to call bind, url: 198.51.100.11:17000 Address already in use", "origin": "line"}
 FAULT = {"kind": "Fatal Python error", "text": "Segmentation fault", "origin": "cpp"}
 BUS = {"kind": "FatalError", "text": "`Access to an undefined portion of a memory object` is detected", "origin": "cpp"}
 HANDLED, SURVIVED = error(VALUE, handled=True), error(VALUE, survived=True)
@@ -16,6 +19,11 @@ NONE = {"pid": None, "bytes": None}
 
 def launcher(**more):
     return dict({"exit_code": None, "signal": None, "ended": None, "first_error": None}, **more)
+
+
+def told(**child):
+    """A launcher that named the first of its children that ended."""
+    return launcher(exit_code=1, children=[dict({"local_rank": None, "rank": None, "pid": None, "code": 3, "first": True}, **child)])
 
 
 def first(*nodes):
@@ -156,6 +164,65 @@ ROWS = {
         two(end(2), end(3, said=GLOO), launcher=launcher(exit_code=1, first_error=error(VALUE))),
         None,
     ),
+    # what launchers name
+    "a kill beside a silent exit, as it looks": (two(end(2, signal="SIGKILL", at=0.1), end(3, 3, at=0)), (2, 80)),
+    "and as msrun tells it by the pid": (two(end(2, signal="SIGKILL", at=0.1), end(3, 3, at=0), launcher=told(pid=103)), (3, 60)),
+    "mpirun tells it of all nodes": (
+        [node("node1", end(0, signal="SIGKILL", at=1), end(1), launcher=told(rank=3)), node("node2", end(2), end(3, 3, at=0))],
+        (3, 60),
+    ),
+    "a launcher that names one who only lost its peers tells nothing": (
+        two(end(2, signal="SIGKILL", at=0), end(3, 1, at=0.1, said=GLOO), launcher=told(pid=103)),
+        (2, 80),
+    ),
+    "a port that the scheduler did not get": (
+        [
+            node("node1", end(0, 1, at=9, said=STORE), end(1), scheduler={"home": "s.log", "mtime": T, "first_error": error(PORT)}),
+            node("node2", end(2), end(3)),
+        ],
+        (None, 95),
+    ),
+    "the same where the unit ended well": (
+        [node("node1", end(0), end(1), unit=OK, scheduler={"home": "s.log", "mtime": T, "first_error": error(PORT)})],
+        None,
+    ),
+    "a unit that systemd calls killed for memory, though no rank was seen to go": (
+        [node("node1", end(0), end(1)), node("node2", end(2), end(3), unit=dict(BAD, service_result="oom-kill"))],
+        (None, 90),
+    ),
+    # conditions between ranks
+    "ranks that did not meet accuse nobody": (two(end(2, 1, at=0, said=STORE), end(3, 1, at=1, said=STORE)), None),
+    "a silent exit explains them": (two(end(2, 1, at=9, said=STORE), end(3, 7, at=0)), (3, 60)),
+    # SIGTERM from somebody else
+    "a SIGTERM before anything else, all ends seen": (
+        [node("node1", end(0, 1, at=1, said=GLOO)), node("node2", end(2, 1, at=2, said=GLOO), end(3, signal="SIGTERM", at=0))],
+        (3, 61),
+    ),
+    "not beside a launcher elsewhere that failed for no known reason": (
+        two(end(2, 1, at=2, said=GLOO), end(3, signal="SIGTERM", at=0)),
+        None,
+    ),
+    "not where another may have ended before": (two(end(2), end(3, signal="SIGTERM", at=0, said=TERM)), None),
+    "not where another ended well before": (two(end(2, 0, at=-5), end(3, signal="SIGTERM", at=0)), None),
+    "not on two nodes at once": (
+        [node("node1", end(0, signal="SIGTERM", at=0)), node("node2", end(2, signal="SIGTERM", at=0))],
+        None,
+    ),
+    # an end whose log is not there
+    "an exit code without a log says nothing": (two(end(2), end(3, 1, at=0, bytes=None)), None),
+    "a kill does": (two(end(2), end(3, signal="SIGKILL", at=0, bytes=None)), (3, 80)),
+    # an abort
+    "an abort that names nobody, whom its peers lost": (
+        [
+            node("node1", end(0, said=GLOO), end(1, 1, at=1, said=GLOO)),
+            node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+        ],
+        (3, 60),
+    ),
+    "not where it was lost by nobody": (
+        [node("node1", end(0, 1, at=1, said=dict(GLOO, peer=2))), node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT))],
+        None,
+    ),
     # a rank that fell silent
     "the silent one that its peers lost": (
         [node("node1", end(0, said=GLOO), end(1, said=GLOO)), node("node2", end(2, said=dict(GLOO, peer=0)), end(3))],
@@ -165,12 +232,20 @@ ROWS = {
         [node("node1", end(0, said=dict(GLOO, peer=2)), end(1)), node("node2", end(2, said=GLOO), end(3, 0))],
         None,
     ),
+    "not one of two": (
+        [node("node1", end(0, said=dict(GLOO, peer=2)), end(1, said=dict(GLOO, peer=2))), node("node2", end(2), end(3))],
+        None,
+    ),
     "not one whose exit code is known": (
         [node("node1", end(0, said=GLOO), end(1, said=GLOO)), node("node2", end(2, said=GLOO), end(3, 0))],
         None,
     ),
     "not one that was told to stop": (
         [node("node1", end(0, said=GLOO), end(1, said=GLOO)), node("node2", end(2, said=GLOO), end(3, signal="SIGTERM", at=0))],
+        None,
+    ),
+    "not on a node without a record of its end": (
+        [node("node1", end(0, said=GLOO), end(1, said=GLOO)), node("node2", end(2, said=GLOO), end(3), unit=None)],
         None,
     ),
     "not on a node that was stopped": (
@@ -235,6 +310,55 @@ def test_candidates_of_every_kind_can_be_ordered():
     nodes = [node("node1", end(0, **NONE), launcher=launcher(first_error=error(GLOO))), node("node2", end(2, said=TERM), end(3, said=TERM))]
     found = weighing.Weighing({n["node"]: n for n in nodes}).candidates
     assert [c["rank"] for c in found] == [2, 3, None]
+
+
+TIED = {
+    "two exceptions on two nodes, two seconds apart": ([(0, VALUE, 0), (3, SEGV, 2)], False),
+    "two different exceptions": ([(0, VALUE, 0), (3, dict(VALUE, kind="KeyError"), 2)], True),
+    "the same, five seconds apart": ([(0, VALUE, 0), (3, dict(VALUE, kind="KeyError"), 5)], False),
+    "the same exception with another number": ([(0, dict(VALUE, text="bad image 7"), 0), (3, dict(VALUE, text="bad image 8"), 0)], False),
+    "a known cause twice, in other words": (
+        [(0, dict(VALUE, text="No such file or directory"), 0), (3, dict(VALUE, kind="FileNotFoundError"), 0)],
+        False,
+    ),
+    "two signals on two nodes": ([(0, "SIGSEGV", 0), (3, "SIGKILL", 1)], True),
+    "one signal on two nodes": ([(0, "SIGKILL", 0), (3, "SIGKILL", 1)], False),
+    "an exception nobody knows, and a kill elsewhere": ([(0, VALUE, 0), (3, "SIGKILL", -1)], True),
+    "an exception with a cause, and a kill elsewhere": ([(0, dict(VALUE, text="No such file or directory"), 0), (3, "SIGKILL", -1)], False),
+    "an exception nobody knows, and a kill on its own node by its launcher": ([(2, VALUE, 0), (3, "SIGKILL", 0.3)], False),
+    "two silent exits with two codes": ([(0, 5, 0), (3, 7, 1)], True),
+    "two silent exits with one code": ([(0, 5, 0), (3, 5, 1)], False),
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+@pytest.mark.parametrize("turned", [False, True])
+def test_when_two_failures_are_too_close(name, turned):
+    ends, tied = TIED[name]
+    made = []
+    for rank, what, at in ends:
+        how = {"said": what, "code": 1} if isinstance(what, dict) else {"signal": what} if isinstance(what, str) else {"code": what}
+        name, one = f"node{rank // 2 + 1}", end(rank, at=at, **how)
+        made = [dict(n, ranks=[*n["ranks"], one]) if n["node"] == name else n for n in made]
+        made += [] if any(n["node"] == name for n in made) else [node(name, one)]
+    found = weighing.Weighing({n["node"]: n for n in (made[::-1] if turned else made)})
+    assert found.candidates[0]["weight"] >= DECIDES
+    assert bool(found.rivals()) is tied
+
+
+@pytest.mark.parametrize("apart, order", [(0.0, True), (3.0, True), (6.0, False), (3600.0, True)])
+def test_the_doubt_grows_with_the_distance_of_the_clocks(apart, order):
+    """Less than ten seconds may be the time it takes to ask; what is more is a clock, which is corrected."""
+    nodes = [node("node1", end(0, 1, at=0, said=VALUE)), node("node2", end(2, 5, at=5 + (apart if apart > 10 else 0)), now=NOW + apart)]
+    found = weighing.Weighing({n["node"]: n for n in nodes})
+    assert found.precedes(*sorted(found.candidates, key=lambda c: c["rank"])) is order
+
+
+def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock():
+    failed, told_so = dict(BAD, time=T + 10), dict(stopped(at=4), time=T + 5)
+    assert weighing.clocks({"node1": {"now": NOW, "exit": failed}, "node2": {"now": NOW, "exit": told_so}}) == {"node1": 0.0, "node2": -6.0}
+    later = dict(told_so, stopped_at=T + 12)
+    assert weighing.clocks({"node1": {"now": NOW, "exit": failed}, "node2": {"now": NOW, "exit": later}}) == {"node1": 0.0, "node2": 0.0}
 
 
 @pytest.mark.parametrize(

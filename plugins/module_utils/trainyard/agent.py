@@ -108,6 +108,28 @@ def find_ranks(marker, rank_env):
     return ranks
 
 
+def oom_kills():
+    """Return how many processes of our own control group the kernel has killed for want of memory so far; None where it does not tell.
+
+    cgroup v2 has it in memory.events, for the groups below as well; v1 in memory.oom_control (kernel 4.13). In a container the path may
+    be the host's, and then the group is what is mounted at the root.
+    """
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as handle:
+            groups = [line.rstrip("\n").split(":", 2) for line in handle]
+    except OSError:
+        return None
+    for number, controllers, path in groups:
+        base, name = ("/sys/fs/cgroup", "memory.events") if number == "0" else ("/sys/fs/cgroup/memory", "memory.oom_control")
+        for place in (path, "/") if number == "0" or "memory" in controllers.split(",") else ():
+            try:
+                with open("%s%s/%s" % (base, place, name), encoding="ascii") as handle:
+                    return int(dict(line.split() for line in handle)["oom_kill"])
+            except (OSError, KeyError, ValueError):
+                continue
+    return None
+
+
 def raise_limits():
     """Give the training what the node allows: a unit's soft limit of open files is 1024, whatever its hard limit is."""
     for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK):
@@ -359,6 +381,7 @@ def run(attempt, node):
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(time.monotonic()))
     os.chdir(os.path.join(attempt, "work"))
     raise_limits()
+    killed_before = oom_kills()
     try:
         scheduler, launcher = start_all(attempt, plan, node, dict(plan["env"], **dict(mine["env"], TRAINYARD_ATTEMPT=marker)))
     except (OSError, ValueError) as error:  # ValueError: no process can be given a variable with "=" in its name, or a NUL
@@ -366,7 +389,7 @@ def run(attempt, node):
         print("trainyard: %s cannot be started: %s" % (what, why), flush=True)
         note(attempt, exit_event("launcher_end", 127))
         return 127
-    note(attempt, {"event": "launched", "pid": launcher.processes[0].pid, "time": time.time()})
+    note(attempt, {"event": "launched", "pid": launcher.processes[0].pid, "time": time.time(), "oom_kills": killed_before})
     watch, scanned, ended, status, lost = Watch(attempt, plan, marker, by_rank), 0.0, None, None, None
     for pid, rank in launcher.started.items():
         watch.begin(pid, rank, {})
@@ -442,6 +465,7 @@ def ended(attempt, node):
         "time": time.time(),
         "stopped_by": stopped.get("by"),
         "stopped_from": stopped.get("from"),
+        "oom_kills": oom_kills_since(attempt),
         "peers": {},
     }
     write(attempt, "exit.json", result)  # first: the peers may take a while, and this must not be lost
@@ -456,13 +480,25 @@ def ended(attempt, node):
     return 0
 
 
-def launcher_succeeded(attempt):
-    """Return whether the launcher ended with exit code 0; a unit that somebody stopped from outside also has the result 'success'."""
+def read_notes(attempt):
+    """Return the events of ranks.jsonl; [] where they cannot be read."""
     try:
         with open(os.path.join(attempt, "ranks.jsonl"), encoding="utf-8") as handle:
-            return any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in map(json.loads, handle))
+            return [json.loads(line) for line in handle]
     except (OSError, ValueError):
-        return False
+        return []
+
+
+def launcher_succeeded(attempt):
+    """Return whether the launcher ended with exit code 0; a unit that somebody stopped from outside also has the result 'success'."""
+    return any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in read_notes(attempt))
+
+
+def oom_kills_since(attempt):
+    """Return how many processes of our control group the kernel has killed for want of memory since the launcher was started, or None."""
+    before = next((event.get("oom_kills") for event in read_notes(attempt) if event.get("event") == "launched"), None)
+    now = oom_kills()
+    return None if before is None or now is None else max(0, now - before)
 
 
 def read_stop(attempt):

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import role_values, texts
+from ansible.module_utils.trainyard import log_questions, prune, role_values, texts
 from ansible.module_utils.trainyard.role_values import NO, YES, switch
 from ansible.module_utils.trainyard.yamldata import Problem, near, shown
 
 CHOICES = {"verify": ("cached", "sample", "full")}
 # Those that a site may set for every time, since a role takes them for its default.
 DEFAULTS = ("rehearse", "verify", "matrix", "trust_accept")
-SWITCHES = ("rehearse", "matrix", "site", "trust_accept")
+SWITCHES = ("confirm", "follow", "rehearse", "matrix", "site", "trust_accept")
 # Two names of one thing: the verb's short one, and the role's or the site's.
 SAME = (
     ("rehearse", "preflight_rehearse"), ("verify", "preflight_verify"), ("matrix", "preflight_matrix"), ("start_port", "trainyard_start_port"),
@@ -45,7 +45,7 @@ def short(name, value):
         return "must be true, false, yes or no; got %s%s" % (shown(value), near(value, YES[:2] + NO[:2]))
     if name in CHOICES and value not in CHOICES[name]:
         return "must be one of %s; got %s%s" % (", ".join(CHOICES[name]), shown(value), near(value, CHOICES[name]))
-    return None
+    return log_questions.wrong(name, value) or prune.wrong(name, value)
 
 
 def contradictions(extra, verb, check_mode):
@@ -61,6 +61,8 @@ def contradictions(extra, verb, check_mode):
     skips = [name for name in ("rehearse", "preflight_rehearse") if name in extra and switch(extra[name]) is False]
     if skips and str(extra.get("preflight_rehearsal_hours")) == "0":
         problems.append(_refuse(skips[0], "skips the rehearsal, and preflight_rehearsal_hours=0 wants it every time; give one of them"))
+    said = {"logs": log_questions.contradiction, "prune": prune.contradiction}.get(verb, lambda _given: None)(extra)
+    problems += [_refuse(*said)] if said else []
     if verb == "check" and check_mode:
         problems.append(_refuse("--check", "leaves check.yml nothing to prove; take it away (check.yml changes nothing on the nodes)"))
     ends = "--check ends train.yml at the plan" if verb == "train" and check_mode else "sync.yml starts nothing" if verb == "sync" else None

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make text from a log safe to show: mask secrets, escape what a terminal would obey.
 
-Raw logs are kept as they are (mode 0600). Everything that is shown, returned or put in a report goes through `printable` first.
+Raw logs are kept as they are (mode 0600). Everything that is shown, returned or put in a report goes through `printable` or `printable_data`
+first, where there is a plan with what it calls secret: `printable(text, *secrets_of(plan))`.
 """
 
 from __future__ import annotations
 
+import collections
+import json
 import re
+import shlex
 import unicodedata
+import urllib.parse
 
 MASK = "********"
 
@@ -34,9 +39,28 @@ _TOKENS = (
     r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*",  # JSON web token
 )
 _SHAPES = re.compile("|".join(_TOKENS))
+# The beginning of a token, where the text was cut before its end.
+_CUT_SHAPES = re.compile(
+    r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{8,15}|(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|hf_|sk-|AIza|pypi-|npm_|eyJ)"
+    r"(?=[A-Za-z_.-]*[0-9])(?:[A-Za-z0-9_-]|\.(?=[A-Za-z0-9_-])){8,})(?=[.\"')\]}]{0,6}\Z)"
+)
 _BEARER = re.compile(r"(\bBearer|(?i:\bauthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?\w{1,20}))\s+[A-Za-z0-9._~+/=-]{8,}")
 _URL_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@'\"]{1,200}@", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"://[^\s/@:'\"]{0,200}:([^\s/@'\"]{1,200})@")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+# One of these stands in every text that a pattern above finds something in; most lines of a log hold none and cost next to nothing.
+_HINTS = (
+    "passw", "passphrase", "secret", "token", "api_key", "api-key", "apikey", "access_key", "access-key", "accesskey", "private_key",
+    "private-key", "privatekey", "credential", "://", "bearer", "authorization", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
+    "github_pat_", "glpat-", "xox", "hf_", "sk-", "aiza", "pypi-", "npm_", "eyj", "-----begin",
+)  # fmt: skip
+# So many characters of a value have to stand at an edge of a text to be taken for the rest of it, in a text that is long enough to have been cut.
+_EDGE = 6
+_CUT_LENGTH = 40
+_CLOSING = ".\"')]}"
+
+# names: of variables marked as secret. values: what must not be shown, the longest first; both as `mask` takes them.
+Secrets = collections.namedtuple("Secrets", "names values")
 
 
 def _hide_assigned(match):
@@ -44,19 +68,99 @@ def _hide_assigned(match):
     return match.group(1) + quote + MASK + quote
 
 
+def _forms(value):
+    """The ways in which a value is printed: as it is, line by line, as Python, JSON, a shell or a URL writes it."""
+    urls = {urllib.parse.quote(value), urllib.parse.quote(value, ""), urllib.parse.quote_plus(value)}
+    lines = [line.strip() for line in value.splitlines()]
+    return urls | {value, json.dumps(value)[1:-1], repr(value)[1:-1], shlex.quote(value), *(line for line in lines if len(line) >= 8)}
+
+
+def _walk(value, name=""):
+    """Yield (name, text) of the texts and numbers in nested mappings and lists, each under its nearest key."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _walk(item, str(key))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _walk(item, name)
+    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        yield name, str(value)
+
+
+def secrets_of(plan, more=()):
+    """The Secrets of a plan (plan.json's content; one that is damaged has fewer): what is printed of a run is masked with them.
+
+    A value counts where its variable is marked (`secret_env`, from the site's trainyard_secret_env) or has a name that sounds secret, in any
+    environment of the plan, among the job's overrides and among its arguments; so does the password of a URL that any of them holds. more: further
+    environments, such as the one that Paddle's launcher wrote down.
+    """
+    plan = plan if isinstance(plan, dict) else {}
+    names = tuple(str(name) for name in plan.get("secret_env") or () if isinstance(name, str))
+    places = [plan.get("env"), plan.get("scheduler"), *more]
+    for entries in (plan.get("nodes"), plan.get("ranks")):
+        for entry in entries if isinstance(entries, list) else ():
+            places += [entry.get("env"), entry.get("container")] if isinstance(entry, dict) else []
+    job = plan.get("job") if isinstance(plan.get("job"), dict) else {}
+    pairs = [pair for place in [*places, job.get("overrides")] for pair in _walk(place)]
+    for before, word in _argument_pairs(job.get("arguments")):
+        pairs.append((before, word))
+    found = set()
+    for name, value in pairs:
+        # what only sounds secret may be a length or a number of tokens
+        sounds = SECRET_NAME.search(name) and len(value) >= 6 and not re.fullmatch(r"[0-9.]{1,11}", value)
+        if sounds or (name in names and len(value) >= 4):
+            found |= _forms(value)
+        for password in _URL_PASSWORD.findall(value):
+            found |= {password, urllib.parse.unquote(password)} if len(password) >= 4 else set()
+    return Secrets(names, tuple(sorted(found, key=len, reverse=True)))
+
+
+def _argument_pairs(words):
+    """(name, value) of the words of a command line: `--name value`, `--name=value`, `name=value`."""
+    words = [str(word) for word in words] if isinstance(words, (list, tuple)) else []
+    pairs = [word.partition("=")[::2] for word in words if "=" in word]
+    return pairs + [(one, two) for one, two in zip(words, words[1:]) if one.startswith("-") and not two.startswith("-")]
+
+
+def _cut_values(text, values):
+    """Mask the part of a value with which a text begins or ends, because somebody has cut it there."""
+    bare = text.rstrip(_CLOSING)
+    for value in values:
+        tail = bare[-len(value) + 1 :]
+        at = tail.find(value[:_EDGE])
+        if at >= 0 and len(tail) - at >= _EDGE and value.startswith(tail[at:]):
+            bare, text = bare[: len(bare) - len(tail) + at] + MASK, bare[: len(bare) - len(tail) + at] + MASK + text[len(bare) :]
+        head = text[: len(value) - 1]
+        at = head.find(value[-_EDGE:])
+        if at >= 0 and value.endswith(head[: at + _EDGE]):
+            text = MASK + text[at + _EDGE :]
+            bare = text.rstrip(_CLOSING)
+    return text
+
+
 def mask(text, names=(), values=()):
-    """Replace by `********`: known `values`, what is assigned to one of `names` or to a name that sounds secret, token shapes."""
-    for value in sorted({v for v in values if len(v) >= 4}, key=len, reverse=True):
+    """Replace by `********`: known `values`, what is assigned to one of `names` or to a name that sounds secret, token shapes.
+
+    Where the text was cut before it came here, the piece of a value or of a token at its edge goes, too.
+    """
+    values = sorted({v for v in values if len(v) >= 4}, key=len, reverse=True) if values else ()
+    for value in values:
         text = text.replace(value, MASK)
+    if values and len(text) >= _CUT_LENGTH:
+        text = _cut_values(text, [value for value in values if len(value) > _EDGE])
+    for name in names:
+        if name in text:
+            pattern = rf"""(?<!\w)({re.escape(name)}["']?\s{{0,4}}[=:]\s{{0,4}})({_VALUE})"""
+            text = re.sub(pattern, _hide_assigned, text)
+    low = text.lower() if text.isascii() else text.casefold()
+    if not any(hint in low for hint in _HINTS):
+        return text
     text = _SHAPES.sub(MASK, text)
+    text = _CUT_SHAPES.sub(MASK, text)
     text = _BEARER.sub(r"\1 " + MASK, text)
     text = _URL_LOGIN.sub(r"\1" + MASK + "@", text)
     text = _ASSIGNED.sub(_hide_assigned, text)
-    text = _OPTION.sub(_hide_assigned, text)
-    for name in names:
-        pattern = rf"""(?<!\w)({re.escape(name)}["']?\s{{0,4}}[=:]\s{{0,4}})({_VALUE})"""
-        text = re.sub(pattern, _hide_assigned, text)
-    return text
+    return _OPTION.sub(_hide_assigned, text)
 
 
 def _escape(char):
@@ -76,6 +180,8 @@ def printable(text, names=(), values=(), limit=2000, newlines=False):
     text = mask(text if isinstance(text, str) else str(text), names, values)
     if len(text) > limit:
         text = text[: limit - 3] + "..."
+    if text.isprintable():
+        return text
     keep = "\n\t" if newlines else ""
     return "".join(c if c.isprintable() or c in keep or unicodedata.category(c) == "Zs" else _escape(c) for c in text)
 

@@ -2,86 +2,23 @@
 """Find the first error in a rank's log, line by line, in bounded memory.
 
 `ErrorScan` knows Python tracebacks (chained ones, cut ones, ones between other lines), Paddle's C++ `Error Message Summary:` block,
-uncaught C++ exceptions (gloo, NCCL), faulthandler, argparse, NCCL warnings and what a shell says of a dead child. It does not know
-causes: see causes.py.
+uncaught C++ exceptions (gloo, NCCL), faulthandler, argparse, NCCL warnings, Ascend's error codes, Open MPI's words and what a shell or a
+launcher says of a dead child. How lines look is in error_lines.py, what they mean in causes.py, which of them counts in first_error.py.
 """
 
 from __future__ import annotations
 
-import re
 from collections import deque
 
-from ansible.module_utils.trainyard.causes import classify
-
-# Every line that can open an event holds one of these; a scanner may skip all others while `ErrorScan.idle` holds.
-LITERALS = (
-    "Traceback (most",
-    '  File "',
-    "Error Message Summary",
-    "terminate called",
-    "raises a std::exception",
-    "Fatal Python error",
-    "Killed",
-    "Segmentation fault",
-    "Bus error",
-    "Aborted",
-    "Illegal instruction",
-    "ERROR: Unexpected",
-    "can't open file",
-    "No module named",
-    ": error: ",
-    "NCCL WARN",
-    "Check failed",
-    "Exception ignored in",
-    "Exception in thread",
-    "Logging error",
-    "Container rank ",
-)
-
-_TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):")
-_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<more>, in .*)?')
-_CHAIN = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
-_FINAL = re.compile(r"^(?P<kind>[A-Za-z_]\w*(?:\.[A-Za-z_<][\w<>]*)*)(?::(?: (?P<text>.*))?)?$")
-_KNOWN = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Empty|Full|[Tt]imeout|Warning|NotMet|Group)$")
-_NOT_KINDS = frozenset(("Warning", "WARNING", "INFO", "ERROR", "DEBUG", "NOTE", "Note", "Epoch", "epoch"))
-_SIGNAL_INFO = re.compile(r"\*\*\* (?P<signal>SIG[A-Z]+) .*received by PID \d+ .*from PID (?P<sender>\d+)")
-_TIME_INFO = re.compile(r"\*\*\* Aborted at (?P<time>\d{9,11}) \(unix time\)")
-_PEER = re.compile(r"\bpair_rank = (?P<peer>\d+)")
-_SHELL = r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Terminated)"
-
-# One-line events: pattern, kind (None: the group `kind`), where it comes from. The group `text` is the message.
-_SINGLE = (
-    (re.compile(r"^terminate called after throwing an instance of '(?P<kind>[^']+)'(?P<text>)"), None, "cpp"),
-    (re.compile(r"^terminate called (?P<text>without an active exception)"), "terminate called", "cpp"),
-    (re.compile(r"raises a std::exception: (?P<kind>[\w:]+)(?P<text>)"), None, "cpp"),
-    (re.compile(r"^Fatal Python error: (?P<text>.*)"), "Fatal Python error", "cpp"),
-    (re.compile(rf"^(?P<kind>{_SHELL})(?P<text>)(?:\s+\(core dumped\))?\s*$"), None, "line"),
-    (re.compile(rf"^\S+: line \d+:\s+\d+ (?P<kind>{_SHELL})\s*(?P<text>.*)"), None, "line"),
-    (re.compile(r"^ERROR: (?P<text>Unexpected .* encountered in DataLoader.*)"), "DataLoader", "line"),
-    (re.compile(r"^\S*python[\d.]*: (?P<text>(?:can't open file|No module named|Error while finding module).*)"), "python", "line"),
-    (re.compile(r"^[\w.-]+: error: (?P<text>.*)"), "usage error", "line"),
-    (re.compile(r"NCCL WARN (?P<text>.*)"), "NCCL WARN", "cpp"),
-    (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),
-)
-_HEADERS = ("Exception ignored in", "--- Logging error ---", "Exception in thread")
-_CONTAINER = re.compile(r"^Container rank (?P<local>\d+) status (?P<status>\w+) cmd \[.*?\] code (?P<code>-?\d+) log (?P<log>\S+)")
+from ansible.module_utils.trainyard import error_lines as lines
+from ansible.module_utils.trainyard.causes import tagged
+from ansible.module_utils.trainyard.first_error import choose
 
 MAX_TRACEBACK = 500  # lines; a recursion error repeats frames but Python cuts it at about 2,000 frames
 KEEP = 16  # errors kept before training goes on or the log ends
 CONTEXT_BEFORE = 6
 CONTEXT_AFTER = 4
 CONTEXT_CHARS = 400
-
-
-def _is_final(match):
-    kind = match.group("kind")
-    last = kind.rsplit(".", 1)[-1]
-    if kind in _NOT_KINDS:
-        return False
-    if _KNOWN.search(last):
-        return True
-    # An exception class of the user's own (`BadSample: ...`): has its colon, and looks like a class or a path to one.
-    return match.group("text") is not None and ("." in kind or sum(c.isupper() for c in last) >= 2)
 
 
 class ErrorScan:
@@ -92,7 +29,7 @@ class ErrorScan:
         self.count = 0
         self.survived = None  # the first error after which training went on
         self.thread_error = None  # what ended a thread of the trainer: steps go on until the data that is loaded runs out
-        self.containers = []  # what the launcher said of its children: {local_rank, code, log}
+        self.containers = []  # what the launcher said of its children: see error_lines.note_child
         self._state = None
         self._error = None  # the error whose following lines are being read
         self._begin = 0
@@ -103,6 +40,7 @@ class ErrorScan:
         self._textless = False
         self._chained = None
         self._root = None
+        self._direct = False  # whether the chain's parts are said to be cause and effect
         self._before = deque(maxlen=CONTEXT_BEFORE)
 
     @property
@@ -113,13 +51,16 @@ class ErrorScan:
     # -- what the caller says --
 
     def line(self, number, text):
+        if lines.note_child(text, self.containers, KEEP):
+            return
         if self._state is None or not self._state(number, text):
             self._open(number, text)
 
     def progress(self):
         """A training step was printed: whatever stood in the log before it did not end this rank."""
         if self.errors:
-            self.survived = self.survived or dict(self.errors[0], survived=True)
+            first = next((e for e in self.errors if not e["soft"]), None)
+            self.survived = self.survived or (dict(first, survived=True) if first else None)
             thread = next((e for e in self.errors if e["thread"]), None)
             self.thread_error = self.thread_error or thread
             self.errors = []
@@ -129,23 +70,12 @@ class ErrorScan:
         if self._state == self._in_traceback:
             self._cut_short()
         self._state = None
-        pool = [self._finished(error) for error in self.errors]
-        fatal = [error for error in pool if not error["handled"]]
-        thread = self._finished(self.thread_error) if self.thread_error else None
-        for error in fatal:
-            if error["grade"] == "primary" and not (thread and error["cause"] == "worker_died"):
-                return error
-        if thread:  # `the data reader raises an exception`: that one, and it did end the rank
-            return dict(thread, survived=not any(e["cause"] == "worker_died" for e in fatal))
-        if fatal:
-            return fatal[0]
-        rest = ([self._finished(self.survived)] if self.survived else []) + pool
-        return next((e for e in rest if e["grade"] == "primary"), rest[0] if rest else None)
+        return choose(self.errors, self.survived, self.thread_error)
 
     # -- opening an event --
 
     def _open(self, number, text):
-        match = _TRACEBACK.match(text)
+        match = lines.TRACEBACK.match(text)
         if match:
             # `C++ Traceback` is Paddle's own block. Text before the word means that a handler printed it, except a torn progress bar.
             if not match.group(1).endswith("C++ "):
@@ -155,22 +85,22 @@ class ErrorScan:
             self._leave_traceback()
             self._begin, self._state = number, self._in_summary
             return
-        for pattern, kind, origin in _SINGLE:
+        for pattern, kind, origin in lines.SINGLE:
             match = pattern.search(text)
             if match:
                 self._leave_traceback()
                 self._single(number, kind or match.group("kind"), match.group("text"), origin, text)
                 return
-        if text.startswith(_HEADERS):
+        if text.startswith(lines.HEADERS):
             self._leave_traceback()
             self._thread = text.startswith("Exception in thread")
             self._handled, self._begin, self._state = not self._thread, number, self._after_header
             return
-        match = _CONTAINER.match(text)
-        if match and len(self.containers) < KEEP:
-            self.containers.append({"local_rank": int(match.group("local")), "code": int(match.group("code")), "log": match.group("log")})
+        match = lines.TAGGED.search(text)
+        if match:
+            self._tagged(number, match.group("kind"), match.group("text"), text)
             return
-        frame = _FRAME.match(text)
+        frame = lines.FRAME.match(text)
         if frame and not frame.group("more"):
             # A syntax error in the script itself comes without a header: `  File "train.py", line 3`.
             self._start_traceback(number, text, False)
@@ -186,14 +116,19 @@ class ErrorScan:
             self._add(number, kind, text, origin, [line])
         self._begin, self._state = number, self._in_after
 
+    def _tagged(self, number, kind, text, line):
+        """A line that calls itself an error: noted once for each cause, without leaving what is being read."""
+        cause = tagged(text)
+        if cause and not any(error["soft"] == cause for error in self.errors):
+            self._add(number, kind, text, "line", [line])
+            self._error["soft"] = cause
+
     def _start_traceback(self, number, text, handled):
         self._leave_traceback()
         last = self.errors[-1] if self.errors else None
         if last and last["text"].endswith(":") and number - last["line"] == 1:
-            self._chained, self._thread = (
-                last,
-                last["thread"],
-            )  # `ValueError: DataLoader worker(0) caught ValueError with message:` and then the real one
+            # `ValueError: DataLoader worker(0) caught ValueError with message:` and then the real one
+            self._chained, self._thread, self._direct = last, last["thread"], False
         self._handled = self._handled or handled
         self._begin, self._frame, self._loose, self._state = number, None, None, self._in_traceback
         self._before.clear()
@@ -210,14 +145,14 @@ class ErrorScan:
         if number - self._begin > MAX_TRACEBACK:
             self._cut_short()
             return False
-        frame = _FRAME.match(text)
+        frame = lines.FRAME.match(text)
         if frame:
             self._frame = {"file": frame.group("file"), "line": int(frame.group("line"))}
         if not text or text[0] in " \t":
             self._before.append(text)
         else:
-            final = _FINAL.match(text)
-            if final is None or not _is_final(final):
+            final = lines.FINAL.match(text)
+            if final is None or not lines.is_final(final):
                 if final is not None and final.group("text") is not None and self._loose is None:
                     self._loose = (number, final.group("kind"), final.group("text"))
                 return False
@@ -233,7 +168,7 @@ class ErrorScan:
             root = root or f"{self._chained['kind']}: {self._chained['text']}"
         flags = {"handled": self._handled, "thread": self._thread}
         self._handled, self._thread, self._chained, self._root = False, False, None, None
-        self._add(number, kind, text, "python", context, frame=self._frame, root=root, **flags)
+        self._add(number, kind, text, "python", context, frame=self._frame, root=root, direct=self._direct, **flags)
         self._begin, self._state = number, self._in_after
 
     def _leave_traceback(self):
@@ -278,17 +213,20 @@ class ErrorScan:
 
     def _in_after(self, number, text):
         error = self._error
-        if _CHAIN.match(text):
+        if lines.CHAIN.match(text):
             self._chained, self._root, self._handled, self._thread = error, error["root"], error["handled"], error["thread"]
-            self._state = self._between_chain
+            self._direct, self._state = text.startswith("The above"), self._between_chain
             return True
-        info = _TIME_INFO.search(text) or _SIGNAL_INFO.search(text)
+        info, code = lines.TIME_INFO.search(text) or lines.SIGNAL_INFO.search(text), lines.ASCEND.match(text)
         if info:
             error.update({k: int(v) if v.isdigit() else v for k, v in info.groupdict().items()})
-        elif _TRACEBACK.match(text) or "Error Message Summary:" in text or text.startswith(_HEADERS) or number - self._begin > 10:
+        elif error["origin"] == "python" and (code or lines.REFERS.search(error["text"])) and not lines.TRACEBACK.match(text):
+            if text.strip() and not text.startswith("-"):
+                error["text"] += f" [{text.strip()}]"  # MindSpore puts CANN's message, and that of its data pipeline, below its own
+        elif lines.TRACEBACK.match(text) or "Error Message Summary:" in text or text.startswith(lines.HEADERS) or number - self._begin > 10:
             self._state = None
             return False
-        elif any(pattern.search(text) for pattern, _kind, _origin in _SINGLE):
+        elif any(pattern.search(text) for pattern, _kind, _origin in lines.SINGLE):
             return False
         stripped = text.strip()
         if not stripped.strip("-="):
@@ -303,13 +241,13 @@ class ErrorScan:
         return True
 
     def _between_chain(self, number, text):
-        if text and not _TRACEBACK.match(text):
+        if text and not lines.TRACEBACK.match(text):
             self._chained, self._root, self._handled, self._thread, self._state = None, None, False, False, None
         return not text
 
     # -- records --
 
-    def _add(self, number, kind, text, origin, context, frame=None, handled=False, thread=False, root=None):
+    def _add(self, number, kind, text, origin, context, frame=None, handled=False, thread=False, root=None, direct=False):
         self.count += 1
         self._textless = False
         frame = frame or {"file": None, "line": None}
@@ -324,6 +262,8 @@ class ErrorScan:
             "handled": handled,
             "survived": False,
             "thread": thread,
+            "soft": False,
+            "direct": direct,
             "root": root,
             "signal": None,
             "sender": None,
@@ -332,11 +272,3 @@ class ErrorScan:
         if len(self.errors) == KEEP:  # the newest always has room: it may be the one that ended the rank
             self.errors.remove(next((e for e in self.errors if e["handled"]), self.errors[-1]))
         self.errors.append(self._error)
-
-    @staticmethod
-    def _finished(error):
-        error = dict(error, text=error["text"].strip())
-        peer = _PEER.search(error["text"])
-        error["peer"] = int(peer.group("peer")) if peer else None
-        error.update(classify(error["kind"], error["text"], error["origin"]))
-        return error

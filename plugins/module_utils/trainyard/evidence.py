@@ -13,20 +13,22 @@ import json
 import os
 import re
 import signal
-import stat
 import time
 
-from ansible.module_utils.trainyard.display import SECRET_NAME, printable_data
-from ansible.module_utils.trainyard.logs import Table, TableError, scan, tail_status
+from ansible.module_utils.trainyard.below import DIRECTORY, open_below
+from ansible.module_utils.trainyard.display import printable_data, secrets_of
+from ansible.module_utils.trainyard.logs import Table, TableError, last_line, scan, tail_status
+from ansible.module_utils.trainyard.stamps import span, utc_offset
+from ansible.module_utils.trainyard.vdl import records
 
 SMALL = 8 << 20  # bytes of plan.json, ranks.jsonl, exit.json and default.*.log that are read
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _ENDPOINTS_FILE = re.compile(r"^default\.[A-Za-z0-9_-]+\.log$")
 _ENDPOINT = re.compile(r"^[A-Za-z0-9._:\[\]-]+:\d{1,5}$")
 # A process that got one of these failed by itself; other signals came from outside.
 _OWN_SIGNALS = frozenset(("SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"))
+_LAUNCHER = {"started": None, "ended": None, "exit_code": None, "signal": None}
+_LOG_KEYS = ("bytes", "sha256", "lines", "mtime", "first_time", "last_time", "last_line")
 _STEP_KEYS = ("steps", "first_step", "last_step", "evaluation", "nan", "saved", "saved_count", "first_error")
 
 
@@ -34,30 +36,10 @@ class EvidenceError(Exception):
     """The attempt cannot be read at all; the message is for people."""
 
 
-def _open(root, relative, flags=_FILE):
-    """Open a path below the directory descriptor `root`, following no link on the way; raise OSError."""
-    parts = relative.split("/")
-    if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise OSError(f"{relative!r} does not stay inside the attempt")
-    here = os.dup(root)
-    try:
-        for part in parts[:-1]:
-            deeper = os.open(part, _DIRECTORY, dir_fd=here)
-            os.close(here)
-            here = deeper
-        found = os.open(parts[-1], flags, dir_fd=here)
-    finally:
-        os.close(here)
-    if flags == _FILE and not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
-        raise OSError(f"{relative} is not a regular file")
-    return found
-
-
 def _read(root, relative, limit=SMALL):
     """The first `limit` bytes of a small file, or None where there is none that may be read."""
     try:
-        descriptor = _open(root, relative)
+        descriptor = open_below(root, relative)
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as handle:
@@ -118,6 +100,11 @@ def read_events(data):
     return {"ranks": ranks, "launcher": launcher}
 
 
+def is_child(said, rank):
+    """Whether what a launcher said of a child is said of this rank: msrun names pids, mpirun global ranks, Paddle's launcher local ones."""
+    return any(said[key] is not None and said[key] == rank.get(key) for key in ("rank", "pid", "local_rank"))
+
+
 def state_of(rank, ended, unit):
     """waiting, starting, training, done, failed, killed or stopped, for one rank's findings.
 
@@ -142,7 +129,7 @@ def state_of(rank, ended, unit):
 
 
 def _plan(root, node):
-    """(the node's ranks, the launcher's entry, the suite's table, environment values) of plan.json."""
+    """(the node's ranks, the launcher's entry, the suite's table, the plan itself) of plan.json."""
     plan = _json(_read(root, "plan.json"))
     if not isinstance(plan, dict):
         raise EvidenceError("plan.json is missing here or is not JSON")
@@ -157,15 +144,13 @@ def _plan(root, node):
         table = Table(suite.get("logs") if isinstance(suite, dict) else None)
     except TableError as error:
         raise EvidenceError(f"plan.json: suite: {error}") from error
-    nodes = plan.get("nodes") if isinstance(plan.get("nodes"), list) else []
-    environments = [plan.get("env")] + [n.get("env") for n in nodes if isinstance(n, dict)]
-    return mine, launcher, table, [e for e in environments if isinstance(e, dict)]
+    return mine, launcher, table, plan
 
 
-def _launcher_notes(root, folder):
+def launcher_notes(root, folder):
     """(endpoints, environment) from the newest default.<pod>.log: what Paddle's launcher wrote of the cluster it believes in."""
     try:
-        here = _open(root, folder, _DIRECTORY)
+        here = open_below(root, folder, DIRECTORY)
     except OSError:
         return None, {}
     try:
@@ -200,7 +185,7 @@ class _Attempt:
     def scan(self, relative, home, table):
         """The findings of one log, or None; the file is noted as one to bring home."""
         try:
-            descriptor = _open(self.root, relative)
+            descriptor = open_below(self.root, relative)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -209,6 +194,8 @@ class _Attempt:
         try:
             found = scan(descriptor, table) if self.digest else tail_status(descriptor, table)
             found["mtime"] = os.fstat(descriptor).st_mtime
+            found["last_line"] = last_line(descriptor)
+            found["first_time"], found["last_time"] = span(descriptor, utc_offset(found["mtime"]))
         except OSError as error:
             self.problems.append(f"{relative}: not read to its end: {error.strerror or error}")
             return None
@@ -220,9 +207,9 @@ class _Attempt:
     def strays(self, template, planned):
         """Rank logs that no rank of the plan owns (a launcher that started more than it should): they come home too."""
         folder, _slash, name = template.rpartition("/")
-        pattern = re.compile("^" + re.sub(r"\\\{(?:local_)?rank\\\}", r"\\d{1,6}", re.escape(name)) + "$")
+        pattern = re.compile("^" + re.sub(r"\\\{(?:local_)?rank\\\}", r"\\d{1,6}", re.escape(name)) + "\\Z")
         try:
-            here = _open(self.root, folder, _DIRECTORY) if folder else os.dup(self.root)
+            here = open_below(self.root, folder, DIRECTORY) if folder else os.dup(self.root)
         except OSError:
             return []
         try:
@@ -238,18 +225,18 @@ def collect(attempt_dir, node, digest=True, names=()):
     if not _NAME.match(node):
         raise EvidenceError(f"{node!r} cannot be a node's name")
     try:
-        root = os.open(attempt_dir, _DIRECTORY)
+        root = os.open(attempt_dir, DIRECTORY)
     except OSError as error:
         raise EvidenceError(error.strerror or str(error)) from error
     try:
         result, secrets = _collect(_Attempt(root, node, digest), names)
     finally:
         os.close(root)
-    return printable_data(dict(result, node=node, now=now), names, secrets)
+    return printable_data(dict(result, node=node, now=now, utc_offset=utc_offset(now)), *secrets)
 
 
 def _collect(attempt, names):
-    mine, launcher, table, environments = _plan(attempt.root, attempt.node)
+    mine, launcher, table, plan = _plan(attempt.root, attempt.node)
     events = read_events(_read(attempt.root, "ranks.jsonl"))
     unit = _json(_read(attempt.root, "exit.json"))
     unit = {str(k): v for k, v in unit.items()} if isinstance(unit, dict) else None
@@ -258,44 +245,52 @@ def _collect(attempt, names):
         unit["stopped_at"] = _time(stop.get("time")) if unit.get("stopped_by") and isinstance(stop, dict) else None
     console = launcher.get("console") if isinstance(launcher.get("console"), str) else "logs.txt"
     said = attempt.scan(console, f"launcher.{attempt.node}.log", Table()) or {}
-    codes = {entry["local_rank"]: entry["code"] for entry in said.get("containers", ())}
+    children = [entry for entry in said.get("containers", ()) if entry["code"] is not None]
     template, ranks, planned = launcher["rank_log"], [], set()
     for entry in mine:
         relative = template.replace("{local_rank}", str(entry["local_rank"])).replace("{rank}", str(entry["rank"]))
         relative = entry["log"] if isinstance(entry.get("log"), str) else relative  # a plan of an older version has the template alone
         planned.add(relative)
         home = f"rank-{entry['rank']:03d}.{attempt.node}.log"
-        ranks.append(_rank(entry, relative, home, attempt.scan(relative, home, table), events["ranks"].get(entry["rank"], {}), codes, unit))
+        ranks.append(
+            _rank(entry, relative, home, attempt.scan(relative, home, table), events["ranks"].get(entry["rank"], {}), children, unit)
+        )
     for stray in attempt.strays(template, planned):
         attempt.scan(stray, f"stray-{stray.rpartition('/')[2]}.{attempt.node}.log", Table())
         attempt.problems.append(f"{stray}: no rank of the plan owns this log")
+    scheduler = None
     for name in launcher.get("logs") if isinstance(launcher.get("logs"), list) else ():
-        attempt.scan(str(name), f"{os.path.basename(str(name))[:-4]}.{attempt.node}.log", Table())  # MindSpore's scheduler
+        home = f"{os.path.basename(str(name))[:-4]}.{attempt.node}.log"
+        found = attempt.scan(str(name), home, Table())  # MindSpore's scheduler
+        if found:
+            scheduler = {"home": home, "first_error": found["first_error"], "mtime": found["mtime"]}
+    suite = plan.get("suite") if isinstance(plan.get("suite"), dict) else {}
+    redirects = suite.get("redirects") if isinstance(suite.get("redirects"), dict) else {}
+    for name, home in records(attempt.root, redirects.values(), attempt.node) if attempt.digest else ():
+        attempt.scan(name, home, Table())
     attempt.scan("ranks.jsonl", f"ranks.{attempt.node}.jsonl", Table())
     attempt.scan("exit.json", f"exit.{attempt.node}.json", Table())
-    endpoints, environment = _launcher_notes(attempt.root, template.rpartition("/")[0])
-    pairs = [(str(k), v) for e in [*environments, environment] for k, v in e.items() if isinstance(v, str)]
-    secrets = [v for k, v in pairs if k in names or (SECRET_NAME.search(k) and len(v) >= 6)]
+    endpoints, environment = launcher_notes(attempt.root, template.rpartition("/")[0])
+    secrets = secrets_of(dict(plan, secret_env=[*names, *(plan.get("secret_env") or ())]), more=[environment])
     result = {
         "ranks": ranks,
         "files": attempt.files,
         "endpoints": events["launcher"].pop("endpoints", None) or endpoints,
         "exit": unit,
-        "launcher": dict(
-            {"started": None, "ended": None, "exit_code": None, "signal": None}, first_error=said.get("first_error"), **events["launcher"]
-        ),
+        "launcher": {**_LAUNCHER, "first_error": said.get("first_error"), "children": children, **events["launcher"]},
+        "scheduler": scheduler,
         "problems": attempt.problems,
     }
     return result, secrets
 
 
-def _rank(entry, relative, home, found, event, codes, unit):
+def _rank(entry, relative, home, found, event, children, unit):
     rank = {key: entry.get(key) for key in ("rank", "node", "local_rank", "device")}
     rank.update(file=relative if found else None, home=home)
-    rank.update({key: (found or {}).get(key) for key in ("bytes", "sha256", "lines", "mtime") + _STEP_KEYS})
+    rank.update({key: (found or {}).get(key) for key in _LOG_KEYS + _STEP_KEYS})
     rank.update({key: event.get(key) for key in ("pid", "started", "ended", "exit_code", "signal")})
     rank["observed"] = "agent" if rank["exit_code"] is not None or rank["signal"] else None
-    code = codes.get(entry["local_rank"])
+    code = next((said["code"] for said in children if is_child(said, rank)), None)
     if rank["observed"] is None and code is not None:  # the launcher's own word, which it gives for one child only
         rank.update(observed="launcher", exit_code=code if code >= 0 else None, signal=signal_name(-code) if code < 0 else None)
     rank["state"] = state_of(rank, rank["ended"] is not None or rank["observed"] is not None, unit)

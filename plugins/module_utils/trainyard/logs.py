@@ -19,7 +19,8 @@ import os
 import re
 import stat
 
-from ansible.module_utils.trainyard.errors import LITERALS, ErrorScan
+from ansible.module_utils.trainyard.error_lines import LITERALS, any_of
+from ansible.module_utils.trainyard.errors import ErrorScan
 
 CHUNK = 1 << 20
 MAX_LINE = 8192  # bytes of one line that are parsed; the digest, the size and the line count take everything
@@ -30,6 +31,7 @@ TAIL_LIMIT = 1 << 20  # how far tail_status looks back for a step line when the 
 _WHOLE = frozenset(("epoch", "epochs", "step", "steps", "global_step", "total_steps", "samples", "memory_mb", "best_epoch"))
 _TEXT = frozenset(("time", "path"))
 _NOT_FINITE = re.compile(r"nan|inf|NaN|Inf")  # PaddleOCR pads: nanxxx, infxxx
+_GLOG = re.compile(r"^[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ ")
 _ETA = re.compile(r"^(?:(\d+) days?, )?(\d+):(\d\d)(?::(\d\d))?$")
 
 
@@ -62,6 +64,8 @@ class Table:
         self.evaluation = _patterns(evaluation, "lines", "evaluation")
         self.saved = _patterns(saved, "lines", "saved")
         self.scale = step.get("scale") or {}
+        if not isinstance(self.scale, dict) or not all(isinstance(value, (int, float)) for value in self.scale.values()):
+            raise TableError("logs.step.scale: not a mapping of groups to numbers")
         used = [
             section
             for section, patterns in ((step, self.step + self.totals), (evaluation, self.evaluation), (saved, self.saved))
@@ -69,7 +73,9 @@ class Table:
         ]
         if all(section.get("has") for section in used):
             words = [word for section in used for word in ([section["has"]] if isinstance(section["has"], str) else section["has"])]
-            self.gate = re.compile("|".join(re.escape(word) for word in [*LITERALS, *words]).encode())
+            if not all(isinstance(word, str) for word in words):
+                raise TableError("logs: a `has` that is not a text or a list of texts")
+            self.gate = re.compile(any_of([*LITERALS, *words]).encode())
         else:
             self.gate = re.compile(b"(?m)^")
 
@@ -262,6 +268,13 @@ def scan(descriptor, table):
         left -= len(chunk)
         found.feed(chunk)
     return found.finish()
+
+
+def last_line(descriptor):
+    """The last line of an open log that says something, at most 400 characters, or None. glog's own lines come after what counts."""
+    size = os.fstat(descriptor).st_size
+    tail = os.pread(descriptor, 4096, max(0, size - 4096)).decode("utf-8", "replace").replace("\r", "\n").split("\n")
+    return next((line.strip()[:400] for line in reversed(tail) if line.strip(" \0") and not _GLOG.match(line)), None)
 
 
 def tail_status(path, patterns, max_bytes=TAIL):

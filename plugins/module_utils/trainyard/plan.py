@@ -201,6 +201,8 @@ def compile_plan(job, site, nodes, facts, inputs):
         "argv": commands[0],
         "script": script,
         "env": common,
+        # names whose values nobody is shown; the values are in plan.json alone, which only its user reads
+        "secret_env": site.get("secret_env") or [],
         "ports": {"start": port, "count": count},
         "endpoints": [rank["endpoint"] for rank in ranks] if launcher["endpoints_env"] else [],
         "nodes": planned,

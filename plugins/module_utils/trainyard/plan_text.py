@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 
-from ansible.module_utils.trainyard.display import SECRET_NAME
+from ansible.module_utils.trainyard.display import MASK, SECRET_NAME, printable, secrets_of
 from ansible.module_utils.trainyard.plan import sha256, short
 from ansible.module_utils.trainyard.readiness import obstacles
 
@@ -17,6 +17,15 @@ WHERE = {
     "first": "command, on the first node, whose daemons run in the other nodes' units,",
     "ranks": "command, once for every rank on its node,",
 }
+
+
+# A command of many nodes is shown whole.
+LONGEST = 100_000
+
+
+def hidden(plan, name):
+    """Whether the value of an environment variable is nobody's to see: marked by the site, or by its name."""
+    return name in (plan.get("secret_env") or ()) or bool(SECRET_NAME.search(name))
 
 
 def command(argv):
@@ -53,7 +62,7 @@ def summary(plan, facts, what):
     lines += ["note: %s" % text for text in plan["notes"]] + plan["advice"]
     lines += ["published: %s" % published(row) for row in plan["job"]["published"]]
     lines.append("environment on every node:")
-    lines += ["  %s=%s" % (name, "***" if SECRET_NAME.search(name) else value) for name, value in sorted(plan["env"].items())]
+    lines += ["  %s=%s" % (name, MASK if hidden(plan, name) else value) for name, value in sorted(plan["env"].items())]
     for node in plan["nodes"]:
         ranks = [str(rank["rank"]) for rank in plan["ranks"] if rank["node"] == node["name"]]
         lines.append(
@@ -67,7 +76,7 @@ def summary(plan, facts, what):
                 ports(plan),
             )
         )
-        lines += ["  %s=%s" % item for item in sorted(node["env"].items())]
+        lines += ["  %s=%s" % (name, MASK if hidden(plan, name) else value) for name, value in sorted(node["env"].items())]
     for path, target in sorted(plan["links"].items()):
         lines.append("link %s -> %s" % (path, target))
     for kind in BROUGHT:
@@ -76,4 +85,5 @@ def summary(plan, facts, what):
     lines += ["in the way: %s" % text for text in obstacles(plan, facts)]
     if not any(what[kind] for kind in BROUGHT):
         lines.append("before the start: nothing, every node is ready")
-    return lines
+    secrets = secrets_of(plan)
+    return [printable(line, *secrets, limit=LONGEST) for line in lines]

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller's record of a run: runs/<run id>/ with the plan as it was sent, the job, local changes of the code, and run.json at the end.
 
-run.json (version 1): {version, run, job, plan_sha256, started, code, attempts: [{number, verdict, ranks, nodes, checkpoint, ended}]}.
+run.json (version 1): {version, run, job, plan_sha256, started, code, attempts: [{number, verdict, ranks, nodes, checkpoint, model, ended}]}; checkpoint
+lists the names in the folder checkpoint/, model is what the module checkpoint found on the first node.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 from ansible.module_utils.trainyard import manifest, verdict
-from ansible.module_utils.trainyard.display import printable
-from ansible.module_utils.trainyard.live import duration
+from ansible.module_utils.trainyard.causes import entry_of
+from ansible.module_utils.trainyard.columns import span as duration
+from ansible.module_utils.trainyard.display import printable, printable_data, secrets_of
 from ansible.module_utils.trainyard.plan_text import published
 
 VERSION = 1
+# A verdict's sentence with all its candidates; what a log says in it has been cut before.
+LONGEST = 20_000
 
 
 def _text(path, text):
@@ -26,7 +31,8 @@ def started(params, check_mode=False):
     """Write what was planned; return {run_dir}. The plan's bytes are those that every node gets."""
     run_dir = os.path.join(params["runs_dir"], params["run_id"])
     if not check_mode:
-        os.makedirs(os.path.join(run_dir, "attempt-%d" % params["number"]), mode=0o700)
+        os.makedirs(run_dir, mode=0o700, exist_ok=True)
+        os.mkdir(os.path.join(run_dir, "attempt-%d" % params["number"]), mode=0o700)
         _text(os.path.join(run_dir, "plan.json"), params["plan"])
         _text(os.path.join(run_dir, "code.diff"), params["code_diff"])
         manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
@@ -56,10 +62,13 @@ def ended(params, check_mode=False):
     decided = verdict.decide(planned, nodes, shown_dir)
     mismatch = endpoint_mismatch(plan.get("endpoints"), nodes)
     if mismatch:
-        decided = dict(decided, outcome="failed", cause="endpoints", text=mismatch)
+        found = entry_of("endpoints")
+        decided = dict(decided, outcome="failed", cause="endpoints", meaning=found["meaning"], remedy=found["remedy"], text=mismatch)
     saved = sorted(os.listdir(os.path.join(attempt_dir, "checkpoint"))) if os.path.isdir(os.path.join(attempt_dir, "checkpoint")) else []
     ranks = [dict(rank, node=node["node"]) for node in nodes for rank in node["ranks"]]
-    decided = untrained(decided, ranks, saved, plan) or decided
+    model = params.get("checkpoint") or {}
+    # the nodes have masked what they said; what is put together here goes through the same once more
+    decided = printable_data(untrained(decided, ranks, saved, plan) or decided, *secrets_of(plan), limit=LONGEST)
     if not check_mode:
         path = os.path.join(run_dir, "run.json")
         record = manifest.read_json(path) or {"version": VERSION, "run": params["run_id"], "attempts": []}
@@ -68,12 +77,30 @@ def ended(params, check_mode=False):
             "ended": time.time(),
             "verdict": decided,
             "ranks": ranks,
+            "nodes": [clock_of(node) for node in nodes],
             "checkpoint": saved,
+            "model": model,
             "endpoints": next((node["endpoints"] for node in nodes if node.get("endpoints")), None),
         }
         record["attempts"] = [item for item in record["attempts"] if item["number"] != params["number"]] + [entry]
         manifest.write_json(path, record)
-    return {"run_dir": run_dir, "verdict": decided, "summary": summary(decided, ranks, planned, nodes, shown_dir, saved, plan)}
+        seal(run_dir)
+    note = model.get("note") or ""
+    return {"run_dir": run_dir, "verdict": decided, "summary": summary(decided, ranks, planned, nodes, shown_dir, saved, plan, note)}
+
+
+def seal(folder):
+    """Take from everybody else what of a run they could read: plan.json holds the environment, and what brought it may have been generous."""
+    for where, _folders, names in os.walk(folder):
+        for path in [where] + [os.path.join(where, name) for name in names]:
+            mode = os.lstat(path).st_mode
+            if not stat.S_ISLNK(mode) and mode & 0o077:
+                os.chmod(path, stat.S_IMODE(mode) & 0o700)
+
+
+def clock_of(node):
+    """Return {node, utc_offset, stopped_at}: what the node's own files do not say of its times."""
+    return {"node": node["node"], "utc_offset": node.get("utc_offset"), "stopped_at": (node.get("exit") or {}).get("stopped_at")}
 
 
 def endpoint_mismatch(planned, nodes):
@@ -102,11 +129,12 @@ def untrained(decided, ranks, saved, plan):
     did = saved or any(rank.get("last_step") or rank.get("evaluation") or rank.get("saved_count") for rank in ranks)
     if decided["outcome"] != "completed" or did or not table.get("step"):
         return None
-    remedy = "read rank 0's log: is there enough data for one batch of every rank?"
+    found = entry_of("no_step")
     text = (
-        "UNKNOWN: every rank ended with exit code 0, but none printed a training step, an evaluation or a checkpoint; remedy: %s" % remedy
+        "UNKNOWN: every rank ended with exit code 0, but none printed a training step, an evaluation or a checkpoint; remedy: %s"
+        % found["remedy"]
     )
-    return dict(decided, outcome="unknown", cause="no_step", text=text, remedy=remedy)
+    return dict(decided, outcome="unknown", cause="no_step", text=text, meaning=found["meaning"], remedy=found["remedy"])
 
 
 def figure(step, key, form):
@@ -127,8 +155,8 @@ def rounded(value):
     return "%.4g" % value if isinstance(value, (int, float)) else value
 
 
-def summary(decided, ranks, planned, nodes, shown_dir, saved, plan):
-    """Return the end of a run in lines; the last one is the verdict."""
+def summary(decided, ranks, planned, nodes, shown_dir, saved, plan, note=""):
+    """Return the end of a run in lines; the last one is the verdict. note: what is to be known of the trained model that came home."""
     by_rank = {rank["rank"]: rank for rank in ranks}
     lines = ["", "rank  node        device  endpoint                first loss  last loss  %-12s  end" % (unit_of(plan) or "speed")]
     for item in planned:
@@ -173,13 +201,15 @@ def summary(decided, ranks, planned, nodes, shown_dir, saved, plan):
     if endpoints:
         same = same_endpoints(plan.get("endpoints") or [], endpoints)
         lines.append("endpoints    %s, as Paddle reports them%s" % (", ".join(endpoints), ": as planned" if same else ""))
+    kept = "%s/checkpoint/ (%s)" % (shown_dir, ", ".join(saved)) if saved else "none"
     lines += [
-        "checkpoint   %s/checkpoint/ (%s)" % (shown_dir, ", ".join(saved)) if saved else "checkpoint   none",
+        "checkpoint   " + "; ".join(part for part in (kept, note) if part),
         "logs         %s/rank-*.log" % shown_dir,
         "run record   %s/run.json" % os.path.dirname(shown_dir),
     ]
     lines += ["evidence     " + line for line in decided.get("evidence", []) if decided["outcome"] != "completed"]
-    return [printable(line) for line in lines] + [printable(decided["text"])]
+    secrets = secrets_of(plan)
+    return [printable(line, *secrets) for line in lines] + [printable(decided["text"], *secrets)]
 
 
 def unit_of(plan):

@@ -9,7 +9,7 @@ import shutil
 import time
 
 from ansible.module_utils.trainyard import attempts, rehearsal, status
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.display import printable, printable_data, secrets_of
 
 LOG_LINES = 12
 LINE_CHARACTERS = 300
@@ -39,9 +39,9 @@ def text_of(path):
         return ""
 
 
-def tail(path):
-    """Return a log's last lines, safe to show and bounded."""
-    return [printable(line[:LINE_CHARACTERS]) for line in text_of(path).splitlines()[-LOG_LINES:]]
+def tail(path, secrets):
+    """Return a log's last lines, safe to show and bounded; secrets: display.Secrets of the plan."""
+    return [printable(line, *secrets, limit=LINE_CHARACTERS) for line in text_of(path).splitlines()[-LOG_LINES:]]
 
 
 def merged(text):
@@ -63,13 +63,14 @@ def read(attempt, node):
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     ranks = [item for item in (merged(text_of(os.path.join(folder, name))) for name in names if name.endswith(".jsonl")) if item]
     plan = status.read_json(attempt, "plan.json") or {"ranks": [], "launcher": {"console": "logs.txt"}}
+    secrets = secrets_of(plan)
     return {
-        "ranks": sorted(ranks, key=lambda item: str(item["rank"])),
+        "ranks": printable_data(sorted(ranks, key=lambda item: str(item["rank"])), *secrets),
         "transports": rehearsal.transports("\n".join(text_of(os.path.join(folder, name)) for name in names if name.endswith(".nccl"))),
         "events": status.read_events(attempt),
         "halted": status.read_json(attempt, "stop.json") is not None,
-        "console": tail(os.path.join(attempt, plan["launcher"]["console"])),
-        "logs": {str(item["rank"]): tail(os.path.join(attempt, item["log"])) for item in plan["ranks"] if item["node"] == node},
+        "console": tail(os.path.join(attempt, plan["launcher"]["console"]), secrets),
+        "logs": {str(item["rank"]): tail(os.path.join(attempt, item["log"]), secrets) for item in plan["ranks"] if item["node"] == node},
     }
 
 

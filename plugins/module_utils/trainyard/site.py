@@ -21,6 +21,7 @@ from ansible.module_utils.trainyard.site_values import (
     place_problem,
     port_number,
     same,
+    secret_env,
     suite_entries,
 )
 from ansible.module_utils.trainyard.yamldata import Problem, near, shown
@@ -114,11 +115,13 @@ def read_site(groups, hostvars):
         text = "must be letters, digits, dots, dashes: the site's directories carry it; got %s" % shown(name)
         problems.append(Problem("inventory", None, "trainyard_site", text))
     start, env, suites = first.get("trainyard_start_port"), first.get("trainyard_env"), first.get("trainyard_suites")
+    secret = secret_env(first.get("trainyard_secret_env"), problems)
     site = {
         "name": str(name or "site"),
         "nodes": nodes,
         "suites": suite_entries({} if suites is None else suites, problems),
-        "env": environment({} if env is None else env, problems),
+        "env": environment({} if env is None else env, problems, secret),
+        "secret_env": secret,
         "start_port": port_number(17000 if start is None else start, 1024, "inventory", "trainyard_start_port", problems),
     }
     return site, problems

@@ -117,10 +117,24 @@ def suite_entries(suites, problems):
     return {suite: entry for suite, entry in suites.items() if suite in known and isinstance(entry, dict)}
 
 
-def environment(env, problems):
-    """Return `trainyard_env` as texts; note what is wrong with it."""
+def secret_env(names, problems):
+    """Return `trainyard_secret_env` as a list of names; note what is wrong with it."""
+    if names is None:
+        return []
+    known = names if isinstance(names, (list, tuple)) else []
+    sound = [str(name) for name in known if isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
+    if not isinstance(names, (list, tuple)) or len(sound) < len(known):
+        # what was got is not said: whoever takes it for a mapping has written the values, too
+        text = "must be a list of names of environment variables, such as [WANDB_LOGIN], without their values"
+        problems.append(Problem("inventory", None, "trainyard_secret_env", text))
+    return sorted(set(sound))
+
+
+def environment(env, problems, secret=()):
+    """Return `trainyard_env` as texts; note what is wrong with it. secret: the names whose values are not said."""
     if not isinstance(env, dict):
-        problems.append(Problem("inventory", None, "trainyard_env", "must be a mapping of environment variables; got %s" % shown(env)))
+        text = "must be a mapping of environment variables"
+        problems.append(Problem("inventory", None, "trainyard_env", text if secret else "%s; got %s" % (text, shown(env))))
         return {}
     for name, value in env.items():
         said = None
@@ -129,7 +143,7 @@ def environment(env, problems):
         elif RESERVED_ENV.match(name) and name not in INTERFACE_ENV:
             said = "is reserved: the plan sets it; take it out"
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            said = "must be text or a number; got %s" % shown(value)
+            said = "must be text or a number" if name in secret else "must be text or a number; got %s" % shown(value)
         else:
             said = texts.problem(str(value))
         if said:

@@ -9,34 +9,38 @@ import os
 import time
 
 from ansible.module_utils.trainyard import attempts, logs, processes
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.below import DIRECTORY, open_in, read_in
+from ansible.module_utils.trainyard.display import printable_data, secrets_of
+from ansible.module_utils.trainyard.evidence import launcher_notes
 
 MAX_EVENTS = 4 << 20
+MAX_JSON = 64 << 20
+CONSOLE_BYTES = 8192
 
 
 def read_events(attempt):
     """Return the events of ranks.jsonl; a line that is not whole yet is left for the next look."""
     try:
-        with open(os.path.join(attempt, "ranks.jsonl"), encoding="utf-8") as handle:
-            text = handle.read(MAX_EVENTS)
+        text = read_in(attempt, "ranks.jsonl", MAX_EVENTS).decode("utf-8", "replace")
     except OSError:
         return []
     events = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         try:
-            events.append(json.loads(line))
-        except ValueError:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
             continue
+        events += [event] if isinstance(event, dict) else []
     return events
 
 
 def read_json(attempt, name):
-    """Return a JSON file of the attempt's directory, or None."""
+    """Return the mapping in a JSON file of the attempt's directory, or None."""
     try:
-        with open(os.path.join(attempt, name), encoding="utf-8") as handle:
-            return json.load(handle)
-    except (OSError, ValueError):
+        found = json.loads(read_in(attempt, name, MAX_JSON).decode("utf-8", "replace"))
+    except (OSError, ValueError, RecursionError):
         return None
+    return found if isinstance(found, dict) else None
 
 
 def unit_state(run, unit):
@@ -46,7 +50,11 @@ def unit_state(run, unit):
 
 
 def rank_states(attempt, plan, node, events):
-    """Return [{rank, local_rank, pid, state, exit_code, signal, step}] of this node's ranks; step is the log's latest step record or None."""
+    """Return [{rank, local_rank, pid, state, exit_code, signal, step, evaluation, nan, log_bytes, log_time, fraction}] of this node's ranks.
+
+    step: the log's latest step record or None. nan: the first step in the log's end whose loss is no number, or None. log_time: when the log
+    was last written (unix seconds of the node), or None.
+    """
     table = logs.Table(plan["suite"].get("logs"))
     step_table = (plan["suite"].get("logs") or {}).get("step") or {}
     finished = any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events)
@@ -54,9 +62,9 @@ def rank_states(attempt, plan, node, events):
     starts = {event.get("rank"): event for event in events if event.get("event") == "start"}
     found = []
     for rank in (item for item in plan["ranks"] if item["node"] == node):
-        path = os.path.join(attempt, rank.get("log") or plan["launcher"]["rank_log"].format(**rank))
         try:
-            tail = logs.tail_status(path, table)
+            with os.fdopen(open_in(attempt, rank.get("log") or plan["launcher"]["rank_log"].format(**rank)), "rb") as handle:
+                tail = logs.tail_status(handle.fileno(), table)
         except OSError:
             tail = None
         start, end = starts.get(rank["rank"]), ends.get(rank["rank"])
@@ -81,7 +89,9 @@ def rank_states(attempt, plan, node, events):
                 "signal": end and end.get("signal"),
                 "step": step,
                 "evaluation": tail and tail["evaluation"],
+                "nan": tail and tail["nan"],
                 "log_bytes": tail["bytes"] if tail else 0,
+                "log_time": tail and tail["mtime"],
                 "fraction": logs.fraction(step, plan["suite"].get("logs"), plan.get("epochs")),
             }
         )
@@ -125,9 +135,10 @@ def look(run, base, run_id, number, node):
     else:
         finished = any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events)
         state = "completed" if ending.get("service_result") == "success" and finished and not ending.get("stopped_by") else "failed"
-    ranks, step_table = rank_states(attempt, plan, node, events), (plan["suite"].get("logs") or {}).get("step") or {}
+    ranks, table = rank_states(attempt, plan, node, events), plan["suite"].get("logs") or {}
+    step_table = table.get("step") or {}
     wrong = [event for event in events if event.get("event") == "start" and not event.get("endpoints_as_planned", True)]
-    return {
+    found = {
         "found": True,
         "run": run_id,
         "attempt": number,
@@ -147,16 +158,46 @@ def look(run, base, run_id, number, node):
         "epochs": plan.get("epochs"),
         "first_step": step_table.get("first", {}),
         "unit_of_speed": step_table.get("unit", ""),
+        # what the live view says besides: the size of the run, which ranks print, what decides an evaluation, room for logs and checkpoints
+        "accelerator": plan.get("accelerator"),
+        "ranks_in_all": len(plan["ranks"]),
+        "only_first_prints": step_table.get("ranks") == "first",
+        "main_figure": (table.get("evaluation") or {}).get("main"),
+        "disk": disk_of(attempt),
         "checkpoints": plan["suite"].get("checkpoints"),
-        "console_tail": console_tail(os.path.join(attempt, plan["launcher"]["console"])) if state in ("failed", "lost") else [],
+        "console_tail": console_tail(attempt, plan["launcher"]["console"]) if state in ("failed", "lost") else [],
     }
+    # what a console repeats of the environment that the launcher began with is in no plan
+    return printable_data(found, *secrets_of(plan, more=[written_down(attempt, plan)] if found["console_tail"] else []))
 
 
-def console_tail(path, lines=5):
-    """Return the launcher's last lines, safe to show."""
+def written_down(attempt, plan):
+    """Return the environment that Paddle's launcher wrote down in this attempt, {} where it did not."""
     try:
-        with open(path, "rb") as handle:
-            handle.seek(max(0, os.fstat(handle.fileno()).st_size - 4096))
-            return [printable(line) for line in handle.read().decode("utf-8", "replace").splitlines()[-lines:]]
+        root = os.open(attempt, DIRECTORY)
+    except OSError:
+        return {}
+    try:
+        return launcher_notes(root, plan["launcher"]["rank_log"].rpartition("/")[0])[1]
+    finally:
+        os.close(root)
+
+
+def disk_of(path):
+    """Return {free, total}: bytes of the file system of a path, as a user without privileges may use them (statvfs), or None."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return {"free": found.f_bavail * found.f_frsize, "total": found.f_blocks * found.f_frsize}
+
+
+def console_tail(attempt, name, lines=5):
+    """Return the launcher's last lines; the caller makes them safe to show."""
+    try:
+        text = read_in(attempt, name, CONSOLE_BYTES, end=True)
     except OSError:
         return []
+    # a first line that was cut could begin in the middle of a secret
+    whole = text.partition(b"\n")[2] if len(text) == CONSOLE_BYTES else text
+    return whole.decode("utf-8", "replace").splitlines()[-lines:]

@@ -8,9 +8,21 @@ verdict says so and lists the candidates.
 from __future__ import annotations
 
 from ansible.module_utils.trainyard.causes import entry_of
-from ansible.module_utils.trainyard.weighing import BEFORE, DECIDES, OOM, Weighing
+from ansible.module_utils.trainyard.weighing import BEFORE, DECIDES, KILLED, OOM, SHARED, TERMINATED, Weighing
 
-_SIGNAL_CAUSES = {"SIGSEGV": "segfault", "SIGILL": "segfault", "SIGFPE": "segfault", "SIGBUS": "bus_error", "SIGABRT": "aborted"}
+_SIGNAL_CAUSES = {
+    "SIGSEGV": "segfault",
+    "SIGILL": "segfault",
+    "SIGFPE": "segfault",
+    "SIGBUS": "bus_error",
+    "SIGABRT": "aborted",
+    "SIGTERM": "sigterm",
+    "SIGXCPU": "resource_limit",
+    "SIGXFSZ": "resource_limit",
+}
+# What the kernel's memory killer leaves in logs; where its counter says that it was there, it is the cause.
+_OF_OOM = frozenset(("killed", "worker_died", "silent_end"))
+LAST_WORDS = 20  # lines of a log after an error that can still be of it or of the end that it made
 MANY = 8  # candidates and evidence lines that are listed
 
 
@@ -34,18 +46,22 @@ def decide(plan_ranks, nodes, log_dir=""):
 class _Case:
     def __init__(self, plan_ranks, asked, missing, log_dir):
         self.plan_ranks, self.asked, self.missing, self.log_dir = plan_ranks, asked, missing, log_dir
-        weighed = Weighing(asked)
+        weighed = Weighing(asked, alone=len({r["node"] for r in plan_ranks}) == 1)
         self.units, self.stopped, self.failed, self.ahead = weighed.units, weighed.stopped, weighed.failed, weighed.ahead
         self.ranks, self.candidates = weighed.ranks, weighed.candidates
+        best = self.candidates[0] if self.candidates else None
+        self.decided = best if best and best["weight"] >= DECIDES else None
+        self.rivals = weighed.rivals() if self.decided else []
 
     def verdict(self):
-        best = self.candidates[0] if self.candidates else None
-        decided = best if best and best["weight"] >= DECIDES else None
+        decided = self.decided
         user = {n: u for n, u in self.stopped.items() if u["stopped_by"] != "peer"}
         if user and not self.failed and not (decided and self._before_stop(decided)):
             return self._stopped(user, decided)
+        if decided and self.missing and decided["weight"] < KILLED:
+            return self._lost()  # what ended without a word of its own may have followed what is out of sight
         if decided:
-            return self._failed(decided)
+            return self._tied() if self.rivals else self._failed(decided)
         if self.missing:
             return self._lost()
         open_ended = [name for name, unit in self.units.items() if unit is None]
@@ -56,7 +72,7 @@ class _Case:
                 text,
                 node=open_ended[0],
                 cause="no_end_recorded",
-                remedy="look at the unit and the uptime of the node, then collect again",
+                remedy=entry_of("no_end_recorded")["remedy"],
             )
         if not self.stopped and not self.candidates:
             return self._completed()
@@ -72,13 +88,16 @@ class _Case:
 
     def _failed(self, best):
         error, unobserved = best["error"], best["exit_code"] is None and best["signal"] is None
-        if best["rank"] is None:
-            silent = "launcher_failed"
-        elif best["weight"] == OOM:
+        if best["weight"] == OOM:
             silent = "out_of_memory"
+        elif best["rank"] is None:
+            silent = "launcher_failed"
         else:
             silent = "silent_end" if unobserved else _SIGNAL_CAUSES.get(best["signal"], "killed") if best["signal"] else "silent_exit"
-        entry = error if _blamed(best) else entry_of(silent)
+        told = _blamed(best) and best["weight"] != TERMINATED
+        entry = entry_of(error["cause"] if told else silent)
+        if entry["cause"] in _OF_OOM and (self.units.get(best["node"]) or {}).get("oom_kills"):
+            entry = entry_of("out_of_memory")
         diverged, why = self._diverged(), ""
         if diverged and entry["cause"] in ("python_exception", "cpp_exception"):
             # What is raised then (an input below 0, a failed assertion) only says where the nan first hurt.
@@ -87,7 +106,7 @@ class _Case:
         how = f"signal {best['signal']}" if best["signal"] else "exit code " + ("not observed" if unobserved else str(best["exit_code"]))
         if best.get("observed") == "launcher":
             how += " as the launcher says"
-        log = f"{self.log_dir.rstrip('/')}/{best['home']}" if self.log_dir else best["home"]
+        log = self._log(best)
         line = error["line"] if _blamed(best) else None
         text = f"FAILED: {_who(best)} {_what(best)} ({how}){why}; log {log}{':' + str(line) if line else ''}; remedy: {entry['remedy']}"
         if self.missing:
@@ -111,23 +130,21 @@ class _Case:
             text += f"; before that {_who(decided)} {_what(decided)}"
         if self.missing:
             text += f"; not asked: {_list(self.missing)}"
-        return self._result(
-            "stopped", text, cause="stopped_by_" + by[0], remedy="none is needed; the same command or resume starts it again"
-        )
+        return self._result("stopped", text, cause="stopped_by_" + by[0], remedy=entry_of("stopped_by_user")["remedy"])
 
     def _lost(self):
         first = next(iter(self.missing))
         reasons = "; ".join(f"{name}: {reason}" for name, reason in self.missing.items())
         ranks = [r["rank"] for r in self.plan_ranks if r["node"] in self.missing]
         text = f"LOST: {_list(self.missing)} did not answer ({reasons}), with {_ranks(ranks)}; the other nodes show no cause of their own"
-        remedy = "bring the node back or take it out of the site, then collect again: its logs may hold the cause"
+        remedy = entry_of("unreachable")["remedy"]
         return self._result("lost", f"{text}; remedy: {remedy}", node=first, cause="unreachable", remedy=remedy)
 
     def _completed(self):
         unstarted = [r for r in self.plan_ranks if not any(k["rank"] == r["rank"] and (k.get("pid") or k.get("file")) for k in self.ranks)]
         if unstarted:
             rank = unstarted[0]
-            remedy = "compare the launcher's own view of the cluster (its console) with the plan"
+            remedy = entry_of("rank_missing")["remedy"]
             text = f"FAILED: {_who(rank)} was never started although its launcher ended well; remedy: {remedy}"
             return self._result(
                 "failed", text, node=rank["node"], rank=rank["rank"], local_rank=rank["local_rank"], cause="rank_missing", remedy=remedy
@@ -142,10 +159,22 @@ class _Case:
         text += f"; but the loss of rank {bad['rank']} was {bad['nan']['loss']} to the end; remedy: {entry['remedy']}"
         return self._result("completed", text, cause="nan", remedy=entry["remedy"])
 
+    def _tied(self):
+        """Two failures, each of which may have been the first: a guess would accuse somebody."""
+        tied = [self.decided, *self.rivals]
+        said = f"{len(tied)} failures came too close to each other to tell which began it"
+        listed, remedy = "; ".join(_line(c) for c in tied[:MANY]), "read the logs of the candidates in the order given"
+        text = f"FAILED: {said}; candidates: {listed}; remedy: {remedy}"
+        return self._result("failed", text, cause="unknown", remedy=remedy)
+
     def _undecided(self):
         causes = {c["error"]["cause"] for c in self.candidates if c["error"]}
+        shared = next((c["error"] for c in self.candidates if c["weight"] == SHARED), None)
         listed = "; ".join(_line(c) for c in self.candidates[:MANY]) or "none"
-        if "connection_lost" in causes and causes <= {"connection_lost", "aborted", "terminated"}:
+        if shared:
+            entry = entry_of(shared["cause"])
+            cause, said, remedy = entry["cause"], entry["meaning"].rstrip("."), entry["remedy"]
+        elif "connection_lost" in causes and causes <= {"connection_lost", "aborted", "terminated", "seen_by_launcher", "mpi_runtime"}:
             cause, said = "connection_lost", "the ranks lost contact with each other and none shows an error of its own"
             remedy = f"look at the network between {_list(self.asked)}, then at each rank's log"
         else:
@@ -154,13 +183,23 @@ class _Case:
             said = f"{_list(self.stopped)} {'was' if len(self.stopped) == 1 else 'were'} stopped by a peer, and no node says why"
         return self._result("failed", f"FAILED: {said}; candidates: {listed}; remedy: {remedy}", cause=cause, remedy=remedy)
 
+    def _log(self, candidate):
+        return f"{self.log_dir.rstrip('/')}/{candidate['home']}" if self.log_dir else candidate["home"]
+
     def _result(self, outcome, text, best=None, **fields):
-        out = dict.fromkeys(("node", "rank", "local_rank", "exit_code", "signal", "cause", "error", "log", "line", "remedy"))
+        out = dict.fromkeys(("node", "rank", "local_rank", "exit_code", "signal", "cause", "meaning", "error", "log", "line", "remedy"))
         if best:
             out.update({key: best[key] for key in ("node", "rank", "local_rank", "exit_code", "signal")})
         out.update(fields, outcome=outcome, text=text, unreachable=sorted(self.missing), evidence=self._evidence())
+        out["meaning"] = entry_of(out["cause"])["meaning"] if out["cause"] else None
         out["candidates"] = [
-            {k: c[k] for k in ("rank", "node", "local_rank", "exit_code", "signal", "weight", "why")} for c in self.candidates[:MANY]
+            dict(
+                {k: c[k] for k in ("rank", "node", "local_rank", "exit_code", "signal", "weight", "why")},
+                cause=c["error"]["cause"] if c["error"] else None,
+                log=self._log(c),
+                line=c["error"]["line"] if c["error"] else None,
+            )
+            for c in self.candidates[:MANY]
         ]
         return out
 
@@ -174,7 +213,11 @@ class _Case:
         lines += [f"{_ranks(ranks)} say the same: {kind}" for (kind, _text), ranks in same.items() if len(ranks) > 1]
         for rank in self.ranks:
             if rank.get("nan"):
-                lines.append(f"rank {rank['rank']}: the loss was {rank['nan']['loss']} at line {rank['nan'].get('line')} of its log")
+                lines.append(f"rank {rank['rank']}: the loss was {rank['nan']['loss']} ({rank['home']}:{rank['nan'].get('line')})")
+        for name, unit in self.units.items():
+            if unit and (unit.get("oom_kills") or unit.get("service_result") == "oom-kill"):
+                count = unit.get("oom_kills") or "some"
+                lines.append(f"{name}: the kernel killed {count} of its processes for want of memory (exit.{name}.json)")
         lines += [f"{name} was stopped by {u['stopped_by']} {u.get('stopped_from') or ''}".rstrip() for name, u in self.stopped.items()]
         lines += [f"{name} was not asked: {reason}" for name, reason in self.missing.items()]
         lines += [f"the clock of {name} is {ahead:+.0f} s off; its times were corrected" for name, ahead in self.ahead.items() if ahead]
@@ -183,14 +226,23 @@ class _Case:
 
 def _who(rank):
     if rank["rank"] is None:
-        return f"the launcher on {rank['node']}"
+        return f"the {rank.get('who', 'launcher')} on {rank['node']}"
     return f"rank {rank['rank']} on {rank['node']} (local rank {rank['local_rank']})"
 
 
 def _blamed(candidate):
-    """Whether the error in its log is what ended a rank: SIGKILL leaves none, so what stands there came before."""
+    """Whether the error in its log is what ended a rank.
+
+    SIGKILL leaves none, so what stands there came before; what was handled, or outlived by steps, counts only as the last thing said.
+    """
     error = candidate["error"]
-    return bool(error) and not (candidate["signal"] == "SIGKILL" and (error.get("handled") or error.get("survived")))
+    if not error:
+        return False
+    passing = error.get("handled") or error.get("survived")
+    if candidate["signal"] == "SIGKILL":
+        return not passing
+    followed = (candidate.get("lines") or 0) - (error["line"] or 0) > LAST_WORDS
+    return not (passing and followed) or bool(error.get("thread"))
 
 
 def _what(candidate):
@@ -211,7 +263,10 @@ def _line(candidate, begin=None):
     when = "" if begin is None or candidate["when"] is None else f" at +{candidate['when'] - begin:.1f} s"
     error = candidate["error"]
     said = f"; {error['kind']}: {error['text'][:120]}" if error else ""
-    return f"{_who(candidate)}, {how}{when}: {candidate['why']}{said}"
+    if not error and candidate.get("last_line"):
+        said = f"; the last line of its log: {candidate['last_line'][:160]}"
+    place = f"{candidate['home']}:{error['line']}" if error and error["line"] else candidate["home"]
+    return f"{_who(candidate)}, {how}{when}: {candidate['why']}{said} ({place})"
 
 
 def _list(names):

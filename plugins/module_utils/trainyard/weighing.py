@@ -3,15 +3,22 @@
 
 When one rank dies the others lie: they abort, and launchers report those. A primary error in a log that no later step survived is the
 strongest evidence; then a signal that came from outside and was the first death on its node; then a first silent exit. Lost connections,
-aborts and stops are what the others say: they weigh too little to be named.
+aborts and stops are what the others say, and a shared condition (nobody met anybody) is what all say: they weigh too little to be named.
 """
 
 from __future__ import annotations
 
+import re
+
+from ansible.module_utils.trainyard.causes import entry_of
+from ansible.module_utils.trainyard.evidence import is_child
+
 # From DECIDES on a candidate is named as the beginning of the failure.
-PRIMARY, LAUNCHER, OOM, KILLED, DOUBTFUL, LAUNCHER_LATER, SILENT, DECIDES = 100, 95, 90, 80, 70, 62, 60, 60
-LATE, SECONDARY, STOPPED = 40, 20, 5
+PRIMARY, LAUNCHER, OOM, KILLED, DOUBTFUL, LAUNCHER_LATER, TERMINATED, SILENT, DECIDES = 100, 95, 90, 80, 70, 62, 61, 60, 60
+LATE, SHARED, SECONDARY, STOPPED = 40, 30, 20, 5
 _FATAL = frozenset(("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGXCPU", "SIGXFSZ"))
+# Causes that say of an exception only that there was one: two of them are one failure only where they say the same.
+_ANY = frozenset(("python_exception", "cpp_exception", "unknown"))
 CLOCKS_APART = 10.0  # seconds between two nodes' clocks from which times are corrected; less is the time it takes to ask them
 BEFORE = 0.5  # seconds by which one death must precede another on the same node to be the earlier one
 BEFORE_ELSEWHERE = 3.0  # the same between two nodes, whose clocks are not quite one
@@ -26,41 +33,110 @@ def succeeded(unit, node):
 
 
 def clocks(asked):
-    """{node: seconds its clock is ahead of the middle one}, 0 for differences that asking the nodes explains."""
+    """{node: seconds its clock is ahead of the middle one}, 0 for differences that asking the nodes explains.
+
+    A node that was stopped by a peer before that peer's own end has a clock that is behind by at least as much.
+    """
     now = {name: node["now"] for name, node in asked.items() if node.get("now") is not None}
     middle = sorted(now.values())[(len(now) - 1) // 2] if now else 0.0
-    return {name: value - middle if abs(value - middle) >= CLOCKS_APART else 0.0 for name, value in now.items()}
+    ahead = {name: value - middle if abs(value - middle) >= CLOCKS_APART else 0.0 for name, value in now.items()}
+    for name in ahead:
+        unit = asked[name].get("exit") or {}
+        teller = (asked.get(unit.get("stopped_from")) or {}).get("exit") or {}
+        if unit.get("stopped_by") == "peer" and unit.get("stopped_at") is not None and teller.get("time") is not None:
+            gap = unit["stopped_at"] - ahead[name] - teller["time"] + ahead.get(unit["stopped_from"], 0.0)
+            if gap < -1.0:
+                ahead[name] += gap
+    return ahead
 
 
-def precedes(one, other):
-    """Whether one candidate's end came before another's, beyond doubt."""
-    if one["when"] is None or other["when"] is None:
-        return False
-    return other["when"] - one["when"] > (BEFORE if one["node"] == other["node"] else BEFORE_ELSEWHERE)
+def signature(candidate):
+    """What two candidates of one failure have in common: the cause, and the words where the cause says little."""
+    error = candidate["error"]
+    if not error:
+        return candidate["signal"] or candidate["exit_code"]
+    said = re.sub(r"0x[0-9a-f]+|\d+|'[^']*'|/\S+", "#", f"{error['kind']}: {error['text']}")
+    return (error["cause"], said if error["cause"] in _ANY else None)
 
 
 class Weighing:
     """`candidates`, the heaviest first, from {node: what rank_logs returned}; with `units`, `stopped`, `failed`, `ahead` and `ranks`."""
 
-    def __init__(self, asked):
-        self.asked = asked
+    def __init__(self, asked, alone=False):
+        """asked: the findings of each node. alone: whether the plan has one node only, which is free to talk to itself over loopback."""
+        self.asked, self.alone = asked, alone
         self.ahead = clocks(asked)
         self.units = {name: node.get("exit") for name, node in asked.items()}
         self.stopped = {name: unit for name, unit in self.units.items() if unit and unit.get("stopped_by")}
         self.fine = [name for name, unit in self.units.items() if unit and succeeded(unit, asked[name])]
         self.failed = [name for name, unit in self.units.items() if unit and name not in self.stopped and name not in self.fine]
         self.ranks = [dict(rank, node=name) for name, node in asked.items() for rank in node.get("ranks") or []]
-        firsts = self._first_deaths()
-        out = [candidate for candidate in (self._rank(rank, firsts) for rank in self.ranks) if candidate]
+        self.firsts = self._first_deaths()
+        out = [candidate for candidate in map(self._rank, self.ranks) if candidate]
         spoken = {candidate["node"] for candidate in out if candidate["weight"] > STOPPED}
         out += [self._launcher(name) for name in self.failed if name not in spoken or self._cut_down(name)]
+        out += [scheduler for scheduler in map(self._scheduler, self.failed) if scheduler]
         primary = [candidate for candidate in out if candidate["weight"] == PRIMARY]
         for candidate in out:
             # Nobody of ours kills before something has failed: such a death, if it came first, began it all.
-            if primary and candidate["weight"] in (OOM, KILLED) and all(precedes(candidate, other) for other in primary):
+            if primary and candidate["weight"] in (OOM, KILLED) and all(self.precedes(candidate, other) for other in primary):
                 candidate["weight"] = PRIMARY
+        self._believe_launchers(out)
+        self._told_to_stop(out)
         out += self._suspect(out)
         self.candidates = sorted(out, key=lambda c: (-c["weight"], *(_FAR if c[key] is None else c[key] for key in ("when", "rank"))))
+
+    def precedes(self, one, other):
+        """Whether one candidate's end came before another's, beyond doubt."""
+        if one["when"] is None or other["when"] is None:
+            return False
+        margin = BEFORE
+        if one["node"] != other["node"]:
+            asked = [self.asked[c["node"]].get("now") or 0.0 for c in (one, other)]
+            apart = abs(asked[0] - asked[1])  # time to ask them, or clocks that nothing corrected
+            margin = max(BEFORE_ELSEWHERE, apart + 1.0 if apart < CLOCKS_APART else 0.0)
+        return other["when"] - one["when"] > margin
+
+    def rivals(self):
+        """Candidates that may as well be the beginning as the first one: another failure, and none was the earlier beyond doubt."""
+        best = self.candidates[0]
+        return [c for c in self.candidates[1:] if self._rival(best, c)]
+
+    def _rival(self, best, other):
+        if other["weight"] < DECIDES or self.precedes(best, other) or signature(best) == signature(other):
+            return False
+        if other["weight"] == best["weight"]:
+            return True
+        # An exception in words that nobody knows may follow a kill on another node, where no launcher of its own did it.
+        vague = best["weight"] == PRIMARY and best["error"] and best["error"]["cause"] in _ANY
+        return bool(vague) and other["weight"] in (OOM, KILLED) and other["signal"] == "SIGKILL" and other["node"] != best["node"]
+
+    def _believe_launchers(self, candidates):
+        """msrun and mpirun name the child that ended first; what ended with it then, without a word of its own, was ended by them."""
+        mute = [c for c in candidates if c["rank"] is not None and c["weight"] in (OOM, KILLED, SILENT)]
+        for name, node in self.asked.items():
+            told = next((said for said in (node.get("launcher") or {}).get("children") or () if said["first"]), None)
+            scope = [c for c in mute if told and (c["node"] == name or told["rank"] is not None)]
+            if any(is_child(told, c) for c in scope):
+                for candidate in scope:
+                    if not is_child(told, candidate) and candidate["signal"] in (None, "SIGKILL"):
+                        candidate["weight"], candidate["why"] = LATE, "ended after the child that its launcher names as the first"
+
+    def _told_to_stop(self, candidates):
+        """A SIGTERM, the first end on its node, while nothing of ours was stopping anything: it came from somebody else."""
+        told = [c for c in candidates if c["signal"] == "SIGTERM" and c["weight"] == SECONDARY and c["node"] not in self.stopped]
+        told = [c for c in told if self._first(c) and (not c["error"] or c["error"]["cause"] == "terminated")]
+        if len({c["node"] for c in told}) != 1 or any(c["weight"] >= SHARED for c in candidates):
+            return
+        named = [c["rank"] for c in told]
+        beside = [rank for rank in self.ranks if rank["node"] == told[0]["node"] and rank["rank"] not in named]
+        if all(rank.get("ended") is not None and not self._first(rank) for rank in beside):
+            for candidate in told:
+                candidate["weight"], candidate["why"] = TERMINATED, "was told to stop before anything else had failed"
+
+    def _first(self, rank):
+        """Whether a rank's end was seen and was the first on its node, or came with the first."""
+        return rank.get("ended") is not None and rank["ended"] - self.firsts.get(rank["node"], _FAR) < BEFORE
 
     def _first_deaths(self):
         """{node: time of its first rank's abnormal end}, by the node's own clock."""
@@ -79,12 +155,14 @@ class Weighing:
         gone = (self.asked[node].get("launcher") or {}).get("ended")
         return gone is not None and ended is not None and ended >= gone
 
-    def _rank(self, rank, firsts):
+    def _rank(self, rank):
         """What the findings about one rank weigh, or None where it ended well or says nothing."""
         error, code, signal, ended = (rank.get(key) for key in ("first_error", "exit_code", "signal", "ended"))
+        if error and self.alone and error["cause"] == "loopback_address":
+            error = dict(error, **entry_of("connection_lost"))
         if code == 0 or not (error or code or signal) or (rank["node"] in self.fine and not code and not signal):
             return None
-        is_first = ended is None or ended - firsts[rank["node"]] < BEFORE
+        is_first = ended is None or ended - self.firsts[rank["node"]] < BEFORE
         primary = bool(error) and error["grade"] == "primary"
         # Paddle's handler and faulthandler print a signal, which is no mistake in the code or the data.
         crash = primary and (error["kind"] == "FatalError" or error["cause"] == "segfault")
@@ -99,6 +177,10 @@ class Weighing:
             weight, why = (KILLED, "died of a signal, first on its node") if is_first else (LATE, "died of a signal, not first on its node")
         elif passing:
             weight, why = (DOUBTFUL if is_first else LATE), "its log holds an error, but one that was handled or that steps followed"
+        elif error and error["grade"] == "shared":
+            weight, why = SHARED, "met a condition that all ranks share"
+        elif not error and rank.get("bytes") is None and (code or signal == "SIGABRT"):
+            weight, why = LATE, "ended, and its log is not there to say why"
         elif error or not (code or signal == "SIGABRT"):
             weight, why = SECONDARY, "lost its peers or was told to stop"
         else:
@@ -135,10 +217,12 @@ class Weighing:
                 launcher["exit_code"] = int(status)
             elif unit.get("exit_code") in ("killed", "dumped"):
                 launcher["signal"] = "SIG" + status
-        if self._cut_down(name):
+        if unit.get("service_result") == "oom-kill":
+            weight = OOM
+        elif self._cut_down(name):
             weight = KILLED
         elif error and error["grade"] != "primary":
-            weight = SECONDARY
+            weight = SHARED if error["grade"] == "shared" else SECONDARY
         elif not started:
             weight = LAUNCHER
         else:
@@ -146,8 +230,21 @@ class Weighing:
         why = f"its unit ended with {unit.get('service_result')} {'after its ranks had started' if started else 'before any rank started'}"
         return dict(self._candidate(launcher, weight, why, error), home=f"launcher.{name}.log", started=started)
 
+    def _scheduler(self, name):
+        """MindSpore's scheduler on a node whose unit failed, where its log holds an error; None elsewhere."""
+        found = self.asked[name].get("scheduler") or {}
+        error = found.get("first_error")
+        if not error:
+            return None
+        weight = {"primary": LAUNCHER, "shared": SHARED}.get(error["grade"], SECONDARY)
+        rank = {"node": name, "home": found["home"], "mtime": found.get("mtime")}
+        return dict(self._candidate(rank, weight, "the scheduler's log holds an error", error), who="scheduler", started=True)
+
     def _candidate(self, rank, weight, why, error):
-        found = {key: rank.get(key) for key in ("rank", "node", "local_rank", "exit_code", "signal", "observed", "ended", "home")}
+        found = {
+            key: rank.get(key)
+            for key in ("rank", "node", "local_rank", "pid", "exit_code", "signal", "observed", "ended", "home", "lines", "last_line")
+        }
         when = rank.get("ended")
         if when is None and error:
             when = error.get("time") or rank.get("mtime")
@@ -158,13 +255,26 @@ class Weighing:
         return dict(found, weight=weight, why=why, error=error, when=when)
 
     def _suspect(self, candidates):
-        """A rank that fell silent, its end unseen, while its peers lost contact with it: at most one, or it would be guessing."""
+        """A rank that fell silent, or aborted without losing anybody, while its peers lost it: at most one, or it is a guess."""
         votes = {}
         for candidate in candidates:
-            votes.setdefault((candidate["error"] or {}).get("peer"), []).append(candidate["rank"])
+            votes.setdefault((candidate["error"] or {}).get("peer"), []).append(candidate)
         silent = [r for r in self.ranks if r.get("exit_code") is None and not (r.get("signal") or r.get("first_error"))]
-        silent = [r for r in silent if r["node"] not in self.stopped]
-        if len(silent) != 1 or silent[0]["rank"] not in votes:
+        # a node without a record of its end may run still, or was restarted: that is to be said, and no rank of it to be blamed
+        silent = [r for r in silent if r["node"] not in self.stopped and self.units.get(r["node"])]
+        aborted = [c for c in candidates if c["weight"] == SECONDARY and c["error"] and c["error"]["cause"] == "aborted"]
+        aborted = [c for c in aborted if c["error"]["peer"] is None and c["node"] not in self.stopped]
+        if len(silent) + len(aborted) != 1 or (silent or aborted)[0]["rank"] not in votes:
             return []
-        by = ", ".join(f"rank {r}" for r in sorted(votes[silent[0]["rank"]]))
+        voters = votes[(silent or aborted)[0]["rank"]]
+        by = ", ".join(
+            "the " + c.get("who", "launcher") if c["rank"] is None else f"rank {c['rank']}" for c in sorted(voters, key=_by_rank)
+        )
+        if aborted:
+            aborted[0].update(weight=SILENT, why=f"aborted, and {by} lost contact with it")
+            return []
         return [self._candidate(silent[0], SILENT, f"fell silent, and {by} lost contact with it", None)]
+
+
+def _by_rank(candidate):
+    return _FAR if candidate["rank"] is None else candidate["rank"]

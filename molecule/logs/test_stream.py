@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs come home while a real training runs: as they are on the nodes, each byte once, also where the connection is cut in between."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from harness import ENVIRONMENT, JOBS, NODES, PROJECT, command, new_run, on, playbook, runs, training, wait_for
+
+LOGS = {"log/workerlog.0": {"node1": "rank-000.node1.log", "node2": "rank-001.node2.log"}}
+LOGS.update(
+    {name: {node: home % node for node in NODES} for name, home in (("logs.txt", "launcher.%s.log"), ("ranks.jsonl", "ranks.%s.jsonl"))}
+)
+
+
+def senders(node):
+    """Return the pids of this machine's ssh processes that bring this node's logs home."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.path.basename(words[0]) == b"ssh" and NODES[node].encode() in words and any(b"shipping.py" in word for word in words):
+            found.append(int(path.parent.name))
+    return found
+
+
+def steps_at_home(home):
+    path = home / "rank-000.node1.log"
+    return path.read_text(errors="replace").count("Epoch: [") if path.exists() else 0
+
+
+def grown(home, steps):
+    def more_steps_at_home():
+        return steps_at_home(home) > steps
+
+    wait_for(more_steps_at_home, 120)
+
+
+@pytest.fixture(scope="module")
+def streamed(tmp_path_factory):
+    """A training that was followed; node1's stream was killed twice, then the run was stopped. What came of it, and where."""
+    before, out, cuts = runs(), tmp_path_factory.mktemp("stream") / "out.json", []
+    environment = dict(ENVIRONMENT, ANSIBLE_STDOUT_CALLBACK="ansible.posix.json")  # every task's result, which nobody sees otherwise
+    with open(out, "wb") as handle:
+        words = command("train", "-e", "config=%s/long.yml" % JOBS)
+        controller = subprocess.Popen(words, cwd=PROJECT, env=environment, stdin=subprocess.DEVNULL, stdout=handle, start_new_session=True)
+    try:
+        run = wait_for(lambda: new_run(before), 300)
+        home = PROJECT / "runs" / run / "attempt-1"
+        wait_for(lambda: training(run), 300)
+        grown(home, 0)
+        for _cut in range(2):
+            cuts.append((wait_for(lambda: senders("node1"), 60), steps_at_home(home)))
+            for pid in cuts[-1][0]:
+                os.kill(pid, signal.SIGKILL)
+            grown(home, cuts[-1][1])
+        running = {"mode": os.stat(home / "rank-000.node1.log").st_mode & 0o777, "there": len(training(run)), "here": steps_at_home(home)}
+        playbook("stop", "-e", "run=%s" % run)
+        controller.wait(300)
+    finally:
+        if controller.poll() is None:
+            os.killpg(controller.pid, signal.SIGINT)
+            controller.wait(60)
+    results = {}
+    for play in json.loads(out.read_text())["plays"]:
+        for task in play["tasks"]:
+            results[task["task"]["name"].rpartition(" : ")[2]] = task["hosts"]
+    return {"run": run, "home": home, "cuts": cuts, "running": running, "results": results}
+
+
+def test_the_logs_were_here_while_it_ran(streamed):
+    assert streamed["running"]["mode"] == 0o600
+    assert streamed["running"]["here"] >= 3
+    assert all(len(pids) == 1 for pids, _steps in streamed["cuts"]), "there was no stream, or more than one, to be cut"
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_what_is_at_home_is_what_the_node_has(streamed, node):
+    for file, homes in LOGS.items():
+        there = on(node, "sha256sum .trainyard/runs/%s/attempt-1/%s" % (streamed["run"], file)).split()[0]
+        assert hashlib.sha256((streamed["home"] / homes[node]).read_bytes()).hexdigest() == there, file
+    names = sorted(path.name for path in streamed["home"].iterdir() if path.is_file())
+    assert not [name for name in names if name.startswith(".")], "a lock or a part of a file was left"
+    index = {item["home"]: item for item in json.loads((streamed["home"] / "ranks.json").read_text())["files"]}
+    assert set(index) == set(names) - {"ranks.json"}
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_each_byte_crossed_once_and_nothing_was_left_for_the_end(streamed, node):
+    stream = streamed["results"]["Follow the attempt until it ends"][node]["status"]["stream"]
+    here = sum(path.stat().st_size for path in streamed["home"].glob("*.%s.*" % node))
+    assert stream["bytes"] == here > 0
+    assert stream["restarts"] == (2 if node == "node1" else 0)
+    assert streamed["results"]["Find what did not come home while the run was followed"]["node1"]["missing"][node] == []
+
+
+def test_no_sender_is_left_anywhere(streamed):
+    assert {node: senders(node) for node in NODES} == {node: [] for node in NODES}
+    for node in NODES:
+        wait_for(lambda there=node: not on(there, "pgrep -f '[s]hipping.py' || true"), 30)
+    assert streamed["run"]
+
+
+def test_a_follower_that_is_killed_takes_its_stream_along(streamed, tmp_path):
+    """Nothing that it has brought is lost, and the next one goes on from there."""
+    before = runs()
+    with open(tmp_path / "out", "wb") as handle:
+        words = command("train", "-e", "config=%s/long.yml" % JOBS)
+        controller = subprocess.Popen(words, cwd=PROJECT, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=handle, start_new_session=True)
+    run = wait_for(lambda: new_run(before), 300)
+    home = PROJECT / "runs" / run / "attempt-1"
+    try:
+        wait_for(lambda: training(run), 300)
+        grown(home, 0)
+    finally:
+        os.kill(controller.pid, signal.SIGKILL)
+        controller.wait(60)
+    wait_for(lambda: not any(senders(node) for node in NODES), 30)
+    had = (home / "rank-000.node1.log").read_bytes()
+    playbook("stop", "-e", "run=%s" % run)
+    playbook("follow", "-e", "run=%s" % run)
+    there = on("node1", "sha256sum .trainyard/runs/%s/attempt-1/log/workerlog.0" % run).split()[0]
+    now = (home / "rank-000.node1.log").read_bytes()
+    assert hashlib.sha256(now).hexdigest() == there and now.startswith(had) and len(had) > 0
+    assert not [path for path in home.iterdir() if path.name.startswith(".")]

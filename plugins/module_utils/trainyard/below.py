@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open what a training has written, below its own directory and nowhere else: no link is followed on the way, and only regular files are read.
+
+A training may leave links, pipes and devices where its logs are expected. A link would show another file, a pipe would never end.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def open_below(root, relative, flags=FILE):
+    """Open a path below the directory descriptor `root`, following no link on the way; return the descriptor, raise OSError."""
+    parts = relative.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise OSError(f"{relative!r} does not stay inside the attempt")
+    here = os.dup(root)
+    try:
+        for part in parts[:-1]:
+            deeper = os.open(part, DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = deeper
+        found = os.open(parts[-1], flags, dir_fd=here)
+    finally:
+        os.close(here)
+    if flags == FILE and not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(f"{relative} is not a regular file")
+    return found
+
+
+def open_in(folder, relative):
+    """`open_below` for a folder's path, which may itself hold links (a home directory does); return the descriptor, raise OSError."""
+    root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return open_below(root, relative)
+    finally:
+        os.close(root)
+
+
+def read_in(folder, relative, limit, end=False):
+    """The first `limit` bytes (`end`: the last ones) of a file below folder; raise OSError where there is none that may be read."""
+    with os.fdopen(open_in(folder, relative), "rb") as handle:
+        if end:
+            handle.seek(max(0, os.fstat(handle.fileno()).st_size - limit))
+        return handle.read(limit)

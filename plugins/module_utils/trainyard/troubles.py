@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the live view warns of: a loss that is no number, no new steps, silence, a full disk, clocks. Pure, controller only.
+
+A warning says what was seen and for how long, not why. Times of a node are compared with its own clock only.
+"""
+
+from __future__ import annotations
+
+from ansible.module_utils.trainyard.columns import folded, ranges, span
+
+# A pause is a stall when it is so many times as long as what is usual, and at least this long.
+STALL_TIMES, STALL_SECONDS = 5, 30
+# Where the usual step time is not known yet, where the log goes on (an evaluation), and before the first step: graphs are compiled, data is read.
+PATIENT_SECONDS = 300
+CLOCK_SECONDS = 30
+GIB = 1 << 30
+# Nearly full: less than this share of the disk and than so much, or less than so little.
+DISK_SHARE, DISK_MUCH, DISK_LITTLE = 0.05, 20 * GIB, 2 * GIB
+
+
+def warnings(watch, seconds):
+    """Return [(kind, nodes, text)] of a watch.Watch, the gravest first. seconds: the clock that Watch.add was given.
+
+    kind and nodes tell one warning from another; the text changes with time.
+    """
+    going = [node for node in watch.nodes.values() if node["status"].get("found") and not node["status"]["ended"]]
+    reached = [node for node in going if not node["unreachable"]]
+    found = [
+        _no_number(watch),
+        _stalled(watch.paces, reached),
+        _quiet(reached),
+        _disk(going),
+        _deaf([(watch.silent(node["name"], seconds), node["name"]) for node in going]),
+        _clock(going, 1, "ahead of"),
+        _clock(going, -1, "behind"),
+    ]
+    return [warning for warning in found if warning]
+
+
+def _no_number(watch):
+    if not watch.nan:
+        return None
+    return "nan", (), "loss is %s since %s (rank %d on %s)" % tuple(watch.nan[key] for key in ("loss", "at", "rank", "node"))
+
+
+def _stalled(paces, nodes):
+    late = []
+    for node in nodes:
+        now = node["status"]["now"]
+        for rank in node["status"]["ranks"]:
+            pace = paces.get(rank["rank"])
+            if rank["state"] != "training" or pace is None:
+                continue
+            usual, writes = pace.usual(), now - (rank.get("log_time") or 0) < STALL_SECONDS
+            limit = PATIENT_SECONDS if usual is None or writes else max(STALL_SECONDS, STALL_TIMES * usual)
+            if now - pace.changed > limit:
+                late.append((now - pace.changed, usual, writes, node["name"], rank["rank"]))
+    if not late:
+        return None
+    since, usual, writes = max(late, key=lambda item: item[0])[:3]
+    usually = "" if usual is None else ", usually every %s" % (span(usual) if usual >= 60 else "%.0f s" % max(1, usual))
+    text = "no new step for %s%s (%s)%s" % (span(since), usually, _who(late), "; the log goes on" if writes else "")
+    return "stalled", tuple(item[3] for item in late), text
+
+
+def _quiet(nodes):
+    quiet = []
+    for node in nodes:
+        status = node["status"]
+        for rank in status["ranks"]:
+            begun = status["started"] if rank["state"] == "waiting" else rank.get("log_time") or status["started"]
+            if rank["state"] in ("waiting", "starting") and status["now"] - begun > PATIENT_SECONDS:
+                quiet.append((status["now"] - begun, node["name"], rank["rank"]))
+    if not quiet:
+        return None
+    return "quiet", tuple(item[1] for item in quiet), "nothing from %s for %s" % (_who(quiet), span(max(quiet)[0]))
+
+
+def _disk(nodes):
+    disks = [(node["status"].get("disk") or {}, node["name"]) for node in nodes]
+    full = [
+        (disk["free"], name)
+        for disk, name in disks
+        if disk.get("total") and disk["free"] < max(DISK_LITTLE, min(DISK_MUCH, DISK_SHARE * disk["total"]))
+    ]
+    if not full:
+        return None
+    names = tuple(name for _free, name in full)
+    least = " at the least" if len(full) > 1 else ""
+    return "disk", names, "disk nearly full on %s: %.1f GiB free%s" % (folded(names), min(full)[0] / GIB, least)
+
+
+def _deaf(silent):
+    deaf = [(since, name) for since, name in silent if since]
+    if not deaf:
+        return None
+    names = tuple(name for _seconds, name in deaf)
+    return "answer", names, "no answer from %s for %s" % (folded(names), span(max(deaf)[0]))
+
+
+def _clock(nodes, sign, word):
+    off = [(sign * node["ahead"], node["name"]) for node in nodes if node["ahead"] is not None and sign * node["ahead"] > CLOCK_SECONDS]
+    if not off:
+        return None
+    names = tuple(name for _seconds, name in off)
+    return "clock " + word, names, "clock of %s is %s %s this machine's" % (folded(names), span(max(off)[0]), word)
+
+
+def _who(late):
+    """Of [(..., node, rank)] in few words: 'rank 3 on node1', 'ranks 1-8 on node[1-2]'."""
+    ranks, nodes = [str(item[-1]) for item in late], list(dict.fromkeys(item[-2] for item in late))
+    return "rank%s %s on %s" % ("s" if len(ranks) > 1 else "", ranges(ranks), folded(nodes))

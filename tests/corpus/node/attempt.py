@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One attempt on this node, by the product's own functions and without Ansible around them: library/attempt.py takes 3 s, this 0.3.
+
+PYTHONPATH=lib attempt.py prepare|start|until|wait|stop|clean < SPEC        (JSON: run, node, plan, sha256, name, has, seconds)
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+from ansible.module_utils.trainyard import attempts, processes
+
+HERE = os.path.dirname(os.path.abspath(attempts.__file__))
+
+
+def run(argv):
+    environment = dict(os.environ, **attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+    done = subprocess.run(argv, env=environment, text=True, check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return done.returncode, done.stdout, done.stderr
+
+
+def prepare(spec, place, unit):
+    programs = {}
+    for name in ("agent.py", "openmpi.py"):
+        with open(os.path.join(HERE, name), encoding="utf-8") as handle:
+            programs[name] = handle.read()
+    attempts.prepare(place, spec["plan"], spec["sha256"], spec["node"], spec["run"], 1, programs)
+
+
+def start(spec, place, unit):
+    with open(os.path.join(place, "plan.json"), encoding="utf-8") as handle:
+        plan = json.load(handle)
+    attempts.start(run, place, plan, spec["node"], unit, "Trainyard run %s attempt 1" % spec["run"])
+
+
+def until(spec, place, unit):
+    """Wait until a file of the attempt holds a line; fail after so many seconds, or when the attempt has ended without it."""
+    wanted, end = re.compile(spec["has"]), time.monotonic() + spec["seconds"]
+    while True:
+        over = time.monotonic() > end or os.path.exists(os.path.join(place, "exit.json"))
+        try:
+            with open(os.path.join(place, spec["name"]), encoding="utf-8", errors="replace") as handle:
+                if wanted.search(handle.read()):
+                    return
+        except OSError:
+            pass
+        if over:
+            sys.exit("%s never said %r" % (spec["name"], spec["has"]))
+        time.sleep(0.1)
+
+
+def wait(spec, place, unit):
+    """Wait for the attempt's end; fail after so many seconds."""
+    end = time.monotonic() + spec["seconds"]
+    while (
+        not os.path.exists(os.path.join(place, "exit.json"))
+        or run(["systemctl", "--user", "is-active", unit])[1].strip() in attempts.ACTIVE
+    ):
+        if time.monotonic() > end:
+            sys.exit("it has not ended")
+        time.sleep(0.3)
+
+
+def stop(spec, place, unit):
+    attempts.stop(run, place, unit, spec["by"], spec["source"])
+
+
+def clean(spec, place, unit):
+    run(["systemctl", "--user", "stop", unit])
+    run(["systemctl", "--user", "reset-failed", unit])
+    processes.end(spec["run"], None)
+
+
+def main():
+    spec = json.load(sys.stdin)
+    place = attempts.attempt_dir(os.path.expanduser("~/.trainyard"), spec["run"], 1)
+    try:
+        globals()[sys.argv[1]](spec, place, attempts.unit_name(spec["run"], 1))
+    except attempts.AttemptError as error:
+        sys.exit(str(error))
+
+
+main()

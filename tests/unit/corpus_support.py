@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay the corpus: what the product finds on each node's copy of an attempt, its verdict on that, and whether the verdict is right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import yaml
+from ansible.module_utils.trainyard import evidence, record, verdict
+
+CASES = Path(__file__).resolve().parents[1] / "corpus" / "cases"
+
+# Causes that say how an attempt ended and not why: where they are not the right ones they accuse nobody of anything.
+VAGUE = frozenset(
+    "unknown connection_lost aborted terminated killed silent_exit silent_end launcher_failed python_exception cpp_exception unreachable "
+    "no_end_recorded no_step rank_missing stopped_by_peer seen_by_launcher mpi_runtime".split()
+)
+
+
+def names():
+    """The cases of the corpus, in order."""
+    return sorted(path.parent.name for path in CASES.glob("*/answer.yml"))
+
+
+def answer(case):
+    """A case's answer."""
+    return yaml.safe_load((CASES / case / "answer.yml").read_text())
+
+
+def unpack(case, folder):
+    """Lay a case's nodes below a folder, with the times of their files."""
+    subprocess.run(["tar", "-C", str(folder), "-xJf", str(CASES / case / "nodes.tar.xz")], check=True)
+
+
+def decide(folder, unreachable=None):
+    """The verdict on folder/<node>/, as record.ended makes it; unreachable: {node: reason} of nodes that could not be asked."""
+    places = sorted(path for path in folder.iterdir() if path.is_dir())
+    plan = json.loads((places[0] / "plan.json").read_text())
+    nodes = [evidence.collect(str(place), place.name) for place in places]
+    nodes += [{"node": node, "unreachable": reason} for node, reason in (unreachable or {}).items()]
+    found = [node for node in nodes if "ranks" in node]
+    decided = verdict.decide(plan["ranks"], nodes)
+    mismatch = record.endpoint_mismatch(plan.get("endpoints"), found)
+    if mismatch:
+        decided = dict(decided, outcome="failed", cause="endpoints", text=mismatch)
+    return record.untrained(decided, [rank for node in found for rank in node["ranks"]], [], plan) or decided
+
+
+def grade(decided, right):
+    """`right`, `unknown` (it names nobody, or no cause, though there is one) or `wrong` (a false accusation), and why."""
+    outcome, cause = decided["outcome"], decided["cause"]
+    if outcome not in right["outcome"]:
+        return ("unknown" if outcome == "unknown" else "wrong"), "outcome"
+    named = decided["rank"] is not None or (decided["node"] is not None and outcome == "failed")
+    if decided["rank"] is not None:
+        fits = decided["rank"] in right.get("ranks", [])
+    else:
+        fits = decided["node"] in right.get("nodes", [])
+    if named and not fits:
+        return "wrong", "who"
+    if cause is not None and cause not in right["causes"] and cause not in VAGUE:
+        return "wrong", "cause"
+    if outcome == "failed" and not named:
+        return ("right" if right.get("unknown") else "unknown"), "who"
+    if right["causes"] and cause not in right["causes"]:
+        return "unknown", "cause"
+    return "right", ""

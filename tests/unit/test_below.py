@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a hostile training leaves in its own directory: nothing outside of it is read, nothing waits, nothing of it is shown that a terminal obeys.
+
+rank_logs and the sender of logs have tests of their own (test_rank_logs.py, test_shipping.py); here are the live look and what they share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from ansible.module_utils.trainyard import attempts, below, checkpoints, prune_look, status
+from core_support import RUN, attempt_files, compiled, put
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    """An attempt that has failed, with a console and a log: its path; everything outside is in tmp_path/outside."""
+    put(
+        tmp_path / "outside",
+        {"secret": "root:x:0:0 Epoch: [0] [ 0/48] learning_rate: 0.1 loss: 1.0 ips: 3.3 images/s\n", "log/workerlog.0": "outside\n"},
+    )
+    path = attempt_files(tmp_path, compiled(count=1, devices=1), "node1")
+    files = {
+        "log/workerlog.0": "inside\n",
+        "logs.txt": "one\ntwo\n",
+        "ranks.jsonl": '{"event": "start", "rank": 0, "pid": 7, "time": 1.0}\n',
+    }
+    put(path, dict(files, **{"exit.json": json.dumps({"service_result": "exit-code", "stopped_by": None})}))
+    return path
+
+
+def look(tmp_path):
+    return status.look(lambda argv: (0, "", ""), str(tmp_path), RUN, 1, "node1")
+
+
+def replaced(attempt, name, how, tmp_path):
+    """Replace a file of the attempt by something that is none."""
+    path = os.path.join(attempt, name)
+    os.unlink(path)
+    if how == "link":
+        os.symlink(tmp_path / "outside/secret", path)
+    elif how == "pipe":
+        os.mkfifo(path)
+    elif how == "folder":
+        os.mkdir(path)
+    else:
+        os.symlink("/dev/zero", path)
+
+
+@pytest.mark.parametrize("how", ["link", "pipe", "folder", "device"])
+@pytest.mark.parametrize("name", ["log/workerlog.0", "logs.txt", "exit.json", "ranks.jsonl"])
+def test_a_look_reads_nothing_but_files_of_the_attempt(attempt, tmp_path, name, how):
+    replaced(attempt, name, how, tmp_path)
+    found = look(tmp_path)
+    assert found["found"] and "root:x" not in json.dumps(found) and found["ranks"][0]["step"] is None
+
+
+def test_a_log_folder_that_is_a_link_is_not_entered(attempt, tmp_path):
+    os.rename(os.path.join(attempt, "log"), os.path.join(attempt, "was"))
+    os.symlink(tmp_path / "outside/log", os.path.join(attempt, "log"))
+    assert look(tmp_path)["ranks"][0]["log_bytes"] == 0
+
+
+@pytest.mark.parametrize("path", ["../outside/secret", "log/../../x", "/etc/passwd", "", ".", "log//workerlog.0", "log/\0"])
+def test_a_path_stays_inside(attempt, path):
+    with pytest.raises((OSError, ValueError)):
+        os.close(below.open_in(attempt, path))
+
+
+@pytest.mark.parametrize("how", ["pipe", "folder", "device"])
+def test_only_regular_files_are_opened(attempt, tmp_path, how):
+    replaced(attempt, "logs.txt", how, tmp_path)
+    with pytest.raises(OSError):
+        os.close(below.open_in(attempt, "logs.txt"))
+
+
+def test_the_console_s_first_line_is_whole_or_not_shown(attempt, tmp_path):
+    """Half a secret cannot be recognised."""
+    value = "canary-" * 3000
+    made = json.loads(open(os.path.join(attempt, "plan.json"), encoding="utf-8").read())
+    put(attempt, {"plan.json": json.dumps(dict(made, env=dict(made["env"], MY_TOKEN=value))), "logs.txt": "token " + value + "\nlast\n"})
+    assert look(tmp_path)["console_tail"] == ["last"]
+    put(attempt, {"logs.txt": "\x1b[2J{{ 7 * 7 }}\u202e said " + value + "\n"})
+    assert look(tmp_path)["console_tail"] == []
+    put(attempt, {"logs.txt": "\x1b[2J{{ 7 * 7 }}\u202e said\nmore\n"})
+    assert look(tmp_path)["console_tail"] == ["\\x1b[2J{{ 7 * 7 }}\\u202e said", "more"]
+
+
+@pytest.mark.parametrize("raw", [b"[]", b'"x"', b"\xff", b"[" * 100000, b"", b'{"event": [1]}\n[]\n7\nnull\n'])
+def test_records_that_are_none_are_none(attempt, tmp_path, raw):
+    for name in ("exit.json", "ranks.jsonl"):
+        with open(os.path.join(attempt, name), "wb") as handle:
+            handle.write(raw)
+    assert look(tmp_path)["found"]
+
+
+def test_a_run_that_holds_hostile_things_is_measured_and_judged_without_following_them(attempt, tmp_path):
+    folder = os.path.dirname(attempt)
+    os.symlink("/", os.path.join(attempt, "output"))
+    os.mkfifo(os.path.join(attempt, "pipe"))
+    size, odd = prune_look.size_of(folder)
+    assert size < 1 << 20 and odd is None
+    assert checkpoints.seen(attempt, ["output", "output/etc"], {"best": "*", "last": "*"}) == ""
+    assert attempts.runs_on(str(tmp_path)) == [(RUN, 1)]

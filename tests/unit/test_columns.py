@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text in the columns of a terminal."""
+
+from __future__ import annotations
+
+import pytest
+from ansible.module_utils.trainyard import columns
+
+
+@pytest.mark.parametrize(
+    "seconds, text", [(0, "0:00"), (None, "0:00"), (-5, "0:00"), (59.9, "0:59"), (65, "1:05"), (3600, "1:00:00"), (90061, "25:01:01")]
+)
+def test_durations(seconds, text):
+    assert columns.span(seconds) == text
+
+
+@pytest.mark.parametrize("text, wide", [("", 0), ("job", 3), ("训练", 4), ("ﾊﾞ", 2), ("ＡＢ", 4), ("é", 1), ("e\u0301", 1)])
+def test_widths(text, wide):
+    assert columns.width(text) == wide
+
+
+@pytest.mark.parametrize(
+    "text, room, cut, filled",
+    [
+        ("training", 8, "training", "training"),
+        ("training", 6, "trai..", "trai.."),
+        ("训练任务", 7, "训练..", "训练.. "),  # half of a wide character is none
+        ("训练任务", 3, "训", "训 "),
+        ("ab", 0, "", ""),
+        ("ab", 4, "ab", "ab  "),
+    ],
+)
+def test_cut_and_filled(text, room, cut, filled):
+    assert columns.cut(text, room) == cut and columns.fill(text, room) == filled
+
+
+@pytest.mark.parametrize("fraction, text", [(None, "[    ]"), (0, "[....]"), (0.5, "[##..]"), (1, "[####]"), (7, "[####]"), (-1, "[....]")])
+def test_bars(fraction, text):
+    assert columns.bar(fraction, 4) == text
+
+
+@pytest.mark.parametrize(
+    "values, room, text",
+    [
+        ([], 4, ""),
+        ([1.0], 4, "_"),
+        ([3.0, 3.0], 4, "__"),
+        ([1.0, 2.0, 3.0], 4, "_=#"),
+        ([1.0, 1.0, 9.0, 9.0], 2, "_#"),
+        ([1.0, None, 9.0], 3, "_x#"),
+        ([None], 3, "x"),
+        ([9.0, 9.0, None, 1.0], 2, "_x"),  # a NaN among others still shows
+    ],
+)
+def test_curves(values, room, text):
+    assert columns.curve(values, room) == text
+
+
+def test_samples_stand_for_the_whole_time_in_bounded_memory():
+    kept = columns.Samples(most=8)
+    for value in range(1000):
+        kept.add(float(value))
+    assert len(kept.values) < 8 and kept.values == sorted(kept.values) and kept.values[0] < 128 and kept.values[-1] > 700
+    kept.add(float("inf"))
+    for _index in range(400):
+        kept.add(1.0)
+    assert None in kept.values
+
+
+@pytest.mark.parametrize(
+    "names, text",
+    [
+        (["node1"], "node1"),
+        (["node1", "node2", "node3", "node7"], "node[1-3,7]"),
+        (["gpu", "gpu2", "gpu1"], "gpu, gpu[1-2]"),
+        (["node08", "node09", "node10"], "node[08-09], node10"),
+        (["a", "b"], "a, b"),
+        (["10.0.0.9", "10.0.0.11", "10.0.0.10"], "10.0.0.[9-11]"),
+        ([], ""),
+    ],
+)
+def test_many_names_in_few_words(names, text):
+    assert columns.folded(names) == text

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs at home as lines: which there are, their ends, the order of several, and that a terminal can show them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+
+import pytest
+from ansible.module_utils.trainyard import log_home, logview
+from core_support import ROOT
+
+RAISED = ROOT / "tests/fixtures/raised"
+RUN = "20261120-190935-raise-1b3e"
+
+
+def put(folder, name, text, mtime=None):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    if mtime:
+        os.utime(path, (mtime, mtime))
+    return str(path)
+
+
+def log(folder, name, node, text, mtime=None):
+    home = "%s.%s.log" % (name, node)
+    return logview.Log(home, name, node, put(folder, home, text, mtime), len(text))
+
+
+# -- which there are -----------------------------------------------------------------------------------------------
+
+
+def test_logs_are_found_with_rank_name_and_node(tmp_path):
+    for name in ("rank-010.a.log", "rank-002.b.a.log", "launcher.a.log", "stray-workerlog.3.b.a.log", "ranks.a.jsonl", "exit.a.json",
+                 "rank-002.b.a.log.1", "ranks.json", "rank-003.other.log", ".stream.a"):  # fmt: skip
+        put(tmp_path, name, "x")
+    os.symlink("/etc/passwd", tmp_path / "rank-004.a.log")
+    os.mkfifo(tmp_path / "rank-005.a.log")
+    found = logview.logs_in(str(tmp_path), ["a", "b.a"])
+    assert [(one.rank, one.name, one.node) for one in found] == [
+        (2, "rank-002", "b.a"), (10, "rank-010", "a"), (None, "launcher", "a"), (None, "stray-workerlog.3", "b.a")
+    ]  # fmt: skip
+    assert [one.label for one in found] == ["[2 b.a]", "[10 a]", "[launcher a]", "[stray-workerlog.3 b.a]"]
+    assert logview.logs_in(str(tmp_path / "none"), ["a"]) == []
+
+
+LOGS = [logview.Log("", name, node, "", 0) for name, node in
+        (("rank-000", "a"), ("rank-001", "a"), ("rank-003", "b"), ("launcher", "a"), ("launcher", "b"))]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "ranks, node, labels",
+    [
+        (None, None, ["[0 a]", "[1 a]", "[3 b]"]),
+        (None, "b", ["[3 b]"]),
+        ([3], None, ["[3 b]"]),
+        ([0, 3], None, ["[0 a]", "[3 b]"]),
+        (["launcher"], None, ["[launcher a]", "[launcher b]"]),
+        (["launcher"], "b", ["[launcher b]"]),
+    ],
+)
+def test_choosing(ranks, node, labels):
+    found, problem = logview.chosen(LOGS, ranks, node)
+    assert ([one.label for one in found], problem) == (labels, None)
+
+
+@pytest.mark.parametrize(
+    "ranks, node, words",
+    [
+        ([7], None, "rank 7: there is no such log; ranks: 0-1, 3; others: launcher"),
+        (["scheduler"], None, "rank scheduler: there is no such log"),
+        ([3], "a", "rank 3 has no log on a; there is 3 on b"),
+    ],
+)
+def test_what_there_is_not_is_named_with_what_there_is(ranks, node, words):
+    assert logview.chosen(LOGS, ranks, node)[1].startswith(words)
+
+
+# -- the end of a log ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("text", [b"", b"\n", b"a\n", b"a\nb\nc\n", b"a\n\n\nb\n", b"a\r\nb\n"])
+def test_the_last_lines(tmp_path, text, count):
+    whole = text.split(b"\n")[:-1]
+    assert logview.tail(put(tmp_path, "x", text), count) == (whole[-count:], len(text))
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5])
+def test_the_last_lines_whatever_the_blocks(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(logview, "BLOCK", block)
+    path = put(tmp_path, "x", b"one\ntwo\nthree\nand no end")
+    assert logview.tail(path, 2) == ([b"two", b"three"], 14)
+    assert logview.tail(path, 9) == ([b"one", b"two", b"three"], 14)
+
+
+def test_a_line_without_an_end_is_not_written_yet(tmp_path):
+    assert logview.tail(put(tmp_path, "x", b"whole\nhalf"), 5) == ([b"whole"], 6)
+    assert logview.tail(put(tmp_path, "x", b"half"), 5) == ([], 0)
+
+
+def test_very_long_lines_take_no_memory(tmp_path):
+    path = tmp_path / "x"
+    with open(path, "wb") as handle:
+        handle.write(b"first\n")
+        handle.seek(300 << 20)  # a hole: 300 MB of NUL in one line
+        handle.write(b"\nlast\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert logview.tail(str(path), 1)[0] == [b"last"]
+    lines, _end = logview.tail(str(path), 2)
+    assert lines[-1] == b"last" and all(len(line) <= logview.LINE for line in lines)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10  # in kB
+
+
+# -- several at once -----------------------------------------------------------------------------------------------
+
+
+def dated(second, text):
+    return "[11/20 19:09:%02d] %s\n" % (second, text)
+
+
+def test_lines_of_several_logs_come_in_the_order_of_their_dates(tmp_path):
+    when = time.mktime((2026, 11, 20, 19, 10, 0, 0, 0, 0))
+    one = log(tmp_path, "rank-000", "a", "head\n" + dated(1, "one") + "after one\n" + dated(9, "nine"), when)
+    two = log(tmp_path, "rank-001", "b", dated(2, "two") + "I1120 19:09:05.000000 5 x.cc:1] five\n", when)
+    found, ends = logview.merged([one, two], 10)
+    assert [line.decode().split("] ")[-1] for _log, line in found] == ["head", "one", "after one", "two", "five", "nine"]
+    assert ends == {"rank-000.a.log": one.bytes, "rank-001.b.log": two.bytes}
+
+
+def test_a_line_without_a_date_stays_behind_the_one_before_it_although_that_is_not_shown(tmp_path):
+    when = time.mktime((2026, 11, 20, 19, 10, 0, 0, 0, 0))
+    one = log(tmp_path, "rank-000", "a", dated(3, "three") + "Traceback\nValueError\n", when)
+    two = log(tmp_path, "rank-001", "b", dated(2, "two") + dated(7, "seven"), when)
+    assert [line.split()[-1] for _log, line in logview.merged([one, two], 2)[0]] == [b"two", b"Traceback", b"ValueError", b"seven"]
+
+
+def test_a_nodes_time_zone_counts(tmp_path):
+    when = time.mktime((2026, 11, 20, 19, 10, 0, 0, 0, 0))
+    east = log(tmp_path, "rank-000", "a", "[2026/11/20 20:09:03] x INFO: three\n", when)
+    west = log(tmp_path, "rank-001", "b", "[2026/11/20 19:09:02] x INFO: two\n[2026/11/20 19:09:04] x INFO: four\n", when)
+    words = [line.split()[-1] for _log, line in logview.merged([east, west], 9, {"a": 3600, "b": 0})[0]]
+    assert words == [b"two", b"three", b"four"]
+
+
+def test_a_real_failure_reads_in_order():
+    home = log_home.Home(str(RAISED), RUN)
+    found, _ends = logview.merged(logview.chosen(home.logs(), None, None)[0], 200, home.zones)
+    said = ["%s %s" % (log.label, line.decode()) for log, line in found]
+    assert len(said) == 79 + 26
+    listens = next(at for at, line in enumerate(said) if "server starts to listen" in line)
+    connects = next(at for at, line in enumerate(said) if line.startswith("[1 node2] ") and "Successfully connected" in line)
+    raised = said.index("[1 node2] ValueError: image 000000012.jpg is truncated")
+    ended = next(at for at, line in enumerate(said) if "Termination signal" in line)
+    assert listens < connects < raised < ended
+
+
+# -- safe to show --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "raw, shown",
+    [
+        (b"plain", "plain"),
+        ("\u8bad\u7ec3".encode(), "\u8bad\u7ec3"),
+        (b"\x1b[31mred\x1b[0m\x07", "\\x1b[31mred\\x1b[0m\\x07"),
+        (b"a\xff\xfe\x00b", "a\\xff\\xfe\\x00b"),
+        ("\u202etxt.exe".encode(), "\\u202etxt.exe"),
+        (b"{{ lookup('pipe', 'id') }}", "{{ lookup('pipe', 'id') }}"),
+        (b"windows\r", "windows"),
+        (b" 10%|#\r 50%|#####\r100%|##########", "...100%|##########"),
+        (b"password=hunter2", "password=********"),
+        (b"the value is s3cr3t-by-name", "the value is ********"),
+    ],
+)
+def test_a_line_is_safe_to_show(raw, shown):
+    assert logview.text(raw, (("X",), ("s3cr3t-by-name",))) == shown
+
+
+def test_a_long_line_is_cut_with_a_mark():
+    shown = logview.text(b"x" * 10000)
+    assert shown == "x" * 500 + "... [+9500 characters]"
+    assert logview.text(b"y" * 500) == "y" * 500
+
+
+def test_a_secret_at_the_cut_is_masked():
+    assert "hunter2" not in logview.text(b"x" * 480 + b" password=hunter2hunter2hunter2")
+
+
+def test_of_very_many_lines_the_last_are_shown_and_the_others_counted():
+    view = logview.View(LOGS, ((), ()))
+    lines = view.lines("[0 a]", [b"line %d" % number for number in range(5000)])
+    assert len(lines) == logview.MOST + 1
+    assert lines[0] == "[0 a]        ... 4000 lines are not shown; the file has them" and lines[-1] == "[0 a]        line 4999"
+
+
+# -- a log that grows ----------------------------------------------------------------------------------------------
+
+
+def test_whole_lines_of_a_growing_log_come_once(tmp_path):
+    path = put(tmp_path, "x", b"shown\n")
+    growing = logview.Growing(path, 6)
+    assert growing.more() == []
+    for text, lines in ((b"one\ntw", [b"one"]), (b"o\n\n", [b"two", b""]), (b"", []), (b"half", [])):
+        with open(path, "ab") as handle:
+            handle.write(text)
+        assert growing.more() == lines
+    assert growing.more() == []
+
+
+def test_a_log_that_was_replaced_or_cut_is_read_from_its_begin(tmp_path):
+    path = put(tmp_path, "x", b"one\nhalf")
+    growing = logview.Growing(path)
+    assert growing.more() == [b"one"]
+    os.rename(path, path + ".1")
+    put(tmp_path, "x", b"new\n")
+    assert growing.more() == [b"half"] and growing.more() == [b"new"]
+    put(tmp_path, "x", b"")
+    assert growing.more() == []
+    put(tmp_path, "x", b"cut\n")
+    assert growing.more() == [b"cut"]
+
+
+def test_a_log_that_is_not_there_yet(tmp_path):
+    growing = logview.Growing(str(tmp_path / "x"))
+    assert growing.more() == []
+    put(tmp_path, "x", b"now\n")
+    assert growing.more() == [b"now"]
+    os.symlink("/etc/passwd", tmp_path / "y")
+    assert logview.Growing(str(tmp_path / "y")).more() == []
+
+
+# -- where they lie ------------------------------------------------------------------------------------------------
+
+
+def test_the_table_says_how_every_rank_is_and_where_its_log_lies():
+    home = log_home.Home(str(RAISED), RUN)
+    lines = logview.table(home.index, home.logs(), "runs/%s/attempt-1" % RUN)
+    assert lines[1].split()[:5] == ["0", "node1", "stopped", "(SIGTERM)", "79"]
+    assert lines[2].split()[:7] == ["1", "node2", "failed", "(exit", "code", "1)", "26"]
+    assert lines[2].endswith("runs/%s/attempt-1/rank-001.node2.log" % RUN)
+    assert lines[3].split()[:3] == ["launcher", "node1", "8055"]
+    assert lines[-1] == "rank 1 on node2: ValueError: image 000000012.jpg is truncated (runs/%s/attempt-1/rank-001.node2.log:26)" % RUN

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""receiving and streaming: what the real sender sends comes home byte for byte and once, whatever happens to log, stream or reader."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+from ansible.module_utils.trainyard import receiving, shipping, streaming
+from ansible.playbook.play_context import PlayContext
+from ansible.plugins.loader import connection_loader
+
+ARGV = [sys.executable, "-I", "-c", shipping.BOOT]
+RANK0 = "rank-000.node1.log"
+
+
+def wait_for(what, seconds=60):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "not within %d s" % seconds
+        time.sleep(0.02)
+
+
+def content(path):
+    return path.read_bytes() if path.exists() else b""
+
+
+def same(attempt, home):
+    """Return whether the log of rank 0 is at home as it is on the node, as a function."""
+    return lambda: content(home / RANK0) == content(attempt / "log" / "workerlog.0")
+
+
+def restarted(running, times):
+    return running.restarts == times and running.process.poll() is None
+
+
+@pytest.fixture
+def attempt(make_attempt):
+    """node1's attempt; its log of rank 0 has a line."""
+    return make_attempt("node1", logs={0: "zero\n"})
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home" / "attempt-1"
+
+
+@pytest.fixture
+def stream(attempt, home, monkeypatch):
+    """Start a stream from the attempt to home; it ends with the test."""
+    monkeypatch.setattr(streaming, "PAUSES", (0,))
+    started = []
+
+    def call(argv=ARGV, **spec):
+        started.append(
+            streaming.Stream(argv, dict({"attempt_dir": str(attempt), "follow": True, "interval": 0.02}, **spec), str(home), "node1")
+        )
+        started[-1].start()
+        return started[-1]
+
+    yield call
+    for each in started:
+        each.finish(10)
+        assert not each.is_alive() and (each.process is None or each.process.returncode is not None)
+
+
+def frame(home=RANK0, offset=0, data=b"x", **more):
+    return (
+        json.dumps(dict({"file": "log/workerlog.0", "home": home, "offset": offset, "bytes": len(data), "time": 1.0}, **more)).encode()
+        + b"\n"
+        + data
+    )
+
+
+def consume(receiver, raw, stall=5):
+    """Let a receiver read these bytes from a pipe."""
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())"], stdin=subprocess.PIPE, stdout=write
+    )
+    os.close(write)
+    try:
+        process.stdin.write(raw)
+        process.stdin.close()
+        return receiver.consume(read, stall)
+    finally:
+        os.close(read)
+        process.wait()
+
+
+def test_a_growing_log_comes_home_byte_for_byte_and_each_byte_once(attempt, home, stream):
+    running, written = stream(), b"zero\n"
+    with open(attempt / "log" / "workerlog.0", "ab", buffering=0) as log:
+        for _number in range(30):
+            more = os.urandom(5000)
+            written += more
+            log.write(more)
+            wait_for(same(attempt, home))
+        log.write(b"last words")
+    assert running.finish(60) is True
+    assert content(home / RANK0) == written + b"last words"
+    assert running.receiver.bytes == len(written) + 10 and running.restarts == 0
+    assert stat.S_IMODE((home / RANK0).stat().st_mode) == 0o600 and stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert sorted(path.name for path in home.iterdir()) == [RANK0]
+
+
+def test_a_stream_that_is_killed_resumes_where_it_was(attempt, home, stream):
+    running, written = stream(), 5
+    with open(attempt / "log" / "workerlog.0", "ab", buffering=0) as log:
+        for number in range(4):
+            log.write(os.urandom(100000))
+            written += 100000
+            wait_for(same(attempt, home))
+            running.process.kill()
+            wait_for(functools.partial(restarted, running, number + 1))
+            assert "exit code -9" in running.problem
+    assert running.finish(60) is True
+    assert content(home / RANK0) == (attempt / "log" / "workerlog.0").read_bytes()
+    assert running.receiver.bytes == written, "a byte crossed the wire twice"
+
+
+def test_another_reader_goes_on_where_the_first_was_killed(attempt, home, stream):
+    """The process that followed is killed in the middle; nothing of it remains but the files."""
+    log = attempt / "log" / "workerlog.0"
+    log.write_bytes(os.urandom(40 << 20))
+    code = (
+        "import sys; from ansible.module_utils.trainyard import receiving; r = receiving.Receiver(sys.argv[1], node='node1');"
+        "p = receiving.start(sys.argv[3:], {'attempt_dir': sys.argv[2], 'node': 'node1', 'have': r.have()}); r.consume(p.stdout.fileno())"
+    )
+    path = os.pathsep.join(sys.path)
+    prepare = "import ansible.module_utils as m; m.__path__.append(%r);" % os.path.dirname(os.path.dirname(receiving.__file__))
+    first = subprocess.Popen([sys.executable, "-c", prepare + code, str(home), str(attempt), *ARGV], env=dict(os.environ, PYTHONPATH=path))
+    wait_for(lambda: len(content(home / RANK0)) > 0)
+    first.kill()
+    first.wait()
+    had = len(content(home / RANK0))
+    running = stream()
+    wait_for(lambda: running.process)
+    assert running.finish(60) is True and content(home / RANK0) == log.read_bytes()
+    assert running.receiver.bytes == len(log.read_bytes()) - had
+
+
+def test_what_was_brought_of_a_log_that_was_truncated_or_replaced_is_kept(attempt, home, stream):
+    log, running = attempt / "log" / "workerlog.0", stream()
+    wait_for(lambda: content(home / RANK0) == b"zero\n")
+    log.write_bytes(b"")
+    with open(log, "ab") as handle:
+        handle.write(b"second life\n")
+    wait_for(lambda: content(home / RANK0) == b"second life\n")
+    os.rename(log, attempt / "log" / "away")
+    log.write_bytes(b"third life\n")
+    wait_for(lambda: content(home / RANK0) == b"third life\n")
+    running.finish(60)
+    assert content(home / (RANK0 + ".1")) == b"zero\n" and content(home / (RANK0 + ".2")) == b"second life\n"
+    assert [(event["event"], event["kept"]) for event in running.receiver.events] == [
+        ("truncated", RANK0 + ".1"),
+        ("replaced", RANK0 + ".2"),
+    ]
+
+
+def test_what_is_kept_takes_no_name_that_is_taken(home):
+    receiver = receiving.Receiver(str(home), node="node1")
+    (home / (RANK0 + ".1")).write_bytes(b"of an earlier follow")
+    consume(
+        receiver, frame(data=b"abc") + json.dumps({"event": "replaced", "file": "f", "home": RANK0}).encode() + b"\n" + frame(data=b"new")
+    )
+    assert [content(home / (RANK0 + end)) for end in ("", ".1", ".2")] == [b"new", b"of an earlier follow", b"abc"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ranks.json", "../run.json", "rank-000.node2.log", "/etc/passwd", ".stream.node1", "rank-000.node1.log.1", "rank-000.node1.log\n",
+        "checkpoint/best.log", "", None, 3, "plan.json", "rank-000.node1x.log", "exit.node2.json",
+    ],
+)  # fmt: skip
+def test_a_node_can_write_its_own_logs_and_nothing_else(home, name):
+    receiver = receiving.Receiver(str(home), node="node1")
+    before = sorted(home.iterdir())
+    for raw in (frame(home=name), json.dumps({"event": "replaced", "file": "f", "home": name}).encode() + b"\n"):
+        with pytest.raises(receiving.StreamError, match="not its own"):
+            consume(receiver, raw)
+    assert sorted(home.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "raw, said",
+    [
+        (b"Last login: Fri Nov 20\n", "no frame"),
+        (b"[1]\n", "no frame"),
+        (b"\x1b[2J" * 40000, "no frame"),
+        (frame(offset=-1), "offset -1"),
+        (frame(bytes=True), "True bytes"),
+        (frame(bytes=1 << 40), "bytes"),
+        (frame(offset=7), "0 bytes are here"),
+        (frame(data=b"xyz")[:-1], "broke off"),
+        (frame()[:20], "broke off"),
+    ],
+)
+def test_what_is_no_frame_ends_the_stream_and_touches_nothing(home, raw, said):
+    receiver = receiving.Receiver(str(home), node="node1")
+    with pytest.raises(receiving.StreamError, match=said) as caught:
+        consume(receiver, raw)
+    assert "\x1b" not in str(caught.value) and content(home / RANK0) == b""
+
+
+def test_a_link_at_home_is_not_written_through(home, tmp_path):
+    receiver = receiving.Receiver(str(home), node="node1")
+    (home / RANK0).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        consume(receiver, frame())
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_bytes_that_come_twice_are_written_once(home):
+    receiver = receiving.Receiver(str(home), node="node1")
+    (home / RANK0).touch(mode=0o644)
+    assert consume(receiver, frame(data=b"abcdef") + frame(offset=3, data=b"defgh") + b'{"event": "end"}\n') is True
+    assert content(home / RANK0) == b"abcdefgh" and stat.S_IMODE((home / RANK0).stat().st_mode) == 0o600
+
+
+def test_one_directory_has_one_receiver_a_node(home):
+    first = receiving.Receiver(str(home), node="node1")
+    with pytest.raises(receiving.Busy):
+        receiving.Receiver(str(home), node="node1")
+    receiving.Receiver(str(home), node="node2").close()
+    first.close()
+    receiving.Receiver(str(home), node="node1").close()
+    assert list(home.iterdir()) == []
+
+
+def test_silence_is_no_reason_to_wait_for_ever(home):
+    receiver, (read, write) = receiving.Receiver(str(home), node="node1"), os.pipe()
+    with pytest.raises(receiving.StreamError, match="nothing came"):
+        receiver.consume(read, 0.1)
+    os.close(read)
+    os.close(write)
+
+
+def test_whole_lines_are_handed_on_with_their_rank(home):
+    found = []
+    receiver = receiving.Receiver(str(home), on_lines=lambda *line: found.append(line), node="node1")
+    consume(receiver, frame(data=b"a\nb") + frame(offset=3, data=b"c\n\xff\0\n") + frame(home="launcher.node1.log", data=b"said\nrest"))
+    end = json.dumps({"event": "truncated", "file": "f", "home": "launcher.node1.log"}).encode() + b"\n"
+    consume(receiver, end + frame(home="launcher.node1.log", data=b"again\n"))
+    assert [(home, rank, node, lines) for home, rank, node, _time, lines in found] == [
+        (RANK0, 0, "node1", [b"a"]),
+        (RANK0, 0, "node1", [b"bc", b"\xff\0"]),
+        ("launcher.node1.log", None, "node1", [b"said"]),
+        ("launcher.node1.log", None, "node1", [b"rest"]),
+        ("launcher.node1.log", None, "node1", [b"again"]),
+    ]
+
+
+def test_a_line_of_megabytes_costs_no_memory_and_is_whole_in_the_file(home):
+    found = []
+    receiver = receiving.Receiver(str(home), on_lines=lambda *line: found.extend(line[4]), node="node1")
+    for number in range(40):
+        receiver.apply({"file": "f", "home": RANK0, "offset": number << 16, "bytes": 1 << 16, "time": 1.0}, b"x" * (1 << 16))
+        assert len(receiver._rest[RANK0]) <= receiving.LINE
+    receiver.apply({"file": "f", "home": RANK0, "offset": 40 << 16, "bytes": 3, "time": 1.0}, b"\ny\n")
+    assert [len(line) for line in found] == [receiving.LINE, 1] and (home / RANK0).stat().st_size == (40 << 16) + 3
+
+
+def test_lines_without_files_begin_with_a_whole_one():
+    found = []
+    receiver = receiving.Receiver(None, on_lines=lambda *line: found.extend(line[4]))
+    consume(receiver, frame(offset=100, data=b"half of a line\nwhole\n") + frame(offset=121, data=b"next\n"))
+    assert found == [b"whole", b"next"]
+
+
+def test_a_stream_that_cannot_begin_says_why_and_is_tried_again(attempt, home, stream, tmp_path):
+    flag = tmp_path / "flag"
+    script = '[ -e %s ] || { touch %s; echo no route to host >&2; exit 255; }; exec "$@"' % (flag, flag)
+    running = stream(["sh", "-c", script, "sh", *ARGV])
+    wait_for(lambda: content(home / RANK0) == b"zero\n")
+    assert running.problem == "the stream ended with exit code 255: no route to host" and running.restarts == 1
+
+
+def test_a_full_disk_at_home_is_told_and_nothing_is_raised(attempt, home, stream, monkeypatch):
+    monkeypatch.setattr(receiving.os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    running = stream()
+    wait_for(lambda: running.problem)
+    assert "No space left" in running.problem and running.is_alive()
+
+
+@pytest.mark.parametrize("ssh_args", ["-o ControlMaster=auto -o ControlPersist=60s", "-C"])
+def test_the_stream_takes_ansibles_own_way_to_the_node(ssh_args):
+    play = PlayContext()
+    play.remote_addr = "198.51.100.7"
+    connection = connection_loader.get("ssh", play, "/dev/null")
+    connection.set_options(
+        direct={"host": "198.51.100.7", "port": 2222, "remote_user": "trainer", "ssh_args": ssh_args, "ssh_common_args": "-J jump"}
+    )
+    argv = receiving.ssh_argv(connection, "/usr/bin/python3.8")
+    assert argv[0] == "ssh" and argv[-2] == "198.51.100.7" and "Port=2222" in argv and argv[argv.index("-J") + 1] == "jump"
+    assert "BatchMode=yes" in argv and "StrictHostKeyChecking=no" not in argv
+    assert subprocess.run(["sh", "-c", "printf '%s\\n' " + argv[-1]], capture_output=True, text=True, check=True).stdout.split("\n")[
+        :3
+    ] == ["/usr/bin/python3.8", "-I", "-c"]
