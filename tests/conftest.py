@@ -13,6 +13,8 @@ from pathlib import Path
 
 import ansible.module_utils
 import pytest
+from ansible.module_utils import _internal
+from ansible.module_utils.common import warnings
 from ansible.module_utils.testing import patch_module_args
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,11 +51,14 @@ def load_plugin():
 
 
 @pytest.fixture
-def run_module(capsys):
+def run_module(capsys, monkeypatch):
     """Run a module's main() with arguments, as Ansible does; returns its JSON result."""
 
     def run(module, arguments, check=False):
         capsys.readouterr()
+        # Once a test has imported a plugin, warnings would go to the controller's terminal; a module runs alone, and returns its own.
+        monkeypatch.setattr(_internal, "is_controller", False)
+        monkeypatch.setattr(warnings, "_global_warnings", {})
         with patch_module_args(dict(arguments, _ansible_check_mode=check)), pytest.raises(SystemExit):
             module.main()
         return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
