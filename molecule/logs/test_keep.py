@@ -71,8 +71,8 @@ def test_no_secret_is_shown(said):
 def test_no_order_reaches_the_terminal_and_a_template_is_text(said):
     for name, text in said.outputs.items():
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text), name
-        assert "1337" not in text and "pwned" not in text, name
-    assert "{{ 7 * 191 }}" in said.outputs["train"] and "{{ 7 * 191 }}" in said.outputs["logs rank=1"]
+        assert "9449868410449" not in text and "pwned" not in text, name
+    assert "{{ 1234577 * 7654337 }}" in said.outputs["train"] and "{{ 1234577 * 7654337 }}" in said.outputs["logs rank=1"]
 
 
 def test_no_secret_is_written_but_in_what_is_raw(said):
@@ -179,7 +179,7 @@ def there(run):
 
 
 def test_prune_shows_first_spares_what_runs_and_then_removes_it_alone(said, old):
-    shown = playbook("prune", "-e", "older_than=30d")
+    shown = playbook("prune", "-e", "older_than=260w")
     assert shown.returncode == 0 and last_line(shown.stdout).startswith("WOULD REMOVE 1 run and free"), shown.stdout[-3000:]
     assert re.search(r"  %s +\d+ days +ago  node1 .*iB, node2 .*iB, home .*iB" % old, shown.stdout) and there(old) == [
         "node1",
@@ -187,13 +187,13 @@ def test_prune_shows_first_spares_what_runs_and_then_removes_it_alone(said, old)
         "home",
     ]
     on("node2", "systemd-run --user --quiet --unit=trainyard-%s-1 sleep 600" % old)
-    held = playbook("prune", "-e", "older_than=30d", "-e", "confirm=true")
+    held = playbook("prune", "-e", "older_than=260w", "-e", "confirm=true")
     assert "%s on node1, node2, home is in use on node2: trainyard-%s-1.service is active" % (old, old) in " ".join(held.stdout.split()), (
         held.stdout[-3000:]
     )
     assert there(old) == ["node1", "node2", "home"]
     on("node2", "systemctl --user stop trainyard-%s-1.service" % old)
-    done = playbook("prune", "-e", "older_than=30d", "-e", "confirm=true")
+    done = playbook("prune", "-e", "older_than=260w", "-e", "confirm=true")
     assert done.returncode == 0 and last_line(done.stdout).startswith("REMOVED 1 run,"), done.stdout[-3000:]
     assert there(old) == [] and there(said.run) == ["node1", "node2", "home"]
 

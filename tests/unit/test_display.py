@@ -103,3 +103,17 @@ def test_hostile_lines_cost_little_with_values_too():
     for text in (VALUE[:5] * 2000, VALUE[-5:] * 2000, VALUE[:-1] * 500, "gh" + "p_" * 4000, "hf_1" * 3000):
         mask(text, *secrets_of(PLAN))
     assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'"{\"password\": \"hunter2xyz\"}"',
+        "{'password': b'hunter2xyz'}",
+        r'password="a\"hunter2xyz"',
+        "\x1b[32mhf_" + "hunter2xyz" * 4,
+        "\x1b[1mghp_" + "hunter2xyz" * 4,
+    ],
+)
+def test_quotes_within_quotes_and_colours_before_a_token(text):
+    assert "hunter2xyz" not in printable(text) and MASK in printable(text)

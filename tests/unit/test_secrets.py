@@ -37,7 +37,7 @@ HIDDEN = [value for key, value in CANARIES.items() if key not in ("MULTI", "http
     "canary-second-line-4",
     "canary-proxy-5",
 ]
-JINJA = "{{ 7 * 191 }} {% raw %} {{ lookup('pipe', 'echo pw' ~ 'ned') }}"
+JINJA = "{{ 1234577 * 7654337 }} {% raw %} {{ lookup('pipe', 'echo pw' ~ 'ned') }}"
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"
 LOG = """[11/20 19:15:23] ppdet.engine INFO: Epoch: [0] [ 0/48] learning_rate: 0.000000 loss: 8.857114 eta: 0:01:13 batch_cost: 1.2 ips: 3.3 images/s
 using %(shape)s and %(MY_TOKEN)s
@@ -174,7 +174,7 @@ def test_what_a_terminal_obeys_does_not_reach_it(ended):
 
 def test_a_template_in_a_log_is_text_all_the_way(ended):
     flat = " ".join(ended[1].split())
-    assert flat.count("{{ 7 * 191 }} {% raw %}") >= 4 and "1337" not in flat and "pwned" not in flat
+    assert flat.count("{{ 1234577 * 7654337 }} {% raw %}") >= 4 and "9449868410449" not in flat and "pwned" not in flat
 
 
 def test_nobody_else_reads_a_file_of_the_run(ended):

@@ -488,3 +488,16 @@ def test_the_start_of_a_log_is_read_up_to_its_first_step(tmp_path):
     path.write_bytes(log + b"I1120 19:30:00.000000 1 x] Successfully connected to 198.51.100.102:1\n")
     with path.open("rb") as handle:
         assert curves.beginning(handle.fileno(), table, Clock(0, 1795201787))["found"] < 1795201800
+
+
+def test_of_logs_of_gigabytes_beginning_and_end_are_read_and_what_was_left_out_is_said(run, monkeypatch):
+    directory = run("evaluated")
+    log = next((directory / "attempt-1").glob("rank-000.*.log"))
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:-1]) + b"nothing of interest in this line\n" * 200_000 + lines[-1])
+    whole = series.of_run(str(directory))["attempts"][0]
+    monkeypatch.setattr(series, "SHARE", 1 << 20)
+    monkeypatch.setattr(series, "MOST", 1 << 20)
+    part = series.of_run(str(directory))["attempts"][0]
+    assert whole["left_out"] == [] and part["series"] == whole["series"]
+    assert part["left_out"] == ["attempt-1/%s: 5 MB in its middle were not read for the curves" % log.name]

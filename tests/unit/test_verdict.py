@@ -693,7 +693,16 @@ def test_an_exception_that_the_users_stop_made_is_no_failure():
     nodes = [node("node1", end(0, 1, at=2, mtime=2, said=VALUE), end(1), unit=unit), node("node2", end(2), end(3), unit=unit)]
     result = verdict.decide(PLAN, nodes)
     assert result["outcome"] == "stopped"
-    assert "before that rank 0 on node1 (local rank 0) raised ValueError: bad image" in result["text"]
+    assert "around then rank 0 on node1 (local rank 0) raised ValueError: bad image" in result["text"]
+
+
+@pytest.mark.parametrize("late, outcome", [(2, "stopped"), (-20, "failed")])
+def test_a_node_that_lost_its_peers_to_the_users_stop_has_not_failed(late, outcome):
+    nodes = [
+        node("node1", end(0, signal="SIGTERM", at=1), end(1, signal="SIGTERM", at=1), unit=stopped("user", at=1)),
+        node("node2", end(2, 1, at=late, mtime=late, said=VALUE), end(3), unit=dict(BAD, time=T + late)),
+    ]
+    assert verdict.decide(PLAN, nodes)["outcome"] == outcome
 
 
 def test_the_users_stop_of_units_that_ended_badly_for_it():

@@ -373,3 +373,11 @@ def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock(
 )
 def test_clocks(times, ahead):
     assert weighing.clocks({name: {"now": now} for name, now in times.items()}) == ahead
+
+
+def test_a_node_that_was_asked_late_has_no_wrong_clock():
+    """Of more nodes than Ansible has forks, some are asked minutes later; their launchers were started with the others'."""
+    asked = {name: {"now": 1000.0 + late, "launcher": {"started": 500.0}} for name, late in (("node1", 0), ("node2", 0), ("node3", 120))}
+    assert weighing.clocks(asked) == {"node1": 0.0, "node2": 0.0, "node3": 0.0}
+    asked["node3"]["launcher"]["started"] = 620.0
+    assert weighing.clocks(asked)["node3"] == 120.0

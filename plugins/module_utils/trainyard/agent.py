@@ -481,12 +481,18 @@ def ended(attempt, node):
 
 
 def read_notes(attempt):
-    """Return the events of ranks.jsonl; [] where they cannot be read."""
+    """Return the events of ranks.jsonl; [] where they cannot be read. A line that is torn (a full disk) costs the others nothing."""
+    events = []
     try:
-        with open(os.path.join(attempt, "ranks.jsonl"), encoding="utf-8") as handle:
-            return [json.loads(line) for line in handle]
-    except (OSError, ValueError):
-        return []
+        with open(os.path.join(attempt, "ranks.jsonl"), encoding="utf-8", errors="replace") as handle:
+            for line in handle:
+                try:
+                    events.append(json.loads(line))
+                except ValueError:
+                    continue
+    except OSError:
+        pass
+    return [event for event in events if isinstance(event, dict)]
 
 
 def launcher_succeeded(attempt):

@@ -7,6 +7,7 @@ that was interrupted stays there, where nobody takes it for a model, and the nex
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import os
@@ -98,7 +99,10 @@ def _newest(root, folder, pattern, passed_over):
     found = {}
     try:
         for entry in sorted(os.listdir(here)):
-            info = os.stat(entry, dir_fd=here, follow_symlinks=False)
+            try:
+                info = os.stat(entry, dir_fd=here, follow_symlinks=False)
+            except FileNotFoundError:  # a training deletes its older checkpoints
+                continue
             folded = stat.S_ISDIR(info.st_mode)
             stem = entry if folded else os.path.splitext(entry)[0]
             if not fnmatch.fnmatchcase(stem, pattern):
@@ -121,8 +125,10 @@ def _files_of(root, folder):
     """Return the paths of the regular files in a folder of a directory descriptor; links and everything else are left out."""
     paths = []
     for where, _folders, names, here in os.fwalk(folder, dir_fd=root, follow_symlinks=False):
-        regular = [name for name in names if stat.S_ISREG(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode)]
-        paths += [where + "/" + name for name in regular]
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISREG(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
+                    paths.append(where + "/" + name)
     return paths
 
 

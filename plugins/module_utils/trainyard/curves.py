@@ -164,15 +164,25 @@ class Curve(LogScan):
         return {name: [row[index] for row in rows] for index, name in enumerate(COLUMNS)}
 
 
-def read(descriptor, curve):
-    """Feed an open log to a Curve, as many bytes as it has now, so that a growing log has an end."""
-    left = os.fstat(descriptor).st_size
+def read(descriptor, curve, most):
+    """Feed an open log to a Curve, as many bytes as it has now, so that a growing log has an end; return how many bytes were left out.
+
+    most: bytes that are read; of a longer log its beginning and its end.
+    """
+    left, out = os.fstat(descriptor).st_size, 0
+    if left > most:
+        for begin in range(0, most // 2, CHUNK):
+            curve.feed(os.pread(descriptor, min(CHUNK, most // 2 - begin), begin))
+        curve.feed(b"\n")  # what was cut within a line is none
+        out, left = left - most // 2 * 2, most // 2
+        os.lseek(descriptor, -left, os.SEEK_END)
     while left > 0:
         chunk = os.read(descriptor, min(CHUNK, left))
         if not chunk:
             break
         left -= len(chunk)
         curve.feed(chunk)
+    return out
 
 
 def beginning(descriptor, table, clock):

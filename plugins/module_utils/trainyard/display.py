@@ -19,8 +19,12 @@ MASK = "********"
 # A name followed by `=` or `:` and a value. The name's length is bounded so that a hostile line costs no more than a normal one.
 _SECRET_WORD = r"(?:passw(?:or)?d|passphrase|secret|token(?!s|i[sz])|api[_-]?key|access[_-]?key|private[_-]?key|credential)"
 SECRET_NAME = re.compile(_SECRET_WORD, re.IGNORECASE)
-_VALUE = r"""(?:"[^"\n]*"?|'[^'\n]*'?|[^\s"',;&(){}\[\]]+)"""
-_ASSIGNED = re.compile(rf"""(\b[\w.-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}["']?\s{{0,4}}[=:]\s{{0,4}})({_VALUE})""", re.IGNORECASE)
+# In quotes, also those of JSON within JSON (\"...\"), of Python's bytes (b'...'), and with quotes escaped inside.
+_VALUE = (
+    r"""(?:[bBrRuUfF]{0,2}\\{0,3}"(?:\\.|[^"\\\n])*"?|[bBrRuUfF]{0,2}\\{0,3}'(?:\\.|[^'\\\n])*'?"""
+    r"""|[^\s"',;&(){}\[\]]+)"""
+)
+_ASSIGNED = re.compile(rf"""(\b[\w.-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\\{{0,3}}["']?\s{{0,4}}[=:]\s{{0,4}})({_VALUE})""", re.IGNORECASE)
 # An option and its value as two words of a command line.
 _OPTION = re.compile(rf"""((?<!\S)--?[\w-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\s{{1,4}})(?!-)({_VALUE})""", re.IGNORECASE)
 
@@ -38,7 +42,8 @@ _TOKENS = (
     r"\bnpm_[A-Za-z0-9]{36}",
     r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*",  # JSON web token
 )
-_SHAPES = re.compile("|".join(_TOKENS))
+# A terminal's colour before a token ends with the letter m.
+_SHAPES = re.compile("|".join(_TOKENS).replace(r"\b", r"(?:\b|(?<=[\d;\[]m))"))
 # The beginning of a token, where the text was cut before its end.
 _CUT_SHAPES = re.compile(
     r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{8,15}|(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|hf_|sk-|AIza|pypi-|npm_|eyJ)"

@@ -50,8 +50,11 @@ def rule_of(keep=None, older_than=None, run=None):
 
 
 def begun(run_id):
-    """Return when a run was started (unix seconds), as its id says (UTC)."""
-    return calendar.timegm(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
+    """Return when a run was started (unix seconds), as its id says (UTC); never for an id that names no day."""
+    try:
+        return calendar.timegm(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
+    except ValueError:
+        return float("inf")
 
 
 def chosen(rule, jobs, now):

@@ -26,7 +26,10 @@ def size_of(folder):
     for where, folders, names in os.walk(folder):
         for name in [""] + names + [each for each in folders if os.path.islink(os.path.join(where, each))]:
             path = os.path.join(where, name) if name else where
-            info = os.lstat(path)
+            try:
+                info = os.lstat(path)
+            except FileNotFoundError:  # a training deletes its older checkpoints
+                continue
             if info.st_dev != top.st_dev:
                 return total, "%s lies on another file system" % os.path.relpath(path, folder)
             if info.st_uid != uid and uid:

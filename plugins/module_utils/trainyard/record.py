@@ -7,6 +7,7 @@ lists the names in the folder checkpoint/, model is what the module checkpoint f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -93,9 +94,10 @@ def seal(folder):
     """Take from everybody else what of a run they could read: plan.json holds the environment, and what brought it may have been generous."""
     for where, _folders, names in os.walk(folder):
         for path in [where] + [os.path.join(where, name) for name in names]:
-            mode = os.lstat(path).st_mode
-            if not stat.S_ISLNK(mode) and mode & 0o077:
-                os.chmod(path, stat.S_IMODE(mode) & 0o700)
+            with contextlib.suppress(FileNotFoundError):  # another terminal's stream has ended meanwhile
+                mode = os.lstat(path).st_mode
+                if not stat.S_ISLNK(mode) and mode & 0o077:
+                    os.chmod(path, stat.S_IMODE(mode) & 0o700)
 
 
 def clock_of(node):

@@ -90,13 +90,15 @@ def read(runs_dir, run, series_of, points=None):
         path = os.path.join(run_dir, "attempt-%d" % number, "ranks.json")
         indexes[number] = part("attempt-%d/ranks.json" % number, {}, mapping, path)
     points = points or points_for(len(plan.get("ranks") or ()))
+    series = part("the curves", {}, series_of, run_dir, points)
+    notes += [text for attempt in series.get("attempts") or () for text in attempt.get("left_out") or ()]
     return {
         "run": run,
         "plan": plan,
         "job": part("job.json", {}, mapping, os.path.join(run_dir, "job.json")),
         "record": record,
         "indexes": indexes,
-        "series": part("the curves", {}, series_of, run_dir, points),
+        "series": series,
         "files": part("the list of files", [], files, run_dir, indexes),
         "excerpts": part("the lines around the evidence", [], excerpts, run_dir, record),
         "report": os.path.exists(os.path.join(run_dir, PAGE)),
@@ -131,7 +133,10 @@ def files(run_dir, indexes):
         inside = sorted(os.listdir(os.path.join(run_dir, name))) if name.startswith("attempt-") else [""]
         for entry in inside:
             path = os.path.join(name, entry) if entry else name
-            state = os.lstat(os.path.join(run_dir, path))
+            try:
+                state = os.lstat(os.path.join(run_dir, path))
+            except FileNotFoundError:  # another terminal's stream has ended meanwhile
+                continue
             if stat.S_ISREG(state.st_mode) and not os.path.basename(path).startswith((".", PAGE)):
                 found.append({"path": path, "bytes": state.st_size, "sha256": known.get(path), "folder": False})
             elif stat.S_ISDIR(state.st_mode) and not entry.startswith("."):

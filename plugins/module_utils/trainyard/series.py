@@ -21,6 +21,8 @@ from ansible.module_utils.trainyard.logs import Table, TableError
 from ansible.module_utils.trainyard.stamps import Clock, span
 
 LIMIT = 64 << 20  # bytes of a JSON file that are read
+# Bytes of an attempt's logs that are read for its curves, and of each of them at least: the verdict is shown after the report is made.
+MOST, SHARE = 256 << 20, 8 << 20
 LONGEST = 20_000  # characters of a verdict's sentence
 QUARTER = 900  # time zones differ by quarters of an hour
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -72,6 +74,7 @@ class _Attempt:
         every = [self.planned, self.ranks, self.files]
         self.where = {rank: str(known[rank]["node"]) for known in reversed(every) for rank in known if known[rank].get("node")}
         self.nodes = list(dict.fromkeys(self.where[rank] for rank in sorted(self.where)))
+        self.left_out = []
         self.events, self.units = {}, {}
         for node in self.nodes:
             self.events[node] = read_events(_bytes(os.path.join(directory, "ranks.%s.jsonl" % node)))
@@ -115,7 +118,7 @@ class _Attempt:
             if descriptor is None:
                 continue
             try:
-                first, last = span(descriptor, 0)
+                first, last = span(descriptor, 0, _number(known.get("started")))
             finally:
                 os.close(descriptor)
             for naive, real in ((first, _number(known.get("started"))), (last, _number(known.get("mtime")))):
@@ -156,6 +159,7 @@ class _Attempt:
             "marks": printable_data(marks.marks_of(self, scans, lives), *self.secrets),
             "clock": self.ahead,
             "utc_offset": self.offset,
+            "left_out": self.left_out,
             "best": max((s[0].best for s in scans.values() if s[0].best), key=lambda b: b["value"], default=None),
         }
         if result["best"]:
@@ -175,7 +179,10 @@ class _Attempt:
             try:
                 curve.feed(b"\n" if begun else b"")  # what was brought of a log before may end within a line
                 begun = begun or curves.beginning(descriptor, self.table, clock)
-                curves.read(descriptor, curve)
+                out = curves.read(descriptor, curve, max(SHARE, MOST // len(self.files)))
+                if out:
+                    said = "attempt-%d/%s: %d MB in its middle were not read for the curves"
+                    self.left_out.append(said % (self.number, os.path.basename(path), out >> 20))
             except OSError:
                 pass  # a failing disk: what was read so far counts
             finally:

@@ -65,13 +65,13 @@ def utc_offset(when):
     return time.localtime(min(max(when, 0.0), LATEST)).tm_gmtoff
 
 
-def span(descriptor, offset):
+def span(descriptor, offset, near=None):
     """(unix time of the first dated line, of the last one) of an open log, by its ends alone; None where there is none.
 
-    The file's last write says which year is meant.
+    near: a unix time that says which year is meant; without it the file's last write does, which a copy may have lost.
     """
     info = os.fstat(descriptor)
-    clock = Clock(offset, info.st_mtime)
+    clock = Clock(offset, info.st_mtime if near is None else near)
     head = os.pread(descriptor, EDGE, 0)
     tail = os.pread(descriptor, EDGE, max(0, info.st_size - EDGE))
     return _first(clock, _lines(head)), _first(clock, reversed(_lines(tail)))

@@ -8,7 +8,7 @@ verdict says so and lists the candidates.
 from __future__ import annotations
 
 from ansible.module_utils.trainyard.causes import entry_of
-from ansible.module_utils.trainyard.weighing import BEFORE, DECIDES, KILLED, OOM, SHARED, TERMINATED, Weighing
+from ansible.module_utils.trainyard.weighing import BEFORE, BEFORE_ELSEWHERE, DECIDES, KILLED, OOM, SHARED, TERMINATED, Weighing
 
 _SIGNAL_CAUSES = {
     "SIGSEGV": "segfault",
@@ -56,7 +56,7 @@ class _Case:
     def verdict(self):
         decided = self.decided
         user = {n: u for n, u in self.stopped.items() if u["stopped_by"] != "peer"}
-        if user and not self.failed and not (decided and self._before_stop(decided)):
+        if user and not self._failed_before(user) and not (decided and self._before_stop(decided)):
             return self._stopped(user, decided)
         if decided and self.missing and decided["weight"] < KILLED:
             return self._lost()  # what ended without a word of its own may have followed what is out of sight
@@ -81,6 +81,12 @@ class _Case:
     def _diverged(self):
         """A rank whose loss was no finite number to the end, or None."""
         return next((r for r in self.ranks if r.get("nan") and (r.get("last_step") or {}).get("loss", 0) is None), None)
+
+    def _failed_before(self, user):
+        """The nodes whose units failed by themselves, not for want of the peers that a stop had just ended."""
+        asked = [u["stopped_at"] - self.ahead.get(n, 0.0) for n, u in user.items() if u.get("stopped_at") is not None]
+        own = {n: (self.units[n].get("time") or 0.0) - self.ahead.get(n, 0.0) for n in self.failed}
+        return [n for n, when in own.items() if not asked or when < min(asked) - BEFORE_ELSEWHERE]
 
     def _before_stop(self, candidate):
         times = [u["stopped_at"] - self.ahead.get(n, 0.0) for n, u in self.stopped.items() if u.get("stopped_at") is not None]
@@ -127,7 +133,7 @@ class _Case:
         source = sorted({str(u["stopped_from"]) for u in user.values() if u.get("stopped_from")})
         text = f"STOPPED: by the {_list(by)}" + (f" ({_list(source)})" if source else "")
         if decided:
-            text += f"; before that {_who(decided)} {_what(decided)}"
+            text += f"; around then {_who(decided)} {_what(decided)}"
         if self.missing:
             text += f"; not asked: {_list(self.missing)}"
         return self._result("stopped", text, cause="stopped_by_" + by[0], remedy=entry_of("stopped_by_user")["remedy"])

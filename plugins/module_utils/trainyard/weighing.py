@@ -20,6 +20,7 @@ _FATAL = frozenset(("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS"
 # Causes that say of an exception only that there was one: two of them are one failure only where they say the same.
 _ANY = frozenset(("python_exception", "cpp_exception", "unknown"))
 CLOCKS_APART = 10.0  # seconds between two nodes' clocks from which times are corrected; less is the time it takes to ask them
+STARTS_APART = 30.0  # seconds within which the launchers of one attempt are started
 BEFORE = 0.5  # seconds by which one death must precede another on the same node to be the earlier one
 BEFORE_ELSEWHERE = 3.0  # the same between two nodes, whose clocks are not quite one
 _FAR = float("inf")
@@ -40,6 +41,12 @@ def clocks(asked):
     now = {name: node["now"] for name, node in asked.items() if node.get("now") is not None}
     middle = sorted(now.values())[(len(now) - 1) // 2] if now else 0.0
     ahead = {name: value - middle if abs(value - middle) >= CLOCKS_APART else 0.0 for name, value in now.items()}
+    # Nodes beyond Ansible's forks are asked later. Launchers are started all at once: where they agree, it is the question that came late.
+    begun = {name: (node.get("launcher") or {}).get("started") for name, node in asked.items()}
+    known = sorted(when for when in begun.values() if when is not None)
+    for name in ahead:
+        if begun.get(name) is not None and abs(begun[name] - known[(len(known) - 1) // 2] - ahead[name]) >= STARTS_APART:
+            ahead[name] = 0.0
     for name in ahead:
         unit = asked[name].get("exit") or {}
         teller = (asked.get(unit.get("stopped_from")) or {}).get("exit") or {}

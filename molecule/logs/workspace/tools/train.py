@@ -8,7 +8,7 @@ import sys
 import time
 
 STEP = "[11/20 19:15:23] ppdet.engine INFO: Epoch: [0] [ %d/48] learning_rate: 0.000100 loss: 8.857114 eta: 0:01:13 batch_cost: 1.2 ips: 3.3 images/s"
-JINJA = "{{ 7 * 191 }} {% for x in y %} {{ lookup('pipe', 'echo pw' ~ 'ned') }}"
+JINJA = "{{ 1234577 * 7654337 }} {% for x in y %} {{ lookup('pipe', 'echo pw' ~ 'ned') }}"
 ORDERS = b"\x1b]0;owned\x07\x1b[2J\xe2\x80\xae\x9b31m\x00\xff\xfe"
 
 rank = int(os.environ["PADDLE_TRAINER_ID"])
