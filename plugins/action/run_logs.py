@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 
 import ansible.module_utils
 from ansible import constants as C
@@ -34,6 +35,7 @@ ranks = importlib.import_module("ansible.module_utils.trainyard.ranks")
 receiving = importlib.import_module("ansible.module_utils.trainyard.receiving")
 
 COLORS = ("cyan", "green", "yellow", "blue", "magenta", "bright cyan", "bright green", "bright yellow", "bright blue", "bright magenta")
+UNIT_SECONDS = 30
 # The playbook has shown what is to be seen; with -v Ansible would print the whole result besides.
 QUIET = {"changed": False, "_ansible_verbose_override": True}
 
@@ -111,7 +113,9 @@ class ActionModule(ActionBase):
         """Print the answer, the ends of the logs, or where all of them lie. Returns {offsets}: how far each log has been shown."""
         home, asks, offsets = self._home(), self._asks, {}
         logs = home.logs()
-        self._refuse(home, logs, home.nodes)
+        here = {log.home for log in logs}
+        every = logs + ([log for log in home.planned() if log.home not in here] if asks["follow"] else [])
+        self._refuse(home, every, home.nodes)
         if home.index is None:
             home.index = {"ranks": [], "files": [], "run": home.run, "attempt": home.number}
         if asks["query"] is not None:
@@ -119,7 +123,7 @@ class ActionModule(ActionBase):
             if problem:
                 raise AnsibleActionFail(printable(problem, newlines=True))
         elif asks["follow"] or asks["lines"] is not None or asks["ranks"] is not None or asks["node"] is not None:
-            lines, offsets = self._ends(home, logview.chosen(logs, asks["ranks"], asks["node"])[0])
+            lines, offsets = self._ends(home, [log for log in logview.chosen(every, asks["ranks"], asks["node"])[0] if log.home in here])
         else:
             lines = ["run %s, attempt %d: %s" % (home.run, home.number, "goes on" if self._chosen_run["goes_on"] else "over"), ""]
             lines += logview.table(home.index, logs, home.shown)
@@ -128,7 +132,7 @@ class ActionModule(ActionBase):
 
     def _ends(self, home, logs):
         """Return (the ends of logs as lines, merged where they are several, {home: where they end})."""
-        found, ends = logview.merged(logs, self._asks["lines"] or questions.LINES, home.zones)
+        found, ends = logview.merged(logs, self._asks["lines"] or questions.LINES, home.zones, not self._chosen_run["goes_on"])
         if len(logs) == 1 and not self._asks["follow"]:
             head = "%s/%s: its last %d lines, %d bytes in all" % (home.shown, logs[0].home, len(found), logs[0].bytes)
             return [head, ""] + [logview.text(line, home.secrets) for _log, line in found], ends
@@ -162,6 +166,8 @@ class ActionModule(ActionBase):
     def _brought(self):
         """Bring home what there is of a run that goes on."""
         home, node = self._home(), self._vars["inventory_hostname"]
+        if self._task.check_mode:
+            return {"bytes": 0}
         said = log_follow.bring(*self._sender(False), home.path, node)
         if said and said["problem"]:
             self._display.warning("the logs of %s did not come home to their end: %s" % (node, said["problem"]))
@@ -184,12 +190,19 @@ class ActionModule(ActionBase):
             os.path.join(C.DEFAULT_LOCAL_TMP, "ended-%s-%d" % (home.run, home.number)),
         )  # fmt: skip
         problem = follower.follow(*self._sender(True), self._over, _end_with_parent())
+        if problem:
+            self._display.warning("the logs of %s did not come home to their end: %s" % (node, problem))
+        # The launcher has ended; the unit tells its peers and writes its end, and only then its files stay as they are.
+        deadline = time.monotonic() + UNIT_SECONDS
+        while follower.brought and self._over() is False and time.monotonic() < deadline:
+            time.sleep(1)
         return {"lines": follower.lines, "problem": problem, "brought": follower.brought}
 
     def _sender(self, follow):
         """Return (argv, spec) of what sends this node's logs."""
         attempt = "%s/runs/%s/attempt-%d" % (self._base(), self._chosen_run["run"], self._chosen_run["number"])
-        return receiving.ssh_argv(self._connection), {"attempt_dir": attempt, "follow": follow}
+        interpreter = plain(self._vars.get("ansible_python_interpreter")) or "python3"
+        return receiving.ssh_argv(self._connection, interpreter), {"attempt_dir": attempt, "follow": follow}
 
     def _over(self):
         """Whether the run has ended on this node; None where it does not answer."""

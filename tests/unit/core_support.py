@@ -22,6 +22,14 @@ CODE, DATA, ENVIRONMENT = "c" * 64, "d" * 64, "e" * 64
 RUN = "20261120-103501-ppyoloe-%04x" % (os.getpid() % 65536)
 
 
+def renamed(log, kept, data):
+    """Rotate a log: what it has gets another name, and a new file its own. A look in between finds one of the two, never no file."""
+    new = log.with_name("new~")
+    new.write_bytes(data)
+    os.link(log, kept)
+    os.replace(new, log)
+
+
 @functools.lru_cache(maxsize=None)
 def shipped():
     """Return (the shipped PP-YOLOE job, its suite's table) as the product reads them."""

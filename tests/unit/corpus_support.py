@@ -60,10 +60,10 @@ def grade(decided, right):
         fits = decided["node"] in right.get("nodes", [])
     if named and not fits:
         return "wrong", "who"
-    if cause is not None and cause not in right["causes"] and cause not in VAGUE:
+    if cause is not None and cause not in right["causes"] and cause not in VAGUE and cause not in right.get("symptoms", []):
         return "wrong", "cause"
-    if outcome == "failed" and not named:
-        return ("right" if right.get("unknown") else "unknown"), "who"
-    if right["causes"] and cause not in right["causes"]:
+    if outcome == "failed" and not named and not right.get("unknown"):
+        return "unknown", "who"
+    if right["causes"] and cause not in right["causes"] and not (right.get("unknown") and not named and cause in VAGUE):
         return "unknown", "cause"
     return "right", ""

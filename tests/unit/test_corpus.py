@@ -35,8 +35,6 @@ def test_the_verdict_is_right_and_accuses_nobody_falsely(graded):
     score = collections.Counter(grade for grade, *_rest in graded.values())
     print("\n" + "\n".join(row(case, *found) for case, found in graded.items()))
     print("%d cases: %d right, %d unknown, %d false accusations" % (len(graded), score["right"], score["unknown"], score["wrong"]))
-    if len(graded) < 100:
-        pytest.skip("being provoked")
     assert [case for case, (grade, *_rest) in graded.items() if grade == "wrong"] == []
     assert score["right"] >= RIGHT
 
@@ -44,8 +42,6 @@ def test_the_verdict_is_right_and_accuses_nobody_falsely(graded):
 def test_the_corpus_is_broad(graded):
     answers = [right for _grade, _why, right, _decided in graded.values()]
     failed = [right for right in answers if "completed" not in right["outcome"] and right["outcome"] != ["stopped"]]
-    if len(answers) < 100:
-        pytest.skip("being provoked")
     assert len(failed) >= 60
     assert {right["suite"] for right in failed} == {"paddledetection", "paddleocr", "paddleseg", "mindocr"}
     assert {right["launcher"] for right in failed} >= {"fleetrun", "paddle", "msrun", "mpirun"}

@@ -132,7 +132,7 @@ def test_logs_that_another_process_brings_are_shown_from_what_it_brings(node):
 
 
 def test_the_last_lines_that_another_process_brings_are_waited_for(node, monkeypatch):
-    monkeypatch.setattr(log_follow, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(log_follow, "LOOK_SECONDS", 1)
     other = receiving.Receiver(str(node.home), node="node1")
     node.follow()
     (node.home / "ranks.node1.jsonl").write_text(START + END)
@@ -160,6 +160,7 @@ def test_a_node_that_is_gone_does_not_keep_the_view_when_the_others_have_ended(n
     node.follow(argv=[sys.executable, "-c", "import sys; sys.exit('ssh: no route to host')"])
     wait_for(lambda: node.asked >= 2)
     assert node.thread.is_alive(), "it waits as long as no other node has ended"
+    wait_for(lambda: node.follower._stream and node.follower._stream.problem)
     (tmp_path / "marker").touch()
     node.ends()
     assert "no route to host" in node.problem
@@ -182,7 +183,7 @@ def test_bring_leaves_it_to_who_brings_it_already(node):
 
 
 def test_bring_ends_where_the_node_does_not_answer(node, monkeypatch):
-    monkeypatch.setattr(log_follow, "STALL_SECONDS", 1)
+    monkeypatch.setattr(log_follow, "STALL_SECONDS", 5)
     argv = [sys.executable, "-c", "import sys; sys.exit('ssh: no route to host')"]
     said = log_follow.bring(argv, {"attempt_dir": "x", "follow": False}, str(node.home), "node1")
     assert "no route to host" in said["problem"]

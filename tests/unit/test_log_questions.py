@@ -113,6 +113,12 @@ def test_what_fails_with_the_values_is_said_in_jmespaths_words(index):
     assert lines == [] and problem.startswith("the index of ranks cannot answer: In function sum(), invalid type for value: stopped")
 
 
+@pytest.mark.parametrize("expression", ["ranks[?rank>='1']", "ranks[?last_time>'2026-11-20']", "ranks[::0]", "merge(ranks[0], `1`)"])
+def test_a_slip_that_jmespath_has_no_word_for_is_refused_all_the_same(index, expression):
+    lines, problem = questions.answer(index, expression)
+    assert (lines == []) == (problem is not None)
+
+
 def test_a_field_that_does_not_exist_is_named(index):
     assert questions.answer(index, "ranks[].stat")[0] == ["[]", "# the index has no field stat; did you mean 'state'?"]
     assert questions.answer(index, "rnks[].state")[0][0] == "null"

@@ -242,3 +242,43 @@ def test_the_table_says_how_every_rank_is_and_where_its_log_lies():
     assert lines[2].endswith("runs/%s/attempt-1/rank-001.node2.log" % RUN)
     assert lines[3].split()[:3] == ["launcher", "node1", "8055"]
     assert lines[-1] == "rank 1 on node2: ValueError: image 000000012.jpg is truncated (runs/%s/attempt-1/rank-001.node2.log:26)" % RUN
+
+
+def test_what_stands_after_the_last_line_end_is_shown_when_the_run_is_over(tmp_path):
+    path = put(tmp_path, "rank-000.node1.log", b"whole\nSegmentation fault")
+    logs = logview.logs_in(str(tmp_path), ["node1"])
+    assert [line for _log, line in logview.merged(logs, 5)[0]] == [b"whole"]
+    assert [line for _log, line in logview.merged(logs, 5, over=True)[0]] == [b"whole", b"Segmentation fault"]
+    assert [line for _log, line in logview.merged(logs, 1, over=True)[0]] == [b"Segmentation fault"] and path
+
+
+def test_a_file_that_was_put_in_the_place_of_its_own_beginning_is_read_on(tmp_path):
+    path = put(tmp_path, "x", b"one\ntwo\n")
+    log = logview.Growing(path)
+    assert log.more() == [b"one", b"two"] and log.more() == []
+    put(tmp_path, "y", b"one\ntwo\nthree\n")
+    os.replace(tmp_path / "y", path)
+    assert log.more() == [b"three"] and log.more() == []
+    put(tmp_path, "y", b"another log of the same name\n")
+    os.replace(tmp_path / "y", path)
+    assert [log.more(), log.more(), log.more()].count([b"another log of the same name"]) == 1
+
+
+def test_a_line_of_several_blocks_does_not_stop_the_look(tmp_path, monkeypatch):
+    monkeypatch.setattr(logview, "BLOCK", 16)
+    log = logview.Growing(put(tmp_path, "x", b"bar\r" * 40 + b"\nlast\n"))
+    found = []
+    while more := log.more():
+        found += more
+    assert found[-1] == b"last" and len(found) == 2
+
+
+def test_a_private_key_of_several_lines_is_not_shown(tmp_path):
+    key = ["-----BEGIN OPENSSH " + "PRIVATE KEY-----", "b3BlbnNzaC1rZXktdjEAAAAABG5vbmU", "-----END OPENSSH " + "PRIVATE KEY-----"]
+    put(tmp_path, "rank-000.node1.log", "\n".join(["before", *key, "after", ""]).encode())
+    (log,) = logview.logs_in(str(tmp_path), ["node1"])
+    hidden = logview.MASK.encode()
+    assert [line for _log, line in logview.merged([log], 9)[0]] == [b"before", hidden, hidden, hidden, b"after"]
+    view = logview.View([log], ((), ()))
+    shown = view.lines(log.label, [key[0].encode()]) + view.lines(log.label, [key[1].encode(), key[2].encode(), b"after"])
+    assert "b3Blbn" not in "".join(shown) and shown[-1].endswith("after")

@@ -15,6 +15,7 @@ import pytest
 from ansible.module_utils.trainyard import receiving, shipping, streaming
 from ansible.playbook.play_context import PlayContext
 from ansible.plugins.loader import connection_loader
+from core_support import renamed
 
 ARGV = [sys.executable, "-I", "-c", shipping.BOOT]
 RANK0 = "rank-000.node1.log"
@@ -153,8 +154,7 @@ def test_what_was_brought_of_a_log_that_was_truncated_or_replaced_is_kept(attemp
     with open(log, "ab") as handle:
         handle.write(b"second life\n")
     wait_for(lambda: content(home / RANK0) == b"second life\n")
-    os.rename(log, attempt / "log" / "away")
-    log.write_bytes(b"third life\n")
+    renamed(log, attempt / "log" / "away", b"third life\n")
     wait_for(lambda: content(home / RANK0) == b"third life\n")
     running.finish(60)
     assert content(home / (RANK0 + ".1")) == b"zero\n" and content(home / (RANK0 + ".2")) == b"second life\n"

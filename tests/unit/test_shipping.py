@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import io
 import json
 import os
@@ -12,7 +13,7 @@ import time
 
 import pytest
 from ansible.module_utils.trainyard import evidence, receiving, shipping
-from core_support import ROOT, compiled
+from core_support import ROOT, compiled, renamed
 from test_launchers import mindocr
 
 ARGV = [sys.executable, "-I", "-c", shipping.BOOT]
@@ -194,8 +195,7 @@ def test_a_renamed_log_is_sent_to_its_end_before_the_new_one_begins(attempt, sen
     sent = send(attempt, follow=True)
     with open(log, "ab", buffering=0) as old:
         wait_for(lambda: sent.bytes_of("rank-000.node1.log") == b"zero\n")
-        os.rename(log, attempt / "log" / "kept")
-        log.write_bytes(b"new\n")
+        renamed(log, attempt / "log" / "kept", b"new\n")
         old.write(b"last words of the old one\n")
         wait_for(lambda: sent.bytes_of("rank-000.node1.log") == b"new\n")
     mine = [(header["offset"], data) for header, data in parsed(sent.whole())[0] if header["home"] == "rank-000.node1.log"]
@@ -207,8 +207,7 @@ def test_a_renamed_log_is_not_left_while_it_is_written(attempt):
     log, out = attempt / "log" / "workerlog.0", io.BytesIO()
     sender = shipping.Sender({"attempt_dir": str(attempt), "node": "node1", "follow": True}, out)
     sender.round()
-    os.rename(log, attempt / "log" / "kept")
-    log.write_bytes(b"new\n")
+    renamed(log, attempt / "log" / "kept", b"new\n")
     mine = sender.logs["log/workerlog.0"]
     mine.grown = time.monotonic() + 1000  # a moment ago, however slow this machine is
     sender.round()
@@ -229,8 +228,7 @@ def test_a_log_that_was_renamed_at_the_very_end_is_sent_whole(attempt, send):
     wait_for(lambda: sent.bytes_of("rank-000.node1.log") == b"zero\n")
     with open(log, "ab", buffering=0) as old:
         old.write(b"last words\n")
-        os.rename(log, attempt / "log" / "kept")
-        log.write_bytes(b"new" * shipping.CHUNK)
+        renamed(log, attempt / "log" / "kept", b"new" * shipping.CHUNK)
     frames, _events = sent.end()
     assert (
         b"".join(data for header, data in frames if header["home"] == "rank-000.node1.log")
@@ -352,6 +350,7 @@ def test_the_units_end_is_sent_last_since_it_is_written_twice(attempt, send):
 def test_days_of_looking_leave_no_file_open(attempt):
     sender = shipping.Sender({"attempt_dir": str(attempt), "node": "node1", "follow": True}, io.BytesIO())
     open_files = []
+    gc.collect()  # other tests' pipes must not close in between
     for _look in range(20):
         sender.listed = -shipping.LIST_SECONDS
         sender.round()

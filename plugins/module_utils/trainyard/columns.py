@@ -74,6 +74,8 @@ def curve(values, columns, signs=CURVE_ASCII):
         return NOT_FINITE * len(values)
     low, high = min(known), max(known)
     steps = (len(signs) - 1) / (high - low) if high > low else 0.0
+    if not (math.isfinite(steps) and math.isfinite(high - low)):  # so near to each other, or so far, that a float cannot tell
+        low, steps = 0.0, 0.0
     return "".join(NOT_FINITE if value is None else signs[int(round((value - low) * steps))] for value in values)
 
 

@@ -175,7 +175,7 @@ def earlier(run_dir, node, files):
     return records
 
 
-def bring_home(run_dir, nodes, write=True, seconds=10):
+def bring_home(run_dir, nodes, write=True, seconds=45):
     """Take every node's files in. Returns {"changed", "files", "replaced", "mismatches", "index"}; `index` is what ranks.json holds.
 
     seconds: how long a stream that still brings a node's logs is waited for.

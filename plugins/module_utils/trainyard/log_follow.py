@@ -74,6 +74,10 @@ class Follower:
         else:
             self._rest()
         self.look()
+        for home, log in self._logs.items():  # nobody ends this line any more
+            if log.rest:
+                self.show(home, [log.rest])
+                self.lines += 1
         return said or self._stream.problem if self._stream and not self._stream.whole else None
 
     @property

@@ -117,10 +117,10 @@ def answer(index, expression, secrets=((), ())):
     """
     try:
         found = jmespath.search(expression, index)
-    except jmespath.exceptions.JMESPathError as error:
+        lines = [json.dumps(item, ensure_ascii=False) for item in found] if isinstance(found, list) else []
+        lines = lines or json.dumps(found, ensure_ascii=False, indent=1).split("\n")
+    except (jmespath.exceptions.JMESPathError, TypeError, ValueError) as error:  # a text compared with a number, a slice of step 0
         return [], "the index of ranks cannot answer: %s" % str(error).strip()
-    lines = [json.dumps(item, ensure_ascii=False) for item in found] if isinstance(found, list) else []
-    lines = lines or json.dumps(found, ensure_ascii=False, indent=1).split("\n")
     if found is None or found == []:
         lines += ["# " + text for text in _unknown(index, expression)]
     return [printable(line, *secrets, limit=ANSWER) for line in lines], None

@@ -8,7 +8,7 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.display import MASK, printable
 from ansible.module_utils.trainyard.stamps import Clock
 
 WIDTH = 500  # characters of a line that are shown; the file has all of them
@@ -18,6 +18,8 @@ BLOCK = 1 << 20
 BEFORE = 200  # lines before those that are shown, in which the first one's date is looked for
 MOST = 1000  # lines of one log that are shown at a time
 _RANK = re.compile(r"^rank-(\d{1,9})$")
+_KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
+_KEY_ENDS = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY-----")
 
 
 class Log:
@@ -97,6 +99,14 @@ def tail(path, count, end=None):
     return lines[-count:], whole
 
 
+def _unended(path, end):
+    """[what a file has after its last line end], [] for nothing."""
+    with open(path, "rb") as handle:
+        handle.seek(end)
+        rest = handle.read(LINE)
+    return [rest] if rest else []
+
+
 def _begin(handle, size, count):
     """(where the last `count` whole lines begin, where the last of them ends), by line ends from the back."""
     place, ends, whole = size, [], None
@@ -128,15 +138,18 @@ def timed(lines, clock, written):
     return result
 
 
-def merged(logs, count, zones=None):
+def merged(logs, count, zones=None, over=False):
     """Return ([(log, line)], {home: end}): the last `count` lines of each log, in the order of the times in them, and where each of them ends.
 
-    zones: {node: seconds its zone is east of UTC}; of the others no log says which zone its dates mean.
+    zones: {node: seconds its zone is east of UTC}; of the others no log says which zone its dates mean. over: nobody writes any more, so that
+    what stands after the last line end (of a process that was killed, say) is a line, too.
     """
     lists, ends = [], {}
     for log in logs:
         written = os.stat(log.path).st_mtime
         lines, ends[log.home] = tail(log.path, count + BEFORE)
+        lines += _unended(log.path, ends[log.home]) if over else []
+        lines = Keys().without(lines)
         clock = Clock((zones or {}).get(log.node, 0), written)
         lists.append([(when, log, line) for when, line in timed(lines, clock, written)[-count:]])
     return [(log, line) for _when, log, line in heapq.merge(*lists, key=lambda item: item[0])], ends
@@ -156,6 +169,23 @@ def text(line, secrets=((), ()), width=WIDTH):
     return "..." + shown if begin else shown
 
 
+class Keys:
+    """Leaves the lines of a private key out of one log's lines; what is masked a line at a time would show all but the first."""
+
+    def __init__(self):
+        self._inside = False
+
+    def without(self, raws):
+        """Return the lines with MASK for each that belongs to a key."""
+        shown = []
+        for raw in raws:
+            begins = _KEY_BEGINS.search(raw)
+            inside = self._inside or bool(begins)
+            self._inside = inside and not _KEY_ENDS.search(raw, begins.end() if begins else 0)
+            shown.append(MASK.encode() if inside else raw)
+        return shown
+
+
 class View:
     """Lines of several logs as they stand on the terminal: each with rank and node before it, of one width.
 
@@ -165,12 +195,12 @@ class View:
     def __init__(self, logs, secrets, paint=lambda words, _number: words):
         labels = list(dict.fromkeys(log.label for log in logs))
         width = max(map(len, labels), default=0)
-        self._secrets = secrets
+        self._secrets, self._keys = secrets, {}
         self._before = {label: paint(label.ljust(width), number) for number, label in enumerate(labels)}
 
     def lines(self, label, raws):
         """Return lines of one log; of very many at once the last, and how many were left out."""
-        before = self._before[label]
+        before, raws = self._before[label], self._keys.setdefault(label, Keys()).without(raws)
         left = ["%s ... %d lines are not shown; the file has them" % (before, len(raws) - MOST)] if len(raws) > MOST else []
         return left + [("%s %s" % (before, text(raw, self._secrets))).rstrip() for raw in raws[-MOST:]]
 
@@ -188,26 +218,35 @@ class Growing:
                 self.descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except OSError:
                 return []
-        data = os.pread(self.descriptor, BLOCK, self.offset)
-        if not data:
-            return self._next()
-        self.offset += len(data)
-        lines = data.split(b"\n")
-        lines[0] = self.rest + lines[0] if len(self.rest) < LINE else self.rest
-        self.rest = lines.pop()[:LINE]
-        return [line[:LINE] for line in lines]
+        while True:
+            data = os.pread(self.descriptor, BLOCK, self.offset)
+            if not data:
+                return self._next()
+            self.offset += len(data)
+            lines = data.split(b"\n")
+            lines[0] = self.rest + lines[0] if len(self.rest) < LINE else self.rest
+            self.rest = lines.pop()[:LINE]
+            if lines:  # a progress bar can go on for many blocks without a line's end
+                return [line[:LINE] for line in lines]
 
     def _next(self):
         """Go over to the file that has this name now, where it is another one or was cut."""
         try:
             now, mine = os.stat(self.path, follow_symlinks=False), os.fstat(self.descriptor)
+            if (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino) and now.st_size >= self.offset:
+                return []
+            other = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return []
-        if (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino) and now.st_size >= self.offset:
-            return []
-        rest, self.rest, self.offset = self.rest, b"", 0
+        near, size = min(self.offset, 4096), min(mine.st_size, os.fstat(other).st_size)
+        place = self.offset - near
+        # What collect brings in one piece is put in the place of what the stream has brought: another file with the same beginning.
+        same = size >= self.offset and os.pread(other, near, place) == os.pread(self.descriptor, near, place)
         os.close(self.descriptor)
-        self.descriptor = None
+        self.descriptor = other
+        if same:
+            return self.more() if os.fstat(other).st_size > self.offset else []
+        rest, self.rest, self.offset = self.rest, b"", 0
         return [rest] if rest else []
 
 

@@ -230,6 +230,8 @@ def ssh_argv(connection, interpreter="python3"):
     It goes the way of every task to that node: the site's options, keys and jump hosts, over the connection that is open already where there is
     one. It never asks for a password.
     """
+    if getattr(connection, "transport", "") == "local":
+        return [interpreter, "-I", "-c", shipping.BOOT]
     host = connection.get_option("host") or connection._play_context.remote_addr
     remote = "%s -I -c %s" % (shlex.quote(interpreter), shlex.quote(shipping.BOOT))
     words = connection._build_command(connection.get_option("ssh_executable"), "ssh", "-T", "-o", "BatchMode=yes", host, remote)
