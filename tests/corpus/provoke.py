@@ -317,7 +317,9 @@ def answer_of(case, work, name):
     answer["versions"] = {plan["environment"]["package"]: plan["environment"]["version"], "python": "3.11"}
     answer["moment"] = case["moment"]
     answer["unreachable"] = work.gone
-    answer.update({key: case["answer"][key] for key in ("outcome", "ranks", "nodes", "causes", "unknown") if key in case["answer"]})
+    answer.update(
+        {key: case["answer"][key] for key in ("outcome", "ranks", "nodes", "causes", "symptoms", "unknown") if key in case["answer"]}
+    )
     if work.gave_up:
         answer["done"] += "; the user gave up after %d s" % work.gave_up
     if any("give_up" in step for step in case.get("then", [])):

@@ -9,7 +9,7 @@ import corpus_support as corpus
 import pytest
 
 # What was reached; it goes up with the verdict, never down.
-RIGHT = 0
+RIGHT = 88
 
 
 @pytest.fixture(scope="module")
