@@ -28,10 +28,12 @@ def test_two_nodes_learn_to_read(trained):
     assert not left_behind(run)
 
 
-def test_the_best_and_the_last_model_are_home(trained):
+def test_the_best_model_is_home_and_the_last_one_on_request(trained):
     home = PROJECT / "runs" / trained[1] / "attempt-1" / "checkpoint"
-    names = {path.name for path in home.iterdir()}
-    assert {stem + ending for stem in ("latest", "best_accuracy") for ending in (".pdparams", ".pdopt", ".states")} <= names
+    best, last = ({stem + ending for ending in (".pdparams", ".pdopt", ".states")} for stem in ("best_accuracy", "latest"))
+    assert {path.name for path in home.iterdir()} == best
+    done = playbook("follow", "-e", "run=%s" % trained[1], "-e", "collect_checkpoint=last")
+    assert done.returncode == 0 and {path.name for path in home.iterdir()} == best | last, done.stdout
 
 
 def test_data_that_is_not_there_is_named_before_a_node_is_asked(tmp_path):
