@@ -30,7 +30,9 @@ def charts(text):
 
 def test_a_failed_run_leaves_its_report_before_the_verdict(beside):
     _path, text = page(beside.run)
-    assert "report       runs/%s/report.html" % beside.run in beside.interrupted and last_line(beside.interrupted).startswith("FAILED: rank 1 on node2")
+    assert "report       runs/%s/report.html" % beside.run in beside.interrupted and last_line(beside.interrupted).startswith(
+        "FAILED: rank 1 on node2"
+    )
     assert "raised ValueError: image 000000012.jpg is truncated" in text and 'class="hit"' in text and "first fault" in text
     assert './attempt-1/rank-001.node2.log"' in text and all("rank %d on %s" % (rank, node) in text for rank, node in enumerate(NODES))
     assert charts(text)["curves"][0]["loss"], "rank 0 had printed a loss"

@@ -49,5 +49,7 @@ def test_a_checkpoint_that_is_a_folder_is_home_bit_for_bit(trained):
     home = PROJECT / "runs" / run / "attempt-1" / "checkpoint"
     assert {str(path.relative_to(home)) for path in home.rglob("*.pdparams")} == {"best_model/model.pdparams"}
     there = on("node1", "sha256sum .trainyard/runs/%s/attempt-1/output/pp_liteseg/best_model/model.pdparams" % run).split()[0]
-    here = subprocess.run(["sha256sum", home / "best_model" / "model.pdparams"], text=True, check=True, stdout=subprocess.PIPE).stdout.split()[0]
+    here = subprocess.run(
+        ["sha256sum", home / "best_model" / "model.pdparams"], text=True, check=True, stdout=subprocess.PIPE
+    ).stdout.split()[0]
     assert here == there and not left_behind(run)
