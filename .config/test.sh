@@ -22,7 +22,8 @@ unit() {
   say "browser"
   if .config/browser.sh; then export TRAINYARD_BROWSER=yes; else say "the report is not clicked through here"; fi
   say "pytest"
-  pytest -q -rs tests
+  # Two at a time, a file's tests one after the other: much of it waits for programs.
+  pytest -q -rs -n 2 --dist loadfile tests
 }
 
 # One set of nodes for all scenarios: default creates it and is the last to let go of it.
