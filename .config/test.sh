@@ -22,8 +22,7 @@ unit() {
   say "browser"
   if .config/browser.sh; then export TRAINYARD_BROWSER=yes; else say "the report is not clicked through here"; fi
   say "pytest"
-  # Two at a time, a file's tests one after the other: much of it waits for programs.
-  pytest -q -rs -n 2 --dist loadfile tests
+  pytest -q -rs tests
 }
 
 # One set of nodes for all scenarios: default creates it and is the last to let go of it.

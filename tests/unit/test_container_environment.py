@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import container_environment
@@ -88,6 +89,9 @@ def node(tmp_path, monkeypatch):
     # The machine that tests run on may have engines of its own.
     monkeypatch.setattr(containers, "ENGINES", {"podman": containers.ENGINES["podman"]})
     yield tools
+    deadline = time.monotonic() + 10  # what was killed may need a moment to be gone
+    while attempts.processes_of(f"trial-{DIGEST}", 0) and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert attempts.processes_of(f"trial-{DIGEST}", 0) == []
 
 
