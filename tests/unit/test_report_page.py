@@ -33,7 +33,7 @@ def test_a_failed_run_is_told_from_verdict_to_files(raised):
     assert len(hits) == 1 and 'raise ValueError("image 000000012.jpg is truncated")' in said, "the lines around the evidence"
     assert "fleetrun --ips=198.51.100.101,198.51.100.102 --nproc_per_node=1 tools/train.py -c configs/faults/raise.yml" in said
     assert "6a4ec3deca1686ec4f4420ce5716e65039d0632961006a409f11834656abb083" in said, "the plan's digest"
-    assert "90041ba215d28054ac46ff78d4f30bbacd1b65830451e3dc64edb34b83635eb4" in said, "the log's digest"
+    assert "0d0bc17524b51fd9ef2a54ad9a3d98b8e4174d61ff86288bc5c72c1467bc0a42" in said, "the log's digest"
     assert "rank 1 node2" in said and "first fault" in said and "0:13" in said
     links = {attributes["href"] for tag, attributes in raised.elements if tag == "a"}
     logs = {"rank-000.node1.log", "rank-001.node2.log", "launcher.node1.log", "launcher.node2.log"}
