@@ -603,6 +603,28 @@ def test_the_last_line_of_a_silent_rank_is_evidence(make_attempt, samples):
     assert "; the last line of its log: Architecture.Backbone.name: this bundle has SmallConv (rank-003.node2.log)" in result["evidence"][0]
 
 
+PS = "[INFO] PS(5993,7f71717fa6c0,python):2026-11-20-21:59:10.004.261 [mindspore/ccsrc/ps/core/tcp_server.cc:220] Start] Event base dispatch success!"
+
+
+@pytest.mark.parametrize(
+    "last, cause",
+    [
+        ("/data/gt.txt: No such file or directory; link the data set there", "data_missing"),
+        ("/data/gt.txt: No such file or directory\n" + PS, "data_missing"),
+        # what the peers, or a memory killer, would have said is not believed of a mere last line
+        ("worker killed, Connection reset by peer", "silent_exit"),
+        ("Out of memory error on GPU 0", "silent_exit"),
+    ],
+)
+def test_a_rank_that_ends_itself_with_words_has_the_cause_that_they_name(make_attempt, last, cause):
+    events = [{"event": "end", "rank": 3, "pid": 1, "time": T, "exit_code": 1, "signal": None}]
+    home = make_attempt("node2", logs={0: "", 1: "starting\n%s\n" % last}, events=events, exit=BAD)
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), evidence.collect(str(home), "node2")])
+    assert named(result) == ("failed", 3, cause)
+    said = "exited; the last line of its log: " + last.split("\n")[0]
+    assert (said in result["text"]) == (cause != "silent_exit")
+
+
 @pytest.mark.parametrize("said", [None, TERM])
 def test_a_sigterm_from_a_stranger(said):
     nodes = [node("node1", end(0, 1, at=1, said=GLOO), end(1, 1, at=1, said=GLOO)), node("node2", end(2, 1, at=1, said=GLOO), end(3))]

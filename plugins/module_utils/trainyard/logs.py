@@ -31,7 +31,8 @@ TAIL_LIMIT = 1 << 20  # how far tail_status looks back for a step line when the 
 _WHOLE = frozenset(("epoch", "epochs", "step", "steps", "global_step", "total_steps", "samples", "memory_mb", "best_epoch"))
 _TEXT = frozenset(("time", "path"))
 _NOT_FINITE = re.compile(r"nan|inf|NaN|Inf")  # PaddleOCR pads: nanxxx, infxxx
-_GLOG = re.compile(r"^[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ ")
+# glog's lines, and those of MindSpore's own logger that are no errors.
+_GLOG = re.compile(r"^(?:[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ |\[(?:DEBUG|INFO|WARNING)\] [A-Z_]+\(\d+[,:])")
 _ETA = re.compile(r"^(?:(\d+) days?, )?(\d+):(\d\d)(?::(\d\d))?$")
 
 
@@ -271,7 +272,7 @@ def scan(descriptor, table):
 
 
 def last_line(descriptor):
-    """The last line of an open log that says something, at most 400 characters, or None. glog's own lines come after what counts."""
+    """The last line of an open log that says something, at most 400 characters, or None. The runtimes' own lines come after what counts."""
     size = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, 4096, max(0, size - 4096)).decode("utf-8", "replace").replace("\r", "\n").split("\n")
     return next((line.strip()[:400] for line in reversed(tail) if line.strip(" \0") and not _GLOG.match(line)), None)

@@ -7,7 +7,7 @@ verdict says so and lists the candidates.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard.causes import entry_of
+from ansible.module_utils.trainyard.causes import classify, entry_of
 from ansible.module_utils.trainyard.weighing import BEFORE, BEFORE_ELSEWHERE, DECIDES, KILLED, OOM, SHARED, TERMINATED, Weighing
 
 _SIGNAL_CAUSES = {
@@ -22,6 +22,10 @@ _SIGNAL_CAUSES = {
 }
 # What the kernel's memory killer leaves in logs; where its counter says that it was there, it is the cause.
 _OF_OOM = frozenset(("killed", "worker_died", "silent_end"))
+# What a rank that ended by itself may have said as its last line, and is believed in: words that name a thing, not a condition of the peers.
+_LAST_WORDS = frozenset(
+    ("bad_argument", "bad_config", "data_corrupt", "data_missing", "disk_full", "download_failed", "permission", "version_mismatch")
+)
 LAST_WORDS = 20  # lines of a log after an error that can still be of it or of the end that it made
 MANY = 8  # candidates and evidence lines that are listed
 
@@ -99,7 +103,7 @@ class _Case:
         elif best["rank"] is None:
             silent = "launcher_failed"
         else:
-            silent = "silent_end" if unobserved else _SIGNAL_CAUSES.get(best["signal"], "killed") if best["signal"] else "silent_exit"
+            silent = "silent_end" if unobserved else _SIGNAL_CAUSES.get(best["signal"], "killed") if best["signal"] else _last_words(best)
         told = _blamed(best) and best["weight"] != TERMINATED
         entry = entry_of(error["cause"] if told else silent)
         if entry["cause"] in _OF_OOM and (self.units.get(best["node"]) or {}).get("oom_kills"):
@@ -261,7 +265,17 @@ def _what(candidate):
         return "ended " + ("after its ranks had started" if candidate.get("started") else "before any rank started")
     if candidate["signal"]:
         return f"was killed by {candidate['signal']} without a message"
-    return candidate["why"] if candidate["exit_code"] is None else "exited without a message"
+    if candidate["exit_code"] is None:
+        return candidate["why"]
+    if _last_words(candidate) != "silent_exit":
+        return f"exited; the last line of its log: {candidate['last_line'][:300]}"
+    return "exited without a message"
+
+
+def _last_words(candidate):
+    """The cause that the last line of a log names whose rank ended by itself: sys.exit("...") prints its text and nothing else."""
+    said = classify("", candidate.get("last_line") or "")["cause"]
+    return said if said in _LAST_WORDS else "silent_exit"
 
 
 def _line(candidate, begin=None):
