@@ -50,6 +50,24 @@ def test_a_value_in_every_form(written):
     assert MASK in shown and "horse" not in shown and shown.endswith("at once")
 
 
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("clone https://joe:p@ss-w0rd@git.example/x.git", "clone https://********@git.example/x.git"),
+        ("password := hunter2-long", "password := ********"),
+        ("DB_PWD=hunter2-long next", "DB_PWD=******** next"),
+        ("curl -u joe:hunter2-long https://example.org", "curl -u joe:******** https://example.org"),
+        ("curl --user=joe:hunter2-long x", "curl --user=joe:******** x"),
+        # what only looks like one of these
+        ("PWD=/home/trainer OLDPWD=/tmp", "PWD=/home/trainer OLDPWD=/tmp"),
+        ("https://git.example/a mail me@example.org", "https://git.example/a mail me@example.org"),
+        ("docker run -u 1000 image:tag", "docker run -u 1000 image:tag"),
+    ],
+)
+def test_logins_as_people_write_them(text, shown):
+    assert mask(text) == shown
+
+
 def test_a_value_of_several_lines_line_by_line():
     key = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7w\nsecondlineofit99\n-----END KEY-----"
     secrets = secrets_of({"secret_env": ["DEPLOY"], "env": {"DEPLOY": key}})

@@ -17,14 +17,20 @@ import urllib.parse
 MASK = "********"
 
 # A name followed by `=` or `:` and a value. The name's length is bounded so that a hostile line costs no more than a normal one.
-_SECRET_WORD = r"(?:passw(?:or)?d|passphrase|secret|token(?!s|i[sz])|api[_-]?key|access[_-]?key|private[_-]?key|credential)"
+_SECRET_WORD = (
+    r"(?:passw(?:or)?d|passphrase|secret|token(?!s|i[sz])|api[_-]?key|access[_-]?key|private[_-]?key|credential|passcode|[a-z0-9]_pwd\b)"
+)
 SECRET_NAME = re.compile(_SECRET_WORD, re.IGNORECASE)
 # In quotes, also those of JSON within JSON (\"...\"), of Python's bytes (b'...'), and with quotes escaped inside.
 _VALUE = (
     r"""(?:[bBrRuUfF]{0,2}\\{0,3}"(?:\\.|[^"\\\n])*"?|[bBrRuUfF]{0,2}\\{0,3}'(?:\\.|[^'\\\n])*'?"""
     r"""|[^\s"',;&(){}\[\]]+)"""
 )
-_ASSIGNED = re.compile(rf"""(\b[\w.-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\\{{0,3}}["']?\s{{0,4}}[=:]\s{{0,4}})({_VALUE})""", re.IGNORECASE)
+_ASSIGNED = re.compile(
+    rf"""(\b[\w.-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\\{{0,3}}["']?\s{{0,4}}(?::?=|:)\s{{0,4}})({_VALUE})""", re.IGNORECASE
+)
+# curl's and others' login as two words.
+_LOGIN = re.compile(r"""((?<!\S)(?:-u|--user)[\s=]["']?[^\s:"']{1,60}:)([^\s"'*][^\s"']*)""")
 # An option and its value as two words of a command line.
 _OPTION = re.compile(rf"""((?<!\S)--?[\w-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\s{{1,4}})(?!-)({_VALUE})""", re.IGNORECASE)
 
@@ -50,13 +56,14 @@ _CUT_SHAPES = re.compile(
     r"(?=[A-Za-z_.-]*[0-9])(?:[A-Za-z0-9_-]|\.(?=[A-Za-z0-9_-])){8,})(?=[.\"')\]}]{0,6}\Z)"
 )
 _BEARER = re.compile(r"(\bBearer|(?i:\bauthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?\w{1,20}))\s+[A-Za-z0-9._~+/=-]{8,}")
-_URL_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@'\"]{1,200}@", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"://[^\s/@:'\"]{0,200}:([^\s/@'\"]{1,200})@")
+_URL_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/'\"]{1,200}@", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"://[^\s/@:'\"]{0,200}:([^\s/'\"]{1,200})@")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # One of these stands in every text that a pattern above finds something in; most lines of a log hold none and cost next to nothing.
 _HINTS = (
     "passw", "passphrase", "secret", "token", "api_key", "api-key", "apikey", "access_key", "access-key", "accesskey", "private_key",
-    "private-key", "privatekey", "credential", "://", "bearer", "authorization", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
+    "private-key", "privatekey", "credential", "passcode", "_pwd", "-u ", "--user",
+    "://", "bearer", "authorization", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
     "github_pat_", "glpat-", "xox", "hf_", "sk-", "aiza", "pypi-", "npm_", "eyj", "-----begin",
 )  # fmt: skip
 # So many characters of a value have to stand at an edge of a text to be taken for the rest of it, in a text that is long enough to have been cut.
@@ -165,6 +172,7 @@ def mask(text, names=(), values=()):
     text = _BEARER.sub(r"\1 " + MASK, text)
     text = _URL_LOGIN.sub(r"\1" + MASK + "@", text)
     text = _ASSIGNED.sub(_hide_assigned, text)
+    text = _LOGIN.sub(r"\1" + MASK, text)
     return _OPTION.sub(_hide_assigned, text)
 
 
