@@ -103,7 +103,7 @@ def in_unit(monkeypatch):
 
 @pytest.fixture
 def arguments(tmp_path):
-    return {"home": str(tmp_path / "home"), "digest": DIGEST, "image": IMAGE, "package": "paddlepaddle", "version": "2.6.2", "wait": 20}
+    return {"home": str(tmp_path / "home"), "digest": DIGEST, "image": IMAGE, "package": "paddlepaddle", "version": "2.6.2", "wait": 120}
 
 
 def starts(node):
