@@ -70,7 +70,7 @@ FABRIC = (
         "grade": "shared",
         "pattern": (
             r"(?i:duplicate rank)|rank \d+ (?:is )?(?:already (?:registered|exists|in use)|duplicated)"
-            r"|node could be redundant and is not successfully registered|Duplicate GPU detected"
+            r"|node could be redundant and is not successfully registered|Repeated registration node|Duplicate GPU detected"
         ),
         "meaning": "Two processes claim the same rank, or the same device, of one training.",
         "remedy": (
