@@ -9,27 +9,51 @@ module: attempt
 short_description: Start or stop an attempt on a node
 description:
   - An attempt is a transient unit of the training user's own systemd (C(KillMode=control-group)); it outlives the connection, has a real exit
-    code, and stopping it leaves nothing behind. One attempt at a time holds a node.
-  - Starting writes the plan's bytes to the attempt's directory and answers with their digest as read back from the disk.
+    code, and stopping it leaves nothing behind. One attempt at a time holds a node, whoever's it is.
+  - Starting writes the plan's bytes to the attempt's directory and answers with their digest as read back from the disk. A node that is held is
+    refused, with who holds it since when. Of two starts at once on several nodes the one with the older run waits some seconds for the other, which
+    fails where they met and is taken back.
   - Stopping also ends processes that carry the mark of the run and stand outside its unit, of all its attempts where a person stops it; TERM first,
-    KILL after some seconds.
+    KILL after some seconds. It looks whether the attempt's ports and devices are free again.
+  - C(planned) and C(told) run on the controller. C(planned) says what its own record knows of a run that may be on its way to the nodes, C(told) puts
+    into words what all nodes said.
 options:
-  state: {description: What to do., type: str, choices: [started, stopped], required: true}
+  state: {description: What to do., type: str, choices: [started, stopped, planned, told], required: true}
   run_id: {description: "The run; for C(stopped), empty means the run that holds the node now.", type: str, default: ""}
   number: {description: The attempt's number., type: int, default: 1}
-  node: {description: The node's name in the plan., type: str, required: true}
+  node: {description: "The node's name in the plan (C(started) and C(stopped)).", type: str}
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
   plan: {description: The plan's bytes (C(started) only)., type: str}
   plan_sha256: {description: Their digest (C(started) only)., type: str}
   programs:
     description: "What the unit executes, {file name: source}: plugins/module_utils/trainyard/agent.py and openmpi.py (C(started) only)."
     type: dict
+  job:
+    description: "The job as it was read, as JSON; it is kept as job.json, so that a controller without the run's record can resume it (C(started) only)."
+    type: str
+  start:
+    description:
+      - What tells one command's start from another's, the same on all nodes. An attempt that is here already by the same start is left as it is.
+      - With C(stopped), nothing is touched that another start began; a start that failed takes back what it has begun itself, and no more.
+    type: str
+    default: ""
   reason:
     description: Whether a person stops the run, or the failure of another node does.
     type: str
     choices: [user, peer]
     default: user
-  by: {description: Who stops it, for the record., type: str, default: the user}
+  by: {description: "Who starts or stops it, for the record: user@controller.", type: str, default: the user}
+  also:
+    description:
+      - "[[run, attempt, nodes]]: what holds any node or is on its way; it is stopped on each of C(nodes), and a start there that comes later gives up
+        (C(stopped) only)."
+    type: list
+    elements: list
+    default: []
+  runs_dir: {description: "Where the controller keeps its runs (C(planned) only).", type: path}
+  results: {description: "{node: what C(stopped) returned there} (C(told) only).", type: dict, default: {}}
+  found: {description: "{node: what M(attempt_status) said before} (C(told) only).", type: dict, default: {}}
+  members: {description: Nodes on which something of the run can be (C(told) only)., type: list, elements: str, default: []}
 attributes:
   check_mode: {support: full, description: Tells whether it would change anything.}
 author: Trainyard
@@ -54,8 +78,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-unit: {description: The unit's name., type: str, returned: success}
-attempt_dir: {description: The attempt's directory on the node., type: str, returned: success}
+unit: {description: The unit's name., type: str, returned: started and stopped}
+attempt_dir: {description: The attempt's directory on the node., type: str, returned: started and stopped}
 plan_sha256: {description: Digest of plan.json as it lies on the node's disk., type: str, returned: started}
 stopped: {description: Runs that were stopped., type: list, elements: str, returned: stopped}
 ended:
@@ -64,13 +88,25 @@ ended:
   elements: dict
   returned: stopped
 left: {description: Processes of the run that are still there (none is expected)., type: list, elements: int, returned: stopped}
+kept: {description: Runs that were left alone because another start began them., type: list, elements: str, returned: stopped}
+noted: {description: Runs whose coming start or restart here will give up., type: list, elements: str, returned: stopped}
+occupied:
+  description: "Ports and devices of the attempt that somebody still has: what, own (whether it is this run), text."
+  type: list
+  elements: dict
+  returned: stopped
+known: {description: Whether the controller's record knows nodes of the run., type: bool, returned: planned}
+number: {description: Its newest attempt., type: int, returned: planned}
+nodes: {description: Its nodes., type: list, elements: str, returned: planned}
+summary: {description: The end in lines for people., type: list, elements: str, returned: told}
+verdict: {description: "outcome (stopped, nothing, problems) and text, the last line.", type: dict, returned: told}
 """
 
 import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, processes
+from ansible.module_utils.trainyard import attempts, holds, stopping
 from ansible.module_utils.trainyard.display import printable
 
 
@@ -78,18 +114,15 @@ def started(module, run, base, params):
     """Start the attempt; return the module's result."""
     place = attempts.attempt_dir(base, params["run_id"], params["number"])
     unit = attempts.unit_name(params["run_id"], params["number"])
-    with attempts.hold(base):
-        held = [item for item in attempts.active_units(run) if item["unit"] != unit]
-        if held:
-            raise attempts.AttemptError(
-                "%s is held by %s" % (params["node"], "; ".join("%(description)s (%(unit)s, %(state)s)" % item for item in held))
-            )
-        if not held and any(item["unit"] == unit for item in attempts.active_units(run)):
-            return {"changed": False, "unit": unit, "attempt_dir": place, "plan_sha256": params["plan_sha256"]}
+    about = "Trainyard run %s attempt %d" % (params["run_id"], params["number"])
+
+    def act():
         if module.check_mode:
-            return {"changed": True, "unit": unit, "attempt_dir": place}
+            return None
+        files = dict(params["programs"], **({"job.json": params["job"]} if params["job"] else {}))
+        begun = {"start": params["start"], "by": params["by"], "boot": holds.boot_mark()}
         found = attempts.prepare(
-            place, params["plan"], params["plan_sha256"], params["node"], params["run_id"], params["number"], params["programs"]
+            place, params["plan"], params["plan_sha256"], params["node"], params["run_id"], params["number"], files, begun
         )
         attempts.start(
             run,
@@ -97,73 +130,51 @@ def started(module, run, base, params):
             json.loads(params["plan"]),
             params["node"],
             unit,
-            "Trainyard run %s attempt %d" % (params["run_id"], params["number"])
-            if params["number"]
-            else "a rehearsal of " + params["run_id"],
+            about if params["number"] else "a rehearsal of " + params["run_id"],
         )
-    return {"changed": True, "unit": unit, "attempt_dir": place, "plan_sha256": found}
+        return found
 
-
-def stopped(module, run, base, params):
-    """Stop one attempt, or whatever holds the node, and what it has left outside its unit; return the module's result."""
-    try:
-        units = [item["unit"] for item in attempts.active_units(run)]
-    except attempts.AttemptError:
-        if not params["run_id"]:
-            raise
-        units = []  # what is named is ended all the same
-    held = [attempts.parse_unit(unit) for unit in units]
-    wanted = [(params["run_id"], params["number"])] if params["run_id"] else held
-    if params["reason"] == "user":  # a person ends a run; a peer, the attempt that both are in
-        wanted += [item for item in held if item[0] == params["run_id"] and item not in wanted]
-    changed, ended, left = [], [], []
-    for run_id, number in wanted:
-        unit, place = attempts.unit_name(run_id, number), attempts.attempt_dir(base, run_id, number)
-        marked = None if params["reason"] == "user" else number
-        if module.check_mode:
-            changed += [run_id] if unit in units or processes.of_run(run_id, marked) else []
-            continue
-        # A start that is under way waits for the lock or finds the note that stop leaves.
-        was_running = attempts.stop(run, place, unit, params["reason"], params["by"])
-        found = processes.end(run_id, marked)
-        changed += [run_id] if was_running or found else []
-        ended += found
-        left += processes.of_run(run_id, marked)
-    return {
-        "changed": bool(changed),
-        "stopped": changed,
-        "ended": ended,
-        "left": left,
-        "unit": "",
-        "attempt_dir": os.path.join(base, "runs"),
-    }
+    ours = {"changed": False, "unit": unit, "attempt_dir": place, "plan_sha256": params["plan_sha256"]}
+    acted = holds.free(run, base, params["run_id"], params["number"], params["start"], params["node"], lambda: (act(),))
+    return dict(ours, changed=True, plan_sha256=acted[0] or params["plan_sha256"]) if acted else ours
 
 
 def main():
+    text, data = {"type": "str", "default": ""}, {"type": "dict", "default": {}}
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["started", "stopped"], "required": True},
-            "run_id": {"type": "str", "default": ""},
-            "number": {"type": "int", "default": 1},
-            "node": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["started", "stopped", "planned", "told"], "required": True},
+            "run_id": text, "start": text, "number": {"type": "int", "default": 1}, "node": {"type": "str"},
             "base": {"type": "str", "default": ".trainyard"},
             "plan": {"type": "str", "no_log": True},  # -vvv prints what a module says of its arguments, and this holds the environment
             "plan_sha256": {"type": "str"},
             "programs": {"type": "dict"},
+            "job": {"type": "str", "no_log": True},  # the same
             "reason": {"type": "str", "choices": ["user", "peer"], "default": "user"},
             "by": {"type": "str", "default": "the user"},
+            "also": {"type": "list", "elements": "list", "default": []},
+            "runs_dir": {"type": "path"},
+            "results": data, "found": data,
+            "members": {"type": "list", "elements": "str", "default": []},
         },
-        required_if=[("state", "started", ("run_id", "plan", "plan_sha256", "programs"))],
+        required_if=[("state", "started", ("run_id", "node", "plan", "plan_sha256", "programs")), ("state", "stopped", ("node",)),
+                     ("state", "planned", ("run_id", "runs_dir"))],
         supports_check_mode=True,
-    )
-    params = module.params
-    base = os.path.join(os.path.expanduser("~"), params["base"])
+    )  # fmt: skip
+    given = module.params
+    base = os.path.join(os.path.expanduser("~"), given["base"])
 
     def run(argv):
         return module.run_command(argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C"))
 
+    states = {
+        "started": lambda: started(module, run, base, given),
+        "stopped": lambda: stopping.stop(run, base, given, not module.check_mode),
+        "planned": lambda: stopping.planned(given["runs_dir"], given["run_id"]),
+        "told": lambda: stopping.told(given["results"], given["found"], given["run_id"], given["members"]),
+    }
     try:
-        module.exit_json(**(started if params["state"] == "started" else stopped)(module, run, base, params))
+        module.exit_json(**states[given["state"]]())
     except (attempts.AttemptError, OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 

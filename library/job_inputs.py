@@ -62,6 +62,10 @@ options:
     description: Number of devices, and so of ranks, of each node.
     type: int
     default: 1
+  resume:
+    description: The checkpoint that the run is resumed from, as resume_point chose it; empty for a training from the beginning.
+    type: dict
+    default: {}
   cache_dir:
     description: Where manifests and weights are kept.
     type: path
@@ -105,6 +109,10 @@ placed:
   returned: success
 trees: {description: "kind, digest, source directory, files and bytes of every tree that nodes need.", type: list, elements: dict, returned: success}
 unread: {description: "As given; then there are trees (none) and placed (the code), and nothing else.", type: str, returned: where it was given}
+resume_config:
+  description: "path and text of a copy of the config that has the keys to resume by, where the suite's overrides cannot bring them; or null."
+  type: dict
+  returned: success
 code_diff: {description: Local changes against the commit., type: str, returned: success}
 """
 
@@ -129,6 +137,7 @@ def main():
             "accelerator": {"type": "str", "default": "cpu"},
             "nodes": {"type": "int", "default": 1},
             "devices": {"type": "int", "default": 1},
+            "resume": {"type": "dict", "default": {}},
             "cache_dir": {"type": "path", "required": True},
         },
         supports_check_mode=True,

@@ -17,7 +17,7 @@ options:
     type: str
     default: .trainyard
   trees:
-    description: Trees the job needs, each with kind (code, data, weights) and digest.
+    description: Trees the job needs, each with kind (code, data, weights, checkpoints) and digest.
     type: list
     elements: dict
     default: []

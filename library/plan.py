@@ -16,6 +16,7 @@ options:
   nodes: {description: The chosen nodes in rank order., type: list, elements: dict, required: true}
   facts: {description: Node name to what node_probe returned., type: dict, required: true}
   inputs: {description: As job_inputs gives it., type: dict, required: true}
+  resume: {description: "The checkpoint that the run is resumed from, as resume_point chose it.", type: dict, default: {}}
   suite: {description: The suite's table., type: dict, required: true}
   source: {description: What the site says of the suite., type: dict, required: true}
   project: {description: The project's directory on the controller., type: path, required: true}
@@ -81,7 +82,7 @@ def compiled(given):
     wanted = given["source"]["environment"]
     texts = environment.requirement_texts(wanted.get("requirements") or [], given["project"])
     digest = environment.environment_digest(wanted, texts, first["python_version"], first["machine"])
-    inputs = dict(given["inputs"], suite=given["suite"], environment=dict(wanted, digest=digest))
+    inputs = dict(given["inputs"], suite=given["suite"], environment=dict(wanted, digest=digest), resume=given["resume"] or None)
     return plan.compile_plan(given["job"], given["site"], given["nodes"], given["facts"], inputs)
 
 
@@ -126,7 +127,7 @@ def result(given):
     if not made:
         return {"changed": False, "findings": found, "lines": shown(found), "todo": {}}
     proving, said = to_prove(made, given, now)
-    todo = dict(readiness.todo(made, facts, now, given["site"]["nodes"]), **proving)
+    todo = dict(readiness.todo(made, facts, now, given["site"]["nodes"] + given["site"].get("spares", [])), **proving)
     found += said
     found += checks.of_todo(todo, found) if given["report"] else []
     with open(os.path.join(given["project"], REHEARSED), encoding="utf-8") as handle:
@@ -156,6 +157,7 @@ def main():
             "nodes": {"type": "list", "elements": "dict", "required": True},
             "facts": {"type": "dict", "required": True},
             "inputs": {"type": "dict", "required": True},
+            "resume": {"type": "dict", "default": {}},
             "suite": {"type": "dict", "required": True},
             "source": {"type": "dict", "required": True},
             "project": {"type": "path", "required": True},

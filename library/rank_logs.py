@@ -148,6 +148,11 @@ launcher:
   type: dict
   returned: success
 scheduler: {description: "MindSpore's scheduler where it ran here, its log's name at home and first error; else null.", type: dict, returned: success}
+guard:
+  description: "What the node's guard found: C(stall), a training that hung, C(loss), a neighbour that vanished, each null where there is none, and
+    C(seen), what its ranks did when a hang was ended."
+  type: dict
+  returned: success
 problems: {description: Files that could not be read and logs that no rank of the plan owns., type: list, elements: str, returned: success}
 """
 

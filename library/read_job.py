@@ -17,6 +17,20 @@ options:
       - Name of a job in C(playbooks/configs/), or a path that ends in C(.yml).
       - A verb that reads no job leaves it out; then only the command line and the site are read.
     type: str
+  resumed:
+    description:
+      - "A run that is resumed: run, number (of the new attempt) and job, as the module resumed_run gives them; instead of O(config). The command line may
+        override the job as at the first start."
+    type: dict
+  members:
+    description: Names of the trainers and spares that take part, in rank order (replacing.py); without it the job's first nodes of the site.
+    type: list
+    elements: str
+  ignored:
+    description: Variables that may stand on the command line and are not looked at; a restart keeps the files of them that the first command had.
+    type: list
+    elements: str
+    default: []
   extra:
     description: Further variables that this verb takes on the command line.
     type: list
@@ -44,7 +58,9 @@ suite: {description: The suite's table., type: dict, returned: success}
 source: {description: What the site says of this suite., type: dict, returned: success}
 ports: {description: The ports that the ranks take on every node., type: list, elements: int, returned: success}
 hidden: {description: "Directories of a code tree that the training never sees.", type: list, elements: str, returned: success}
-run: {description: A new run id., type: str, returned: success}
+run: {description: "A new run id, or the resumed run's.", type: str, returned: success}
+number: {description: The attempt's number., type: int, returned: success}
+token: {description: What tells this command from another one for the same run., type: str, returned: success}
 programs: {description: "What the launcher needs of the nodes' systems, program to package.", type: dict, returned: success}
 """
 
@@ -53,7 +69,14 @@ from ansible.module_utils.basic import AnsibleModule
 
 def main():
     AnsibleModule(
-        argument_spec={"config": {"type": "str"}, "extra": {"type": "list", "elements": "str", "default": []}}, supports_check_mode=True
+        argument_spec={
+            "config": {"type": "str"},
+            "resumed": {"type": "dict"},
+            "members": {"type": "list", "elements": "str"},
+            "ignored": {"type": "list", "elements": "str", "default": []},
+            "extra": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
     ).fail_json(msg="read_job is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")
 
 

@@ -13,7 +13,7 @@ description:
 options:
   state: {description: What to do., type: str, choices: [probed, placed], required: true}
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
-  kind: {description: What the tree is., type: str, choices: [code, data, weights], required: true}
+  kind: {description: What the tree is., type: str, choices: [code, data, weights, checkpoints], required: true}
   digest: {description: Digest of its manifest., type: str, required: true}
   manifest: {description: "The manifest, relative path to [kind, size, sha256] (C(placed) only).", type: dict}
 attributes:
@@ -49,7 +49,7 @@ def main():
         argument_spec={
             "state": {"type": "str", "choices": ["probed", "placed"], "required": True},
             "base": {"type": "str", "default": ".trainyard"},
-            "kind": {"type": "str", "choices": ["code", "data", "weights"], "required": True},
+            "kind": {"type": "str", "choices": ["code", "data", "weights", "checkpoints"], "required": True},
             "digest": {"type": "str", "required": True},
             "manifest": {"type": "dict"},
         },

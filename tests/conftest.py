@@ -127,3 +127,9 @@ def make_attempt(tmp_path, samples):
         return home
 
     return make
+
+
+def pytest_make_parametrize_id(val):
+    """A test has the same name in every process. core_support.RUN ends otherwise in each, so that none takes another's processes for its own."""
+    core = sys.modules.get("core_support")
+    return val.replace(core.UNIQUE, "ppyoloe-run") if core and isinstance(val, str) and core.UNIQUE in val else None

@@ -31,6 +31,7 @@ asked = importlib.import_module("ansible.module_utils.trainyard.asked")
 inventory_files = importlib.import_module("ansible.module_utils.trainyard.inventory_files")
 jobs = importlib.import_module("ansible.module_utils.trainyard.job")
 sites = importlib.import_module("ansible.module_utils.trainyard.site")
+spares = importlib.import_module("ansible.module_utils.trainyard.spares")
 RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
 suites = importlib.import_module("ansible.module_utils.trainyard.suites")
 LAUNCHERS = importlib.import_module("ansible.module_utils.trainyard.launchers").LAUNCHERS
@@ -57,10 +58,12 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
         arguments = plain(self._task.args)
-        project = os.path.dirname(os.path.abspath(task_vars["playbook_dir"]))
-        extra = plain(load_extra_vars(self._loader))
-        reads_job = "config" in arguments
-        allowed = set(COMMON if reads_job else ()) | set(arguments.get("extra") or [])
+        project = os.path.dirname(os.path.dirname(_CORE))  # (playbook_dir is another one in an imported playbook)
+        resumed = arguments.get("resumed") or {}
+        left = set(arguments.get("ignored") or [])
+        extra = {name: value for name, value in plain(load_extra_vars(self._loader)).items() if name not in left}
+        reads_job = "config" in arguments or bool(resumed)
+        allowed = set(COMMON if "config" in arguments else ()) | set(arguments.get("extra") or [])
         roles = role_variables(project, self._loader)
         problems = jobs.command_line(extra, allowed, roles) + asked.values(extra, allowed, roles)
         problems += asked.contradictions(extra, self._verb(), self._task.check_mode) + self._given_twice()
@@ -71,17 +74,16 @@ class ActionModule(ActionBase):
             problems += self._names(extra, allowed, site)
             self._refuse(problems + found + hosts.problems, site)
             return {"changed": False, "project": project}
-        path, shown, said = jobs.find_job(arguments.get("config"), os.path.join(project, "playbooks", "configs"), os.getcwd())
-        problems += said
-        job, nodes = None, []
-        if path:
-            job, said = jobs.examine(path, shown)
-            problems += said
-        problems += found
+        job, said = self._job(arguments, resumed, project)
+        problems, nodes = problems + said + found, []
         if job:
             job = jobs.apply_command_line(job, extra, problems)
         if job and site:
-            nodes, said = sites.choose(job, site)
+            # a run that goes on has its nodes, however many trainers there are now; who takes part is chosen later
+            held = [node["name"] for node in site["nodes"] + site["spares"] if node["name"] in (resumed.get("nodes") or ())]
+            nodes, said = sites.choose(job, site, arguments.get("members") or held or None)
+            # who took part in the first attempt, in rank order, whoever takes part in a later one (replacing.py)
+            job.setdefault("places", resumed.get("places") or [node["name"] for node in nodes])
             problems += self._located(said, task_vars, site, extra) + self._limit(nodes)
             ways = {node["name"]: hosts.way(node["name"]) for node in nodes}
             problems += access.here_problems(ways, context.CLIARGS.get("connection"))
@@ -101,10 +103,21 @@ class ActionModule(ActionBase):
             "ports": ports.wanted(job, site, nodes),
             "hidden": suites.hidden(jobs.load_suite(job["suite"]), site["suites"][job["suite"]].get("data") or {}),
             "environments": installed.possible_digests(site["suites"][job["suite"]]["environment"], project),
-            "run": run_id,
+            "run": resumed.get("run") or run_id,
+            "number": resumed.get("number") or 1,
+            # two commands that go on with one run must not take each other's checks of the network for their own
+            "token": secrets.token_hex(6),
             "project": project,
-            "warnings": [printable(str(warning)) for warning in jobs.port_warnings(job, site)],
+            "warnings": [printable(str(said)) for said in jobs.port_warnings(job, site) + spares.notes(site["nodes"], site["spares"])],
         }
+
+    @staticmethod
+    def _job(arguments, resumed, project):
+        """Return (job, problems): of a run's record, or of the file that the command line names."""
+        if resumed:
+            return jobs.recorded(resumed["job"], "runs/%s/job.json" % resumed["run"])
+        path, shown, said = jobs.find_job(arguments.get("config"), os.path.join(project, "playbooks", "configs"), os.getcwd())
+        return jobs.examine(path, shown) if path else (None, said)
 
     def _site(self, task_vars, hosts, extra, asks):
         """Return (site, problems): the nodes, and how they are logged in to; asks: whether a node will be asked anything."""
@@ -112,13 +125,13 @@ class ActionModule(ActionBase):
         problems = self._located(problems, task_vars, site, extra)
         problems += inventory_files.twice(list(context.CLIARGS.get("inventory") or ()))
         if site and asks:
-            problems += access.problems({node["name"]: hosts.way(node["name"]) for node in site["nodes"]}, settings())
+            problems += access.problems({node["name"]: hosts.way(node["name"]) for node in site["nodes"] + site["spares"]}, settings())
         return site, problems
 
     @staticmethod
     def _roles(hosts, site, extra, roles, project):
         """Hold the roles' variables, as the nodes and the controller have them, against the roles' argument specs."""
-        names = [node["name"] for node in site["nodes"]] if site else []
+        names = [node["name"] for node in site["nodes"] + site["spares"]] if site else []
         folders = sorted(os.listdir(os.path.join(project, "roles")))
         found = [problem for name in names + ["localhost"] for problem in hosts.roles(name, roles, folders, project)]
         # The controller judges; what only nodes have would be passed over without a word.

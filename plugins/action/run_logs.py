@@ -72,12 +72,13 @@ class ActionModule(ActionBase):
 
     def _asked(self):
         """Refuse what cannot be answered, before a node is touched; say which nodes are to be asked."""
-        run, nodes = plain(load_extra_vars(self._loader)).get("run"), plain(self._vars["groups"]).get("trainers") or []
+        run, groups = plain(load_extra_vars(self._loader)).get("run"), plain(self._vars["groups"])
+        nodes = [name for group in ("trainers", "spares") for name in groups.get(group) or []]
         home = log_home.Home(self._runs_dir(), run) if run in log_home.runs(self._runs_dir()) else None
         # What a run that goes on will still write can be asked for, and is held against what came home.
         sure = home and home.plan and (home.over or all(isinstance(rank, int) for rank in self._asks["ranks"] or ()))
         self._refuse(home, home.logs() + home.planned() if sure else None, nodes)
-        known = [node for node in nodes if node in home.nodes] if home else nodes
+        known = [node for node in nodes if node in home.nodes or node in (groups.get("spares") or [])] if home else nodes
         return {"run": run or "", "ask": [] if home and home.over else known}
 
     def _refuse(self, home, logs, nodes):

@@ -54,7 +54,7 @@ COLOURS = {"good": C.COLOR_OK, "bad": C.COLOR_ERROR, "warn": C.COLOR_WARN, "gone
 # Of more nodes than this, not every answer is drawn at once: a picture costs about as much as the answers of all of them.
 FEW_NODES, PAUSE_SECONDS = 8, 0.5
 # Modules whose arguments or results hold the plan, and in it the site's and the job's environment: -v and -vvv must not print a secret of it.
-HOLD_SECRETS = ("attempt", "job_inputs", "plan", "proof", "read_job", "run_record")
+HOLD_SECRETS = ("attempt", "job_inputs", "plan", "proof", "read_job", "replacement", "resumed_run", "run_record")
 
 
 class Picture:
@@ -135,7 +135,8 @@ class CallbackModule(Default):
 
     def _show(self, name, status, last=False):
         now, self._watch.secrets = time.monotonic(), self._secrets
-        self._watch.add(name, status, now, time.time())
+        if not self._watch.add(name, status, now, time.time()):
+            return
         if status.get("found"):
             self._following = status["run"] if any(not known["ended"] for known in self._watch.known()) else None
         if self._in_place():

@@ -19,7 +19,8 @@ CONFIG = "configs/ppyoloe/ppyoloe_crn_s_300e_coco.yml"
 ADDRESSES = ["10.127.6.17", "10.127.5.142", "10.127.45.13", "10.127.44.151"]
 CODE, DATA, ENVIRONMENT = "c" * 64, "d" * 64, "e" * 64
 # Two test sessions on one machine must not take each other's processes for their own.
-RUN = "20261120-103501-ppyoloe-%04x" % (os.getpid() % 65536)
+UNIQUE = "ppyoloe-%04x" % (os.getpid() % 65536)
+RUN = "20261120-103501-" + UNIQUE
 
 
 def renamed(log, kept, data):

@@ -183,6 +183,13 @@ def test_an_environment_that_no_process_can_have(tmp_path, env, reason):
     assert Path(attempt.path, "logs.txt").read_text(encoding="utf-8") == "trainyard: the plan's command cannot be started: %s\n" % reason
 
 
+def test_a_stop_that_the_start_did_not_see_keeps_the_unit_from_starting_anything(tmp_path):
+    attempt = Attempt(tmp_path, [[2, LONG]])
+    put(attempt.path, {"stop.json": '{"by": "user"}'})
+    assert attempt.start().end() == 0
+    assert attempt.events() == [] and "stopped before it began" in Path(attempt.path, "logs.txt").read_text(encoding="utf-8")
+
+
 def test_a_stop_is_no_failure_of_this_node(tmp_path):
     attempt = Attempt(tmp_path, [[2, LONG], [3, LONG]]).start()
     deadline = time.monotonic() + 10

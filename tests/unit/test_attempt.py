@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import attempt as module
 import pytest
+from ansible.module_utils.trainyard import holds
 from ansible.module_utils.trainyard import plan as plans
-from core_support import CODE, RUN, gang, program, put, recorded
+from core_support import CODE, ROOT, RUN, gang, program, put, recorded
 
 UNIT = "trainyard-%s-1.service" % RUN
 
@@ -69,6 +72,13 @@ def test_started_answers_with_the_digest_on_the_disk(run_module, node):
     calls = recorded(node.bin, "systemd-run")
     assert len(calls) == 1 and "--unit=" + UNIT in calls[0] and calls[0].endswith("agent.py run %s node2" % node.place)
     assert recorded(node.bin, "systemctl")[0].startswith("/run/user/%d --user list-units" % os.getuid())
+
+
+def test_the_record_says_whose_start_it_is_and_of_which_boot(run_module, node):
+    run_module(module, dict(node.start, start="mine", by="ann@desk"))
+    with open(node.place + "/attempt.json", encoding="ascii") as handle:
+        record = json.load(handle)
+    assert (record["start"], record["by"], record["boot"]) == ("mine", "ann@desk", holds.boot_mark())
 
 
 def test_the_same_start_again_changes_nothing(run_module, node, monkeypatch):
@@ -176,3 +186,14 @@ def test_without_a_user_manager_what_is_named_is_ended_all_the_same(run_module, 
     assert [item["pid"] for item in run_module(module, dict(node.stop, run_id=RUN))["ended"]] == [process.pid]
     result = run_module(module, node.stop)
     assert result["failed"] and "provision.yml" in result["msg"]
+
+
+def test_what_runs_on_nodes_needs_no_pyyaml():
+    """Nodes have Python and nothing else (check, node_probe): a module that imports more fails there, and only there."""
+    code = (
+        "import sys; sys.modules['yaml'] = sys.modules['jinja2'] = None; sys.path[:0] = ['library']\n"
+        "import ansible.module_utils; ansible.module_utils.__path__.append('plugins/module_utils')\n"
+        "import attempt, attempt_status, prune, rehearsal, run_history"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout

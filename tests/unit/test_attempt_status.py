@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import attempt_status as module
 import pytest
-from ansible.module_utils.trainyard import attempts, shipping, status
+from ansible.module_utils.trainyard import attempts, holds, shipping, status, troubles, watch
 from ansible.utils.display import Display
 from core_support import RUN, attempt_files, compiled, program, put
 
@@ -73,6 +73,37 @@ def look(tmp_path):
 def test_states(look, unit, events, files, expected):
     found = look(events, files, unit)
     assert (found["state"], found["ended"]) == expected
+
+
+@pytest.mark.parametrize(
+    "record, events, words",
+    [
+        ({"boot": "another/1"}, [start(0)], "the node was restarted since it began"),
+        (
+            {"boot": holds.boot_mark()},
+            [{"event": "launched"}, start(0)],
+            "the user's systemd was ended there, or what writes the end was killed",
+        ),
+        ({"boot": holds.boot_mark()}, [], "its start was cut off before anything of it ran"),
+        ({}, [{"event": "launched"}], "the node was restarted, or the user's systemd was ended there, or what writes the end was killed"),
+    ],
+)
+def test_a_lost_attempt_says_why_and_holds_nothing(look, tmp_path, record, events, words):
+    look()
+    path = attempts.attempt_dir(str(tmp_path), RUN, 1) + "/attempt.json"
+    kept = json.loads(open(path, encoding="utf-8").read())
+    found = look(events, state="inactive")
+    assert found["state"] == "lost"
+    assert status.how_lost(dict(kept, **record), events) == words and found["lost"] == status.how_lost(kept, events)
+    assert look(events, state="active")["lost"] is None
+    view = watch.Watch()
+    view.add("node1", dict(found, lost=words), 1.0)
+    assert any("the attempt is lost: on node1 %s; it holds no node" % words in text for _kind, _names, text in troubles.warnings(view, 1.0))
+
+
+def test_what_a_person_stopped_before_it_began_is_told(look, tmp_path):
+    put(tmp_path, {"runs/%s/attempt-2/stop.json" % RUN: '{"by": "user"}', "runs/%s/attempt-3/stop.json" % RUN: '{"by": "peer"}'})
+    assert look()["noted"] == [2] and look()["attempts"] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

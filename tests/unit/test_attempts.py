@@ -260,6 +260,12 @@ def test_a_file_of_the_plan_anywhere_else_is_refused(node, path):
         assert open(attempt + "/agent.py", encoding="utf-8").read() == "# agent\n"
 
 
+def test_what_a_start_left_that_was_cut_off_is_in_nobodys_way(node):
+    attempt, given = node
+    put(attempt, {"work/tools": "x", "plan.json": "{", "agent.py": "half"})
+    assert attempts.prepare(attempt, **given) == given["plan_sha256"] and os.path.islink(attempt + "/work/tools")
+
+
 def test_no_attempt_is_ever_reused(node):
     attempt, given = node
     attempts.prepare(attempt, **given)
@@ -367,7 +373,7 @@ def test_the_note_is_there_before_the_unit_ends(tmp_path):
         return answers(argv)
 
     attempts.stop(run, str(tmp_path), UNIT, "user", "ops")
-    assert seen == [("is-active", False), ("stop", True), ("reset-failed", True)]
+    assert seen == [("is-active", True), ("stop", True), ("reset-failed", True)]
 
 
 def test_a_unit_that_does_not_stop(tmp_path):

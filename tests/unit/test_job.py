@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -82,6 +83,9 @@ def test_every_shipped_job_is_good():
     (GOOD + "env: {A: true}\n", "mine.yml:4 env.A:", "must be text or a number"),
     (GOOD + "nodes: 0\n", "mine.yml:4 nodes:", "must be 'all' or a whole number from 1 up; got 0"),
     (GOOD + "nodes: -2\n", "mine.yml:4 nodes:", "must be 'all' or a whole number from 1 up"),
+    (GOOD + "min_nodes: 0\n", "mine.yml:4 min_nodes:", "must be a whole number from 1 up; got 0"),
+    (GOOD + "min_nodes: all\n", "mine.yml:4 min_nodes:", "must be a whole number from 1 up; got 'all'"),
+    (GOOD + "min_nodes: 1.5\n", "mine.yml:4 min_nodes:", "must be a whole number from 1 up; got 1.5"),
     (GOOD + "nodes: no\n", "mine.yml:4 nodes:", "must be 'all' or a whole number from 1 up; got False"),
     (GOOD + "nodes: yes\n", "mine.yml:4 nodes:", "must be 'all' or a whole number from 1 up; got True"),
     (GOOD + "nodes: 2.0\n", "mine.yml:4 nodes:", "must be 'all' or a whole number from 1 up; got 2.0"),
@@ -179,9 +183,43 @@ def test_all_these_say_the_same(tmp_path, content):
         "env": {},
         "published": [],
         "scaling": "advise",
+        "max_restarts": 0,
         "name": "mine",
         "file": "mine.yml",
     }
+
+
+def test_a_job_that_was_recorded_is_read_again(tmp_path):
+    job, _problems = read(tmp_path, GOOD + "max_restarts: 2\nenv: {A: '1'}\n")
+    given = jobs.apply_command_line(job, {"nodes": "1", "max_restarts": "0"}, [])
+    again, problems = jobs.recorded(json.loads(json.dumps(given)), "runs/x/job.json")
+    assert not problems and again == {key: value for key, value in given.items() if key != "from_command_line"}
+    assert (again["nodes"], again["max_restarts"], again["name"], again["file"]) == (1, 0, "mine", "mine.yml")
+    # of an older Trainyard, whose jobs had fewer keys
+    assert jobs.recorded({key: again[key] for key in ("suite", "launcher", "config", "name")}, "x")[0]["max_restarts"] == 0
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"config": "../../etc/x.yml"}, "x config: must be the path of the suite's config file"),
+        ({"env": {"LD_PRELOAD": "/tmp/x.so"}}, "x env.LD_PRELOAD: is reserved"),
+        ({"arguments": ["-o"]}, "x arguments: '-o' is set by the plan"),
+        ({"shell": "rm"}, "x shell: unknown key"),
+        ({"name": None}, "is no job that was read for a run"),
+    ],
+)
+def test_a_recorded_job_is_held_against_the_schema_again(tmp_path, changes, words):
+    """It may have come from a node."""
+    job, problems = jobs.recorded(dict(read(tmp_path, GOOD)[0], **changes), "x")
+    assert job is None and any(words in str(problem) for problem in problems), [str(problem) for problem in problems]
+
+
+@pytest.mark.parametrize("value", ["-1", "1.5", "x", "", True, "08"])
+def test_restarts_are_counted_in_whole_numbers(value):
+    problems = []
+    jobs.apply_command_line({}, {"max_restarts": value}, problems)
+    assert [problem.key for problem in problems] == ["max_restarts"] and "from 0 up" in str(problems[0])
 
 
 def test_jinja_stays_text(tmp_path):
@@ -272,6 +310,7 @@ def test_a_misspelt_variable_is_named_with_the_near_one():
         ({}, {}),
         ({"nodes": "2"}, {"nodes": 2}),
         ({"nodes": 2}, {"nodes": 2}),
+        ({"min_nodes": "1"}, {"min_nodes": 1}),
         ({"nodes": "all"}, {"nodes": "all"}),
         ({"devices": "8"}, {"devices": 8}),
         ({"start_port": "18000"}, {"start_port": 18000}),
@@ -298,6 +337,7 @@ def test_the_command_line_beats_the_job(extra, changed):
         ({"nodes": 2.0}, "got 2.0"),
         ({"nodes": "9999999"}, "got '9999999'"),
         ({"devices": "[0, 1]"}, "command line devices: must be a whole number from 1 up or 'all'"),
+        ({"min_nodes": "all"}, "command line min_nodes: must be a whole number from 1 up; got 'all'"),
         ({"start_port": "all"}, "command line start_port: must be a whole number from 1 up; got 'all'"),
         ({"start_port": "80"}, "command line start_port: must be a port from 1024 to 65535; got 80"),
         ({"start_port": "70000"}, "must be a port from 1024 to 65535; got 70000"),

@@ -45,6 +45,12 @@ NONE = {"found": False, "known": ["20261119-000000-long-0000"]}
             {"node1": status(NEWER, False, attempt=2), "node2": status(), "node3": None},
             {"run": NEWER, "number": 2, "ended": [], "goes_on": ["node1"], "silent": ["node3"]},
         ),
+        # a node that was lost before the newest attempt, and is back: it has nothing of it
+        (
+            NEWER,
+            {"node1": status(NEWER, False, attempt=2), "node2": status(NEWER), "spare1": status(NEWER, attempt=2)},
+            {"run": NEWER, "number": 2, "ended": ["spare1"], "goes_on": ["node1"], "silent": []},
+        ),
         # over on one node and not on the other
         (
             NEWER,

@@ -125,7 +125,8 @@ def test_module_tells_everything_and_changes_nothing(run_module, base, tmp_path,
         and facts["route_source"] == "127.0.0.1"
         and facts["resolves_to"] == ["10.0.0.5"]
     )
-    assert facts["units"] == [{"unit": unit, "state": "active", "description": "Trainyard run X"}]
+    held = {"unit": unit, "state": "active", "description": "Trainyard run X"}
+    assert [{key: item[key] for key in held} for item in facts["units"]] == [held] and facts["units"][0]["mine"]
     assert facts["trees"] == {
         "code/" + digest[:16]: {"ok": True, "present": True, "differences": []},
         "data/" + "0" * 16: {"ok": False, "present": False, "differences": []},

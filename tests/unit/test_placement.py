@@ -283,7 +283,12 @@ def test_what_lies_on_the_nodes_is_linked_to_never_brought_and_in_the_plans_dige
         placed=[{"key": "data/coco", "path": "/data/coco", "placement": "shared"}],
     )
     made = plan.compile_plan(**given)
-    assert made["links"]["dataset/coco"] == "/data/coco" and readiness.wanted_trees(made) == {"code": [], "data": [], "weights": []}
+    assert made["links"]["dataset/coco"] == "/data/coco" and readiness.wanted_trees(made) == {
+        "code": [],
+        "data": [],
+        "weights": [],
+        "checkpoints": [],
+    }
     given["facts"]["node1"] = fact_of("10.127.6.17", placement={"places": {"data/coco": {"listing": "l"}}})
     assert plan.sha256(plan.compile_plan(**given)) != plan.sha256(made)
     code = put(tmp_path / "code", {"tools/train.py": "x"})

@@ -125,7 +125,7 @@ def test_overrides_and_weights():
     assert made["argv"][at:] == ["-o", "worker_num=2", "use_gpu=false", "pretrain_weights=weights/%s/m.pdparams" % ("a" * 16)]
     assert made["argv"][at - 1] == "--eval"
     assert made["links"] == {"dataset/coco": "data/" + DATA[:16], "weights/" + "a" * 16: "weights/" + "a" * 16}
-    assert readiness.wanted_trees(made) == {"code": [CODE], "data": [DATA], "weights": ["a" * 64]}
+    assert readiness.wanted_trees(made) == {"code": [CODE], "data": [DATA], "weights": ["a" * 64], "checkpoints": []}
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,8 @@ REFUSED = {
     "misspelt extra variable": (
         ["-e", "config=ppyoloe.yml", "-e", "node=1"],
         {},
-        "command line node: unknown variable; allowed: config, devices, matrix, nodes, rehearse, rendezvous, scaling, start_port, verify",
+        "command line node: unknown variable; allowed: config, devices, matrix, max_restarts, min_nodes, nodes, rehearse, rendezvous, "
+        "scaling, start_port, verify",
     ),
     "misspelt group": (["-e", "config=ppyoloe.yml"], {"group": "trainer"}, "the group 'trainers' is missing or empty"),
     "limit": (
@@ -129,6 +130,18 @@ REFUSED = {
 for verb in ("stop", "status", "follow"):
     REFUSED["%s, misspelt variable" % verb] = (["-e", "rn=x"], {"verb": verb}, "command line rn: unknown variable; allowed: run")
     REFUSED["%s, misspelt group" % verb] = ([], {"verb": verb, "group": "trainer"}, "the group 'trainers' is missing or empty")
+REFUSED["resume, no run"] = ([], {"verb": "resume"}, "command line run: say which run is to go on: -e run=<run id>")
+REFUSED["resume, misspelt variable"] = (
+    ["-e", "run=20261120-103501-x-1f2e", "-e", "devics=1"],
+    {"verb": "resume"},
+    "command line devics: unknown variable",
+)
+REFUSED["resume, a job"] = (
+    ["-e", "run=20261120-103501-x-1f2e", "-e", "config=ppyoloe"],
+    {"verb": "resume"},
+    "command line config: unknown variable",
+)
+REFUSED["resume, no run id"] = (["-e", "run=../../x"], {"verb": "resume"}, "'../../x' is no run id; it looks like")
 REFUSED["report, misspelt variable"] = (["-e", "rns=x"], {"verb": "report"}, "command line rns: unknown variable; allowed: run, runs")
 REFUSED["report, misspelt group"] = ([], {"verb": "report", "group": "trainer"}, "the group 'trainers' is missing or empty")
 REFUSED["report, one run to compare"] = (

@@ -98,6 +98,12 @@ STAYS = {
     "a process on the other": ({}, {"held": "process 7 bears its mark"}, {}, "is in use on node2: process 7 bears its mark"),
     "half understood": ({"odd": "holds notes.txt besides its attempts"}, None, None, "holds notes.txt besides its attempts"),
     "ended just now": ({"ended": NOW - 5}, {}, {"settled": False}, "ended 5 s ago; its logs may be on their way home"),
+    "on its way": (
+        {},
+        {},
+        {"settled": False, "begun": NOW - 4},
+        "was begun, or waits for its restart, since 4 s; it may be on its way to the nodes",
+    ),
 }
 
 
@@ -187,7 +193,7 @@ def test_what_a_node_says_of_a_run(tmp_path):
     assert found["strange"] == [] and found["runs"][0]["bytes"] == found["bytes"] > 5000
     assert dict(found["runs"][0], bytes=0) == {
         "run": run_id(9), "job": "det/paddledetection/c.yml", "site": "lab", "nodes": ["node1", "node2"], "checkpoint": "best_model",
-        "completed": True, "settled": False, "ended": NOW - 5 * DAY, "held": "it runs", "odd": "", "bytes": 0,
+        "completed": True, "settled": False, "begun": None, "ended": NOW - 5 * DAY, "held": "it runs", "odd": "", "bytes": 0,
     }  # fmt: skip
 
 
@@ -204,7 +210,8 @@ def test_what_a_node_says_of_a_run(tmp_path):
         ({"attempt-1/plan.json": None}, {}, "odd", "has no attempt with its plan and record"),
         ({"attempt-1/plan.json": "{"}, {}, "odd", "has no attempt with its plan and record"),
         ({"attempt-1/attempt.json": '{"run": "20200101-000000-other-0000"}'}, {}, "odd", "has no attempt with its plan and record"),
-        ({"attempt-2/stop.json": "{}"}, {}, "odd", "has no attempt with its plan and record"),
+        ({"attempt-2/stop.json": "{}"}, {}, "odd", ""),  # a start that was refused
+        ({"attempt-2/plan.json": "{}"}, {}, "odd", "has no attempt with its plan and record"),
     ],
 )
 def test_what_is_not_as_it_should_be(tmp_path, changes, more, key, value):
@@ -256,6 +263,14 @@ def test_what_home_says_of_a_run(tmp_path):
         verdict = dict(record["attempts"][0]["verdict"], **changes)
         put(tmp_path / name, {"run.json": json.dumps({"run": name, "attempts": [{"verdict": verdict}]})})
         assert prune_look.at_home(str(tmp_path), name, {})["settled"] is settled, changes
+    for attempts, begun in (
+        ([], 5),
+        ([{"started": 7, "verdict": None}], 7),
+        ([{"ended": 9, "verdict": verdict, "again": {"again": True}}], 9),
+    ):
+        put(tmp_path / name, {"run.json": json.dumps({"run": name, "started": 5, "attempts": attempts})})
+        said = prune_look.at_home(str(tmp_path), name, {})
+        assert (said["settled"], said["begun"]) == (False, begun), attempts
     put(tmp_path / name, {"run.json": json.dumps({"run": "other"})})
     assert prune_look.at_home(str(tmp_path), name, {})["odd"]
 
@@ -283,6 +298,14 @@ def test_the_real_runs_are_understood():
 
 
 # --- the removal
+
+
+def test_a_run_that_was_begun_after_the_look_stays(tmp_path, run_module):
+    name, asked = run_id(9), {"state": "removed", "folder": str(tmp_path), "home": True, "names": [run_id(9)]}
+    put(tmp_path / name, {"plan.json": json.dumps(PLAN), "run.json": json.dumps({"run": name, "started": time.time(), "attempts": []})})
+    assert run_module(module, asked)["problems"] == ["%s stays: it was begun just now" % name]
+    put(tmp_path / name, {"run.json": json.dumps({"run": name, "started": 5, "attempts": []})})
+    assert run_module(module, asked)["removed"] == [name]
 
 
 def removed(folder, names, held=None):

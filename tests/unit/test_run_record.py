@@ -85,27 +85,24 @@ def test_the_start_keeps_plan_job_and_local_changes(started):
         and json.loads(read(runs, "job.json"))["name"] == "ppyoloe"
     )
     found = json.loads(read(runs, "run.json"))
-    assert dict(found, started=0) == {
-        "version": 1,
-        "run": RUN,
-        "job": "ppyoloe",
-        "plan_sha256": plans.sha256(MADE),
-        "started": 0,
-        "code": {"commit": "c"},
-        "attempts": [],
-    }
+    assert (found["version"], found["run"], found["job"], found["plan_sha256"]) == (2, RUN, "ppyoloe", plans.sha256(MADE))
+    assert (found["outcome"], found["code"], [item["number"] for item in found["attempts"]]) == ("running", {"commit": "c"}, [1])
     folder = os.path.join(runs, RUN)
-    assert (
-        all(os.stat(os.path.join(folder, name)).st_mode & 0o077 == 0 for name in os.listdir(folder))
-        and os.listdir(folder + "/attempt-1") == []
-    )
+    assert all(os.stat(os.path.join(folder, name)).st_mode & 0o077 == 0 for name in os.listdir(folder)) and os.listdir(
+        folder + "/attempt-1"
+    ) == ["plan.json"]
 
 
 def test_a_run_is_never_written_over(run_module, started):
     runs, _arguments = started
     again = {"state": "started", "runs_dir": runs, "run_id": RUN, "job": {"name": "x"}, "plan": "{}", "plan_sha256": "x"}
     result = run_module(module, again)
-    assert result["failed"] and "File exists" in result["msg"] and json.loads(read(runs, "run.json"))["job"] == "ppyoloe"
+    assert (
+        result["failed"]
+        and result["taken"]
+        and "begun by another command" in result["msg"]
+        and json.loads(read(runs, "run.json"))["job"] == "ppyoloe"
+    )
 
 
 def test_a_good_end(run_module, started):

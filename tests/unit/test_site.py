@@ -48,6 +48,7 @@ def test_a_good_site():
         "start_port": 17000,
         "env": {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "ib0"},
         "secret_env": [],
+        "spares": [],
         "nodes": [
             {"name": "node1", "host": "192.0.2.2", "port": 22, "address": "10.0.0.0/24", "accelerator": "gpu", "devices": list("01234567")},
             {"name": "node2", "host": "192.0.2.1", "port": 2222, "address": None, "accelerator": "gpu", "devices": ["4", "5"]},

@@ -55,6 +55,13 @@ def test_a_new_attempt_begins_anew():
     assert len(found.losses.values) == 1 and found.run == ("R", 2) and texts(found) == []
 
 
+def test_a_node_that_knows_an_older_attempt_only_is_no_part_of_the_picture():
+    found = follow(*steady(30))
+    assert found.add("node2", status("node2", rank(1, step=STEP), attempt=2), 33.0)
+    assert not found.add("node1", status("node1", rank(0, step=STEP), attempt=1), 34.0)
+    assert found.run == ("R", 2) and [entry["node"] for entry in found.known()] == ["node2"]
+
+
 def test_what_ranks_do_between_two_looks_is_no_lag():
     found = seen(*(own(n, "node%d" % (n + 1), step=step) for step in (10, 20) for n in range(3)))
     found.add("node3", own(2, "node3", step=40), 3.0)  # asked later than the others
@@ -162,3 +169,30 @@ def test_a_loss_that_is_no_number_stays_known():
 def test_a_run_that_is_over_is_not_warned_of():
     over = status("node1", rank(0, "failed"), ended=True, state="failed", now=9999.0, started=0.0, disk={"free": 0, "total": 9})
     assert texts(seen(over), 9999.0) == []
+
+
+@pytest.mark.parametrize(
+    "quiet, text",
+    [(12.0, None), (29.0, None), (45.0, "no sign of life for 0:45 in the phase step (seen by node1); at 1:00 it is ended as a hang")],
+)
+def test_a_training_that_is_about_to_be_ended_as_a_hang(quiet, text):
+    found = seen(status("node1", rank(0, step=STEP), guard={"phase": "step", "budget": 60, "quiet": quiet}, now=9.0, started=0.0))
+    assert [said for said in texts(found) if "sign of life" in said] == ([text] if text else [])
+
+
+def test_what_the_guards_ended_it_for_is_said_also_when_it_is_over():
+    stall = {
+        "phase": "evaluation",
+        "budget": 20,
+        "seconds": 20.4,
+        "since": 1.0,
+        "time": 2.0,
+        "step": None,
+        "last_line": "x",
+        "by": "node1",
+        "ranks": [0],
+    }
+    over = status("node1", rank(0, "failed"), ended=True, state="failed", now=9.0, started=0.0, guard={"stall": stall})
+    assert texts(seen(over)) == ["the training hung: no sign of life for 20 s in the phase evaluation, whose limit is 20 s (seen by node1)"]
+    loss = {"node": "node2", "how": "it says nothing for 17 s", "seconds": 17.0, "since": 1.0, "time": 2.0, "by": "node1"}
+    assert texts(seen(dict(over, guard={"loss": loss}))) == ["node2 was lost: node1 says that it says nothing for 17 s"]

@@ -7,7 +7,8 @@ is known to nobody else (the launcher hides it, fact 6), and because the first f
 
     agent.py run ATTEMPT NODE       ExecStart: start the command, follow its ranks
     agent.py ended ATTEMPT NODE     ExecStopPost: write exit.json, tell the peers
-    agent.py stop ATTEMPT BY        on a peer: note who stopped the attempt and stop its unit
+    agent.py stop ATTEMPT BY UNIT [REASON]
+                                    on a peer: note who stopped the attempt and why, keep evidence of a hang, and stop its unit
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import time
 
 SCAN_SECONDS = 0.25
 PEER_SECONDS = 15
+EVIDENCE_SECONDS = 6
 SCHEDULER_SECONDS = 5
 CONSOLE_BYTES = 65536
 
@@ -379,6 +381,10 @@ def run(attempt, node):
     marker = "%s/%s" % (record["run"], record["attempt"])
     stopping = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(time.monotonic()))
+    if read_stop(attempt):
+        # The stop came between the start's look for its note and this unit, which it did not see yet.
+        print("trainyard: stopped before it began", flush=True)
+        return 0
     os.chdir(os.path.join(attempt, "work"))
     raise_limits()
     killed_before = oom_kills()
@@ -465,10 +471,12 @@ def ended(attempt, node):
         "time": time.time(),
         "stopped_by": stopped.get("by"),
         "stopped_from": stopped.get("from"),
+        "stop_reason": stopped.get("reason"),
         "oom_kills": oom_kills_since(attempt),
         "peers": {},
     }
     write(attempt, "exit.json", result)  # first: the peers may take a while, and this must not be lost
+    stop_guard(attempt)
     remove_containers(attempt, node)
     if os.path.exists(os.path.join(attempt, "mpi.json")):
         subprocess.call([sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt])
@@ -478,6 +486,17 @@ def ended(attempt, node):
     result["peers"] = stop_peers(plan, node, attempt, record)
     write(attempt, "exit.json", result)
     return 0
+
+
+def stop_guard(attempt):
+    """End the guard of this attempt, which goes by itself unless it is stuck; nobody waits for it."""
+    try:
+        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
+            unit = json.load(handle)["unit"].replace("trainyard-", "yardguard-", 1)
+        if os.path.exists(os.path.join(attempt, "guard.py")):
+            subprocess.call(["systemctl", "--user", "stop", "--no-block", unit], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except (OSError, ValueError, KeyError):
+        pass
 
 
 def read_notes(attempt):
@@ -524,12 +543,32 @@ def write(attempt, name, value):
     os.replace(path + ".part", path)
 
 
-def stop(attempt, by, unit):
-    """Note that the peer `by` stopped this attempt, so that a start still under way gives up, and stop the unit; return its exit code."""
+def keep_evidence(attempt):
+    """Have guard_evidence.py, where it lies in the attempt, look at the ranks while they can still be asked; it has EVIDENCE_SECONDS for it."""
+    program, quiet = os.path.join(attempt, "guard_evidence.py"), subprocess.DEVNULL
+    try:
+        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
+            argv = [sys.executable, "-I", "-B", program, attempt, json.load(handle)["node"]]
+        subprocess.run(argv, stdin=quiet, stdout=quiet, stderr=quiet, timeout=EVIDENCE_SECONDS)
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
+        pass  # the stop goes on without it
+
+
+def stop(attempt, by, unit, reason="peer"):
+    """Note that the peer `by` stopped this attempt, so that a start still under way gives up, and stop the unit; return its exit code.
+
+    reason: peer (it failed there), lost (a node has vanished) or hang: then what the ranks do is kept first, as soon as the note is written.
+    """
     os.umask(0o077)
     os.makedirs(attempt, exist_ok=True)
     if not read_stop(attempt) and not os.path.exists(os.path.join(attempt, "exit.json")):
-        write(attempt, "stop.json", {"by": "peer", "from": by, "time": time.time()})
+        write(attempt, "stop.json", {"by": "peer", "from": by, "reason": reason, "time": time.time()})
+        if reason == "hang":
+            keep_evidence(attempt)
+    try:
+        print("kept", flush=True)  # the guard that told us waits for this word before its own node stops
+    except OSError:
+        pass
     environment = dict(os.environ, XDG_RUNTIME_DIR="/run/user/%d" % os.getuid())
     state = subprocess.run(["systemctl", "--user", "is-active", unit], env=environment, stdout=subprocess.PIPE).stdout
     if state.strip() == b"deactivating":
@@ -546,7 +585,7 @@ def main(arguments):
     if verb == "ended":
         return ended(arguments[1], arguments[2])
     if verb == "stop":
-        return stop(arguments[1], arguments[2], arguments[3])
+        return stop(*arguments[1:5])
     raise SystemExit(__doc__)
 
 

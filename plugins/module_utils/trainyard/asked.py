@@ -10,7 +10,7 @@ from ansible.module_utils.trainyard.yamldata import Problem, near, shown
 CHOICES = {"verify": ("cached", "sample", "full")}
 # Those that a site may set for every time, since a role takes them for its default.
 DEFAULTS = ("rehearse", "verify", "matrix", "trust_accept")
-SWITCHES = ("confirm", "follow", "rehearse", "matrix", "site", "trust_accept")
+SWITCHES = ("confirm", "follow", "list", "rehearse", "matrix", "site", "trust_accept")
 # Two names of one thing: the verb's short one, and the role's or the site's.
 SAME = (
     ("rehearse", "preflight_rehearse"), ("verify", "preflight_verify"), ("matrix", "preflight_matrix"), ("start_port", "trainyard_start_port"),
@@ -28,7 +28,8 @@ def values(extra, allowed, roles):
     """
     problems = []
     for name, value in sorted(extra.items()):
-        said = short(name, value) if name in allowed else None
+        # drill.yml alone has `only`; to confirm it takes the site's name, which no habit types
+        said = short(name, value) if name in allowed and not (name == "confirm" and "only" in allowed) else None
         if said is None and name in roles:
             # a template is held where it is read, with the nodes' variables
             found = [] if "{{" in str(value) or "{%" in str(value) else role_values.held(name, value, roles[name])
@@ -45,6 +46,8 @@ def short(name, value):
         return "must be true, false, yes or no; got %s%s" % (shown(value), near(value, YES[:2] + NO[:2]))
     if name in CHOICES and value not in CHOICES[name]:
         return "must be one of %s; got %s%s" % (", ".join(CHOICES[name]), shown(value), near(value, CHOICES[name]))
+    if name in ("again", "again_try") and not str(value).isdigit():
+        return "is set by a restart and must be a whole number; got %s" % shown(value)
     return log_questions.wrong(name, value) or prune.wrong(name, value)
 
 
@@ -63,6 +66,8 @@ def contradictions(extra, verb, check_mode):
         problems.append(_refuse(skips[0], "skips the rehearsal, and preflight_rehearsal_hours=0 wants it every time; give one of them"))
     said = {"logs": log_questions.contradiction, "prune": prune.contradiction}.get(verb, lambda _given: None)(extra)
     problems += [_refuse(*said)] if said else []
+    if verb == "resume" and "run" not in extra:
+        problems.append(_refuse("run", "say which run is to go on: -e run=<run id>; playbooks/status.yml shows the newest"))
     if verb == "check" and check_mode:
         problems.append(_refuse("--check", "leaves check.yml nothing to prove; take it away (check.yml changes nothing on the nodes)"))
     ends = "--check ends train.yml at the plan" if verb == "train" and check_mode else "sync.yml starts nothing" if verb == "sync" else None

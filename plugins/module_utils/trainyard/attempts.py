@@ -12,7 +12,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import time
+
+from ansible.module_utils.trainyard import guarding
 
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 PLAIN_PATH = re.compile(r"^[A-Za-z0-9._/+@-]+\Z")
@@ -139,10 +142,11 @@ def link_tree(code, work, links, files=None):
         _write(os.path.join(work, path), text)
 
 
-def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs):
+def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, begun=None):
     """Write the attempt's directory; return the sha256 of the plan's bytes as they lie on the disk.
 
-    programs: {file name: source} of what the unit executes: agent.py and what stands beside it.
+    programs: {file name: source} of what the unit executes: agent.py and what stands beside it. begun: what attempt.json says besides: start (the
+    token of the command that starts it), by (user@controller), boot (holds.boot_mark).
 
     Raises AttemptError where the directory is in use already (no attempt is ever reused), where a peer has already stopped this attempt,
     or where the code tree is missing.
@@ -178,7 +182,10 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs):
     code = plan["code"].get("path") or os.path.join(mine["base"], "code", plan["code"]["digest"][:16])
     if not os.path.isdir(code):
         raise AttemptError("the code tree %s is missing" % code)
-    link_tree(code, os.path.join(attempt, "work"), links, plan.get("files"))
+    work = os.path.join(attempt, "work")
+    if os.path.isdir(work):
+        shutil.rmtree(work)  # of a start that was cut off before attempt.json was written: nothing of it has run
+    link_tree(code, work, links, plan.get("files"))
     record = {
         "version": 1,
         "run": run_id,
@@ -188,6 +195,7 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs):
         "plan_sha256": plan_sha256,
         "started": time.time(),
     }
+    record.update(begun or {})
     _write(os.path.join(attempt, "attempt.json"), json.dumps(record, sort_keys=True))
     return found
 
@@ -222,10 +230,14 @@ def start_argv(attempt, plan, node, unit, description):
 
 
 def start(run, attempt, plan, node, record_unit, description):
-    """Start the unit; raise AttemptError with systemd's own words where it does not start."""
+    """Start the unit and its guard; raise AttemptError with systemd's own words where one does not start. Then nothing of them runs."""
     code, _out, err = run(start_argv(attempt, plan, node, record_unit, description))
     if code:
         raise AttemptError("systemd did not start %s: %s" % (record_unit, err.strip()))
+    problem = guarding.start(run, attempt, node, record_unit)
+    if problem:
+        stop(run, attempt, record_unit, "peer", "a guard that did not start")
+        raise AttemptError(problem)
 
 
 def stop(run, attempt, unit, by, source):
@@ -233,20 +245,30 @@ def stop(run, attempt, unit, by, source):
 
     by: 'user' or 'peer'; source: who, for the record. The note is written first, so that the unit's end is known for what it is.
     """
+    # The note comes before the look: a start that is under way has its unit up when we look, or finds the note (prepare, agent.run).
+    ended = os.path.exists(os.path.join(attempt, "exit.json"))
+    if not ended:
+        _note_stop(attempt, by, source)
     # 'systemctl is-active' ends with 3 for a unit that is not there
     _code, out, _err = run(["systemctl", "--user", "is-active", unit])
     running = out.strip() in ACTIVE
-    if running or not os.path.exists(os.path.join(attempt, "exit.json")):
-        os.makedirs(attempt, mode=0o700, exist_ok=True)
-        path = os.path.join(attempt, "stop.json")
-        if not os.path.exists(path):
-            _write(path, json.dumps({"by": by, "from": source, "time": time.time()}))
+    if running and ended:
+        _note_stop(attempt, by, source)
     if running:
         code, _out, err = run(["systemctl", "--user", "stop", unit])
         if code:
             raise AttemptError("%s does not stop: %s" % (unit, err.strip()))
+    guarding.stop(run, attempt, unit)
     run(["systemctl", "--user", "reset-failed", unit])
     return running
+
+
+def _note_stop(attempt, by, source):
+    """Write stop.json, unless somebody has before: the first word on who stopped it stays."""
+    os.makedirs(attempt, mode=0o700, exist_ok=True)
+    path = os.path.join(attempt, "stop.json")
+    if not os.path.exists(path):
+        _write(path, json.dumps({"by": by, "from": source, "time": time.time()}))
 
 
 def processes_of(run_id, number):

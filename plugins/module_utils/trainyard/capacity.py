@@ -10,7 +10,7 @@ from ansible.module_utils.trainyard.findings import finding
 MIB = 2**20
 UNLIMITED = -1
 # What the product writes below its directory; each may be a file system of its own.
-FOLDERS = ("", "env", "code", "data", "weights", "runs")
+FOLDERS = ("", "env", "code", "data", "weights", "checkpoints", "runs")
 
 
 def places(base, others):

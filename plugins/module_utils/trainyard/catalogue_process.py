@@ -188,6 +188,19 @@ _OBSERVED = (
         "exit.json of the node",
     ),
     (
+        "hang",
+        "The training gave no sign of life for longer than its phase may take: no step, evaluation or checkpoint.",
+        "read the ranks' stacks and sockets that were kept: the rank that does not wait where the others do is where to look; if it was only slow, raise"
+        " that phase under `watchdog` in the job",
+        "stall.json of the nodes: the suite's own log lines against the plan's budgets; state.json and the stacks beside it",
+    ),
+    (
+        "node_lost",
+        "A node vanished without a word, was frozen, cut off or started anew; its neighbour noticed it and ended the training.",
+        "look at the node's power, its console and the network to it (`last -x`, `journalctl -b -1`); resume goes on from the last checkpoint",
+        "loss.json of its neighbour: no word for 15 s, and nobody at its SSH port twice",
+    ),
+    (
         "unreachable",
         "A node did not answer, and what the others know shows no cause of their own.",
         "bring the node back or take it out of the site, then collect again: its logs may hold the cause",

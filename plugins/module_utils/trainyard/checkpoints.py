@@ -21,7 +21,7 @@ from ansible.module_utils.trainyard.below import DIRECTORY, open_below
 WANTED = ("best", "last", "none")
 PLACE, STAGING = "checkpoint", ".checkpoint.part"
 # What rsync's patterns and the words of its command line take for nothing but a name; ansible.posix.synchronize joins them unquoted.
-_NAME = re.compile(r"[A-Za-z0-9_+@=.][A-Za-z0-9_+@=.-]{0,200}\Z")
+NAME = re.compile(r"[A-Za-z0-9_+@=.][A-Za-z0-9_+@=.-]{0,200}\Z")
 
 
 class CheckpointError(Exception):
@@ -44,7 +44,7 @@ def find(attempt_dir, folders, patterns, wanted):
             for folder in folders:
                 name, files = _newest(root, folder, patterns[kind], result["passed_over"])
                 if files:
-                    entries = {path: _entry(root, folder + "/" + path) for path in files}
+                    entries = {path: described(root, folder + "/" + path) for path in files}
                     total = sum(entry[1] for entry in entries.values())
                     result.update(kind=kind, name=name, folder=folder, files=entries, bytes=total)
                     result["note"] = _note(patterns, wanted, kind, entries)
@@ -108,7 +108,7 @@ def _newest(root, folder, pattern, passed_over):
             if not fnmatch.fnmatchcase(stem, pattern):
                 continue
             paths = _files_of(here, entry) if folded else [entry] if stat.S_ISREG(info.st_mode) else []
-            sound = [path for path in paths if all(_NAME.match(part) for part in path.split("/"))]
+            sound = [path for path in paths if all(NAME.match(part) for part in path.split("/"))]
             passed_over += [folder + "/" + path for path in set(paths) - set(sound)] + ([folder + "/" + entry] if not paths else [])
             kept = found.setdefault(stem, [0, []])
             kept[0], kept[1] = max(kept[0], info.st_mtime_ns), kept[1] + sound
@@ -132,7 +132,7 @@ def _files_of(root, folder):
     return paths
 
 
-def _entry(root, path):
+def described(root, path):
     """Return ['f', bytes, sha256] of a file below a directory descriptor."""
     digest, size = hashlib.sha256(), 0
     with os.fdopen(open_below(root, path), "rb") as handle:

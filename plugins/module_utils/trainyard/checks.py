@@ -55,6 +55,7 @@ BROUGHT = {
     "code": "code",
     "data": "data",
     "weights": "weights",
+    "checkpoints": "the checkpoint to resume from",
 }
 
 

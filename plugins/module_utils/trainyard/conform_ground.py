@@ -41,10 +41,22 @@ def job_of(ground, line, **changes):
 
 
 def sequence(ground):
-    """Return train.yml's plays as what they do (ready, start, follow, or nothing of these), and the plays."""
-    plays = ground.data("playbooks", "train.yml")
-    words = (("ready", "includes/ready.yml"), ("start", "'tasks_from': 'start'"), ("follow", "'tasks_from': 'follow'"))
-    return [next((kind for kind, word in words if word in str(play)), "") for play in plays], plays
+    """Return train.yml's plays, those that it imports among them, as what they do (ready, start, follow, or nothing of these), and the plays."""
+    words = (("ready", "ready.yml"), ("start", "'tasks_from': 'start'"), ("follow", "'tasks_from': 'follow'"))
+    kinds, found = [], []
+
+    def read(*parts):
+        for play in ground.data(*parts):
+            kind = next((kind for kind, word in words if word in str(play)), "")
+            path = os.path.normpath(os.path.join(*parts[:-1], play.get("ansible.builtin.import_playbook", "")))
+            if not kind and os.path.isfile(ground.path(path)):
+                read(*path.split(os.sep))
+            else:
+                kinds.append(kind)
+                found.append(play)
+
+    read("playbooks", "train.yml")
+    return kinds, found
 
 
 class Ground:

@@ -19,7 +19,7 @@ READY = ["ssh_trust", "runtime", "workspace"]
 def by_roles(ground, line, found):
     """E1: train.yml's roles in their order, one task that starts on all nodes at once; on the site, a finished run's port and times."""
     plays = ground.data("playbooks", "includes", "ready.yml")
-    found.same("roles that make ready", READY, [role["role"] for play in plays for role in play["roles"]])
+    found.same("roles that make ready", READY, [role["role"] for play in plays for role in play.get("roles", ())])
     kinds, train = sequence(ground)
     found.same("what train.yml does before what", ["ready", "start", "follow"], [kind for kind in kinds if kind])
     start = train[kinds.index("start")]

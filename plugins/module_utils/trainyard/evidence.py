@@ -15,6 +15,7 @@ import re
 import signal
 import time
 
+from ansible.module_utils.trainyard import stalls
 from ansible.module_utils.trainyard.below import DIRECTORY, open_below
 from ansible.module_utils.trainyard.display import printable_data, secrets_of
 from ansible.module_utils.trainyard.logs import Table, TableError, last_line, scan, tail_status
@@ -268,8 +269,8 @@ def _collect(attempt, names):
     redirects = suite.get("redirects") if isinstance(suite.get("redirects"), dict) else {}
     for name, home in records(attempt.root, redirects.values(), attempt.node) if attempt.digest else ():
         attempt.scan(name, home, Table())
-    attempt.scan("ranks.jsonl", f"ranks.{attempt.node}.jsonl", Table())
-    attempt.scan("exit.json", f"exit.{attempt.node}.json", Table())
+    for name, home in stalls.files(attempt.node, mine):
+        attempt.scan(name, home, Table())
     endpoints, environment = launcher_notes(attempt.root, template.rpartition("/")[0])
     secrets = secrets_of(dict(plan, secret_env=[*names, *(plan.get("secret_env") or ())]), more=[environment])
     result = {
@@ -280,6 +281,7 @@ def _collect(attempt, names):
         "launcher": {**_LAUNCHER, "first_error": said.get("first_error"), "children": children, **events["launcher"]},
         "scheduler": scheduler,
         "problems": attempt.problems,
+        "guard": stalls.found(lambda name: _json(_read(attempt.root, name))),
     }
     return result, secrets
 

@@ -6,6 +6,7 @@ No byte is lost: what does not match stays where it was brought; a file at home 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -103,8 +104,9 @@ def missing(run_dir, nodes, write=True):
             wanted[entry["node"]].append(item["file"])
             if write:
                 make_private(os.path.dirname(incoming))
-                if found is not None and not os.path.lexists(incoming):
-                    os.link(home, incoming)
+                if found is not None:
+                    with contextlib.suppress(FileExistsError):  # somebody else who collects the same has laid it there
+                        os.link(home, incoming)
     return wanted
 
 

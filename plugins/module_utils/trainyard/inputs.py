@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 
-from ansible.module_utils.trainyard import manifest, scaling, sources, suites
+from ansible.module_utils.trainyard import manifest, point_plan, scaling, sources, suites
 
 # Placements of what lies on the nodes already; it is verified there and never sent.
 PLACED = ("present", "shared")
@@ -114,6 +114,14 @@ def refuse(job, problems):
 
 
 # --- the parts
+
+
+def point_tree(point, cache_dir):
+    """Return [the tree] of the checkpoint that the run is resumed from, or []; its source is the copy at home, which the nodes may do without."""
+    if not point:
+        return []
+    name = "%s of attempt %d" % (point["name"], point["attempt"])
+    return [keep(point_plan.KIND, name, point["home"], {path: list(entry) for path, entry in point["files"].items()}, cache_dir)]
 
 
 class DataSets:
@@ -233,7 +241,8 @@ def describe(params, check_mode, open_url):
         "arguments": asked["arguments"],
         "advice": asked["advice"],
         "placed": placed + data_placed + pretrained["placed"],
-        "trees": trees + data_trees + pretrained["trees"],
+        "trees": trees + data_trees + pretrained["trees"] + point_tree(params.get("resume"), cache_dir),
+        "resume_config": params.get("resume") and point_plan.config_file(suite, job["config"], values, params["resume"]),
         "code_diff": (state or {}).get("diff", ""),
         "fetched": pretrained["fetched"],
     }

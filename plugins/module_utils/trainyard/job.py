@@ -7,7 +7,7 @@ import functools
 import os
 import re
 
-from ansible.module_utils.trainyard import suites, texts, yamldata
+from ansible.module_utils.trainyard import suites, texts, watchdog, yamldata
 from ansible.module_utils.trainyard.launchers import LAUNCHERS
 from ansible.module_utils.trainyard.yamldata import Problem, near
 
@@ -34,11 +34,16 @@ JOB_DEFAULTS = {
     "env": {},
     "published": [],
     "scaling": "advise",
+    "max_restarts": 0,
 }
 
 
 # An option may be cut short as long as it is the only one that begins so (argparse, allow_abbrev).
 LONG_FLAGS = tuple(flag for flag in OWN_FLAGS if flag.startswith("--"))
+# What the command line may say otherwise.
+OVERRIDING = ("nodes", "min_nodes", "devices", "start_port", "rendezvous", "scaling", "max_restarts")
+# What read_job puts into a job beside its keys.
+ADDED = ("name", "file", "lines", "from_command_line", "places")
 # What of a job only people read.
 FOR_PEOPLE = ("description", "source", "document", "upstream", "published")
 PORTS = (10000, 20000)
@@ -138,6 +143,27 @@ def examine(path, shown):
     return job, problems
 
 
+def recorded(value, shown):
+    """Return (job, problems) of a run's job.json: the job as it was read for the start, with what the command line had changed.
+
+    It is held against the schema again: it may come from a node, or from an older Trainyard whose jobs had fewer keys.
+    """
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
+        return None, [Problem(shown, None, "", "is no job that was read for a run")]
+    keys = {key: item for key, item in value.items() if key not in ADDED and item is not None}
+    problems = yamldata.check(keys, load_schema("job"), {}, shown)
+    wrong = {problem.key.split(".")[0] for problem in problems}
+    sound = {key: item for key, item in keys.items() if key not in wrong}
+    problems += [Problem(shown, None, yamldata.dotted(path), text) for path, text in _meaning(sound, keys)]
+    if problems:
+        return None, problems
+    lines = value.get("lines") if isinstance(value.get("lines"), dict) else {}
+    # the nodes of the first attempt; a run keeps them whoever takes part later
+    places = [name for name in value.get("places") or () if isinstance(name, str)]
+    more = {"places": places} if places else {}
+    return dict(JOB_DEFAULTS, **keys, name=value["name"], file=str(value.get("file") or shown), lines=lines, **more), []
+
+
 def _meaning(sound, value):
     """Yield (key path, what is wrong) that no schema can say; sound: the keys that passed it, value: all of them."""
     env = value.get("env")
@@ -153,6 +179,8 @@ def _meaning(sound, value):
         yield ("launcher",), text
     if "launcher" in sound and "rendezvous" in sound and rendezvous_problem(sound):
         yield ("rendezvous",), rendezvous_problem(sound)
+    for where, text in watchdog.problems(sound.get("watchdog")):
+        yield ("watchdog", *where), text
     words = sound.get("arguments") or []
     for word in words:
         if own_flag(word):
@@ -218,7 +246,7 @@ def rendezvous_problem(job):
     return text % (job["launcher"], yamldata.shown(wanted), ", ".join(known) or "none, leave it out", near(wanted, known))
 
 
-def whole_number(name, value, problems, allow_all=True):
+def whole_number(name, value, problems, allow_all=True, least=1):
     """Return a command line's count as int ('-e nodes=2' is the text '2' to Ansible), or 'all'; note a problem otherwise."""
     if allow_all and value == "all":
         return value
@@ -229,7 +257,7 @@ def whole_number(name, value, problems, allow_all=True):
                 "command line",
                 None,
                 name,
-                "must be a whole number from 1 up%s; got %s" % (" or 'all'" if allow_all else "", yamldata.shown(value)),
+                "must be a whole number from %d up%s; got %s" % (least, " or 'all'" if allow_all else "", yamldata.shown(value)),
             )
         )
         return None
@@ -255,9 +283,9 @@ def command_line(extra, allowed, role_variables=()):
 
 
 def apply_command_line(job, extra, problems):
-    """Return the job with what the command line overrides: nodes, devices, start_port, rendezvous, scaling."""
+    """Return the job with what the command line overrides: nodes, min_nodes, devices, start_port, rendezvous, scaling, max_restarts."""
     job = dict(job)
-    given = [name for name in ("nodes", "devices", "start_port", "rendezvous", "scaling") if name in extra]
+    given = [name for name in OVERRIDING if name in extra]
     for name, check in (("rendezvous", rendezvous_problem), ("scaling", scaling_problem)):
         if name in extra:
             job[name] = extra[name]
@@ -266,6 +294,12 @@ def apply_command_line(job, extra, problems):
     for name in ("nodes", "devices"):
         if name in extra:
             job[name] = whole_number(name, extra[name], problems)
+    if "min_nodes" in extra:
+        job["min_nodes"] = whole_number("min_nodes", extra["min_nodes"], problems, allow_all=False)
+    if "max_restarts" in extra:
+        said = extra["max_restarts"]
+        none = str(said) == "0" and not isinstance(said, bool)
+        job["max_restarts"] = 0 if none else whole_number("max_restarts", said, problems, allow_all=False, least=0)
     if "start_port" in extra:
         port = whole_number("start_port", extra["start_port"], problems, allow_all=False)
         if port is not None and not 1024 <= port <= 65535:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 
-from ansible.module_utils.trainyard import logview, manifest, ranks
+from ansible.module_utils.trainyard import logview, ranks, run_file
 from ansible.module_utils.trainyard.attempts import RUN_ID
 from ansible.module_utils.trainyard.display import secrets_of
 
@@ -49,6 +49,8 @@ def choose(runs_dir, run, answers):
     mine = {node: status for node, status in found.items() if status["run"] == chosen}
     number = max([status["attempt"] for status in mine.values()], default=None)
     home = Home(runs_dir, chosen, number)
+    # a node that was lost and came back knows older attempts only
+    mine = {node: status for node, status in mine.items() if status["attempt"] == number}
     goes_on = [node for node, status in mine.items() if not status["ended"]]
     ended = [] if home.over else [node for node in mine if node not in goes_on]
     return {"run": chosen, "number": home.number, "ended": ended, "goes_on": goes_on, "silent": silent}
@@ -62,7 +64,7 @@ class Home:
         self.run, self.number = run, number or max(attempts(run_dir), default=1)
         self.path = os.path.join(run_dir, "attempt-%d" % self.number)
         self.shown = os.path.join(os.path.basename(os.path.normpath(runs_dir)), run, "attempt-%d" % self.number)
-        plan = manifest.read_json(os.path.join(run_dir, "plan.json"))
+        plan = run_file.plan_of(run_dir, self.number)
         self.plan = plan if isinstance(plan, dict) and all(isinstance(plan.get(key), list) for key in ("ranks", "nodes")) else None
         try:
             self.index = ranks.read(self.path)

@@ -85,7 +85,7 @@ def _samples(plan, record):
         ("throughput", (table.get("unit"),), sum(speeds) if speeds else None),
         *(("evaluation", (key,), value) for key, value in evaluation.items() if key not in ("line", "epoch", "step", "global_step")),
         ("checkpoints", (), sum(saved) if saved else None),
-        ("restarts", (), max(len(attempts) - 1, 0)),
+        ("restarts", (), record["restarts"] if _number(record.get("restarts")) else max(len(attempts) - 1, 0)),
         ("log_bytes", (), sum(sizes) if sizes else None),
         ("start_timestamp_seconds", (), record.get("started")),
         ("last_log_timestamp_seconds", (), max(written, default=None)),

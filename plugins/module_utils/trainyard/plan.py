@@ -12,7 +12,7 @@ import ipaddress
 import json
 import os
 
-from ansible.module_utils.trainyard import containers, launchers, rank_table, suites
+from ansible.module_utils.trainyard import containers, launchers, point_plan, rank_table, suites, watchdog
 
 VERSION = 1
 SHORT = 16
@@ -136,8 +136,8 @@ def compile_plan(job, site, nodes, facts, inputs):
 
     job: as read_job gives it. site: as read_site gives it. nodes: the chosen nodes in rank order. facts: {node name: what node_probe
     returned}. inputs: {suite (table), script, code, data {name: digest}, weights {key: {digest, file}}, environment {digest or python},
-    overrides and arguments (of suite, site and job), config {epochs, ...}} as the controller found them. Returns the plan; raises PlanError with every
-    problem.
+    overrides and arguments (of suite, site and job), config {epochs, ...}, resume (a point of resumable.choose, or None)} as the controller found
+    them. Returns the plan; raises PlanError with every problem.
     """
     problems = []
     suite, port, environment = inputs["suite"], job.get("start_port") or site["start_port"], inputs["environment"]
@@ -145,16 +145,21 @@ def compile_plan(job, site, nodes, facts, inputs):
     planned = planned_nodes(nodes, facts, environment, problems)
     _check_nodes(job, nodes, planned, facts, count, port, problems)
     problems += container_problems(job, suite, planned, facts, environment)
+    problems += [text for text in [inputs.get("resume") and point_plan.problem(inputs["resume"], suite, inputs["config"])] if text]
     if problems:
         raise PlanError(problems)
     launcher = launchers.LAUNCHERS[job["launcher"]]
     meeting = launchers.rendezvous(job["launcher"], job.get("rendezvous")) if len(nodes) > 1 else launcher.get("alone", {})
     addresses, devices = [node["address"] for node in planned], planned[0]["devices"]
-    script = (
-        [inputs["script"], suite["config_flag"], job["config"]] + inputs["arguments"] + suites.accelerator(suite, accelerator)["arguments"]
-    )
+    resumed = point_plan.planned(inputs.get("resume"), suite, inputs)
+    if resumed["record"]:
+        resumed["record"]["unresumed"] = sha256(compile_plan(job, site, nodes, facts, dict(inputs, resume=None)))
+    script = [inputs["script"], suite["config_flag"], resumed["config"] or job["config"]] + inputs["arguments"]
+    script += suites.accelerator(suite, accelerator)["arguments"] + resumed["arguments"]
     weights = {key: "weights/%s/%s" % (short(item["digest"]), item["file"]) for key, item in inputs["weights"].items()}
-    script += launchers.override_words(suite["override_flag"], dict(inputs["overrides"], **weights), suite["override_style"])
+    script += launchers.override_words(
+        suite["override_flag"], dict(inputs["overrides"], **weights, **resumed["overrides"]), suite["override_style"]
+    )
     first = dict(launchers.values_of(addresses, devices, suite["python"], port, 0), fabric=fabric(planned))
     common = common_environment(job, site, suite, launcher, meeting, first, accelerator)
     forwarded = sorted(name for name in common if not name.startswith("OMPI_"))  # mpirun passes those on by itself
@@ -178,7 +183,8 @@ def compile_plan(job, site, nodes, facts, inputs):
     placed = planned_places(inputs.get("placed") or [], facts[nodes[0]["name"]])
     links.update({suites.place(suite, key[len("data/") :]): item["path"] for key, item in placed.items() if key.startswith("data/")})
     ranks = planned_ranks(planned, launcher, meeting, first, accelerator)
-    files = planned_files(planned, launcher, first, ranks, facts)
+    links.update(resumed["links"])
+    files = dict(planned_files(planned, launcher, first, ranks, facts), **resumed["files"])
     scheduler = launcher.get("scheduler", {}).get(accelerator)
     scheduled = launchers.filled(scheduler["env"], first) if scheduler else {}
     for node in planned if environment.get("container") else []:
@@ -194,6 +200,7 @@ def compile_plan(job, site, nodes, facts, inputs):
         "site": site["name"],
         "job": {key: job[key] for key in ("name", "suite", "launcher", "config", "arguments", "overrides", "published")},
         "suite": {"name": suite["name"], "logs": suite["logs"], "redirects": redirects(suite, inputs["config"]),
+                  "resume": {key: suite["resume"][key] for key in point_plan.RULE if key in suite["resume"]},
                   "checkpoints": checkpoints(suite, job["config"], inputs["config"])},
         "launcher": dict({key: launcher[key] for key in ("kind", "rank_log", "rank_env", "endpoints_env")}, name=job["launcher"],
                          console="logs.txt", logs=launcher.get("logs", []), end_words=launcher.get("end_words")),
@@ -218,8 +225,10 @@ def compile_plan(job, site, nodes, facts, inputs):
         "environment": environment,
         "epochs": inputs["config"].get("epochs"),
         "advice": inputs["advice"],
-        "notes": [launcher["notes"][accelerator]] if accelerator in launcher.get("notes", {}) else [],
+        "resume": resumed["record"],
+        "notes": ([launcher["notes"][accelerator]] if accelerator in launcher.get("notes", {}) else []) + resumed["notes"],
         "stop": {"grace": GRACE_SECONDS, "timeout": STOP_SECONDS},
+        "watchdog": watchdog.budgets(job.get("watchdog"), suite),
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from ansible.module_utils.trainyard.plan import sha256, short
 from ansible.module_utils.trainyard.readiness import obstacles
 
 # What may be lacking on a node before a start, of what `what` names.
-BROUGHT = ("provision", "trust", "environment", "code", "data", "weights")
+BROUGHT = ("provision", "trust", "environment", "code", "data", "weights", "checkpoints")
 # Where the command runs, by the launcher's kind.
 WHERE = {
     "each": "command, on every node,",

@@ -10,7 +10,7 @@ import re
 
 from ansible.module_utils.trainyard import launchers
 from ansible.module_utils.trainyard.findings import finding
-from ansible.module_utils.trainyard.sockets import RECOMMENDED, WINDOW
+from ansible.module_utils.trainyard.sockets import RECOMMENDED, WINDOW, owner_words
 
 # Another check's listener (netturns.py), which the network's proof waits for.
 CHECK = re.compile(r"/yardcheck-[0-9a-z]+/netprobe\.py( |\Z)")
@@ -58,23 +58,6 @@ def next_start(start, span, told):
         if not bad.intersection(block) and not any(_inside(port, ephemeral) for port in (first, first + span - 1)):
             return first
     return None
-
-
-def owner_words(item):
-    """Return who has a port, in words."""
-    if item["error"] == "EACCES":
-        return "the training user may not listen there (net.ipv4.ip_unprivileged_port_start)"
-    if item["error"] != "EADDRINUSE":
-        return "it cannot be bound: %s" % item["error"]
-    if item["run"]:
-        return "taken by the run %s (pid %s, %s)" % (item["run"], item["pid"], item["command"])
-    if item["pid"]:
-        return "taken by pid %s of %s: %s" % (item["pid"], item["user"], item["command"])
-    if item["waits"]:
-        return "connections of a server that has ended wait there for their own end (TIME_WAIT, a minute at most)"
-    if item["user"] is None:
-        return "taken by a socket that /proc/net/tcp does not show"
-    return "taken by a process of %s (uid %s), whose command only that user and root can see" % (item["user"], item["uid"])
 
 
 def judge(made, facts, allowed):

@@ -12,7 +12,19 @@ import socket
 import sys
 import time
 
-from ansible.module_utils.trainyard import ascend, attempts, devices, installed, machines, manifest, orphans, placement, places, sockets
+from ansible.module_utils.trainyard import (
+    ascend,
+    attempts,
+    devices,
+    holds,
+    installed,
+    machines,
+    manifest,
+    orphans,
+    placement,
+    places,
+    sockets,
+)
 from ansible.module_utils.trainyard.mesh_held import mesh_state
 
 # Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a launcher is looked for there.
@@ -131,14 +143,6 @@ def python_words(python):
     return [word for word in ("python", "python3", "fleetrun", "msrun") if shutil.which(word, path=place)]
 
 
-def boot_mark():
-    """Return what changes with every boot: the kernel's boot id, and when PID 1 started (a container's differs, its boot id is the host's)."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
-        boot = handle.read().strip()
-    with open("/proc/1/stat", "rb") as handle:
-        return "%s/%s" % (boot, handle.read().rpartition(b")")[2].split()[19].decode())
-
-
 # What each subject of the check looks at; it has its key in the facts.
 SUBJECTS = {"machines": machines, "devices": devices, "installed": installed, "orphans": orphans, "placement": placement, "ports": sockets}
 
@@ -151,7 +155,7 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", a
     lacks = missing(run, account.pw_name, programs)
     device_ips, device_problems = device_addresses(run) if accelerator == "ascend" else ({}, [])
     try:
-        units = attempts.active_units(run)
+        units = holds.holders(run, base)
     except attempts.AttemptError:
         units = []
     asked = asked and dict(asked, accelerator=accelerator, python=python, peers=peers, units=units)
@@ -161,7 +165,7 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", a
     changed = installed.damaged(subjects.get("installed"))  # an environment that somebody changed is none: sync.yml makes it again
     return {
         **subjects,
-        "boot": boot_mark(),
+        "boot": holds.boot_mark(),
         "hostname": socket.gethostname(),
         "home": account.pw_dir,
         "base": base,

@@ -32,6 +32,11 @@ def _read(path):
         return b""
 
 
+def read_text(path):
+    """Return a file of /proc as text; '' where the process is gone or it is another user's."""
+    return _read(path).decode("utf-8", "surrogateescape")
+
+
 def pids():
     """Return the pids of all processes that can be seen."""
     return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
@@ -57,6 +62,12 @@ def start_of(pid):
     return int(fields[19]) if len(fields) > 19 and fields[0] not in (b"Z", b"X") else None
 
 
+def age_of(pid):
+    """Return for how many seconds a process has been there; None where it is gone."""
+    started, uptime = start_of(pid), _read("/proc/uptime").split()
+    return None if started is None or not uptime else max(0.0, float(uptime[0]) - started / os.sysconf("SC_CLK_TCK"))
+
+
 def words_of(pid):
     """Return a process's command line as words; [] for the kernel's own and where it may not be read."""
     return [os.fsdecode(word) for word in _read("/proc/%d/cmdline" % pid).split(b"\0")[:-1]]
@@ -79,10 +90,10 @@ def describe(pid):
         uid = os.stat("/proc/%d" % pid).st_uid
     except OSError:
         return None
-    started = start_of(pid)
-    if started is None:
+    old = age_of(pid)
+    if old is None:
         return None
-    uptime, pages = float((_read("/proc/uptime").split() or [b"0"])[0]), _read("/proc/%d/statm" % pid).split()
+    pages = _read("/proc/%d/statm" % pid).split()
     command = " ".join(words_of(pid)) or "[%s]" % _read("/proc/%d/comm" % pid).decode("utf-8", "replace").strip()
     run_id, attempt = mark_of(pid) or (None, None)
     return {
@@ -90,7 +101,7 @@ def describe(pid):
         "uid": uid,
         "user": user_name(uid),
         "command": printable(command, limit=COMMAND),
-        "age_s": max(0, int(uptime - started / os.sysconf("SC_CLK_TCK"))),
+        "age_s": int(old),
         "rss_mib": int(pages[1]) * os.sysconf("SC_PAGE_SIZE") >> 20 if len(pages) > 1 else 0,
         "run": run_id,
         "attempt": attempt,

@@ -22,7 +22,7 @@ def _digest(value):
 
 
 def keys(made, facts, allowed=None):
-    """Return {kind: key} for a plan: the network's depends on nodes, addresses and ports, the rehearsal's on the whole plan.
+    """Return {kind: key} for a plan: the network's depends on nodes, addresses and ports, the rehearsal's on the whole plan but for the checkpoint.
 
     allowed: what the site asks; another floor of the bandwidth, or all pairs instead of a ring, is another question to the network.
     """
@@ -30,8 +30,10 @@ def keys(made, facts, allowed=None):
     boots = {node["name"]: facts[node["name"]].get("boot") for node in made["nodes"]}
     wires = [[node["name"], node["address"], node["interface"]] for node in made["nodes"]]
     # A Python of the user's own is no part of the plan: what it holds now is.
+    # What a run goes on from changes nothing that a rehearsal tries.
+    digest = made["resume"]["unresumed"] if made.get("resume") else plan.sha256(made)
     own = {node["name"]: _own(facts[node["name"]].get("installed") or {}) for node in made["nodes"]}
-    return {"network": _digest([wires, made["ports"], boots, asked]), "rehearsal": _digest([plan.sha256(made), boots, own])}
+    return {"network": _digest([wires, made["ports"], boots, asked]), "rehearsal": _digest([digest, boots, own])}
 
 
 def _own(installed):

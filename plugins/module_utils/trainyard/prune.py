@@ -131,6 +131,9 @@ def _unjudged(run, place, looks, every, now):
         return run["odd"]
     home = (every.get(HOME) or {}).get(run["run"])
     settled = bool(home and home["settled"])
+    begun = home and home.get("begun")
+    if begun and now - begun < JUST_SECONDS and not settled:
+        return "was begun, or waits for its restart, since %d s; it may be on its way to the nodes" % max(0, now - begun)
     silent = sorted(node for node in run["nodes"] if looks.get(node) is None)
     if silent and not settled and not (place != HOME and run["ended"]):
         return "nobody can tell whether it still runs on %s" % ", ".join(silent)

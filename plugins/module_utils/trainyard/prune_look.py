@@ -13,8 +13,10 @@ import os
 import re
 import shutil
 import stat
+import time
 
 from ansible.module_utils.trainyard import attempts, checkpoints, manifest, processes, status
+from ansible.module_utils.trainyard.prune import JUST_SECONDS
 
 MARK = ".pruning-"
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,5})\Z")
@@ -92,6 +94,7 @@ def on_node(base, name, held):
     folder = os.path.join(base, "runs", name)
     entries = sorted(os.listdir(folder))
     places = [os.path.join(folder, each) for each in sorted(entries, key=lambda each: (len(each), each)) if _ATTEMPT.match(each)]
+    places = [place for place in places if os.listdir(place) != ["stop.json"]]  # a start that was refused
     plans, records = ([status.read_json(place, file) for place in places] for file in ("plan.json", "attempt.json"))
     odd = [each for each in entries if not _ATTEMPT.match(each)]
     if odd or not places or not all(plans) or not all(record and record.get("run") == name for record in records):
@@ -116,12 +119,17 @@ def at_home(runs_dir, name, held):
     places = [os.path.join(folder, each) for each in sorted(os.listdir(folder), key=lambda each: (len(each), each)) if _ATTEMPT.match(each)]
     entry["checkpoint"] = _best_of(entry, places, [checkpoints.PLACE])
     settled = bool(verdict.get("outcome")) and not verdict.get("unreachable") and verdict.get("outcome") not in ("unknown", "lost")
-    return dict(entry, settled=settled, completed=verdict.get("outcome") == "completed")
+    begun = [item.get("started") for item in [record, *tried] if isinstance(item.get("started"), (int, float))]
+    waits = bool(tried and isinstance(tried[-1].get("again"), dict) and tried[-1]["again"].get("again"))
+    ended = tried[-1].get("ended") if waits and isinstance(tried[-1].get("ended"), (int, float)) else None
+    return dict(
+        entry, settled=settled and not waits, completed=verdict.get("outcome") == "completed", begun=max([*begun, ended or 0], default=None)
+    )
 
 
 def _nothing(name, held):
     return {
-        "run": name, "job": "?", "site": None, "nodes": [], "checkpoint": "", "completed": False, "settled": False, "ended": None,
+        "run": name, "job": "?", "site": None, "nodes": [], "checkpoint": "", "completed": False, "settled": False, "begun": None, "ended": None,
         "held": held.get(name) or "", "odd": "", "bytes": 0,
     }  # fmt: skip
 
@@ -186,7 +194,9 @@ def remove(folder, names, describe, held):
         if not why:
             size, why = size_of(os.path.join(folder, name))
             mount = mounted_in(os.path.join(folder, name))
-            why = describe(name)["odd"] or why or (mount and "something is mounted at %s" % mount)
+            now = describe(name)
+            just = now["begun"] and not now["settled"] and time.time() - now["begun"] < JUST_SECONDS
+            why = now["odd"] or why or ("it was begun just now" if just else None) or (mount and "something is mounted at %s" % mount)
         if why:
             result["problems"].append("%s stays: %s" % (name, why))
             continue

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from ansible.module_utils.trainyard import holds
 from ansible.module_utils.trainyard.mesh import inventory_digest
 from ansible.module_utils.trainyard.plan import short
 
@@ -10,17 +11,20 @@ from ansible.module_utils.trainyard.plan import short
 CERTIFICATE_MARGIN = 20 * 86400
 
 
+# Kinds of trees, as their directories on a node are called.
+TREES = ("code", "data", "weights", "checkpoints")
+
 # Words at the head of a command that come with the Python environment.
 HEADS = ("python", "python3", "fleetrun", "msrun")
 
 
 def todo(plan, facts, now, site_nodes=()):
-    """Return what is not ready yet: {'provision': [...], 'trust': [...], 'environment': [...], 'code': [...], 'data': [...], 'weights': [...]} of node names.
+    """Return what is not ready yet: {'provision': [...], 'trust': [...], 'environment': [...], and one key for each of TREES} of node names.
 
     now: unix time in seconds. site_nodes: all nodes of the site as read_site gives them; a mesh made for other addresses is made again.
     """
     names = [node["name"] for node in plan["nodes"]]
-    result = {"provision": [n for n in names if facts[n]["missing"]], "trust": [], "environment": [], "code": [], "data": [], "weights": []}
+    result = {"provision": [n for n in names if facts[n]["missing"]], "trust": [], "environment": [], **{kind: [] for kind in TREES}}
     if len(names) > 1:
         mesh = [facts[name]["mesh"] or {} for name in names]
         proven = all(m.get("present") and m.get("proven") and (m.get("valid_until") or 0) >= now + CERTIFICATE_MARGIN for m in mesh)
@@ -32,7 +36,7 @@ def todo(plan, facts, now, site_nodes=()):
         result["environment"] = [n for n in names if plan["environment"]["digest"] not in facts[n]["environments"]]
     for kind, digests in wanted_trees(plan).items():
         result[kind] = [n for n in names if any(not (facts[n]["trees"].get("%s/%s" % (kind, short(d))) or {}).get("ok") for d in digests)]
-    result["trees"] = [n for n in names if n in result["code"] + result["data"] + result["weights"]]
+    result["trees"] = [n for n in names if any(n in result[kind] for kind in TREES)]
     return result
 
 
@@ -58,9 +62,8 @@ def obstacles(plan, facts, repair=False):
             text = "%s: there is no program named %s beside %s, and the command begins with it; a virtual environment has it"
             lines.append(text % (node["name"], plan["argv"][0], python))
         for unit in fact["units"]:
-            lines.append(
-                "%s is held by %s (%s); follow it or stop it: playbooks/stop.yml" % (node["name"], unit["description"], unit["state"])
-            )
+            held = (node["name"], unit["description"], unit["state"], holds.since_words(unit), holds.remedy(unit))
+            lines.append("%s is held by %s (%s)%s; %s" % held)
     if not repair:
         remedy = "; the controller's copy is the rule: playbooks/sync.yml with the same config brings it again"
         lines += [line + remedy for line in differing_trees(plan, facts)]
@@ -88,9 +91,10 @@ def _same_addresses(mesh, rows):
 
 
 def wanted_trees(plan):
-    """Return {'code': [digest], 'data': [digests], 'weights': [digests]}: the trees a node must hold, bit for bit."""
+    """Return {kind of TREES: [digests]}: the trees a node must hold, bit for bit."""
     return {
         "code": [] if plan["code"].get("path") else [plan["code"]["digest"]],  # (what lies on the nodes already is not ours to bring)
         "data": sorted(plan["data"].values()),
         "weights": sorted({w["digest"] for w in plan["weights"].values()}),
+        "checkpoints": [plan["resume"]["digest"]] if plan.get("resume") else [],
     }

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's record of a run: runs/<run id>/ with the plan as it was sent, the job, local changes of the code, and run.json at the end.
+"""The controller's record of a run: runs/<run id>/ with the plan as it was sent, the job, local changes of the code, and run.json.
 
-run.json (version 1): {version, run, job, plan_sha256, started, code, attempts: [{number, verdict, ranks, nodes, checkpoint, model, ended}]}; checkpoint
-lists the names in the folder checkpoint/, model is what the module checkpoint found on the first node.
+run.json is written before every start and after every end; docs/run-json.md explains every field of version 2, schemas/run.yml is the same as JSON
+schema. plan.json is the newest attempt's; each attempt has its own beside its logs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
 
-from ansible.module_utils.trainyard import manifest, verdict
+from ansible.module_utils.trainyard import manifest, restarts, run_file, verdict
 from ansible.module_utils.trainyard.causes import entry_of
 from ansible.module_utils.trainyard.columns import span as duration
 from ansible.module_utils.trainyard.display import printable, printable_data, secrets_of
 from ansible.module_utils.trainyard.plan_text import published
 
-VERSION = 1
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.
 LONGEST = 20_000
 
@@ -29,37 +27,60 @@ def _text(path, text):
 
 
 def started(params, check_mode=False):
-    """Write what was planned; return {run_dir}. The plan's bytes are those that every node gets."""
-    run_dir = os.path.join(params["runs_dir"], params["run_id"])
+    """Write what was planned; return {run_dir}. The plan's bytes are those that every node gets.
+
+    Raises FileExistsError where this attempt was begun already: whoever makes its directory starts it.
+    """
+    run_dir, number = os.path.join(params["runs_dir"], params["run_id"]), params["number"]
     if not check_mode:
         os.makedirs(run_dir, mode=0o700, exist_ok=True)
-        os.mkdir(os.path.join(run_dir, "attempt-%d" % params["number"]), mode=0o700)
-        _text(os.path.join(run_dir, "plan.json"), params["plan"])
-        _text(os.path.join(run_dir, "code.diff"), params["code_diff"])
-        manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
-        record = {
-            "version": VERSION,
-            "run": params["run_id"],
-            "job": params["job"]["name"],
-            "plan_sha256": params["plan_sha256"],
-            "started": time.time(),
-            "code": params["code"],
-            "attempts": [],
-        }
-        manifest.write_json(os.path.join(run_dir, "run.json"), record)
+        attempt_dir = os.path.join(run_dir, "attempt-%d" % number)
+        os.mkdir(attempt_dir, mode=0o700)
+        with run_file.alone(run_dir):
+            record = run_file.read(run_dir) or run_file.empty(params["run_id"], params["job"]["name"], time.time())
+            for folder in (run_dir, attempt_dir):
+                _text(os.path.join(folder, "plan.json"), params["plan"])
+            # what was different at an earlier start stays known
+            _text(os.path.join(run_dir if number == 1 else attempt_dir, "code.diff"), params["code_diff"])
+            manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
+            entry = run_file.entry(
+                number, plan_sha256=params["plan_sha256"], started=time.time(), resume=run_file.point_of(params.get("resume"))
+            )
+            run_file.write(run_dir, dict(record, code=params["code"]), entry)
+    return {"run_dir": run_dir}
+
+
+def taken(params):
+    """Return what is said to whoever comes second with the same attempt."""
+    return (
+        "attempt %d of %s has been begun by another command; this one has started nothing. Follow it: ansible-playbook "
+        "playbooks/follow.yml -e run=%s" % (params["number"], params["run_id"], params["run_id"])
+    )
+
+
+def refused(params, check_mode=False):
+    """Note that an attempt was begun and started nowhere, with the reason; return {run_dir}."""
+    run_dir = os.path.join(params["runs_dir"], params["run_id"])
+    if not check_mode:
+        with run_file.alone(run_dir):
+            record = run_file.read(run_dir) or run_file.empty(params["run_id"], None, time.time())
+            known = run_file.known(record, params["number"])
+            text = printable("FAILED: nothing was started: %s" % params["why"], limit=LONGEST)
+            said = {"outcome": "failed", "cause": run_file.NOT_STARTED, "text": text, "node": None, "rank": None}
+            run_file.write(run_dir, record, dict(known, ended=time.time(), verdict=said))
     return {"run_dir": run_dir}
 
 
 def ended(params, check_mode=False):
-    """Decide the verdict from what the nodes said and write run.json; return {run_dir, verdict, summary}."""
-    run_dir = os.path.join(params["runs_dir"], params["run_id"])
-    attempt_dir = os.path.join(run_dir, "attempt-%d" % params["number"])
+    """Decide the verdict from what the nodes said and write run.json; return {run_dir, run, attempt, verdict, summary, again}."""
+    run_dir, number = os.path.join(params["runs_dir"], params["run_id"]), params["number"]
+    attempt_dir = os.path.join(run_dir, "attempt-%d" % number)
     nodes = [node for node in params["nodes"] if node.get("ranks") is not None]
-    plan = manifest.read_json(os.path.join(run_dir, "plan.json"))
+    plan = run_file.plan_of(run_dir, number)
     if not plan:
         raise ValueError("%s/plan.json is missing: no node that holds the run could be asked for it" % run_dir)
     planned = plan["ranks"]
-    shown_dir = os.path.join(os.path.basename(os.path.normpath(params["runs_dir"])), params["run_id"], "attempt-%d" % params["number"])
+    shown_dir = os.path.join(os.path.basename(os.path.normpath(params["runs_dir"])), params["run_id"], "attempt-%d" % number)
     decided = verdict.decide(planned, nodes, shown_dir)
     mismatch = endpoint_mismatch(plan.get("endpoints"), nodes)
     if mismatch:
@@ -70,34 +91,38 @@ def ended(params, check_mode=False):
     model = params.get("checkpoint") or {}
     # the nodes have masked what they said; what is put together here goes through the same once more
     decided = printable_data(untrained(decided, ranks, saved, plan) or decided, *secrets_of(plan), limit=LONGEST)
-    if not check_mode:
-        path = os.path.join(run_dir, "run.json")
-        record = manifest.read_json(path) or {"version": VERSION, "run": params["run_id"], "attempts": []}
-        entry = {
-            "number": params["number"],
-            "ended": time.time(),
-            "verdict": decided,
-            "ranks": ranks,
-            "nodes": [clock_of(node) for node in nodes],
-            "checkpoint": saved,
-            "model": model,
-            "endpoints": next((node["endpoints"] for node in nodes if node.get("endpoints")), None),
-        }
-        record["attempts"] = [item for item in record["attempts"] if item["number"] != params["number"]] + [entry]
-        manifest.write_json(path, record)
-        seal(run_dir)
+    with contextlib.nullcontext() if check_mode else run_file.alone(run_dir):
+        record = run_file.read(run_dir) or run_file.empty(params["run_id"], (plan.get("job") or {}).get("name"), _begun(ranks))
+        entry = dict(
+            run_file.known(record, number),
+            ended=time.time(),
+            verdict=decided,
+            ranks=ranks,
+            nodes=[clock_of(node) for node in nodes],
+            checkpoint=saved,
+            model=model,
+            endpoints=next((node["endpoints"] for node in nodes if node.get("endpoints")), None),
+        )
+        limit = run_file.limit_of(run_dir)
+        newest = number >= max(item["number"] for item in [entry, *record["attempts"]])
+        again = restarts.decide(run_file.with_entry(record, entry), limit, params.get("followed", True)) if newest else None
+        # a look at an end of long ago takes back nothing that was decided when it was new
+        entry["again"] = entry["again"] if not newest or (entry["again"] and not params.get("followed", True)) else again
+        if not check_mode:
+            run_file.write(run_dir, record, entry)
+            if newest:
+                run_file.show_plan(run_dir, number)
+            run_file.seal(run_dir)
     note = model.get("note") or ""
-    return {"run_dir": run_dir, "verdict": decided, "summary": summary(decided, ranks, planned, nodes, shown_dir, saved, plan, note)}
+    lines = summary(decided, ranks, planned, nodes, shown_dir, saved, plan, note)
+    told = [("resumed", run_file.resumed_words(entry["resume"], number)), ("restart", restarts.sentence(again, params["run_id"]))]
+    lines[-1:-1] = [printable("%-11s  %s" % (name, text), *secrets_of(plan)) for name, text in told if text]
+    return {"run_dir": run_dir, "run": params["run_id"], "attempt": number, "verdict": decided, "summary": lines, "again": again}
 
 
-def seal(folder):
-    """Take from everybody else what of a run they could read: plan.json holds the environment, and what brought it may have been generous."""
-    for where, _folders, names in os.walk(folder):
-        for path in [where] + [os.path.join(where, name) for name in names]:
-            with contextlib.suppress(FileNotFoundError):  # another terminal's stream has ended meanwhile
-                mode = os.lstat(path).st_mode
-                if not stat.S_ISLNK(mode) and mode & 0o077:
-                    os.chmod(path, stat.S_IMODE(mode) & 0o700)
+def _begun(ranks):
+    """When the first rank started, by its node's clock: what a controller that was not there has of the run's start."""
+    return min((rank["started"] for rank in ranks if rank.get("started")), default=time.time())
 
 
 def clock_of(node):

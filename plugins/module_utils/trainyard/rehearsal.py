@@ -73,7 +73,9 @@ def unfit(todo, stops):
     """Return the note of why check.yml, which brings nothing to the nodes, cannot rehearse; [] where it can. todo: see library/plan.py."""
     if stops:
         return [finding("rehearsal", "not rehearsed, because of what else was found", level="note")]
-    lacking = {kind: todo[kind] for kind in ("provision", "trust", "environment", "code", "data", "weights") if todo.get(kind)}
+    lacking = {
+        kind: todo[kind] for kind in ("provision", "trust", "environment", "code", "data", "weights", "checkpoints") if todo.get(kind)
+    }
     if not lacking:
         return []
     text = "not rehearsed, because the nodes have not got all that it takes: %s" % "; ".join(

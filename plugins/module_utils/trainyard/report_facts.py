@@ -65,7 +65,7 @@ def points_for(ranks):
 
 
 def read(runs_dir, run, series_of, points=None):
-    """Return {run, plan, job, record, indexes, series, files, excerpts, report, notes} of one run; raises ReportError.
+    """Return {run, plan, plans (by attempt), job, record, indexes, series, files, excerpts, report, notes} of one run; raises ReportError.
 
     series_of: series.of_run. points: of one rank's curves; None: as many as the page can hold.
     """
@@ -85,8 +85,10 @@ def read(runs_dir, run, series_of, points=None):
 
     plan = part("plan.json", {}, mapping, os.path.join(run_dir, "plan.json"))
     record = part("run.json", {}, mapping, os.path.join(run_dir, "run.json"))
-    indexes = {}
+    indexes, plans = {}, {}
     for number in sorted(attempt_numbers(run_dir)):
+        # a run of version 1 has one plan; later attempts may have other nodes
+        plans[number] = part("attempt-%d/plan.json" % number, plan, mapping, os.path.join(run_dir, "attempt-%d" % number, "plan.json"))
         path = os.path.join(run_dir, "attempt-%d" % number, "ranks.json")
         indexes[number] = part("attempt-%d/ranks.json" % number, {}, mapping, path)
     points = points or points_for(len(plan.get("ranks") or ()))
@@ -95,6 +97,7 @@ def read(runs_dir, run, series_of, points=None):
     return {
         "run": run,
         "plan": plan,
+        "plans": plans,
         "job": part("job.json", {}, mapping, os.path.join(run_dir, "job.json")),
         "record": record,
         "indexes": indexes,

@@ -11,7 +11,7 @@ import re
 import time
 import urllib.parse
 
-from ansible.module_utils.trainyard import plan_text, report_timeline
+from ansible.module_utils.trainyard import plan_text, report_timeline, restarts, run_file
 from ansible.module_utils.trainyard.columns import span as duration
 from ansible.module_utils.trainyard.display import MASK, printable, printable_data, secrets_of
 from ansible.module_utils.trainyard.report_figures import counted, curve_rows, curves, figures, measured, note_of, number, unit_of
@@ -80,11 +80,26 @@ def candidate(item, known, attempt):
     return dict(only([item], "rank", "node", "weight", "why")[0], end=end, place=linked(place, known, attempt))
 
 
+def plan_of(facts, number):
+    """Return the plan of an attempt; other attempts of a run may have run on other nodes."""
+    return (facts.get("plans") or {}).get(number) or facts["plan"]
+
+
+def story(entry, run):
+    """Return [(what, value)]: from what an attempt of run.json went on, and whether the run was started again after it."""
+    again = entry.get("again") or {}
+    told = [
+        ("went on from", run_file.resumed_words(entry.get("resume"), entry.get("number") or 1)),
+        ("restart", restarts.sentence(again, "<run id>")),
+    ]
+    return [(name, text) for name, text in told if text]
+
+
 def rank_rows(facts, attempt, known):
     """Return one row for each planned rank: where it ran, how it ended, its figures, its log."""
     told = {rank["rank"]: rank for rank in attempt.get("ranks") or ()}
     rows = []
-    for item in facts["plan"].get("ranks") or ():
+    for item in plan_of(facts, attempt.get("number")).get("ranks") or ():
         rank = told.get(item["rank"], {})
         end = rank.get("signal") or ("exit code %s" % rank["exit_code"] if rank.get("exit_code") is not None else rank.get("state"))
         path = "attempt-%s/%s" % (attempt.get("number"), rank.get("home"))
@@ -167,7 +182,8 @@ def attempt_view(one, entry, over, facts, known):
     return {
         "number": one,
         "verdict": verdict(entry, facts, known),
-        "timeline": report_timeline.timeline(over, facts["plan"].get("ranks") or ()) if over else None,
+        "story": story(entry, facts["run"]),
+        "timeline": report_timeline.timeline(over, plan_of(facts, one).get("ranks") or ()) if over else None,
         "ranks": rank_rows(facts, entry, known),
         "measures": names,
         "evaluations": [

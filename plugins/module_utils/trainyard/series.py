@@ -38,9 +38,10 @@ def of_run(run_dir, points=2000):
     recorded = {a["number"]: a for a in _dicts(run.get("attempts")) if isinstance(a.get("number"), int)}
     attempts, begun = [], _number(run.get("started"))
     for number in sorted(set(recorded) | set(_numbers(run_dir))):
-        attempt = _Attempt(os.path.join(run_dir, "attempt-%d" % number), number, plan, recorded.get(number) or {}, begun)
-        attempts.append(attempt.result(points))
-        begun = _number((recorded.get(number) or {}).get("ended"))
+        own, entry = os.path.join(run_dir, "attempt-%d" % number), recorded.get(number) or {}
+        begun = _number(entry.get("started")) or begun
+        attempts.append(_Attempt(own, number, _mapping(_json(os.path.join(own, "plan.json"))) or plan, entry, begun).result(points))
+        begun = _number(entry.get("ended"))
     bests = [attempt.pop("best") for attempt in attempts]
     best = max((b for b in bests if b), key=lambda b: b["value"], default={})
     keys = ("rank", "node", "local_rank", "device", "endpoint")

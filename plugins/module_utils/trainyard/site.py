@@ -7,6 +7,7 @@ import difflib
 import ipaddress
 import os
 
+from ansible.module_utils.trainyard import spares
 from ansible.module_utils.trainyard import suites as suite_tables
 from ansible.module_utils.trainyard.job import SITE_VARIABLES, load_suite, place_of, save_folders
 from ansible.module_utils.trainyard.launchers import LAUNCHERS
@@ -80,7 +81,7 @@ def read_site(groups, hostvars):
     """Return (site, problems).
 
     groups: {group: [hosts]} of the inventory. hostvars: {host: {variable: value}}, templated.
-    The site is {name, nodes (in rank order, contract A6), suites, env, start_port}.
+    The site is {name, nodes (in rank order, contract A6), spares (like nodes), suites, env, secret_env, start_port}.
     """
     problems = []
     names = list(groups.get("trainers") or [])
@@ -92,11 +93,15 @@ def read_site(groups, hostvars):
             "; rename the group '%s' to 'trainers'" % meant[0] if meant else "",
         )
         return None, [Problem("inventory", None, "", text)]
-    found = {name: hostvars[name] for name in names}
-    nodes = [_node(name, found[name], problems) for name in names]
+    kept, said = spares.listed(groups)
+    problems += said
+    found = {name: hostvars[name] for name in names + kept}
+    nodes, others = ([_node(name, found[name], problems) for name in part] for part in (names, kept))
+    spares.hint(problems, kept)
+    problems += spares.unlike(nodes, others)
     for field, label in (("host", "ansible_host"), ("address", "trainyard_address")):
         seen = {}
-        for node in nodes:
+        for node in nodes + others:
             if not node[field] or "/" in node[field]:
                 continue
             value = (same(node[field]), node["port"] if field == "host" else None)
@@ -119,6 +124,7 @@ def read_site(groups, hostvars):
     site = {
         "name": str(name or "site"),
         "nodes": nodes,
+        "spares": others,
         "suites": suite_entries({} if suites is None else suites, problems),
         "env": environment({} if env is None else env, problems, secret),
         "secret_env": secret,
@@ -144,19 +150,26 @@ def on_controller(source, project):
     return dict(source, code=settled(source["code"]), **more)
 
 
-def choose(job, site):
+def choose(job, site, members=None):
     """Return (nodes, problems): the nodes and devices this job takes of the site, the first ones in rank order.
 
+    members: names of trainers and spares in rank order, for a run that goes on with them (replacing.py).
     A node that the site describes wrongly has no devices or no accelerator; that has been said, and it is compared with nothing.
     """
     problems = []
     nodes = site["nodes"]
-    if isinstance(job["nodes"], int):
+    if members is not None:
+        known = {node["name"]: node for node in nodes + site["spares"]}
+        nodes = [known[name] for name in members]
+    elif isinstance(job["nodes"], int):
         if job["nodes"] > len(nodes):
             text = "asks for %d nodes; the site '%s' has %d: take -e nodes=%d, or list more machines in the group trainers"
             text = text % (job["nodes"], site["name"], len(nodes), len(nodes))
             problems.append(Problem(place_of(job, "nodes"), None, "nodes", text))
         nodes = nodes[: job["nodes"]]
+    if members is None and (job.get("min_nodes") or 0) > len(nodes):
+        text = "is more than the job's %d node%s; it says with how few the run may go on" % (len(nodes), "" if len(nodes) == 1 else "s")
+        problems.append(Problem(place_of(job, "min_nodes"), None, "min_nodes", text))
     if job["suite"] not in site["suites"]:
         known = ", ".join(sorted(site["suites"])) or "none"
         text = "the site '%s' does not say where %s comes from (trainyard_suites.%s); it knows: %s" % (

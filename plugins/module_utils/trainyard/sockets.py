@@ -88,6 +88,23 @@ def owners(ports, open_sockets):
     return found
 
 
+def owner_words(item):
+    """Return who has a port, in words."""
+    if item["error"] == "EACCES":
+        return "the training user may not listen there (net.ipv4.ip_unprivileged_port_start)"
+    if item["error"] != "EADDRINUSE":
+        return "it cannot be bound: %s" % item["error"]
+    if item["run"]:
+        return "taken by the run %s (pid %s, %s)" % (item["run"], item["pid"], item["command"])
+    if item["pid"]:
+        return "taken by pid %s of %s: %s" % (item["pid"], item["user"], item["command"])
+    if item["waits"]:
+        return "connections of a server that has ended wait there for their own end (TIME_WAIT, a minute at most)"
+    if item["user"] is None:
+        return "taken by a socket that /proc/net/tcp does not show"
+    return "taken by a process of %s (uid %s), whose command only that user and root can see" % (item["user"], item["uid"])
+
+
 def number_ranges(text):
     """Return [[first, last]] of the kernel's lists: '32768\\t60999', '8080,9000-9100', ''."""
     pairs = re.findall(r"(\d+)(?:[-\t ](\d+))?", text)

@@ -6,9 +6,10 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import time
 
-from ansible.module_utils.trainyard import attempts, logs, processes
+from ansible.module_utils.trainyard import attempts, holds, logs, processes, stalls
 from ansible.module_utils.trainyard.below import DIRECTORY, open_in, read_in
 from ansible.module_utils.trainyard.display import printable_data, secrets_of
 from ansible.module_utils.trainyard.evidence import launcher_notes
@@ -118,6 +119,8 @@ def look(run, base, run_id, number, node):
             "state": "none",
             "run": run_id,
             "known": [item[0] for item in known][-5:],
+            "attempts": numbers_of(base, run_id),
+            "noted": noted_of(base, run_id),
             # of a run whose directory is gone, or was never here
             "processes": processes.of_run(run_id),
             "stopped": bool(glob.glob(os.path.join(base, "runs", run_id, "attempt-*", "stop.json"))),
@@ -142,10 +145,14 @@ def look(run, base, run_id, number, node):
         "found": True,
         "run": run_id,
         "attempt": number,
+        "attempts": numbers_of(base, run_id),
+        "noted": noted_of(base, run_id),
         "node": node,
         "unit": record["unit"],
         "job": plan["job"]["name"],
         "state": state,
+        "lost": how_lost(record, events) if state == "lost" else None,
+        "by": record.get("by"),
         "ended": ended,
         "started": record["started"],
         "now": time.time(),
@@ -165,10 +172,50 @@ def look(run, base, run_id, number, node):
         "main_figure": (table.get("evaluation") or {}).get("main"),
         "disk": disk_of(attempt),
         "checkpoints": plan["suite"].get("checkpoints"),
+        "guard": guarded(attempt),
         "console_tail": console_tail(attempt, plan["launcher"]["console"]) if state in ("failed", "lost") else [],
     }
     # what a console repeats of the environment that the launcher began with is in no plan
     return printable_data(found, *secrets_of(plan, more=[written_down(attempt, plan)] if found["console_tail"] else []))
+
+
+def numbers_of(base, run_id):
+    """Return the numbers of a run's attempts here, also of starts that were refused: none is used twice."""
+    paths = glob.glob(os.path.join(glob.escape(base), "runs", run_id, "attempt-*"))
+    return sorted(int(match.group(1)) for match in (re.search(r"/attempt-([1-9][0-9]{0,5})\Z", path) for path in paths) if match)
+
+
+def noted_of(base, run_id):
+    """Return the numbers of a run's attempts that a person has stopped before they began here: a restart that waits is not to start."""
+    places = {number: attempts.attempt_dir(base, run_id, number) for number in numbers_of(base, run_id)}
+    notes = {number: read_json(place, "stop.json") or {} for number, place in places.items()}
+    return [number for number, place in places.items() if notes[number].get("by") == "user" and not os.path.exists(place + "/attempt.json")]
+
+
+def how_lost(record, events):
+    """Return why an attempt whose unit is gone wrote no end. It holds nothing: only a unit that is active does.
+
+    The boot mark tells a restart of the machine (or container) from an end of the user's systemd alone; attempts of an older Trainyard have none.
+    """
+    if record.get("boot") and record["boot"] != holds.boot_mark():
+        return "the node was restarted since it began"
+    if not any(event.get("event") == "launched" for event in events):
+        return "its start was cut off before anything of it ran"
+    why = "the user's systemd was ended there, or what writes the end was killed"
+    return why if record.get("boot") else "the node was restarted, or " + why
+
+
+def guarded(attempt):
+    """Return {phase, budget, quiet, stall, loss}: what the attempt's guard here last saw (guard.json), and what it ended the attempt for; None for each."""
+    seen = read_json(attempt, "guard.json") or {}
+    ended = stalls.found(lambda name: read_json(attempt, name))
+    return dict({key: seen.get(key) for key in ("phase", "budget", "quiet")}, stall=ended["stall"], loss=ended["loss"])
+
+
+def halted(base, run_id):
+    """Return the numbers of a run's attempts that a person has stopped here, also before they began."""
+    found = [(number, read_json(attempts.attempt_dir(base, run_id, number), "stop.json")) for number in numbers_of(base, run_id)]
+    return [number for number, note in found if note and note.get("by") == "user"]
 
 
 def written_down(attempt, plan):

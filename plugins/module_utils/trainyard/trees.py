@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees on a node: code, data and weights under their digest, switched in by one rename and read-only from then on (decision 9)."""
+"""Trees on a node: code, data, weights and checkpoints under their digest, switched in by one rename and read-only from then on (decision 9)."""
 
 from __future__ import annotations
 

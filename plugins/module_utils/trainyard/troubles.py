@@ -6,6 +6,7 @@ A warning says what was seen and for how long, not why. Times of a node are comp
 
 from __future__ import annotations
 
+from ansible.module_utils.trainyard import stalls
 from ansible.module_utils.trainyard.columns import folded, ranges, span
 
 # A pause is a stall when it is so many times as long as what is usual, and at least this long.
@@ -26,7 +27,10 @@ def warnings(watch, seconds):
     going = [node for node in watch.nodes.values() if node["status"].get("found") and not node["status"]["ended"]]
     reached = [node for node in going if not node["unreachable"]]
     found = [
+        _halted(watch.nodes.values()),
+        _hanging(reached),
         _no_number(watch),
+        _lost([node for node in watch.nodes.values() if node["status"].get("found")]),
         _stalled(watch.paces, reached),
         _quiet(reached),
         _disk(going),
@@ -37,10 +41,42 @@ def warnings(watch, seconds):
     return [warning for warning in found if warning]
 
 
+def _halted(nodes):
+    """What a node's guard ends the attempt for, or has ended it for."""
+    asked = {node["name"]: node["status"] for node in nodes if node["status"].get("guard")}
+    gone, hung = stalls.lost(asked), stalls.stalled(asked)
+    if gone:
+        return "lost", tuple(gone[0]), gone[1]
+    return ("hang", (hung[0],), stalls.hang_words(*hung)) if hung else None
+
+
+def _hanging(nodes):
+    late = []
+    for node in nodes:
+        seen = node["status"].get("guard") or {}
+        quiet, budget = seen.get("quiet"), seen.get("budget")
+        if isinstance(quiet, (int, float)) and isinstance(budget, (int, float)) and quiet > max(STALL_SECONDS, budget / 2):
+            late.append((quiet, budget, str(seen.get("phase")), node["name"]))
+    if not late:
+        return None
+    quiet, budget, phase, name = max(late)
+    text = "no sign of life for %s in the phase %s (seen by %s); at %s it is ended as a hang"
+    return "hanging", (name,), text % (span(quiet), stalls.PHASES.get(phase, phase), name, span(budget))
+
+
 def _no_number(watch):
     if not watch.nan:
         return None
     return "nan", (), "loss is %s since %s (rank %d on %s)" % tuple(watch.nan[key] for key in ("loss", "at", "rank", "node"))
+
+
+def _lost(nodes):
+    lost = [(node["status"]["lost"], node["name"]) for node in nodes if node["status"].get("lost")]
+    if not lost:
+        return None
+    whys = {why: [name for other, name in lost if other == why] for why, _name in lost}
+    text = "; ".join("on %s %s" % (folded(names), why) for why, names in whys.items())
+    return "lost", tuple(name for _why, name in lost), "the attempt is lost: %s; it holds no node" % text
 
 
 def _stalled(paces, nodes):

@@ -7,6 +7,7 @@ verdict says so and lists the candidates.
 
 from __future__ import annotations
 
+from ansible.module_utils.trainyard import stalls
 from ansible.module_utils.trainyard.causes import classify, entry_of
 from ansible.module_utils.trainyard.weighing import BEFORE, BEFORE_ELSEWHERE, DECIDES, KILLED, OOM, SHARED, TERMINATED, Weighing
 
@@ -59,9 +60,12 @@ class _Case:
 
     def verdict(self):
         decided = self.decided
-        user = {n: u for n, u in self.stopped.items() if u["stopped_by"] != "peer"}
+        user = {n: u for n, u in self.stopped.items() if u["stopped_by"] not in ("peer", "guard")}
         if user and not self._failed_before(user) and not (decided and self._before_stop(decided)):
             return self._stopped(user, decided)
+        told = stalls.halt(self.asked)
+        if told and not self._failed_by_then(decided, told):
+            return self._halted(told)
         if decided and self.missing and decided["weight"] < KILLED:
             return self._lost()  # what ended without a word of its own may have followed what is out of sight
         if decided:
@@ -141,6 +145,26 @@ class _Case:
         if self.missing:
             text += f"; not asked: {_list(self.missing)}"
         return self._result("stopped", text, cause="stopped_by_" + by[0], remedy=entry_of("stopped_by_user")["remedy"])
+
+    def _failed_by_then(self, decided, told):
+        """Whether a failure that is beyond doubt came before the guards saw the training hang or a node vanish; what came after followed."""
+        if not decided or decided["weight"] < KILLED or decided["node"] in told["nodes"] or decided["when"] is None:
+            return False
+        return decided["when"] < told["time"] - self.ahead.get(told["by"], 0.0) - BEFORE
+
+    def _halted(self, told):
+        entry = entry_of(told["cause"])
+        rank = next((r for r in self.plan_ranks if r["rank"] == told["rank"]), None)
+        found = next((r for r in self.ranks if r["rank"] == told["rank"]), None)
+        ranks = [r["rank"] for r in self.plan_ranks if r["node"] in told["nodes"]]
+        text = f"{told['outcome'].upper()}: {told['text']}" + (f"; with {_ranks(ranks)}" if ranks and told["outcome"] == "lost" else "")
+        text += f"; log {self._log(found)}" if found else ""
+        others = [name for name in self.missing if name not in told["nodes"]]
+        text += f"; remedy: {entry['remedy']}" + (f"; not asked: {_list(others)}" if others else "")
+        node = rank["node"] if rank else told["nodes"][0] if told["outcome"] == "lost" else None
+        fields = {"rank": rank["rank"], "local_rank": rank["local_rank"]} if rank else {}
+        log = self._log(found) if found else None
+        return self._result(told["outcome"], text, node=node, cause=told["cause"], log=log, remedy=entry["remedy"], **fields)
 
     def _lost(self):
         first = next(iter(self.missing))
@@ -228,7 +252,10 @@ class _Case:
             if unit and (unit.get("oom_kills") or unit.get("service_result") == "oom-kill"):
                 count = unit.get("oom_kills") or "some"
                 lines.append(f"{name}: the kernel killed {count} of its processes for want of memory (exit.{name}.json)")
-        lines += [f"{name} was stopped by {u['stopped_by']} {u.get('stopped_from') or ''}".rstrip() for name, u in self.stopped.items()]
+        lines += stalls.lines(self.asked)
+        for name, unit in self.stopped.items():
+            by = f"its guard: {unit.get('stop_reason')}," if unit["stopped_by"] == "guard" else unit["stopped_by"]
+            lines.append(f"{name} was stopped by {by} {unit.get('stopped_from') or ''}".rstrip())
         lines += [f"{name} was not asked: {reason}" for name, reason in self.missing.items()]
         lines += [f"the clock of {name} is {ahead:+.0f} s off; its times were corrected" for name, ahead in self.ahead.items() if ahead]
         return lines

@@ -15,7 +15,7 @@ from ansible.module_utils.trainyard.display import printable
 
 # What is read of a status and of its ranks; the rest is not carried along for every node.
 KEEP = frozenset("found run attempt node ranks job state ended started now exit nodes epochs first_step unit_of_speed".split()) | frozenset(
-    "accelerator ranks_in_all only_first_prints main_figure disk".split()
+    "accelerator ranks_in_all only_first_prints main_figure disk lost guard".split()
 )
 KEEP_OF_RANK = ("rank", "state", "exit_code", "signal", "step", "evaluation", "nan", "log_time", "fraction")
 # Nodes are asked every few seconds; ssh itself gives up after about 14 s (ansible.cfg).
@@ -114,12 +114,18 @@ class Watch:
         self.evaluation = self.nan = self._first_fraction = None
 
     def add(self, name, status, seconds, clock=None):
-        """Take what a node said. seconds: a clock that only goes forward; clock: the controller's time of day, to hold the node's against."""
+        """Take what a node said, and return whether it is of the newest attempt: a node whose place another one took knows older ones only.
+
+        seconds: a clock that only goes forward; clock: the controller's time of day, to hold the node's against.
+        """
         name = _shown(name, self.secrets)
         status = dict(kept(status, self.secrets), node=name)
         if status.get("found"):
-            if (status["run"], status.get("attempt")) != self.run:
-                self.run = (status["run"], status.get("attempt"))
+            asked = (status["run"], status.get("attempt") or 0)
+            if self.run and asked < self.run:
+                return False
+            if asked != self.run:
+                self.run = asked
                 self._begin()
             for rank in status["ranks"]:
                 self._rank(name, status, rank)
@@ -127,6 +133,7 @@ class Watch:
         self._known = self._ranks = self._patience = None
         gap = seconds - self.nodes[name]["heard"] if name in self.nodes else 0
         self.nodes[name] = {"name": name, "status": status, "heard": seconds, "gap": gap, "unreachable": False, "ahead": ahead}
+        return True
 
     def lose(self, name):
         """Note that a node could not be asked."""

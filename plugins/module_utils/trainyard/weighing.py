@@ -50,7 +50,9 @@ def clocks(asked):
     for name in ahead:
         unit = asked[name].get("exit") or {}
         teller = (asked.get(unit.get("stopped_from")) or {}).get("exit") or {}
-        if unit.get("stopped_by") == "peer" and unit.get("stopped_at") is not None and teller.get("time") is not None:
+        # A guard tells the peers before its own node ends.
+        early = teller.get("stopped_by") == "guard"
+        if unit.get("stopped_by") == "peer" and not early and unit.get("stopped_at") is not None and teller.get("time") is not None:
             gap = unit["stopped_at"] - ahead[name] - teller["time"] + ahead.get(unit["stopped_from"], 0.0)
             if gap < -1.0:
                 ahead[name] += gap

@@ -1,0 +1,50 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds a node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_held
+short_description: Say which attempts hold a node
+description:
+  - Tells in one quick look whether a node answers and which attempts hold it, anybody's. Changes nothing. It needs neither a plan nor a run.
+options:
+  base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
+attributes:
+  check_mode: {support: full, description: Reads only.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: See who is there
+  node_held:
+  register: look
+  ignore_unreachable: true
+"""
+
+RETURN = r"""
+held: {description: "The attempts that hold the node (run, attempt, user, mine, since and more; see holds.py).", type: list, elements: dict, returned: success}
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import attempts, holds
+from ansible.module_utils.trainyard.display import printable
+
+
+def main():
+    module = AnsibleModule(argument_spec={"base": {"type": "str", "default": ".trainyard"}}, supports_check_mode=True)
+
+    def run(argv):
+        return module.run_command(argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C"))
+
+    try:
+        module.exit_json(changed=False, held=holds.holders(run, os.path.join(os.path.expanduser("~"), module.params["base"])))
+    except (attempts.AttemptError, OSError) as error:
+        module.fail_json(msg=printable(str(error), newlines=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Who takes part in the next attempt of a run."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: replacement
+short_description: Choose the nodes with which a run goes on, and remember which nodes failed
+description:
+  - Runs on the controller. C(noted) remembers the nodes that a verdict names for a fault of their own, below the site's state directory, for all
+    runs of the site. C(chosen) says who takes part in the next attempt of a run, in the order of the ranks, and fails in words where it cannot go on.
+  - See C(plugins/module_utils/trainyard/replacing.py) for the rules and C(failures.py) for the memory.
+options:
+  state: {description: What to do., type: str, choices: [noted, chosen], required: true}
+  run_id: {description: The run., type: str, default: ""}
+  state_dir: {description: What the controller keeps of the site., type: path, required: true}
+  verdict: {description: How the attempt ended (C(noted))., type: dict, default: {}}
+  ended: {description: "When the attempt ended, in unix seconds; 0 means now (C(noted)).", type: float, default: 0}
+  nodes: {description: "The attempt's nodes (C(noted)); those of the newest attempt (C(chosen)).", type: list, elements: str, default: []}
+  places:
+    description: The nodes of the run's first attempt, in the order of the ranks (C(chosen)); empty means O(nodes).
+    type: list
+    elements: str
+    default: []
+  site: {description: As read_job gives it (C(chosen))., type: dict}
+  job: {description: "As read_job gives it; devices and min_nodes count (C(chosen)).", type: dict}
+  looks: {description: "What node_held returned on every trainer and spare, or how it failed, by name (C(chosen)).", type: dict, default: {}}
+  cooldown_minutes: {description: A node that failed is not chosen again for so long (C(chosen))., type: float, default: 30}
+attributes:
+  check_mode: {support: full, description: Notes nothing.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Choose the nodes with which the run goes on
+  replacement:
+    state: chosen
+    run_id: 20261120-103501-ppyoloe-1f2e
+    nodes: [node1, node2]
+    site: "{{ read.site }}"
+    job: "{{ read.job }}"
+    looks: "{{ looks }}"
+    state_dir: "{{ trainyard_state_dir }}"
+  register: chosen
+"""
+
+RETURN = r"""
+noted: {description: "The nodes that were noted, each with its cause.", type: dict, returned: noted and chosen}
+nodes: {description: The nodes of the next attempt in the order of the ranks., type: list, elements: str, returned: chosen}
+replaced: {description: "Node of the newest attempt to the one that takes its place.", type: dict, returned: chosen}
+dropped: {description: Nodes of the newest attempt whose places stay empty., type: list, elements: str, returned: chosen}
+again: {description: Nodes that are taken although they failed lately., type: list, elements: str, returned: chosen}
+places: {description: The nodes of the run's first attempt., type: list, elements: str, returned: chosen}
+lines: {description: The choice for people; none where all goes on as it was., type: list, elements: str, returned: chosen}
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import failures, members
+from ansible.module_utils.trainyard.display import printable
+
+
+def noted(given, module):
+    """Note whom a verdict names, at the time when it happened: an old run's verdict can be made again."""
+    causes, now = failures.named(given["verdict"], given["nodes"]), time.time()
+    if causes and not module.check_mode:
+        try:
+            failures.note(given["state_dir"], causes, given["run_id"], min(given["ended"] or now, now))
+        except OSError as error:  # how the run ended is told all the same
+            module.warn("that %s failed is not remembered: %s" % (", ".join(causes), error))
+    return {"noted": causes}
+
+
+def chosen(given, module):
+    """Choose, and note the nodes of the newest attempt that do not answer."""
+    now = time.time()
+    known = failures.read(given["state_dir"])
+    silent = members.silent(given["looks"], given["nodes"])
+    # a verdict has said more of the same
+    told = {name: known[name].get("cause") for name in silent if name in known and known[name].get("run") == given["run_id"]}
+    silent.update({name: cause for name, cause in told.items() if cause})
+    if silent and not module.check_mode:
+        failures.note(given["state_dir"], silent, given["run_id"], now)
+    found = members.choose(given, failures.read(given["state_dir"]), now)
+    if found["refused"]:
+        raise ValueError("\n".join(["the run %s cannot go on:" % given["run_id"]] + ["  " + line for line in found["refused"]]))
+    return dict(found, noted=silent, lines=[printable(line) for line in found["why"]])
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["noted", "chosen"], "required": True},
+            "run_id": {"type": "str", "default": ""},
+            "state_dir": {"type": "path", "required": True},
+            "verdict": {"type": "dict", "default": {}},
+            "ended": {"type": "float", "default": 0},
+            "nodes": {"type": "list", "elements": "str", "default": []},
+            "places": {"type": "list", "elements": "str", "default": []},
+            "site": {"type": "dict"},
+            "job": {"type": "dict"},
+            "looks": {"type": "dict", "default": {}},
+            "cooldown_minutes": {"type": "float", "default": 30},
+        },
+        required_if=[("state", "chosen", ("site", "job"))],
+        supports_check_mode=True,
+    )
+    act = noted if module.params["state"] == "noted" else chosen
+    try:
+        module.exit_json(changed=False, **act(module.params, module))
+    except (OSError, ValueError) as error:
+        module.fail_json(msg=printable(str(error), newlines=True))
+
+
+if __name__ == "__main__":
+    main()

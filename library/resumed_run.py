@@ -1,0 +1,73 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a run can be resumed, and as which attempt."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: resumed_run
+short_description: Say whether a run can be resumed, and as which attempt
+description:
+  - Runs on the controller. Takes together what its own record and the nodes know of a run, and fails in words where there is nothing to resume (the run
+    has completed, still runs, or nobody knows it). Changes nothing.
+options:
+  runs_dir: {description: Where the controller keeps its runs., type: path, required: true}
+  run_id: {description: The run., type: str, required: true}
+  answers: {description: "{node: what attempt_status said, or nothing where it did not answer}.", type: dict, required: true}
+  job: {description: "A node's job.json in base64, for a controller that has none.", type: str, default: ""}
+  after: {description: The attempt that a restart follows; 0 where a person asks., type: int, default: 0}
+attributes:
+  check_mode: {support: full, description: Reads only.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: See whether the run can be resumed
+  resumed_run:
+    runs_dir: runs
+    run_id: 20261120-103501-ppyoloe-1f2e
+    answers: "{{ answers }}"
+  register: resumed
+"""
+
+RETURN = r"""
+mode: {description: "start, or follow where somebody else has begun the next attempt (only with O(after)).", type: str, returned: success}
+run: {description: The run., type: str, returned: success}
+number: {description: The attempt's number., type: int, returned: success}
+nodes: {description: The nodes of the newest attempt in the order of the ranks., type: list, elements: str, returned: success}
+places: {description: Those of the first attempt., type: list, elements: str, returned: success}
+before: {description: "The newest attempt so far; 0 where none was started.", type: int, returned: where a start is meant}
+unfinished: {description: Whether nobody has recorded yet how the newest attempt ended., type: bool, returned: success}
+job: {description: The job as it was read for the start., type: dict, returned: success}
+refused: {description: Nothing is to be resumed., type: bool, returned: where it failed for that reason}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import resuming
+from ansible.module_utils.trainyard.display import printable
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "runs_dir": {"type": "path", "required": True},
+            "run_id": {"type": "str", "required": True},
+            "answers": {"type": "dict", "required": True},
+            "job": {"type": "str", "default": "", "no_log": True},  # its environment may hold secrets
+            "after": {"type": "int", "default": 0},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    try:
+        home = resuming.at_home(given["runs_dir"], given["run_id"])
+        settled = resuming.settle(given["run_id"], home, given["answers"], given["after"])
+        module.exit_json(changed=False, job=resuming.job_of(home, given["job"]), **settled)
+    except resuming.Refused as error:
+        module.fail_json(msg=printable(str(error)), refused=True)
+    except (resuming.NotYet, OSError, ValueError) as error:
+        module.fail_json(msg=printable(str(error)))
+
+
+if __name__ == "__main__":
+    main()

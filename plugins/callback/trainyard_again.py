@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Start a run again after its end, where its record says so: wait, and put resume.yml in the place of this process."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: trainyard_again
+type: aggregate
+short_description: Starts a run again after a failure of a machine or a network
+description:
+  - Notes what C(run_record) decided on a run's restart (job key C(max_restarts)). At the end of the playbook it waits and then becomes
+    C(ansible-playbook playbooks/resume.yml) of that run with the options of this command, so the exit code is the last attempt's.
+  - A restart whose preparation fails, since a node still boots, is tried again some times. Ctrl-C ends the wait, and with it the restarts.
+  - Nothing is started again with C(--check), nor where a password was typed (C(-k), C(-K), C(-J)).
+options:
+  restart:
+    description: Off means that whatever the record says is left to a person.
+    type: bool
+    default: true
+    env:
+      - name: TRAINYARD_RESTART
+requirements: [enabled in ansible.cfg with callbacks_enabled]
+"""
+
+import importlib
+import os
+import shutil
+import sys
+import time
+
+import ansible.module_utils
+from ansible import constants as C
+from ansible import context
+from ansible.plugins.callback import CallbackBase
+
+# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
+_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
+if _CORE not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(_CORE)
+again_words = importlib.import_module("ansible.module_utils.trainyard.again_words")
+restarts = importlib.import_module("ansible.module_utils.trainyard.restarts")
+plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
+printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
+
+
+class CallbackModule(CallbackBase):
+    """What the record says, and at the end the next command."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "trainyard_again"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self):
+        super().__init__()
+        self._ended, self._refused = None, False
+
+    def v2_runner_on_ok(self, result):
+        said = self._of(result, "run_record")
+        if said and "again" in said and "verdict" in said:
+            self._ended = said
+
+    def v2_runner_on_failed(self, result, ignore_errors=False):
+        self._refused = self._refused or bool((self._of(result, "resumed_run") or {}).get("refused"))
+
+    @staticmethod
+    def _of(result, module):
+        """Return what a task of this module gave, as plain data, or None."""
+        return plain(dict(result.result)) if result.task.action.split(".")[-1] == module else None
+
+    def v2_playbook_on_stats(self, stats):
+        if context.CLIARGS.get("check") or not self.get_option("restart"):
+            return
+        mine = again_words.of_restart(context.CLIARGS.get("extra_vars") or ())
+        decided = (self._ended or {}).get("again") or {}
+        failed = any(stats.summarize(host)[kind] for host in stats.processed for kind in ("failures", "unreachable"))
+        if decided.get("again"):
+            self._go_on(self._ended["run"], self._ended["attempt"], 1, decided["delay"])
+        elif mine and failed and not self._refused and (self._ended or {}).get("attempt", 0) <= mine["after"]:
+            delay = restarts.next_try(mine["tries"])
+            if delay is None:
+                text = "the restart of %s was tried %d times and given up; by hand: ansible-playbook playbooks/resume.yml -e run=%s"
+                self._display.display(text % (mine["run"], mine["tries"], mine["run"]), color=C.COLOR_ERROR)
+            else:
+                self._go_on(mine["run"], mine["after"], mine["tries"] + 1, delay)
+
+    def _go_on(self, run, after, tries, delay):
+        """Wait, then become the next command; return only where that was not to be."""
+        by_hand = "by hand: ansible-playbook playbooks/resume.yml -e run=%s" % run
+        try:
+            words = again_words.resumed(sys.argv, self._playbook(), run, after, tries)
+        except again_words.NotAgain as error:
+            self._display.display(printable("%s is not started again: %s; %s" % (run, error, by_hand)), color=C.COLOR_WARN)
+            return
+        again = "" if tries == 1 else ", try %d of %d" % (tries, restarts.TRIES)
+        try:
+            self._display.display("\n%s is started again in %d s%s; Ctrl-C leaves it as it is" % (run, delay, again), color=C.COLOR_WARN)
+            time.sleep(delay)
+        except KeyboardInterrupt:
+            self._display.display("\n%s is not started again; %s" % (run, by_hand), color=C.COLOR_WARN)
+            return
+        self._leave()
+        os.execv(sys.executable, [*again_words.program(), *words])
+
+    @staticmethod
+    def _playbook():
+        """Return resume.yml as the user wrote the playbook that ends, else the product's own: a user's playbook may import ours."""
+        beside = again_words.playbook_beside((list(context.CLIARGS.get("args") or ()) or ["playbooks/train.yml"])[0])
+        own = os.path.join(os.path.dirname(os.path.dirname(_CORE)), "playbooks", "resume.yml")
+        return beside if os.path.exists(beside) and os.path.samefile(beside, own) else own
+
+    @staticmethod
+    def _leave():
+        """What Python would do at this process's end, which never comes: Ansible's temporary directory, and what is not written yet."""
+        shutil.rmtree(C.DEFAULT_LOCAL_TMP, ignore_errors=True)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for descriptor in (0, 1, 2):
+            os.set_inheritable(descriptor, True)  # Ansible keeps its terminal from its workers, and so from whoever comes after it

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""N1 to N8 of a run that a fault was done to, each looked at by its effect. Controller only.
+
+Every promise is True (held), False (broken, with a text why) or None (this fault cannot show it). What is compared are the bytes on the nodes and
+those at home, never what the product has noted of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import time
+
+from ansible.module_utils.trainyard import drills, manifest
+
+# Checkpoints of earlier runs: so many files of each node are digested, the newest ones.
+EARLIER = 12
+CHECKPOINTS = "-name '*.pdparams' -o -name '*.pdopt' -o -name '*.pdema' -o -name '*.states' -o -name '*.ckpt'"
+# At home, what may hold a secret: the plan and the job as they were sent, and raw logs. All of them for their owner alone.
+RAW = re.compile(r"(?:plan\.json|job\.json|code\.diff|(?:rank-|stray-|launcher|scheduler|backup|envlog)[^/]*)\Z")
+
+
+def digest_lines(text):
+    """Return {path: sha256} of sha256sum's output."""
+    return {line[66:]: line[:64] for line in text.splitlines() if len(line) > 66}
+
+
+def earlier(ground):
+    """Return {node: {path: sha256}} of checkpoints that lie on the nodes before the fault."""
+    script = (
+        "find %s/runs -type f \\( %s \\) -printf '%%T@ %%p\\n' 2> /dev/null | sort -n | tail -n %d | cut -d' ' -f2- | xargs -r sha256sum"
+    )
+    return {node.name: digest_lines(node.look(script % (ground.base, CHECKPOINTS, EARLIER))) for node in ground.nodes}
+
+
+def logs(ground, run, number):
+    """N1: problems where a log's bytes at home are not those of its node. A file that its node no longer has is at home alone."""
+    home, problems = os.path.join(ground.runs_dir, run, "attempt-%d" % number), []
+    index = manifest.read_json(os.path.join(home, "ranks.json"))
+    if not index:
+        return ["N1: attempt-%d/ranks.json is missing at home" % number]
+    for node in ground.nodes:
+        files = {item["file"]: item["home"] for item in index["files"] if item["node"] == node.name}
+        script = "cd %s/runs/%s/attempt-%d && sha256sum %s 2> /dev/null; true" % (
+            ground.base,
+            run,
+            number,
+            " ".join(sorted(files)) or "/dev/null",
+        )
+        there = digest_lines(node.look(script))
+        problems += ["N1: nothing of %s came home" % node.name] if not files else []
+        for file, name in files.items():
+            path = os.path.join(home, name)
+            if file in there and (not os.path.exists(path) or sha256_of(path) != there[file]):
+                problems.append("N1: %s of %s is not what is at home as %s" % (file, node.name, name))
+            if os.path.exists(path) and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+                problems.append("N1: %s can be read by others" % name)
+    return problems
+
+
+def sha256_of(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        for block in iter(lambda: handle.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def checkpoints(ground, before):
+    """N2: problems where a checkpoint of an earlier run is gone or changed."""
+    problems = []
+    for node in ground.nodes:
+        known = before.get(node.name) or {}
+        now = digest_lines(node.look("sha256sum %s 2> /dev/null; true" % " ".join(sorted(known)))) if known else {}
+        problems += ["N2: %s of %s is not what it was" % (path, node.name) for path in sorted(known) if now.get(path) != known[path]]
+    return problems
+
+
+def left(ground, run, seconds=30):
+    """N3: problems where a process or a unit of the run is left on a node that answers. A node that comes back has some seconds to fence itself."""
+    marked = "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ | cut -d/ -f3 | tr '\\n' ' '" % run
+    units = "export XDG_RUNTIME_DIR=/run/user/$(id -u); systemctl --user list-units --plain --no-legend 'trainyard-%s-*' 'yardguard-%s-*' | cut -d' ' -f1"
+    script, end = "%s; %s" % (marked, units % (run, run)), time.monotonic() + seconds
+    while True:
+        found = {node.name: " ".join(node.look(script).split()) for node in ground.nodes}
+        if not any(found.values()) or time.monotonic() > end:
+            return ["N3: left on %s: %s" % (name, text[:200]) for name, text in found.items() if text]
+        time.sleep(1)
+
+
+def equal(ground, run, number):
+    """N4: problems where plan, code or data of the attempt differ between the nodes, or the plan from the one at home."""
+    folder = os.path.join(ground.runs_dir, run)
+    path = next(
+        (p for p in (os.path.join(folder, "attempt-%d" % number, "plan.json"), os.path.join(folder, "plan.json")) if os.path.exists(p)),
+        None,
+    )
+    plan = manifest.read_json(path) if path else None
+    if not plan:
+        return ["N4: there is no plan at home"]
+    said, base = {}, ground.base
+    code = plan["code"].get("path") or "%s/code/%s" % (base, plan["code"]["digest"][:16])
+    trees = [code] + ["%s/%s" % (base, target) if not target.startswith("/") else target for target in sorted(plan["links"].values())]
+    script = ["sha256sum < %s/runs/%s/attempt-%d/plan.json" % (base, run, number), "cd"]
+    script += ["(cd %s && find . -type f | LC_ALL=C sort | tr '\\n' '\\0' | xargs -0 sha256sum | sha256sum)" % code]
+    # Data may be terabytes: names and sizes here, what they hold is the manifest's matter (playbooks/check.yml -e verify=full).
+    script += ["(cd %s && find -L . -type f -printf '%%p %%s\\n' | LC_ALL=C sort | sha256sum)" % tree for tree in trees[1:]]
+    for node in ground.nodes:
+        said[node.name] = node.look("; ".join(script)).split("\n")
+    problems = [
+        "N4: %s of %s is not the one at home" % ("plan.json", name) for name, lines in said.items() if lines[0][:64] != sha256_of(path)
+    ]
+    for index, tree in enumerate(trees, 1):
+        if len({tuple(lines[index : index + 1]) for lines in said.values()}) > 1:
+            problems.append("N4: %s differs between %s" % (tree, ", ".join(said)))
+    return problems
+
+
+def told(fault, verdict, ground):
+    """N6: problems where the verdict of a rank's failure lacks node, rank, exit code or signal, or a log that is at home. None: no rank is to be named."""
+    if not fault["expect"].get("rank"):
+        return None
+    lacking = [key for key in ("node", "rank", "log") if verdict.get(key) is None]
+    lacking += ["exit code or signal"] if verdict.get("exit_code") is None and not verdict.get("signal") else []
+    path = str(verdict.get("log") or "")
+    path = os.path.join(os.path.dirname(os.path.normpath(ground.runs_dir)), path)
+    lacking += ["the log %s" % verdict["log"]] if verdict.get("log") and not os.path.exists(path) else []
+    return ["N6: the verdict lacks %s" % word for word in lacking]
+
+
+def secret(ground, run, canary, outputs):
+    """N7: problems where the secret stands in what was shown or in a file that others may read. outputs: paths of the commands' outputs."""
+    problems = []
+    for path in outputs:
+        with open(path, "rb") as handle:
+            problems += ["N7: the secret stands in the output %s" % os.path.basename(path)] if canary.encode() in handle.read() else []
+    for where, _folders, names in os.walk(os.path.join(ground.runs_dir, run)):
+        for name in names:
+            path = os.path.join(where, name)
+            if os.path.islink(path) or os.path.getsize(path) > 1 << 28:
+                continue
+            with open(path, "rb") as handle:
+                if canary.encode() not in handle.read():
+                    continue
+            if not RAW.match(name) or stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+                problems.append("N7: the secret stands in %s" % os.path.relpath(path, ground.runs_dir))
+    for node in ground.nodes:
+        mode = node.look("stat -c %%a %s/runs/%s/attempt-1" % (ground.base, run)).strip()
+        problems += ["N7: others may enter the attempt on %s (mode %s)" % (node.name, mode)] if mode and not mode.endswith("00") else []
+    return problems
+
+
+def every(ground, fault, run, numbers, verdict, before, canary, outputs, fresh):
+    """Look at N1 to N7; return ({name: True, False or None}, [what is broken]). fresh: what another controller said of the run (N5), problems."""
+    seen = {
+        "N1": None if fault.get("volatile") else [text for number in numbers for text in logs(ground, run, number)],
+        "N2": checkpoints(ground, before),
+        "N3": left(ground, run),
+        "N4": None if fault.get("volatile") else [text for number in numbers for text in equal(ground, run, number)],
+        "N5": fresh,
+        "N6": told(fault, verdict or {}, ground),
+        "N7": secret(ground, run, canary, outputs),
+    }
+    promises = dict.fromkeys(drills.PROMISES)
+    promises.update({name: None if problems is None else not problems for name, problems in seen.items()})
+    return promises, [text for problems in seen.values() if problems for text in problems]

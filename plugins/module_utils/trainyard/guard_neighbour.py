@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node's neighbour, as its guard sees it: one held connection over the mesh, and calls at its SSH port when that falls silent.
+
+Shipped beside guard.py and complete in itself. Each node of an attempt watches the next one, the last the first. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import threading
+import time
+
+# A neighbour that says nothing for LISTEN is called at its SSH port; it has vanished when it has been silent for SILENT and FAILED calls in a row found
+# nobody who says or closes anything within CALL. A port that is refused or a login that fails is a node that lives.
+LISTEN, SILENT, CALL, FAILED = 5.0, 15.0, 6.0, 2
+# How long a neighbour's attempt may have been over, or gone, before this node ends its part: it is told by the others long before.
+AFTER_END = 10.0
+# How long a neighbour may take to start at all.
+NEVER = 300.0
+# Between two logins that come to nothing, at the least and at the most.
+AGAIN, RARELY = 2.0, 60.0
+
+
+def ssh(plan, node, peer, words):
+    """Return the command that runs words on a peer over the mesh."""
+    mine = next(item for item in plan["nodes"] if item["name"] == node)
+    return ["ssh", "-F", "%s/.trainyard/mesh/config" % mine["home"], peer, " ".join(shlex.quote(word) for word in words)]
+
+
+def call_port(host, port, seconds):
+    """Return '' where a server at host:port says a word, hangs up or refuses: somebody is there; else why nobody is."""
+    until = time.monotonic() + seconds
+    try:
+        with socket.create_connection((host, port), timeout=seconds) as line:
+            line.settimeout(max(0.1, until - time.monotonic()))
+            line.recv(4)  # a node that is frozen takes the connection, and says nothing
+            return ""
+    except (ConnectionRefusedError, ConnectionResetError):
+        return ""
+    except socket.timeout:
+        return "nobody answered within %d s" % seconds
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+class Neighbour:
+    """The node that this one watches: one held connection, and calls at its port when that falls silent."""
+
+    def __init__(self, plan, node, record, program, now):
+        """program: the bytes of guard_beat.py, which the neighbour need not have yet."""
+        names = [item["name"] for item in plan["nodes"]]
+        self.entry = plan["nodes"][(names.index(node) + 1) % len(names)]
+        self.name, self.begun, self.last, self.heard = self.entry["name"], now, now, None
+        there = "%s/runs/%s/attempt-%d" % (self.entry["base"], record["run"], record["attempt"])
+        words = ["/usr/bin/env", "python3", "-I", "-", there, record["unit"]]
+        self.argv, self.place = ssh(plan, node, self.name, words), None
+        self.seen, self.done, self.bad, self.next, self.failed, self.why = False, False, None, now, 0, ""
+        self.program, self.call, self.rest, self.caller, self.quiet, self.wait = program, None, b"", None, now, AGAIN
+
+    def connect(self, now):
+        """Begin to listen; that it does not work shows by silence."""
+        self.next, self.wait = now + self.wait, min(RARELY, 2 * self.wait)
+        self.rest, self.quiet = b"", now
+        try:
+            self.call = subprocess.Popen(self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            os.set_blocking(self.call.stdout.fileno(), False)
+            self.call.stdin.write(self.program)
+            self.call.stdin.close()
+        except OSError:
+            return
+
+    def hang_up(self):
+        """Give the connection up."""
+        call, self.call = self.call, None
+        if call is not None:
+            call.kill()
+            call.stdout.close()
+            call.wait()
+
+    def descriptor(self):
+        """Return what select may wait for, [] where nothing is connected."""
+        return [self.call.stdout] if self.call is not None else []
+
+    def listen(self, now):
+        """Take in what the neighbour has said since the last look."""
+        if self.call is None:
+            return
+        try:
+            data = self.call.stdout.read()
+        except OSError:
+            data = b""
+        if data == b"":
+            self.hang_up()
+            return
+        *lines, self.rest = (self.rest + (data or b"")).split(b"\n")
+        for line in lines:
+            try:
+                said = json.loads(line)
+                self.heard = {"state": str(said["state"]), "holds": bool(said["holds"]), "ended": said["ended"] and dict(said["ended"])}
+            except (ValueError, TypeError, KeyError):
+                continue  # a login may say something of its own
+            self.last, self.failed, self.wait = now, 0, AGAIN
+
+    def where(self):
+        """Return (host, port) of the neighbour's SSH server as the mesh's configuration has it."""
+        if self.place is None:
+            done = subprocess.run(self.argv[:1] + ["-G"] + self.argv[1:4], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
+            told = dict(line.split(" ", 1) for line in done.stdout.decode("utf-8", "replace").splitlines() if " " in line)
+            self.place = told.get("hostname") or self.entry["address"], int(told.get("port") or 22)
+        return self.place
+
+    def _ask(self):
+        try:
+            why = call_port(*self.where(), CALL)
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            return  # this node cannot even ask; nothing is known of the other
+        self.failed, self.why = (self.failed + 1, why) if why else (0, "")
+
+    def look(self, now):
+        """Listen, connect again, call; return why the attempt is to end: (reason, words) or None."""
+        self.listen(now)
+        if self.done:
+            return None
+        if self.call is None and now >= self.next:
+            self.connect(now)
+        elif self.call is not None and now - max(self.last, self.quiet) > 3 * SILENT:
+            self.hang_up()  # it is connected to somebody who says nothing, while the node lives
+        if now - self.last > LISTEN:
+            if self.caller is None or not self.caller.is_alive():
+                if self.failed >= FAILED and now - self.last >= SILENT:
+                    return "lost", "it says nothing for %.0f s, and at its SSH port: %s" % (now - self.last, self.why)
+                self.caller = threading.Thread(target=self._ask, daemon=True)
+                self.caller.start()
+            return None
+        self.failed = 0
+        return self.judge(now)
+
+    def judge(self, now):
+        """Return why the attempt is to end after what the neighbour itself says, or None."""
+        heard = self.heard
+        if heard is None:
+            return None
+        self.seen = self.seen or heard["state"] == "active"
+        ended = heard["ended"]
+        if ended and ended.get("ok"):
+            self.done = True
+            self.hang_up()
+        if self.done or heard["holds"]:
+            self.bad = None
+            return None
+        self.bad = now if self.bad is None else self.bad
+        if ended and now - self.bad >= AFTER_END:
+            by = ", stopped by %s" % ended["by"] if ended.get("by") else ""
+            return "peer", "its attempt has been over for %.0f s%s" % (now - self.bad, by)
+        if not ended and self.seen and now - self.bad >= AFTER_END:
+            return "lost", "its attempt is gone without an end: the node or the user's systemd there was started anew"
+        if not ended and not self.seen and now - self.begun >= NEVER:
+            return "lost", "its attempt did not start within %.0f s" % NEVER
+        return None
+
+    def spare(self, seconds):
+        """Leave a time out in which this node stood still."""
+        self.last, self.quiet, self.begun = self.last + seconds, self.quiet + seconds, self.begun + seconds
+        self.bad, self.failed = None, 0

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds a node: which attempt, of which user, since when, begun by whom; and which of two starts at once gives way.
+
+A hold is a unit that is active in its user's systemd, and nothing else. What a controller that was killed, a lost connection or a reboot leaves on
+the disk holds nothing, so a hold cannot outlive its owner; and while systemd does not answer or still ends a unit, the node counts as held.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+
+from ansible.module_utils.trainyard import attempts, processes
+from ansible.module_utils.trainyard.display import printable
+
+# A start that meets a younger one, which began so many seconds ago at most, waits so long for it to give way.
+FRESH_S = 60.0
+PATIENCE_S = 10.0
+_STEP_S = 0.5
+# Units of `systemd-run --user` stand in app.slice, before systemd 246 right below the user's manager. In a container what precedes is PID 1's own.
+_UNIT = re.compile(r"/user\.slice/user-[0-9]+\.slice/user@([0-9]+)\.service/(?:app\.slice/)?(trainyard-[^/\n]+\.service)(?:/|$)")
+
+
+def boot_mark():
+    """Return what changes with every boot: the kernel's boot id, and when PID 1 started (a container's differs, its boot id is the host's)."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
+        boot = handle.read().strip()
+    with open("/proc/1/stat", "rb") as handle:
+        return "%s/%s" % (boot, handle.read().rpartition(b")")[2].split()[19].decode())
+
+
+def record_of(base, run_id, number):
+    """Return attempt.json of an attempt on this node; {} where there is none that can be read."""
+    try:
+        with open(os.path.join(attempts.attempt_dir(base, run_id, number), "attempt.json"), encoding="utf-8") as handle:
+            found = json.load(handle)
+    except (attempts.AttemptError, OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def holders(run, base):
+    """Return [{unit, state, description, run, attempt, user, mine, age_s, since, by, start}] of the attempts that hold this node, anybody's.
+
+    age_s (seconds) and since (unix seconds) by this node's clock; by: user@controller of the start; start: its token. What is not known is None.
+    Raises AttemptError where the user's own systemd does not answer: such a node is not free.
+    """
+    now, found = time.time(), []
+    for item in attempts.active_units(run):
+        match = attempts.UNIT.match(item["unit"])
+        run_id, number = (match.group(1), int(match.group(2))) if match else (None, None)
+        record = record_of(base, run_id, number) if match else {}
+        since = record.get("started") if isinstance(record.get("started"), (int, float)) else None
+        found.append(dict(
+            item, run=run_id, attempt=number, user=processes.user_name(os.getuid()), mine=True, since=since,
+            age_s=None if since is None else max(0.0, now - since), by=record.get("by"), start=record.get("start"),
+        ))  # fmt: skip
+    return found + others(now)
+
+
+def others(now, control_group=None):
+    """Return the same of other users' units, as the control groups of their processes show them (proc(5)); nothing else of theirs is readable."""
+    control_group = control_group or (lambda pid: processes.read_text("/proc/%d/cgroup" % pid))
+    own = control_group(1)
+    # v1 has a line a controller, v2 one; in a container without a name space of its own all begin with the container's path
+    roots = {line.rpartition(":")[2][: -len("/init.scope")] for line in own.splitlines() if line.endswith("/init.scope")} or {""}
+    found = {}
+    for pid in processes.pids():
+        for line in control_group(pid).splitlines():
+            path = line.split(":", 2)[-1]
+            match = next((_UNIT.match(path[len(root) :]) for root in roots if path.startswith(root)), None)
+            unit = match and attempts.UNIT.match(match.group(2))
+            if not unit or not attempts.RUN_ID.match(unit.group(1)) or int(match.group(1)) == os.getuid():
+                continue
+            age = processes.age_of(pid)
+            entry = found.setdefault((match.group(1), match.group(2)), {
+                "unit": match.group(2), "state": "active", "run": unit.group(1), "attempt": int(unit.group(2)), "mine": False, "by": None,
+                "user": processes.user_name(int(match.group(1))), "age_s": None, "since": None, "start": None,
+            })  # fmt: skip
+            entry["description"] = "Trainyard run %s attempt %d of the user %s" % (entry["run"], entry["attempt"], entry["user"])
+            if age is not None and age > (entry["age_s"] or 0):
+                entry["age_s"], entry["since"] = age, now - age
+            break
+    return list(found.values())
+
+
+def since_words(item):
+    """Return since when a hold is there and who began it, as words that go on a sentence: ', started 12 min ago (... UTC) by alice@desk'."""
+    words = ""
+    if item.get("age_s") is not None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(item["since"]))
+        words = ", started %s ago (%s UTC)" % (processes.age(item["age_s"]), stamp)
+    by = item.get("by") or ""
+    return words + (" by %s" % printable(str(by), limit=100) if by else "")
+
+
+def remedy(item):
+    """Return what can be done about a hold."""
+    if not item.get("mine", True):
+        return "only %s can stop it" % item["user"]
+    return "follow it or stop it: playbooks/stop.yml%s" % (" -e run=%s" % item["run"] if item.get("run") else "")
+
+
+def words(node, items):
+    """Return a sentence on who holds a node."""
+    said = ["%s (%s, %s)%s" % (item["description"], item["unit"], item["state"], since_words(item)) for item in items]
+    return "%s is held by %s; %s" % (node, "; ".join(said), "; ".join(dict.fromkeys(remedy(item) for item in items)))
+
+
+def gives_way(item, run_id):
+    """Whether the start that holds a node will leave it to the run `run_id`: of two starts at once, the one whose run has the smaller id stays.
+
+    A run's id begins with its time, so the older one wins, wherever the two met: each looks at it in the same way, without a word between them. The
+    younger one fails on the node that the older one has, and its rescue frees the others.
+    """
+    young = item.get("age_s") is not None and item["age_s"] < FRESH_S
+    return bool(young and item.get("run") and item.get("attempt") and item["run"] > run_id)
+
+
+def free(run, base, run_id, number, start, node, act, patience=PATIENCE_S):
+    """Call act() while nobody holds this node, and return what it returns; None where the attempt is here already by the same start.
+
+    act is called under the lock that lets one start at a time look at the node. Raises AttemptError, which says who holds the node since when.
+    """
+    unit, deadline = attempts.unit_name(run_id, number), time.monotonic() + patience
+    while True:
+        with attempts.hold(base):
+            held = holders(run, base)
+            mine = [item for item in held if item["mine"] and item["unit"] == unit]
+            if mine and len(held) == 1 and (not start or not mine[0]["start"] or mine[0]["start"] == start):
+                return None
+            if not held:
+                return act()
+            if time.monotonic() >= deadline or not all(gives_way(item, run_id) for item in held):
+                raise attempts.AttemptError(words(node, held))
+        time.sleep(_STEP_S)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a run can be resumed, as which attempt, by what its nodes and this controller know of it. Pure, but for `at_home`; controller only."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+
+from ansible.module_utils.trainyard import manifest, run_file
+from ansible.module_utils.trainyard.columns import span as duration
+
+
+class Refused(Exception):
+    """Nothing is to be resumed; the message is for people."""
+
+
+class NotYet(Exception):
+    """Somebody else is about to start what is asked for; the message is for people."""
+
+
+def at_home(runs_dir, run):
+    """Return {record, numbers, job, plan, first}: what this controller has of a run; first: the names of its first attempt's nodes. Raises NewerRecord."""
+    run_dir = os.path.join(runs_dir, run)
+    numbers = run_file.numbers(run_dir)
+    return {
+        "record": run_file.read(run_dir),
+        "numbers": numbers,
+        "job": manifest.read_mapping(os.path.join(run_dir, "job.json")) or None,
+        "nodes": _nodes(run_file.plan_of(run_dir, numbers[-1])) if numbers else [],
+        "first": _nodes(run_file.plan_of(run_dir, 1)) if 1 in numbers else [],
+    }
+
+
+def _nodes(plan):
+    return [node["name"] for node in (plan or {}).get("nodes") or ()]
+
+
+def job_of(home, content):
+    """Return the run's job: this controller's, else the one that lies on a node (base64 of job.json, or ''). Raises Refused."""
+    if home["job"]:
+        return home["job"]
+    try:
+        job = json.loads(base64.b64decode(content or "").decode("utf-8"))
+    except ValueError:
+        job = None
+    if not isinstance(job, dict):
+        raise Refused("there is no job.json of this run: neither here nor on a node that answers; start it anew with playbooks/train.yml")
+    return job
+
+
+def settle(run, home, answers, after=0, now=None):
+    """Return {run, number, mode, nodes, places, unfinished, before}: what is to be done for a run.
+
+    home: as at_home gives it. answers: {node: what attempt_status said, or nothing where it did not answer}. after: the number of the attempt that a
+    restart follows, 0 where a person asks. now: unix seconds.
+
+    mode: `start` an attempt of this number, or `follow` the one that somebody else has begun meanwhile (only where a restart is meant). nodes: of
+    the newest attempt, places: of the first one, in rank order. unfinished: its newest attempt (before) has ended and nobody has recorded how.
+    Raises Refused, and NotYet where somebody else is about to start it.
+    """
+    now = now or time.time()
+    record = home["record"] or run_file.empty(run, None, None)
+    found = {node: status for node, status in answers.items() if status and status.get("found") and status.get("run") == run}
+    seen = [number for status in answers.values() for number in (status or {}).get("attempts") or ()]
+    begun = [number for number in home["numbers"] if run_file.known(record, number)["reason"] != run_file.NOT_STARTED]
+    started = max([status["attempt"] for status in found.values()], default=0)
+    newest = max([*begun, started]) if begun or started else 0
+    if not newest and not home["numbers"]:
+        raise Refused(_unknown(run, answers))
+    of_newest = {node: status for node, status in found.items() if status["attempt"] == started}
+    nodes = next((status["nodes"] for status in of_newest.values() if status.get("nodes")), home["nodes"])
+    result = {"run": run, "nodes": nodes, "places": home["first"] or nodes, "unfinished": False}
+    halted = [number for status in answers.values() for number in (status or {}).get("halted") or () if number > after]
+    if after and halted and not started > after:
+        raise Refused("%s was stopped while it waited for its restart; by hand: playbooks/resume.yml -e run=%s" % (run, run))
+    if after and newest > after:
+        if started < newest:
+            raise NotYet("attempt %d of %s has been begun by another command and is on no node yet" % (newest, run))
+        return dict(result, mode="follow", number=newest)
+    # stop.yml leaves a note in the place of the next attempt where nothing of the run runs (status.noted_of)
+    if after and any(number > newest for status in answers.values() for number in (status or {}).get("noted") or ()):
+        raise Refused("%s was stopped while its restart waited; by hand: playbooks/resume.yml -e run=%s" % (run, run))
+    running = {node: status for node, status in found.items() if not status["ended"]}
+    if running:
+        raise Refused(_running(run, running, now))
+    entry = run_file.known(record, newest)
+    verdict = entry["verdict"] or {}
+    whole = set(of_newest) >= set(nodes) and all(status["state"] == "completed" for status in of_newest.values())
+    if verdict.get("outcome") == "completed" or (of_newest and whole and started == newest and not verdict):
+        text = "%s has completed (attempt %d%s): there is nothing to resume; playbooks/train.yml starts a new run"
+        raise Refused(text % (run, newest, ", %s ago" % duration(now - entry["ended"]) if entry["ended"] else ""))
+    number = max([newest, *home["numbers"], *seen]) + 1
+    return dict(result, mode="start", number=number, unfinished=bool(of_newest) and started == newest and not verdict, before=newest)
+
+
+def _unknown(run, answers):
+    known = sorted({name for status in answers.values() for name in (status or {}).get("known") or ()}, reverse=True)
+    silent = [node for node, status in answers.items() if not status]
+    parts = ["no node knows the run %s, and it is not at home" % run]
+    parts += ["known: " + ", ".join(known[:5])] if known else []
+    return "; ".join(parts + (["no answer from " + ", ".join(silent)] if silent else []))
+
+
+def _running(run, running, now):
+    """Say who holds a run that goes on, and since when."""
+    first = min(running.values(), key=lambda status: status.get("started") or now)
+    since = ", started %s ago" % duration(max(0.0, first["now"] - first["started"])) if first.get("started") and first.get("now") else ""
+    by = " by %s" % first["by"] if first.get("by") else ""
+    text = "%s goes on: attempt %d holds %s (%s)%s%s; follow it: playbooks/follow.yml -e run=%s, stop it: playbooks/stop.yml -e run=%s"
+    return text % (run, first["attempt"], ", ".join(sorted(running)), first.get("unit"), since, by, run, run)

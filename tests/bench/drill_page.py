@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Put the tables of a drill into docs/drills.md, between its marks: ours from drill.json, bare Paddle's from bare.json, goodput.json's below.
+
+.venv/bin/python tests/bench/drill_page.py --drill runs/drill/drill.json [--bare FOLDER/bare.json] [--goodput FOLDER/goodput.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import json
+import os
+from pathlib import Path
+
+import ansible.module_utils
+
+PROJECT = Path(__file__).resolve().parents[2]
+ansible.module_utils.__path__.append(str(PROJECT / "plugins" / "module_utils"))
+drills = importlib.import_module("ansible.module_utils.trainyard.drills")
+PAGE = PROJECT / "docs" / "drills.md"
+BARE_HEAD = [
+    "fault",
+    "ours: known, all stopped after",
+    "bare: first error after",
+    "bare: both commands ended after",
+    "bare: left when closed",
+    "bare: what it says first",
+]
+WAY_HEAD = ["way", "wall time", "steps", "seconds a step", "goodput", "faults that it met", "came to its end"]
+
+
+def read(path):
+    return json.loads(Path(path).read_text()) if path and Path(path).exists() else None
+
+
+def lines(head, rows):
+    return "\n".join("| %s |" % " | ".join(drills.cell(part) for part in row) for row in [head, ["---"] * len(head), *rows]) + "\n"
+
+
+def shown(value):
+    return "–" if value is None else "%.1f s" % value
+
+
+def bare_rows(ours, bare):
+    """Yield the rows of the faults that were done to both."""
+    by_name = {result["name"]: result for result in ours}
+    for name, found in bare.items():
+        mine = by_name.get(name) or {}
+        if found.get("note"):
+            yield [name, "–", found["note"], "–", "–", "–"]
+            continue
+        ended = shown(found["ended"]) if found["ended"] is not None else "not in %.0f s" % found["limit"]
+        first = shown(found["first_error"]) if found["first_error"] is not None else "none"
+        known = "goes on" if mine.get("goes_on") else "%s, %s" % (shown(mine.get("detected")), shown(mine.get("stopped")))
+        yield [
+            name,
+            known,
+            first,
+            ended + (" (%d more steps)" % found["went_on"] if found["went_on"] > 1 else ""),
+            found["left"],
+            found["said"] or "nothing",
+        ]
+
+
+def way_rows(ways):
+    for way, found in ways.items():
+        yield [
+            way,
+            shown(found["wall"]),
+            found["steps"],
+            found["pace"],
+            found["goodput"],
+            ", ".join(found["faults"]) or "none",
+            "yes" if found["completed"] else "no",
+        ]
+
+
+def main():
+    asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    asked.add_argument("--drill", default=str(PROJECT / "runs/drill/drill.json"))
+    asked.add_argument("--bare")
+    asked.add_argument("--goodput")
+    asked.add_argument("--page", type=Path, default=PAGE)
+    asked = asked.parse_args()
+    ours, bare, ways = read(asked.drill)["faults"], read(asked.bare), read(asked.goodput)
+    parts = {
+        "drill": "%s\n%s. %s, %d processors.\n" % (drills.table(ours), drills.sums(ours), datetime.date.today().isoformat(), os.cpu_count())
+    }
+    parts["bare"] = lines(BARE_HEAD, bare_rows(ours, bare)) if bare else None
+    parts["goodput"] = lines(WAY_HEAD, way_rows(ways)) if ways else None
+    text = asked.page.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        begin, end = "<!-- %s: begin -->\n" % name, "<!-- %s: end -->" % name
+        if part:
+            text = text.partition(begin)[0] + begin + part + end + text.partition(end)[2]
+    asked.page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

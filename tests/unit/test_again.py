@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A restart: the command line that goes on, and ansible-playbook processes that really take each other's place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from ansible.module_utils.trainyard import again_words
+from core_support import ROOT, RUN, put
+
+ANSIBLE = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
+
+
+def words(*given, tries=1):
+    """Return the follow-up of a command line as words."""
+    return again_words.resumed(["ansible-playbook", *given], "playbooks/resume.yml", RUN, 1, tries)
+
+
+OWN = ["-e", "run=" + RUN, "-e", "again=1"]
+
+
+@pytest.mark.parametrize(
+    "given, kept",
+    [
+        (["-e", "config=ppyoloe.yml"], []),
+        (["-e", "config=a.yml nodes=2 devices=1 start_port=18000 max_restarts=3", "-e", "verify=full"], []),
+        (["-e", "config=a.yml collect_checkpoint=last launch_poll_seconds=1"], ["-e", "collect_checkpoint=last launch_poll_seconds=1"]),
+        (["-e", "config=a.yml x='a b' rehearse=false"], ["-e", "x='a b' rehearse=false"]),
+        (["-e", '{"config": "a.yml", "launch_poll_seconds": 1}'], ["-e", '{"launch_poll_seconds": 1}']),
+        (["-e", '{"config": "a.yml"}', "-e", '{"a": {"run": 1}}'], ["-e", '{"a": {"run": 1}}']),
+        (["-e", "@/tmp/vars.yml"], ["-e", "@/tmp/vars.yml"]),  # it may be a vault; resume.yml leaves out what its record holds
+        (["-e", "run=x again=3", "-e", "again_try=2"], []),
+        (["-i", "inventory/mine", "-i", "more"], ["--inventory=inventory/mine", "--inventory=more"]),
+        (["-iinventory/mine", "--forks=8", "-vv"], ["--verbose", "--verbose", "--inventory=inventory/mine", "--forks=8"]),
+        (["-l", "localhost,node1", "-u", "me", "-T", "20"], ["--user=me", "--timeout=20", "--limit=localhost,node1"]),
+        (["--vault-id", "a@p1", "--vault-id", "b@p2"], ["--vault-id=a@p1", "--vault-id=b@p2"]),
+        (["--ssh-common-args=-o ProxyJump=x", "-c", "local"], ["--connection=local", "--ssh-common-args=-o ProxyJump=x"]),
+        (["-b", "--become-user", "root", "--start-at-task", "Follow", "--step"], ["--become", "--become-user=root"]),
+    ],
+)
+def test_what_stays_of_a_command(given, kept):
+    made = words("playbooks/train.yml", *given)
+    assert made == ["playbooks/resume.yml", *kept, *OWN], made
+
+
+def test_a_follow_up_of_a_follow_up_does_not_grow():
+    once = words("playbooks/train.yml", "-e", "config=a.yml collect_checkpoint=none", "-f", "3")
+    twice = again_words.resumed(["ansible-playbook", *once], "playbooks/resume.yml", RUN, 2, 3)
+    assert twice == [*once[:-1], "again=2", "-e", "again_try=3"]
+    assert again_words.of_restart([word for flag, word in zip(twice, twice[1:]) if flag == "-e"]) == {"run": RUN, "after": 2, "tries": 3}
+    assert again_words.of_restart(["config=a.yml", "run=" + RUN]) is None
+
+
+@pytest.mark.parametrize("option", ["-k", "-K", "-J", "--ask-become-pass"])
+def test_a_password_that_was_typed_cannot_be_given_again(option):
+    with pytest.raises(again_words.NotAgain, match="password"):
+        words("playbooks/train.yml", option, "-e", "config=a.yml")
+
+
+# --- real processes
+
+MODULE = """#!/usr/bin/python
+import json, os
+from ansible.module_utils.basic import AnsibleModule
+module = AnsibleModule(argument_spec={"say": {"type": "dict"}}, supports_check_mode=True)
+with open(%r, "a") as log:
+    log.write("%%d %%s\\n" %% (os.getppid(), json.dumps(module.params["say"])))
+(module.fail_json if module.params["say"].pop("fail", False) else module.exit_json)(msg="said", **module.params["say"])
+"""
+TASKS = """---
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - name: First
+      %s:
+        say: %s
+    - name: Fail as report does
+      ansible.builtin.fail: {msg: FAILED}
+      when: %s
+"""
+DECIDED = {"again": True, "delay": 0, "reason": None, "why": "", "number": 1, "of": 2, "cause": "killed"}
+
+
+def ended(attempt, again):
+    """What run_record says at the end of an attempt."""
+    return {"run": RUN, "attempt": attempt, "verdict": {"outcome": "failed" if again is not None else "completed"}, "again": again}
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project with the callback, a module that says what it is told, and playbooks that end at once; call(*words) runs one."""
+
+    def call(*given, train=None, resume=None, environment=None, start=False):
+        log = tmp_path / "log"
+        first, then = train or ("run_record", ended(1, DECIDED), True), resume or ("run_record", ended(2, None), False)
+        put(
+            str(tmp_path),
+            {
+                "library/run_record.py": MODULE % str(log),
+                "library/resumed_run.py": MODULE % str(log),
+                "library/other.py": MODULE % str(log),
+                "playbooks/train.yml": TASKS % (first[0], json.dumps(first[1]), str(first[2]).lower()),
+                "playbooks/resume.yml": TASKS % (then[0], json.dumps(then[1]), str(then[2]).lower()),
+                "ansible.cfg": "[defaults]\nlibrary = library\ncallback_plugins = plugins/callback\ncallbacks_enabled = trainyard_again\n"
+                "localhost_warning = False\ninterpreter_python = %s\n" % sys.executable,
+            },
+        )
+        if not (tmp_path / "plugins").exists():
+            os.symlink(ROOT / "plugins", tmp_path / "plugins")
+        environment = dict(os.environ, ANSIBLE_LOCAL_TEMP=str(tmp_path / "tmp"), HOME=str(tmp_path), **(environment or {}))
+        environment.pop("ANSIBLE_CONFIG", None)
+        process = subprocess.Popen(
+            [ANSIBLE, "-i", "localhost,", "-c", "local", *given], cwd=str(tmp_path), env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        if start:
+            return process
+        output = process.communicate(timeout=120)[0]
+        said = log.read_text().splitlines() if log.exists() else []
+        return process.returncode, output, said
+
+    call.tmp = tmp_path / "tmp"
+    return call
+
+
+def left(project):
+    """Return the temporary directories that Ansible has left."""
+    return os.listdir(project.tmp) if project.tmp.exists() else []
+
+
+def test_the_last_attempts_exit_code_is_the_commands(project):
+    code, output, said = project("playbooks/train.yml", "-e", "config=x other=1")
+    assert code == 0 and len(said) == 2, output
+    assert "%s is started again in 0 s" % RUN in output and left(project) == []
+    # a process takes the place of the other, so whoever waits for it (ansible-runner, a batch system) waits for the whole
+    assert len({line.split()[0] for line in said}) <= 2 and output.count("PLAY RECAP") == 2
+
+
+def test_where_the_second_fails_the_command_fails(project):
+    code, output, said = project("playbooks/train.yml", resume=("run_record", ended(2, dict(DECIDED, again=False)), True))
+    assert code == 2 and len(said) == 2, output
+
+
+@pytest.mark.parametrize(
+    "given, environment",
+    [
+        (["--check"], {}),
+        ([], {"TRAINYARD_RESTART": "0"}),
+    ],
+)
+def test_what_is_never_started_again(project, given, environment):
+    code, output, said = project("playbooks/train.yml", *given, environment=environment)
+    assert code == 2 and len(said) == 1 and "started again" not in output, output
+
+
+def test_nothing_is_started_again_that_was_decided_so(project):
+    train = ("run_record", ended(1, dict(DECIDED, again=False, reason="never")), True)
+    code, output, said = project("playbooks/train.yml", train=train)
+    assert code == 2 and len(said) == 1 and "started again" not in output, output
+
+
+def test_a_refusal_to_resume_is_not_tried_again(project):
+    resume = ("resumed_run", {"fail": True, "refused": True}, False)
+    code, output, said = project("playbooks/train.yml", resume=resume)
+    assert code == 2 and len(said) == 2 and output.count("is started again") == 1, output
+
+
+def test_a_restart_whose_preparation_fails_is_tried_again(project):
+    """A node still boots: it is given up after some times, and only what fails before the attempt counts."""
+    process = project("playbooks/resume.yml", *OWN, resume=("other", {"fail": True}, False), start=True)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "is started again in 20 s, try 2 of 5" in line:
+            break
+    process.kill()
+    process.communicate()
+    assert lines and "try 2 of 5" in lines[-1], lines
+    code, output, _said = project("playbooks/resume.yml", *OWN, "-e", "again_try=5", resume=("other", {"fail": True}, False))
+    assert code == 2 and "was tried 5 times and given up" in output
+    code, output, _said = project("playbooks/resume.yml", *OWN, resume=("run_record", ended(2, dict(DECIDED, again=False)), True))
+    assert code == 2 and "started again" not in output, output  # that attempt ran, and its own record decides
+
+
+def test_ctrl_c_ends_the_wait_and_the_restart(project):
+    process = project("playbooks/train.yml", train=("run_record", ended(1, dict(DECIDED, delay=600)), True), start=True)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "is started again in 600 s" in line:
+            break
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:  # (the wait begins a moment after the line)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode != 0 and "is not started again; by hand: ansible-playbook playbooks/resume.yml -e run=" in output, lines

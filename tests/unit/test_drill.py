@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""drill: the faults as data, what is made of looks and verdicts, the eye on a node, and every promise that is seen to be broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from ansible.module_utils.trainyard import causes, drill_ground, drill_promises, drill_watch, drilling, drills, verdict
+from ansible.module_utils.trainyard import job as jobs
+from core_support import ROOT, RUN, put
+
+TABLE = drills.load()
+PLACES = {"first": ("node1", 0), "last": ("node2", 1)}
+
+
+# --- the faults
+
+
+@pytest.mark.parametrize("name", TABLE["faults"])
+def test_every_faults_job_is_one_that_the_product_reads(name, tmp_path):
+    fault = TABLE["faults"][name]
+    path = tmp_path / ("drill_%s.yml" % name)
+    path.write_text(json.dumps(drills.job_of(TABLE["job"], fault, "drill-0123456789")))
+    job, problems = jobs.examine(str(path), path.name)
+    assert not problems, [str(problem) for problem in problems]
+    assert job["env"]["DRILL_SECRET_TOKEN"] == "drill-0123456789" and job["overrides"]["epoch"] == 400
+    config = ROOT / "examples" / "paddledetection" / job["config"]
+    assert config.exists()
+
+
+def test_every_cause_that_is_expected_is_one_of_the_catalogue():
+    known = set(causes.every())
+    wanted = {cause for fault in TABLE["faults"].values() for cause in fault["expect"].get("cause", ())}
+    assert wanted <= known, wanted - known
+
+
+def test_what_is_done_to_a_node_from_outside_is_undone():
+    lasting = ("iptables -I", "mv ", "mount ", "pause", "kill]", "stop,", "--memory")
+    for name, fault in TABLE["faults"].items():
+        done = str([fault.get(kind) for kind in ("before", "then")])
+        if any(word in done for word in lasting) and name not in ("code", "rekeyed", "away"):
+            assert fault.get("heal"), name
+
+
+def test_a_fault_is_chosen_by_its_name_or_its_group_and_a_misspelt_one_is_refused():
+    assert drills.select(TABLE["faults"], "kill, controller")[:2] == ["kill", "ctrl_c"]
+    assert drills.select(TABLE["faults"], "") == list(TABLE["faults"])
+    with pytest.raises(drills.DrillError, match="did you mean 'kill'"):
+        drills.select(TABLE["faults"], "kil")
+
+
+def test_a_fault_says_why_it_cannot_be_done_on_a_site():
+    faults, verbs = TABLE["faults"], ["train", "stop", "follow", "resume"]
+    assert "embedded" in drills.unfit(faults["node_kill"], False, True, verbs)
+    assert "examples" in drills.unfit(faults["raise"], True, False, verbs)
+    assert "resume.yml" in drills.unfit(faults["checkpoint"], True, True, ["train"])
+    assert drills.unfit(faults["kill"], False, False, verbs) is None
+
+
+def test_a_table_that_does_not_fit_its_schema_is_refused(tmp_path):
+    text = (ROOT / "plugins/module_utils/trainyard/drills.yml").read_text().replace("at: step 2", "at: breakfast", 1)
+    with pytest.raises(drills.DrillError, match="step N"):
+        drills.load(put(str(tmp_path), {"drills.yml": text}) + "/drills.yml")
+
+
+# --- seconds
+
+
+def look(t, node, gone=False, **attempt):
+    return {"t": t, "node": node, "gone": gone, "attempts": {} if gone else {"1": attempt}}
+
+
+def test_a_dead_rank_is_known_when_a_node_has_noted_it_and_stopped_when_nobody_is_left():
+    end = {"event": "end", "rank": 1, "exit_code": None, "signal": "SIGKILL"}
+    looks = [
+        look(1, "node1", marked=5),
+        look(1, "node2", marked=5),
+        look(4, "node2", marked=3, events=[end]),
+        look(5, "node2", marked=0, events=[end]),
+    ]
+    assert drills.detected(looks, 1, 2) == 4
+    assert drills.stopped(looks, 1, 2) is None, "node1 still trains"
+    looks += [look(7, "node1", marked=0)]
+    assert drills.stopped(looks, 1, 2) == 7
+    assert drills.stopped([*looks, look(8, "node1", marked=1)], 1, 2) is None, "one came back"
+
+
+def test_a_node_that_is_gone_or_silent_counts_as_none():
+    looks = [look(1, "node1", marked=5), look(1, "node2", marked=5), look(3, "node2", gone=True), look(6, "node1", marked=0)]
+    assert drills.stopped(looks, 1, 2) == 6
+    frozen = [look(1, "node1", marked=5), look(1, "node2", marked=5), look(5, "node1", marked=0), look(7, "node1", marked=0)]
+    assert drills.stopped(frozen, 1, 2) == 7
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        {"exit": {"service_result": "exit-code"}},
+        {"stop": {"by": "guard"}},
+        {"stall": {"phase": "step"}},
+        {"loss": {"node": "node2"}},
+        {"events": [{"event": "end", "exit_code": 7}]},
+    ],
+)
+def test_each_sign_of_a_fault_is_one(attempt):
+    assert drills.knows(attempt)
+
+
+@pytest.mark.parametrize(
+    "attempt", [{}, {"exit": {"service_result": "success"}}, {"events": [{"event": "end", "exit_code": 0, "signal": None}]}]
+)
+def test_a_good_end_is_no_sign(attempt):
+    assert not drills.knows(attempt)
+
+
+def test_a_fault_from_inside_began_with_its_sign_or_with_the_ranks_end():
+    alive, dead = [{"rank": 1, "pid": 7, "alive": True}], [{"rank": 1, "pid": 7, "alive": False}]
+    assert drills.began([look(1, "node2", ranks=alive), look(2, "node1", ranks=dead), look(3, "node2", ranks=dead)], 1, "node2", 1) == 3
+    assert drills.began([look(1, "node2", ranks=alive, sign=True)], 1, "node2", 1) == 1
+    assert drills.began([look(1, "node2", ranks=alive)], 1, "node2", 1) is None
+
+
+def test_what_comes_later_than_its_budget_is_said():
+    assert drills.over({"detected": 3.0, "stopped": 11.2}, drills.BUDGET) == ["stopped after 11.2 s, allowed are 10"]
+
+
+# --- right or wrong
+
+EXPECT = {"outcome": ["failed"], "cause": ["killed"], "node": "last", "rank": "last", "signal": "SIGKILL"}
+RIGHT = {"outcome": "failed", "cause": "killed", "node": "node2", "rank": 1, "signal": "SIGKILL", "exit_code": None}
+
+
+@pytest.mark.parametrize(
+    "changes, found",
+    [
+        ({}, "right"),
+        ({"rank": 0, "node": "node1"}, "wrong"),
+        ({"signal": "SIGTERM"}, "wrong"),
+        ({"cause": "out_of_memory"}, "wrong"),
+        ({"outcome": "completed", "node": None, "rank": None, "cause": None}, "wrong"),
+        ({"cause": "unknown", "node": None, "rank": None, "signal": None}, "unknown"),
+    ],
+)
+def test_a_verdict_is_right_wrong_or_unknown(changes, found):
+    assert drills.judge(EXPECT, dict(RIGHT, **changes), PLACES)[0] == found
+
+
+def test_a_real_verdict_is_judged():
+    ranks = [{"rank": rank, "node": "node%d" % (rank + 1), "local_rank": 0} for rank in range(2)]
+    nodes = {"node1": {"node": "node1", "unreachable": "no answer"}, "node2": {"node": "node2", "unreachable": "no answer"}}
+    assert drills.judge({"outcome": ["lost"], "cause": ["unreachable"]}, verdict.decide(ranks, nodes), PLACES)[0] == "right"
+    assert drills.judge(EXPECT, None, PLACES)[0] == "unknown"
+
+
+# --- the table
+
+
+def test_the_table_says_what_broke_and_what_was_left_out():
+    good = dict.fromkeys(drills.PROMISES, True)
+    results = [
+        {
+            "name": "kill",
+            "injected": "a | b",
+            "detected": 0.4,
+            "stopped": 3.0,
+            "verdict": "right",
+            "says": "FAILED: \x1b[31mx",
+            "promises": good,
+            "problems": [],
+        },
+        {"name": "cut", "injected": "c", "verdict": "wrong", "promises": dict(good, N3=False), "problems": ["N3: left on node1: 12"]},
+        {"name": "node_kill", "injected": "d", "skipped": "is done to containers"},
+    ]
+    text = drills.table(results)
+    assert "| kill | a \\| b | 0.4 s | 3.0 s | right |" in text and "\x1b" not in text
+    assert "broken: N3" in text and "skipped: is done to containers" in text
+    assert drills.sums(results).startswith("1 of 2 faults came out as promised; known after 0.4 s (middle), 0.4 s (worst)")
+    assert drills.held(results[0]) and not drills.held(results[1])
+
+
+def test_n8_is_what_the_next_training_shows():
+    def result(name, reached):
+        return {"name": name, "promises": {}, "problems": [], "reached": reached}
+
+    results = [result("kill", True), result("port", None), result("raise", True), result("exit", True)]
+    drilling.chain(results, lambda: result("closing", True))
+    assert [one["promises"]["N8"] for one in results] == [True] * 4
+    drilling.chain(results, lambda: dict(result("closing", None), problems=["no run was started"]))
+    assert [one["promises"]["N8"] for one in results] == [True, True, True, False]
+    assert "no run was started" in results[-1]["problems"][-1]
+
+
+# --- the eye on a node
+
+
+@pytest.fixture
+def node_home(tmp_path):
+    """A node's home with one attempt of a run: its plan, its ranks' log."""
+    attempt = tmp_path / ".trainyard/runs" / RUN / "attempt-1"
+    plan = {
+        "ranks": [{"rank": 1, "log": "log/workerlog.0", "node": "node2"}],
+        "suite": {"logs": {"step": {"line": r"Epoch: \[(?P<epoch>\d+)\]"}, "saved": {"lines": ["Save checkpoint: (?P<path>.*)"]}}},
+        "code": {"digest": "c" * 64},
+        "links": {"dataset/coco": "data/d"},
+    }
+    files = {
+        "plan.json": json.dumps(plan),
+        "ranks.jsonl": json.dumps({"event": "start", "rank": 1, "pid": 4194400}) + "\n",
+        "log/workerlog.0": "Epoch: [0]\nEpoch: [0]\nSave checkpoint: output\nhalf a li",
+    }
+    put(str(attempt), files)
+    put(str(tmp_path / ".trainyard/code" / ("c" * 16)), {"tools/train.py": "pass\n"})
+    put(str(tmp_path / ".trainyard/data/d"), {"image": "1"})
+    attempt.chmod(0o700)
+    return tmp_path
+
+
+@pytest.fixture
+def marked():
+    """A process of the run."""
+    process = subprocess.Popen(["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "/1", "PATH": os.environ["PATH"]})
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
+    with open(drill_watch.__file__, "rb") as handle:
+        source = handle.read()
+    words = [sys.executable, "-I", "-c", drill_watch.BOOT, str(len(source)), RUN, ".trainyard", "ValueError"]
+    process = subprocess.Popen(words, env=dict(os.environ, HOME=str(node_home)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        process.stdin.write(source)
+        process.stdin.flush()
+
+        def next_look(what):
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                found = json.loads(process.stdout.readline())["attempts"]["1"]
+                if what(found):
+                    return found
+            raise AssertionError("never seen")
+
+        # the process is between fork and exec for a moment
+        found = next_look(lambda one: one["marked"] == 1)
+        assert (found["steps"], found["saved"], found["sign"], found["ranks"]) == (
+            2,
+            1,
+            False,
+            [{"rank": 1, "pid": 4194400, "alive": False}],
+        )
+        attempt = node_home / ".trainyard/runs" / RUN / "attempt-1"
+        with open(attempt / "log/workerlog.0", "a", encoding="utf-8") as handle:
+            handle.write("ne\nEpoch: [1]\nValueError: x\n")
+        found = next_look(lambda one: one["sign"])
+        assert found["steps"] == 3
+        (attempt / "stop.json").write_text('{"by": "user"}')
+        marked.kill()
+        marked.wait()
+        assert next_look(lambda one: one["stop"] and not one["marked"])["stop"]["by"] == "user"
+        os.truncate(attempt / "log/workerlog.0", 0)
+        (attempt / "log/workerlog.0").write_text("Epoch: [2]\n")
+        next_look(lambda one: one["steps"] >= 4)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+# --- the promises
+
+
+class Here:
+    """A node whose home is a directory of this machine."""
+
+    def __init__(self, name, home):
+        self.name, self.home, self.address, self.user, self.container = name, str(home), "198.51.100.9", "trainer", None
+
+    def look(self, script):
+        environment = dict(os.environ, HOME=self.home)
+        return subprocess.run(
+            ["sh", "-c", "cd; " + script], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
+        ).stdout
+
+
+@pytest.fixture
+def ground(node_home, tmp_path):
+    """A site of one such node, and the controller's runs with this one as it came home."""
+    there, runs = node_home / ".trainyard/runs" / RUN / "attempt-1", tmp_path / "runs"
+    home = runs / RUN / "attempt-1"
+    put(str(home), {"rank-001.node2.log": (there / "log/workerlog.0").read_text(), "plan.json": (there / "plan.json").read_text()})
+    index = {"files": [{"file": "log/workerlog.0", "home": "rank-001.node2.log", "node": "node2"}]}
+    (home / "ranks.json").write_text(json.dumps(index))
+    for path in home.iterdir():
+        path.chmod(0o600)
+    return drill_ground.Ground(str(ROOT), [], "test", [Here("node2", node_home)], str(runs), ".trainyard", str(tmp_path / "state"))
+
+
+def every(ground, **changes):
+    given = {
+        "fault": TABLE["faults"]["kill"],
+        "run": RUN,
+        "numbers": [1],
+        "verdict": dict(RIGHT, log="runs/%s/attempt-1/rank-001.node2.log" % RUN),
+    }
+    given.update({"before": {}, "canary": "drill-0123456789", "outputs": [], "fresh": []}, **changes)
+    return drill_promises.every(ground, **given)
+
+
+def test_promises_that_hold(ground):
+    found, problems = every(ground)
+    assert problems == [] and found == dict(dict.fromkeys(drills.PROMISES, True), N8=None)
+
+
+def test_n1_a_byte_that_is_lost_is_seen(ground, node_home):
+    with open(node_home / ".trainyard/runs" / RUN / "attempt-1/log/workerlog.0", "a", encoding="utf-8") as handle:
+        handle.write("last words\n")
+    found, problems = every(ground)
+    assert found["N1"] is False and "log/workerlog.0 of node2 is not what is at home" in problems[0]
+
+
+def test_n2_a_changed_checkpoint_of_an_earlier_run_is_seen(ground, node_home):
+    folder = str(node_home / ".trainyard/runs/20260101-000000-old-0001/attempt-1/output")
+    put(folder, {"model.pdparams": "weights", "notes.txt": "x"})
+    before = drill_promises.earlier(ground)
+    assert len(before["node2"]) == 1 and every(ground, before=before)[0]["N2"]
+    put(folder, {"model.pdparams": "Weights"})
+    assert every(ground, before=before)[0]["N2"] is False
+    os.unlink(os.path.join(folder, "model.pdparams"))
+    assert every(ground, before=before)[0]["N2"] is False
+
+
+def test_n3_a_process_that_is_left_is_seen(ground, marked):
+    assert drill_promises.left(ground, RUN, 0) == ["N3: left on node2: %d" % marked.pid]
+
+
+def test_n4_another_plan_or_code_is_seen(ground, node_home, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(node_home / ".trainyard", other / ".trainyard")
+    ground.nodes.append(Here("node3", other))
+    assert drill_promises.equal(ground, RUN, 1) == []
+    (other / ".trainyard/code" / ("c" * 16) / "extra.py").write_text("")
+    (other / ".trainyard/data/d/image").write_text("22")
+    (other / ".trainyard/runs" / RUN / "attempt-1/plan.json").write_text("{}")
+    said = drill_promises.equal(ground, RUN, 1)
+    assert [text.split()[1] for text in said] == ["plan.json", ".trainyard/code/" + "c" * 16, ".trainyard/data/d"]
+
+
+@pytest.mark.parametrize("lacks", ["node", "rank", "log", "signal"])
+def test_n6_a_verdict_that_lacks_something_is_seen(ground, lacks):
+    said = dict(RIGHT, log="runs/%s/attempt-1/rank-001.node2.log" % RUN)
+    assert every(ground, verdict=dict(said, **{lacks: None}))[0]["N6"] is False
+
+
+@pytest.mark.parametrize("name, mode", [("run.json", 0o600), ("attempt-1/rank-001.node2.log", 0o644), ("report.html", 0o600)])
+def test_n7_a_secret_that_others_can_read_is_seen(ground, name, mode):
+    path = os.path.join(ground.runs_dir, RUN, name)
+    with open(path, "a", encoding="utf-8") as handle:
+        handle.write("token drill-0123456789\n")
+    os.chmod(path, mode)
+    assert every(ground)[0]["N7"] is False
+
+
+def test_n7_a_secret_in_an_output_is_seen_and_one_in_a_raw_log_is_not(ground, tmp_path):
+    with open(os.path.join(ground.runs_dir, RUN, "attempt-1/rank-001.node2.log"), "a", encoding="utf-8") as handle:
+        handle.write("token drill-0123456789\n")
+    output = put(str(tmp_path / "out"), {"01-train.txt": "token drill-0123456789"}) + "/01-train.txt"
+    assert every(ground)[0]["N7"] and every(ground, outputs=[output])[0]["N7"] is False
+
+
+def test_another_controller_has_what_opens_the_nodes_and_no_more(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    state = put(str(tmp_path / "home/.local/state/trainyard/test"), {"id_ed25519": "key", "known_hosts": "hosts", "ca": "secret"})
+    ground = drill_ground.Ground(str(ROOT), [], "test", [Here("node1", tmp_path)], str(tmp_path / "runs"), ".trainyard", state)
+    fresh = ground.fresh(str(tmp_path / "fresh"))
+    there = tmp_path / "fresh/.local/state/trainyard/test"
+    assert sorted(path.name for path in there.iterdir()) == ["id_ed25519", "known_hosts"]
+    assert ground.environment(fresh)["HOME"] == fresh and not [name for name in ground.environment(fresh) if name.startswith("MOLECULE_")]

@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node's guard with real processes and a real port: programs stand in for ssh and systemctl, and the neighbour's beat really runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from ansible.module_utils.trainyard import guard
+from core_support import ROOT, RUN, attempt_files, compiled, program, put, recorded
+
+CORE = ROOT / "plugins" / "module_utils" / "trainyard"
+FILES = ("agent.py", "guard.py", "guard_beat.py", "guard_evidence.py", "guard_neighbour.py", "guard_phases.py")
+# A unit is the process whose pid stands in <node>.pid; its end is what stopping it makes.
+SYSTEMCTL = """
+echo "$TY_NODE $*" >> $LOG
+PID=$(cat {state}/$TY_NODE.pid 2>/dev/null)
+[ -r /proc/$PID/status ] && ! grep -q "^State:.[ZX]" /proc/$PID/status || PID=
+case "$*" in
+*show*) [ -n "$PID" ] && echo "ActiveState=active" || echo "ActiveState=inactive"; echo "MainPID=${{PID:-0}}";;
+*is-active*) [ -n "$PID" ] && echo active || echo inactive;;
+*stop*) [ -n "$PID" ] && kill $PID; exit 0;;
+esac
+"""
+# The mesh: a peer's name, then one word that its shell runs; -G tells where its server is. A file <peer>.cut is a network that is down.
+SSH = """
+[ "$1" = -G ] && {{ echo "hostname 127.0.0.1"; echo "port $(cat {state}/$4.port)"; exit 0; }}
+echo "$TY_NODE $3" >> $LOG
+[ -e {state}/$3.cut ] && exec sleep 600
+[ -e {state}/$3.denied ] && exit 255
+export TY_NODE=$3
+exec sh -c "$4"
+"""
+STEP = "[11/20 11:28:24] ppdet.engine.callbacks INFO: Epoch: [0] [%d/400] learning_rate: 0.1 loss: 5.6 ips: 1.0 images/s\n"
+
+
+class Server:
+    """Something that listens at a port: an SSH server, one that is frozen, or nothing."""
+
+    def __init__(self, word=b"SSH-2.0-x\r\n"):
+        self.word, self.socket, self.held = word, socket.create_server(("127.0.0.1", 0)), []
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            try:
+                call, _from = self.socket.accept()
+            except OSError:
+                return
+            self.held.append(call)
+            if self.word:
+                call.sendall(self.word)
+
+
+class Site:
+    """Nodes of one attempt below a folder; each has a unit (a process that sleeps) and, on the first node, a rank with a log."""
+
+    def __init__(self, folder, monkeypatch, count, **watchdog):
+        self.folder, self.names = folder, ["node%d" % (n + 1) for n in range(count)]
+        self.state = Path(put(folder / "state", {}))
+        self.state.mkdir(parents=True)
+        self.made = compiled(count=count, devices=1, job={"launcher": "paddle"})
+        self.made["watchdog"] = dict(dict.fromkeys(self.made["watchdog"]), **watchdog, set=sorted(watchdog))
+        for node in self.made["nodes"]:
+            node.update(home=str(folder), base=str(folder / node["name"]), python=sys.executable)
+        tools = program(folder / "tools", "systemctl", SYSTEMCTL.format(state=self.state))
+        program(folder / "tools", "ssh", SSH.format(state=self.state))
+        monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
+        monkeypatch.setenv("TY_NODE", "node1")
+        self.units, self.servers, self.places = {}, {}, {}
+        for name in self.names:
+            self.places[name] = attempt_files(folder / name, self.made, name)
+            for file in FILES:
+                (Path(self.places[name]) / file).write_bytes((CORE / file).read_bytes())
+            self.unit(name)
+            self.serve(name)
+        self.log = Path(self.places["node1"], self.made["ranks"][0]["log"])
+        put(self.log.parent, {self.log.name: ""})
+        monkeypatch.setattr(guard.neighbours, "LISTEN", 0.6)
+        monkeypatch.setattr(guard.neighbours, "SILENT", 1.5)
+        monkeypatch.setattr(guard.neighbours, "CALL", 1.0)
+        monkeypatch.setattr(guard.neighbours, "AFTER_END", 1.0)
+        monkeypatch.setattr(guard.neighbours, "AGAIN", 0.2)
+        monkeypatch.setattr(guard, "TICK", 0.1)
+        self.program = (CORE / "guard_beat.py").read_bytes().replace(b"SECONDS = 2.0", b"SECONDS = 0.2")
+        monkeypatch.setattr(guard, "source", lambda name: self.program if name == "guard_beat.py" else (CORE / name).read_bytes())
+
+    def unit(self, name):
+        """Start a node's unit: it bears the attempt's mark, and is its only rank."""
+        environment = dict(os.environ, TRAINYARD_ATTEMPT=RUN + "/1")
+        self.units[name] = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=environment)
+        put(self.state, {name + ".pid": str(self.units[name].pid)})
+        rank = self.names.index(name)
+        put(Path(self.places[name]), {"ranks.jsonl": json.dumps({"event": "start", "rank": rank, "pid": self.units[name].pid}) + "\n"})
+
+    def serve(self, name, word=b"SSH-2.0-x\r\n"):
+        """Put a server at a node's SSH port."""
+        self.servers[name] = Server(word)
+        put(self.state, {name + ".port": str(self.servers[name].port)})
+
+    def ends(self, name, code=0, **exit_json):
+        """End a node's unit, with what its agent writes then."""
+        place = Path(self.places[name])
+        result = dict({"service_result": "exit-code" if code else "success", "stopped_by": None}, **exit_json)
+        with open(place / "ranks.jsonl", "a", encoding="ascii") as handle:
+            handle.write(json.dumps({"event": "launcher_end", "exit_code": code}) + "\n")
+        put(place, {"exit.json": json.dumps(result)})
+        self.kill(name)
+
+    def kill(self, name):
+        """A unit is gone without an end."""
+        self.units[name].kill()
+        self.units[name].wait()
+
+    def cut(self, name):
+        """A node is frozen, or its network: connections are taken, and nobody says a word."""
+        put(self.state, {name + ".cut": ""})
+        self.serve(name, None)
+
+    def read(self, name, file):
+        """Return a JSON file of a node's attempt, None where there is none."""
+        path = Path(self.places[name], file)
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def running(self):
+        """Return the nodes whose units run."""
+        return [name for name, unit in self.units.items() if unit.poll() is None]
+
+    def watch(self, until=lambda: False, seconds=40.0, node="node1"):
+        """Run a guard until its attempt is over (then True), the condition holds, or it has taken too long."""
+        self.guard = guard.Guard(self.places[node], node)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if not self.guard.tick():
+                return True
+            if until():
+                return False
+        return None
+
+    def heard(self, times=3):
+        """Return a condition: the neighbour was heard so many times since now."""
+        count, last = [], []
+
+        def condition():
+            if self.guard.neighbour.heard is not None and self.guard.neighbour.last not in last:
+                last.append(self.guard.neighbour.last)
+                count.append(1)
+            return len(count) >= times
+
+        return condition
+
+    def close(self):
+        """End what is left of it."""
+        if getattr(self, "guard", None) and self.guard.neighbour:
+            self.guard.neighbour.hang_up()
+        for unit in self.units.values():
+            unit.kill()
+            unit.wait()
+        for server in self.servers.values():
+            server.socket.close()
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Make sites that are taken down at the end."""
+    made = []
+
+    def make(count=2, **watchdog):
+        made.append(Site(tmp_path, monkeypatch, count, **watchdog))
+        return made[-1]
+
+    yield make
+    for item in made:
+        item.close()
+
+
+# --- neighbours
+
+
+def test_a_neighbour_that_lives_is_left_alone(site):
+    made = site()
+    assert made.watch(made.heard(4)) is False and made.running() == ["node1", "node2"]
+    assert made.guard.neighbour.heard == {"state": "active", "holds": True, "ended": None}
+    assert len(recorded(made.folder / "tools", "ssh")) == 1, "one connection is held"
+    asked = [line for line in recorded(made.folder / "tools", "systemctl") if line.startswith("node2")]
+    assert len(asked) == 1, "systemd is not asked again as long as the unit's process lives"
+
+
+def test_a_neighbour_that_vanishes_ends_the_attempt_everywhere_else(site):
+    made = site(3)
+    made.cut("node2")
+    assert made.watch() is True and made.running() == ["node2"]
+    loss = made.read("node1", "loss.json")
+    assert loss["node"] == "node2" and loss["by"] == "node1" and "nobody answered" in loss["how"] and loss["seconds"] >= 1.5
+    assert {key: made.read("node1", "stop.json")[key] for key in ("by", "reason", "from")} == {
+        "by": "guard",
+        "reason": "lost",
+        "from": "node2",
+    }
+    assert {key: made.read("node3", "stop.json")[key] for key in ("by", "reason", "from")} == {
+        "by": "peer",
+        "reason": "lost",
+        "from": "node1",
+    }
+    assert made.read("node2", "stop.json") is None
+
+
+def test_a_neighbour_that_vanishes_in_the_middle_of_it(site):
+    made = site()
+    assert made.watch(made.heard(2)) is False
+    made.guard.neighbour.hang_up()
+    made.cut("node2")
+    deadline = time.monotonic() + 40
+    while made.guard.tick() and time.monotonic() < deadline:
+        pass
+    assert made.running() == ["node2"] and made.read("node1", "loss.json")["node"] == "node2"
+
+
+@pytest.mark.parametrize("how", ["login", "refused", "hangs up"])
+def test_a_node_that_lives_and_lets_nobody_in_has_not_vanished(site, how):
+    """sshd is started anew, its certificate has run out, or it takes no more connections."""
+    made = site()
+    put(made.state, {"node2.denied": ""})
+    if how == "refused":
+        made.servers["node2"].socket.close()
+    elif how == "hangs up":
+        made.serve("node2", b"")
+        threading.Thread(target=_hang_up, args=(made.servers["node2"],), daemon=True).start()
+    begun = time.monotonic()
+    assert made.watch(lambda: time.monotonic() - begun > 4, seconds=60) is False and made.running() == ["node1", "node2"]
+    (made.state / "node2.denied").unlink()
+    made.guard.neighbour.wait = 0.2
+    made.guard.neighbour.next = 0
+    until, deadline = made.heard(2), time.monotonic() + 40
+    while not until() and time.monotonic() < deadline:
+        assert made.guard.tick()
+    assert made.guard.neighbour.heard["state"] == "active", "it is heard again"
+
+
+def _hang_up(server):
+    while True:
+        while server.held:
+            server.held.pop().close()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("exit_json", [{"code": 7}, {"stopped_by": "user"}], ids=["failed", "stopped"])
+def test_an_attempt_that_is_over_at_the_neighbours_ends_here_too(site, exit_json):
+    """A node that was cut off or frozen and comes back never goes on alone."""
+    made = site()
+    put(Path(made.places["node2"]), {"stop.json": json.dumps({"by": "user"})} if "stopped_by" in exit_json else {})
+    made.ends("node2", **exit_json)
+    assert made.watch() is True and made.running() == []
+    assert made.read("node1", "stop.json")["reason"] == "peer" and made.read("node1", "loss.json") is None
+
+
+def test_a_neighbour_that_completed_is_watched_no_more(site):
+    made = site()
+    made.ends("node2")
+    assert made.watch(lambda: made.guard.neighbour.done) is False
+    made.cut("node2")
+    begun = time.monotonic()
+    while time.monotonic() - begun < 3:
+        assert made.guard.tick()
+    assert made.running() == ["node1"]
+
+
+def test_a_node_that_was_started_anew_is_lost(site):
+    made = site()
+    assert made.watch(made.heard(2)) is False
+    made.kill("node2")
+    deadline = time.monotonic() + 40
+    while made.guard.tick() and time.monotonic() < deadline:
+        pass
+    assert made.running() == [] and "gone without an end" in made.read("node1", "loss.json")["how"]
+
+
+def test_a_neighbour_that_has_not_started_yet_is_waited_for(site, monkeypatch):
+    made = site()
+    made.kill("node2")
+    begun = time.monotonic()
+    assert made.watch(lambda: time.monotonic() - begun > 3) is False and made.running() == ["node1"]
+    monkeypatch.setattr(guard.neighbours, "NEVER", 3.0)
+    assert made.guard.tick() is True and made.running() == []
+    assert "did not start" in made.read("node1", "loss.json")["how"]
+
+
+def test_a_guard_that_stood_still_holds_it_against_nobody(site, monkeypatch):
+    made = site(2, step=20)
+    assert made.watch(made.heard(2)) is False
+    made.log.write_text(STEP % 0, encoding="ascii")
+    made.guard.tick()
+    now = time.monotonic
+    monkeypatch.setattr(guard.time, "monotonic", lambda: now() + 3600)
+    for _times in range(3):
+        assert made.guard.tick()
+    assert made.running() == ["node1", "node2"], "an hour went by in which this node did not run"
+
+
+# --- a training that hangs
+
+
+def hung(made, **more):
+    """Let rank 0 print steps until now, and then nothing; return whether the guard ended it."""
+    made.log.write_text("".join(STEP % number for number in range(3)), encoding="ascii")
+    return made.watch(**more)
+
+
+def test_a_hang_is_ended_everywhere_and_what_the_ranks_did_is_kept_before(site):
+    made = site(2, step=5)
+    os.kill(made.units["node2"].pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    ended = hung(made, until=lambda: made.read("node1", "stall.json") is not None)
+    os.kill(made.units["node2"].pid, signal.SIGCONT)  # systemd sends it with TERM
+    deadline = time.monotonic() + 30
+    while ended is not True and made.guard.tick() and time.monotonic() < deadline:
+        pass
+    assert made.running() == [] and time.monotonic() - begun > 5
+    stall = made.read("node1", "stall.json")
+    assert (stall["phase"], stall["budget"], stall["by"], stall["ranks"], stall["step"]["step"]) == ("step", 5, "node1", [0], "2")
+    assert stall["seconds"] >= 5 and stall["last_line"] == (STEP % 2).strip()
+    assert made.read("node2", "stop.json")["reason"] == "hang" and made.read("node1", "stop.json")["by"] == "guard"
+    state = {name: made.read(name, "evidence/state.json")["ranks"][0] for name in made.names}
+    assert (state["node1"]["state"], state["node2"]["state"]) == ("S", "T"), "looked at while they could be asked"
+    assert "rank 1, pid %d" % made.units["node2"].pid in Path(made.places["node2"], "evidence/stacks-001.log").read_text(encoding="utf-8")
+
+
+def test_a_training_that_goes_on_is_left_alone_whatever_becomes_of_its_log(site):
+    """Steps go on while the log is renamed, truncated and removed: the process writes on into what it has open."""
+    made = site(1, step=5)
+    writer = open(made.log, "ab", buffering=0)
+    begun, done = time.monotonic(), set()
+
+    def step():
+        age = time.monotonic() - begun
+        writer.write((STEP % int(age * 10)).encode())
+        for at, name in ((1, "renamed"), (2, "truncated"), (4, "removed")):
+            if age > at and name not in done:
+                done.add(name)
+                if name == "renamed":
+                    made.log.rename(made.log.with_name("old"))
+                elif name == "truncated":
+                    os.truncate(made.log.with_name("old"), 0)
+                else:
+                    made.log.with_name("old").unlink()
+        return age > 10.5
+
+    assert made.watch(step, seconds=60) is False and made.running() == ["node1"] and len(done) == 3
+    writer.close()
+    assert made.guard.phases.stalled(time.monotonic() + 10)["phase"] == "step"
+
+
+def test_a_flood_of_words_between_the_steps_is_no_hang(site, monkeypatch):
+    monkeypatch.setattr(guard, "READ", 4096)
+    made = site(1, step=5)
+    begun = time.monotonic()
+
+    def flood():
+        with open(made.log, "ab") as handle:
+            handle.write(b"some words that say nothing of a step\n" * 2000)
+        return time.monotonic() - begun > 6.5
+
+    hung_up = hung(made, until=flood)
+    assert hung_up is False and made.running() == ["node1"]
+
+
+def test_ranks_that_have_ended_hang_no_more(site):
+    made = site(1, step=5)
+    with open(Path(made.places["node1"], "ranks.jsonl"), "a", encoding="ascii") as handle:
+        handle.write(json.dumps({"event": "end", "rank": 0, "pid": made.units["node1"].pid}) + "\n")
+    begun = time.monotonic()
+    assert hung(made, until=lambda: time.monotonic() - begun > 6.5) is False and made.running() == ["node1"]
+
+
+def test_a_node_whose_ranks_print_nothing_judges_no_steps(site):
+    made = site(2, step=5)
+    made.watch(lambda: True, node="node2")
+    assert made.guard.phases is None and made.guard.neighbour.name == "node1"
+
+
+def test_a_guard_that_was_killed_goes_on_where_it_was(site):
+    made = site(1, step=600)
+    assert hung(made, until=lambda: (made.read("node1", "guard.json") or {}).get("phase") == "step") is False
+    since, first = made.guard.phases.since, made.guard
+    made.watch(lambda: True)
+    assert made.guard is not first and made.guard.phases.since == since, "what was read before counts no second time"
+    kept = made.read("node1", "guard.json")
+    assert (kept["phase"], kept["budget"]) == ("step", 600)
+
+
+def test_the_program_ends_with_75_when_the_unit_has_gone(site, monkeypatch):
+    made = site(1, step=600)
+    argv = [sys.executable, "-I", "-B", str(Path(made.places["node1"], "guard.py")), "watch", made.places["node1"], "node1"]
+    process = subprocess.Popen(argv)
+    deadline = time.monotonic() + 30
+    while made.read("node1", "guard.json") is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.poll() is None
+    made.ends("node1")
+    assert process.wait(timeout=30) == guard.EXIT_OVER
+    assert not Path(made.places["node1"], "__pycache__").exists()
+
+
+def test_a_disk_that_is_full_keeps_no_hang_alive(site, monkeypatch, capsys):
+    made = site(1, step=5)
+    monkeypatch.setattr(guard.agent, "write", lambda *_given: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    assert hung(made) is True and made.running() == []
+    assert "stall.json cannot be written: No space left on device" in capsys.readouterr().out

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guard's unit: started after the attempt's, never starting it, gone with it; without systemd."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from ansible.module_utils.trainyard import agent, attempts, guarding
+from core_support import RUN, attempt_files, compiled, program, put, recorded
+
+UNIT = "trainyard-%s-1.service" % RUN
+
+
+class Systemd:
+    """A `run` callable that answers by the words it is called with and remembers its calls."""
+
+    def __init__(self, **answers):
+        self.answers, self.calls = answers, []
+
+    def __call__(self, argv):
+        self.calls.append(argv)
+        words = [word for word in argv if word in self.answers or word.rsplit("/", 1)[-1] in self.answers]
+        return self.answers.get(words[-1].rsplit("/", 1)[-1], (0, "", "")) if words else (0, "", "")
+
+
+def test_the_guard_is_started_with_exactly_these_words():
+    argv = guarding.argv("/b/a", "node2", UNIT)
+    assert argv[:5] == ["systemd-run", "--user", "--quiet", "--collect", "--unit=yardguard-%s-1.service" % RUN]
+    given = [argv[index + 1] for index, word in enumerate(argv) if word == "--property"]
+    assert "Requisite=" + UNIT in given and "After=" + UNIT in given, "a guard that comes back never starts the attempt"
+    assert not [word for word in given if word.startswith(("BindsTo", "Requires", "PartOf"))]
+    assert "Restart=always" in given and "RestartPreventExitStatus=75" in given and "TimeoutStopSec=2" in given
+    assert argv[-7:] == ["/usr/bin/python3", "-I", "-B", "/b/a/guard.py", "watch", "/b/a", "node2"]
+    with pytest.raises(attempts.AttemptError):
+        attempts.parse_unit(guarding.unit_name(UNIT))  # it holds no node
+
+
+def test_an_attempt_has_its_guard_and_a_rehearsal_none(tmp_path):
+    run = Systemd()
+    attempts.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
+    assert len(run.calls) == 1
+    put(tmp_path, {"guard.py": ""})
+    attempts.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
+    assert run.calls[2] == guarding.argv(str(tmp_path), "node2", UNIT)
+
+
+def test_a_guard_that_does_not_start_leaves_no_attempt_behind(tmp_path):
+    put(tmp_path, {"guard.py": ""})
+    run = Systemd(**{"guard.py": (1, "", "Unknown assignment: Requisite\n"), "is-active": (0, "active\n", "")})
+    with pytest.raises(attempts.AttemptError, match="systemd did not start yardguard-%s-1.service: Unknown assignment" % RUN):
+        attempts.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
+    assert ["systemctl", "--user", "stop", UNIT] in run.calls
+
+
+def test_an_attempt_that_was_over_before_its_guard_came_is_no_failure(tmp_path):
+    put(tmp_path, {"guard.py": ""})
+    run = Systemd(**{"guard.py": (1, "", "Dependency failed\n"), "is-active": (3, "inactive\n", "")})
+    attempts.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
+    assert ["systemctl", "--user", "stop", UNIT] not in run.calls
+
+
+def test_a_stop_ends_the_guard_too(tmp_path):
+    put(tmp_path, {"guard.py": ""})
+    run = Systemd(**{"is-active": (0, "active\n", "")})
+    assert attempts.stop(run, str(tmp_path), UNIT, "user", "me") is True
+    stops = [call for call in run.calls if "stop" in call]
+    assert stops == [["systemctl", "--user", "stop", UNIT], ["systemctl", "--user", "stop", "yardguard-%s-1.service" % RUN]]
+
+
+def test_the_end_of_the_attempt_ends_a_guard_that_is_stuck(tmp_path, monkeypatch):
+    tools = program(tmp_path / "tools", "systemctl", 'echo "$*" >> $LOG')
+    monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
+    monkeypatch.setenv("SERVICE_RESULT", "success")
+    attempt = attempt_files(tmp_path, compiled(), "node2")
+    put(attempt, {"stop.json": '{"by": "user"}'})
+    assert agent.ended(attempt, "node2") == 0 and recorded(tools, "systemctl") == []
+    put(attempt, {"guard.py": ""})
+    assert agent.ended(attempt, "node2") == 0
+    assert recorded(tools, "systemctl") == ["--user stop --no-block yardguard-%s-1.service" % RUN], "and nobody waits for it"

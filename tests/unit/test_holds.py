@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds a node: own units and other users', two starts at once on several nodes, and what is no hold at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+
+import pytest
+from ansible.module_utils.trainyard import attempts, holds, processes, readiness
+from core_support import RUN, compiled, gang, put
+
+OLDER, YOUNGER = RUN.replace("103501", "103400"), RUN.replace("103501", "103600")
+
+
+class Node:
+    """A node of which only the units and the attempts' records count; `run` answers as systemctl does."""
+
+    def __init__(self, base):
+        self.base, self.units = str(base), set()
+
+    def begin(self, run_id, number=1, age=1.0, **more):
+        """Let an attempt hold the node."""
+        unit = attempts.unit_name(run_id, number)
+        record = dict({"run": run_id, "attempt": number, "started": time.time() - age}, **more)
+        put(attempts.attempt_dir(self.base, run_id, number), {"attempt.json": json.dumps(record)})
+        self.units.add(unit)
+        return unit
+
+    def run(self, argv):
+        lines = ["%s loaded active running Trainyard run %s attempt 1" % (unit, unit[10:-10]) for unit in sorted(self.units)]
+        return (0, "\n".join(lines), "") if "list-units" in argv else (0, "", "")
+
+    def start(self, run_id, start="mine", patience=0.0):
+        return holds.free(self.run, self.base, run_id, 1, start, "node1", lambda: self.begin(run_id, start=start), patience)
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(tmp_path / "nowhere")})
+    monkeypatch.setattr(holds, "others", lambda now: [])
+    return Node(tmp_path / "base")
+
+
+def test_a_refused_start_says_who_holds_the_node_since_when(node):
+    node.begin(OLDER, age=725, by="alice@desk")
+    with pytest.raises(attempts.AttemptError) as refused:
+        node.start(RUN)
+    words = str(refused.value)
+    assert words.startswith(
+        "node1 is held by Trainyard run %s attempt 1 (trainyard-%s-1.service, active), started 12 min ago (20" % (OLDER, OLDER)
+    )
+    assert " UTC) by alice@desk; follow it or stop it: playbooks/stop.yml -e run=%s" % OLDER in words
+    assert node.units == {attempts.unit_name(OLDER, 1)}
+
+
+def test_the_plan_says_the_same_before_anything_is_brought(node):
+    node.begin(RUN, age=7200, by="bob\x1b[2J@desk")
+    arguments = gang()
+    arguments["facts"]["node2"]["units"] = holds.holders(node.run, node.base)
+    line = next(line for line in readiness.obstacles(compiled(), arguments["facts"]) if "is held" in line)
+    assert "node2 is held by Trainyard run %s attempt 1 (active), started 2 h ago (" % RUN in line and "\x1b" not in line
+    assert line.endswith("follow it or stop it: playbooks/stop.yml -e run=%s" % RUN)
+
+
+def test_the_same_start_again_is_no_second_one_and_another_one_is_refused(node):
+    node.begin(RUN, start="mine")
+    assert node.start(RUN, "mine") is None
+    with pytest.raises(attempts.AttemptError, match="is held by"):
+        node.start(RUN, "other")
+
+
+def test_a_node_whose_systemd_is_silent_is_not_free(node):
+    def silent(argv):
+        return 1, "", "Failed to connect to bus"
+
+    with pytest.raises(attempts.AttemptError, match="does not answer"):
+        holds.free(silent, node.base, RUN, 1, "mine", "node1", lambda: pytest.fail("it was started"), 0.0)
+
+
+def test_what_a_crash_leaves_on_the_disk_holds_nothing(node):
+    node.begin(OLDER, age=3600, boot="another boot/1")
+    node.units.clear()
+    assert node.start(RUN) == attempts.unit_name(RUN, 1)
+
+
+# --- two starts at once
+
+
+def test_the_older_run_waits_for_a_younger_one_that_gives_way(node):
+    unit = node.begin(YOUNGER)
+    threading.Timer(0.7, node.units.discard, [unit]).start()
+    assert node.start(OLDER, patience=30.0) == attempts.unit_name(OLDER, 1)
+
+
+@pytest.mark.parametrize(
+    "run_id, age, patience, least, most",
+    [
+        (YOUNGER, 1.0, 0.6, 0.5, 60),  # it has won everywhere and stays
+        (YOUNGER, 3600.0, 30.0, 0, 25),  # it is no start any more
+        (OLDER, 1.0, 30.0, 0, 25),  # the other one is the older: it is this start that gives way
+    ],
+)
+def test_who_is_not_waited_for(node, run_id, age, patience, least, most):
+    node.begin(run_id, age=age)
+    begun = time.monotonic()
+    with pytest.raises(attempts.AttemptError, match="is held by"):
+        node.start(RUN, patience=patience)
+    assert least <= time.monotonic() - begun < most
+
+
+def test_two_starts_that_met_each_other_leave_one_whole_gang(tmp_path, node):
+    """Each gets one of two nodes first. The younger fails and takes back its own; the older one gets both."""
+    nodes, outcome = [node, Node(tmp_path / "second")], {}
+    nodes[0].begin(OLDER, start=OLDER)
+    nodes[1].begin(YOUNGER, start=YOUNGER)
+
+    def launch(run_id, place):
+        try:
+            place.start(run_id, start=run_id, patience=30.0)
+            outcome[run_id] = "runs"
+        except attempts.AttemptError as error:
+            for each in nodes:  # the rescue
+                if holds.record_of(each.base, run_id, 1).get("start") == run_id:
+                    each.units.discard(attempts.unit_name(run_id, 1))
+            outcome[run_id] = str(error)
+
+    others = [threading.Thread(target=launch, args=(OLDER, nodes[1])), threading.Thread(target=launch, args=(YOUNGER, nodes[0]))]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join(90)
+    assert outcome[OLDER] == "runs" and "is held by Trainyard run %s" % OLDER in outcome[YOUNGER]
+    assert [each.units for each in nodes] == [{attempts.unit_name(OLDER, 1)}] * 2
+
+
+# --- other users
+
+
+def groups(path, root="", uid=4242):
+    """Return control_group(pid): PID 1's own, and this process in a unit of another user's."""
+    told = {1: "12:pids:/\n1:name=systemd:%s/init.scope\n" % root, os.getpid(): "1:name=systemd:%s\n" % path}
+    return lambda pid: told.get(pid, "")
+
+
+FOREIGN = "/user.slice/user-4242.slice/user@4242.service/app.slice/trainyard-%s-2.service/x" % RUN
+
+
+def test_no_start_beside_another_users_run(node, monkeypatch):
+    monkeypatch.setattr(
+        holds,
+        "others",
+        lambda now: [dict(unit="trainyard-x-1.service", state="active", description="a run of bob's", user="bob", mine=False)],
+    )
+    with pytest.raises(attempts.AttemptError, match="node1 is held by a run of bob's .*; only bob can stop it"):
+        node.start(RUN)
+
+
+@pytest.mark.parametrize(
+    "path, root, seen",
+    [
+        (FOREIGN, "", True),
+        (FOREIGN.replace("app.slice/", ""), "", True),
+        ("/docker/12ab" + FOREIGN, "/docker/12ab", True),  # this node is a container
+        ("/docker/12ab" + FOREIGN, "", False),  # a container on this node is another node
+        ("/docker/99zz" + FOREIGN, "/docker/12ab", False),
+        (FOREIGN.replace("4242", str(os.getuid())), "", False),
+        (FOREIGN.replace("trainyard-", "yardguard-"), "", False),
+        (FOREIGN.replace(RUN, "notes"), "", False),
+    ],
+)
+def test_another_users_run_holds_the_node_too(path, root, seen):
+    found = holds.others(time.time(), groups(path, root))
+    assert [(item["run"], item["attempt"], item["user"], item["mine"]) for item in found] == [(RUN, 2, "uid 4242", False)] * seen
+    if seen:
+        words = holds.words("node1", found)
+        assert "Trainyard run %s attempt 2 of the user uid 4242" % RUN in words and words.endswith("only uid 4242 can stop it")
+        assert abs(found[0]["age_s"] - processes.age_of(os.getpid())) < 30

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quick look at a node: who holds it, and in words why that cannot be said."""
+
+from __future__ import annotations
+
+import node_held as module
+from ansible.module_utils.trainyard import attempts, holds
+
+HELD = [{"run": "20261120-103501-x-1f2e", "mine": True}]
+
+
+def test_who_holds_the_node(run_module, monkeypatch):
+    monkeypatch.setattr(holds, "holders", lambda run, base: HELD if base.endswith("/.trainyard") else [])
+    assert run_module(module, {}) == {"changed": False, "held": HELD, "invocation": {"module_args": {"base": ".trainyard"}}}
+
+
+def test_a_node_whose_systemd_is_silent_is_not_free(run_module, monkeypatch):
+    def refuse(_run, _base):
+        raise attempts.AttemptError("systemd does not answer")
+
+    monkeypatch.setattr(holds, "holders", refuse)
+    found = run_module(module, {})
+    assert found["failed"] and found["msg"] == "systemd does not answer" and "held" not in found

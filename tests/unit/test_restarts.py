@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a run that ended badly is started again: every cause has its class, and what is documented is what is done."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from ansible.module_utils.trainyard import causes, restarts
+from core_support import ROOT, RUN
+
+STEPPED = [{"rank": 0, "last_step": {"step": 3}, "saved_count": 0}]
+SAVED = [{"rank": 0, "last_step": {"step": 3}, "saved_count": 2}]
+
+
+def attempt(number, cause, ranks=STEPPED, point=None, again=None, outcome="failed"):
+    """One attempt of run.json."""
+    resume = point and {"digest": point * 64}
+    return {
+        "number": number,
+        "started": 1.0,
+        "verdict": {"outcome": outcome, "cause": cause},
+        "ranks": ranks,
+        "resume": resume,
+        "again": again,
+    }
+
+
+def decide(*attempts, limit=5, live=True):
+    return restarts.decide({"attempts": list(attempts)}, limit, live)
+
+
+AGAIN = {"again": True}
+
+
+def test_every_cause_of_the_catalogue_has_a_class():
+    assert set(causes.every()) <= set(restarts.CLASSES)
+    assert {kind for kind, _why in restarts.CLASSES.values()} == {restarts.AGAIN, restarts.TRAINED, restarts.NEVER}
+
+
+def test_the_page_has_the_table_as_it_is():
+    text = (ROOT / "docs/runbooks/resume.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (again|trained|never) \|", text, re.MULTILINE))
+    assert rows == {cause: kind for cause, (kind, _why) in restarts.CLASSES.items()}
+
+
+@pytest.mark.parametrize("cause", sorted(restarts.CLASSES))
+def test_what_each_class_does(cause):
+    kind, _why = restarts.class_of(cause)
+    stepped, before = decide(attempt(1, cause)), decide(attempt(1, cause, ranks=[]))
+    assert (stepped["again"], before["again"]) == (kind != restarts.NEVER, kind == restarts.AGAIN)
+    assert stepped["again"] or stepped["reason"] == restarts.NEVER
+
+
+def test_what_the_issue_asks_for():
+    for cause in ("killed", "device_error", "connection_lost", "unreachable", "node_lost"):
+        assert decide(attempt(1, cause, ranks=[]))["again"], cause
+    for cause in ("python_exception", "nan", "bad_config", "data_missing", "import_error", "out_of_memory", "device_out_of_memory"):
+        assert not decide(attempt(1, cause))["again"], cause
+    for cause in ("unknown", "hang", "a cause of tomorrow", None):
+        assert decide(attempt(1, cause))["again"] and not decide(attempt(1, cause, ranks=[]))["again"], cause
+
+
+def test_what_a_person_stopped_stays_stopped():
+    found = decide(attempt(1, "stopped_by_guard", outcome="stopped"))
+    assert (found["again"], found["reason"], found["cause"]) == (False, "never", "stopped_by_user")
+    assert restarts.sentence(found, RUN) == "none: a person stopped it"
+
+
+def test_what_completed_or_has_no_end_is_no_question():
+    assert decide(attempt(1, None, outcome="completed")) is None and decide({"number": 1, "verdict": None}) is None and decide() is None
+
+
+def test_the_limit_counts_restarts_over_the_whole_run():
+    assert not decide(attempt(1, "killed"), limit=0)["again"]
+    first, second = attempt(1, "killed", again=AGAIN), attempt(2, "killed", SAVED)
+    assert decide(first, second, limit=2)["again"] and decide(first, second, limit=2)["number"] == 2
+    found = decide(first, second, limit=1)
+    assert (found["again"], found["reason"], found["why"]) == (False, "max_restarts", "1 of 1 restarts were used")
+    assert restarts.sentence(decide(attempt(1, "killed"), limit=0), RUN) == ""
+
+
+def test_it_waits_longer_as_long_as_nothing_comes_of_it():
+    """10, 20, 40, ... seconds; a newer checkpoint begins from the front."""
+    delays, attempts = [], [attempt(1, "killed", [], again=AGAIN)]
+    for number in (2, 3):
+        delays.append(decide(*attempts)["delay"])
+        attempts.append(attempt(number, "killed", [], again=AGAIN))
+    assert delays + [decide(*attempts)["delay"]] == [10, 20, 40]
+    assert decide(*attempts, attempt(4, "killed", SAVED))["delay"] == 10
+
+
+def test_another_controller_leaves_the_first_turn_to_the_one_that_started_it():
+    assert decide(dict(attempt(1, "killed"), started=None))["delay"] == 10 + restarts.SECOND_TURN
+
+
+def test_three_restarts_without_progress_end_it():
+    same = [attempt(1, "killed", SAVED, again=AGAIN)] + [attempt(number, "killed", STEPPED, "a", AGAIN) for number in (2, 3)]
+    assert decide(*same)["again"]  # two of them
+    found = decide(*same, attempt(4, "killed", STEPPED, "a"))
+    assert (found["again"], found["reason"], found["why"]) == (False, "no_progress", "3 restarts in a row brought no newer checkpoint")
+    assert restarts.sentence(found, RUN).endswith("by hand: ansible-playbook playbooks/resume.yml -e run=%s" % RUN)
+
+
+def test_progress_is_what_the_next_one_could_go_on_from():
+    """An attempt whose log says that it saved, and whose checkpoint is truncated each time, brings nothing."""
+    truncated = [attempt(1, "killed", SAVED, again=AGAIN)] + [attempt(number, "killed", SAVED, "a", AGAIN) for number in (2, 3, 4)]
+    assert restarts.fruitless([*truncated, attempt(5, "killed", STEPPED, "a")]) == 4
+    moving = [attempt(1, "killed", SAVED), *(attempt(number, "killed", SAVED, "abcd"[number - 2]) for number in (2, 3, 4))]
+    assert restarts.fruitless(moving) == 0 and restarts.fruitless([*moving, attempt(5, "killed", STEPPED, "d")]) == 1
+
+
+def test_an_end_of_long_ago_starts_nothing():
+    found = decide(attempt(1, "killed"), live=False)
+    assert (found["again"], found["reason"]) == (False, "late")
+
+
+def test_tries_of_a_restart_end():
+    delays = [restarts.next_try(number) for number in range(1, restarts.TRIES + 1)]
+    assert delays == [20, 40, 80, 160, None]

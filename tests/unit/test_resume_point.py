@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resume_point module: found, chosen, brought by real rsync from the node itself or from others; and what a point adds to a plan."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+import resume_point as module
+import yaml
+from ansible.module_utils.trainyard import inputs, manifest, plan, plan_text, point_plan, proofs, readiness, resumable, suites, trees
+from core_support import RUN, compiled, gang, program, put
+
+RULE = suites.load("paddledetection")["resume"]
+POINT = {
+    "attempt": 1, "name": "4", "stem": "4", "digest": "a" * 64, "epoch": 5, "step": 60, "lr": 0.01, "note": "", "home": "/runs/r/attempt-1/checkpoint",
+    "files": {"4.pdopt": ["f", 1, "b" * 64], "4.pdparams": ["f", 2, "c" * 64]}, "sources": [{"source": "node1", "path": "/n"}],
+}  # fmt: skip
+
+
+# --- found and chosen
+
+
+def test_found_on_a_node_and_at_home_then_chosen(run_module, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    asked = {"state": "found", "run_id": RUN, "rule": RULE}
+    assert run_module(module, asked)["found"] == {"point": None, "skipped": []}
+    put(tmp_path / "runs" / RUN / "attempt-2" / "checkpoint", {"best_model.pdparams": "\x00"})
+    at_home = run_module(module, dict(asked, runs_dir=str(tmp_path / "runs")))["found"]
+    assert at_home["skipped"][0]["why"] == "best_model.pdopt is missing"
+    found = {"node1": {"point": dict(POINT, instead=False, saved=1.0, first="node1", path="/n"), "skipped": []}, "home": at_home}
+    chosen = run_module(module, {"state": "chosen", "run_id": RUN, "runs_dir": str(tmp_path / "runs"), "found": found}, check=True)
+    assert chosen["point"]["home"] == str(tmp_path / "runs" / RUN / "attempt-1" / "checkpoint") and chosen["point"]["source"] == "node1"
+    assert chosen["incomplete"][0]["node"] == "home" and "skipped" not in chosen and chosen["changed"] is False
+    assert run_module(module, {"state": "chosen", "run_id": RUN, "found": {}})["point"] == {}
+
+
+def test_what_is_no_run_is_refused(run_module):
+    assert "is no run id" in run_module(module, {"state": "found", "run_id": "../../etc"})["msg"]
+
+
+# --- brought
+
+
+@pytest.fixture
+def holder(tmp_path, monkeypatch):
+    """A node whose home is empty, a checkpoint in another's attempt, and a ssh that runs its command here, unless the node is called down."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    root = put(tmp_path / "node2", {"4.pdparams": "parameters", "4.pdopt": "optimizer", "3.pdopt": "older"})
+    entries = manifest.scan(root, ["4.pdparams", "4.pdopt"])
+    shell = 'echo "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\n[ "$1" = down ] && { echo no route >&2; exit 255; }\nshift\nexec "$@"'
+    monkeypatch.setenv("PATH", program(tmp_path / "bin", "ssh", shell), prepend=os.pathsep)
+    point = dict(POINT, files=entries, digest=manifest.digest(entries))
+    return root, point, str(tmp_path / "bin" / "ssh.log")
+
+
+def bring(run_module, point, *sources, **more):
+    given = dict(point, sources=[{"source": name, "path": path} for name, path in sources])
+    return run_module(module, {"state": "brought", "node": "node1", "point": given}, **more)
+
+
+def place_of(tmp_path, point):
+    return trees.place_of(str(tmp_path / "home" / ".trainyard"), "checkpoints", point["digest"])[0]
+
+
+def test_brought_once_from_another_node(run_module, holder, tmp_path):
+    root, point, log = holder
+    assert bring(run_module, point, ("node2", root), check=True)["brought"] is True and not os.path.exists(place_of(tmp_path, point))
+    found = bring(run_module, point, ("home", "/nowhere"), ("node2", root))
+    assert (found["changed"], found["brought"], found["said"]) == (True, True, [])
+    assert manifest.scan(place_of(tmp_path, point)) == point["files"] and not os.access(
+        place_of(tmp_path, point) + "/4.pdopt", os.W_OK | os.X_OK
+    )
+    assert bring(run_module, point, ("node2", root))["changed"] is False
+    with open(log, encoding="utf-8") as handle:
+        words = handle.read().splitlines()
+    assert (
+        len(words) == 1
+        and "/.trainyard/mesh/config -o BatchMode=yes -o ConnectTimeout=5" in words[0]
+        and " node2 rsync --server" in words[0]
+    )
+
+
+def test_its_own_attempt_comes_first(run_module, holder, tmp_path):
+    root, point, log = holder
+    assert bring(run_module, point, ("down", "/x"), ("node1", root))["brought"] is True
+    assert not os.path.exists(log)
+
+
+def test_the_next_source_is_asked_where_one_is_down_or_has_other_bytes(run_module, holder, tmp_path):
+    root, point, _log = holder
+    other = shutil.copytree(root, tmp_path / "node3")
+    info = os.stat(other / "4.pdopt")
+    (other / "4.pdopt").write_text("Optimizer")  # of the same size and time: rsync's quick look takes it for the right one
+    os.utime(other / "4.pdopt", ns=(info.st_atime_ns, info.st_mtime_ns))
+    found = bring(run_module, point, ("down", root), ("node3", str(other)), ("node2", root))
+    assert found["brought"] is True and manifest.scan(place_of(tmp_path, point)) == point["files"]
+    assert found["said"][0].startswith("down: ") and "4.pdopt: other content in the same 9 bytes" in found["said"][1]
+
+
+def test_where_no_node_can_give_it_nothing_is_left(run_module, holder, tmp_path):
+    root, point, _log = holder
+    found = bring(run_module, point, ("down", root), ("home", root))
+    assert (found["changed"], found["brought"]) == (False, False) and len(found["said"]) == 1
+    assert os.listdir(tmp_path / "home" / ".trainyard" / "staging") == []
+    assert "arrived changed" in bring(run_module, dict(point, digest="0" * 64), ("node2", root))["said"][0]
+
+
+@pytest.mark.parametrize("holds, gone", [("", True), ("trainyard-%s-1.service loaded active running d" % RUN, False)])
+def test_copies_that_nobody_asks_for_go_unless_an_attempt_holds_the_node(run_module, holder, tmp_path, holds, gone):
+    root, point, _log = holder
+    program(tmp_path / "bin", "systemctl", "echo '%s'" % holds)
+    folder = tmp_path / "home" / ".trainyard" / "checkpoints"
+    for name in ("0" * 16, "1" * 16, "mine"):
+        put(folder / name, {"3.pdopt": "older"})
+        put(folder, {name + ".manifest.json": "{}", name + ".scan.json": "{}"})
+        trees.protect(str(folder / name), writable=False)
+        os.utime(folder / name, (1, 1) if name != "1" * 16 else None)
+    assert bring(run_module, point, ("node1", root))["brought"] is True
+    left = {name.split(".")[0] for name in os.listdir(folder)}
+    assert left == {"1" * 16, "mine", point["digest"][:16]} | (set() if gone else {"0" * 16})
+
+
+# --- in the plan
+
+
+def resumed(point=POINT, **given):
+    return compiled(resume=point, **given)
+
+
+def test_the_suites_own_words_and_a_link_that_is_the_same_on_every_node():
+    bare, made = compiled(), resumed()
+    assert made["script"] == [*bare["script"][:3], *bare["script"][3:], "-r", "resume/aaaaaaaaaaaaaaaa/4"]
+    assert made["links"] == dict(bare["links"], **{"resume/aaaaaaaaaaaaaaaa": "checkpoints/aaaaaaaaaaaaaaaa"})
+    assert made["resume"] == {
+        "attempt": 1, "name": "4", "digest": "a" * 64, "epoch": 5, "step": 60, "lr": 0.01, "unresumed": plan.sha256(bare),
+    }  # fmt: skip
+    assert bare["resume"] is None and bare["suite"]["resume"] == {key: RULE[key] for key in ("holds", "names", "state")}
+    assert readiness.wanted_trees(made)["checkpoints"] == ["a" * 64]
+    facts = gang()["facts"]
+    facts["node1"]["trees"]["checkpoints/aaaaaaaaaaaaaaaa"] = {"ok": True, "present": True, "differences": []}
+    todo = readiness.todo(made, facts, 0)
+    assert todo["checkpoints"] == todo["trees"] == ["node2"]
+    shown = plan_text.summary(made, facts, todo)
+    assert "note: resumed from 4 of attempt 1, 5 epochs done, 60 steps done, learning rate 0.01, digest aaaaaaaaaaaa" in shown
+    assert "before the start: checkpoints on node2" in shown
+
+
+def test_where_it_lies_now_is_no_part_of_the_plan_and_a_rehearsal_is_not_repeated_for_it():
+    elsewhere = resumed(dict(POINT, sources=[{"source": "home", "path": "/h"}], home="/elsewhere"))
+    assert plan.sha256(resumed()) == plan.sha256(elsewhere) != plan.sha256(compiled())
+    facts = gang()["facts"]
+    assert proofs.keys(resumed(), facts) == proofs.keys(compiled(), facts)
+    assert proofs.keys(resumed(job={"env": {"X": "1"}}), facts) != proofs.keys(compiled(), facts)
+
+
+def test_a_constant_rate_is_the_configs():
+    made = resumed(dict(POINT, lr=None), config={"files": [], "epochs": 300, "learning_rate": 0.002})
+    assert made["resume"]["lr"] == 0.002
+
+
+@pytest.mark.parametrize(
+    "name, point, config, words",
+    [
+        ("paddledetection", {"epoch": 5}, {"epochs": 5}, "4 of attempt 1 has reached the last epoch (5 of 5): nothing is left to train; more of it is"),
+        ("paddleocr", {"epoch": 7}, {"epochs": 5}, "a larger Global.epoch_num"),
+        ("mindocr", {"epoch": 5}, {"epochs": 5}, "a larger scheduler.num_epochs"),
+        ("paddleseg", {"epoch": None, "step": 80}, {"iterations": 80}, "has reached the last iteration (80 of 80)"),
+    ],
+)  # fmt: skip
+def test_a_training_that_has_reached_its_end_is_refused(name, point, config, words):
+    suite, point = suites.load(name), dict(POINT, **point)
+    assert words in point_plan.problem(point, suite, config)
+    more = {key: value + 3 for key, value in config.items()}
+    assert point_plan.problem(point, suite, more) is None and point_plan.problem(point, suite, {}) is None
+    if name == "paddledetection":
+        with pytest.raises(plan.PlanError, match="has reached the last epoch"):
+            resumed(point, config=dict(config, files=[]))
+
+
+def test_a_suite_that_knows_no_way_is_refused():
+    assert "does not say how a training is resumed" in point_plan.problem(POINT, dict(suites.load("mindocr"), resume={}), {})
+
+
+@pytest.mark.parametrize(
+    "given", [{"model": {"type": "rec", "name": "a: b", "lr": 1e-3}, "rows": ["0123", None]}, {"model": {"resume": False}}]
+)
+def test_mindocrs_configs_without_the_key_get_a_copy_that_has_it(given):
+    suite, point = suites.load("mindocr"), dict(POINT, stem="train_resume")
+    copy = point_plan.config_file(suite, "configs/rec/crnn/a.yaml", given, point)
+    found = point_plan.planned(point, suite, {"config": {}, "resume_config": copy})
+    path = "resume/aaaaaaaaaaaaaaaa/train_resume.ckpt"
+    if "resume" in given["model"]:
+        assert copy is None and found["overrides"] == {"model.resume": path} and found["config"] is None
+        return
+    assert yaml.safe_load(copy["text"]) == {"model": dict(given["model"], resume=path), "rows": given["rows"]}
+    assert (
+        found["overrides"] == {} and found["files"] == {"configs/rec/crnn/a.resumed.yaml": copy["text"]} and found["config"] == copy["path"]
+    )
+    made = resumed(point, resume_config=copy)
+    assert made["script"][2] == "configs/rec/crnn/a.resumed.yaml" and made["files"] == found["files"]
+
+
+def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
+    files = {"4.pdopt": ["f", 1, "b" * 64]}
+    point = dict(POINT, files=files, digest=manifest.digest(files))
+    (tree,) = inputs.point_tree(point, str(tmp_path))
+    assert tree == {
+        "kind": "checkpoints",
+        "name": "4 of attempt 1",
+        "digest": point["digest"],
+        "source": point["home"],
+        "files": 1,
+        "bytes": 1,
+    }
+    assert (tmp_path / "manifests" / (point["digest"] + ".files")).read_text() == "./4.pdopt\n" and inputs.point_tree(
+        {}, str(tmp_path)
+    ) == []
+    assert resumable.said(dict(POINT, sources=[])).startswith("4 of attempt 1, 5 epochs done")
