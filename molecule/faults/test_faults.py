@@ -9,7 +9,7 @@ import pytest
 from harness import PROJECT, last_line, left_behind, playbook
 
 # What no other scenario does; those that fail by exception, exit code or SIGKILL are failure's, faults of a start are preflight's.
-FAULTS = ("hang", "restart", "at_once", "controller_kill", "reboot", "cut", "sshd", "rotated")
+FAULTS = ("hang", "restart", "controller_kill", "reboot", "cut")
 # The budgets are for a machine that does nothing else.
 MARGIN = 3
 TIMES = {"detected": "detect", "stopped": "stop", "resumed": "resume"}

@@ -86,7 +86,7 @@ class ActionModule(ActionBase):
             if problems or said:
                 raise drills.DrillError("; ".join(str(problem) for problem in problems + said))
             own = {key: job[key] for key in job if key not in ("name", "file", "lines")}
-            base, example = dict(own, watchdog=table["job"].get("watchdog")), False
+            base, example = dict(own, max_restarts=0), False  # a fault that is to be started again says so
         return {"changed": False, "faults": names, "job": base, "example": example}
 
     def _way(self, given):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -287,6 +288,24 @@ def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending,
     assert Path(ending.path, "exit.json").exists()
 
 
+@pytest.fixture
+def full_disk(monkeypatch):
+    """No JSON file can be written any more."""
+
+    def full(value, handle, **_options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(agent.json, "dump", full)
+
+
+def test_on_a_full_disk_the_peers_are_told_all_the_same(ending, full_disk, capfd):
+    with pytest.raises(FileNotFoundError, match="exit.json"):  # which the fixture would read
+        ending(**FAILED)
+    assert [line.split()[2] for line in sorted(recorded(ending.bin, "ssh"))] == ["node1", "node3"]
+    assert "exit.json cannot be written: No space left" in capfd.readouterr().out
+    assert [name for name in os.listdir(ending.path) if name.endswith(".part")] == []
+
+
 # --- on the peer
 
 
@@ -319,6 +338,10 @@ def test_a_peer_notes_who_stopped_it_and_stops_its_unit(peer, systemctl, result)
     said = json.loads(Path(peer.path, "stop.json").read_text(encoding="utf-8"))
     assert (said["by"], said["from"]) == ("peer", "node2") and os.stat(os.path.join(peer.path, "stop.json")).st_mode & 0o077 == 0
     assert peer.calls() == ["/run/user/%d --user %s %s" % (os.getuid(), verb, peer.unit) for verb in ("is-active", "stop")]
+
+
+def test_a_peer_with_a_full_disk_stops_its_unit_all_the_same(peer, full_disk):
+    assert peer() == 0 and [call.split()[2] for call in peer.calls()] == ["is-active", "stop"]
 
 
 def test_two_nodes_that_stop_each_other_do_not_wait_for_each_other(peer):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -355,6 +356,17 @@ def test_stop(tmp_path, state, files, note, stops):
         with open(attempt + "/stop.json", encoding="ascii") as handle:
             said = json.load(handle)
         assert (said["by"], said["from"]) == ("user", "ops") and os.stat(attempt + "/stop.json").st_mode & 0o077 == 0
+
+
+def test_what_runs_on_a_full_disk_is_stopped_and_no_empty_note_is_left(tmp_path, monkeypatch):
+    def full(path, text):
+        open(path, "w").close()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(attempts, "_write", full)
+    run = Systemctl(**{"is-active": (0, "active", "")})
+    assert attempts.stop(run, str(tmp_path), UNIT, "user", "ops") is True
+    assert ["systemctl", "--user", "stop", UNIT] in run.calls and not os.path.exists(str(tmp_path / "stop.json"))
 
 
 def test_the_first_word_on_who_stopped_it_stays(tmp_path):

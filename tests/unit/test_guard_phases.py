@@ -132,6 +132,14 @@ def test_one_line_an_epoch_has_an_evaluation_behind_it():
     assert phases.phase == "evaluation" and phases.stalled(4000 + 3 * 3999.0) is None
 
 
+def test_a_checkpoint_that_the_suite_says_only_afterwards_has_its_own_budget_where_the_job_gives_one():
+    for given, stalled in (({}, True), ({"checkpoint": 3600}, False), ({"checkpoint": 3600, "step": 600}, True)):
+        phases = phases_of(words=(), **given)
+        for second in (10, 20, 30):
+            feed(phases, STEP % (second, 0, second // 10 - 1), float(second))
+        assert phases.phase == "step" and bool(phases.stalled(1300.0)) is stalled, given
+
+
 def test_off_and_over():
     phases = phases_of(budgets=dict.fromkeys(LONGEST))
     assert phases.stalled(1e9) is None

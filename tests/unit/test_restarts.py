@@ -102,6 +102,12 @@ def test_three_restarts_without_progress_end_it():
     assert restarts.sentence(found, RUN).endswith("by hand: ansible-playbook playbooks/resume.yml -e run=%s" % RUN)
 
 
+def test_a_start_that_was_refused_is_no_restart_without_progress():
+    refused = [attempt(number, "not_started", ranks=[], again=AGAIN) for number in (2, 3)]
+    found = decide(attempt(1, "killed", ranks=SAVED, again=AGAIN), *refused, attempt(4, "killed"))
+    assert (found["again"], found["delay"]) == (True, 20), found
+
+
 def test_progress_is_what_the_next_one_could_go_on_from():
     """An attempt whose log says that it saved, and whose checkpoint is truncated each time, brings nothing."""
     truncated = [attempt(1, "killed", SAVED, again=AGAIN)] + [attempt(number, "killed", SAVED, "a", AGAIN) for number in (2, 3, 4)]

@@ -128,11 +128,28 @@ def test_an_attempt_that_is_on_its_way_is_waited_for():
 
 def test_what_was_stopped_during_the_wait_is_not_started():
     """stop.yml leaves a note in the next attempt's place, on every node."""
-    stopped = status(attempts=[1, 2], halted=[2])
-    with pytest.raises(resuming.Refused, match="was stopped while it waited for its restart"):
+    stopped = status(attempts=[1, 2], noted=[2])
+    with pytest.raises(resuming.Refused, match="was stopped while its restart waited"):
         settle(home("failed"), after=1, node1=stopped, node2=status())
     assert settle(home("failed"), node1=stopped, node2=status())["number"] == 3  # a person asks
-    assert settle(home("failed"), after=1, node1=status(halted=[1]), node2=status())["mode"] == "start"  # (which follow.yml has judged)
+    assert settle(home("failed"), after=1, node1=status(noted=[1]), node2=status())["mode"] == "start"  # (which follow.yml has judged)
+
+
+def test_a_try_that_was_taken_back_on_the_nodes_that_had_begun_it_is_not_followed():
+    taken_back = status("failed", 2, undone=True, attempts=[1, 2])
+    found = settle(home("failed", "refused"), after=1, node1=taken_back, node2=status())
+    assert (found["mode"], found["number"]) == ("start", 3)
+    # another command's attempt that runs, or has run, is
+    assert settle(home("failed"), after=1, node1=status("failed", 2), node2=status("failed", 2))["mode"] == "follow"
+
+
+def test_a_restart_waits_for_what_is_left_of_the_old_attempt():
+    """A node that was frozen answers again with attempt 1, until its guard ends that."""
+    back = status("running", 1, ended=False)
+    with pytest.raises(resuming.NotYet):
+        settle(home("failed"), after=1, node1=status(), node2=back)
+    with pytest.raises(resuming.Refused):
+        settle(home("failed"), node1=status(), node2=back)  # a person is told
 
 
 def test_the_own_try_that_was_refused_is_nobody_elses_attempt():

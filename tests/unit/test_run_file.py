@@ -177,6 +177,8 @@ def test_a_run_of_version_1_goes_on_as_version_2(run):
     found = run.found()
     assert [item["number"] for item in found["attempts"]] == [1, 2] and found["started"] == old["started"]
     assert found["attempts"][0]["verdict"] == old["attempts"][0]["verdict"]
+    # the plan of the first attempt, which lay in the run's directory alone, is kept where it now belongs
+    assert run_file.plan_of(str(run.dir), 1) == json.loads((OLD / "plan.json").read_text()) != run_file.plan_of(str(run.dir), 2)
 
 
 def test_a_newer_record_is_left_alone(run):

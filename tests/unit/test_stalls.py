@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard import stalls, verdict
+from ansible.module_utils.trainyard import causes, stalls, verdict
 
 STALL = {
     "phase": "step",
@@ -195,6 +195,24 @@ def test_two_nodes_that_lost_each_other_and_both_answer_were_cut_apart():
     assert (said["outcome"], said["cause"], said["node"]) == ("failed", "node_lost", None) and "node1 and node2 lost each other" in said[
         "text"
     ]
+
+
+def test_where_all_lost_their_neighbours_and_all_answer_nobody_is_named():
+    """A switch was out for half a minute: every node of the ring says that its neighbour is gone."""
+    ring = {"node1": "node2", "node2": "node3", "node3": "node1"}
+    names, text, mutual = stalls.lost({name: {"guard": {"loss": dict(LOSS, node=next_one, by=name)}} for name, next_one in ring.items()})
+    assert (names, mutual) == (["node1", "node2", "node3"], True) and "look at what is between them" in text
+
+
+def test_a_full_disk_that_kept_a_node_from_writing_its_end_is_no_lost_node():
+    """Its neighbour finds an attempt that is gone without an end; its rank's own error, from before, is what began it."""
+    full = {"kind": "OSError", "text": "[Errno 28] No space left on device", "line": 3, "origin": "python", "file": None, "file_line": None,
+            "context": [], "handled": False, "survived": False, "root": None, "peer": None, "time": None}  # fmt: skip
+    full.update(causes.classify("OSError", full["text"], "python"))
+    nodes = [node("node1", 0, loss=LOSS), node("node2", 1, exit_code=1, signal=None, ended=970.0, mtime=970.0, first_error=full)]
+    nodes[1]["exit"] = None
+    result = verdict.decide(PLAN[:2], nodes)
+    assert (result["outcome"], result["cause"], result["rank"]) == ("failed", "disk_full", 1), result["text"]
 
 
 def test_of_three_the_one_that_is_cut_off():

@@ -7,7 +7,7 @@ import json
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import causes, evidence, verdict
+from ansible.module_utils.trainyard import causes, evidence, holds, verdict
 from conftest import sample_plan
 
 NOW = 1795166920.0
@@ -697,6 +697,19 @@ def test_a_node_that_recorded_no_end():
     result = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=OK), node("node2", end(2), end(3), unit=None)])
     assert named(result) == ("unknown", None, "no_end_recorded")
     assert "node2 recorded no end" in result["text"]
+
+
+@pytest.mark.parametrize(
+    "boot, outcome, cause", [("other/1", "lost", "node_lost"), (None, "unknown", "no_end_recorded"), ("own", "unknown", "no_end_recorded")]
+)
+def test_a_node_that_was_booted_meanwhile_is_said_to_be_lost(make_attempt, boot, outcome, cause):
+    """Its unit ended without a word; the boot that attempt.json has is another one. An attempt of an older Trainyard has none."""
+    home = make_attempt("node2", logs={0: "", 1: ""}, exit=None)
+    record = {"boot": holds.boot_mark() if boot == "own" else boot} if boot else {}
+    (home / "attempt.json").write_text(json.dumps(record))
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=OK), evidence.collect(str(home), "node2")])
+    assert (result["outcome"], result["cause"], result["node"]) == (outcome, cause, "node2")
+    assert ("node2 was restarted while the attempt ran there, with ranks 2, 3" in result["text"]) is (outcome == "lost")
 
 
 def test_stopped_by_the_user():

@@ -475,7 +475,7 @@ def ended(attempt, node):
         "oom_kills": oom_kills_since(attempt),
         "peers": {},
     }
-    write(attempt, "exit.json", result)  # first: the peers may take a while, and this must not be lost
+    written(attempt, "exit.json", result)  # first: the peers may take a while, and this must not be lost
     stop_guard(attempt)
     remove_containers(attempt, node)
     if os.path.exists(os.path.join(attempt, "mpi.json")):
@@ -484,7 +484,7 @@ def ended(attempt, node):
         return 0
     plan, record = read_plan(attempt)
     result["peers"] = stop_peers(plan, node, attempt, record)
-    write(attempt, "exit.json", result)
+    written(attempt, "exit.json", result)
     return 0
 
 
@@ -538,9 +538,26 @@ def read_stop(attempt):
 def write(attempt, name, value):
     """Write a JSON file of the attempt's directory in one step."""
     path = os.path.join(attempt, name)
-    with open(path + ".part", "w", encoding="utf-8") as handle:
-        json.dump(value, handle, sort_keys=True)
-    os.replace(path + ".part", path)
+    part = "%s.%d.part" % (path, os.getpid())  # several peers may tell this node the same at once
+    try:
+        with open(part, "w", encoding="utf-8") as handle:
+            json.dump(value, handle, sort_keys=True)
+        os.replace(part, path)
+    except OSError:
+        if os.path.exists(part):
+            os.unlink(part)
+        raise
+
+
+def written(attempt, name, value):
+    """Write as `write` does; on a full disk go on without: peers are told and units stopped all the same."""
+    try:
+        write(attempt, name, value)
+    except OSError as error:
+        try:
+            print("trainyard: %s cannot be written: %s" % (name, error.strerror), flush=True)
+        except OSError:
+            pass  # the console lies on the same disk
 
 
 def keep_evidence(attempt):
@@ -562,7 +579,7 @@ def stop(attempt, by, unit, reason="peer"):
     os.umask(0o077)
     os.makedirs(attempt, exist_ok=True)
     if not read_stop(attempt) and not os.path.exists(os.path.join(attempt, "exit.json")):
-        write(attempt, "stop.json", {"by": "peer", "from": by, "reason": reason, "time": time.time()})
+        written(attempt, "stop.json", {"by": "peer", "from": by, "reason": reason, "time": time.time()})
         if reason == "hang":
             keep_evidence(attempt)
     try:

@@ -20,6 +20,9 @@ from ansible.module_utils.trainyard import guarding
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 PLAIN_PATH = re.compile(r"^[A-Za-z0-9._/+@-]+\Z")
 UNIT = re.compile(r"^trainyard-(.+)-([0-9]+)\.service$")
+# Who "stops" an attempt that was taken back before it had begun on all nodes (stop.json's from; roles/launch/tasks/start.yml).
+NO_GUARD = "a guard that did not start"
+UNDONE = ("a start that failed on another node", NO_GUARD)
 ACTIVE = ("active", "activating", "deactivating", "reloading")
 
 
@@ -236,7 +239,7 @@ def start(run, attempt, plan, node, record_unit, description):
         raise AttemptError("systemd did not start %s: %s" % (record_unit, err.strip()))
     problem = guarding.start(run, attempt, node, record_unit)
     if problem:
-        stop(run, attempt, record_unit, "peer", "a guard that did not start")
+        stop(run, attempt, record_unit, "peer", NO_GUARD)
         raise AttemptError(problem)
 
 
@@ -268,7 +271,12 @@ def _note_stop(attempt, by, source):
     os.makedirs(attempt, mode=0o700, exist_ok=True)
     path = os.path.join(attempt, "stop.json")
     if not os.path.exists(path):
-        _write(path, json.dumps({"by": by, "from": source, "time": time.time()}))
+        try:
+            _write(path, json.dumps({"by": by, "from": source, "time": time.time()}))
+        except OSError:
+            # A full disk: what runs is stopped all the same, and an empty note would say nothing.
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def processes_of(run_id, number):

@@ -15,7 +15,7 @@ import re
 import signal
 import time
 
-from ansible.module_utils.trainyard import stalls
+from ansible.module_utils.trainyard import holds, stalls
 from ansible.module_utils.trainyard.below import DIRECTORY, open_below
 from ansible.module_utils.trainyard.display import printable_data, secrets_of
 from ansible.module_utils.trainyard.logs import Table, TableError, last_line, scan, tail_status
@@ -282,8 +282,15 @@ def _collect(attempt, names):
         "scheduler": scheduler,
         "problems": attempt.problems,
         "guard": stalls.found(lambda name: _json(_read(attempt.root, name))),
+        "restarted": unit is None and restarted(_json(_read(attempt.root, "attempt.json"))),
     }
     return result, secrets
+
+
+def restarted(record):
+    """Whether the node (or its container) was booted since an attempt began here; record: its attempt.json."""
+    begun = record.get("boot") if isinstance(record, dict) else None
+    return bool(begun) and begun != holds.boot_mark()
 
 
 def _rank(entry, relative, home, found, event, children, unit):

@@ -158,6 +158,9 @@ class Phases:
             both = [budgets.get("rendezvous"), budgets.get("first_step")]
             return (None if None in both else sum(both)), "first_step"
         budget = budgets.get(self.phase)
+        if self.phase == "step" and budget and "step" not in given and "checkpoint" in given:
+            # most suites save after a step line and say so afterwards
+            budget = max(budget, budgets.get("checkpoint") or 0)
         if budget is None or not self.lines or self.phase in given:
             return budget, self.phase
         # Nobody has said how long this takes here, and how often the suite prints is not known before the second line.

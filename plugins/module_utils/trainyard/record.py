@@ -38,6 +38,7 @@ def started(params, check_mode=False):
         os.mkdir(attempt_dir, mode=0o700)
         with run_file.alone(run_dir):
             record = run_file.read(run_dir) or run_file.empty(params["run_id"], params["job"]["name"], time.time())
+            run_file.keep_first_plan(run_dir)
             for folder in (run_dir, attempt_dir):
                 _text(os.path.join(folder, "plan.json"), params["plan"])
             # what was different at an earlier start stays known

@@ -7,6 +7,8 @@ cause says neither, it depends on whether the attempt had trained: what worked f
 
 from __future__ import annotations
 
+from ansible.module_utils.trainyard.run_file import NOT_STARTED
+
 # Seconds before the first restart; each one that brings no progress doubles them.
 FIRST_DELAY, LONGEST_DELAY = 10, 300
 # Whoever follows an attempt that another controller has started leaves that one the first turn, and then finds its attempt.
@@ -106,6 +108,8 @@ def fruitless(attempts):
 
     attempts: run.json's, in order. What an attempt brought shows in the point that the next one resumed from, and of the newest one in its logs.
     """
+    # what was refused before anything ran says nothing about progress
+    attempts = [item for item in attempts if (item.get("verdict") or {}).get("cause") != NOT_STARTED]
     count = 0
     for index in range(len(attempts) - 1, 0, -1):
         own = (attempts[index].get("resume") or {}).get("digest")

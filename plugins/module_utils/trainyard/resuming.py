@@ -65,16 +65,15 @@ def settle(run, home, answers, after=0, now=None):
     found = {node: status for node, status in answers.items() if status and status.get("found") and status.get("run") == run}
     seen = [number for status in answers.values() for number in (status or {}).get("attempts") or ()]
     begun = [number for number in home["numbers"] if run_file.known(record, number)["reason"] != run_file.NOT_STARTED]
-    started = max([status["attempt"] for status in found.values()], default=0)
+    # (an attempt that was taken back on the nodes that had begun it is nobody's to follow)
+    mine = [status["attempt"] for status in found.values() if not (after and status["ended"] and status.get("undone"))]
+    started = max(mine, default=0)
     newest = max([*begun, started]) if begun or started else 0
     if not newest and not home["numbers"]:
         raise Refused(_unknown(run, answers))
     of_newest = {node: status for node, status in found.items() if status["attempt"] == started}
     nodes = next((status["nodes"] for status in of_newest.values() if status.get("nodes")), home["nodes"])
     result = {"run": run, "nodes": nodes, "places": home["first"] or nodes, "unfinished": False}
-    halted = [number for status in answers.values() for number in (status or {}).get("halted") or () if number > after]
-    if after and halted and not started > after:
-        raise Refused("%s was stopped while it waited for its restart; by hand: playbooks/resume.yml -e run=%s" % (run, run))
     if after and newest > after:
         if started < newest:
             raise NotYet("attempt %d of %s has been begun by another command and is on no node yet" % (newest, run))
@@ -84,7 +83,8 @@ def settle(run, home, answers, after=0, now=None):
         raise Refused("%s was stopped while its restart waited; by hand: playbooks/resume.yml -e run=%s" % (run, run))
     running = {node: status for node, status in found.items() if not status["ended"]}
     if running:
-        raise Refused(_running(run, running, now))
+        # a node that was cut off or frozen may be back with the old attempt, which its guard is about to end
+        raise (NotYet if after else Refused)(_running(run, running, now))
     entry = run_file.known(record, newest)
     verdict = entry["verdict"] or {}
     whole = set(of_newest) >= set(nodes) and all(status["state"] == "completed" for status in of_newest.values())

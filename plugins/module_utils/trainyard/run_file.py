@@ -129,6 +129,15 @@ def show_plan(run_dir, number):
         os.replace(part, target)
 
 
+def keep_first_plan(run_dir):
+    """Give attempt 1 of a run of version 1 its plan in its own place, before the run's plan.json becomes another attempt's."""
+    source, target = os.path.join(run_dir, "plan.json"), os.path.join(run_dir, "attempt-1", "plan.json")
+    old = manifest.read_mapping(os.path.join(run_dir, NAME)).get("version") == 1
+    if old and os.path.isfile(source) and os.path.isdir(os.path.dirname(target)) and not os.path.exists(target):
+        shutil.copyfile(source, target)
+        os.chmod(target, 0o600)
+
+
 def numbers(run_dir):
     """Return the numbers of the attempts that have a directory at home."""
     names = os.listdir(run_dir) if os.path.isdir(run_dir) else []

@@ -121,6 +121,9 @@ def lost(asked):
     both = [name for name in accused if name in said]
     absent = [name for name in accused if name not in asked]
     culprits = absent or both or sorted(accused)
+    if not absent and len(culprits) > 1:
+        text = "%s were lost to their neighbours, and all answer now: look at what is between them"
+        return sorted(culprits), text % ", ".join(sorted(culprits)), True
     name = culprits[0]
     by, loss = accused[name]
     return [name], "%s was lost: %s says that %s" % (name, by, loss["how"]), False

@@ -147,6 +147,7 @@ def look(run, base, run_id, number, node):
         "attempt": number,
         "attempts": numbers_of(base, run_id),
         "noted": noted_of(base, run_id),
+        "undone": (read_json(attempt, "stop.json") or {}).get("from") in attempts.UNDONE,
         "node": node,
         "unit": record["unit"],
         "job": plan["job"]["name"],
@@ -210,12 +211,6 @@ def guarded(attempt):
     seen = read_json(attempt, "guard.json") or {}
     ended = stalls.found(lambda name: read_json(attempt, name))
     return dict({key: seen.get(key) for key in ("phase", "budget", "quiet")}, stall=ended["stall"], loss=ended["loss"])
-
-
-def halted(base, run_id):
-    """Return the numbers of a run's attempts that a person has stopped here, also before they began."""
-    found = [(number, read_json(attempts.attempt_dir(base, run_id, number), "stop.json")) for number in numbers_of(base, run_id)]
-    return [number for number, note in found if note and note.get("by") == "user"]
 
 
 def written_down(attempt, plan):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ansible.module_utils.trainyard import stalls
 from ansible.module_utils.trainyard.causes import classify, entry_of
-from ansible.module_utils.trainyard.weighing import BEFORE, BEFORE_ELSEWHERE, DECIDES, KILLED, OOM, SHARED, TERMINATED, Weighing
+from ansible.module_utils.trainyard.weighing import BEFORE, BEFORE_ELSEWHERE, DECIDES, KILLED, OOM, PRIMARY, SHARED, TERMINATED, Weighing
 
 _SIGNAL_CAUSES = {
     "SIGSEGV": "segfault",
@@ -73,6 +73,9 @@ class _Case:
         if self.missing:
             return self._lost()
         open_ended = [name for name, unit in self.units.items() if unit is None]
+        restarted = [name for name in open_ended if self.asked[name].get("restarted")]
+        if restarted:
+            return self._restarted(restarted)
         if open_ended:
             text = f"UNKNOWN: {_list(open_ended)} recorded no end: the unit still runs there, or the node was restarted"
             return self._result(
@@ -85,6 +88,13 @@ class _Case:
         if not self.stopped and not self.candidates:
             return self._completed()
         return self._undecided()
+
+    def _restarted(self, names):
+        ranks = [r["rank"] for r in self.plan_ranks if r["node"] in names]
+        entry = entry_of("node_lost")
+        verb = "were" if len(names) > 1 else "was"
+        text = f"LOST: {_list(names)} {verb} restarted while the attempt ran there, with {_ranks(ranks)}; remedy: {entry['remedy']}"
+        return self._result("lost", text, node=names[0], cause="node_lost", remedy=entry["remedy"])
 
     def _diverged(self):
         """A rank whose loss was no finite number to the end, or None."""
@@ -148,7 +158,9 @@ class _Case:
 
     def _failed_by_then(self, decided, told):
         """Whether a failure that is beyond doubt came before the guards saw the training hang or a node vanish; what came after followed."""
-        if not decided or decided["weight"] < KILLED or decided["node"] in told["nodes"] or decided["when"] is None:
+        # of a node that is called lost only an error of its own counts: a full disk, say, on which its end could not be written
+        enough = PRIMARY if decided and decided["node"] in told["nodes"] else KILLED
+        if not decided or decided["weight"] < enough or decided["when"] is None:
             return False
         return decided["when"] < told["time"] - self.ahead.get(told["by"], 0.0) - BEFORE
 
