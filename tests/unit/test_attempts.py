@@ -264,7 +264,7 @@ def test_a_file_of_the_plan_anywhere_else_is_refused(node, path):
 def test_what_a_start_left_that_was_cut_off_is_in_nobodys_way(node):
     attempt, given = node
     put(attempt, {"work/tools": "x", "plan.json": "{", "agent.py": "half"})
-    assert attempts.prepare(attempt, **given) == given["plan_sha256"] and os.path.islink(attempt + "/work/tools")
+    assert attempts.prepare(attempt, **given) == given["plan_sha256"] and os.path.islink(os.path.join(attempt, "work", "tools"))
 
 
 def test_no_attempt_is_ever_reused(node):
