@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard import attempts, holds, processes, readiness
+from ansible.module_utils.trainyard import attempts, holds, readiness
 from core_support import RUN, compiled, gang, put
 
 OLDER, YOUNGER = RUN.replace("103501", "103400"), RUN.replace("103501", "103600")
@@ -40,7 +39,6 @@ class Node:
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     monkeypatch.setattr(attempts, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(tmp_path / "nowhere")})
-    monkeypatch.setattr(holds, "others", lambda now: [])
     return Node(tmp_path / "base")
 
 
@@ -134,47 +132,3 @@ def test_two_starts_that_met_each_other_leave_one_whole_gang(tmp_path, node):
         other.join(90)
     assert outcome[OLDER] == "runs" and "is held by Trainyard run %s" % OLDER in outcome[YOUNGER]
     assert [each.units for each in nodes] == [{attempts.unit_name(OLDER, 1)}] * 2
-
-
-# --- other users
-
-
-def groups(path, root="", uid=4242):
-    """Return control_group(pid): PID 1's own, and this process in a unit of another user's."""
-    told = {1: "12:pids:/\n1:name=systemd:%s/init.scope\n" % root, os.getpid(): "1:name=systemd:%s\n" % path}
-    return lambda pid: told.get(pid, "")
-
-
-FOREIGN = "/user.slice/user-4242.slice/user@4242.service/app.slice/trainyard-%s-2.service/x" % RUN
-
-
-def test_no_start_beside_another_users_run(node, monkeypatch):
-    monkeypatch.setattr(
-        holds,
-        "others",
-        lambda now: [dict(unit="trainyard-x-1.service", state="active", description="a run of bob's", user="bob", mine=False)],
-    )
-    with pytest.raises(attempts.AttemptError, match="node1 is held by a run of bob's .*; only bob can stop it"):
-        node.start(RUN)
-
-
-@pytest.mark.parametrize(
-    "path, root, seen",
-    [
-        (FOREIGN, "", True),
-        (FOREIGN.replace("app.slice/", ""), "", True),
-        ("/docker/12ab" + FOREIGN, "/docker/12ab", True),  # this node is a container
-        ("/docker/12ab" + FOREIGN, "", False),  # a container on this node is another node
-        ("/docker/99zz" + FOREIGN, "/docker/12ab", False),
-        (FOREIGN.replace("4242", str(os.getuid())), "", False),
-        (FOREIGN.replace("trainyard-", "yardguard-"), "", False),
-        (FOREIGN.replace(RUN, "notes"), "", False),
-    ],
-)
-def test_another_users_run_holds_the_node_too(path, root, seen):
-    found = holds.others(time.time(), groups(path, root))
-    assert [(item["run"], item["attempt"], item["user"], item["mine"]) for item in found] == [(RUN, 2, "uid 4242", False)] * seen
-    if seen:
-        words = holds.words("node1", found)
-        assert "Trainyard run %s attempt 2 of the user uid 4242" % RUN in words and words.endswith("only uid 4242 can stop it")
-        assert abs(found[0]["age_s"] - processes.age_of(os.getpid())) < 30

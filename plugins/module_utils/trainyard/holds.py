@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds a node: which attempt, of which user, since when, begun by whom; and which of two starts at once gives way.
+"""Who holds a node: which attempt of this user, since when, begun by whom; and which of two starts at once gives way.
 
 A hold is a unit that is active in its user's systemd, and nothing else. What a controller that was killed, a lost connection or a reboot leaves on
 the disk holds nothing, so a hold cannot outlive its owner; and while systemd does not answer or still ends a unit, the node counts as held.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 
 from ansible.module_utils.trainyard import attempts, processes
@@ -19,8 +18,6 @@ from ansible.module_utils.trainyard.display import printable
 FRESH_S = 60.0
 PATIENCE_S = 10.0
 _STEP_S = 0.5
-# Units of `systemd-run --user` stand in app.slice, before systemd 246 right below the user's manager. In a container what precedes is PID 1's own.
-_UNIT = re.compile(r"/user\.slice/user-[0-9]+\.slice/user@([0-9]+)\.service/(?:app\.slice/)?(trainyard-[^/\n]+\.service)(?:/|$)")
 
 
 def boot_mark():
@@ -42,7 +39,9 @@ def record_of(base, run_id, number):
 
 
 def holders(run, base):
-    """Return [{unit, state, description, run, attempt, user, mine, age_s, since, by, start}] of the attempts that hold this node, anybody's.
+    """Return [{unit, state, description, run, attempt, user, mine, age_s, since, by, start}] of this user's attempts that hold this node.
+
+    Another user's training may have devices of its own here; orphans.py names it, ports.py and devices.py say what it has taken.
 
     age_s (seconds) and since (unix seconds) by this node's clock; by: user@controller of the start; start: its token. What is not known is None.
     Raises AttemptError where the user's own systemd does not answer: such a node is not free.
@@ -57,33 +56,7 @@ def holders(run, base):
             item, run=run_id, attempt=number, user=processes.user_name(os.getuid()), mine=True, since=since,
             age_s=None if since is None else max(0.0, now - since), by=record.get("by"), start=record.get("start"),
         ))  # fmt: skip
-    return found + others(now)
-
-
-def others(now, control_group=None):
-    """Return the same of other users' units, as the control groups of their processes show them (proc(5)); nothing else of theirs is readable."""
-    control_group = control_group or (lambda pid: processes.read_text("/proc/%d/cgroup" % pid))
-    own = control_group(1)
-    # v1 has a line a controller, v2 one; in a container without a name space of its own all begin with the container's path
-    roots = {line.rpartition(":")[2][: -len("/init.scope")] for line in own.splitlines() if line.endswith("/init.scope")} or {""}
-    found = {}
-    for pid in processes.pids():
-        for line in control_group(pid).splitlines():
-            path = line.split(":", 2)[-1]
-            match = next((_UNIT.match(path[len(root) :]) for root in roots if path.startswith(root)), None)
-            unit = match and attempts.UNIT.match(match.group(2))
-            if not unit or not attempts.RUN_ID.match(unit.group(1)) or int(match.group(1)) == os.getuid():
-                continue
-            age = processes.age_of(pid)
-            entry = found.setdefault((match.group(1), match.group(2)), {
-                "unit": match.group(2), "state": "active", "run": unit.group(1), "attempt": int(unit.group(2)), "mine": False, "by": None,
-                "user": processes.user_name(int(match.group(1))), "age_s": None, "since": None, "start": None,
-            })  # fmt: skip
-            entry["description"] = "Trainyard run %s attempt %d of the user %s" % (entry["run"], entry["attempt"], entry["user"])
-            if age is not None and age > (entry["age_s"] or 0):
-                entry["age_s"], entry["since"] = age, now - age
-            break
-    return list(found.values())
+    return found
 
 
 def since_words(item):
@@ -98,8 +71,6 @@ def since_words(item):
 
 def remedy(item):
     """Return what can be done about a hold."""
-    if not item.get("mine", True):
-        return "only %s can stop it" % item["user"]
     return "follow it or stop it: playbooks/stop.yml%s" % (" -e run=%s" % item["run"] if item.get("run") else "")
 
 
