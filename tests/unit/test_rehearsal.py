@@ -200,6 +200,20 @@ def test_a_rank_that_was_killed():
     assert found["nodes"] == ["node2"] and "ended by SIGKILL while it waits in the first all-reduce" in found["text"]
 
 
+def test_a_crash_after_all_was_shown_is_a_warning():
+    """MindSpore's CPU build, seen under mpirun: both ranks had done all, one crashed, its launcher took the other along."""
+    made = made_for()
+    crashed = {"events": [{"event": "end", "rank": 1, "signal": "SIGSEGV"}]}
+    for end in ({"event": "end", "rank": 0, "signal": "SIGTERM"}, {"event": "launcher_end", "exit_code": 139, "signal": None}):
+        found = judged(made, node1={"events": [end]}, node2=crashed)
+        assert [item["level"] for item in found] == ["note", "warn"] and "had done all and was ended by SIGSEGV" in found[1]["text"], found
+    # one that was on its way still is a failure, and a wrong sum is not excused
+    half = dict(crashed, ranks=[spoken(made, 1, stage="joined")])
+    assert [item["level"] for item in judged(made, node1={"halted": True}, node2=half)] == ["stop"]
+    wrong = dict(crashed, ranks=[spoken(made, 1, sum=5.0)])
+    assert [item["level"] for item in judged(made, node2=wrong)] == ["stop"]
+
+
 def test_a_launcher_that_starts_no_rank():
     made = made_for()
     end = {"event": "launcher_end", "exit_code": 127, "signal": None}
