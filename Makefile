@@ -36,13 +36,14 @@ corpus: engine setup ## provoke the real failures of tests/corpus that it lacks,
 	  ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=$$suite || exit 1; done
 	@python tests/corpus/provoke.py -i molecule/inventory
 
-drill: engine setup ## every fault of playbooks/drill.yml on molecule's two nodes, bare Paddle beside it, and goodput; writes docs/drills.md (2 hours)
+drill: engine setup ## every fault of playbooks/drill.yml on molecule's two nodes, bare Paddle beside it, goodput and log stress; writes docs/drills.md (2 hours)
 	@ansible-playbook -i molecule/inventory playbooks/local.yml
 	@for suite in paddledetection mindocr; do ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=$$suite || exit 1; done
 	@ansible-playbook -i molecule/inventory playbooks/drill.yml -e confirm=molecule; code=$$?; \
 	  python tests/bench/bare_drill.py -i molecule/inventory --out runs/drill/bare && \
 	  python tests/bench/goodput.py -i molecule/inventory --out runs/drill/goodput && \
-	  python tests/bench/drill_page.py --bare runs/drill/bare/bare.json --goodput runs/drill/goodput/goodput.json && exit $$code
+	  python tests/bench/log_stress.py -i molecule/inventory --folder runs/drill/logs --gigabytes 10 --json runs/drill/logs.json && \
+	  python tests/bench/drill_page.py --bare runs/drill/bare/bare.json --goodput runs/drill/goodput/goodput.json --logs runs/drill/logs.json && exit $$code
 
 demo-down: setup ## remove the demo's nodes; runs and caches stay
 	@ansible-playbook playbooks/local_down.yml

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Put the tables of a drill into docs/drills.md, between its marks: ours from drill.json, bare Paddle's from bare.json, goodput.json's below.
+"""Put the tables of a drill into docs/drills.md, between its marks: drill.json's, bare.json's, goodput.json's and log_stress.py's.
 
-.venv/bin/python tests/bench/drill_page.py --drill runs/drill/drill.json [--bare FOLDER/bare.json] [--goodput FOLDER/goodput.json]
+.venv/bin/python tests/bench/drill_page.py --drill runs/drill/drill.json [--bare FOLDER/bare.json] [--goodput FOLDER/goodput.json] [--logs FILE]
 """
 
 from __future__ import annotations
@@ -27,6 +27,16 @@ BARE_HEAD = [
     "bare: both commands ended after",
     "bare: left when closed",
     "bare: what it says first",
+]
+LOG_HEAD = [
+    "case",
+    "written",
+    "over the wire",
+    "lines",
+    "seconds",
+    "most memory: sender, receiver",
+    "delay p50, p99",
+    "at home as on the node",
 ]
 WAY_HEAD = ["way", "wall time", "steps", "seconds a step", "goodput", "faults that it met", "came to its end"]
 
@@ -77,19 +87,38 @@ def way_rows(ways):
         ]
 
 
+def log_rows(cases):
+    for found in cases:
+        delay = found.get("delay_ms") or {}
+        yield [
+            found["case"],
+            "%.1f MB" % (found["written"] / 1e6),
+            "%.1f MB" % (found["wire"] / 1e6),
+            found["lines"],
+            found["seconds"],
+            "%.1f, %.1f MB" % (found["sender_kib"] / 1024, found["receiver_kib"] / 1024)
+            if found["sender_kib"]
+            else "-, %.1f MB" % (found["receiver_kib"] / 1024),
+            "%d, %d ms" % (delay["p50"], delay["p99"]) if delay else "–",
+            "yes" if found["equal"] and found["whole"] else "no",
+        ]
+
+
 def main():
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("--drill", default=str(PROJECT / "runs/drill/drill.json"))
     asked.add_argument("--bare")
     asked.add_argument("--goodput")
+    asked.add_argument("--logs")
     asked.add_argument("--page", type=Path, default=PAGE)
     asked = asked.parse_args()
-    ours, bare, ways = read(asked.drill)["faults"], read(asked.bare), read(asked.goodput)
+    ours, bare, ways, logs = read(asked.drill)["faults"], read(asked.bare), read(asked.goodput), read(asked.logs)
     parts = {
         "drill": "%s\n%s. %s, %d processors.\n" % (drills.table(ours), drills.sums(ours), datetime.date.today().isoformat(), os.cpu_count())
     }
     parts["bare"] = lines(BARE_HEAD, bare_rows(ours, bare)) if bare else None
     parts["goodput"] = lines(WAY_HEAD, way_rows(ways)) if ways else None
+    parts["logs"] = lines(LOG_HEAD, log_rows(logs)) if logs else None
     text = asked.page.read_text(encoding="utf-8")
     for name, part in parts.items():
         begin, end = "<!-- %s: begin -->\n" % name, "<!-- %s: end -->" % name

@@ -6,6 +6,7 @@ Not part of CI and nothing is asserted but that what is at home is what was writ
 
     .venv/bin/python tests/bench/log_stress.py --folder FOLDER [--gigabytes 2] [--seconds 60] [--only size delay rate long rotation]
     .venv/bin/python tests/bench/log_stress.py --folder FOLDER --over "ssh -F CONFIG NODE"      the node's part over SSH, below ~/log-stress there
+    .venv/bin/python tests/bench/log_stress.py --folder FOLDER -i INVENTORY --json FILE         the same on node1 of a site of Docker nodes (make drill)
 
 Without --over, writer, sender and receiver are three processes on this machine, joined by pipes. Each case prints one line of JSON: bytes that
 were written and that came over the wire, seconds, peak memory of sender and receiver (KiB; the sender's only here), and where lines carry the
@@ -274,11 +275,19 @@ def main():
         parser.add_argument("--gigabytes", type=float, default=2)
         parser.add_argument("--seconds", type=int, default=60)
         parser.add_argument("--over", default="")
+        parser.add_argument("-i", "--inventory", help="a site of Docker nodes: the node's part on its node1, over SSH")
+        parser.add_argument("--json", help="where the cases' results go, besides")
         parser.add_argument("--only", nargs="*", default=list(WRITERS), choices=list(WRITERS))
         arguments = parser.parse_args()
         os.makedirs(arguments.folder, exist_ok=True)
-        for name in arguments.only:
-            case(name, arguments)
+        if arguments.inventory:
+            from bare_faults import Site  # here, since the node's part of this file needs nothing but Python
+
+            arguments.over = shlex.join(Site(arguments.inventory).ssh("node1"))
+        results = [case(name, arguments) for name in arguments.only]
+        if arguments.json:
+            with open(arguments.json, "w", encoding="utf-8") as handle:
+                json.dump(results, handle, indent=1)
 
 
 if __name__ == "__main__":
