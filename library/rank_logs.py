@@ -153,6 +153,7 @@ guard:
     C(seen), what its ranks did when a hang was ended."
   type: dict
   returned: success
+free: {description: Bytes that are free on the file system of the attempt (None where it does not say)., type: int, returned: success}
 restarted: {description: Whether the node was booted since the attempt began and no end of it is recorded., type: bool, returned: success}
 problems: {description: Files that could not be read and logs that no rank of the plan owns., type: list, elements: str, returned: success}
 """

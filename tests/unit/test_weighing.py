@@ -301,6 +301,26 @@ def test_what_ended_well(unit, said, well):
     assert bool(weighing.succeeded(unit, {"launcher": said})) is well
 
 
+TORN = {"kind": "Traceback", "text": 'cut short after File "/srv/checkpoint.py", line 272', "origin": "python"}
+
+
+@pytest.mark.parametrize(
+    ("free", "said", "cause"),
+    [
+        (4096, TORN, "disk_full"),
+        (0, TORN, "disk_full"),
+        (1 << 30, TORN, "python_exception"),
+        (None, TORN, "python_exception"),
+        (0, VALUE, "python_exception"),
+    ],
+)
+def test_a_traceback_that_breaks_off_on_a_full_disk_is_the_disks(free, said, cause):
+    asked = two(end(2), end(3, 1, at=0, said=said))
+    asked[1]["free"] = free
+    best = weighing.Weighing({n["node"]: n for n in asked}).candidates[0]
+    assert (best["rank"], best["error"]["cause"], best["weight"]) == (3, cause, 100)
+
+
 def test_a_silent_end_says_whether_it_was_the_first():
     found = weighing.Weighing({"node2": node("node2", end(2, 7, at=0), end(3, 9, at=3))}).candidates
     assert [c["why"] for c in found] == ["ended without a message, first on its node", "ended without a message"]

@@ -17,6 +17,8 @@ from ansible.module_utils.trainyard.drill_steps import RUN_SECONDS, STOP_SECONDS
 
 # Seconds: until a training has come to a moment, until it has ended after a fault.
 MOMENT_SECONDS, END_SECONDS = 300, 240
+# Seconds that a node gets which was away: its guard looks for its neighbour, finds the attempt over there, and ends its own part.
+FENCE_SECONDS = 40
 GOES_ON_STEPS, GOES_ON_SECONDS = 2, 120
 # What keeps a drill from being made, and is said in its row.
 UNFIT = (drills.DrillError, OSError, subprocess.SubprocessError)
@@ -48,6 +50,7 @@ class Course(Steps):
                 raise
             finally:
                 self.heal()
+                self.healed = time.monotonic()
             try:
                 self.finish(before)
             except UNFIT as error:
@@ -181,21 +184,15 @@ class Course(Steps):
         if not self.run:
             self.result["promises"] = dict(dict.fromkeys(drills.PROMISES), **{"N2": not drill_promises.checkpoints(self.ground, before)})
             return
-        if any(self.run in unit for unit in self.ground.holders().values()):
-            self.complain("the run still held a node when all was over; it was stopped")
-            self.verb({"verb": "stop"})
+        self.fenced()
         home = os.path.join(self.ground.runs_dir, self.run, "attempt-1")
-        if (
-            not self.attempts()
-            or any(look.get("gone") for look in self.watch.seen())
-            or not os.path.exists(os.path.join(home, "ranks.json"))
-        ):
-            verdict = (self.attempts().get(1) or {}).get("verdict")
+        verdict = (self.attempts().get(1) or {}).get("verdict")
+        away = (verdict or {}).get("unreachable") or any(look.get("gone") for look in self.watch.seen())
+        if away or not self.attempts() or not os.path.exists(os.path.join(home, "ranks.json")):
             self.verb({"verb": "follow"})
-        else:
-            verdict = self.attempts()[1].get("verdict")
         verdict = verdict or (self.attempts().get(1) or {}).get("verdict")
-        looks = self.watch.seen()
+        # what a node that was away does when it is back is told by itself, see fenced()
+        looks = [look for look in self.watch.seen() if look["t"] <= self.healed]
         if not self.fault.get("goes_on"):
             self.result["detected"] = drills.seconds(drills.detected(looks, 1, self.since), self.since) if self.since else None
         done = drills.stopped(looks, 1, self.since) if self.since else None
@@ -214,6 +211,23 @@ class Course(Steps):
             self.ground, self.fault, self.run, numbers, verdict, before, self.canary, outputs, fresh
         )
         self.result["problems"] += problems
+
+    def fenced(self):
+        """Nothing of the run may be left; a node that was away ends its part when it is back: wait for that, and note how long it took."""
+
+        def held():
+            return any(self.run in unit for unit in self.ground.holders().values())
+
+        if not held():
+            return
+        while held():
+            if time.monotonic() > self.healed + FENCE_SECONDS:
+                self.complain("the run still held a node %d s after all was over; it was stopped" % FENCE_SECONDS)
+                self.verb({"verb": "stop"})
+                return
+            time.sleep(0.2)
+        self.result["fenced"] = drills.seconds(time.monotonic(), self.healed)
+        self.result["note"] = "the node that came back ended its part by itself after %.1f s" % self.result["fenced"]
 
     def last_rank(self, looks):
         """Return the first rank of the last node: the one whose pid a fault takes."""

@@ -283,8 +283,18 @@ def _collect(attempt, names):
         "problems": attempt.problems,
         "guard": stalls.found(lambda name: _json(_read(attempt.root, name))),
         "restarted": unit is None and restarted(_json(_read(attempt.root, "attempt.json"))),
+        "free": free_bytes(attempt.root),
     }
     return result, secrets
+
+
+def free_bytes(root):
+    """Return the bytes that a user may still write to the file system of an open directory; None where it does not say."""
+    try:
+        found = os.fstatvfs(root)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
 
 
 def restarted(record):

@@ -23,6 +23,7 @@ CLOCKS_APART = 10.0  # seconds between two nodes' clocks from which times are co
 STARTS_APART = 30.0  # seconds within which the launchers of one attempt are started
 BEFORE = 0.5  # seconds by which one death must precede another on the same node to be the earlier one
 BEFORE_ELSEWHERE = 3.0  # the same between two nodes, whose clocks are not quite one
+FULL = 1 << 20  # bytes free below which a log that breaks off did so for want of room
 _FAR = float("inf")
 
 
@@ -169,6 +170,9 @@ class Weighing:
         error, code, signal, ended = (rank.get(key) for key in ("first_error", "exit_code", "signal", "ended"))
         if error and self.alone and error["cause"] == "loopback_address":
             error = dict(error, **entry_of("connection_lost"))
+        if error and error["kind"] == "Traceback" and error["text"].startswith("cut short") and self._full(rank["node"]):
+            # The words that name the cause had no room on the disk that they tell of.
+            error = dict(error, text="%s: its disk is full" % error["text"], **entry_of("disk_full"))
         if code == 0 or not (error or code or signal) or (rank["node"] in self.fine and not code and not signal):
             return None
         is_first = ended is None or ended - self.firsts[rank["node"]] < BEFORE
@@ -195,6 +199,11 @@ class Weighing:
         else:
             weight, why = (SILENT if is_first else LATE), "ended without a message" + (", first on its node" if is_first else "")
         return self._candidate(rank, weight, why, error)
+
+    def _full(self, node):
+        """Whether the disk of the logs was full when the node was asked."""
+        free = self.asked[node].get("free")
+        return free is not None and free < FULL
 
     def _primary(self, rank, error, is_first):
         at = self.stopped.get(rank["node"], {}).get("stopped_at")
