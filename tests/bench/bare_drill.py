@@ -38,18 +38,36 @@ FOLDER = "/home/trainer/bare-drill"
 FAULTS = (
     "exit", "raise", "import", "kill", "segfault", "memory", "hang", "stubborn", "nan", "node_kill", "reboot", "freeze", "cut", "away", "sshd", "connection",
 )  # fmt: skip
-PREPARE = """rm -rf %(folder)s && mkdir -p %(folder)s && cd %(folder)s
-cp -rL $(dirname $(dirname $(ls -td ~/.trainyard/code/*/configs/ppyoloe | head -1)))/. . && chmod -R u+w . && mkdir -p dataset
-rm -rf dataset/coco && ln -s $(dirname $(dirname $(ls -td ~/.trainyard/data/*/annotations/instances_train2017.json | head -1))) dataset/coco"""
+PREPARE = """set -e
+code=$(ls -td ~/.trainyard/code/*/configs/ppyoloe | head -1); test -n "$code"
+coco=$(ls -td ~/.trainyard/data/*/annotations/instances_train2017.json | head -1); test -n "$coco"
+rm -rf %(folder)s; mkdir -p %(folder)s; cd %(folder)s
+cp -rL "${code%%/configs/*}/." .; chmod -R u+w .; mkdir -p dataset; rm -rf dataset/coco; ln -s "${coco%%/annotations/*}" dataset/coco"""
+# The installed packages of the detector: a site may have other suites' environments beside it.
+PACKAGES = "P=$(ls -td /home/trainer/.trainyard/env/*/lib/python3.*/site-packages/ppdet | head -1); S=${P%/ppdet}; "
+PYTHON = "${S%/lib/*}/bin/python"
 # rank: the first process in our folder that has a rank's variable.
-PRELUDE = """export A=%(folder)s OTHER=%(other)s S=$(dirname $(ls -d /home/trainer/.trainyard/env/*/lib/python3.*/site-packages/pycocotools* | head -1))
-rank() { for one in /proc/[0-9]*; do [ "$(readlink $one/cwd)" = %(folder)s ] && tr '\\0' '\\n' < $one/environ 2> /dev/null | grep -q '^PADDLE_TRAINER_ID=' \\
+PRELUDE = (
+    PACKAGES.replace("%", "%%")
+    + """export S A=%(folder)s OTHER=%(other)s
+rank() { for one in /proc/[0-9]*; do [ "$(readlink $one/cwd)" = %(folder)s ] && tr '\\0' '\\n' 2> /dev/null < $one/environ | grep -q '^PADDLE_TRAINER_ID=' \\
   && echo ${one#/proc/} && return; done; }
 """
+)
+# What a start without any fault says, too, and no person takes for an error.
+USUAL = re.compile(r"^Warning: Unable to use|\b0 samples invalid\]")
+# Seconds: from a fault inside a rank until this script has seen that the rank is gone; what was said meanwhile belongs to the fault.
+SEEN = 15
 
 
 class Site(bare_faults.Site):
     """bare_faults.py's two nodes with a real training in the folder."""
+
+    def __init__(self, inventory):
+        super().__init__(inventory)
+        asked = ["docker", "inspect", "--format", "{{.HostConfig.Memory}}", self.container("node2")]
+        # Before any fault: afterwards it is the fault's own limit.
+        self.memory = subprocess.run(asked, check=True, text=True, stdout=subprocess.PIPE, timeout=60).stdout.strip()
 
     def prepare(self):
         for node in self.nodes:
@@ -62,10 +80,7 @@ class Site(bare_faults.Site):
 
     def bare(self, node, job, resume=None):
         """Return the argv of one terminal: a login shell, as by hand, and the documents' command."""
-        command = (
-            "cd %s && rm -rf log && OMP_NUM_THREADS=1 exec $(ls -d ~/.trainyard/env/*/bin/python | head -1) -m paddle.distributed.launch"
-            % FOLDER
-        )
+        command = "cd %s && %sOMP_NUM_THREADS=1 exec %s -m paddle.distributed.launch" % (FOLDER, PACKAGES, PYTHON)
         command += " --ips=%s --nproc_per_node=1 --start_port %d %s" % (
             ",".join(self.nodes.values()),
             bare_faults.PORT,
@@ -81,9 +96,7 @@ class Site(bare_faults.Site):
         if "sleep" in step:
             time.sleep(step["sleep"])
         elif "docker" in step:
-            containers = {place: self.container(node) for place, node in names.items()}
-            asked = ["docker", "inspect", "--format", "{{.HostConfig.Memory}}", containers["last"]]
-            containers["memory"] = subprocess.run(asked, check=True, text=True, stdout=subprocess.PIPE, timeout=60).stdout.strip()
+            containers = dict({place: self.container(node) for place, node in names.items()}, memory=self.memory)
             subprocess.run(
                 ["docker", *(word.format(**containers) for word in step["docker"])], check=True, stdout=subprocess.DEVNULL, timeout=120
             )
@@ -101,6 +114,19 @@ class Site(bare_faults.Site):
                     return
             except subprocess.SubprocessError:
                 time.sleep(1)
+        raise subprocess.SubprocessError("%s does not come back" % node)
+
+    def fresh(self):
+        """Take away what the training before has written: its log would be taken for this one's."""
+        for node in self.nodes:
+            self.on(node, "rm -rf %s/log %s/output" % (FOLDER, FOLDER))
+
+    def rank(self, node):
+        """Return the pid of a node's rank, '' without one or where the node does not answer."""
+        script = PRELUDE % {"folder": FOLDER, "other": ""} + "rank"
+        argv = ["docker", "exec", "-u", "trainer", self.container(node), "sh", "-c", script]
+        done = subprocess.run(argv, check=False, text=True, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        return done.stdout.strip() if done.stdout.strip().isdigit() else ""
 
     def log(self):
         """Return rank 0's log; '' while its node does not answer."""
@@ -125,38 +151,34 @@ def moment(site, fault, terminals, limit):
     """Wait until the training has come to the fault's moment; return whether it did. From inside: until the rank's log says so or the rank is gone."""
     kind, _space, count = fault["at"].partition(" ")
     end, seen = time.monotonic() + limit, False
-    while time.monotonic() < end:
+    while kind != "run" and time.monotonic() < end:  # run: before anything of it is started
         text = site.log()
-        there = site.left_anywhere()
-        if kind in ("run", "ranks"):
-            if all(len(pids) > 1 for pids in there.values()):
+        if kind == "ranks":
+            if all(site.rank(node) for node in site.nodes):
                 return True
         elif kind == "inside":
             seen = seen or "Epoch: [" in text
-            pid = subprocess.run(
-                ["docker", "exec", "-u", "trainer", site.container("node2"), "sh", "-c", PRELUDE % {"folder": FOLDER, "other": ""} + "rank"],
-                check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            ).stdout.strip()  # fmt: skip
-            if seen and not pid:
+            if seen and not site.rank("node2"):
                 return True
         elif text.count("Epoch: [" if kind == "step" else "Save checkpoint: ") >= int(count):
             return True
         if all(terminal.process.poll() is not None for terminal in terminals):
-            return kind == "inside"
+            return kind == "inside" and seen
         time.sleep(0.3)
-    return False
+    return kind == "run"
 
 
 def measure(site, job, fault, limit, out):
     """Do one fault to the bare command; return what came of it, seconds from the fault on."""
-    found = {"name": fault["name"], "limit": limit}
+    found, terminals = {"name": fault["name"], "limit": limit}, []
     for node in site.nodes:
         site.quiet(node)
-    for step in fault.get("before", ()):
-        site.step(step)
-    begun = time.monotonic()
-    terminals = [bare_faults.Terminal(node, site.bare(node, job), begun) for node in site.nodes]
+    site.fresh()
     try:
+        for step in fault.get("before", ()):
+            site.step(step)
+        begun = time.monotonic()
+        terminals += [bare_faults.Terminal(node, site.bare(node, job), begun) for node in site.nodes]
         if not moment(site, fault, terminals, 240):
             found["note"] = "the training did not come to its moment"
             return found
@@ -165,8 +187,7 @@ def measure(site, job, fault, limit, out):
             if "verb" in step:  # stop.yml there: Ctrl-C in both terminals here
                 since = time.monotonic()
                 for terminal in terminals:
-                    terminal.process.stdin.write(b"\x03")
-                    terminal.process.stdin.flush()
+                    interrupt(terminal)
             else:
                 site.step(step)
         steps = site.log().count("Epoch: [")
@@ -177,9 +198,9 @@ def measure(site, job, fault, limit, out):
         ends = [getattr(terminal, "ended", None) for terminal in terminals]
         whole = all(code is not None for code in found["codes"].values())
         found["ended"] = round(max(ends) + begun - since, 1) if whole and None not in ends else None
-        lines = sorted((second + begun - since, terminal.node, line) for terminal in terminals for second, line in terminal.lines)
-        errors = [line for line in lines if bare_faults.ERROR.search(line[2]) and not bare_faults.HARMLESS.search(line[2]) and line[0] >= 0]
-        found["first_error"] = round(errors[0][0], 1) if errors else None
+        lines = [(second + begun - since, terminal.node, line) for terminal in terminals for second, line in terminal.lines]
+        errors = errors_of(lines, -SEEN if fault["at"] == "inside" else 0)
+        found["first_error"] = round(max(errors[0][0], 0), 1) if errors else None
         telling = [line for line in errors if re.search(r"^\w*(Error|Exception): |^ssh: |signal|SIG", line[2])] or errors
         found["said"] = "%s: %s" % telling[0][1:] if telling else ""
         time.sleep(2)
@@ -190,11 +211,30 @@ def measure(site, job, fault, limit, out):
             text = "".join("%7.1f  %s\n" % line for line in terminal.lines)
             (out / ("%s-%s.txt" % (fault["name"], terminal.node))).write_text(text)
         for step in fault.get("heal", ()):
-            site.step(step)
+            try:
+                site.step(step)
+            except (subprocess.SubprocessError, OSError) as error:
+                print("%s: not undone: %s: %s" % (fault["name"], step, error), flush=True)
         for node in site.nodes:
             site.up(node)
             site.clear(node)
     return found
+
+
+def interrupt(terminal):
+    """Type Ctrl-C; a terminal whose command has ended takes none."""
+    try:
+        terminal.process.stdin.write(b"\x03")
+        terminal.process.stdin.flush()
+    except OSError:
+        pass
+
+
+def errors_of(lines, earliest):
+    """Return the lines (second, node, text) that a person takes for errors, from a second on; those of one moment stay in their order."""
+    told = (bare_faults.HARMLESS, USUAL)
+    chosen = [line for line in lines if bare_faults.ERROR.search(line[2]) and not any(one.search(line[2]) for one in told)]
+    return sorted((line for line in chosen if line[0] >= earliest), key=lambda line: line[0])
 
 
 def main():
@@ -215,7 +255,10 @@ def main():
     try:
         for name in asked.only or FAULTS:
             fault = table["faults"][name]
-            results[name] = measure(site, drills.job_of(table["job"], fault, ""), fault, asked.limit, out)
+            try:
+                results[name] = measure(site, drills.job_of(table["job"], fault, ""), fault, asked.limit, out)
+            except (subprocess.SubprocessError, OSError) as error:  # the others are measured, too
+                results[name] = {"name": name, "limit": asked.limit, "note": "not measured: %s" % error}
             kept.write_text(json.dumps(results, indent=1))
             print(json.dumps(results[name]), flush=True)
     finally:

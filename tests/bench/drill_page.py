@@ -12,6 +12,7 @@ import datetime
 import importlib
 import json
 import os
+import sys
 from pathlib import Path
 
 import ansible.module_utils
@@ -80,8 +81,8 @@ def way_rows(ways):
             way,
             shown(found["wall"]),
             found["steps"],
-            found["pace"],
-            found["goodput"],
+            "–" if found["pace"] is None else found["pace"],
+            "–" if found["goodput"] is None else found["goodput"],
             ", ".join(found["faults"]) or "none",
             "yes" if found["completed"] else "no",
         ]
@@ -112,7 +113,10 @@ def main():
     asked.add_argument("--logs")
     asked.add_argument("--page", type=Path, default=PAGE)
     asked = asked.parse_args()
-    ours, bare, ways, logs = read(asked.drill)["faults"], read(asked.bare), read(asked.goodput), read(asked.logs)
+    ours, bare, ways, logs = read(asked.drill), read(asked.bare), read(asked.goodput), read(asked.logs)
+    if ours is None:
+        sys.exit("%s: there is no drill's result; make one with playbooks/drill.yml" % asked.drill)
+    ours = ours["faults"]
     parts = {
         "drill": "%s\n%s. %s, %d processors.\n" % (drills.table(ours), drills.sums(ours), datetime.date.today().isoformat(), os.cpu_count())
     }

@@ -8,10 +8,11 @@ need Open MPI (playbooks/provision.yml -e suite=mindocr brings it).
     .venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 40] [--faults 3] [--ways quiet ours bare mpirun]
 
 The training saves after every epoch. Useful are the steps that had to be made, each once, at the pace of the way `quiet` (no fault); wall time is from the
-command to the end of the last epoch. The schedule (which fault, how many seconds of training after the one before) is the same for all; its clock stands
-still while nothing trains. Ours is `train.yml` with max_restarts. Bare Paddle and mpirun are restarted by this script, as fast as it can: it looks every
-half second for every rank on every node, takes a silence of 20 s for a hang, as our watchdog does, ends what is left, waits for the node, copies the
-newest checkpoint of rank 0 to the other node, and starts again with the suite's own -r. No person would be as quick.
+command to the last step, `whole` to the end of the command. The schedule (which fault, how many seconds of training after the one before) is the same for
+all; its clock stands still while nothing trains. Ours is `train.yml` with max_restarts. Bare Paddle and mpirun are restarted by this script, as fast as it
+can: it looks every half second for every rank on every node, takes a silence of 20 s for a hang, as our watchdog does, ends what is left, waits for the
+node, copies the newest checkpoint of rank 0 to the other node (the one before, where a start from it made no step), and starts again with the suite's own
+-r. No person would be as quick.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ import bare_faults
 PROJECT = Path(__file__).resolve().parents[2]
 KINDS = ("kill", "hang", "reboot")
 SILENCE = 20
+# Seconds that a start gets for its first step.
+START = 90
 STEP = re.compile(r"Epoch: \[(\d+)\] \[\s*(\d+)/(\d+)\]")
-# A shell's words for one rank of an mpirun: what Paddle's launcher would have put into its environment.
+# A shell's words for one rank of an mpirun: what Paddle's launcher would have put into its environment (controllers/collective.py of 2.6.2).
 RANK = """cd %(folder)s && export PADDLE_TRAINER_ID=$OMPI_COMM_WORLD_RANK PADDLE_TRAINERS_NUM=2 PADDLE_TRAINER_ENDPOINTS=%(endpoints)s OMP_NUM_THREADS=1
-export PADDLE_CURRENT_ENDPOINT=$(echo $PADDLE_TRAINER_ENDPOINTS | cut -d, -f$((OMPI_COMM_WORLD_RANK + 1))) PYTHONUNBUFFERED=1
-mkdir -p log && exec $(ls -d ~/.trainyard/env/*/bin/python | head -1) %(words)s >> log/workerlog.0 2>&1"""
+export PADDLE_GLOBAL_RANK=$OMPI_COMM_WORLD_RANK PADDLE_GLOBAL_SIZE=2 PADDLE_LOCAL_RANK=0 PADDLE_RANK_IN_NODE=0 PADDLE_LOCAL_SIZE=1 PADDLE_NNODES=2
+export PADDLE_CURRENT_ENDPOINT=$(echo $PADDLE_TRAINER_ENDPOINTS | cut -d, -f$((OMPI_COMM_WORLD_RANK + 1))) PADDLE_DISTRI_BACKEND=gloo
+%(packages)s mkdir -p log && exec %(python)s -u %(words)s >> log/workerlog.0 2>&1"""
 
 
 def job_of(epochs):
@@ -56,26 +60,28 @@ def job_of(epochs):
 
 
 def schedule(seed, count):
-    """Return [(seconds of training after the fault before, kind)]."""
-    chance = random.Random(seed)
-    return [(round(chance.uniform(25, 60), 1), chance.choice(KINDS)) for _fault in range(count)]
+    """Return [(seconds of training after the fault before, kind)]; of as many faults as there are kinds, each is another."""
+    chance, kinds = random.Random(seed), []
+    while len(kinds) < count:
+        kinds += chance.sample(KINDS, len(KINDS))
+    return [(round(chance.uniform(25, 60), 1), kind) for kind in kinds[:count]]
 
 
 class Steps:
     """The steps that were made: each (epoch, step) once, however often it was done again; and when."""
 
     def __init__(self):
-        self.made, self.again, self.last, self.times = set(), 0, time.monotonic(), []
+        self.made, self.times, self.lines, self.last = set(), [], 0, float("-inf")
 
     def read(self, text):
-        """Take in a whole log; return how many of its steps are new to us. It may have begun anew."""
+        """Take in all that was logged up to now. last: when there was a step, be it one that was made before."""
         found = STEP.findall(text)
-        new = [step for step in found if step not in self.made]
-        if new:
+        if len(found) > self.lines:
             self.last = time.monotonic()
-            self.times.append(self.last)
-            self.made.update(new)
-        return len(new)
+        self.lines = len(found)
+        if not self.made.issuperset(found):
+            self.times.append(time.monotonic())
+            self.made.update(found)
 
 
 class Faults:
@@ -88,9 +94,15 @@ class Faults:
         """passed: seconds since the last call; trains: whether it trained meanwhile."""
         self.trained += passed if trains else 0
         if self.plan and trains and self.trained >= self.plan[0][0]:
-            self.trained, (_seconds, kind) = 0.0, self.plan.pop(0)
+            kind = self.plan[0][1]
+            try:
+                self.do(kind)
+            except subprocess.SubprocessError as error:  # the rank has just gone; the next time, then
+                print("  %s: %s" % (kind, error), flush=True)
+                return
             print("  %s" % kind, flush=True)
-            self.do(kind)
+            self.trained = 0.0
+            self.plan.pop(0)
             self.done.append(kind)
 
 
@@ -114,12 +126,14 @@ class Ours(bare_drill.Site):
     """train.yml with max_restarts."""
 
     def train(self, job, plan, out, limit):
-        path = out / "goodput.yml"
+        path = out.resolve() / "goodput.yml"
         path.write_text(json.dumps(dict(job, max_restarts=20, watchdog={"step": "20s"})))
-        argv = ["ansible-playbook", "-i", self.inventory, "playbooks/train.yml", "-e", "config=%s" % path]
+        playbook = ["ansible-playbook", "-i", self.inventory]
+        argv = [*playbook, "playbooks/train.yml", "-e", json.dumps({"config": str(path)})]
         environment = dict(os.environ, ANSIBLE_CONFIG=str(PROJECT / "ansible.cfg"))
+        self.others, self.run = set(self.runs()), None
         steps, faults, begun = Steps(), Faults(self, plan, self.fault), time.monotonic()
-        with open(out / "ours.txt", "wb") as log:
+        with open(out / ("ours.txt" if plan else "quiet.txt"), "wb") as log:
             process = subprocess.Popen(
                 argv, cwd=PROJECT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -128,48 +142,65 @@ class Ours(bare_drill.Site):
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGINT)
-                process.wait(60)
-        return steps, faults, time.monotonic() - begun, process.returncode == 0
+                process.wait(120)
+                # A run goes on without its controller; the next way needs its nodes.
+                words = [*playbook, "playbooks/stop.yml", "-e", "run=%s" % os.path.basename(self.run or "none")]
+                subprocess.run(words, cwd=PROJECT, env=environment, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        return steps, faults, begun, time.monotonic() - begun, process.returncode == 0
+
+    def runs(self):
+        """Return the runs on node1 that trained for this script, earlier ones, too."""
+        return self.root("node1", "ls -d /home/trainer/.trainyard/runs/*-goodput-* 2> /dev/null", check=False).split()
 
     def training_log(self):
-        script = "cat $(ls -td /home/trainer/.trainyard/runs/*-goodput-*/attempt-* 2> /dev/null | head -1)/log/workerlog.0 2> /dev/null"
-        return self.root("node1", script, check=False)
+        """Return what the attempts of this run have logged on rank 0, one after the other; never another run's."""
+        self.run = self.run or next((run for run in self.runs() if run not in self.others), None)
+        return (
+            self.root("node1", "cat /dev/null $(ls -v %s/attempt-*/log/workerlog.0 2> /dev/null)" % self.run, check=False)
+            if self.run
+            else ""
+        )
 
     def fault(self, kind):
-        mark = "grep -lzs '^TRAINYARD_ATTEMPT=' /proc/[0-9]*/environ | xargs -r grep -lzs '^PADDLE_TRAINER_ID=' | cut -d/ -f3 | head -1"
-        self.hurt(kind, mark)
+        mark = "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ | xargs -r grep -lzs '^PADDLE_TRAINER_ID=' | cut -d/ -f3 | head -1"
+        self.hurt(kind, mark % os.path.basename(self.run))
 
     def hurt(self, kind, mark):
         """Do a fault to node2. mark: shell words that print the rank's pid."""
         if kind == "reboot":
             subprocess.run(["docker", "restart", "-t", "0", self.container("node2")], check=True, stdout=subprocess.DEVNULL, timeout=120)
         else:
-            self.on("node2", "kill -%s $(%s)" % ("KILL" if kind == "kill" else "STOP", mark))
+            self.on("node2", "pid=$(%s); kill -%s $pid" % (mark, "KILL" if kind == "kill" else "STOP"))
 
 
 class Bare(Ours):
     """Two terminals, and a script that starts again."""
 
     def train(self, job, plan, out, limit):
-        self.job, self.out, self.tries, self.since = job, out, 0, 0.0
-        self.last = "Epoch: [%d]" % (job["overrides"]["epoch"] - 1)
+        self.job, self.out, self.since, self.there = job, out, 0.0, False
         self.steps, faults = Steps(), Faults(self, plan, self.fault)
-        self.kept, self.terminals = "", []
+        # skipped: how many of the newest checkpoints did not do, since a start from them made no step.
+        self.kept, self.terminals, self.skipped = "", [], 0
         self.prepare()
         begun = time.monotonic()
         self.start()
         try:
             done = watch_out(self, self.steps, faults, self.over, limit, self.look)
-            wall = time.monotonic() - begun
+            whole = time.monotonic() - begun
         finally:
             self.end()
-        return self.steps, faults, wall, done
+        return self.steps, faults, begun, whole, done
 
     def training_log(self):
         return self.kept + self.log()
 
     def over(self, text):
-        return all(terminal.process.poll() == 0 for terminal in self.terminals) and self.last in text
+        return all(terminal.process.poll() == 0 for terminal in self.terminals) and self.at_end(text)
+
+    def at_end(self, text):
+        """Whether the last step of the last epoch was made."""
+        last = self.job["overrides"]["epoch"] - 1
+        return any(int(epoch) == last and int(step) == int(steps) - 1 for epoch, step, steps in STEP.findall(text)[-1:])
 
     def fault(self, kind):
         self.hurt(kind, bare_drill.PRELUDE % {"folder": bare_drill.FOLDER, "other": "none"} + "rank")
@@ -178,22 +209,30 @@ class Bare(Ours):
         return [bare_faults.Terminal(node, self.bare(node, self.job, resume), time.monotonic()) for node in self.nodes]
 
     def start(self, resume=None):
-        self.tries, self.since = self.tries + 1, time.monotonic()
+        self.since, self.there = time.monotonic(), False
         self.terminals = self.commands(resume)
 
     def look(self):
-        """Start again where a rank is gone that was there, or nothing was said for too long."""
-        if time.monotonic() - self.since < 5:
-            return
-        if any(terminal.process.poll() == 0 for terminal in self.terminals) and self.last in self.log():
-            return  # it is at its end
-        there = self.left_anywhere()
-        dead = not all(there.values()) or any(terminal.process.poll() not in (None, 0) for terminal in self.terminals)
-        young = time.monotonic() - self.since < 60 and self.steps.last < self.since
-        if dead or (time.monotonic() - self.steps.last > SILENCE and not young):
+        """Start again where a rank is gone that was there, a command has failed, or nothing was said for too long."""
+        there = all(self.rank(node) for node in self.nodes)
+        dead = (self.there and not there) or any(terminal.process.poll() not in (None, 0) for terminal in self.terminals)
+        self.there = self.there or there
+        log = self.log()
+        silent = time.monotonic() - max(self.steps.last, self.since)
+        young = self.steps.last < self.since
+        if self.at_end(log):
+            dead = False  # a rank that has made its last step may go
+        if dead or silent > (START if young else SILENCE):
             self.end()
-            self.kept += self.log()
+            log = self.log()
+            self.skipped = 0 if STEP.search(log) else self.skipped + 1
+            self.kept += log
+            self.fresh_log()
             self.start(self.newest())
+
+    def fresh_log(self):
+        for node in self.nodes:
+            self.on(node, "rm -rf %s/log" % bare_drill.FOLDER)
 
     def end(self):
         for terminal in self.terminals:
@@ -203,13 +242,16 @@ class Bare(Ours):
             self.clear(node)
 
     def newest(self):
-        """Copy rank 0's newest whole checkpoint to the other node; return its stem, None without one. Whole: both files, the older one first."""
-        script = "cd %s && for f in $(ls -t output/*/*.pdopt 2> /dev/null); do test -s ${f%%.pdopt}.pdparams && echo ${f%%.pdopt} && break; done; true"
-        stem = self.on("node1", script % bare_drill.FOLDER)
-        if not stem:
+        """Copy rank 0's newest checkpoint of both files to the other node; return its stem, None without one."""
+        script = (
+            "cd %s && for f in $(ls -t output/*/*.pdopt 2> /dev/null); do test -s ${f%%.pdopt}.pdparams && echo ${f%%.pdopt}; done; true"
+        )
+        stems = self.on("node1", script % bare_drill.FOLDER).split()
+        if not stems:
             return None
+        stem = stems[min(self.skipped, len(stems) - 1)]
         give = [*self.ssh("node1"), "cd %s && tar -c %s.*" % (bare_drill.FOLDER, stem)]
-        take = [*self.ssh("node2"), "cd %s && tar -x" % bare_drill.FOLDER]
+        take = [*self.ssh("node2"), "cd %s && tar -xm" % bare_drill.FOLDER]
         packed = subprocess.run(give, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=120).stdout
         subprocess.run(take, check=True, input=packed, timeout=120)
         return stem
@@ -221,8 +263,11 @@ class Mpirun(Bare):
     def commands(self, resume):
         values = {"folder": bare_drill.FOLDER, "words": self.words(self.job, resume)}
         values["endpoints"] = ",".join("%s:%d" % (address, bare_faults.PORT) for address in self.nodes.values())
-        agent = "--mca plm_rsh_agent 'ssh -F /home/trainer/.trainyard/mesh/config'"
-        command = "cd %s && exec mpirun -np 2 --host node1:1,node2:1 %s sh -c %s" % (bare_drill.FOLDER, agent, shlex.quote(RANK % values))
+        values.update(packages=bare_drill.PACKAGES, python=bare_drill.PYTHON)
+        # Without --bind-to none both ranks get the first processor, which two containers of one machine share.
+        words = "-np 2 --bind-to none --host %s" % ",".join("%s:1" % address for address in self.nodes.values())
+        words += " --mca plm_rsh_agent 'ssh -F /home/trainer/.trainyard/mesh/config'"
+        command = "cd %s && exec mpirun %s sh -c %s" % (bare_drill.FOLDER, words, shlex.quote(RANK % values))
         argv = [*self.ssh("node1", "-tt"), "exec bash -lc %s" % shlex.quote(command)]
         return [bare_faults.Terminal("node1", argv, time.monotonic())]
 
@@ -252,8 +297,10 @@ def main():
             print("mpirun: left out, Open MPI is not on the nodes")
             continue
         print(way, flush=True)
-        steps, faults, wall, done = site.train(job_of(asked.epochs), [] if way == "quiet" else plan, out, asked.limit)
-        results[way] = {"wall": round(wall, 1), "steps": len(steps.made), "completed": done, "faults": faults.done, "plan": plan}
+        steps, faults, begun, whole, done = site.train(job_of(asked.epochs), [] if way == "quiet" else plan, out, asked.limit)
+        results[way] = {"whole": round(whole, 1), "steps": len(steps.made), "completed": done, "faults": faults.done, "plan": plan}
+        wall = steps.times[-1] - begun if done and steps.times else whole
+        results[way]["wall"] = round(wall, 1)
         # From the first step to the last, so with what a checkpoint takes.
         results[way]["pace"] = round((steps.times[-1] - steps.times[0]) / max(1, len(steps.made) - 1), 3) if steps.times else None
         pace = results.get("quiet", {}).get("pace")
