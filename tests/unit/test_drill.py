@@ -11,7 +11,19 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import causes, drill_ground, drill_promises, drill_watch, drilling, drills, verdict
+from ansible.module_utils.trainyard import (
+    causes,
+    drill_ground,
+    drill_promises,
+    drill_watch,
+    drilling,
+    drills,
+    evidence,
+    homecoming,
+    shipping,
+    streaming,
+    verdict,
+)
 from ansible.module_utils.trainyard import job as jobs
 from core_support import ROOT, RUN, put
 
@@ -204,7 +216,8 @@ def node_home(tmp_path):
     """A node's home with one attempt of a run: its plan, its ranks' log."""
     attempt = tmp_path / ".trainyard/runs" / RUN / "attempt-1"
     plan = {
-        "ranks": [{"rank": 1, "log": "log/workerlog.0", "node": "node2"}],
+        "ranks": [{"rank": 1, "log": "log/workerlog.0", "node": "node2", "local_rank": 0, "device": "0"}],
+        "launcher": {"rank_log": "log/workerlog.{local_rank}", "console": "logs.txt"},
         "suite": {"logs": {"step": {"line": r"Epoch: \[(?P<epoch>\d+)\]"}, "saved": {"lines": ["Save checkpoint: (?P<path>.*)"]}}},
         "code": {"digest": "c" * 64},
         "links": {"dataset/coco": "data/d"},
@@ -295,8 +308,9 @@ def ground(node_home, tmp_path):
     """A site of one such node, and the controller's runs with this one as it came home."""
     there, runs = node_home / ".trainyard/runs" / RUN / "attempt-1", tmp_path / "runs"
     home = runs / RUN / "attempt-1"
-    put(str(home), {"rank-001.node2.log": (there / "log/workerlog.0").read_text(), "plan.json": (there / "plan.json").read_text()})
-    index = {"files": [{"file": "log/workerlog.0", "home": "rank-001.node2.log", "node": "node2"}]}
+    brought = {"log/workerlog.0": "rank-001.node2.log", "ranks.jsonl": "ranks.node2.jsonl"}
+    put(str(home), {name: (there / file).read_text() for file, name in [*brought.items(), ("plan.json", "plan.json")]})
+    index = {"files": [{"file": file, "home": name, "node": "node2"} for file, name in brought.items()]}
     (home / "ranks.json").write_text(json.dumps(index))
     for path in home.iterdir():
         path.chmod(0o600)
@@ -324,6 +338,72 @@ def test_n1_a_byte_that_is_lost_is_seen(ground, node_home):
         handle.write("last words\n")
     found, problems = every(ground)
     assert found["N1"] is False and "log/workerlog.0 of node2 is not what is at home" in problems[0]
+
+
+def test_n1_a_log_that_was_never_brought_is_seen(ground, node_home):
+    attempt = node_home / ".trainyard/runs" / RUN / "attempt-1"
+    (attempt / "logs.txt").write_text("console\n")
+    assert drill_promises.logs(ground, RUN, 1) == ["N1: logs.txt of node2 did not come home"]
+    (attempt / "logs.txt").unlink()
+    index = os.path.join(ground.runs_dir, RUN, "attempt-1/ranks.json")
+    with open(index, "w", encoding="utf-8") as handle:
+        handle.write('{"files": []}')
+    assert drill_promises.logs(ground, RUN, 1) == [
+        "N1: nothing of node2 came home",
+        "N1: log/workerlog.0 of node2 did not come home",
+        "N1: ranks.jsonl of node2 did not come home",
+    ]
+    os.unlink(index)
+    assert drill_promises.logs(ground, RUN, 1) == ["N1: attempt-1/ranks.json is missing at home"]
+
+
+WRITER = "import sys; f = open(sys.argv[1], sys.argv[2], buffering=0); [(f.write(line), print(flush=True)) for line in sys.stdin.buffer]"
+
+
+@pytest.mark.parametrize("mode", ["wb", "ab"])
+def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_generation(ground, node_home, monkeypatch, mode):
+    """mode: msrun's workers write on at their old place, behind a hole; Paddle's launcher opens for appending."""
+    monkeypatch.setenv("HOME", str(node_home))
+    there, home = node_home / ".trainyard/runs" / RUN / "attempt-1", os.path.join(ground.runs_dir, RUN, "attempt-1")
+    log = there / "log/workerlog.0"
+    mine = os.path.join(home, "rank-001.node2.log")
+    os.unlink(mine)
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(log), mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    spec = {"attempt_dir": str(there), "follow": True, "interval": 0.02}
+    stream = streaming.Stream([sys.executable, "-I", "-c", shipping.BOOT], spec, home, "node2")
+    stream.start()
+
+    def write(text):
+        writer.stdin.write(text)
+        writer.stdin.flush()
+        writer.stdout.read(1)
+
+    try:
+        write(b"before\n")
+        end = time.monotonic() + 60
+        while not os.path.exists(mine) or os.path.getsize(mine) < log.stat().st_size:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        shutil.copy(log, there / "log/workerlog.0.1")
+        os.truncate(log, 0)
+        write(b"after\n")
+        assert stream.finish(60)
+    finally:
+        writer.stdin.close()
+        writer.wait()
+        writer.stdout.close()
+        stream.finish(10)
+    assert log.read_bytes() == (b"\0" * 7 if mode == "wb" else b"") + b"after\n"
+    brought = homecoming.bring_home(home, [evidence.collect(str(there), "node2")])
+    assert not brought["mismatches"] and [item["file"] for item in brought["files"]].count("log/workerlog.0") == 2
+    assert drill_promises.logs(ground, RUN, 1) == []
+    with open(mine + ".1", "r+b") as handle:  # a generation that is kept with another byte
+        handle.write(b"B")
+    assert drill_promises.logs(ground, RUN, 1) == [
+        "N1: none of rank-001.node2.log, rank-001.node2.log.1 begins as log/workerlog.0.1 of node2"
+    ]
+    os.rename(mine + ".1", mine)  # the present one is lost
+    assert drill_promises.logs(ground, RUN, 1)[0] == "N1: log/workerlog.0 of node2 is not what is at home as rank-001.node2.log"
 
 
 def test_n2_a_changed_checkpoint_of_an_earlier_run_is_seen(ground, node_home):

@@ -222,6 +222,19 @@ def test_a_log_that_was_replaced_or_cut_is_read_from_its_begin(tmp_path):
     assert growing.more() == [b"cut"]
 
 
+def test_the_hole_of_a_truncated_log_hides_no_line(tmp_path):
+    log = tmp_path / "rank-000.node1.log"
+    with open(log, "wb") as handle:
+        handle.seek(3 * logview.BLOCK)
+        handle.write(b"first\nsecond\n")
+    growing, came = logview.Growing(str(log)), []
+    while lines := growing.more():
+        came += lines
+    assert came == [b"first", b"second"] and logview.tail(str(log), 5)[0] == came
+    os.truncate(log, 100)
+    assert logview.merged(logview.logs_in(str(tmp_path), ["node1"]), 5, over=True)[0] == []
+
+
 def test_a_log_that_is_not_there_yet(tmp_path):
     growing = logview.Growing(str(tmp_path / "x"))
     assert growing.more() == []

@@ -199,6 +199,7 @@ def test_only_what_is_missing_is_asked_for_and_what_is_here_lies_ready_for_rsync
         "-t",
         "--no-whole-file",
         "--ignore-times",
+        "--sparse",
         "--include=*/",
         "--include=/log/b",
         "--include=/log/c",

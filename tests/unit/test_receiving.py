@@ -164,6 +164,22 @@ def test_what_was_brought_of_a_log_that_was_truncated_or_replaced_is_kept(attemp
     ]
 
 
+def test_a_hole_that_truncation_leaves_under_a_writer_without_append_is_no_bytes_on_the_disk_at_home(attempt, home, stream):
+    log = attempt / "log" / "workerlog.0"
+    with open(log, "wb", buffering=0) as writer:
+        writer.seek(8 << 20)
+        writer.write(b"first\n")
+        running = stream()
+        wait_for(same(attempt, home))
+        os.truncate(log, 0)
+        writer.write(b"second\n")
+        wait_for(same(attempt, home))
+    assert running.finish(60) is True
+    assert content(home / RANK0) == bytes((8 << 20) + 6) + b"second\n" and content(home / (RANK0 + ".1")) == bytes(8 << 20) + b"first\n"
+    for path in (home / RANK0, home / (RANK0 + ".1")):
+        assert path.stat().st_blocks * 512 < 1 << 20
+
+
 def test_what_is_kept_takes_no_name_that_is_taken(home):
     receiver = receiving.Receiver(str(home), node="node1")
     (home / (RANK0 + ".1")).write_bytes(b"of an earlier follow")

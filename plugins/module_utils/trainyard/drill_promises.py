@@ -7,13 +7,13 @@ those at home, never what the product has noted of them.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
+import shlex
 import stat
 import time
 
-from ansible.module_utils.trainyard import drills, manifest
+from ansible.module_utils.trainyard import drills, homecoming, manifest, shipping
 
 # Checkpoints of earlier runs: so many files of each node are digested, the newest ones.
 EARLIER = 12
@@ -36,36 +36,52 @@ def earlier(ground):
 
 
 def logs(ground, run, number):
-    """N1: problems where a log's bytes at home are not those of its node. A file that its node no longer has is at home alone."""
+    """N1: problems where a log's bytes at home are not those of its node. What a node no longer has is at home alone.
+
+    A log that began again on its node is at home several times: as <home> what has its name there now, as <home>.1, .2, ... what had it before. Where
+    a copy from before lies there as <file>.1, .2, ..., one of them must begin with every byte of it.
+    """
     home, problems = os.path.join(ground.runs_dir, run, "attempt-%d" % number), []
-    index = manifest.read_json(os.path.join(home, "ranks.json"))
+    index, plan = manifest.read_json(os.path.join(home, "ranks.json")), manifest.read_json(plan_at_home(ground, run, number) or "")
     if not index:
         return ["N1: attempt-%d/ranks.json is missing at home" % number]
     for node in ground.nodes:
-        files = {item["file"]: item["home"] for item in index["files"] if item["node"] == node.name}
-        script = "cd %s/runs/%s/attempt-%d && sha256sum %s 2> /dev/null; true" % (
-            ground.base,
-            run,
-            number,
-            " ".join(sorted(files)) or "/dev/null",
-        )
-        there = digest_lines(node.look(script))
-        problems += ["N1: nothing of %s came home" % node.name] if not files else []
-        for file, name in files.items():
-            path = os.path.join(home, name)
-            if file in there and (not os.path.exists(path) or sha256_of(path) != there[file]):
-                problems.append("N1: %s of %s is not what is at home as %s" % (file, node.name, name))
-            if os.path.exists(path) and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
-                problems.append("N1: %s can be read by others" % name)
+        names = {}
+        for item in sorted(index["files"], key=lambda item: len(item["home"])):  # <home> before <home>.1
+            if item["node"] == node.name:
+                names.setdefault(item["file"], []).append(item["home"])
+        # how a unit ended may be noted after all came home, as by a node that comes back
+        files = sorted(set(names) | set(shipping.named(plan, node.name) if plan else ()) - {shipping.WHOLE})
+        there, copies = on_node(node, "%s/runs/%s/attempt-%d" % (ground.base, run, number), [file for file in files if file])
+        problems += ["N1: nothing of %s came home" % node.name] if not names else []
+        for file in files:
+            paths = [os.path.join(home, name) for name in names.get(file, ())]
+            if file in there and not paths:
+                problems.append("N1: %s of %s did not come home" % (file, node.name))
+            elif file in there and not begins(paths[0], *there[file], whole=True):
+                problems.append("N1: %s of %s is not what is at home as %s" % (file, node.name, names[file][0]))
+            for copy, (digest, size) in copies.get(file, {}).items():
+                if paths and not any(begins(path, digest, size) for path in paths):
+                    problems.append("N1: none of %s begins as %s of %s" % (", ".join(names[file]), copy, node.name))
+            shown = [path for path in paths if os.path.exists(path) and stat.S_IMODE(os.stat(path).st_mode) & 0o077]
+            problems += ["N1: %s can be read by others" % os.path.basename(path) for path in shown]
     return problems
 
 
-def sha256_of(path):
-    digest = hashlib.sha256()
-    with open(path, "rb") as handle:
-        for block in iter(lambda: handle.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
+def on_node(node, folder, files):
+    """Return ({file: (sha256, bytes)}, {file: {its copy <file>.N: (sha256, bytes)}}) of those of a node's files that are there."""
+    words = " ".join("%s %s.[0-9]*" % (shlex.quote(file), shlex.quote(file)) for file in files)
+    said = node.look('cd %s && for f in %s; do [ -f "$f" ] && sha256sum "$f" && wc -c < "$f"; done; true' % (folder, words))
+    lines = said.splitlines()
+    found = {line[66:]: (line[:64], int(size)) for line, size in zip(lines[::2], lines[1::2])}
+    copies = {file: {name: found[name] for name in found if re.fullmatch(re.escape(file) + r"\.[0-9]+", name)} for file in files}
+    return {file: found[file] for file in files if file in found}, copies
+
+
+def begins(path, digest, size, whole=False):
+    """Whether a file at home begins with so many bytes of this sha256; whole: and has no more."""
+    found = homecoming.digests(path, size)
+    return found is not None and found[2] == digest and found[0] >= size and not (whole and found[0] > size)
 
 
 def checkpoints(ground, before):
@@ -90,13 +106,16 @@ def left(ground, run, seconds=30):
         time.sleep(1)
 
 
+def plan_at_home(ground, run, number):
+    """Return the path of an attempt's plan on the controller; None where there is none."""
+    folder = os.path.join(ground.runs_dir, run)
+    paths = (os.path.join(folder, "attempt-%d" % number, "plan.json"), os.path.join(folder, "plan.json"))
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
 def equal(ground, run, number):
     """N4: problems where plan, code or data of the attempt differ between the nodes, or the plan from the one at home."""
-    folder = os.path.join(ground.runs_dir, run)
-    path = next(
-        (p for p in (os.path.join(folder, "attempt-%d" % number, "plan.json"), os.path.join(folder, "plan.json")) if os.path.exists(p)),
-        None,
-    )
+    path = plan_at_home(ground, run, number)
     plan = manifest.read_json(path) if path else None
     if not plan:
         return ["N4: there is no plan at home"]
@@ -110,7 +129,9 @@ def equal(ground, run, number):
     for node in ground.nodes:
         said[node.name] = node.look("; ".join(script)).split("\n")
     problems = [
-        "N4: %s of %s is not the one at home" % ("plan.json", name) for name, lines in said.items() if lines[0][:64] != sha256_of(path)
+        "N4: %s of %s is not the one at home" % ("plan.json", name)
+        for name, lines in said.items()
+        if lines[0][:64] != homecoming.digests(path, 0)[1]
     ]
     for index, tree in enumerate(trees, 1):
         if len({tuple(lines[index : index + 1]) for lines in said.values()}) > 1:

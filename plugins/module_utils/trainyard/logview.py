@@ -17,6 +17,7 @@ BACK = 64 << 20  # bytes at a log's end in which its last lines are looked for
 BLOCK = 1 << 20
 BEFORE = 200  # lines before those that are shown, in which the first one's date is looked for
 MOST = 1000  # lines of one log that are shown at a time
+HOLE = b"\0"  # what stands where a log was truncated while its writer went on at his old place
 _RANK = re.compile(r"^rank-(\d{1,9})$")
 _KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
 _KEY_ENDS = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY-----")
@@ -93,9 +94,10 @@ def tail(path, count, end=None):
         handle.seek(begin)
         while handle.tell() < whole:
             line = handle.readline(LINE)
-            lines.append(line.rstrip(b"\n"))
+            lines.append(line.replace(HOLE, b"").rstrip(b"\n"))
             while not line.endswith(b"\n") and handle.tell() < whole:
                 line = handle.readline(BLOCK)
+                lines[-1] = (lines[-1] + line.replace(HOLE, b"").rstrip(b"\n"))[:LINE]
     return lines[-count:], whole
 
 
@@ -103,7 +105,7 @@ def _unended(path, end):
     """[what a file has after its last line end], [] for nothing."""
     with open(path, "rb") as handle:
         handle.seek(end)
-        rest = handle.read(LINE)
+        rest = handle.read(LINE).replace(HOLE, b"")
     return [rest] if rest else []
 
 
@@ -223,7 +225,7 @@ class Growing:
             if not data:
                 return self._next()
             self.offset += len(data)
-            lines = data.split(b"\n")
+            lines = data.replace(HOLE, b"").split(b"\n")
             lines[0] = self.rest + lines[0] if len(self.rest) < LINE else self.rest
             self.rest = lines.pop()[:LINE]
             if lines:  # a progress bar can go on for many blocks without a line's end
