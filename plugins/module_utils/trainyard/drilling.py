@@ -83,6 +83,8 @@ class Course(Steps):
         code, text = self.main.wait(60), self.main.text()
         said = drills.find_refusal(self.expect, text)
         self.result["verdict"] = "right" if code and said else "wrong"
+        if self.result["verdict"] == "wrong":
+            self.complain("the command ended with %s and did not say %r: %s" % (code, self.expect["refused"], last_line(text)))
         self.result["says"] = next((line.strip() for line in text.splitlines() if drills.find_refusal(self.expect, line)), "")[:300]
 
     def new_run(self, known):
