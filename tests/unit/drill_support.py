@@ -6,7 +6,8 @@ behave.json beside it changes what it does:
     steps        a rank makes no more steps                     verdict   changes of the verdict
     restart      a second attempt follows the first             hold      a unit stays when all is over
     linger       train does not come back by itself             status    what status prints
-    ends         a rank ends at once                            deaf      stop does nothing and does not come back
+    ends         a rank ends at once                            dies      the last rank is killed after its third step; `seen` is waited for
+    stubborn     train does not mind Ctrl-C
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from core_support import put
 NODES = ("node1", "node2")
 DIGEST = "c" * 64
 RANK = """
-import sys, time
-for step in range(1, int(sys.argv[2]) + 1):
+import os, sys, time
+for step in range(1, abs(int(sys.argv[2])) + 1):
     with open(sys.argv[1], "a") as log:
         log.write("Epoch: [0] step %d\\n" % step)
     time.sleep(0.05)
+if int(sys.argv[2]) < 0:
+    os.kill(os.getpid(), 9)
 time.sleep(0 if int(sys.argv[2]) == 0 else 600)
 """
 PRODUCT = """
-import glob, json, os, shutil, subprocess, sys, time
+import glob, json, os, signal, subprocess, sys, time
 
 book = next((word for word in sys.argv[1:] if "/playbooks/" in word), None)
 TOP = os.path.dirname(os.path.dirname(book)) if book else sys.argv[3]
@@ -66,7 +69,7 @@ def unit(run):
             write(place + "/plan.json", plan())
             os.chmod(place, 0o700)
             write("%s/%s/units" % (TOP, node), "trainyard-%s-%d.service" % (run, number))
-            steps = 0 if behave.get("ends") else behave.get("steps", 100000)
+            steps = 0 if behave.get("ends") else -3 if behave.get("dies") and index else behave.get("steps", 100000)
             write(place + "/log/workerlog.0", "")
             words = [sys.executable, "-c", open(TOP + "/rank.py").read(), place + "/log/workerlog.0", str(steps)]
             ranks.append(subprocess.Popen(words, env={"TRAINYARD_ATTEMPT": "%s/%d" % (run, number)}, start_new_session=True))
@@ -80,8 +83,8 @@ def unit(run):
             rank.kill()
             rank.wait()
             with open(base(NODES[index], run, number) + "/ranks.jsonl", "a") as log:
-                signal = "SIGKILL" if index == first and ended else None
-                log.write(json.dumps({"event": "end", "rank": index, "signal": signal, "exit_code": ended if not signal else None}) + "\\n")
+                said = {"signal": "SIGKILL"} if index == first and ended else {"exit_code": ended}
+                log.write(json.dumps(dict(said, event="end", rank=index)) + "\\n")
         for node in NODES:
             write(base(node, run, number) + "/exit.json", {"service_result": "success" if os.path.exists(stop) else "exit-code"})
             os.unlink("%s/%s/units" % (TOP, node)) if not behave.get("hold") else None
@@ -132,6 +135,8 @@ if sys.argv[1] == "unit":
 elif verb == "train":
     config = given["config"]
     run = "20260101-000000-%s-%04x" % (os.path.basename(config)[:-4], os.getpid() % 65536)
+    if behave.get("stubborn"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     if "says" in behave:
         print(behave["says"])
         sys.exit(behave.get("code", 1))
@@ -144,10 +149,11 @@ elif verb == "train":
     write(home(run) + "/plan.json", plan())
     subprocess.Popen([sys.executable, os.path.abspath(__file__), "unit", run, TOP], start_new_session=True, stdout=subprocess.DEVNULL)
     finished(run)
+    while behave.get("dies") and not os.path.exists(TOP + "/seen"):
+        time.sleep(0.05)
     time.sleep(600 if behave.get("linger") else 0)
     sys.exit(1)
 elif verb == "stop":
-    time.sleep(600 if behave.get("deaf") else 0)
     number = 2 if os.path.exists(base("node1", given["run"], 2)) else 1
     for node in NODES:
         write(base(node, given["run"], number) + "/stop.json", {"by": "user"})
@@ -156,6 +162,7 @@ elif verb == "stop":
     while not os.path.exists(TOP + "/over-" + given["run"]):
         time.sleep(0.05)
 elif verb == "follow":
+    print("here", os.environ["HOME"], os.getcwd())
     finished(given["run"])
 elif verb == "status":
     print(behave.get("status", "run " + given["run"]))

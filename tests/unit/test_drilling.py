@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -14,7 +17,7 @@ import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.trainyard import drill_ground, drill_promises, drill_steps, drilling, drills
 from ansible.parsing.dataloader import DataLoader
-from core_support import CONFIG, ROOT, program, put
+from core_support import CONFIG, ROOT, program, put, recorded
 from drill_support import Here, course, settle, site
 
 KILL = {"at": "step 2", "then": [{"user": "last", "do": "kill -KILL $(rank)"}]}
@@ -27,6 +30,7 @@ HEALED = [{"user": "first", "do": "echo healed > healed"}]
 CASES = {
     "kill": (dict(KILL, expect=KILLED, heal=HEALED), {}),
     "slow": (dict(KILL, expect=KILLED, budget={"stop": -1, "detect": -1}), {}),
+    "inside": (dict(at="inside", sign="step 3", then=[{"user": "last", "do": "touch ../seen"}], expect=KILLED), {"dies": True}),
     "volatile": (dict(KILL, expect=KILLED, volatile=True), {}),
     "another culprit": (dict(KILL, expect=KILLED), {"verdict": {"node": "node1", "rank": 0}}),
     "a restart": (dict(KILL, expect=KILLED, restarts=1), {"restart": True}),
@@ -117,10 +121,23 @@ def test_what_does_not_come_out_as_promised_is_said(drilled, name, words):
     assert all(command.over() for command in made.commands) and not drill_promises.left(made.ground, made.run, 0) if made.run else True
 
 
-@pytest.mark.parametrize("name", ["a restart", "goes on", "twice", "at once", "ctrl_c", "volatile", "refused"])
+@pytest.mark.parametrize("name", ["inside", "a restart", "goes on", "twice", "at once", "ctrl_c", "volatile", "refused"])
 def test_what_comes_out_as_promised_is_no_problem(drilled, name):
     result = drilled[name][0]
     assert result["verdict"] == "right" and says(result, "allowed are") == result["problems"]
+
+
+def test_seconds_begin_with_the_fault_and_where_nothing_may_happen_with_the_stop(drilled):
+    made = drilled["goes on"][1]
+    assert made.since > next(look["t"] for look in made.watch.looks if drills.newest([look], 1, "steps") >= 2 + drilling.GOES_ON_STEPS)
+    made = drilled["inside"][1]
+    assert made.since == made.moment(made.watch.looks) and drilled["inside"][0]["detected"] is not None
+
+
+def test_another_controller_follows_from_a_place_of_its_own(drilled):
+    follows = [command for command in drilled["ctrl_c"][1].commands if command.verb == "follow"]
+    project, elsewhere = drilled["ctrl_c"][1].ground.project, drilled["ctrl_c"][1].elsewhere
+    assert "here %s %s\n" % (elsewhere, elsewhere) in follows[0].text() and " %s\n" % project in follows[1].text()
 
 
 def test_what_a_fault_cannot_show_is_not_said(drilled):
@@ -181,7 +198,47 @@ def test_a_command_that_does_not_come_to_its_end_is_ended_and_said(alone, monkey
     assert says(result, "follow.yml did not come to its end within 1 s") and all(command.over() for command in made.commands)
 
 
+def test_a_controller_that_does_not_mind_is_said(alone, monkeypatch):
+    monkeypatch.setattr(drill_steps, "SIGNAL_SECONDS", 1)
+    assert says(alone(dict(GOES_ON, then=[{"control": "INT"}]), stubborn=True)[0], "the controller did not end after INT")
+
+
 # --- the ground
+
+
+def test_an_eye_that_is_closed_is_a_look_too_and_nobody_waits_for_what_cannot_come(tmp_path):
+    node, asked = Here("node1", tmp_path), []
+    node.ssh = lambda _script: ["false"]
+    watch = drill_ground.Watch([node], "run", ".trainyard")
+    try:
+        assert watch.until(lambda looks: looks and looks[0]["gone"], 60)
+        assert watch.until(lambda _looks: None, 1, lambda: asked.append(1) or True) is None and asked == [1]
+    finally:
+        watch.close()
+
+
+WORKER = "import signal, time; signal.signal(2, signal.SIG_DFL); print('up', flush=True); time.sleep(600)"
+PARENT = (
+    "import signal, subprocess, sys; signal.signal(2, signal.SIG_DFL);"
+    "p = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE); p.stdout.readline(); print(p.pid, flush=True); p.wait()"
+)
+
+
+@pytest.mark.parametrize("name, ends", [("KILL", False), ("INT", True)])
+def test_a_kill_is_of_the_command_alone_and_ctrl_c_of_its_workers_too(name, ends):
+    command = drill_ground.Command.__new__(drill_ground.Command)
+    words = [sys.executable, "-c", PARENT, sys.executable, "-c", WORKER]
+    command.process = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
+    worker = os.pidfd_open(int(command.process.stdout.readline()))
+    try:
+        command.signal(name)
+        assert command.process.wait(60) < 0
+        assert bool(select.select([worker], [], [], 60 if ends else 0.2)[0]) is ends
+    finally:
+        if not ends:
+            signal.pidfd_send_signal(worker, signal.SIGKILL)
+        os.close(worker)
+        command.process.stdout.close()
 
 
 def test_a_step_that_fails_or_never_answers_is_an_error_and_a_look_is_not(tmp_path):
@@ -200,8 +257,13 @@ def test_a_node_is_the_embedded_sites_container_only_where_its_address_is(tmp_pa
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert drill_ground.container_of("local", "node1", "198.51.100.101") == ("trainyard-local-node1", 2048)
     assert drill_ground.container_of("local", "node1", "198.51.100.9") == (None, 0)
+    ground = site(tmp_path / "site")
     with pytest.raises(drills.DrillError, match="docker kill {last}: no such thing"):
-        site(tmp_path / "site").docker(["kill", "{last}"])
+        ground.docker(["kill", "{last}"])
+    program(tmp_path, "docker", 'echo "$1 $4 $5" >> $LOG')
+    ground.nodes[1].container = "trainyard-local-node2"
+    course(ground, dict(KILL, expect=KILLED)).step({"root": "last", "do": "true"})
+    assert recorded(tmp_path, "docker") == ["exec root trainyard-local-node2"]
 
 
 def test_the_line_that_says_why_a_command_ended():

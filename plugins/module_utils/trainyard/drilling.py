@@ -100,6 +100,7 @@ class Course(Steps):
         while not self.run and time.monotonic() < end and not all(command.over() for command in self.commands):
             self.run = self.new_run(known)
             time.sleep(0.2)
+        self.run = self.run or self.new_run(known)  # of a command that has ended since
         if not self.run:
             raise drills.DrillError("no run was started: %s" % last_line(self.main.text()))
         self.result["run"] = self.run
