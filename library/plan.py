@@ -56,6 +56,7 @@ todo:
   type: dict
   returned: success
 findings: {description: "What was found, see findings.py.", type: list, elements: dict, returned: success}
+stops: {description: "Of what is in the way of a start: check and nodes.", type: list, elements: dict, returned: where it failed for that reason}
 lines: {description: The same as a table for people., type: list, elements: str, returned: success}
 listen: {description: Ports on which the network's proof listens., type: list, elements: int, returned: where there is a plan}
 rehearsal: {description: "The rehearsal's plan: text, sha256.", type: dict, returned: where there is a plan}
@@ -174,7 +175,7 @@ def main():
     stops = findings.stops(found["findings"])
     # --check goes on to show the plan with what is in its way, where there is a plan.
     if stops and not module.params["report"] and not (module.check_mode and "plan" in found):
-        module.fail_json(msg="\n".join(["nothing was started:"] + ["  " + line for line in found["lines"]]))
+        module.fail_json(msg="\n".join(["nothing was started:"] + ["  " + line for line in found["lines"]]), stops=findings.short(stops))
     module.exit_json(**found)
 
 

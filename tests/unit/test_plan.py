@@ -554,6 +554,7 @@ def test_module_stops_at_an_obstacle_and_only_shows_it_in_check_mode(run_module,
     arguments["facts"]["node2"].update(facts)
     result = run_module(module, arguments)
     assert result["failed"] and re.match(r"nothing was started:\n  STOP  node2  ready  (is held|lacks rsync)", result["msg"]), result["msg"]
+    assert result["stops"] == [{"check": "ready", "nodes": ["node2"]}]
     shown = run_module(module, arguments, check=True)
     assert not shown.get("failed") and any(line.startswith("in the way: node2 ") for line in shown["summary"])
 
