@@ -56,7 +56,7 @@ class CallbackModule(CallbackBase):
 
     def __init__(self):
         super().__init__()
-        self._ended, self._refused, self._newcomers = None, False, newcomers.Newcomers()
+        self._ended, self._refused, self._complete, self._newcomers = None, False, False, newcomers.Newcomers()
 
     def v2_playbook_on_play_start(self, play):
         self._newcomers.play()
@@ -74,6 +74,7 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_failed(self, result, ignore_errors=False):
         self._refused = self._refused or bool((self._of(result, "resumed_run") or {}).get("refused"))
 
+        self._complete = self._complete or bool((self._of(result, "plan") or {}).get("refused"))
         stops = (self._of(result, "plan") or self._of(result, "proof") or {}).get("stops")
         if stops:
             self._newcomers.stopped(stops)
@@ -102,6 +103,9 @@ class CallbackModule(CallbackBase):
         failed = any(stats.summarize(host)[kind] for host in stats.processed for kind in ("failures", "unreachable"))
         if decided.get("again"):
             self._go_on(self._ended["run"], self._ended["attempt"], 1, decided["delay"])
+        elif mine and self._complete:
+            text = "%s is not started again: as far as its newest checkpoint says, it is complete"
+            self._display.display("\n" + printable(text % mine["run"]), color=C.COLOR_WARN)
         elif mine and failed and not self._refused and (self._ended or {}).get("attempt", 0) <= mine["after"]:
             delay = restarts.next_try(mine["tries"])
             if delay is None:

@@ -105,6 +105,7 @@ def project(tmp_path):
                 "library/run_record.py": MODULE % str(log),
                 "library/resumed_run.py": MODULE % str(log),
                 "library/other.py": MODULE % str(log),
+                "library/plan.py": MODULE % str(log),
                 "playbooks/train.yml": TASKS % (first[0], json.dumps(first[1]), str(first[2]).lower()),
                 "playbooks/resume.yml": TASKS % (then[0], json.dumps(then[1]), str(then[2]).lower()),
                 "ansible.cfg": "[defaults]\nlibrary = library\ncallback_plugins = plugins/callback\ncallbacks_enabled = trainyard_again\n"
@@ -169,6 +170,12 @@ def test_a_refusal_to_resume_is_not_tried_again(project):
     resume = ("resumed_run", {"fail": True, "refused": True}, False)
     code, output, said = project("playbooks/train.yml", resume=resume)
     assert code == 2 and len(said) == 2 and output.count("is started again") == 1, output
+
+
+def test_a_restart_with_nothing_left_to_train_ends_at_once(project):
+    code, output, said = project("playbooks/resume.yml", *OWN, resume=("plan", {"fail": True, "refused": True}, False))
+    assert code == 2 and len(said) == 1 and "started again in" not in output, output
+    assert "%s is not started again: as far as its newest checkpoint says, it is complete" % RUN in output
 
 
 def test_a_restart_whose_preparation_fails_is_tried_again(project):
@@ -238,7 +245,7 @@ STAND_IN = """---
 def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken, noted):
     """The next try chooses by that memory; TRAINYARD_RESTART=0 and a try by hand are no exception."""
     state = tmp_path / "state"
-    put(str(tmp_path), {"library/%s.py" % name: MODULE % str(tmp_path / "log") for name in ("replacement", "plan")})
+    put(str(tmp_path), {"library/replacement.py": MODULE % str(tmp_path / "log")})
     put(str(tmp_path), {"playbooks/stand_in.yml": STAND_IN.replace("RUN", RUN).replace("STATE", str(state))})
     environment = {"TRAINYARD_RESTART": "0"}
     code, output, _said = project("-i", "n1,s1,", "playbooks/stand_in.yml", *broken, environment=environment)
