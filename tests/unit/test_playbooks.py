@@ -216,3 +216,34 @@ def test_stop_without_a_run_ends_the_restart_that_waits(tmp_path):
     for name in ("node1", "node2"):
         note = json.loads((tmp_path / (".%s/runs/%s/attempt-2/stop.json" % (name, run))).read_text())
         assert note["by"] == "user"
+
+
+HERE = """---
+- hosts: localhost
+  gather_facts: false
+  vars: {trainyard_site: x, trainyard_runs_dir: ~/runs, trainyard_state_dir: ~/state, trainyard_cache_dir: ~/cache, groups: {trainers: [localhost]}}
+  tasks:
+    - ansible.builtin.include_vars: {file: "{{ item }}"}
+      loop: FILES
+    - ansible.builtin.copy: {content: "{{ VALUES }}", dest: SAID, mode: "600"}
+"""
+PLACES = {
+    "__launch_runs": "runs", "__collect_runs": "runs", "__report_runs": "runs", "__preflight_runs": "runs", "__launch_prune_folder": "runs",
+    "preflight_cache_dir": "cache", "workspace_cache_dir": "cache", "runtime_cache_dir": "cache", "preflight_state_dir": "state",
+    "__report_state_dir": "state", "__ssh_trust_ca_dir": "state/ca", "__ssh_trust_known_hosts": "state/known_hosts",
+}  # fmt: skip
+
+
+def test_a_home_in_the_sites_paths_is_the_users(tmp_path):
+    """Ansible's own tests of files and the words of a command (rsync, ssh) take a ~ for a name."""
+    files = [str(path) for part in ("defaults", "vars") for path in sorted((ROOT / "roles").glob("*/%s/main.yml" % part))]
+    values = "{%s} | to_json" % ", ".join("'%s': %s" % (name, name) for name in PLACES)
+    put(
+        tmp_path,
+        {"play.yml": HERE.replace("FILES", json.dumps(files)).replace("VALUES", values).replace("SAID", str(tmp_path / "said.json"))},
+    )
+    code, output = ansible(
+        str(tmp_path), "-i", "localhost,", "-c", "local", "-e", "ansible_python_interpreter=" + sys.executable, str(tmp_path / "play.yml")
+    )
+    assert code == 0, output
+    assert json.loads((tmp_path / "said.json").read_text()) == {name: str(tmp_path / place) for name, place in PLACES.items()}
