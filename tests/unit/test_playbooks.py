@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import run_file
+from ansible.module_utils.trainyard import members, run_file
 from core_support import ROOT, program, put
 
 PLAYBOOKS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "playbooks").rglob("*.yml") if "configs" not in path.parts)
@@ -247,3 +247,40 @@ def test_a_home_in_the_sites_paths_is_the_users(tmp_path):
     )
     assert code == 0, output
     assert json.loads((tmp_path / "said.json").read_text()) == {name: str(tmp_path / place) for name, place in PLACES.items()}
+
+
+LOOKED = {
+    "node1": {"launch_found": {"status": {"found": True}}, "preflight_look": {"held": []}},
+    "node2": {"launch_found": {"failed": True, "msg": "The module interpreter '/usr/bin/python3' was not found."}},
+    "spare1": {"launch_found": {"unreachable": True, "msg": "No route to host"}},
+    "spare2": {},
+}
+ASKED = """---
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - ansible.builtin.include_vars: {file: VARS}
+    - ansible.builtin.copy: {content: "{{ __preflight_looks | to_json }}", dest: SAID, mode: "600"}
+"""
+
+
+def test_why_a_node_has_not_told_how_the_run_stands_is_said(tmp_path):
+    groups = {
+        "trainers": {"hosts": {name: LOOKED[name] for name in ("node1", "node2")}},
+        "spares": {"hosts": {name: LOOKED[name] for name in ("spare1", "spare2")}},
+    }
+    said = str(tmp_path / "said.json")
+    play = ASKED.replace("VARS", str(ROOT / "roles/preflight/vars/main.yml")).replace("SAID", said)
+    put(tmp_path, {"play.yml": play, "hosts.yml": yaml.safe_dump(groups)})
+    code, output = ansible(
+        str(tmp_path), "-i", str(tmp_path / "hosts.yml"), "-e", "ansible_python_interpreter=" + sys.executable, str(tmp_path / "play.yml")
+    )
+    assert code == 0, output
+    looks = json.loads((tmp_path / "said.json").read_text())
+    nodes = [{"name": name} for name in LOOKED]
+    found = members.unfit(list(LOOKED), {"looks": looks, "nodes": [], "run_id": "r", "site": {"nodes": nodes, "spares": []}, "job": {}})
+    assert found == {
+        "node2": "it cannot say whether it is free: The module interpreter '/usr/bin/python3' was not found.",
+        "spare1": "it does not answer: No route to host",
+        "spare2": "it was not asked (--limit)",
+    }
