@@ -182,6 +182,7 @@ def test_whose_restart_may_wait(tmp_path, run_module):
     kept = {
         "a": decided("", now), "b": decided("", now, again=False), "c": decided("", now - restarts.UNDER_WAY - 60),
         "d": decided("", now, more=[run_file.entry(2)]), "e": decided("", now, more=[refused]), "f": dict(decided("", now), version=9),
+        "7": dict(decided("", now), attempts=["x"]), "6": dict(decided("", now), attempts=[{"again": 1}]),
         "8": None, "9": decided("", now),
     }  # fmt: skip
     for mark, record in kept.items():

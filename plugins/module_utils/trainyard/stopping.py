@@ -144,7 +144,8 @@ def _waiting(runs_dir, site):
         if not attempts.RUN_ID.match(run_id):
             continue
         run_dir = os.path.join(runs_dir, run_id)
-        with contextlib.suppress(run_file.NewerRecord):
+        # a record that is damaged, or a newer Trainyard's, keeps nothing from being stopped
+        with contextlib.suppress(AttributeError, KeyError, OSError, TypeError, ValueError):
             record, (number, plan) = run_file.read(run_dir), _newest(run_dir)
             if record and plan.get("site") == site and restarts.waits(record, time.time()):
                 found.append([run_id, number + 1, _nodes(plan)])
