@@ -28,6 +28,7 @@ def stop(check, *nodes):
         # what all have is the job's; a way that is cut has two ends, and one of them is new
         ([stop("plan", "n1", "s1"), stop("plan")], {}),
         ([stop("network", "n1", "s1")], {"s1": "not ready: network"}),
+        ([stop("rehearsal", "n1", "s1")], {"s1": "not ready: rehearsal"}),
     ],
 )
 def test_whom_a_preflight_means(stops, found):

@@ -7,7 +7,8 @@ could not be brought) counts as failed: otherwise each further try would choose 
 
 from __future__ import annotations
 
-NETWORK = "network"  # a way between two nodes: the finding names both
+# What is proven between nodes: where it fails it names the others, too, and those have trained together.
+BETWEEN = ("network", "rehearsal")
 
 
 class Newcomers:
@@ -32,7 +33,7 @@ class Newcomers:
         """A task has failed on a node. task: what tells it from others; why: in words. Only the first one of a play counts: others follow from it."""
         if not self._first or self._first[0] != self._play:
             self._first = (self._play, task, {})
-        if self._first[1] == task and node in self._nodes:
+        if self._first[1] == task:
             self._first[2][node] = why
 
     def stopped(self, stops):
@@ -40,7 +41,7 @@ class Newcomers:
         old = set(self._nodes) - self._new
         for item in stops:
             # what is wrong with all of them is not the newcomer's
-            if item["check"] == NETWORK or not old <= set(item["nodes"]) or not old:
+            if item["check"] in BETWEEN or not old <= set(item["nodes"]) or not old:
                 self._named.update({node: item["check"] for node in item["nodes"] if node not in self._named})
 
     def unready(self, failed):
