@@ -11,7 +11,7 @@ description:
   - Notes what C(run_record) decided on a run's restart (job key C(max_restarts)). At the end of the playbook it waits and then becomes
     C(ansible-playbook playbooks/resume.yml) of that run with the options of this command, so the exit code is the last attempt's.
   - A restart whose preparation fails, since a node still boots, is tried again some times. Ctrl-C ends the wait, and with it the restarts.
-  - Nothing is started again with C(--check), nor where a password was typed (C(-k), C(-K), C(-J)).
+  - Nothing is started again with C(--check), nor where a password was typed (C(-k), C(-K), C(-J), a vault id that prompts).
 options:
   restart:
     description: Off means that whatever the record says is left to a person.

@@ -57,7 +57,9 @@ def test_a_follow_up_of_a_follow_up_does_not_grow():
     assert again_words.of_restart(["config=a.yml", "run=" + RUN]) is None
 
 
-@pytest.mark.parametrize("option", ["-k", "-K", "-J", "--ask-become-pass"])
+@pytest.mark.parametrize(
+    "option", ["-k", "-K", "-J", "--ask-become-pass", "--vault-id=mine@prompt", "--vault-id=@prompt", "--vault-id=prompt"]
+)
 def test_a_password_that_was_typed_cannot_be_given_again(option):
     with pytest.raises(again_words.NotAgain, match="password"):
         words("playbooks/train.yml", option, "-e", "config=a.yml")
