@@ -49,6 +49,7 @@ class Course(Steps):
                     self.verb({"verb": "stop"})
                 raise
             finally:
+                self.over = time.monotonic()
                 self.heal()
                 self.healed = time.monotonic()
             try:
@@ -192,7 +193,7 @@ class Course(Steps):
             self.verb({"verb": "follow"})
         verdict = verdict or (self.attempts().get(1) or {}).get("verdict")
         # what a node that was away does when it is back is told by itself, see fenced()
-        looks = [look for look in self.watch.seen() if look["t"] <= self.healed]
+        looks = [look for look in self.watch.seen() if look["t"] <= self.over]
         if not self.fault.get("goes_on"):
             self.result["detected"] = drills.seconds(drills.detected(looks, 1, self.since), self.since) if self.since else None
         done = drills.stopped(looks, 1, self.since) if self.since else None
