@@ -150,7 +150,7 @@ def told(results, found, run_id, members):
     what = "; ".join("%s on %s" % (name, ", ".join(nodes)) for name, nodes in sorted(did.items()))
     name = run_id or (sorted(did) or [""])[-1]
     again = "playbooks/stop.yml" + (" -e run=%s" % name if name else "")
-    text = "NOTHING TO STOP: %s" % ("nothing of %s runs" % run_id if run_id else "no run of yours was found")
+    text = "NOTHING TO STOP: %s" % ("nothing of %s runs" % run_id if run_id else "no run of yours was found" + _waiting(found))
     text = "STOPPED %s" % what if what else text
     text += "; a start or restart of it that is under way gives up" if any((said or {}).get("noted") for said in results.values()) else ""
     if silent:
@@ -161,6 +161,13 @@ def told(results, found, run_id, members):
     outcome = "problems" if problems or silent else "stopped" if what else "nothing"
     lines = [""] + lines + [printable(text, limit=4000)]
     return {"changed": False, "summary": lines, "verdict": {"outcome": outcome, "text": lines[-1]}}
+
+
+def _waiting(found):
+    """Return words about the newest run that has failed: the wait for a restart holds no node, so only its name can stop that."""
+    known = [said.get("status") or {} for said in found.values()]
+    failed = max([status["run"] for status in known if status.get("found") and status.get("state") in ("failed", "lost")], default="")
+    return "; should %s wait for its restart: playbooks/stop.yml -e run=%s" % (failed, failed) if failed else ""
 
 
 def _of_node(said):
