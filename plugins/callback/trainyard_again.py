@@ -53,12 +53,13 @@ class CallbackModule(CallbackBase):
 
     def __init__(self):
         super().__init__()
-        self._ended, self._refused = None, False
+        self._ended, self._refused, self._followed = None, False, False
 
     def v2_runner_on_ok(self, result):
         said = self._of(result, "run_record")
         if said and "again" in said and "verdict" in said:
             self._ended = said
+        self._followed = self._followed or (self._of(result, "resumed_run") or {}).get("mode") == "follow"
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         self._refused = self._refused or bool((self._of(result, "resumed_run") or {}).get("refused"))
@@ -76,13 +77,17 @@ class CallbackModule(CallbackBase):
         failed = any(stats.summarize(host)[kind] for host in stats.processed for kind in ("failures", "unreachable"))
         if decided.get("again"):
             self._go_on(self._ended["run"], self._ended["attempt"], 1, decided["delay"])
-        elif mine and failed and not self._refused and (self._ended or {}).get("attempt", 0) <= mine["after"]:
+        elif mine and failed and not self._refused and not self._decided_since(mine["after"]):
             delay = restarts.next_try(mine["tries"])
             if delay is None:
                 text = "the restart of %s was tried %d times and given up; by hand: ansible-playbook playbooks/resume.yml -e run=%s"
                 self._display.display(text % (mine["run"], mine["tries"], mine["run"]), color=C.COLOR_ERROR)
             else:
                 self._go_on(mine["run"], mine["after"], mine["tries"] + 1, delay)
+
+    def _decided_since(self, after):
+        """Whether this command saw an attempt end that its restart follows, or that very attempt once more, which had gone on after all."""
+        return self._ended is not None and self._ended["attempt"] > (after - 1 if self._followed else after)
 
     def _go_on(self, run, after, tries, delay):
         """Wait, then become the next command; return only where that was not to be."""

@@ -190,6 +190,22 @@ def test_a_restart_whose_preparation_fails_is_tried_again(project):
     assert code == 2 and "started again" not in output, output  # that attempt ran, and its own record decides
 
 
+@pytest.mark.parametrize("followed, tried", [({"mode": "follow"}, False), ({"mode": "start"}, True)])
+def test_what_is_followed_again_has_its_own_decision(project, followed, tried):
+    """The restart's own attempt went on after all, and then a person stopped it: nothing is tried again."""
+    known = {"resumed_run": followed, "run_record": ended(1, dict(DECIDED, again=False, reason="never"))}
+    tasks = "".join("    - %s: {say: %s}\n" % (name, json.dumps(said)) for name, said in known.items())
+    path = put(str(project.tmp.parent), {"own/resume.yml": "- hosts: localhost\n  gather_facts: false\n  tasks:\n%s    - fail:\n" % tasks})
+    process = project("%s/own/resume.yml" % path, *OWN, start=True)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "is started again" in line:
+            process.kill()
+    process.communicate()
+    assert any("is started again" in line for line in lines) is tried, lines
+
+
 def test_ctrl_c_ends_the_wait_and_the_restart(project):
     process = project("playbooks/train.yml", train=("run_record", ended(1, dict(DECIDED, delay=600)), True), start=True)
     lines = []
