@@ -10,7 +10,7 @@ short_description: Find the newest complete checkpoint of a run, choose among th
 description:
   - C(found) looks at all attempts of a run in one place, on a node or at home (O(runs_dir)). It reads the files of a checkpoint to their end, executes
     nothing of them, and names what is newer but not complete. Nothing is deleted.
-  - C(chosen) takes the best of what every place has found. It computes only.
+  - C(chosen) takes the best of what every place has found, and says whether a restart should wait for a node that has said nothing. It changes nothing.
   - C(brought) runs on a node that lacks the chosen checkpoint. It is copied from the node's own attempt, else from another node over the mesh, held
     against its digest, and becomes C(checkpoints/<digest>), read-only. Where no node can give it, RV(brought) is false and nothing is changed.
     Copies of other checkpoints that no start has asked for within the hour are removed there, unless an attempt holds the node.
@@ -21,6 +21,8 @@ options:
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
   rule: {description: "The suite table's C(resume) (C(found) only).", type: dict, default: {}}
   found: {description: "Node's name, or C(home), to what C(found) returned (C(chosen) only).", type: dict, default: {}}
+  silent: {description: "Nodes that gave no answer (C(chosen) only).", type: list, elements: str, default: []}
+  tries: {description: "Which try of a restart this is; 0 where a person asks (C(chosen) only).", type: int, default: 0}
   node: {description: "This node's name (C(brought) only).", type: str, default: ""}
   point: {description: "As C(chosen) returned it (C(brought) only).", type: dict, default: {}}
 attributes:
@@ -66,6 +68,7 @@ point:
   type: dict
   returned: chosen
 incomplete: {description: "[{attempt, name, node, why}] of what is not complete.", type: list, elements: dict, returned: chosen}
+waits: {description: "Why a restart should wait for the silent nodes, else empty.", type: str, returned: chosen}
 lines: {description: The choice in words., type: list, elements: str, returned: chosen}
 brought: {description: Whether the node holds the checkpoint now., type: bool, returned: brought}
 said: {description: "Why a source could not give it, one line each.", type: list, elements: str, returned: brought}
@@ -74,7 +77,7 @@ said: {description: "Why a source could not give it, one line each.", type: list
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, checkpoints, fan_out, resumable
+from ansible.module_utils.trainyard import attempts, checkpoints, fan_out, resumable, unseen
 from ansible.module_utils.trainyard.display import printable, printable_data
 
 
@@ -93,9 +96,11 @@ def choose(given):
     if point:
         attempt = os.path.join(given["runs_dir"] or "runs", given["run_id"], "attempt-%d" % point["attempt"])
         point = dict(point, home=os.path.join(attempt, checkpoints.PLACE))
+    found = unseen.holders(os.path.join(given["runs_dir"] or "runs", given["run_id"]), given["silent"], point)
     return {
         "changed": False,
         "point": point or {},
+        "waits": printable(unseen.waits(found, given["tries"])),
         "incomplete": skipped,  # (`skipped` would mean to Ansible that the task was left out)
         "lines": [printable(line) for line in resumable.lines(point, skipped)],
     }
@@ -121,6 +126,8 @@ def main():
             "base": {"type": "str", "default": ".trainyard"},
             "rule": {"type": "dict", "default": {}},
             "found": {"type": "dict", "default": {}},
+            "silent": {"type": "list", "elements": "str", "default": []},
+            "tries": {"type": "int", "default": 0},
             "node": {"type": "str", "default": ""},
             "point": {"type": "dict", "default": {}},
         },
@@ -135,7 +142,7 @@ def main():
 
     try:
         module.exit_json(**result(module.params, run, not module.check_mode))
-    except (attempts.AttemptError, OSError) as error:
+    except (attempts.AttemptError, OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

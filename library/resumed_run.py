@@ -31,7 +31,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-mode: {description: "start, or follow where somebody else has begun the next attempt (only with O(after)).", type: str, returned: success}
+mode:
+  description: "start, or follow where somebody else has begun the next attempt, or O(after) itself goes on on all its nodes (only with O(after))."
+  type: str
+  returned: success
 run: {description: The run., type: str, returned: success}
 number: {description: The attempt's number., type: int, returned: success}
 nodes: {description: The nodes of the newest attempt in the order of the ranks., type: list, elements: str, returned: success}

@@ -12,7 +12,7 @@ description:
     C(ansible-playbook playbooks/resume.yml) of that run with the options of this command, so the exit code is the last attempt's.
   - A restart whose preparation fails, since a node still boots, is tried again some times. Ctrl-C ends the wait, and with it the restarts.
   - Remembers a node that was to stand in for a lost one and was not ready (its preflight, what had to be brought): another one is tried next.
-  - Nothing is started again with C(--check), nor where a password was typed (C(-k), C(-K), C(-J)).
+  - Nothing is started again with C(--check), nor where a password was typed (C(-k), C(-K), C(-J), a vault id that prompts).
 options:
   restart:
     description: Off means that whatever the record says is left to a person.
@@ -56,7 +56,8 @@ class CallbackModule(CallbackBase):
 
     def __init__(self):
         super().__init__()
-        self._ended, self._refused, self._complete, self._newcomers = None, False, False, newcomers.Newcomers()
+        self._ended, self._refused, self._followed, self._complete = None, False, False, False
+        self._newcomers = newcomers.Newcomers()
 
     def v2_playbook_on_play_start(self, play):
         self._newcomers.play()
@@ -70,10 +71,10 @@ class CallbackModule(CallbackBase):
         said = self._of(result, "run_record")
         if said and "again" in said and "verdict" in said:
             self._ended = said
+        self._followed = self._followed or (self._of(result, "resumed_run") or {}).get("mode") == "follow"
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         self._refused = self._refused or bool((self._of(result, "resumed_run") or {}).get("refused"))
-
         self._complete = self._complete or bool((self._of(result, "plan") or {}).get("refused"))
         stops = (self._of(result, "plan") or self._of(result, "proof") or {}).get("stops")
         if stops:
@@ -106,7 +107,7 @@ class CallbackModule(CallbackBase):
         elif mine and self._complete:
             text = "%s is not started again: as far as its newest checkpoint says, it is complete"
             self._display.display("\n" + printable(text % mine["run"]), color=C.COLOR_WARN)
-        elif mine and failed and not self._refused and (self._ended or {}).get("attempt", 0) <= mine["after"]:
+        elif mine and failed and not self._refused and not self._decided_since(mine["after"]):
             delay = restarts.next_try(mine["tries"])
             if delay is None:
                 text = "the restart of %s was tried %d times and given up; by hand: ansible-playbook playbooks/resume.yml -e run=%s"
@@ -126,6 +127,10 @@ class CallbackModule(CallbackBase):
             except OSError as error:
                 text += "; that is not remembered: %s" % error
             self._display.display("\n" + printable(text % (node, came.run, why)), color=C.COLOR_WARN)
+
+    def _decided_since(self, after):
+        """Whether this command saw an attempt end that its restart follows, or that very attempt once more, which had gone on after all."""
+        return self._ended is not None and self._ended["attempt"] > (after - 1 if self._followed else after)
 
     def _go_on(self, run, after, tries, delay):
         """Wait, then become the next command; return only where that was not to be."""

@@ -57,7 +57,9 @@ def test_a_follow_up_of_a_follow_up_does_not_grow():
     assert again_words.of_restart(["config=a.yml", "run=" + RUN]) is None
 
 
-@pytest.mark.parametrize("option", ["-k", "-K", "-J", "--ask-become-pass"])
+@pytest.mark.parametrize(
+    "option", ["-k", "-K", "-J", "--ask-become-pass", "--vault-id=mine@prompt", "--vault-id=@prompt", "--vault-id=prompt"]
+)
 def test_a_password_that_was_typed_cannot_be_given_again(option):
     with pytest.raises(again_words.NotAgain, match="password"):
         words("playbooks/train.yml", option, "-e", "config=a.yml")
@@ -258,6 +260,22 @@ def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken,
         assert chosen["nodes"] == ["n1", "s2"]
         alone = replacing.choose(["n1", "n2"], ["n1", "n2"], found, {"n2": "it does not answer"}, ["s1"], None, 1800, time.time())
         assert alone["nodes"] == ["n1", "s1"] and "(%s)" % noted["s1"] in "".join(alone["why"])
+
+
+@pytest.mark.parametrize("followed, tried", [({"mode": "follow"}, False), ({"mode": "start"}, True)])
+def test_what_is_followed_again_has_its_own_decision(project, followed, tried):
+    """The restart's own attempt went on after all, and then a person stopped it: nothing is tried again."""
+    known = {"resumed_run": followed, "run_record": ended(1, dict(DECIDED, again=False, reason="never"))}
+    tasks = "".join("    - %s: {say: %s}\n" % (name, json.dumps(said)) for name, said in known.items())
+    path = put(str(project.tmp.parent), {"own/resume.yml": "- hosts: localhost\n  gather_facts: false\n  tasks:\n%s    - fail:\n" % tasks})
+    process = project("%s/own/resume.yml" % path, *OWN, start=True)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "is started again" in line:
+            process.kill()
+    process.communicate()
+    assert any("is started again" in line for line in lines) is tried, lines
 
 
 def test_ctrl_c_ends_the_wait_and_the_restart(project):

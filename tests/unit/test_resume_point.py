@@ -3,14 +3,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 import resume_point as module
 import yaml
-from ansible.module_utils.trainyard import inputs, manifest, plan, plan_text, point_plan, proofs, readiness, resumable, suites, trees
-from core_support import RUN, compiled, gang, program, put
+from ansible.module_utils.trainyard import (
+    inputs,
+    manifest,
+    plan,
+    plan_text,
+    point_plan,
+    proofs,
+    readiness,
+    restarts,
+    resumable,
+    run_file,
+    suites,
+    trees,
+)
+from core_support import ROOT, RUN, compiled, gang, program, put
 
 RULE = suites.load("paddledetection")["resume"]
 POINT = {
@@ -218,3 +234,61 @@ def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
         {}, str(tmp_path)
     ) == []
     assert resumable.said(dict(POINT, sources=[])).startswith("4 of attempt 1, 5 epochs done")
+
+
+# --- what lies out of sight
+
+
+@pytest.mark.parametrize(
+    "ranks, silent, point, waits",
+    [
+        ([], ["node1"], None, "node1 (attempt 1)"),  # a node that was lost has said nothing of what it saved
+        ([{"rank": 0, "saved_count": 3}], ["node1"], None, "node1 (attempt 1)"),
+        ([{"rank": 0, "saved_count": 3}], ["node1"], {"attempt": 1, "source": "home"}, "node1 (attempt 1)"),
+        ([{"rank": 0, "saved_count": 3}], ["node1"], {"attempt": 1, "source": "node1"}, ""),
+        ([{"rank": 0, "saved_count": 3}], ["node1"], {"attempt": 2, "source": "home"}, ""),
+        ([{"rank": 0, "saved_count": 0}], ["node1"], None, ""),
+        ([{"rank": 0, "saved_count": 3}], ["node2"], None, ""),
+    ],
+)
+def test_a_restart_waits_for_a_node_that_may_hold_a_newer_checkpoint(run_module, tmp_path, ranks, silent, point, waits):
+    run = put(tmp_path / RUN, {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}, {"name": "node2"}]})})
+    run_file.write(run, run_file.empty(RUN, "a", 1.0), run_file.entry(1, ranks=ranks))
+    found = {point["source"]: {"point": dict(POINT, instead=False, saved=1.0, first="node1", path="/n", **point)}} if point else {}
+    asked = {"state": "chosen", "run_id": RUN, "runs_dir": str(tmp_path), "found": found, "silent": silent, "tries": 1}
+    said = run_module(module, asked)["waits"]
+    assert waits in said and bool(said) == bool(waits)
+    # its last try, and a person, take what there is
+    assert run_module(module, dict(asked, tries=restarts.TRIES))["waits"] == run_module(module, dict(asked, tries=0))["waits"] == ""
+
+
+def test_the_role_stops_a_restart_there_and_nothing_else(tmp_path):
+    run = put(tmp_path / "runs" / RUN, {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}]})})
+    run_file.write(run, run_file.empty(RUN, "a", 1.0), run_file.entry(1))
+    known = {
+        "preflight_read": {"suite": {"resume": RULE}, "project": "/"},
+        "preflight_resumed": {"run": RUN},
+    }
+    play = [{"hosts": "localhost", "gather_facts": False, "tasks": [{"import_role": {"name": "preflight", "tasks_from": "point"}}]}]
+    path = put(tmp_path, {"play.yml": json.dumps(play), "hosts.yml": json.dumps({"trainers": {"hosts": {"node1": None}}})}) + "/play.yml"
+    given = json.dumps(dict(known, preflight_runs_dir=str(tmp_path / "runs"), ansible_python_interpreter=sys.executable))
+    argv = [
+        os.path.join(os.path.dirname(sys.executable), "ansible-playbook"),
+        "-i",
+        str(tmp_path / "hosts.yml"),
+        "-c",
+        "local",
+        path,
+        "-e",
+        given,
+    ]
+    environment = dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), TRAINYARD_RESTART="0")
+    codes = {}
+    for words in ("again_try=5", "again=1 again_try=5", "again=1"):
+        done = subprocess.run(
+            [*argv, "-e", words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        codes[words] = done.returncode
+    assert codes == {"again_try=5": 0, "again=1 again_try=5": 0, "again=1": 2} and "may lie on node1 (attempt 1)" in done.stdout, (
+        done.stdout
+    )

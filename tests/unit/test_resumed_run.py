@@ -121,6 +121,18 @@ def test_the_second_follower_follows_the_first_ones_attempt():
     assert settle(home("failed"), after=1, node1=status("failed", 2), node2=status("failed", 2))["mode"] == "follow"
 
 
+def test_an_attempt_that_goes_on_whole_is_followed_again_by_the_controller_that_had_lost_it():
+    running = status("running")
+    found = settle(home("lost"), after=1, node1=running, node2=running)
+    assert (found["mode"], found["number"], found["nodes"]) == ("follow", 1, ["node1", "node2"])
+    # one that was frozen or cut off may be back with what the others have ended, and is about to end it
+    for other in (status("lost"), status("stopping"), {}):
+        with pytest.raises(resuming.NotYet, match="goes on: attempt 1 holds"):
+            settle(home("lost"), after=1, node1=running, node2=other)
+    with pytest.raises(resuming.Refused):
+        settle(home("lost"), node1=running, node2=running)  # a person asks
+
+
 def test_an_attempt_that_is_on_its_way_is_waited_for():
     with pytest.raises(resuming.NotYet, match="begun by another command and is on no node yet"):
         settle(home("failed", None), after=1, node1=status(), node2=status())

@@ -254,6 +254,15 @@ def test_whose_restart_gives_up_is_named_where_nobody_named_a_run():
     )
 
 
+@pytest.mark.parametrize("state, named", [("failed", True), ("lost", True), ("completed", False), ("stopped", False)])
+def test_without_a_name_a_run_that_may_wait_for_its_restart_elsewhere_is_named(state, named):
+    found = {"node1": {"status": {"found": True, "run": RUN, "state": state}}, "node2": GONE, "node3": {"status": {"found": False}}}
+    nothing = {node: dict(DONE, stopped=[]) for node in ("node1", "node3")}
+    text = stopping.told(nothing, found, "", ["node1"])["verdict"]["text"]
+    assert text.startswith("NOTHING TO STOP") and ("restart: playbooks/stop.yml -e run=" + RUN in text) is named
+    assert "restart" not in stopping.told(nothing, found, RUN, ["node1"])["verdict"]["text"]
+
+
 def test_what_is_shown_obeys_no_terminal():
     said = dict(DONE, ended=[{"pid": 1, "signal": "KILL", "command": "x\x1b]0;y"}])
     assert "\x1b" not in "".join(stopping.told({"node1": said}, {}, "", ["node1"])["summary"])

@@ -65,6 +65,9 @@ def resumed(argv, playbook, run, after, tries=1):
     """
     given, actions = parsed(argv)
     asking = [option for name, option in ASKING.items() if getattr(given, name, False)]
+    # (ansible/parsing/vault and cli/__init__.py: label@source, and these sources are no files)
+    prompts = [word for word in getattr(given, "vault_ids", None) or () if word.rpartition("@")[2] in ("prompt", "prompt_ask_vault_pass")]
+    asking += ["--vault-id %s" % word for word in prompts]
     if asking:
         raise NotAgain("%s asks for a password, and nobody is there to type it again" % ", ".join(asking))
     words = []

@@ -56,7 +56,8 @@ def settle(run, home, answers, after=0, now=None):
     home: as at_home gives it. answers: {node: what attempt_status said, or nothing where it did not answer}. after: the number of the attempt that a
     restart follows, 0 where a person asks. now: unix seconds.
 
-    mode: `start` an attempt of this number, or `follow` the one that somebody else has begun meanwhile (only where a restart is meant). nodes: of
+    mode: `start` an attempt of this number, or `follow` the one that somebody else has begun meanwhile, or that goes on whole although the restart's
+    own command took it for lost: it was the controller that was cut off (only where a restart is meant). nodes: of
     the newest attempt, places: of the first one, in rank order. unfinished: its newest attempt (before) has ended and nobody has recorded how.
     Raises Refused, and NotYet where somebody else is about to start it.
     """
@@ -82,6 +83,8 @@ def settle(run, home, answers, after=0, now=None):
     if after and any(number > newest for status in answers.values() for number in (status or {}).get("noted") or ()):
         raise Refused("%s was stopped while its restart waited; by hand: playbooks/resume.yml -e run=%s" % (run, run))
     running = {node: status for node, status in found.items() if not status["ended"]}
+    if after and newest == after and nodes and set(nodes) <= {node for node, item in of_newest.items() if item["state"] == "running"}:
+        return dict(result, mode="follow", number=newest)
     if running:
         # a node that was cut off or frozen may be back with the old attempt, which its guard is about to end
         raise (NotYet if after else Refused)(_running(run, running, now))

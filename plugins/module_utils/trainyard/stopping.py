@@ -178,7 +178,13 @@ def told(results, found, run_id, members):
     name = run_id or (sorted(did) or [""])[-1]
     again = "playbooks/stop.yml" + (" -e run=%s" % name if name else "")
     noted = sorted({name for said in results.values() for name in (said or {}).get("noted") or ()})
-    nothing = "nothing of %s runs" % run_id if run_id else "no run of yours holds a node" if noted else "no run of yours was found"
+    nothing = (
+        "nothing of %s runs" % run_id
+        if run_id
+        else "no run of yours holds a node"
+        if noted
+        else "no run of yours was found" + _elsewhere(found)
+    )
     text = "STOPPED %s" % what if what else "NOTHING TO STOP: %s" % nothing
     text += "; a start or restart of %s that is under way gives up" % ("it" if noted == [run_id] else ", ".join(noted)) if noted else ""
     if silent:
@@ -189,6 +195,13 @@ def told(results, found, run_id, members):
     outcome = "problems" if problems or silent else "stopped" if what else "nothing"
     lines = [""] + lines + [printable(text, limit=4000)]
     return {"changed": False, "summary": lines, "verdict": {"outcome": outcome, "text": lines[-1]}}
+
+
+def _elsewhere(found):
+    """Return words about the newest run that has failed: another controller may wait for its restart, which holds no node, so only its name can stop that."""
+    known = [said.get("status") or {} for said in found.values()]
+    failed = max([status["run"] for status in known if status.get("found") and status.get("state") in ("failed", "lost")], default="")
+    return "; should %s wait for its restart: playbooks/stop.yml -e run=%s" % (failed, failed) if failed else ""
 
 
 def _of_node(said):
