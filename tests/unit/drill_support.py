@@ -23,6 +23,8 @@ NODES = ("node1", "node2")
 DIGEST = "c" * 64
 RANK = """
 import os, sys, time
+while not os.path.exists(sys.argv[3]):  # a step takes all ranks
+    time.sleep(0.02)
 for step in range(1, abs(int(sys.argv[2])) + 1):
     with open(sys.argv[1], "a") as log:
         log.write("Epoch: [0] step %d\\n" % step)
@@ -71,9 +73,10 @@ def unit(run):
             write("%s/%s/units" % (TOP, node), "trainyard-%s-%d.service" % (run, number))
             steps = 0 if behave.get("ends") else -3 if behave.get("dies") and index else behave.get("steps", 100000)
             write(place + "/log/workerlog.0", "")
-            words = [sys.executable, "-c", open(TOP + "/rank.py").read(), place + "/log/workerlog.0", str(steps)]
+            words = [sys.executable, "-c", open(TOP + "/rank.py").read(), place + "/log/workerlog.0", str(steps), "%s/go-%s-%d" % (TOP, run, number)]
             ranks.append(subprocess.Popen(words, env={"TRAINYARD_ATTEMPT": "%s/%d" % (run, number)}, start_new_session=True))
             write(place + "/ranks.jsonl", json.dumps({"event": "start", "rank": index, "pid": ranks[-1].pid}) + "\\n")
+        write("%s/go-%s-%d" % (TOP, run, number), "")
         stop = base("node1", run, number) + "/stop.json"
         while not os.path.exists(stop) and all(rank.poll() is None for rank in ranks):
             time.sleep(0.05)

@@ -46,6 +46,13 @@ def test_every_faults_job_is_one_that_the_product_reads(name, tmp_path):
     assert config.exists()
 
 
+def test_a_faults_job_leaves_the_base_as_it_is_and_takes_keys_away():
+    base = {"config": "c", "overrides": {"epoch": 1, "x": 2}, "watchdog": {"step": "2m"}}
+    made = drills.job_of(base, {"job": {"config": None, "overrides": {"epoch": 3}}}, "s")
+    assert made == {"overrides": {"epoch": 3, "x": 2}, "watchdog": {"step": "2m"}, "env": {"DRILL_SECRET_TOKEN": "s"}}
+    assert base == {"config": "c", "overrides": {"epoch": 1, "x": 2}, "watchdog": {"step": "2m"}}
+
+
 def test_every_cause_that_is_expected_is_one_of_the_catalogue():
     known = set(causes.every())
     wanted = {cause for fault in TABLE["faults"].values() for cause in fault["expect"].get("cause", ())}
@@ -70,7 +77,7 @@ def test_a_fault_is_chosen_by_its_name_or_its_group_and_a_misspelt_one_is_refuse
 def test_a_fault_says_why_it_cannot_be_done_on_a_site():
     faults, verbs = TABLE["faults"], ["train", "stop", "follow", "resume"]
     assert "embedded" in drills.unfit(faults["node_kill"], False, True, verbs) and drills.unfit(faults["cut"], False, True, verbs)
-    assert "examples" in drills.unfit(faults["raise"], True, False, verbs)
+    assert "examples" in drills.unfit(faults["raise"], True, False, verbs) and drills.unfit(faults["restart"], True, False, verbs)
     assert "resume.yml" in drills.unfit(faults["checkpoint"], True, True, ["train"])
     assert drills.unfit(faults["kill"], False, False, verbs) is None
 
@@ -96,7 +103,7 @@ def test_a_dead_rank_is_known_when_a_node_has_noted_it_and_stopped_when_nobody_i
         look(4, "node2", marked=3, events=[end]),
         look(5, "node2", marked=0, events=[end]),
     ]
-    assert drills.detected(looks, 1, 2) == 4
+    assert drills.detected(looks, 1, 2) == 4 and drills.detected(looks[:4], 1, 5) == 5 and drills.detected(looks[:3], 1, 5) is None
     assert drills.stopped(looks, 1, 2) is None, "node1 still trains"
     looks += [look(7, "node1", marked=0)]
     assert drills.stopped(looks, 1, 2) == 7
@@ -106,6 +113,7 @@ def test_a_dead_rank_is_known_when_a_node_has_noted_it_and_stopped_when_nobody_i
 def test_a_node_that_is_gone_or_silent_counts_as_none():
     looks = [look(1, "node1", marked=5), look(1, "node2", marked=5), look(3, "node2", gone=True), look(6, "node1", marked=0)]
     assert drills.stopped(looks, 1, 2) == 6
+    assert drills.stopped([look(1, "node1", marked=0), look(3, "node1", marked=0)], 1, 2) == 3, "before it nobody was stopped"
     frozen = [look(1, "node1", marked=5), look(1, "node2", marked=5), look(5, "node1", marked=0), look(7, "node1", marked=0)]
     assert drills.stopped(frozen, 1, 2) == 7
 
@@ -132,10 +140,15 @@ def test_a_good_end_is_no_sign(attempt):
 
 
 def test_a_fault_from_inside_began_with_its_sign_or_with_the_ranks_end():
+    both = [{"rank": rank, "pid": rank, "alive": True} for rank in (0, 1)]
+    other = [dict(both[0], alive=False), both[1]]
+    assert drills.began([look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, "node2", 1) is None, "that was another rank"
+    assert drills.began([look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, None, None) == 2
     alive, dead = [{"rank": 1, "pid": 7, "alive": True}], [{"rank": 1, "pid": 7, "alive": False}]
     assert drills.began([look(1, "node2", ranks=alive), look(2, "node1", ranks=dead), look(3, "node2", ranks=dead)], 1, "node2", 1) == 3
     assert drills.began([look(1, "node2", ranks=alive, sign=True)], 1, "node2", 1) == 1
     assert drills.began([look(1, "node2", ranks=alive)], 1, "node2", 1) is None
+    assert drills.began([look(1, "node2", ranks=dead)], 1, "node2", 1) is None, "it was never there"
 
 
 def test_what_comes_later_than_its_budget_is_said():
@@ -156,7 +169,11 @@ RIGHT = {"outcome": "failed", "cause": "killed", "node": "node2", "rank": 1, "si
     [
         ({}, "right"),
         ({"rank": 0, "node": "node1"}, "wrong"),
+        ({"rank": 0}, "wrong"),
         ({"signal": "SIGTERM"}, "wrong"),
+        ({"cause": "unknown", "node": None}, "wrong"),
+        ({"cause": "unknown", "rank": None}, "wrong"),
+        ({"outcome": "unknown", "cause": "hang"}, "unknown"),
         ({"cause": "out_of_memory"}, "wrong"),
         ({"outcome": "completed", "node": None, "rank": None, "cause": None}, "wrong"),
         ({"cause": "unknown", "node": None, "rank": None, "signal": None}, "unknown"),
@@ -170,7 +187,8 @@ def test_a_real_verdict_is_judged():
     ranks = [{"rank": rank, "node": "node%d" % (rank + 1), "local_rank": 0} for rank in range(2)]
     nodes = {"node1": {"node": "node1", "unreachable": "no answer"}, "node2": {"node": "node2", "unreachable": "no answer"}}
     assert drills.judge({"outcome": ["lost"], "cause": ["unreachable"]}, verdict.decide(ranks, nodes), PLACES)[0] == "right"
-    assert drills.judge(EXPECT, None, PLACES)[0] == "unknown"
+    assert drills.judge(dict(EXPECT, exit_code=7), dict(RIGHT, exit_code=1), PLACES)[0] == "wrong"
+    assert drills.judge(EXPECT, None, PLACES) == ("unknown", "there is no verdict")
 
 
 # --- the table

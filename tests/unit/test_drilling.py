@@ -313,6 +313,7 @@ def test_a_job_of_ones_own_is_not_restarted_unless_the_fault_says_so(act, tmp_pa
     path = put(str(tmp_path), {"mine.yml": job, "bad.yml": job + "nonsense: 1\n"})
     chosen = act(state="chosen", only="kill", confirm="mysite", config=path + "/mine.yml")
     assert chosen["job"]["max_restarts"] == 0 and chosen["example"] is False and "name" not in chosen["job"]
+    refused(act, "nowhere", state="chosen", only="kill", confirm="mysite", config="nowhere.yml")
     refused(act, "nonsense", state="chosen", only="kill", confirm="mysite", config=path + "/bad.yml")
     assert drills.job_of(chosen["job"], drills.load()["faults"]["restart"], "x")["max_restarts"] == 3
 
@@ -329,6 +330,7 @@ def test_a_node_that_a_run_holds_is_left_alone_and_a_way_is_by_key(act):
     assert act(state="way", connection=link(), status={"status": dict(held, ended=True)})
     refused(act, "node1 is held by the run r1; stop it first", state="way", connection=link(), status={"status": held})
     refused(act, "no python", state="way", connection=link(), status={"failed": True, "msg": "no python"})
+    refused(act, "no route", state="way", connection=link(), status={"unreachable": True, "msg": "no route"})
     refused(act, "reached by local", state="way", connection=link("local"))
     refused(act, "logs in by key", state="way", connection=link(sshpass_pipe=(3, 4)), status={"status": free})
 
@@ -338,6 +340,8 @@ def test_what_cannot_be_done_here_is_skipped(act, monkeypatch):
     given = {"state": "done", "job": {"nodes": 2}, "example": True}
     assert "check mode" in act(check=True, fault="kill", **given)["drilled"]["skipped"]
     assert "embedded site only" in act(fault="node_kill", **given)["drilled"]["skipped"]
+    monkeypatch.setattr(drill_ground, "container_of", lambda _site, name, _address: (name, 1) if name == "node1" else (None, 0))
+    assert "embedded site only" in act(fault="node_kill", **given)["drilled"]["skipped"]
     assert "examples/" in act(fault="raise", **dict(given, example=False))["drilled"]["skipped"]
     refused(act, "there is no way to node1, node2", ways=False, fault="kill", **given)
 
@@ -345,7 +349,8 @@ def test_what_cannot_be_done_here_is_skipped(act, monkeypatch):
 def test_a_fault_is_done_where_the_job_is_and_as_the_user_logs_in(act, monkeypatch):
     made = []
     monkeypatch.setattr(drilling.Course, "go", lambda self: made.append(self) or dict(self.result, verdict="right"))
-    monkeypatch.setattr(signal, "signal", lambda *_what: None)
+    caught = []
+    monkeypatch.setattr(signal, "signal", lambda *what: caught.append(what))
     drilled = act(nodes=("node1", "node2", "node3"), state="done", fault="kill", job={"nodes": 2}, example=True)
     assert (
         drilled["drilled"]["verdict"] == "right"
@@ -353,6 +358,7 @@ def test_a_fault_is_done_where_the_job_is_and_as_the_user_logs_in(act, monkeypat
         and [node.name for node in made[0].ground.nodes] == ["node1", "node2"]
     )
     assert made[0].ground.options == ["-i", "hosts", "--user", "someone"]
+    assert caught == [(signal.SIGTERM, signal.default_int_handler)], "Ctrl-C reaches a worker as TERM, and what was done has to be undone"
 
 
 def test_the_verdict_is_that_all_held(act, monkeypatch):
