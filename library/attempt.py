@@ -15,7 +15,8 @@ description:
     fails where they met and is taken back.
   - Stopping also ends processes that carry the mark of the run and stand outside its unit, of all its attempts where a person stops it; TERM first,
     KILL after some seconds. It looks whether the attempt's ports and devices are free again.
-  - C(planned) and C(told) run on the controller. C(planned) says what its own record knows of a run that may be on its way to the nodes, C(told) puts
+  - C(planned) and C(told) run on the controller. C(planned) says what its own record knows of a run that may be on its way to the nodes, or
+    without a run of those that may be started again, C(told) puts
     into words what all nodes said.
 options:
   state: {description: What to do., type: str, choices: [started, stopped, planned, told], required: true}
@@ -51,6 +52,7 @@ options:
     elements: list
     default: []
   runs_dir: {description: "Where the controller keeps its runs (C(planned) only).", type: path}
+  site: {description: "The site's name, whose runs count where none is named (C(planned) only).", type: str}
   results: {description: "{node: what C(stopped) returned there} (C(told) only).", type: dict, default: {}}
   found: {description: "{node: what M(attempt_status) said before} (C(told) only).", type: dict, default: {}}
   members: {description: Nodes on which something of the run can be (C(told) only)., type: list, elements: str, default: []}
@@ -98,6 +100,7 @@ occupied:
 known: {description: Whether the controller's record knows nodes of the run., type: bool, returned: planned}
 number: {description: Its newest attempt., type: int, returned: planned}
 nodes: {description: Its nodes., type: list, elements: str, returned: planned}
+waiting: {description: "[[run, number, nodes]] of runs whose restart may wait, where none is named.", type: list, elements: list, returned: planned}
 summary: {description: The end in lines for people., type: list, elements: str, returned: told}
 verdict: {description: "outcome (stopped, nothing, problems) and text, the last line.", type: dict, returned: told}
 """
@@ -153,12 +156,12 @@ def main():
             "reason": {"type": "str", "choices": ["user", "peer"], "default": "user"},
             "by": {"type": "str", "default": "the user"},
             "also": {"type": "list", "elements": "list", "default": []},
-            "runs_dir": {"type": "path"},
+            "runs_dir": {"type": "path"}, "site": {"type": "str"},
             "results": data, "found": data,
             "members": {"type": "list", "elements": "str", "default": []},
         },
         required_if=[("state", "started", ("run_id", "node", "plan", "plan_sha256", "programs")), ("state", "stopped", ("node",)),
-                     ("state", "planned", ("run_id", "runs_dir"))],
+                     ("state", "planned", ("runs_dir",))],
         supports_check_mode=True,
     )  # fmt: skip
     given = module.params
@@ -170,7 +173,7 @@ def main():
     states = {
         "started": lambda: started(module, run, base, given),
         "stopped": lambda: stopping.stop(run, base, given, not module.check_mode),
-        "planned": lambda: stopping.planned(given["runs_dir"], given["run_id"]),
+        "planned": lambda: stopping.planned(given["runs_dir"], given["run_id"], given["site"]),
         "told": lambda: stopping.told(given["results"], given["found"], given["run_id"], given["members"]),
     }
     try:

@@ -56,6 +56,8 @@ todo:
   type: dict
   returned: success
 findings: {description: "What was found, see findings.py.", type: list, elements: dict, returned: success}
+refused: {description: "Nothing is left to train, and no further try will find any.", type: bool, returned: where it failed}
+stops: {description: "Of what is in the way of a start: check and nodes.", type: list, elements: dict, returned: where it failed for that reason}
 lines: {description: The same as a table for people., type: list, elements: str, returned: success}
 listen: {description: Ports on which the network's proof listens., type: list, elements: int, returned: where there is a plan}
 rehearsal: {description: "The rehearsal's plan: text, sha256.", type: dict, returned: where there is a plan}
@@ -66,7 +68,7 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import checks, environment, findings, network, plan, plan_text, proofs, readiness, rehearsal
+from ansible.module_utils.trainyard import checks, environment, findings, network, plan, plan_text, point_plan, proofs, readiness, rehearsal
 from ansible.module_utils.trainyard.display import printable
 
 # What the ranks of a rehearsal run, below the project's directory.
@@ -124,8 +126,11 @@ def result(given):
             found += checks.unplanned(error)
     found += checks.of_plan(made, facts, given["allowed"], given["repair"]) if made else []
     found = checks.of_bringing(found) if given["repair"] else found
+    done = point_plan.complete(given["resume"], given["suite"], given["inputs"].get("config") or {})
+    # a node that does not answer now is not waited for with nothing to train
+    found += checks.unplanned(plan.PlanError([done])) if done and done not in [item["text"] for item in found] else []
     if not made:
-        return {"changed": False, "findings": found, "lines": shown(found), "todo": {}}
+        return {"changed": False, "findings": found, "lines": shown(found), "todo": {}, "refused": bool(done)}
     proving, said = to_prove(made, given, now)
     todo = dict(readiness.todo(made, facts, now, given["site"]["nodes"] + given["site"].get("spares", [])), **proving)
     found += said
@@ -171,10 +176,12 @@ def main():
         supports_check_mode=True,
     )
     found = result(module.params)
-    stops = findings.stops(found["findings"])
+    stops, refused = findings.stops(found["findings"]), found.pop("refused", False)
     # --check goes on to show the plan with what is in its way, where there is a plan.
     if stops and not module.params["report"] and not (module.check_mode and "plan" in found):
-        module.fail_json(msg="\n".join(["nothing was started:"] + ["  " + line for line in found["lines"]]))
+        module.fail_json(
+            msg="\n".join(["nothing was started:"] + ["  " + line for line in found["lines"]]), stops=findings.short(stops), refused=refused
+        )
     module.exit_json(**found)
 
 

@@ -35,6 +35,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+stops: {description: "Of what is in the way of a start: check and nodes.", type: list, elements: dict, returned: where it failed for that reason}
 findings: {description: "What was found, see findings.py.", type: list, elements: dict, returned: success}
 lines: {description: The same as a table for people., type: list, elements: str, returned: success}
 """
@@ -66,7 +67,7 @@ def main():
     found = JUDGES[given["kind"]](given["plan"], given["results"], given["allowed"])
     lines, stops = [printable(line) for line in findings.lines(found)], findings.stops(found)
     if stops and not given["report"]:
-        module.fail_json(msg="\n".join(["nothing was started:"] + ["  " + line for line in lines]))
+        module.fail_json(msg="\n".join(["nothing was started:"] + ["  " + line for line in lines]), stops=findings.short(stops))
     undecided = given["kind"] == "rehearsal" and any(item["level"] == "warn" for item in found)
     keep = not stops and not undecided and given["depth"] == "full" and not module.check_mode
     if keep:

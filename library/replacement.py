@@ -52,9 +52,13 @@ replaced: {description: "Node of the newest attempt to the one that takes its pl
 dropped: {description: Nodes of the newest attempt whose places stay empty., type: list, elements: str, returned: chosen}
 again: {description: Nodes that are taken although they failed lately., type: list, elements: str, returned: chosen}
 places: {description: The nodes of the run's first attempt., type: list, elements: str, returned: chosen}
+new: {description: "Nodes of the next attempt that had no part in the newest one.", type: list, elements: str, returned: chosen}
+run: {description: The run., type: str, returned: chosen}
+state_dir: {description: Where the failed nodes are remembered., type: str, returned: chosen}
 lines: {description: The choice for people; none where all goes on as it was., type: list, elements: str, returned: chosen}
 """
 
+import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
@@ -86,7 +90,9 @@ def chosen(given, module):
     found = members.choose(given, failures.read(given["state_dir"]), now)
     if found["refused"]:
         raise ValueError("\n".join(["the run %s cannot go on:" % given["run_id"]] + ["  " + line for line in found["refused"]]))
-    return dict(found, noted=silent, lines=[printable(line) for line in found["why"]])
+    new = [name for name in found["nodes"] if name not in given["nodes"]]
+    about = {"run": given["run_id"], "state_dir": os.path.abspath(given["state_dir"]), "new": new, "noted": silent}
+    return dict(found, **about, lines=[printable(line) for line in found["why"]])
 
 
 def main():

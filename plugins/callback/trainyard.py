@@ -191,7 +191,10 @@ class CallbackModule(Default):
 
     def _dump_results(self, result, indent=None, sort_keys=True, keep_invocation=False, serialize=True):
         """Whatever Ansible shows of a result, however verbose, without what the plan calls secret and what a terminal would obey."""
-        text = super()._dump_results(result, indent, sort_keys, keep_invocation, serialize)
+        shown = {
+            key: result[key] for key in result if key not in ("stops", "refused")
+        }  # what a preflight refuses stands in its message, for people
+        text = super()._dump_results(shown, indent, sort_keys, keep_invocation, serialize)
         return printable(text, *self._secrets, limit=len(text) + 1, newlines=True) if isinstance(text, str) else text
 
     def v2_runner_on_unreachable(self, result):

@@ -11,6 +11,7 @@ description:
   - Notes what C(run_record) decided on a run's restart (job key C(max_restarts)). At the end of the playbook it waits and then becomes
     C(ansible-playbook playbooks/resume.yml) of that run with the options of this command, so the exit code is the last attempt's.
   - A restart whose preparation fails, since a node still boots, is tried again some times. Ctrl-C ends the wait, and with it the restarts.
+  - Remembers a node that was to stand in for a lost one and was not ready (its preflight, what had to be brought): another one is tried next.
   - Nothing is started again with C(--check), nor where a password was typed (C(-k), C(-K), C(-J), a vault id that prompts).
 options:
   restart:
@@ -37,6 +38,8 @@ from ansible.plugins.callback import CallbackBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
+failures = importlib.import_module("ansible.module_utils.trainyard.failures")
+newcomers = importlib.import_module("ansible.module_utils.trainyard.newcomers")
 again_words = importlib.import_module("ansible.module_utils.trainyard.again_words")
 restarts = importlib.import_module("ansible.module_utils.trainyard.restarts")
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
@@ -53,9 +56,18 @@ class CallbackModule(CallbackBase):
 
     def __init__(self):
         super().__init__()
-        self._ended, self._refused, self._followed = None, False, False
+        self._ended, self._refused, self._followed, self._complete = None, False, False, False
+        self._newcomers = newcomers.Newcomers()
+
+    def v2_playbook_on_play_start(self, play):
+        self._newcomers.play()
 
     def v2_runner_on_ok(self, result):
+        chosen = self._of(result, "replacement")
+        if chosen and "new" in chosen:
+            self._newcomers.chosen(chosen)
+        elif self._of(result, "attempt_status"):
+            self._newcomers.begun()
         said = self._of(result, "run_record")
         if said and "again" in said and "verdict" in said:
             self._ended = said
@@ -63,6 +75,18 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         self._refused = self._refused or bool((self._of(result, "resumed_run") or {}).get("refused"))
+        self._complete = self._complete or bool((self._of(result, "plan") or {}).get("refused"))
+        stops = (self._of(result, "plan") or self._of(result, "proof") or {}).get("stops")
+        if stops:
+            self._newcomers.stopped(stops)
+        elif not (ignore_errors or result.task.run_once or self._of(result, "run_record")):
+            self._newcomers.failed(result.task._uuid, result.host.get_name(), result.task.name or result.task.action)
+
+    def v2_runner_on_unreachable(self, result):
+        if self._of(result, "attempt_status"):
+            self._newcomers.begun()
+        elif not result.task.ignore_unreachable:
+            self._newcomers.failed(result.task._uuid, result.host.get_name(), "unreachable")
 
     @staticmethod
     def _of(result, module):
@@ -70,13 +94,19 @@ class CallbackModule(CallbackBase):
         return plain(dict(result.result)) if result.task.action.split(".")[-1] == module else None
 
     def v2_playbook_on_stats(self, stats):
-        if context.CLIARGS.get("check") or not self.get_option("restart"):
+        if context.CLIARGS.get("check"):
+            return
+        self._note_unready([host for host in stats.processed if any(stats.summarize(host)[kind] for kind in ("failures", "unreachable"))])
+        if not self.get_option("restart"):
             return
         mine = again_words.of_restart(context.CLIARGS.get("extra_vars") or ())
         decided = (self._ended or {}).get("again") or {}
         failed = any(stats.summarize(host)[kind] for host in stats.processed for kind in ("failures", "unreachable"))
         if decided.get("again"):
             self._go_on(self._ended["run"], self._ended["attempt"], 1, decided["delay"])
+        elif mine and self._complete:
+            text = "%s is not started again: as far as its newest checkpoint says, it is complete"
+            self._display.display("\n" + printable(text % mine["run"]), color=C.COLOR_WARN)
         elif mine and failed and not self._refused and not self._decided_since(mine["after"]):
             delay = restarts.next_try(mine["tries"])
             if delay is None:
@@ -84,6 +114,19 @@ class CallbackModule(CallbackBase):
                 self._display.display(text % (mine["run"], mine["tries"], mine["run"]), color=C.COLOR_ERROR)
             else:
                 self._go_on(mine["run"], mine["after"], mine["tries"] + 1, delay)
+
+    def _note_unready(self, failed):
+        """Remember who took a place and was not ready for it, and say so: a further try, by itself or by hand, takes another node."""
+        came, now = self._newcomers, time.time()
+        for node, why in came.unready(failed).items():
+            text = (
+                "%s was to stand in for a lost node of %s and counts as failed (%s): the next try takes another one, where one can be had"
+            )
+            try:
+                failures.note(came.state_dir, {node: printable(why)}, came.run, now)
+            except OSError as error:
+                text += "; that is not remembered: %s" % error
+            self._display.display("\n" + printable(text % (node, came.run, why)), color=C.COLOR_WARN)
 
     def _decided_since(self, after):
         """Whether this command saw an attempt end that its restart follows, or that very attempt once more, which had gone on after all."""

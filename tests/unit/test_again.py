@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import again_words
+from ansible.module_utils.trainyard import again_words, failures, replacing
 from core_support import ROOT, RUN, put
 
 ANSIBLE = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
@@ -107,6 +107,7 @@ def project(tmp_path):
                 "library/run_record.py": MODULE % str(log),
                 "library/resumed_run.py": MODULE % str(log),
                 "library/other.py": MODULE % str(log),
+                "library/plan.py": MODULE % str(log),
                 "playbooks/train.yml": TASKS % (first[0], json.dumps(first[1]), str(first[2]).lower()),
                 "playbooks/resume.yml": TASKS % (then[0], json.dumps(then[1]), str(then[2]).lower()),
                 "ansible.cfg": "[defaults]\nlibrary = library\ncallback_plugins = plugins/callback\ncallbacks_enabled = trainyard_again\n"
@@ -173,6 +174,12 @@ def test_a_refusal_to_resume_is_not_tried_again(project):
     assert code == 2 and len(said) == 2 and output.count("is started again") == 1, output
 
 
+def test_a_restart_with_nothing_left_to_train_ends_at_once(project):
+    code, output, said = project("playbooks/resume.yml", *OWN, resume=("plan", {"fail": True, "refused": True}, False))
+    assert code == 2 and len(said) == 1 and "started again in" not in output, output
+    assert "%s is not started again: as far as its newest checkpoint says, it is complete" % RUN in output
+
+
 def test_a_restart_whose_preparation_fails_is_tried_again(project):
     """A node still boots: it is given up after some times, and only what fails before the attempt counts."""
     process = project("playbooks/resume.yml", *OWN, resume=("other", {"fail": True}, False), start=True)
@@ -188,6 +195,71 @@ def test_a_restart_whose_preparation_fails_is_tried_again(project):
     assert code == 2 and "was tried 5 times and given up" in output
     code, output, _said = project("playbooks/resume.yml", *OWN, resume=("run_record", ended(2, dict(DECIDED, again=False)), True))
     assert code == 2 and "started again" not in output, output  # that attempt ran, and its own record decides
+
+
+STAND_IN = """---
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - name: Choose
+      replacement: {say: {run: RUN, state_dir: STATE, nodes: [n1, s1], new: [s1]}}
+- hosts: s1,n1
+  gather_facts: false
+  tasks:
+    - name: Look, where it is no matter what is found
+      other: {say: {fail: "{{ inventory_hostname == 's1' }}"}}
+      ignore_errors: true
+    - name: Look, where it is no matter who answers
+      ansible.builtin.ping:
+      vars: {ansible_connection: "{{ (inventory_hostname == 's1') | ternary('ssh', 'local') }}", ansible_host: 127.0.0.1, ansible_port: 1}
+      ignore_unreachable: true
+    - name: Do for all what fails
+      other: {say: {fail: "{{ broken | default('') == 'all' }}"}}
+      run_once: true
+    - name: Write the record
+      run_record: {say: {fail: "{{ broken | default('') == 'record' }}"}}
+      when: inventory_hostname == 's1'
+    - name: Install the wheels
+      other: {say: {fail: "{{ inventory_hostname == broken | default('') }}"}}
+    - name: Reach it
+      ansible.builtin.ping:
+      vars: {ansible_connection: "{{ (inventory_hostname == away | default('')) | ternary('ssh', 'local') }}", ansible_host: 127.0.0.1, ansible_port: 1}
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - name: Compile the plan
+      plan: {say: {fail: "{{ broken is not defined and away is not defined }}", stops: [{check: disk, nodes: [s1]}]}}
+"""
+
+
+@pytest.mark.parametrize(
+    "broken, noted",
+    [
+        (["-e", "broken=s1"], {"s1": "not ready: Install the wheels"}),
+        (["-e", "away=s1"], {"s1": "not ready: unreachable"}),
+        (["-e", "broken=n1"], {}),
+        (["-e", "broken=all"], {}),
+        (["-e", "broken=record"], {}),
+        ([], {"s1": "not ready: disk"}),
+        (["--check"], {}),
+    ],
+)
+def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken, noted):
+    """The next try chooses by that memory; TRAINYARD_RESTART=0 and a try by hand are no exception."""
+    state = tmp_path / "state"
+    put(str(tmp_path), {"library/replacement.py": MODULE % str(tmp_path / "log")})
+    put(str(tmp_path), {"playbooks/stand_in.yml": STAND_IN.replace("RUN", RUN).replace("STATE", str(state))})
+    environment = {"TRAINYARD_RESTART": "0"}
+    code, output, _said = project("-i", "n1,s1,", "playbooks/stand_in.yml", *broken, environment=environment)
+    assert code in (2, 4), output
+    found = failures.read(str(state))
+    assert {name: entry["cause"] for name, entry in found.items()} == noted, output
+    assert ("s1 was to stand in for a lost node of %s and counts as failed" % RUN in output) == bool(noted), output
+    if noted:  # and so another spare is tried
+        chosen = replacing.choose(["n1", "n2"], ["n1", "n2"], found, {"n2": "it does not answer"}, ["s1", "s2"], None, 1800, time.time())
+        assert chosen["nodes"] == ["n1", "s2"]
+        alone = replacing.choose(["n1", "n2"], ["n1", "n2"], found, {"n2": "it does not answer"}, ["s1"], None, 1800, time.time())
+        assert alone["nodes"] == ["n1", "s1"] and "(%s)" % noted["s1"] in "".join(alone["why"])
 
 
 @pytest.mark.parametrize("followed, tried", [({"mode": "follow"}, False), ({"mode": "start"}, True)])

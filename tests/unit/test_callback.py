@@ -126,6 +126,13 @@ def test_other_retries_are_shown_as_ansible_does(terminal):
     assert "FAILED - RETRYING" in terminal.capsys.readouterr().out
 
 
+def test_what_a_preflight_refuses_is_shown_once(terminal):
+    said = terminal.result("plan", {"msg": "nothing was started: disk", "stops": [{"check": "disk", "nodes": ["node2"]}], "refused": True})
+    terminal.plugin.v2_runner_on_failed(said)
+    shown = terminal.capsys.readouterr()
+    assert "nothing was started: disk" in shown.out + shown.err and not re.search("stops|refused", shown.out + shown.err)
+
+
 @pytest.mark.parametrize("failed", [False, True])
 def test_no_secret_of_the_plan_is_shown_however_verbose(terminal, monkeypatch, failed):
     monkeypatch.setattr(terminal.plugin._display, "verbosity", 4)

@@ -69,7 +69,7 @@ def test_a_fault_is_chosen_by_its_name_or_its_group_and_a_misspelt_one_is_refuse
 
 def test_a_fault_says_why_it_cannot_be_done_on_a_site():
     faults, verbs = TABLE["faults"], ["train", "stop", "follow", "resume"]
-    assert "embedded" in drills.unfit(faults["node_kill"], False, True, verbs)
+    assert "embedded" in drills.unfit(faults["node_kill"], False, True, verbs) and drills.unfit(faults["cut"], False, True, verbs)
     assert "examples" in drills.unfit(faults["raise"], True, False, verbs)
     assert "resume.yml" in drills.unfit(faults["checkpoint"], True, True, ["train"])
     assert drills.unfit(faults["kill"], False, False, verbs) is None
@@ -139,6 +139,9 @@ def test_a_fault_from_inside_began_with_its_sign_or_with_the_ranks_end():
 
 
 def test_what_comes_later_than_its_budget_is_said():
+    assert TABLE["faults"]["hang"]["budget"] == dict(drills.BUDGET, detect=30) and TABLE["faults"]["kill"]["budget"] == drills.BUDGET
+    for shown, key in (("detected", "detect"), ("stopped", "stop"), ("resumed", "resume")):
+        assert drills.over({shown: 60.1}, dict(drills.BUDGET, **{key: 60})) == [shown + " after 60.1 s, allowed are 60"]
     assert drills.over({"detected": 3.0, "stopped": 11.2}, drills.BUDGET) == ["stopped after 11.2 s, allowed are 10"]
 
 
@@ -201,7 +204,7 @@ def test_n8_is_what_the_next_training_shows():
         return {"name": name, "promises": {}, "problems": [], "reached": reached}
 
     results = [result("kill", True), result("port", None), result("raise", True), result("exit", True)]
-    drilling.chain(results, lambda: result("closing", True))
+    drilling.chain([*results, {"name": "cut", "skipped": "no container"}], lambda: result("closing", True))
     assert [one["promises"]["N8"] for one in results] == [True] * 4
     drilling.chain(results, lambda: dict(result("closing", None), problems=["no run was started"]))
     assert [one["promises"]["N8"] for one in results] == [True, True, True, False]
@@ -457,6 +460,7 @@ def test_n7_a_secret_in_an_output_is_seen_and_one_in_a_raw_log_is_not(ground, tm
 
 def test_another_controller_has_what_opens_the_nodes_and_no_more(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MOLECULE_FILE", "of another site")
     state = put(str(tmp_path / "home/.local/state/trainyard/test"), {"id_ed25519": "key", "known_hosts": "hosts", "ca": "secret"})
     ground = drill_ground.Ground(str(ROOT), [], "test", [Here("node1", tmp_path)], str(tmp_path / "runs"), ".trainyard", state)
     fresh = ground.fresh(str(tmp_path / "fresh"))

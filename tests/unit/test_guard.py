@@ -388,6 +388,52 @@ def test_ranks_that_have_ended_hang_no_more(site):
     assert hung(made, until=lambda: time.monotonic() - begun > 6.5) is False and made.running() == ["node1"]
 
 
+def ended_well(made, name, rank):
+    """Let a rank of a node end with exit code 0, while its unit goes on."""
+    with open(Path(made.places[name], "ranks.jsonl"), "a", encoding="ascii") as handle:
+        handle.write(json.dumps({"event": "end", "rank": rank, "pid": made.units[name].pid, "exit_code": 0}) + "\n")
+
+
+@pytest.mark.parametrize("others", [[], [1]], ids=["launcher", "rank 1"])
+def test_what_hangs_when_rank_0_has_ended_is_ended_too(site, others):
+    """A rank that does not end, or a launcher that waits for one elsewhere: rank 0's log says nothing of it."""
+    made = site(2, step=600, checkpoint=2)
+    with open(Path(made.places["node1"], "ranks.jsonl"), "a", encoding="ascii") as handle:
+        handle.writelines(json.dumps({"event": "start", "rank": rank, "pid": made.units["node1"].pid}) + "\n" for rank in others)
+    ended_well(made, "node1", 0)
+    assert hung(made) is True and made.over()
+    stall = made.read("node1", "stall.json")
+    assert (stall["phase"], stall["budget"], stall["ranks"]) == ("teardown", 2, others)
+    assert made.read("node1", "stop.json")["reason"] == made.read("node2", "stop.json")["reason"] == "hang"
+
+
+def test_what_hangs_where_nobody_prints_is_ended_when_the_neighbour_has_completed(site, monkeypatch):
+    made = site(2, checkpoint=2)
+    monkeypatch.setenv("TY_NODE", "node2")
+    begun = time.monotonic()
+    # rank 0 may evaluate for as long as it likes, whoever else has ended
+    ended_well(made, "node2", 1)
+    assert made.watch(lambda: time.monotonic() - begun > 5, node="node2") is False and made.running() == ["node1", "node2"]
+    made.ends("node1")
+    assert made.watch(node="node2") is True and made.over()
+    assert made.read("node2", "stall.json")["phase"] == "teardown" and made.read("node2", "stop.json")["reason"] == "hang"
+
+
+def test_where_nobody_knows_whether_rank_0_evaluates_it_is_given_the_time(site):
+    made = site(3, checkpoint=2, evaluation=30)
+    budgets = [guard.Guard(made.places[name], name).teardown.budget for name in made.names]
+    assert budgets == [2, 32, 2], "node2 hears of node3 alone, node3 of node1"
+
+
+def test_a_launcher_that_has_ended_is_on_its_way_out(site):
+    made = site(1, checkpoint=2)
+    ended_well(made, "node1", 0)
+    with open(Path(made.places["node1"], "ranks.jsonl"), "a", encoding="ascii") as handle:
+        handle.write(json.dumps({"event": "launcher_end", "exit_code": 0}) + "\n")
+    begun = time.monotonic()
+    assert made.watch(lambda: time.monotonic() - begun > 4) is False and made.running() == ["node1"]
+
+
 def test_a_node_whose_ranks_print_nothing_judges_no_steps(site):
     made = site(2, step=5)
     made.watch(lambda: True, node="node2")

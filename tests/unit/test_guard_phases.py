@@ -174,3 +174,27 @@ def test_every_suites_default_budgets_are_whole():
         made = watchdog.budgets(None, suite)
         assert set(made) == {*guard_phases.PHASES, "set"} and made["set"] == []
     assert watchdog.budgets(None, SUITES["mindocr"])["first_step"] is None, "it may print its first line after an epoch"
+
+
+def test_the_end_of_a_training_has_a_budget_of_its_own():
+    """The checkpoint's, from the last end of a rank after whoever prints has ended; off with it."""
+    budgets = {"checkpoint": 60, "evaluation": 300}
+    found = guard_phases.Teardown(budgets, far=False)
+    found.look(False, 3, 0.0)
+    assert found.stalled(1e6) is None
+    found.look(True, 1, 100.0)
+    found.look(True, 1, 130.0)
+    assert found.stalled(160.0) is None and found.stalled(161.0) == {
+        "phase": "teardown", "budget": 60, "seconds": 61.0, "step": None, "last_line": None,
+    }  # fmt: skip
+    found.look(True, 2, 150.0)
+    found.spare(5.0)
+    assert found.stalled(215.0) is None and found.stalled(216.0)
+    found.look(False, 2, 220.0)  # (a rank that is started late)
+    assert found.stalled(1e6) is None
+    # where rank 0 may still evaluate elsewhere it has its time
+    assert guard_phases.Teardown(budgets, far=True).budget == 360
+    for off in ({"checkpoint": None}, {}):
+        found = guard_phases.Teardown(dict(off), far=False)
+        found.look(True, 1, 0.0)
+        assert found.stalled(1e6) is None

@@ -16,6 +16,7 @@ from ansible.module_utils.trainyard import plan as core
 from ansible.module_utils.trainyard.findings import finding, stops
 from ansible.module_utils.trainyard.mesh import inventory_digest
 from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
+from test_resume_point import POINT
 
 
 def refused(**arguments):
@@ -554,6 +555,7 @@ def test_module_stops_at_an_obstacle_and_only_shows_it_in_check_mode(run_module,
     arguments["facts"]["node2"].update(facts)
     result = run_module(module, arguments)
     assert result["failed"] and re.match(r"nothing was started:\n  STOP  node2  ready  (is held|lacks rsync)", result["msg"]), result["msg"]
+    assert result["stops"] == [{"check": "ready", "nodes": ["node2"]}]
     shown = run_module(module, arguments, check=True)
     assert not shown.get("failed") and any(line.startswith("in the way: node2 ") for line in shown["summary"])
 
@@ -595,6 +597,17 @@ def test_a_single_node_has_no_network_to_prove(run_module):
     arguments.update(nodes=arguments["nodes"][:1], facts={"node1": arguments["facts"]["node1"]})
     todo = run_module(module, arguments)["todo"]
     assert todo["network"] == [] and todo["rehearsal"] == ["node1"]
+
+
+@pytest.mark.parametrize("silent", [{}, {"node2": "Connection timed out"}])
+@pytest.mark.parametrize("epochs, refused", [(5, True), (6, False)])
+def test_with_nothing_left_to_train_no_further_try_is_asked_for(run_module, silent, epochs, refused):
+    """A node that boots is waited for, but not to find that out."""
+    arguments = module_arguments(silent=silent, resume=POINT)
+    arguments["inputs"]["config"] = dict(arguments["inputs"]["config"], epochs=epochs)
+    result = run_module(module, arguments)
+    assert bool(result.get("refused")) == refused and bool(result.get("failed")) == (refused or bool(silent))
+    assert result.get("msg", "").count("4 of attempt 1 has reached the last epoch (5 of 5): nothing is left to train") == refused
 
 
 def test_every_node_that_is_silent_is_named(run_module):

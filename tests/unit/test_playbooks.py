@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
-from core_support import ROOT, put
+from ansible.module_utils.trainyard import members, run_file
+from core_support import ROOT, program, put
 
 PLAYBOOKS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "playbooks").rglob("*.yml") if "configs" not in path.parts)
 ANSIBLE = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
@@ -28,7 +31,7 @@ COCO.update({"annotations/instances_%s2017.json" % part: "{}" for part in ("trai
 JOB = (ROOT / "playbooks" / "configs" / "ppyoloe.yml").read_text(encoding="utf-8")
 
 
-def ansible(folder, *words, timeout=60):
+def ansible(folder, *words, timeout=60, **more):
     """Run ansible-playbook in the project; return (exit code, output)."""
     environment = dict(
         os.environ,
@@ -36,6 +39,7 @@ def ansible(folder, *words, timeout=60):
         ANSIBLE_NOCOLOR="1",
         ANSIBLE_SSH_ARGS="-o BatchMode=yes -o ConnectTimeout=3",
         HOME=folder,
+        **more,
     )
     done = subprocess.run(
         [ANSIBLE] + list(words),
@@ -188,3 +192,95 @@ def test_refused_before_a_node_is_contacted(outcomes, name):
 def test_a_good_command_goes_to_the_nodes(outcomes, name):
     code, output, _folder = outcomes[name]
     assert code != 0 and "node1" in output and "UNREACHABLE" in output, output
+
+
+def test_stop_without_a_run_ends_the_restart_that_waits(tmp_path):
+    """The whole way: this controller's record, a note on every node of the run, and what is said; twice is once."""
+    run = "20200101-000000-waits-%04x" % (os.getpid() % 0xFFFF)
+    folder, home = str(tmp_path), {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    inventory = site(folder, **home)
+    text = (tmp_path / "hosts.yml").read_text()
+    (tmp_path / "hosts.yml").write_text(text.replace("ansible_connection: ssh", "trainyard_home: '.{{ inventory_hostname }}'"))
+    failed = {"outcome": "failed", "cause": "killed", "text": ""}
+    entry = dict(run_file.entry(1), ended=time.time(), verdict=failed, again={"again": True})
+    record = dict(run_file.empty(run, "job", time.time()), attempts=[entry])
+    plan = {"site": "test", "nodes": [{"name": "node1"}, {"name": "node2"}]}
+    put(folder, {"runs/%s/run.json" % run: json.dumps(record), "runs/%s/attempt-1/plan.json" % run: json.dumps(plan)})
+    tools = program(tmp_path / "tools", "systemctl", "exit 0")
+    for _time in range(2):
+        code, output = ansible(folder, "-i", inventory, "playbooks/stop.yml", PATH=tools + os.pathsep + os.environ["PATH"])
+        assert (
+            code == 0
+            and "NOTHING TO STOP: no run of yours holds a node; a start or restart of %s that is under way gives up" % run in output
+        ), output
+    for name in ("node1", "node2"):
+        note = json.loads((tmp_path / (".%s/runs/%s/attempt-2/stop.json" % (name, run))).read_text())
+        assert note["by"] == "user"
+
+
+HERE = """---
+- hosts: localhost
+  gather_facts: false
+  vars: {trainyard_site: x, trainyard_runs_dir: ~/runs, trainyard_state_dir: ~/state, trainyard_cache_dir: ~/cache, groups: {trainers: [localhost]}}
+  tasks:
+    - ansible.builtin.include_vars: {file: "{{ item }}"}
+      loop: FILES
+    - ansible.builtin.copy: {content: "{{ VALUES }}", dest: SAID, mode: "600"}
+"""
+PLACES = {
+    "__launch_runs": "runs", "__collect_runs": "runs", "__report_runs": "runs", "__preflight_runs": "runs", "__launch_prune_folder": "runs",
+    "preflight_cache_dir": "cache", "workspace_cache_dir": "cache", "runtime_cache_dir": "cache", "preflight_state_dir": "state",
+    "__report_state_dir": "state", "__ssh_trust_ca_dir": "state/ca", "__ssh_trust_known_hosts": "state/known_hosts",
+}  # fmt: skip
+
+
+def test_a_home_in_the_sites_paths_is_the_users(tmp_path):
+    """Ansible's own tests of files and the words of a command (rsync, ssh) take a ~ for a name."""
+    files = [str(path) for part in ("defaults", "vars") for path in sorted((ROOT / "roles").glob("*/%s/main.yml" % part))]
+    values = "{%s} | to_json" % ", ".join("'%s': %s" % (name, name) for name in PLACES)
+    put(
+        tmp_path,
+        {"play.yml": HERE.replace("FILES", json.dumps(files)).replace("VALUES", values).replace("SAID", str(tmp_path / "said.json"))},
+    )
+    code, output = ansible(
+        str(tmp_path), "-i", "localhost,", "-c", "local", "-e", "ansible_python_interpreter=" + sys.executable, str(tmp_path / "play.yml")
+    )
+    assert code == 0, output
+    assert json.loads((tmp_path / "said.json").read_text()) == {name: str(tmp_path / place) for name, place in PLACES.items()}
+
+
+LOOKED = {
+    "node1": {"launch_found": {"status": {"found": True}}, "preflight_look": {"held": []}},
+    "node2": {"launch_found": {"failed": True, "msg": "The module interpreter '/usr/bin/python3' was not found."}},
+    "spare1": {"launch_found": {"unreachable": True, "msg": "No route to host"}},
+    "spare2": {},
+}
+ASKED = """---
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - ansible.builtin.include_vars: {file: VARS}
+    - ansible.builtin.copy: {content: "{{ __preflight_looks | to_json }}", dest: SAID, mode: "600"}
+"""
+
+
+def test_why_a_node_has_not_told_how_the_run_stands_is_said(tmp_path):
+    groups = {
+        "trainers": {"hosts": {name: LOOKED[name] for name in ("node1", "node2")}},
+        "spares": {"hosts": {name: LOOKED[name] for name in ("spare1", "spare2")}},
+    }
+    said = str(tmp_path / "said.json")
+    play = ASKED.replace("VARS", str(ROOT / "roles/preflight/vars/main.yml")).replace("SAID", said)
+    put(tmp_path, {"play.yml": play, "hosts.yml": yaml.safe_dump(groups)})
+    code, output = ansible(
+        str(tmp_path), "-i", str(tmp_path / "hosts.yml"), "-e", "ansible_python_interpreter=" + sys.executable, str(tmp_path / "play.yml")
+    )
+    assert code == 0, output
+    looks = json.loads((tmp_path / "said.json").read_text())
+    nodes = [{"name": name} for name in LOOKED]
+    found = members.unfit(list(LOOKED), {"looks": looks, "nodes": [], "run_id": "r", "site": {"nodes": nodes, "spares": []}, "job": {}})
+    assert found == {
+        "node2": "it cannot say whether it is free: The module interpreter '/usr/bin/python3' was not found.",
+        "spare1": "it does not answer: No route to host",
+        "spare2": "it was not asked (--limit)",
+    }

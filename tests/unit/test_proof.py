@@ -61,10 +61,15 @@ def test_a_rehearsal_that_showed_nothing_is_no_proof(run_module, monkeypatch, tm
 
 
 def test_a_stop_fails_with_all_of_it_and_keeps_nothing(run_module, monkeypatch, tmp_path, given):
-    judge(monkeypatch, finding("reach", "node1 does not reach node2\x1b[2J", "open it"), finding("mtu", "1500", level="note"))
+    judge(
+        monkeypatch,
+        finding("reach", "node1 does not reach node2\x1b[2J", "open it", ["node1", "node2"]),
+        finding("mtu", "1500", level="note"),
+    )
     arguments = dict(given, state_dir=str(tmp_path))
     result = run_module(module, arguments)
     assert result["failed"] and "node1 does not reach node2" in result["msg"] and "mtu" in result["msg"] and "\x1b" not in result["msg"]
+    assert result["stops"] == [{"check": "reach", "nodes": ["node1", "node2"]}]
     reported = run_module(module, dict(arguments, report=True))
     assert not reported.get("failed") and len(reported["findings"]) == 2
     assert kept(given, tmp_path) is None

@@ -28,6 +28,8 @@ def test_what_a_verdict_names_is_not_chosen_at_the_next_start(run_module, tmp_pa
     found = chosen(run_module, tmp_path)
     assert found["nodes"] == ["node1", "spare1"] and not found["changed"]
     assert found["lines"][0].startswith("spare1 takes the place of node2: it failed ")
+    # what whoever watches the playbook goes by, should the one that is new not be ready
+    assert (found["new"], found["run"], found["state_dir"]) == (["spare1"], RUN, str(tmp_path))
 
 
 def test_an_old_verdict_that_is_made_again_is_noted_at_its_own_time(run_module, tmp_path):

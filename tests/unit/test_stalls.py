@@ -104,6 +104,16 @@ def test_a_hang_names_phase_budget_step_and_the_rank_that_does_not_wait():
     assert any("rank 1 on node2 was stopped by a signal" in line and "stacks-001.node2.log" in line for line in said["evidence"])
 
 
+def test_a_hang_after_rank_0_has_ended_well_is_no_completion():
+    stall = dict(STALL, phase="teardown", ranks=[1], budget=600, seconds=600.4)
+    first = node("node1", 0, stall=stall, exit=GUARD, state="ended", exit_code=0, signal=None)
+    said = verdict.decide(PLAN[:2], [first, node("node2", 1, ranks=[seen(1, "T", ())])], "runs/x/attempt-1")
+    assert (said["outcome"], said["cause"], said["rank"], said["node"]) == ("failed", "hang", 1, "node2")
+    assert (
+        "no sign of life for 600 s in the phase teardown, whose limit is 600 s (seen by node1); rank 1 on node2 is stopped" in said["text"]
+    )
+
+
 @pytest.mark.parametrize(
     "ranks, named",
     [

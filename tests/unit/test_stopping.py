@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 
 import attempt as module
 import pytest
-from ansible.module_utils.trainyard import attempts, resuming, stopping
+from ansible.module_utils.trainyard import attempts, restarts, resuming, run_file, stopping
 from core_support import RUN, compiled, program, put, recorded
 
 UNIT = "trainyard-%s-1.service" % RUN
@@ -168,6 +169,37 @@ def test_what_the_controller_knows_of_a_run_that_no_node_knows_yet(tmp_path, run
     }  # fmt: skip
 
 
+def decided(run_id, ended, again=True, number=1, more=()):
+    """A run's record with an attempt that is to be started again."""
+    entry = dict(run_file.entry(number), ended=ended, verdict={"outcome": "failed", "cause": "killed"}, again={"again": again})
+    return dict(run_file.empty(run_id, "job", ended), attempts=[entry, *more])
+
+
+def test_whose_restart_may_wait(tmp_path, run_module):
+    """What was decided so, is not begun, and is not of yesterday; of this site; in the place of the next attempt."""
+    now = time.time()
+    refused = dict(run_file.entry(2), ended=now, verdict={"outcome": "failed", "cause": run_file.NOT_STARTED})
+    kept = {
+        "a": decided("", now), "b": decided("", now, again=False), "c": decided("", now - restarts.UNDER_WAY - 60),
+        "d": decided("", now, more=[run_file.entry(2)]), "e": decided("", now, more=[refused]), "f": dict(decided("", now), version=9),
+        "7": dict(decided("", now), attempts=["x"]), "6": dict(decided("", now), attempts=[{"again": 1}]),
+        "8": None, "9": decided("", now),
+    }  # fmt: skip
+    for mark, record in kept.items():
+        made = dict(compiled(count=2), site="other" if mark == "9" else "here")
+        files = {"attempt-1/plan.json": json.dumps(made), **({"run.json": json.dumps(record)} if record else {})}
+        files.update({"attempt-2/plan.json": json.dumps(made)} if mark in "de" else {})
+        put(tmp_path / (OTHER[:-4] + mark * 4), files)
+    put(
+        tmp_path,
+        {"conform.json": "{}", "notes/run.json": json.dumps(kept["a"]), "notes/attempt-1/plan.json": json.dumps(made | {"site": "here"})},
+    )
+    asked = {"state": "planned", "runs_dir": str(tmp_path), "run_id": "", "site": "here"}
+    waiting = run_module(module, asked)["waiting"]
+    assert waiting == [[OTHER[:-4] + "eeee", 3, ["node1", "node2"]], [OTHER[:-4] + "aaaa", 2, ["node1", "node2"]]]
+    assert run_module(module, dict(asked, runs_dir=str(tmp_path / "none")))["waiting"] == []
+
+
 @pytest.mark.parametrize("noted, after, refused", [([2], 1, True), ([], 1, False), ([2], 0, False), ([1], 1, False)])
 def test_a_restart_that_waits_gives_up_and_a_person_may_resume(noted, after, refused):
     home = {"record": None, "numbers": [1], "job": {}, "nodes": ["node1"], "first": ["node1"]}
@@ -214,8 +246,16 @@ def test_nothing_is_hidden(run_module, results, found, members, outcome, words):
     assert len(told["summary"]) == len(results) + 2
 
 
+def test_whose_restart_gives_up_is_named_where_nobody_named_a_run():
+    said = {"node1": dict(DONE, stopped=[], noted=[RUN, OTHER])}
+    text = stopping.told(said, {}, "", ["node1"])["verdict"]["text"]
+    assert text == "NOTHING TO STOP: no run of yours holds a node; a start or restart of %s that is under way gives up" % ", ".join(
+        sorted((RUN, OTHER))
+    )
+
+
 @pytest.mark.parametrize("state, named", [("failed", True), ("lost", True), ("completed", False), ("stopped", False)])
-def test_without_a_name_a_run_that_may_wait_for_its_restart_is_named(state, named):
+def test_without_a_name_a_run_that_may_wait_for_its_restart_elsewhere_is_named(state, named):
     found = {"node1": {"status": {"found": True, "run": RUN, "state": state}}, "node2": GONE, "node3": {"status": {"found": False}}}
     nothing = {node: dict(DONE, stopped=[]) for node in ("node1", "node3")}
     text = stopping.told(nothing, found, "", ["node1"])["verdict"]["text"]

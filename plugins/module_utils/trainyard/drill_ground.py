@@ -65,7 +65,7 @@ class Node:
             raise drills.DrillError("%s did not answer within %d s" % (self.name, timeout)) from error
         if done.returncode:
             said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-300:]
-            raise drills.DrillError("%s: %s: %s" % (self.name, script[-100:], said or "exit code %d" % done.returncode))
+            raise drills.DrillError("%s: %s: %s" % (self.name, script.splitlines()[-1][-100:], said or "exit code %d" % done.returncode))
         return done.stdout.decode("utf-8", "replace").strip()
 
     def look(self, script):

@@ -12,8 +12,8 @@ import time
 from ansible.module_utils.trainyard import drills
 from ansible.module_utils.trainyard.drill_ground import Command, last_line
 
-# Seconds: until a command has its run, until a stop is done.
-RUN_SECONDS, STOP_SECONDS = 300, 120
+# Seconds: until a command has its run, until a stop is done, until a controller that got a signal has ended.
+RUN_SECONDS, STOP_SECONDS, SIGNAL_SECONDS = 300, 120, 60
 
 
 class Steps:
@@ -74,7 +74,7 @@ class Steps:
             ground.places[step["up"]].up()
         elif "control" in step:
             self.main.signal(step["control"])
-            if self.main.wait(60) is None:
+            if self.main.wait(SIGNAL_SECONDS) is None:
                 self.complain("the controller did not end after %s" % step["control"])
         elif "verb" in step:
             if step["verb"] == "stop":

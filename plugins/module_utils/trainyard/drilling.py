@@ -87,6 +87,8 @@ class Course(Steps):
         code, text = self.main.wait(60), self.main.text()
         said = drills.find_refusal(self.expect, text)
         self.result["verdict"] = "right" if code and said else "wrong"
+        if self.result["verdict"] == "wrong":
+            self.complain("the command ended with %s and did not say %r: %s" % (code, self.expect["refused"], last_line(text)))
         self.result["says"] = next((line.strip() for line in text.splitlines() if drills.find_refusal(self.expect, line)), "")[:300]
 
     def new_run(self, known):
@@ -102,6 +104,7 @@ class Course(Steps):
         while not self.run and time.monotonic() < end and not all(command.over() for command in self.commands):
             self.run = self.new_run(known)
             time.sleep(0.2)
+        self.run = self.run or self.new_run(known)  # of a command that has ended since
         if not self.run:
             raise drills.DrillError("no run was started: %s" % last_line(self.main.text()))
         self.result["run"] = self.run

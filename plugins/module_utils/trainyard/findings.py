@@ -25,6 +25,11 @@ def stops(findings):
     return [item for item in findings if item["level"] == "stop"]
 
 
+def short(findings):
+    """Return of each finding with which nothing may start what a program goes by: [{check, nodes}]."""
+    return [{"check": item["check"], "nodes": item["nodes"]} for item in stops(findings)]
+
+
 def named(names, limit=NAMED):
     """Return node names as text: all of a few, the first ones and a count of many."""
     names = list(names)

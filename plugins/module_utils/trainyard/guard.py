@@ -106,6 +106,8 @@ class Guard:
         budgets = self.plan.get("watchdog") or {}
         watched = self.mine and words.step and any(budgets.get(phase) for phase in phases.PHASES)
         self.phases = phases.Phases(budgets, words, now) if watched else None
+        printers = [item["node"] for item in self.plan["ranks"] if not words.first_printer or item["rank"] == 0]
+        self.teardown = phases.Teardown(budgets, far=not {node, self.neighbour and self.neighbour.name} & set(printers))
         kept = beats.load(attempt, "guard.json")
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
             self.boot = handle.read().strip()
@@ -113,34 +115,50 @@ class Guard:
             self.phases.again(kept["phases"])
         self.logs = {item["rank"]: Log(os.path.join(attempt, item["log"]), words, kept.get("logs")) for item in self.mine}
         self.noted, self.written, self.before, self.known = None, None, now, -1
+        self.going, self.over = {}, False
 
     def ranks(self):
-        """Take in which ranks were started and have ended."""
+        """Take in which ranks were started and have ended; return whether that has changed."""
         try:
             size = os.stat(os.path.join(self.attempt, "ranks.jsonl")).st_size
         except OSError:
-            return
+            return False
         if size == self.known:
-            return
-        self.known, going, over = size, {}, False
+            return False
+        self.known, self.going, self.over = size, {}, False
         for event in agent.read_notes(self.attempt):
-            if event.get("event") == "start" and event.get("rank") in self.logs:
-                going[event["rank"]] = event.get("pid")
-            elif event.get("event") == "end" and event.get("rank") in going:
-                going[event["rank"]] = None
-            over = over or event.get("event") == "launcher_end"
-        for rank, pid in going.items():
-            if pid is not None:
-                self.logs[rank].add("/proc/%d/fd/1" % pid)
-        if going:
-            self.phases.started()
-        self.phases.over = over or (bool(going) and not any(going.values()))
+            if event.get("event") == "start" and event.get("rank") is not None:
+                self.going[event["rank"]] = event.get("pid")
+            elif event.get("event") == "end" and event.get("rank") in self.going:
+                self.going[event["rank"]] = None
+            self.over = self.over or event.get("event") == "launcher_end"
+        return True
+
+    def silent(self):
+        """Whether every rank of this node that prints has ended."""
+        own = [self.going[rank] for rank in self.logs if rank in self.going]
+        return bool(own) and not any(own)
+
+    def closing(self, now):
+        """Whether nobody is left who says how the training goes on, and for how long; return what stall.json is to say, or None."""
+        parted = self.silent() if self.mine else bool(self.neighbour and self.neighbour.done)
+        self.teardown.look(parted and not self.over, sum(pid is None for pid in self.going.values()), now)
+        found = self.teardown.stalled(now)
+        known = {"step": self.phases.last_step, "last_line": self.phases.last_line} if self.phases else {}
+        return found and dict(found, ranks=sorted(rank for rank, pid in self.going.items() if pid is not None), **known)
 
     def training(self, now):
         """Look at the ranks' logs; return what stall.json is to say, or None."""
-        if self.phases is None:
-            return None
-        self.ranks()
+        changed, closing = self.ranks(), self.closing(now)
+        if self.phases is None or closing:
+            return closing
+        if changed:
+            for rank, pid in self.going.items():
+                if pid is not None and rank in self.logs:
+                    self.logs[rank].add("/proc/%d/fd/1" % pid)
+            if any(rank in self.going for rank in self.logs):
+                self.phases.started()
+            self.phases.over = self.over or self.silent()
         for log in self.logs.values():
             lines, grew, passed = log.take()
             if grew:
@@ -162,6 +180,8 @@ class Guard:
             budget, name = self.phases.limit()
             value.update(phases=self.phases.kept(), phase=name, budget=budget, quiet=round(now - self.phases.since, 1),
                          logs={name: offset for log in self.logs.values() for name, offset in log.kept.items()})  # fmt: skip
+        if self.teardown.since is not None:
+            value.update(phase="teardown", budget=self.teardown.budget, quiet=round(now - self.teardown.since, 1))
         self.note("guard.json", value)
 
     def note(self, name, value):
@@ -176,7 +196,7 @@ class Guard:
         now = time.monotonic()
         stood, self.before = now - self.before, now
         if stood > STOOD:
-            for watched in (self.neighbour, self.phases):
+            for watched in (self.neighbour, self.phases, self.teardown):
                 if watched:
                     watched.spare(stood)
         state = self.unit.state()
@@ -197,8 +217,8 @@ class Guard:
         """Note why, keep evidence here and on the peers, end the attempt everywhere."""
         base, about = {"by": self.node, "time": time.time()}, self.node
         if reason == "hang":
-            ranks = [item["rank"] for item in self.mine]
-            self.note("stall.json", dict(base, ranks=ranks, since=base["time"] - said["seconds"], **said))
+            about_it = dict({"ranks": [item["rank"] for item in self.mine]}, **said)
+            self.note("stall.json", dict(base, since=base["time"] - said["seconds"], **about_it))
         else:
             about, silent = self.neighbour.name, round(now - (self.neighbour.bad or self.neighbour.last), 1)
             told = dict(base, node=about, how=said, since=base["time"] - silent, seconds=silent)

@@ -7,6 +7,8 @@ step         from one step line to the next
 evaluation   from the suite's word that one has begun, or from what it follows, to the next line of another kind; a log that grows is a sign of life
 checkpoint   from what one follows, to the next line of another kind; a log that grows is a sign of life
 
+teardown     from the end of whoever prints, or of the neighbour's part, to the end of this node's part; each rank that ends is a sign of life
+
 What comes after an epoch's last step, a saved checkpoint or an evaluation is not said: there the budget of what may come holds.
 Times are of the monotonic clock, seconds; clocks that are set forth or back do not matter.
 """
@@ -187,3 +189,31 @@ class Phases:
         """Go on from what an earlier guard of this attempt kept."""
         for key in self.KEPT:
             setattr(self, key, kept[key])
+
+
+class Teardown:
+    """The end of a training: whoever prints has ended, well or the attempt would be over, and says nothing more of those that have not."""
+
+    def __init__(self, budgets, far):
+        """budgets: plan["watchdog"]. far: whether rank 0 may still evaluate elsewhere when this node is judged."""
+        times = [budgets.get("checkpoint")] + ([budgets.get("evaluation")] if far else [])
+        self.budget = None if None in times else sum(times)
+        self.since, self.ended = None, None
+
+    def look(self, parted, ended, now):
+        """Take in whether whoever prints has ended (parted), and how many ranks here have."""
+        if not parted:
+            self.since = None
+        elif self.since is None or ended != self.ended:
+            self.since = now
+        self.ended = ended
+
+    def spare(self, seconds):
+        """Leave a time out of the reckoning in which nobody could look."""
+        self.since = None if self.since is None else self.since + seconds
+
+    def stalled(self, now):
+        """Return {phase, budget, seconds} where the budget is spent, else None."""
+        if self.since is None or self.budget is None or now - self.since <= self.budget:
+            return None
+        return {"phase": "teardown", "budget": self.budget, "seconds": round(now - self.since, 1), "step": None, "last_line": None}

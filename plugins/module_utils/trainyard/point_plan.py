@@ -50,20 +50,25 @@ def config_file(suite, config, values, point):
     }
 
 
-def problem(point, suite, settings):
-    """Say why a point cannot be resumed, or return None: the training has reached its end, or the suite knows no way.
+def complete(point, suite, settings):
+    """Say that a point (or None, {}) is its training's end, or return None.
 
     settings: {epochs, iterations} of the config, as suites.settings gives them. A suite either does nothing then or fails (PaddleSeg: UnboundLocalError).
     """
-    if not suite["resume"].get("arguments") and not suite["resume"].get("overrides"):
-        return "the table of %s does not say how a training is resumed (resume: arguments or overrides)" % suite["title"]
-    for key, done, what in (("epochs", point["epoch"], "epoch"), ("iterations", point["step"], "iteration")):
-        last = settings.get(key)
+    for key, what in (("epochs", "epoch"), ("iterations", "iteration")) if point else ():
+        last, done = settings.get(key), point["epoch" if key == "epochs" else "step"]
         if last is not None and done is not None and done >= last:
             where = suite["config_keys"].get(key) or key
             text = "%s of attempt %d has reached the last %s (%d of %d): nothing is left to train; more of it is a new run with a larger %s"
             return text % (point["name"], point["attempt"], what, done, last, where)
     return None
+
+
+def problem(point, suite, settings):
+    """Say why a point cannot be resumed, or return None: the training has reached its end (`complete`), or the suite knows no way."""
+    if not suite["resume"].get("arguments") and not suite["resume"].get("overrides"):
+        return "the table of %s does not say how a training is resumed (resume: arguments or overrides)" % suite["title"]
+    return complete(point, suite, settings)
 
 
 def planned(point, suite, inputs):

@@ -15,6 +15,8 @@ FIRST_DELAY, LONGEST_DELAY = 10, 300
 SECOND_TURN = 30
 # So many restarts in a row may bring no newer checkpoint.
 FRUITLESS = 3
+# A restart that was decided may be under way for so many seconds after the attempt's end: waits between five tries, and what each of them brings.
+UNDER_WAY = 6 * 3600
 # So often a restart is tried whose preparation was refused (a node that boots takes its minute): 10, 20, 40, ... s apart.
 TRIES = 5
 
@@ -151,6 +153,17 @@ def decide(record, limit, live=True):
         return dict(found, reason="late", why="nobody followed it to its end; what is late is not started unasked")
     turn = 0 if attempts[-1].get("started") else SECOND_TURN  # (a start is noted where it is made)
     return dict(found, again=True, delay=min(FIRST_DELAY << min(without, 8), LONGEST_DELAY) + turn)
+
+
+def waits(record, now):
+    """Whether a restart of a run was decided and may still wait or be under way. record: run.json. now: unix seconds.
+
+    Whoever waits is a process of its own, perhaps of another controller; that it was given up meanwhile is not known here.
+    """
+    begun = [item for item in record["attempts"] if (item.get("verdict") or {}).get("cause") != NOT_STARTED]
+    newest = max(begun, key=lambda item: item["number"], default={})
+    ended = newest.get("ended")
+    return bool((newest.get("again") or {}).get("again")) and isinstance(ended, (int, float)) and abs(now - ended) < UNDER_WAY
 
 
 def sentence(decided, run):

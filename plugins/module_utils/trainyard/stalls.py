@@ -19,7 +19,8 @@ _STALL = ("phase", "budget", "seconds", "since", "time", "step", "last_line", "b
 _LOSS = ("node", "how", "seconds", "since", "time", "by")
 _SEEN = ("rank", "state", "state_words", "where", "wchan", "cpu", "stack_from", "why")
 _NUMBERS = ("budget", "seconds", "since", "time")
-PHASES = {"rendezvous": "rendezvous", "first_step": "first step", "step": "step", "evaluation": "evaluation", "checkpoint": "checkpoint"}
+PHASES = {"rendezvous": "rendezvous", "first_step": "first step", "step": "step", "evaluation": "evaluation", "checkpoint": "checkpoint",
+          "teardown": "teardown"}  # fmt: skip
 # Functions of Python code in which ranks wait for each other (paddle.distributed, mindspore.communication and what they call).
 WAITS = (
     "all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "barrier", "broadcast", "alltoall", "synchronize", "wait", "_sync",

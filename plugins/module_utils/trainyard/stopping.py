@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
-from ansible.module_utils.trainyard import attempts, devices, holds, processes, run_file, sockets, status
+from ansible.module_utils.trainyard import attempts, devices, holds, processes, restarts, run_file, sockets, status
 from ansible.module_utils.trainyard.display import printable
 
 # A driver lists a process for a moment after its end.
@@ -116,13 +117,39 @@ def _on_devices(run, base, plan, mine, run_id):
     return found
 
 
-def planned(runs_dir, run_id):
-    """Return {known, number, nodes} of a run as the controller that started it knows it: its newest attempt may be on its way to the nodes."""
-    run_dir = os.path.join(runs_dir, run_id)
+def planned(runs_dir, run_id, site=None):
+    """Return {known, number, nodes, waiting} of a run as the controller that started it knows it: its newest attempt may be on its way to the nodes.
+
+    Without a run: waiting, [[run, number of its next attempt, nodes]] of the site's runs whose restart may wait; `number` is the place of the note.
+    """
+    if not run_id:
+        return {"changed": False, "known": False, "number": 1, "nodes": [], "waiting": _waiting(runs_dir, site)}
+    number, plan = _newest(os.path.join(runs_dir, run_id))
+    nodes = _nodes(plan)
+    return {"changed": False, "known": bool(nodes), "number": number or 1, "nodes": nodes, "waiting": []}
+
+
+def _newest(run_dir):
     numbers = run_file.numbers(run_dir)
-    plan = (run_file.plan_of(run_dir, numbers[-1]) or {}) if numbers else {}
-    nodes = [str(node["name"]) for node in plan.get("nodes") or () if isinstance(node, dict) and "name" in node]
-    return {"changed": False, "known": bool(nodes), "number": max(numbers, default=1), "nodes": nodes}
+    return (numbers[-1], run_file.plan_of(run_dir, numbers[-1]) or {}) if numbers else (0, {})
+
+
+def _nodes(plan):
+    return [str(node["name"]) for node in plan.get("nodes") or () if isinstance(node, dict) and "name" in node]
+
+
+def _waiting(runs_dir, site):
+    found = []
+    for run_id in sorted(os.listdir(runs_dir), reverse=True) if os.path.isdir(runs_dir) else ():
+        if not attempts.RUN_ID.match(run_id):
+            continue
+        run_dir = os.path.join(runs_dir, run_id)
+        # a record that is damaged, or a newer Trainyard's, keeps nothing from being stopped
+        with contextlib.suppress(AttributeError, KeyError, OSError, TypeError, ValueError):
+            record, (number, plan) = run_file.read(run_dir), _newest(run_dir)
+            if record and plan.get("site") == site and restarts.waits(record, time.time()):
+                found.append([run_id, number + 1, _nodes(plan)])
+    return found
 
 
 def told(results, found, run_id, members):
@@ -150,9 +177,16 @@ def told(results, found, run_id, members):
     what = "; ".join("%s on %s" % (name, ", ".join(nodes)) for name, nodes in sorted(did.items()))
     name = run_id or (sorted(did) or [""])[-1]
     again = "playbooks/stop.yml" + (" -e run=%s" % name if name else "")
-    text = "NOTHING TO STOP: %s" % ("nothing of %s runs" % run_id if run_id else "no run of yours was found" + _waiting(found))
-    text = "STOPPED %s" % what if what else text
-    text += "; a start or restart of it that is under way gives up" if any((said or {}).get("noted") for said in results.values()) else ""
+    noted = sorted({name for said in results.values() for name in (said or {}).get("noted") or ()})
+    nothing = (
+        "nothing of %s runs" % run_id
+        if run_id
+        else "no run of yours holds a node"
+        if noted
+        else "no run of yours was found" + _elsewhere(found)
+    )
+    text = "STOPPED %s" % what if what else "NOTHING TO STOP: %s" % nothing
+    text += "; a start or restart of %s that is under way gives up" % ("it" if noted == [run_id] else ", ".join(noted)) if noted else ""
     if silent:
         remedy = "what runs there goes on until its neighbours' watch ends it; when it answers again: %s" % again
         text = "NO ANSWER from %s: %s; on the others: %s" % (", ".join(silent), remedy, text)
@@ -163,8 +197,8 @@ def told(results, found, run_id, members):
     return {"changed": False, "summary": lines, "verdict": {"outcome": outcome, "text": lines[-1]}}
 
 
-def _waiting(found):
-    """Return words about the newest run that has failed: the wait for a restart holds no node, so only its name can stop that."""
+def _elsewhere(found):
+    """Return words about the newest run that has failed: another controller may wait for its restart, which holds no node, so only its name can stop that."""
     known = [said.get("status") or {} for said in found.values()]
     failed = max([status["run"] for status in known if status.get("found") and status.get("state") in ("failed", "lost")], default="")
     return "; should %s wait for its restart: playbooks/stop.yml -e run=%s" % (failed, failed) if failed else ""

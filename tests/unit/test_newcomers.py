@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who stood in for a lost node and was not ready: named by a preflight or by a task that failed there, and nobody else."""
+
+from __future__ import annotations
+
+import pytest
+from ansible.module_utils.trainyard import newcomers
+
+
+def chosen(nodes=("n1", "s1"), new=("s1",)):
+    came = newcomers.Newcomers()
+    came.chosen({"run": "r", "state_dir": "/x", "nodes": list(nodes), "new": list(new)})
+    came.play()
+    return came
+
+
+def stop(check, *nodes):
+    return {"check": check, "nodes": list(nodes)}
+
+
+@pytest.mark.parametrize(
+    "stops, found",
+    [
+        ([stop("disk", "s1")], {"s1": "not ready: disk"}),
+        ([stop("disk", "s1"), stop("memory", "s1")], {"s1": "not ready: disk"}),
+        # who trained until now is not given up for a full disk
+        ([stop("disk", "n1")], {}),
+        # what all have is the job's; a way that is cut has two ends, and one of them is new
+        ([stop("plan", "n1", "s1"), stop("plan")], {}),
+        ([stop("network", "n1", "s1")], {"s1": "not ready: network"}),
+        ([stop("rehearsal", "n1", "s1")], {"s1": "not ready: rehearsal"}),
+    ],
+)
+def test_whom_a_preflight_means(stops, found):
+    came = chosen()
+    came.stopped(stops)
+    assert came.unready(["localhost"]) == found
+    came.begun()
+    assert came.unready(["localhost"]) == {}
+
+
+def test_where_all_are_new_whoever_is_named_is_meant():
+    came = chosen(nodes=("s1",))
+    came.stopped([stop("disk", "s1")])
+    assert came.unready(["localhost"]) == {"s1": "not ready: disk"}
+
+
+def test_whom_a_task_means():
+    came = chosen(nodes=("n1", "s1", "s2"), new=("s1", "s2"))
+    came.failed("t1", "s1", "Install the wheels")
+    came.failed("t2", "s2", "Say why nothing runs")  # it ends as the first one's consequence
+    assert came.unready(["s1", "s2"]) == {"s1": "not ready: Install the wheels"}
+    # what was made good again is none, and neither is what was wrong on a node of before, or on all
+    assert came.unready(["n1"]) == {}
+    came.play()
+    came.failed("t3", "n1", "Install the wheels")
+    came.failed("t4", "s1", "Say why nothing runs")
+    assert came.unready(["n1", "s1"]) == {}
+    came.play()
+    for name in ("n1", "s1", "s2"):
+        came.failed("t5", name, "Bring the code")
+    assert came.unready(["n1", "s1", "s2"]) == {}
+
+
+def test_without_a_choice_nobody_is_meant():
+    came = newcomers.Newcomers()
+    came.failed("t1", "n1", "x")
+    came.stopped([stop("disk", "n1")])
+    assert came.unready(["n1"]) == {}
