@@ -246,6 +246,23 @@ def marked():
     process.wait()
 
 
+def test_the_eye_closes_when_nobody_reads_any_more(node_home):
+    """Its output is taken to the end: a container's engine reads on when the one who asked is gone."""
+    with open(drill_watch.__file__, "rb") as handle:
+        source = handle.read()
+    words = [sys.executable, "-I", "-c", drill_watch.BOOT, str(len(source)), RUN, ".trainyard", ""]
+    with subprocess.Popen(
+        words, env=dict(os.environ, HOME=str(node_home)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdin.write(source)
+        process.stdin.flush()
+        assert process.stdout.readline().startswith(b"{")
+        try:
+            assert process.communicate(timeout=60)[1] == b"" and process.returncode == 0
+        finally:
+            process.kill()
+
+
 def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
     with open(drill_watch.__file__, "rb") as handle:
         source = handle.read()

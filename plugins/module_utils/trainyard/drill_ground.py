@@ -262,6 +262,7 @@ class Watch:
     def close(self):
         self._over.set()
         for call in self._calls.values():
+            call.stdin.close()
             call.kill()
         for thread in self._threads:
             thread.join(10)
