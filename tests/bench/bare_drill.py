@@ -23,6 +23,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -54,10 +55,51 @@ rank() { for one in /proc/[0-9]*; do [ "$(readlink $one/cwd)" = %(folder)s ] && 
   && echo ${one#/proc/} && return; done; }
 """
 )
+# Twice a second the pid of the node's rank, an empty line without one: a look by its own `docker exec` costs more than a step of the training.
+EYE = """import os, select, sys
+def is_rank(pid):
+    try:
+        if os.readlink("/proc/%s/cwd" % pid) != sys.argv[1]:
+            return False
+        with open("/proc/%s/environ" % pid, "rb") as handle:
+            return b"\\0PADDLE_TRAINER_ID=" in b"\\0" + handle.read()
+    except OSError:
+        return False
+while True:
+    print(next((pid for pid in os.listdir("/proc") if pid.isdigit() and is_rank(pid)), ""), flush=True)
+    if select.select([0], [], [], 0.5)[0]:
+        break
+"""
 # What a start without any fault says, too, and no person takes for an error.
 USUAL = re.compile(r"^Warning: Unable to use|\b0 samples invalid\]")
 # Seconds: from a fault inside a rank until this script has seen that the rank is gone; what was said meanwhile belongs to the fault.
 SEEN = 15
+
+
+class Eye:
+    """A look at a node that goes on: `rank` is the pid of its rank, '' without one and while the node does not answer."""
+
+    def __init__(self, container, folder):
+        self.argv = ["docker", "exec", "-i", "-u", "trainer", container, "python3", "-I", "-c", EYE, folder]
+        self.rank, self.call, self.over = "", None, threading.Event()
+        self.thread = threading.Thread(target=self.follow, daemon=True)
+        self.thread.start()
+
+    def follow(self):
+        while not self.over.is_set():
+            self.call = subprocess.Popen(self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            for line in self.call.stdout:
+                self.rank = line.strip()
+            self.rank = ""
+            self.call.wait()
+            self.over.wait(0.5)
+
+    def close(self):
+        self.over.set()
+        while self.thread.is_alive():  # one that is just being started is ended, too
+            if self.call is not None:
+                self.call.kill()
+            self.thread.join(0.5)
 
 
 class Site(bare_faults.Site):
@@ -121,12 +163,8 @@ class Site(bare_faults.Site):
         for node in self.nodes:
             self.on(node, "rm -rf %s/log %s/output" % (FOLDER, FOLDER))
 
-    def rank(self, node):
-        """Return the pid of a node's rank, '' without one or where the node does not answer."""
-        script = PRELUDE % {"folder": FOLDER, "other": ""} + "rank"
-        argv = ["docker", "exec", "-u", "trainer", self.container(node), "sh", "-c", script]
-        done = subprocess.run(argv, check=False, text=True, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        return done.stdout.strip() if done.stdout.strip().isdigit() else ""
+    def eyes(self):
+        return {node: Eye(self.container(node), FOLDER) for node in self.nodes}
 
     def log(self):
         """Return rank 0's log; '' while its node does not answer."""
@@ -147,18 +185,18 @@ def left_in(folder):
     bare_faults.FOLDER = folder
 
 
-def moment(site, fault, terminals, limit):
+def moment(site, fault, terminals, limit, eyes):
     """Wait until the training has come to the fault's moment; return whether it did. From inside: until the rank's log says so or the rank is gone."""
     kind, _space, count = fault["at"].partition(" ")
     end, seen = time.monotonic() + limit, False
     while kind != "run" and time.monotonic() < end:  # run: before anything of it is started
-        text = site.log()
+        text = "" if seen else site.log()
         if kind == "ranks":
-            if all(site.rank(node) for node in site.nodes):
+            if all(eye.rank for eye in eyes.values()):
                 return True
         elif kind == "inside":
             seen = seen or "Epoch: [" in text
-            if seen and not site.rank("node2"):
+            if seen and not eyes["node2"].rank:
                 return True
         elif text.count("Epoch: [" if kind == "step" else "Save checkpoint: ") >= int(count):
             return True
@@ -170,7 +208,7 @@ def moment(site, fault, terminals, limit):
 
 def measure(site, job, fault, limit, out):
     """Do one fault to the bare command; return what came of it, seconds from the fault on."""
-    found, terminals = {"name": fault["name"], "limit": limit}, []
+    found, terminals, eyes = {"name": fault["name"], "limit": limit}, [], site.eyes()
     for node in site.nodes:
         site.quiet(node)
     site.fresh()
@@ -179,7 +217,10 @@ def measure(site, job, fault, limit, out):
             site.step(step)
         begun = time.monotonic()
         terminals += [bare_faults.Terminal(node, site.bare(node, job), begun) for node in site.nodes]
-        if not moment(site, fault, terminals, 240):
+        reached = moment(site, fault, terminals, 240, eyes)
+        for eye in eyes.values():
+            eye.close()
+        if not reached:
             found["note"] = "the training did not come to its moment"
             return found
         since = time.monotonic()
@@ -206,6 +247,8 @@ def measure(site, job, fault, limit, out):
         time.sleep(2)
         found["left"] = sum(len(pids) for pids in site.left_anywhere().values())
     finally:
+        for eye in eyes.values():
+            eye.close()
         for terminal in terminals:
             terminal.close()
             text = "".join("%7.1f  %s\n" % line for line in terminal.lines)

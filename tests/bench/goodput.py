@@ -180,19 +180,22 @@ class Bare(Ours):
         self.job, self.out, self.since, self.there = job, out, 0.0, False
         self.steps, faults = Steps(), Faults(self, plan, self.fault)
         # skipped: how many of the newest checkpoints did not do, since a start from them made no step.
-        self.kept, self.terminals, self.skipped = "", [], 0
+        self.kept, self.text, self.terminals, self.skipped = "", "", [], 0
         self.prepare()
-        begun = time.monotonic()
+        self.eye, begun = self.eyes(), time.monotonic()
         self.start()
         try:
             done = watch_out(self, self.steps, faults, self.over, limit, self.look)
             whole = time.monotonic() - begun
         finally:
             self.end()
+            for eye in self.eye.values():
+                eye.close()
         return self.steps, faults, begun, whole, done
 
     def training_log(self):
-        return self.kept + self.log()
+        self.text = self.log()
+        return self.kept + self.text
 
     def over(self, text):
         return all(terminal.process.poll() == 0 for terminal in self.terminals) and self.at_end(text)
@@ -214,10 +217,10 @@ class Bare(Ours):
 
     def look(self):
         """Start again where a rank is gone that was there, a command has failed, or nothing was said for too long."""
-        there = all(self.rank(node) for node in self.nodes)
+        there = all(eye.rank for eye in self.eye.values())
         dead = (self.there and not there) or any(terminal.process.poll() not in (None, 0) for terminal in self.terminals)
         self.there = self.there or there
-        log = self.log()
+        log = self.text
         silent = time.monotonic() - max(self.steps.last, self.since)
         young = self.steps.last < self.since
         if self.at_end(log):
@@ -240,6 +243,9 @@ class Bare(Ours):
         for node in self.nodes:
             self.up(node)
             self.clear(node)
+        until = time.monotonic() + 20
+        while any(eye.rank for eye in self.eye.values()) and time.monotonic() < until:
+            time.sleep(0.1)  # what was ended must not be taken for the next start's
 
     def newest(self):
         """Copy rank 0's newest checkpoint of both files to the other node; return its stem, None without one."""

@@ -528,6 +528,15 @@ def test_words_for_a_launcher_an_empty_message_and_single_things():
     assert verdict.decide(alone, [node("node1", end(0, 0), unit=OK)])["text"] == "COMPLETED: 1 rank on 1 node ended with exit code 0"
 
 
+def test_where_no_node_answers_nobody_is_blamed():
+    """A controller whose network is gone sees the same as one whose nodes are gone."""
+    found = verdict.decide(PLAN, [])
+    assert (found["outcome"], found["cause"], found["node"]) == ("lost", "unreachable", None)
+    assert "it may be this controller that was cut off" in found["text"] and "playbooks/follow.yml" in found["remedy"]
+    one = verdict.decide(PLAN, [node("node1", end(0), end(1))])
+    assert one["node"] == "node2" and "this controller" not in one["text"]
+
+
 def test_an_exception_of_a_process_that_was_killed_later_is_still_the_error():
     nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=7, mtime=0, said=VALUE), unit=stopped(at=1))]
     result = verdict.decide(PLAN, nodes)

@@ -182,9 +182,15 @@ class _Case:
         first = next(iter(self.missing))
         reasons = "; ".join(f"{name}: {reason}" for name, reason in self.missing.items())
         ranks = [r["rank"] for r in self.plan_ranks if r["node"] in self.missing]
-        text = f"LOST: {_list(self.missing)} did not answer ({reasons}), with {_ranks(ranks)}; the other nodes show no cause of their own"
+        text = f"LOST: {_list(self.missing)} did not answer ({reasons}), with {_ranks(ranks)}; "
         remedy = entry_of("unreachable")["remedy"]
-        return self._result("lost", f"{text}; remedy: {remedy}", node=first, cause="unreachable", remedy=remedy)
+        if not self.asked:
+            # As likely it is the controller that is cut off; then nobody is to be blamed, and the training goes on.
+            first, said = None, "no node answered, so it may be this controller that was cut off, and the training may go on"
+            remedy = "when they answer again: playbooks/follow.yml; else " + remedy
+        else:
+            said = "the other nodes show no cause of their own"
+        return self._result("lost", f"{text}{said}; remedy: {remedy}", node=first, cause="unreachable", remedy=remedy)
 
     def _completed(self):
         unstarted = [r for r in self.plan_ranks if not any(k["rank"] == r["rank"] and (k.get("pid") or k.get("file")) for k in self.ranks)]
