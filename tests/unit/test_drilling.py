@@ -27,6 +27,7 @@ GOES_ON = {"at": "step 2", "goes_on": True, "expect": STOPPED}
 HELD_BY = {"again": True, "says": "held by"}
 HEALED = [{"user": "first", "do": "echo healed > healed"}]
 # name: (the fault, how the product behaves)
+LATE = [{"user": place, "do": "(sleep 1; rm -f units) > /dev/null 2>&1 < /dev/null &"} for place in ("first", "last")]
 CASES = {
     "kill": (dict(KILL, expect=KILLED, heal=HEALED), {}),
     "slow": (dict(KILL, expect=KILLED, budget={"stop": -1, "detect": -1}), {}),
@@ -38,6 +39,7 @@ CASES = {
     "other words": (dict(KILL, expect=dict(KILLED, reason="no_progress", says="skipped")), {}),
     "does not come back": (dict(KILL, expect=KILLED, seconds=2), {"linger": True}),
     "holds on": (dict(KILL, expect=KILLED), {"hold": True}),
+    "lets go when it is back": (dict(KILL, expect=KILLED, heal=LATE), {"hold": True}),
     "unknown elsewhere": (dict(KILL, expect=KILLED), {"status": "no node knows the run"}),
     "goes on": (GOES_ON, {}),
     "ends at once": (dict(KILL, expect=KILLED, heal=HEALED), {"ends": True}),
@@ -73,8 +75,15 @@ def drilled(tmp_path_factory):
             settle(sites[name])
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(max_workers=6) as pool:
+        patch.setattr(drilling, "FENCE_SECONDS", 15)
         patch.setattr(drill_ground, "sys", SimpleNamespace(executable=sites["kill"].project + "/bin/python"))
         yield dict(pool.map(one, CASES))
+
+
+def test_a_node_that_ends_its_part_when_it_is_back_is_no_complaint(drilled):
+    result, made = drilled["lets go when it is back"]
+    assert not says(result, "still held") and result["fenced"] > 0 and "ended its part by itself after" in result["note"]
+    assert "stop" not in [command.verb for command in made.commands]
 
 
 def says(result, words):
@@ -101,7 +110,7 @@ def test_a_fault_that_comes_out_as_promised(drilled):
         ("no restart", ["attempt 2 never made a step"]),
         ("other words", ["the run's reason is failed, wanted: no_progress", "no command said 'skipped'"]),
         ("does not come back", ["train.yml still ran after 2 s"]),
-        ("holds on", ["the run still held a node when all was over; it was stopped"]),
+        ("holds on", ["the run still held a node 15 s after all was over; it was stopped"]),
         ("unknown elsewhere", ["N5: another controller's status.yml ended with 0"]),
         ("ends at once", ["the training did not come to step 2"]),
         ("no run", ["no run was started: STOP  no disk"]),
