@@ -23,8 +23,8 @@ unit() {
   if .config/browser.sh; then export TRAINYARD_BROWSER=yes; else say "the report is not clicked through here"; fi
   say "pytest"
   # Many tests wait for real processes, timers and sockets. What fails is printed in full and run once more, alone: a defect fails again.
-  # Two at a time, a file's tests one after the other: much of it waits for programs.
-  pytest -q -rs -n 2 --dist loadfile tests || {
+  # Three at a time on two cores, a file's tests one after the other: much of it waits for programs.
+  pytest -q -rs -n 3 --dist loadfile --durations=15 tests || {
     say "once more, what failed; who passes now hangs on this machine's load and wants mending"
     pytest -q -rs --last-failed --last-failed-no-failures none tests
   }
