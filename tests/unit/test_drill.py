@@ -212,6 +212,15 @@ def test_the_table_says_what_broke_and_what_was_left_out():
     ]
     text = drills.table(results)
     assert "| kill | a \\| b | 0.4 s | 3.0 s | right |" in text and "\x1b" not in text
+    assert drills.row(dict(results[0], goes_on=True))[2] == "goes on" and drills.row(results[0])[2] == "0.4 s"
+    assert drills.find_refusal({"refused": "is taken"}, "port 17000 is\n  taken") and not drills.find_refusal({"refused": "free"}, "taken")
+    assert drills.promise_cell(dict(good, N8=None)) == "held (7 of 8 asked)" and drills.promise_cell(good) == "held"
+    assert (drills.seconds(1.0, 2.0), drills.seconds(2.04, 1.0), drills.seconds(None, 1.0), drills.seconds(1.0, None)) == (
+        0.0,
+        1.0,
+        None,
+        None,
+    )
     assert "broken: N3" in text and "skipped: is done to containers" in text
     assert drills.sums(results).startswith("1 of 2 faults came out as promised; known after 0.4 s (middle), 0.4 s (worst)")
     assert drills.held(results[0]) and not drills.held(results[1])
