@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -255,7 +256,7 @@ def node_home(tmp_path):
     files = {
         "plan.json": json.dumps(plan),
         "ranks.jsonl": json.dumps({"event": "start", "rank": 1, "pid": 4194400}) + "\n",
-        "log/workerlog.0": "Epoch: [0]\nEpoch: [0]\nSave checkpoint: output\nhalf a li",
+        "log/workerlog.0": "Epoch: [0]\nEpoch: [0]\nSave checkpoint: output\nEpo",
     }
     put(str(attempt), files)
     put(str(tmp_path / ".trainyard/code" / ("c" * 16)), {"tools/train.py": "pass\n"})
@@ -277,6 +278,8 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
     with open(drill_watch.__file__, "rb") as handle:
         source = handle.read()
     words = [sys.executable, "-I", "-c", drill_watch.BOOT, str(len(source)), RUN, ".trainyard", "ValueError"]
+    (node_home / ".trainyard/runs" / RUN / "attempt-new").mkdir()
+    other = subprocess.Popen(["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "0/1", "PATH": os.environ["PATH"]})  # of another run
     process = subprocess.Popen(words, env=dict(os.environ, HOME=str(node_home)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         process.stdin.write(source)
@@ -285,7 +288,9 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
         def next_look(what):
             end = time.monotonic() + 60
             while time.monotonic() < end:
-                found = json.loads(process.stdout.readline())["attempts"]["1"]
+                attempts = json.loads(process.stdout.readline())["attempts"]
+                assert set(attempts) == {"1"}
+                found = attempts["1"]
                 if what(found):
                     return found
             raise AssertionError("never seen")
@@ -300,7 +305,7 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
         )
         attempt = node_home / ".trainyard/runs" / RUN / "attempt-1"
         with open(attempt / "log/workerlog.0", "a", encoding="utf-8") as handle:
-            handle.write("ne\nEpoch: [1]\nValueError: x\n")
+            handle.write("ch: [1]\nValueError: x\n")
         found = next_look(lambda one: one["sign"])
         assert found["steps"] == 3
         (attempt / "stop.json").write_text('{"by": "user"}')
@@ -311,10 +316,31 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
         (attempt / "log/workerlog.0").write_text("Epoch: [2]\n")
         next_look(lambda one: one["steps"] >= 4)
     finally:
+        other.kill()
+        other.wait()
         process.kill()
         process.wait()
         process.stdin.close()
         process.stdout.close()
+
+
+def test_the_eye_waits_for_what_is_not_there_yet_and_keeps_what_it_has_seen(node_home):
+    place, sign = node_home / ".trainyard/runs" / RUN / "attempt-1", re.compile("Traceback")
+    plan, log = (place / "plan.json").read_text(), place / "log/workerlog.0"
+    eye, lines = drill_watch.Attempt(str(place)), log.read_text()
+    (place / "plan.json").write_text(plan[:50])
+    log.unlink()
+    assert eye.look(sign, {}, set())["steps"] == 0
+    (place / "plan.json").write_text(plan)
+    assert eye.look(sign, {}, set())["steps"] == 0
+    log.write_text(lines + "\nTraceback\n")
+    with open(place / "ranks.jsonl", "a", encoding="utf-8") as handle:
+        handle.write(json.dumps({"event": "end", "rank": 1, "signal": "SIGKILL"}) + "\n" + '{"event": "e')
+    (place / "exit.json").write_text("7")
+    for _look in range(2):
+        found = eye.look(sign, {"1": 3}, {4194400})
+        assert (found["steps"], found["sign"], found["exit"], found["marked"]) == (2, True, None, 3) and found["ranks"][0]["alive"]
+        assert [event["event"] for event in found["events"]] == ["end"]
 
 
 # --- the promises
