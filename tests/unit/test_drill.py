@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -279,6 +280,7 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
         source = handle.read()
     words = [sys.executable, "-I", "-c", drill_watch.BOOT, str(len(source)), RUN, ".trainyard", "ValueError"]
     (node_home / ".trainyard/runs" / RUN / "attempt-new").mkdir()
+    later = []
     other = subprocess.Popen(["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "0/1", "PATH": os.environ["PATH"]})  # of another run
     process = subprocess.Popen(words, env=dict(os.environ, HOME=str(node_home)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -315,7 +317,15 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
         os.truncate(attempt / "log/workerlog.0", 0)
         (attempt / "log/workerlog.0").write_text("Epoch: [2]\n")
         next_look(lambda one: one["steps"] >= 4)
+        assert select.select([process.stdout], [], [], 60)[0], "a look comes where nothing changes, too: who says nothing does not answer"
+        later.append(subprocess.Popen(["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "/2", "PATH": os.environ["PATH"]}))
+        end = time.monotonic() + 60
+        while json.loads(process.stdout.readline())["attempts"].get("2") != {"marked": 1}:
+            assert time.monotonic() < end, "a process without a directory is one"
     finally:
+        for one in later:
+            one.kill()
+            one.wait()
         other.kill()
         other.wait()
         process.kill()
