@@ -27,7 +27,7 @@ from ansible.module_utils.trainyard import (
     verdict,
 )
 from ansible.module_utils.trainyard import job as jobs
-from core_support import ROOT, RUN, put
+from core_support import ROOT, RUN, program, put
 
 TABLE = drills.load()
 PLACES = {"first": ("node1", 0), "last": ("node2", 1)}
@@ -406,6 +406,16 @@ def test_n1_a_byte_that_is_lost_is_seen(ground, node_home):
     assert found["N1"] is False and "log/workerlog.0 of node2 is not what is at home" in problems[0]
 
 
+def test_n1_a_byte_too_many_at_home_and_a_log_that_others_read_are_seen(ground):
+    path = os.path.join(ground.runs_dir, RUN, "attempt-1/rank-001.node2.log")
+    os.chmod(path, 0o640)
+    assert drill_promises.logs(ground, RUN, 1) == ["N1: rank-001.node2.log can be read by others"]
+    os.chmod(path, 0o600)
+    with open(path, "a", encoding="utf-8") as handle:
+        handle.write("more\n")
+    assert drill_promises.logs(ground, RUN, 1) == ["N1: log/workerlog.0 of node2 is not what is at home as rank-001.node2.log"]
+
+
 def test_n1_a_log_that_was_never_brought_is_seen(ground, node_home):
     attempt = node_home / ".trainyard/runs" / RUN / "attempt-1"
     (attempt / "logs.txt").write_text("console\n")
@@ -487,11 +497,18 @@ def test_n3_a_process_that_is_left_is_seen(ground, marked):
     assert drill_promises.left(ground, RUN, 0) == ["N3: left on node2: %d" % marked.pid]
 
 
+def test_n3_a_unit_that_is_left_is_seen(ground, tmp_path, monkeypatch):
+    program(tmp_path / "bin", "systemctl", 'echo "$6 loaded"')
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    assert drill_promises.left(ground, RUN, 0) == ["N3: left on node2: yardguard-%s-*" % RUN]
+
+
 def test_n4_another_plan_or_code_is_seen(ground, node_home, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(node_home / ".trainyard", other / ".trainyard")
     ground.nodes.append(Here("node3", other))
     assert drill_promises.equal(ground, RUN, 1) == []
+    assert drill_promises.equal(ground, RUN + "0", 1) == ["N4: there is no plan at home"]
     (other / ".trainyard/code" / ("c" * 16) / "extra.py").write_text("")
     (other / ".trainyard/data/d/image").write_text("22")
     (other / ".trainyard/runs" / RUN / "attempt-1/plan.json").write_text("{}")
@@ -503,6 +520,7 @@ def test_n4_another_plan_or_code_is_seen(ground, node_home, tmp_path):
 def test_n6_a_verdict_that_lacks_something_is_seen(ground, lacks):
     said = dict(RIGHT, log="runs/%s/attempt-1/rank-001.node2.log" % RUN)
     assert every(ground, verdict=dict(said, **{lacks: None}))[0]["N6"] is False
+    assert every(ground, verdict=dict(said, log=said["log"] + ".9"))[1] == ["N6: the verdict lacks the log %s.9" % said["log"]]
 
 
 @pytest.mark.parametrize("name, mode", [("run.json", 0o600), ("attempt-1/rank-001.node2.log", 0o644), ("report.html", 0o600)])
