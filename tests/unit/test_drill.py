@@ -532,6 +532,14 @@ def test_n7_a_secret_that_others_can_read_is_seen(ground, name, mode):
     assert every(ground)[0]["N7"] is False
 
 
+def test_n7_an_attempt_that_others_may_enter_is_seen(ground, node_home, monkeypatch):
+    (node_home / ".trainyard/runs" / RUN / "attempt-1").chmod(0o755)
+    monkeypatch.setattr(drill_promises, "left", lambda *_what: ["N3: left"])
+    found, problems = every(ground)
+    assert (found["N3"], found["N7"]) == (False, False)
+    assert problems == ["N3: left", "N7: others may enter the attempt on node2 (mode 755)"]
+
+
 def test_n7_a_secret_in_an_output_is_seen_and_one_in_a_raw_log_is_not(ground, tmp_path):
     with open(os.path.join(ground.runs_dir, RUN, "attempt-1/rank-001.node2.log"), "a", encoding="utf-8") as handle:
         handle.write("token drill-0123456789\n")
