@@ -532,6 +532,11 @@ def test_n7_a_secret_that_others_can_read_is_seen(ground, name, mode):
     assert every(ground)[0]["N7"] is False
 
 
+def test_every_attempt_of_a_run_is_looked_at(ground):
+    problems = every(ground, numbers=[1, 2])[1]
+    assert problems == ["N1: attempt-2/ranks.json is missing at home", "N4: there is no plan at home"]
+
+
 def test_n7_an_attempt_that_others_may_enter_is_seen(ground, node_home, monkeypatch):
     (node_home / ".trainyard/runs" / RUN / "attempt-1").chmod(0o755)
     monkeypatch.setattr(drill_promises, "left", lambda *_what: ["N3: left"])
