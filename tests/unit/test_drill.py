@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import select
 import shutil
 import subprocess
 import sys
@@ -25,7 +27,7 @@ from ansible.module_utils.trainyard import (
     verdict,
 )
 from ansible.module_utils.trainyard import job as jobs
-from core_support import ROOT, RUN, put
+from core_support import ROOT, RUN, program, put
 
 TABLE = drills.load()
 PLACES = {"first": ("node1", 0), "last": ("node2", 1)}
@@ -212,6 +214,15 @@ def test_the_table_says_what_broke_and_what_was_left_out():
     ]
     text = drills.table(results)
     assert "| kill | a \\| b | 0.4 s | 3.0 s | right |" in text and "\x1b" not in text
+    assert drills.row(dict(results[0], goes_on=True))[2] == "goes on" and drills.row(results[0])[2] == "0.4 s"
+    assert drills.find_refusal({"refused": "is taken"}, "port 17000 is\n  taken") and not drills.find_refusal({"refused": "free"}, "taken")
+    assert drills.promise_cell(dict(good, N8=None)) == "held (7 of 8 asked)" and drills.promise_cell(good) == "held"
+    assert (drills.seconds(1.0, 2.0), drills.seconds(2.04, 1.0), drills.seconds(None, 1.0), drills.seconds(1.0, None)) == (
+        0.0,
+        1.0,
+        None,
+        None,
+    )
     assert "broken: N3" in text and "skipped: is done to containers" in text
     assert drills.sums(results).startswith("1 of 2 faults came out as promised; known after 0.4 s (middle), 0.4 s (worst)")
     assert drills.held(results[0]) and not drills.held(results[1])
@@ -246,7 +257,7 @@ def node_home(tmp_path):
     files = {
         "plan.json": json.dumps(plan),
         "ranks.jsonl": json.dumps({"event": "start", "rank": 1, "pid": 4194400}) + "\n",
-        "log/workerlog.0": "Epoch: [0]\nEpoch: [0]\nSave checkpoint: output\nhalf a li",
+        "log/workerlog.0": "Epoch: [0]\nEpoch: [0]\nSave checkpoint: output\nEpo",
     }
     put(str(attempt), files)
     put(str(tmp_path / ".trainyard/code" / ("c" * 16)), {"tools/train.py": "pass\n"})
@@ -285,6 +296,9 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
     with open(drill_watch.__file__, "rb") as handle:
         source = handle.read()
     words = [sys.executable, "-I", "-c", drill_watch.BOOT, str(len(source)), RUN, ".trainyard", "ValueError"]
+    (node_home / ".trainyard/runs" / RUN / "attempt-new").mkdir()
+    later = []
+    other = subprocess.Popen(["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "0/1", "PATH": os.environ["PATH"]})  # of another run
     process = subprocess.Popen(words, env=dict(os.environ, HOME=str(node_home)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         process.stdin.write(source)
@@ -293,7 +307,9 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
         def next_look(what):
             end = time.monotonic() + 60
             while time.monotonic() < end:
-                found = json.loads(process.stdout.readline())["attempts"]["1"]
+                attempts = json.loads(process.stdout.readline())["attempts"]
+                assert set(attempts) == {"1"}
+                found = attempts["1"]
                 if what(found):
                     return found
             raise AssertionError("never seen")
@@ -308,7 +324,7 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
         )
         attempt = node_home / ".trainyard/runs" / RUN / "attempt-1"
         with open(attempt / "log/workerlog.0", "a", encoding="utf-8") as handle:
-            handle.write("ne\nEpoch: [1]\nValueError: x\n")
+            handle.write("ch: [1]\nValueError: x\n")
         found = next_look(lambda one: one["sign"])
         assert found["steps"] == 3
         (attempt / "stop.json").write_text('{"by": "user"}')
@@ -318,11 +334,40 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
         os.truncate(attempt / "log/workerlog.0", 0)
         (attempt / "log/workerlog.0").write_text("Epoch: [2]\n")
         next_look(lambda one: one["steps"] >= 4)
+        assert select.select([process.stdout], [], [], 60)[0], "a look comes where nothing changes, too: who says nothing does not answer"
+        later.append(subprocess.Popen(["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "/2", "PATH": os.environ["PATH"]}))
+        end = time.monotonic() + 60
+        while json.loads(process.stdout.readline())["attempts"].get("2") != {"marked": 1}:
+            assert time.monotonic() < end, "a process without a directory is one"
     finally:
+        for one in later:
+            one.kill()
+            one.wait()
+        other.kill()
+        other.wait()
         process.kill()
         process.wait()
         process.stdin.close()
         process.stdout.close()
+
+
+def test_the_eye_waits_for_what_is_not_there_yet_and_keeps_what_it_has_seen(node_home):
+    place, sign = node_home / ".trainyard/runs" / RUN / "attempt-1", re.compile("Traceback")
+    plan, log = (place / "plan.json").read_text(), place / "log/workerlog.0"
+    eye, lines = drill_watch.Attempt(str(place)), log.read_text()
+    (place / "plan.json").write_text(plan[:50])
+    log.unlink()
+    assert eye.look(sign, {}, set())["steps"] == 0
+    (place / "plan.json").write_text(plan)
+    assert eye.look(sign, {}, set())["steps"] == 0
+    log.write_text(lines + "\nTraceback\n")
+    with open(place / "ranks.jsonl", "a", encoding="utf-8") as handle:
+        handle.write(json.dumps({"event": "end", "rank": 1, "signal": "SIGKILL"}) + "\n" + '{"event": "e')
+    (place / "exit.json").write_text("7")
+    for _look in range(2):
+        found = eye.look(sign, {"1": 3}, {4194400})
+        assert (found["steps"], found["sign"], found["exit"], found["marked"]) == (2, True, None, 3) and found["ranks"][0]["alive"]
+        assert [event["event"] for event in found["events"]] == ["end"]
 
 
 # --- the promises
@@ -376,6 +421,16 @@ def test_n1_a_byte_that_is_lost_is_seen(ground, node_home):
         handle.write("last words\n")
     found, problems = every(ground)
     assert found["N1"] is False and "log/workerlog.0 of node2 is not what is at home" in problems[0]
+
+
+def test_n1_a_byte_too_many_at_home_and_a_log_that_others_read_are_seen(ground):
+    path = os.path.join(ground.runs_dir, RUN, "attempt-1/rank-001.node2.log")
+    os.chmod(path, 0o640)
+    assert drill_promises.logs(ground, RUN, 1) == ["N1: rank-001.node2.log can be read by others"]
+    os.chmod(path, 0o600)
+    with open(path, "a", encoding="utf-8") as handle:
+        handle.write("more\n")
+    assert drill_promises.logs(ground, RUN, 1) == ["N1: log/workerlog.0 of node2 is not what is at home as rank-001.node2.log"]
 
 
 def test_n1_a_log_that_was_never_brought_is_seen(ground, node_home):
@@ -459,11 +514,18 @@ def test_n3_a_process_that_is_left_is_seen(ground, marked):
     assert drill_promises.left(ground, RUN, 0) == ["N3: left on node2: %d" % marked.pid]
 
 
+def test_n3_a_unit_that_is_left_is_seen(ground, tmp_path, monkeypatch):
+    program(tmp_path / "bin", "systemctl", 'echo "$6 loaded"')
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    assert drill_promises.left(ground, RUN, 0) == ["N3: left on node2: yardguard-%s-*" % RUN]
+
+
 def test_n4_another_plan_or_code_is_seen(ground, node_home, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(node_home / ".trainyard", other / ".trainyard")
     ground.nodes.append(Here("node3", other))
     assert drill_promises.equal(ground, RUN, 1) == []
+    assert drill_promises.equal(ground, RUN + "0", 1) == ["N4: there is no plan at home"]
     (other / ".trainyard/code" / ("c" * 16) / "extra.py").write_text("")
     (other / ".trainyard/data/d/image").write_text("22")
     (other / ".trainyard/runs" / RUN / "attempt-1/plan.json").write_text("{}")
@@ -475,6 +537,7 @@ def test_n4_another_plan_or_code_is_seen(ground, node_home, tmp_path):
 def test_n6_a_verdict_that_lacks_something_is_seen(ground, lacks):
     said = dict(RIGHT, log="runs/%s/attempt-1/rank-001.node2.log" % RUN)
     assert every(ground, verdict=dict(said, **{lacks: None}))[0]["N6"] is False
+    assert every(ground, verdict=dict(said, log=said["log"] + ".9"))[1] == ["N6: the verdict lacks the log %s.9" % said["log"]]
 
 
 @pytest.mark.parametrize("name, mode", [("run.json", 0o600), ("attempt-1/rank-001.node2.log", 0o644), ("report.html", 0o600)])
@@ -484,6 +547,19 @@ def test_n7_a_secret_that_others_can_read_is_seen(ground, name, mode):
         handle.write("token drill-0123456789\n")
     os.chmod(path, mode)
     assert every(ground)[0]["N7"] is False
+
+
+def test_every_attempt_of_a_run_is_looked_at(ground):
+    problems = every(ground, numbers=[1, 2])[1]
+    assert problems == ["N1: attempt-2/ranks.json is missing at home", "N4: there is no plan at home"]
+
+
+def test_n7_an_attempt_that_others_may_enter_is_seen(ground, node_home, monkeypatch):
+    (node_home / ".trainyard/runs" / RUN / "attempt-1").chmod(0o755)
+    monkeypatch.setattr(drill_promises, "left", lambda *_what: ["N3: left"])
+    found, problems = every(ground)
+    assert (found["N3"], found["N7"]) == (False, False)
+    assert problems == ["N3: left", "N7: others may enter the attempt on node2 (mode 755)"]
 
 
 def test_n7_a_secret_in_an_output_is_seen_and_one_in_a_raw_log_is_not(ground, tmp_path):

@@ -136,6 +136,18 @@ def test_what_comes_out_as_promised_is_no_problem(drilled, name):
     assert result["verdict"] == "right" and says(result, "allowed are") == result["problems"]
 
 
+@pytest.mark.parametrize(
+    "at, count, come",
+    [("run", 0, True), ("ranks", 0, True), ("step 3", 2, False), ("step 3", 3, True), ("saved 1", 0, False), ("saved 1", 1, True)],
+)
+def test_a_faults_moment(tmp_path, at, count, come):
+    made = course(site(tmp_path), dict(KILL, at=at, expect=KILLED))
+    seen = {"steps": count, "saved": count if at[:2] == "sa" else 0, "ranks": [{"rank": 0, "alive": True}]}
+    looks = [{"t": 1, "node": node, "attempts": {"1": seen}} for node in ("node1", "node2")]
+    assert bool(made.moment(looks)) is come
+    assert at != "ranks" or not made.moment(looks[:1]), "the other node has none yet"
+
+
 def test_seconds_begin_with_the_fault_and_where_nothing_may_happen_with_the_stop(drilled):
     made = drilled["goes on"][1]
     assert made.since > next(look["t"] for look in made.watch.looks if drills.newest([look], 1, "steps") >= 2 + drilling.GOES_ON_STEPS)

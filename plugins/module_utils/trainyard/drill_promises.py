@@ -81,7 +81,7 @@ def on_node(node, folder, files):
 def begins(path, digest, size, whole=False):
     """Whether a file at home begins with so many bytes of this sha256; whole: and has no more."""
     found = homecoming.digests(path, size)
-    return found is not None and found[2] == digest and found[0] >= size and not (whole and found[0] > size)
+    return found is not None and found[2] == digest and not (whole and found[0] > size)
 
 
 def checkpoints(ground, before):
