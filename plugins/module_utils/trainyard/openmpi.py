@@ -81,8 +81,9 @@ def daemon():
     """Wait inside the unit for mpirun's words, start its daemon as a child and return the daemon's exit code."""
     listener = socket.socket(socket.AF_UNIX)
     os.chdir(os.pardir)
+    before = os.umask(0o177)  # it is nobody else's from its first moment on
     listener.bind(SOCKET)
-    os.chmod(SOCKET, 0o600)
+    os.umask(before)
     os.chdir("work")
     listener.listen(1)
     listener.settimeout(ORDER_SECONDS)
