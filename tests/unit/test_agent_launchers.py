@@ -395,7 +395,8 @@ def test_a_unit_that_ends_before_its_daemon(peer):
     peer.set(RANKS="2", CODE=LONG)
     call = peer.start().rsh()
     assert until(lambda: peer.events("start"))
-    for pid in attempts.processes_of(RUN, 1):  # systemd sends TERM to every process of the unit
+    # systemd sends TERM to every process of the unit; the one that waits for the daemon first, or it might still tell how that ended
+    for pid in sorted(attempts.processes_of(RUN, 1)):
         os.kill(pid, signal.SIGTERM)
     assert "the attempt's unit ended before its daemon" in call.communicate(timeout=15)[0] and call.returncode == 1
     peer.process.send_signal(signal.SIGTERM)
