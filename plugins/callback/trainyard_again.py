@@ -143,6 +143,7 @@ class CallbackModule(CallbackBase):
         again = "" if tries == 1 else ", try %d of %d" % (tries, restarts.TRIES)
         try:
             self._display.display("\n%s is started again in %d s%s; Ctrl-C leaves it as it is" % (run, delay, again), color=C.COLOR_WARN)
+            sys.stdout.flush()  # Display does not, and the wait is long for who reads a pipe
             time.sleep(delay)
         except KeyboardInterrupt:
             self._display.display("\n%s is not started again; %s" % (run, by_hand), color=C.COLOR_WARN)

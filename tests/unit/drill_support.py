@@ -35,6 +35,7 @@ time.sleep(0 if int(sys.argv[2]) == 0 else 600)
 """
 PRODUCT = """
 import glob, json, os, signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as Ansible does, also where it was started in the background
 
 book = next((word for word in sys.argv[1:] if "/playbooks/" in word), None)
 TOP = os.path.dirname(os.path.dirname(book)) if book else sys.argv[3]

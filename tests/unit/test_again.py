@@ -117,7 +117,8 @@ def project(tmp_path):
         if not (tmp_path / "plugins").exists():
             os.symlink(ROOT / "plugins", tmp_path / "plugins")
         environment = dict(os.environ, ANSIBLE_LOCAL_TEMP=str(tmp_path / "tmp"), HOME=str(tmp_path), **(environment or {}))
-        environment.pop("ANSIBLE_CONFIG", None)
+        for name in ("ANSIBLE_CONFIG", "PYTHONUNBUFFERED"):
+            environment.pop(name, None)
         process = subprocess.Popen(
             [ANSIBLE, "-i", "localhost,", "-c", "local", *given], cwd=str(tmp_path), env=environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
