@@ -409,6 +409,8 @@ def test_a_killed_rank_in_words():
         f"log {DIR}/rank-003.node2.log; remedy: "
     )
     assert (result["exit_code"], result["signal"], result["error"], result["line"]) == (None, "SIGKILL", None, None)
+    result = verdict.decide(PLAN, CASES["the memory killer by the cgroup's count"][0], DIR)
+    assert "rank 3 on node2 (local rank 1) was killed by the kernel for want of memory (signal SIGKILL); log " in result["text"]
 
 
 def test_a_failed_launcher_in_words():

@@ -319,6 +319,7 @@ def test_a_traceback_that_breaks_off_on_a_full_disk_is_the_disks(free, said, cau
     asked[1]["free"] = free
     best = weighing.Weighing({n["node"]: n for n in asked}).candidates[0]
     assert (best["rank"], best["error"]["cause"], best["weight"]) == (3, cause, 100)
+    assert best["error"]["text"].startswith("its disk is full: cut short after File ") is (cause == "disk_full")
 
 
 def test_a_silent_end_says_whether_it_was_the_first():

@@ -172,7 +172,7 @@ class Weighing:
             error = dict(error, **entry_of("connection_lost"))
         if error and error["kind"] == "Traceback" and error["text"].startswith("cut short") and self._full(rank["node"]):
             # The words that name the cause had no room on the disk that they tell of.
-            error = dict(error, text="%s: its disk is full" % error["text"], **entry_of("disk_full"))
+            error = dict(error, text="its disk is full: " + error["text"], **entry_of("disk_full"))
         if code == 0 or not (error or code or signal) or (rank["node"] in self.fine and not code and not signal):
             return None
         is_first = ended is None or ended - self.firsts[rank["node"]] < BEFORE
