@@ -450,6 +450,20 @@ def test_n1_a_log_that_was_never_brought_is_seen(ground, node_home):
     assert drill_promises.logs(ground, RUN, 1) == ["N1: attempt-1/ranks.json is missing at home"]
 
 
+def test_n1_a_logs_name_is_a_name_whatever_stands_in_it(ground, node_home):
+    name = "log/worker 0; rm workerlog.0"
+    there, home = node_home / ".trainyard/runs" / RUN / "attempt-1", os.path.join(ground.runs_dir, RUN, "attempt-1")
+    with open(os.path.join(home, "ranks.json"), encoding="utf-8") as handle:
+        index = json.load(handle)
+    index["files"].append({"file": name, "home": "stray-0.node2.log", "node": "node2"})
+    put(home, {"ranks.json": json.dumps(index), "stray-0.node2.log": "said"})
+    os.chmod(os.path.join(home, "stray-0.node2.log"), 0o600)
+    (there / name).write_text("said")
+    assert drill_promises.logs(ground, RUN, 1) == []
+    (there / name).write_text("Said")
+    assert drill_promises.logs(ground, RUN, 1) == ["N1: %s of node2 is not what is at home as stray-0.node2.log" % name]
+
+
 WRITER = "import sys; f = open(sys.argv[1], sys.argv[2], buffering=0); [(f.write(line), print(flush=True)) for line in sys.stdin.buffer]"
 
 
@@ -501,9 +515,9 @@ def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_gener
 
 def test_n2_a_changed_checkpoint_of_an_earlier_run_is_seen(ground, node_home):
     folder = str(node_home / ".trainyard/runs/20260101-000000-old-0001/attempt-1/output")
-    put(folder, {"model.pdparams": "weights", "notes.txt": "x"})
+    put(folder, {"model.pdparams": "weights", "best model;.pdparams": "more", "notes.txt": "x"})
     before = drill_promises.earlier(ground)
-    assert len(before["node2"]) == 1 and every(ground, before=before)[0]["N2"]
+    assert len(before["node2"]) == 2 and every(ground, before=before)[0]["N2"]
     put(folder, {"model.pdparams": "Weights"})
     assert every(ground, before=before)[0]["N2"] is False
     os.unlink(os.path.join(folder, "model.pdparams"))
@@ -547,6 +561,18 @@ def test_n7_a_secret_that_others_can_read_is_seen(ground, name, mode):
         handle.write("token drill-0123456789\n")
     os.chmod(path, mode)
     assert every(ground)[0]["N7"] is False
+
+
+def test_n7_a_secret_deep_in_a_huge_file_is_seen_and_what_is_no_file_is_passed_by(ground):
+    folder = os.path.join(ground.runs_dir, RUN)
+    os.symlink("nowhere", os.path.join(folder, "lost"))
+    os.mkfifo(os.path.join(folder, "pipe"))
+    put(folder, {"empty.txt": ""})
+    assert every(ground)[0]["N7"]
+    with open(os.path.join(folder, "report.html"), "wb") as handle:
+        handle.seek(1 << 29)  # a hole, which takes no room
+        handle.write(b"token drill-0123456789")
+    assert every(ground)[1] == ["N7: the secret stands in %s/report.html" % RUN]
 
 
 def test_every_attempt_of_a_run_is_looked_at(ground):

@@ -7,6 +7,7 @@ those at home, never what the product has noted of them.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import shlex
@@ -29,9 +30,7 @@ def digest_lines(text):
 
 def earlier(ground):
     """Return {node: {path: sha256}} of checkpoints that lie on the nodes before the fault."""
-    script = (
-        "find %s/runs -type f \\( %s \\) -printf '%%T@ %%p\\n' 2> /dev/null | sort -n | tail -n %d | cut -d' ' -f2- | xargs -r sha256sum"
-    )
+    script = "find %s/runs -type f \\( %s \\) -printf '%%T@ %%p\\n' 2> /dev/null | sort -n | tail -n %d | cut -d' ' -f2- | tr '\\n' '\\0' | xargs -0r sha256sum"
     return {node.name: digest_lines(node.look(script % (ground.base, CHECKPOINTS, EARLIER))) for node in ground.nodes}
 
 
@@ -89,7 +88,7 @@ def checkpoints(ground, before):
     problems = []
     for node in ground.nodes:
         known = before.get(node.name) or {}
-        now = digest_lines(node.look("sha256sum %s 2> /dev/null; true" % " ".join(sorted(known)))) if known else {}
+        now = digest_lines(node.look("sha256sum %s 2> /dev/null; true" % " ".join(map(shlex.quote, sorted(known))))) if known else {}
         problems += ["N2: %s of %s is not what it was" % (path, node.name) for path in sorted(known) if now.get(path) != known[path]]
     return problems
 
@@ -155,22 +154,27 @@ def secret(ground, run, canary, outputs):
     """N7: problems where the secret stands in what was shown or in a file that others may read. outputs: paths of the commands' outputs."""
     problems = []
     for path in outputs:
-        with open(path, "rb") as handle:
-            problems += ["N7: the secret stands in the output %s" % os.path.basename(path)] if canary.encode() in handle.read() else []
+        problems += ["N7: the secret stands in the output %s" % os.path.basename(path)] if holds(path, canary.encode()) else []
     for where, _folders, names in os.walk(os.path.join(ground.runs_dir, run)):
         for name in names:
             path = os.path.join(where, name)
-            if os.path.islink(path) or os.path.getsize(path) > 1 << 28:
+            if not os.path.isfile(path) or not holds(path, canary.encode()):
                 continue
-            with open(path, "rb") as handle:
-                if canary.encode() not in handle.read():
-                    continue
             if not RAW.match(name) or stat.S_IMODE(os.stat(path).st_mode) & 0o077:
                 problems.append("N7: the secret stands in %s" % os.path.relpath(path, ground.runs_dir))
     for node in ground.nodes:
         mode = node.look("stat -c %%a %s/runs/%s/attempt-1" % (ground.base, run)).strip()
         problems += ["N7: others may enter the attempt on %s (mode %s)" % (node.name, mode)] if mode and not mode.endswith("00") else []
     return problems
+
+
+def holds(path, text):
+    """Whether these bytes stand in a file of any size."""
+    with open(path, "rb") as handle:
+        if not os.fstat(handle.fileno()).st_size:
+            return False  # nothing to map
+        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            return mapped.find(text) >= 0
 
 
 def every(ground, fault, run, numbers, verdict, before, canary, outputs, fresh):
