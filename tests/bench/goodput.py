@@ -127,7 +127,7 @@ class Ours(bare_drill.Site):
 
     def train(self, job, plan, out, limit):
         path = out.resolve() / "goodput.yml"
-        path.write_text(json.dumps(dict(job, max_restarts=20, watchdog={"step": "20s"})))
+        path.write_text(json.dumps(dict(job, max_restarts=20, watchdog={"step": "20s", "checkpoint": "20s"})))
         playbook = ["ansible-playbook", "-i", self.inventory]
         argv = [*playbook, "playbooks/train.yml", "-e", json.dumps({"config": str(path)})]
         environment = dict(os.environ, ANSIBLE_CONFIG=str(PROJECT / "ansible.cfg"))
