@@ -19,7 +19,7 @@ options:
     description: "What the suite calls the best: V(best_model) stands for the files best_model.* and for the folder best_model (C(found) only)."
     type: str
     default: ""
-  last: {description: "What it calls the last; of several that fit a pattern (C(iter_*)) the newest is taken (C(found) only).", type: str, default: ""}
+  last: {description: "What it calls the last; of several that fit a pattern (C(iter_*), C(a|b)) the newest is taken (C(found) only).", type: str, default: ""}
   wanted:
     description: Which one is taken; where it is not there, the other one is, and RV(saved.note) says so (C(found) only).
     type: str

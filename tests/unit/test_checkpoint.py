@@ -76,7 +76,21 @@ def test_without_an_evaluation_the_last_one_and_it_is_said(found, suite):
     )
 
 
-@pytest.mark.parametrize("suite", ["paddledetection", "paddleocr", "mindocr"])
+@pytest.mark.parametrize("wanted", ["best", "last"])
+def test_a_detection_that_was_killed_has_its_newest_epoch(found, wanted):
+    saved = found("paddledetection", wanted, best=False, last=False)
+    assert (saved["kind"], saved["name"], list(saved["files"])) == ("last", "1", ["1.pdparams"])
+
+
+def test_of_one_that_came_to_its_end_the_final_one_is_the_last(run_module, tmp_path):
+    root, asked = attempt(tmp_path / "node", "paddledetection", best=False)
+    folder = os.path.join(root, SAVED["paddledetection"][0])
+    for age, name in enumerate(sorted(os.listdir(folder), reverse=True)):  # model_final.* first, 0.pdparams last
+        os.utime(os.path.join(folder, name), (9 - age, 9 - age))
+    assert run_module(module, dict(asked, wanted="last"), check=True)["saved"]["name"] == "model_final"
+
+
+@pytest.mark.parametrize("suite", ["paddleocr", "mindocr"])
 def test_a_training_that_was_cut_off_has_its_best_one(found, suite):
     saved = found(suite, "last", last=False)
     assert saved["kind"] == "best" and "did not come to its end" in saved["note"]

@@ -159,7 +159,7 @@ def test_nowhere_is_said():
 # --- what a place says
 
 
-TABLE = {"folders": ["output/c"], "best": "best_model", "last": "model_final"}
+TABLE = {"folders": ["output/c"], "best": "best_model", "last": "model_final|[0-9]*"}
 PLAN = {
     "job": {"name": "det", "config": "c.yml"}, "suite": {"name": "paddledetection", "checkpoints": TABLE}, "site": "lab",
     "nodes": [{"name": "node1"}, {"name": "node2"}], "ranks": [],
@@ -205,6 +205,7 @@ def test_what_a_node_says_of_a_run(tmp_path):
         ({}, {"service_result": "exit-code"}, "completed", False),
         ({"attempt-1/output/c/best_model.pdparams": ""}, {}, "checkpoint", ""),
         ({"attempt-1/output/c/best_model.pdparams": "", "attempt-1/output/c/model_final.pdparams": "x"}, {}, "checkpoint", "model_final"),
+        ({"attempt-1/output/c/best_model.pdparams": "", "attempt-1/output/c/7.pdparams": "x"}, {}, "checkpoint", "7"),
         ({"attempt-1/exit.json": None}, {}, "ended", None),
         ({"notes.txt": "mine"}, {}, "odd", "holds notes.txt besides its attempts"),
         ({"attempt-1/plan.json": None}, {}, "odd", "has no attempt with its plan and record"),

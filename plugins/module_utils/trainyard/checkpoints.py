@@ -32,7 +32,7 @@ def find(attempt_dir, folders, patterns, wanted):
     """Return {wanted, kind, name, folder, files, bytes, note, passed_over} of an attempt on its node.
 
     folders: below the attempt's directory, the likeliest first. patterns: {"best": ..., "last": ...}: `latest` stands for the files latest.* and
-    for the folder latest; of several that fit (`iter_*`) the newest is taken. wanted: one of WANTED; where that one is not there, the other is
+    for the folder latest; of several that fit (`iter_*`, or `a|b`) the newest is taken. wanted: one of WANTED; where that one is not there, the other is
     taken and the note says so. kind: best, last or '' where nothing is taken. files: {path below folder: ['f', bytes, sha256]}. Raises OSError.
     """
     result = {"wanted": wanted, "kind": "", "name": "", "folder": "", "files": {}, "bytes": 0, "note": "", "passed_over": []}
@@ -84,7 +84,7 @@ def _note(patterns, wanted, kind, entries):
     said = []
     if kind != wanted:
         why = " (was anything evaluated?)" if wanted == "best" else " (the training did not come to its end)"
-        said.append("there is no %s%s, so the %s one was taken" % (patterns[wanted], why, kind))
+        said.append("there is no %s%s, so the %s one was taken" % (patterns[wanted].replace("|", " or "), why, kind))
     empty = sorted(path for path, entry in entries.items() if not entry[1])
     said += ["%s is empty" % ", ".join(empty)] if empty else []
     return "; ".join(said)
@@ -105,7 +105,7 @@ def _newest(root, folder, pattern, passed_over):
                 continue
             folded = stat.S_ISDIR(info.st_mode)
             stem = entry if folded else os.path.splitext(entry)[0]
-            if not fnmatch.fnmatchcase(stem, pattern):
+            if not any(fnmatch.fnmatchcase(stem, one) for one in pattern.split("|")):
                 continue
             paths = _files_of(here, entry) if folded else [entry] if stat.S_ISREG(info.st_mode) else []
             sound = [path for path in paths if all(NAME.match(part) for part in path.split("/"))]
