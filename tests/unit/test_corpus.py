@@ -9,7 +9,7 @@ import corpus_support as corpus
 import pytest
 
 # What was reached; it goes up with the verdict, never down.
-RIGHT = 116
+RIGHT = 120
 
 
 @pytest.fixture(scope="module")

@@ -797,7 +797,9 @@ def test_a_chain_gives_its_last_part_and_tells_the_first():
         first_error(TRACEBACK + "KeyError: 1" + chain + TRACEBACK + "KeyError: 2" + chain + TRACEBACK + "ValueError: 3\n")["root"]
         == "KeyError: 1"
     )
-    lost = "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='weights.example.org', port=443)"  # PaddleSeg wraps whatever fails
+    lost = (
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='weights.example.org', port=443)"  # PaddleSeg wraps whatever fails
+    )
     error = first_error(TRACEBACK + lost + chain + TRACEBACK + "RuntimeError: Tried to create a STDC1 object\n")
     assert (error["cause"], error["text"]) == ("download_failed", "Tried to create a STDC1 object [after %s]" % lost)
     assert first_error(TRACEBACK + "KeyError: 1" + chain + TRACEBACK)["text"] == "1"

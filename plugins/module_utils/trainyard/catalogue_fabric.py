@@ -88,7 +88,7 @@ FABRIC = (
             r"|receiv(?:ing|ed) \d+ bytes instead of \d+"
         ),
         "meaning": "The nodes run different versions of the collective library, so they do not understand each other.",
-        "remedy": "bring every node to one version (`environment.yml` compares them), then start again",
+        "remedy": "bring every node to one version (`check.yml` compares them), then start again",
         "source": _NCCL + "; NVIDIA/nccl#1328; " + _HIASCEND + ": EI0008",
     },
     {
@@ -96,7 +96,7 @@ FABRIC = (
         "grade": "primary",
         "pattern": r"\bEI00(?:04|14|17)\b|\bEJ0004\b|(?i:invalid rank ?table)|(?i:the rank ?table or rank is invalid)",
         "meaning": "The rank table does not fit the devices, their addresses or the number of ranks.",
-        "remedy": "let `rank_table.yml` write it anew from the devices as they are, and compare device_ip with `hccn_tool -i N -ip -g`",
+        "remedy": "start again: `train.yml` makes the table anew from the devices as they are; compare device_ip with `hccn_tool -i N -ip -g`",
         "source": _HIASCEND + ": EI0004, EI0014, EI0017, EJ0004",
     },
     {

@@ -58,13 +58,13 @@ PROCESS = (
         "pattern": (
             r"UnpicklingError|pickle data was truncated|Ran out of input|invalid load key|(?i:failed to (?:read|parse|load) the checkpoint)"
             r"|checkpoint file \S+.{0,40}(?:damaged|incomplete|failed to be parsed)|'load_checkpoint', the crc check"
-            r"|protobuf\.message\.DecodeError"
+            r"|protobuf\.message\.DecodeError|paddle\.load` can not parse the file"
         ),
         "meaning": "A checkpoint or weight file cannot be read: it is damaged or was cut short.",
         "remedy": (
             "a checkpoint or weight file is damaged or cut short on this node: compare its digest with another node's and copy it again"
         ),
-        "source": "Python's pickle, which Paddle's .pdparams and .pdopt are; mindspore/train/serialization.py",
+        "source": "Python's pickle, which Paddle's .pdparams and .pdopt are; paddle/framework/io.py; mindspore/train/serialization.py",
     },
     {
         "cause": "data_corrupt",

@@ -11,7 +11,9 @@ from ansible.module_utils.trainyard.causes import classify, entry_of
 _ORDER = {"primary": 0, "shared": 1, "secondary": 2}
 _VAGUE = frozenset(("python_exception", "cpp_exception", "unknown"))
 # An exception that was raised while one of these was handled is its consequence; a missing file is often expected and handled well.
-_DEEP = frozenset(("disk_full", "read_only", "out_of_memory", "device_out_of_memory", "resource_limit", "permission", "bus_error", "download_failed"))
+_DEEP = frozenset(
+    ("disk_full", "read_only", "out_of_memory", "device_out_of_memory", "resource_limit", "permission", "bus_error", "download_failed")
+)
 # Data sets that answer a sample they cannot read by trying another one end so, when there is none that they can (PaddleOCR does).
 _GAVE_UP = frozenset(("RecursionError",))
 _WRAPPER = re.compile(r"Exception thrown from .*\bdataset\b")
