@@ -90,6 +90,15 @@ def test_of_one_that_came_to_its_end_the_final_one_is_the_last(run_module, tmp_p
     assert run_module(module, dict(asked, wanted="last"), check=True)["saved"]["name"] == "model_final"
 
 
+def test_one_that_was_cut_off_before_its_first_epoch_ended_says_what_was_looked_for(run_module, tmp_path):
+    root, asked = attempt(tmp_path / "node", "paddledetection", last=False)
+    for name in SAVED["paddledetection"][3]:
+        os.unlink(os.path.join(root, SAVED["paddledetection"][0], name))
+    saved = run_module(module, dict(asked, wanted="last"), check=True)["saved"]
+    said = "there is no model_final or [0-9]* (the training did not come to its end), so the best one was taken"
+    assert (saved["kind"], saved["note"]) == ("best", said)
+
+
 @pytest.mark.parametrize("suite", ["paddleocr", "mindocr"])
 def test_a_training_that_was_cut_off_has_its_best_one(found, suite):
     saved = found(suite, "last", last=False)

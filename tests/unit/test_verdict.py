@@ -413,6 +413,13 @@ def test_a_killed_rank_in_words():
     assert "rank 3 on node2 (local rank 1) was killed by the kernel for want of memory (signal SIGKILL); log " in result["text"]
 
 
+def test_a_launcher_whose_child_the_memory_killer_took_was_not_killed_itself():
+    unit = dict(BAD, service_result="oom-kill", exit_code="exited", exit_status="1")
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), node("node2", end(2), end(3), unit=unit)], DIR)
+    assert named(result) == ("failed", None, "out_of_memory") and result["node"] == "node2"
+    assert "was killed by the kernel" not in result["text"], result["text"]
+
+
 def test_a_failed_launcher_in_words():
     result = verdict.decide(PLAN, CASES["a launcher that failed before any rank started"][0], DIR)
     assert result["text"].startswith(

@@ -306,7 +306,7 @@ def _what(candidate):
         said = f"{error['kind']}: {error['text']}" if error["text"] else error["kind"]
         said = said.split("\n")[0][:300]
         return {"python": "raised ", "cpp": "stopped with "}.get(error.get("origin"), "said ") + said
-    if candidate["weight"] == OOM:
+    if candidate["weight"] == OOM and candidate["signal"] == "SIGKILL":  # a launcher's weight may stand for a child of it
         return "was killed by the kernel for want of memory"
     if candidate["rank"] is None:
         return "ended " + ("after its ranks had started" if candidate.get("started") else "before any rank started")
