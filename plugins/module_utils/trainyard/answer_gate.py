@@ -46,8 +46,8 @@ class InvalidAnswer(Exception):
         super().__init__("; ".join("%s: %s" % pair for pair in problems))
 
 
-class TooSlow(Exception):
-    """A module did not answer in time."""
+class TooSlow(BaseException):
+    """A module did not answer in time. No Exception, so that a connection that tries again cannot swallow it."""
 
 
 def validate(module, answer, arguments):
