@@ -308,7 +308,7 @@ def test_the_module(bring, run_dir, run_module):
     assert (result["changed"], result["ranks_file"]) == (True, str(run_dir / "ranks.json"))
     assert run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})["changed"] is False
     missing = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "state": "missing"})
-    assert (missing["changed"], missing["missing"]) == (False, {"node1": []})
+    assert (missing["changed"], missing["missing"], missing["left"]) == (False, {"node1": {}}, {"node1": {}})
     assert (set(result) | set(missing)) - {"invocation", "changed"} == set(yaml.safe_load(rank_index.RETURN))
 
 

@@ -38,8 +38,10 @@ def problems(values):
     found = []
     for name in _NAMES:
         try:
-            least = 0 if name == "trainyard_collect_free" else 1
-            if values.get(name) is not None and size_of(values[name]) < least:
+            value = values.get(name)
+            if name == "trainyard_collect_files" and value is not None and not str(value).isdecimal():
+                raise ValueError("must be a whole number of files")
+            if value is not None and size_of(value) < (0 if name == "trainyard_collect_free" else 1):
                 raise ValueError("must be at least 1")
         except ValueError as error:
             found.append((name, str(error)))

@@ -19,7 +19,7 @@ def part_problem(part):
     """Return why one part of a path cannot be used, or None."""
     if not isinstance(part, str) or not part:
         return "is empty"
-    if part in (".", ".."):
+    if part in (".", "..") or "/" in part:
         return "does not stay below its directory"
     if part.startswith("-"):
         return "begins with a dash"
