@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-import run_plan as module
+import run_plan
 from ansible.module_utils.trainyard import homecoming, plan, plan_home, run_file, series, suites
 from core_support import ROOT, RUN, compiled, job_of, put
 
@@ -32,7 +32,7 @@ def here(tmp_path):
 
 
 @pytest.fixture
-def bring(here, run_module):
+def bring(here):
     """Let nodes have brought these bytes: bring({node: (plan, job)}) -> the module's result."""
 
     def call(brought, digests=None, site=SITE):
@@ -44,7 +44,8 @@ def bring(here, run_module):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(data)
         digests = digests or {node: hashlib.sha256(text).hexdigest() if text else "" for node, (text, _job) in brought.items()}
-        return run_module(module, {"state": "taken", "attempt_dir": str(here), "digests": digests, "site": site})
+        changed, problems = plan_home.take(str(here), digests, site)
+        return {"changed": changed, "warnings": problems, "lacking": plan_home.lacking(str(here))}
 
     return call
 
@@ -123,7 +124,7 @@ def deep(levels):
 )  # fmt: skip
 def test_what_is_no_plan_is_not_taken(bring, here, text):
     result = bring({"node1": (text, None), "node2": (text, None)}, {name: hashlib.sha256(text).hexdigest() for name in ("node1", "node2")})
-    assert "plan.json" in result["lacking"] and not result.get("failed") and not (here / "plan.json").exists()
+    assert "plan.json" in result["lacking"] and result["warnings"] and not (here / "plan.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -163,9 +164,27 @@ def test_an_expression_of_a_node_is_not_run_here(tmp_path):
     began = time.monotonic()
     found = series.of_run(laid(tmp_path / RUN, value, own=False))
     assert time.monotonic() - began < 20 and found["suite"] == "paddledetection"
-    mine = changed("suite", "logs", to={"step": {"line": r"^a (?P<loss>\d)"}})
+    mine = changed("suite", "logs", to={"step": {"line": r"^a (?P<loss>a)"}})
     put(tmp_path / "own", {})
-    assert found["unit"] == "images/s" and series.of_run(laid(tmp_path / "own" / RUN, mine, own=True))["unit"] is None
+    assert found["unit"] == "images/s" and found["attempts"][0]["series"] == {}
+    own = series.of_run(laid(tmp_path / "own" / RUN, mine, own=True))
+    assert list(own["attempts"][0]["series"]) == [0]
+
+
+def test_curves_of_a_plan_that_was_taken(bring, here):
+    bring({"node1": (TEXT, None)})
+    put(
+        here,
+        {
+            "rank-000.node1.log": "[11/20 19:18:14] ppdet.engine INFO: Epoch: [0] [ 1/12] learning_rate: 0.1 loss: 2.6 eta: 0:00:02 ips: 4.1 images/s\n"
+        },
+    )
+    found = series.of_run(str(here.parent))
+    assert found["attempts"][0]["series"][0]["loss"] == [2.6]
+
+
+def test_the_module_itself_does_nothing(run_module, here):
+    assert run_module(run_plan, {"state": "looked", "attempt_dir": str(here)})["failed"] is True
 
 
 def test_the_role_keeps_what_is_here_and_asks_no_node(tmp_path, here):

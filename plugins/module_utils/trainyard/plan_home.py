@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import json
+import os
 
+from ansible.module_utils.trainyard import below, homecoming, plan_origin, point_plan, safe_names, suites
 from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import point_plan, suites
 from ansible.module_utils.trainyard.display import printable
 from jsonschema import Draft202012Validator
 
@@ -106,14 +108,6 @@ def shipped(suite):
     }
 
 
-def ours(data, record, number):
-    """Whether plan.json's bytes are those that this controller recorded for an attempt at its start (run.json)."""
-    record = record if isinstance(record, dict) else {}
-    known = [item for item in record.get("attempts") or () if isinstance(item, dict) and item.get("number") == number]
-    digests = [item.get("plan_sha256") for item in known] + ([record.get("plan_sha256")] if number == 1 else [])
-    return hashlib.sha256(data).hexdigest() in digests
-
-
 def job_of(data):
     """Return the job in a node's bytes (job.json), held against the job schema; raise PlanProblem."""
     job, problems = jobs.recorded(parse(data, JOB_BYTES), "job.json of a node")
@@ -130,3 +124,67 @@ def job_in(content):
         return job_of(base64.b64decode(content, validate=True)) if isinstance(content, str) and len(content) <= 2 * JOB_BYTES else None
     except (PlanProblem, binascii.Error, ValueError):
         return None
+
+
+LIMITS = {"plan.json": PLAN_BYTES, "job.json": JOB_BYTES}
+
+
+def lacking(attempt):
+    """Return {file: most bytes} of what is not here. A run of version 1 has its plan in the run's directory alone."""
+    run = os.path.dirname(os.path.abspath(attempt))
+    here = {"plan.json": [os.path.join(attempt, "plan.json")], "job.json": [os.path.join(run, "job.json")]}
+    here["plan.json"] += [os.path.join(run, "plan.json")] if attempt.rstrip("/").endswith("/attempt-1") else []
+    return {name: LIMITS[name] for name, paths in here.items() if not any(map(os.path.isfile, paths))}
+
+
+def take(attempt, digests, site):
+    """Take what is not here from what was brought to .incoming/<node>/; return (changed, sentences on what is not taken).
+
+    digests: {node: sha256 of its plan, or ''}. site: as `plan_of` has it.
+    """
+    changed, problems = False, []
+    for name in sorted(lacking(attempt)):
+        taken, said = _take(attempt, name, digests, site)
+        changed, problems = changed or taken, problems + said
+    return changed, problems
+
+
+def _take(attempt, name, digests, site):
+    """Take a file from the first node whose bytes can be it; return (whether one did, sentences)."""
+    said = []
+    try:
+        digest = agreed(digests) if name == "plan.json" else None
+    except PlanProblem as error:
+        return False, ["%s is not taken: %s" % (name, error)]
+    for node, data in brought(attempt, digests, name):
+        try:
+            value = plan_of(data, digest, site) if name == "plan.json" else job_of(data)
+        except PlanProblem as error:
+            said.append(printable("%s is not taken from %s: %s" % (name, node, error), limit=1000))
+            continue
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+        if name == "plan.json":
+            homecoming.put(os.path.join(attempt, plan_origin.MARK), hashlib.sha256(text.encode()).hexdigest())
+        homecoming.put(os.path.join(attempt if name == "plan.json" else os.path.dirname(os.path.abspath(attempt)), name), text)
+        return True, []
+    return False, said
+
+
+def brought(attempt, nodes, name):
+    """Yield (node, bytes) of a file that came from the nodes; the copy is removed."""
+    root = below.open_root(attempt)
+    try:
+        for node in nodes:
+            path = "%s/%s/%s" % (homecoming.INCOMING, node, name)
+            if safe_names.problem(path):
+                continue
+            try:
+                with os.fdopen(below.open_below(root, path), "rb") as handle:
+                    data = handle.read(LIMITS[name] + 1)
+            except OSError:
+                continue
+            with contextlib.suppress(OSError), below.parent_of(root, path) as (folder, last):
+                os.unlink(last, dir_fd=folder)
+            yield node, data
+    finally:
+        os.close(root)
