@@ -21,6 +21,7 @@ _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
 answer_gate = importlib.import_module("ansible.module_utils.trainyard.answer_gate")
+quota = importlib.import_module("ansible.module_utils.trainyard.quota")
 receiving = importlib.import_module("ansible.module_utils.trainyard.receiving")
 streaming = importlib.import_module("ansible.module_utils.trainyard.streaming")
 printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
@@ -42,6 +43,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         _end_with_parent()
+        self._vars = task_vars
         gang = self._task.args.get("gang", False)
         result.update(self._execute_module(module_name="attempt_status", task_vars=task_vars))
         status = result.get("status") or {}
@@ -68,6 +70,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
         if (status["stream"] or {}).get("problem") and status["node"] not in _TOLD:
             _TOLD.add(status["node"])
             text = "the logs of %s do not come home for now: %s; it is tried again, and they are collected at the end"
+            if status["stream"].get("cut"):
+                text = "the logs of %s do not come home any more: %s; the rest stays on the node"
             self._display.warning(text % (status["node"], status["stream"]["problem"]))
         return result
 
@@ -76,7 +80,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         key = (status["run"], status["attempt"], status["node"])
         try:
             if key not in _STREAMS and not status["ended"] and self._may_stream():
-                _STREAMS[key] = self._begin(*key)
+                _STREAMS[key] = self._begin(*key, quota.Quota.of_host(self._vars, status["node"]))
             elif key in _STREAMS and status["ended"]:
                 _STREAMS[key].finish(REST_SECONDS)
         except receiving.Busy:
@@ -89,12 +93,12 @@ class ActionModule(answer_gate.Gated, ActionBase):
         here = self._task.args.get("logs_dir") and not self._task.check_mode
         return here and getattr(self._connection, "transport", None) == "ssh" and self._connection.become is None
 
-    def _begin(self, run, number, node):
+    def _begin(self, run, number, node, bounds):
         attempt = os.path.join("runs", run, "attempt-%d" % number)
         interpreter = (self._used_interpreter or "python3").lstrip("#!").split()[0]
         spec = {"attempt_dir": os.path.join(self._task.args.get("base", ".trainyard"), attempt), "follow": True}
         home = os.path.join(os.path.expanduser(self._task.args["logs_dir"]), run, "attempt-%d" % number)
-        stream = streaming.Stream(receiving.ssh_argv(self._connection, interpreter), spec, home, node)
+        stream = streaming.Stream(receiving.ssh_argv(self._connection, interpreter), spec, home, node, bounds)
         stream.start()
         return stream
 

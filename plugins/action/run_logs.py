@@ -32,6 +32,7 @@ logview = importlib.import_module("ansible.module_utils.trainyard.logview")
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
 printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
 questions = importlib.import_module("ansible.module_utils.trainyard.log_questions")
+quota = importlib.import_module("ansible.module_utils.trainyard.quota")
 ranks = importlib.import_module("ansible.module_utils.trainyard.ranks")
 receiving = importlib.import_module("ansible.module_utils.trainyard.receiving")
 
@@ -170,7 +171,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         home, node = self._home(), self._vars["inventory_hostname"]
         if self._task.check_mode:
             return {"bytes": 0}
-        said = log_follow.bring(*self._sender(False), home.path, node)
+        said = log_follow.bring(*self._sender(False), home.path, node, quota.Quota.of_host(self._vars, node))
         if said and said["problem"]:
             self._display.warning("the logs of %s did not come home to their end: %s" % (node, said["problem"]))
         return {"bytes": said["bytes"] if said else 0}
@@ -190,6 +191,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
             home.path, node, labels, self._given["offsets"],
             lambda name, raws: self._display.display("\n".join(view.lines(labels[name], raws))),
             os.path.join(C.DEFAULT_LOCAL_TMP, "ended-%s-%d" % (home.run, home.number)),
+            quota.Quota.of_host(self._vars, node),
         )  # fmt: skip
         problem = follower.follow(*self._sender(True), self._over, _end_with_parent())
         if problem:

@@ -7,7 +7,7 @@ import difflib
 import ipaddress
 import os
 
-from ansible.module_utils.trainyard import spares
+from ansible.module_utils.trainyard import quota, spares
 from ansible.module_utils.trainyard import suites as suite_tables
 from ansible.module_utils.trainyard.job import SITE_VARIABLES, load_suite, place_of, save_folders
 from ansible.module_utils.trainyard.launchers import LAUNCHERS
@@ -115,6 +115,7 @@ def read_site(groups, hostvars):
     for key in PLACES:
         said = place_problem(first[key], home, up=key != "trainyard_home") if first.get(key) is not None else None
         problems += [Problem("inventory", None, key, said)] if said else []
+    problems += [Problem("inventory", None, key, "%s; got %s" % (text, shown(first[key]))) for key, text in quota.problems(first)]
     name = first.get("trainyard_site")
     if name is not None and not (isinstance(name, str) and NAME.match(name)):
         text = "must be letters, digits, dots, dashes: the site's directories carry it; got %s" % shown(name)
