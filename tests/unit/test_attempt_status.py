@@ -227,7 +227,8 @@ def action(load_plugin, tmp_path, monkeypatch):
 
     def call(host, state, ended, gang=True, check=False):
         told = {"found": True, "run": RUN, "attempt": 1, "node": host, "state": state, "ended": ended}
-        task = SimpleNamespace(args={"gang": gang, "base": "/b"}, async_val=0, check_mode=check, action="attempt_status")
+        args = {"gang": gang, "base": "/b", "run_id": RUN, "number": 1, "node": host}
+        task = SimpleNamespace(args=args, async_val=0, check_mode=check, action="attempt_status")
         connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"))
         one = plugin.ActionModule(task, connection, None, None, None)
         calls = []
@@ -298,7 +299,8 @@ def streaming_action(load_plugin, tmp_path, monkeypatch, make_attempt):
 
     def call(ended=False, check=False, transport="ssh", become=None, **arguments):
         told = {"found": True, "run": RUN, "attempt": 1, "node": "node1", "state": "completed" if ended else "running", "ended": ended}
-        args = dict({"gang": True, "base": str(tmp_path / "base"), "logs_dir": str(tmp_path / "runs")}, **arguments)
+        args = {"gang": True, "base": str(tmp_path / "base"), "logs_dir": str(tmp_path / "runs"), "run_id": RUN, "number": 1, "node": "node1"}
+        args.update(arguments)
         task = SimpleNamespace(args=args, async_val=0, check_mode=check, action="attempt_status")
         one = plugin.ActionModule(
             task, SimpleNamespace(transport=transport, become=become, _shell=SimpleNamespace(tmpdir="/tmp")), None, None, None

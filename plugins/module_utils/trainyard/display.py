@@ -193,9 +193,16 @@ def printable(text, names=(), values=(), limit=2000, newlines=False):
     text = mask(text if isinstance(text, str) else str(text), names, values)
     if len(text) > limit:
         text = text[: limit - 3] + "..."
-    if text.isprintable():
+    return escape(text, "\n\t" if newlines else "")
+
+
+def escape(text, keep=""):
+    """Return text without what a terminal would obey; nothing is masked or cut. keep: control characters that stay."""
+    bare = text
+    for char in keep:
+        bare = bare.replace(char, "")
+    if bare.isprintable():
         return text
-    keep = "\n\t" if newlines else ""
     return "".join(c if c.isprintable() or c in keep or unicodedata.category(c) == "Zs" else _escape(c) for c in text)
 
 
