@@ -275,5 +275,5 @@ class CallbackModule(Default):
             "\n  how it stands:    ansible-playbook %splaybooks/status.yml -e run=%s"
             "\n  stop it:          ansible-playbook %splaybooks/stop.yml -e run=%s\n"
         )
-        sys.stdout.write(display.escape(text % (run, site, run, site, run, site, run), keep="\n"))
+        sys.stdout.write(display.escape(text % (run, site, run, site, run, site, run), newlines=True))
         sys.stdout.flush()

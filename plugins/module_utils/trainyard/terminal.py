@@ -44,9 +44,9 @@ def _painted():
 def clean_painted(text):
     """Return text that our own code has painted and cleaned: Ansible's colours stay where it uses colours, nothing else does."""
     if "\x1b" not in text or not color.ANSIBLE_COLOR:
-        return escape(text, "\n\t")
+        return escape(text, True)
     parts = _painted().split(text)
-    return "".join(part if index % 2 else escape(part, "\n\t") for index, part in enumerate(parts))
+    return "".join(part if index % 2 else escape(part, True) for index, part in enumerate(parts))
 
 
 def clean_data(value):
