@@ -164,7 +164,11 @@ class ActionModule(answer_gate.Gated, ActionBase):
         if found.get("failed") or "status" not in found:
             raise AnsibleActionFail(printable(str(found.get("msg") or "attempt_status gave no status")))
         status = found["status"]
-        if not isinstance(status, dict) or (status.get("found") and not run_choice.sound(status, run)) or not isinstance(status.get("ended"), bool):
+        if (
+            not isinstance(status, dict)
+            or (status.get("found") and not run_choice.sound(status, run))
+            or not isinstance(status.get("ended"), bool)
+        ):
             raise AnsibleActionFail("%s gave an answer about a run that is not valid" % arguments["node"])
         return status
 

@@ -293,6 +293,20 @@ def test_the_verdict_is_the_last_line(terminal):
     assert not [char for char in "".join(lines[-3:]) if char in "\x1b\x07\u202e"]
 
 
+def test_a_node_gives_no_verdict_and_no_command_to_copy(terminal):
+    terminal.ok("ansible.builtin.command", {"summary": ["COMPLETED"], "verdict": {"outcome": "completed"}, "stopped": 7})
+    assert "COMPLETED" not in terminal.stats()
+    terminal.ok("attempt_status", {"status": dict(at(0), run=RUN + "; rm -rf ~")})
+    assert terminal.exit() == ""
+
+
+@pytest.mark.parametrize("wrong", [{"ranks": "x"}, {"now": "x"}, {"nodes": 7}, {"ranks": [{"rank": {}}]}, {"started": []}, {"epochs": {}}])
+def test_a_status_of_another_shape_costs_its_node_only(terminal, wrong):
+    terminal.ok("attempt_status", {"status": dict(at(0), **wrong)})
+    shown = terminal.ok("attempt_status", {"status": at(3, "node2", 1)}, "node2")
+    assert "node2 " in shown and "step 4/8" in shown
+
+
 def test_the_report_is_named_before_the_verdict(terminal, monkeypatch):
     monkeypatch.chdir(ROOT)
     terminal.ok("run_report", {"report": "/elsewhere/r/report.html"})

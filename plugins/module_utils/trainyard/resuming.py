@@ -48,7 +48,9 @@ def job_of(home, content):
     count = collections.Counter(text for text in ([content] if isinstance(content, str) else content) if text)
     best = [text for text in count if count[text] == max(count.values())]
     if len(best) > 1:
-        raise Refused("there is no job.json of this run here, and the nodes have different ones; resume it from the controller that started it")
+        raise Refused(
+            "there is no job.json of this run here, and the nodes have different ones; resume it from the controller that started it"
+        )
     try:
         job = json.loads(base64.b64decode(best[0] if best else "").decode("utf-8"))
     except (ValueError, RecursionError):

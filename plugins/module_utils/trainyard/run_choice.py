@@ -83,7 +83,11 @@ def choose(runs_dir, site, answers, run=""):
         for node, status in found.items()
         if status["run"] > chosen
     ]
-    notes += ["%s alone says that it has attempt %d of %s" % (node, mine[node]["attempt"], chosen) for node in mine if mine[node]["attempt"] > number]
+    notes += [
+        "%s alone says that it has attempt %d of %s" % (node, mine[node]["attempt"], chosen)
+        for node in mine
+        if mine[node]["attempt"] > number
+    ]
     nodes = members(runs_dir, site, mine, chosen, number) or claimed
     following = next_number(home, {node: status.get("attempts") for node, status in mine.items()}, number)
     return {"run": chosen, "number": number, "nodes": nodes, "next": following, "notes": notes, "claimed": claimed}

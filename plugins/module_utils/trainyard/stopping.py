@@ -201,7 +201,10 @@ def told(results, found, run_id, members):
 def _elsewhere(found):
     """Return words about the newest run that has failed: another controller may wait for its restart, which holds no node, so only its name can stop that."""
     known = [said.get("status") or {} for said in found.values()]
-    failed = max([status["run"] for status in known if run_choice.is_run(status.get("run")) and status.get("state") in ("failed", "lost")], default="")
+    failed = max(
+        [status["run"] for status in known if run_choice.is_run(status.get("run")) and status.get("state") in ("failed", "lost")],
+        default="",
+    )
     return "; should %s wait for its restart: playbooks/stop.yml -e run=%s" % (failed, failed) if failed else ""
 
 
