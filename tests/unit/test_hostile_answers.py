@@ -11,7 +11,7 @@ import pytest
 from ansible.module_utils.trainyard import plan as plans
 from ansible.module_utils.trainyard import terminal
 from ansible.utils import color
-from core_support import ROOT, RUN, attempt_files, compiled, put
+from core_support import RUN, attempt_files, compiled, put
 from lying_support import Site
 
 # OSC 52 (clipboard), title, clear, cursor, C1, bidirectional, carriage return, NUL; and a colour that is not ours.

@@ -34,6 +34,11 @@ def test_honest_nodes_are_believed(tmp_path):
     assert chosen(tmp_path, node1={"found": False, "ended": True}) is None
 
 
+def test_hosts_are_names_of_the_inventory_whoever_names_them(tmp_path):
+    for nodes in (["localhost", "all", "node1"], ["*"], ["node1", "!node2", "~.*"]):
+        assert chosen(tmp_path, node1=status(nodes=nodes)) == (RUN, 1, ["node1"], 0)
+
+
 @pytest.mark.parametrize(
     "lie",
     [
