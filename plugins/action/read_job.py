@@ -75,7 +75,7 @@ class ActionModule(ActionBase):
             self._refuse(problems + found + hosts.problems, site)
             return {"changed": False, "project": project}
         job, said = self._job(arguments, resumed, project)
-        problems, nodes = problems + said + found, []
+        problems, nodes, forwarded = problems + said + found, [], []
         if job:
             job = jobs.apply_command_line(job, extra, problems)
         if job and site:
@@ -87,6 +87,7 @@ class ActionModule(ActionBase):
             problems += self._located(said, task_vars, site, extra) + self._limit(nodes)
             ways = {node["name"]: hosts.way(node["name"]) for node in nodes}
             problems += access.here_problems(ways, context.CLIARGS.get("connection"))
+            forwarded = access.forwarding(ways, settings())
         self._refuse(problems + hosts.problems, site)
         # a job file of the user's own may have any name; a run's is part of paths and of the unit's name
         name = re.sub(r"[^A-Za-z0-9_.]", "_", job["name"])[:64]
@@ -108,7 +109,9 @@ class ActionModule(ActionBase):
             # two commands that go on with one run must not take each other's checks of the network for their own
             "token": secrets.token_hex(6),
             "project": project,
-            "warnings": [printable(str(said)) for said in jobs.port_warnings(job, site) + spares.notes(site["nodes"], site["spares"])],
+            "warnings": [
+                printable(str(said)) for said in jobs.port_warnings(job, site) + spares.notes(site["nodes"], site["spares"]) + forwarded
+            ],
         }
 
     @staticmethod

@@ -496,6 +496,22 @@ def test_a_port_outside_the_recommended_ones_is_warned_of(bench, port, place):
         assert "trainyard_start_port" in bench.ask(site={"trainyard_start_port": port})[0]["warnings"][0]
 
 
+@pytest.mark.parametrize(
+    "given, warned",
+    [
+        ({}, False),
+        ({"site": {"ansible_ssh_args": "-C"}}, True),
+        ({"environ": {"ANSIBLE_SSH_ARGS": "-o ControlMaster=auto"}}, True),
+        ({"node2": {"ansible_ssh_common_args": "-A"}}, True),
+        ({"node2": {"ansible_ssh_common_args": "-J jump -o ForwardAgent=yes"}}, False),  # ssh takes the first value
+        ({"site": {"ansible_ssh_args": "-o ForwardAgent=no -oForwardX11=no -o 'PermitLocalCommand no'"}}, False),
+    ],
+)
+def test_a_login_that_passes_the_users_agent_on_is_warned_of(bench, given, warned):
+    result, lines = bench.ask(**given)
+    assert lines == [] and any("ForwardAgent" in text for text in result["warnings"]) is warned
+
+
 def test_templates_in_a_job_stay_text(bench):
     text = "{{ lookup('pipe', 'touch %s/ran') }}" % bench.folder
     result, _lines = bench.ask(job=GOOD + 'arguments: ["%s"]\noverrides: {a: "%s"}\n' % (text, text))

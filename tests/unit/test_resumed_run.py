@@ -57,6 +57,7 @@ def test_a_failed_run_goes_on_as_the_next_attempt():
     found = settle(home("failed"), node1=status(), node2=status())
     assert found == {
         "run": RUN, "mode": "start", "number": 2, "before": 1, "nodes": ["node1", "node2"], "places": ["node1", "node2"], "unfinished": False,
+        "notes": [],
     }  # fmt: skip
 
 

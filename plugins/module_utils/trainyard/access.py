@@ -19,6 +19,10 @@ CHECKING = ("ansible_host_key_checking", "ansible_ssh_host_key_checking", "ansib
 OFF = re.compile(
     r"stricthostkeychecking[\s=\"']+(no|off|false|accept-new)\b|userknownhostsfile[\s=\"']+(/dev/null\b|none(?![\w./-]))", re.IGNORECASE
 )
+# What of the user's own ssh configuration must not reach a node.
+NOT_FORWARDED = ("ForwardAgent", "ForwardX11", "PermitLocalCommand")
+_OPTION = re.compile(r"-o\s*[\"']?(%s)[\s=\"']+(\w+)" % "|".join(NOT_FORWARDED), re.IGNORECASE)
+_FLAG = re.compile(r"(?:^|\s)-[AXY](?=\s|$)")
 FALSE = ("false", "no", "off", "0", "n", "f")
 REMEDY = "take it out and let playbooks/trust.yml record the host keys"
 
@@ -35,6 +39,29 @@ def checking_problem(name, value):
         return "switches the check of host keys off; got %s; %s" % (value, REMEDY) if off else None
     found = OFF.search(str(value))
     return "switches the check of host keys off; got %s; %s" % (found.group(0), REMEDY) if found else None
+
+
+def forwarding(hosts, settings=()):
+    """Return a line for each way of logging in that may pass the user's own ssh agent, display or local commands on to a node.
+
+    hosts, settings: as `problems` takes them. ssh takes the first value that it is given, and ssh_args come first (ansible.cfg has them).
+    """
+    usual = {name: str(value or "") for _where, name, value in settings}
+    lacking = {}
+    for host, variables in hosts.items():
+        if CONNECTION in variables and str(variables[CONNECTION]["value"]) not in ("ssh", "smart"):
+            continue
+        words = []
+        for name in SSH_WORDS:
+            own = variables.get(name)
+            words.append(str(own["value"] or "") if own else usual.get(name.replace("ansible_", ""), ""))
+        text = " ".join(words)
+        said = {key.lower(): value.lower() for key, value in reversed(_OPTION.findall(text))}
+        open_ = [name for name in NOT_FORWARDED if said.get(name.lower()) != "no"]
+        if open_ or _FLAG.search(text):
+            lacking.setdefault(", ".join(open_) or "-A, -X or -Y", []).append(host)
+    text = "the login to %s does not switch off %s; a training there could use it. Put -o ForwardAgent=no and the like into ssh_args, as ansible.cfg does"
+    return [text % (", ".join(names[:5]), what) for what, names in lacking.items()]
 
 
 def secret_problem(raw, hidden):
