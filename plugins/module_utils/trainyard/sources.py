@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import tarfile
 import zipfile
 import zlib
 
 import yaml
-from ansible.module_utils.trainyard import manifest, suites
+from ansible.module_utils.trainyard import git_tree, manifest, suites
 from ansible.module_utils.trainyard.yamldata import near
 
 # How the suites' weights end: Paddle's and MindSpore's.
 WEIGHT_ENDINGS = (".pdparams", ".ckpt")
+# Local changes against the commit go into the run's record up to so many bytes.
+LARGEST_DIFF = 16 << 20
 
 
 class SourceError(Exception):
@@ -38,19 +39,35 @@ _AnyTag.add_multi_constructor("!", _plain)
 
 
 def git_state(root):
-    """Return {commit, dirty, diff} of the work tree that holds root, limited to root; None where there is none or no commit yet."""
+    """Return {commit, dirty, diff} of the work tree that holds root, limited to root; None where there is none or no commit yet.
 
-    def git(*words):
-        argv = ["git", "-C", root, "-c", "safe.directory=*"] + list(words)
-        return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
-
+    Raises SourceError where git takes too long.
+    """
     try:
-        commit = git("rev-parse", "HEAD").decode().strip()
-        diff = git("diff", "HEAD", "--binary", "--", ".").decode("utf-8", "surrogateescape")
-        untracked = git("ls-files", "--others", "--exclude-standard", "--", ".").decode("utf-8", "surrogateescape")
-    except (OSError, subprocess.CalledProcessError):
+        commit = git_tree.commit_of(root)
+        diff, large = b"", False
+        try:
+            diff = git_tree.diff_of(root, LARGEST_DIFF)
+        except git_tree.GitError as error:
+            if error.reason != "large":
+                raise
+            large = True
+        dirty = large or bool(diff) or git_tree.untracked(root)
+    except git_tree.GitError as error:
+        if error.reason == "late":
+            raise SourceError(str(error)) from error
         return None
-    return {"commit": commit, "dirty": bool(diff or untracked), "diff": diff}
+    text = "# The local changes are larger than %d bytes. They are not kept.\n" % LARGEST_DIFF
+    return {"commit": commit, "dirty": dirty, "diff": text if large else diff.decode("utf-8", "surrogateescape")}
+
+
+def foreign(root):
+    """Whether git refuses the tree because another account owns it."""
+    try:
+        git_tree.ask(root, ["rev-parse", "--git-dir"], limit=4096)
+    except git_tree.GitError as error:
+        return error.reason == "foreign"
+    return False
 
 
 def code_tree(root, cache):
