@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 
-from ansible.module_utils.trainyard import manifest, point_plan, scaling, sources, suites
+from ansible.module_utils.trainyard import manifest, outline_files, point_plan, scaling, sources, suites
 
 # Placements of what lies on the nodes already; it is verified there and never sent.
 PLACED = ("present", "shared")
@@ -61,17 +61,17 @@ def fetch(url, folder, open_url):
 
 
 def outlined(outline, cache_dir):
-    """Keep the texts of code that lies on the nodes; return (where, its files' names as keys, git state) as for code on the controller."""
-    root = os.path.join(cache_dir, "outlines", outline["digest"])
-    for name, text in outline["texts"].items():
-        path = os.path.normpath(os.path.join(root, name))
-        if not path.startswith(root + "/"):
-            raise sources.SourceError("%r: the code's outline names a file outside of it" % name)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(path, "w", encoding="utf-8") as handle:
-            handle.write(text)
-    state = {"commit": outline["commit"], "dirty": outline["dirty"], "diff": ""} if outline["commit"] else None
-    return root, dict.fromkeys(outline["names"], ["f", 0, ""]), state
+    """Keep the texts of code that lies on the nodes; return (where, its files' names as keys, git state) as for code on the controller.
+
+    The outline is what a node says. Raises SourceError for one that is not valid.
+    """
+    try:
+        told = outline_files.validate(outline)
+        root = outline_files.keep(told["texts"], cache_dir)
+    except outline_files.InvalidOutline as error:
+        raise sources.SourceError(str(error)) from error
+    state = {"commit": told["commit"], "dirty": told["dirty"], "diff": ""} if told["commit"] else None
+    return root, dict.fromkeys(told["names"], ["f", 0, ""]), state
 
 
 # --- what the script is told
@@ -209,6 +209,17 @@ def describe(params, check_mode, open_url):
 
     open_url: see `fetch`. Raises SourceError, ManifestError and OSError.
     """
+    try:
+        return _described(params, check_mode, open_url)
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        if not params["outline"]:
+            raise
+        # the config came from a node and may hold any value at any place
+        text = "%s: the config on the nodes cannot be used (%s: %s); compare it with the suite's own"
+        raise sources.SourceError(text % (place_of(params["job"], "config"), type(error).__name__, error)) from error
+
+
+def _described(params, check_mode, open_url):
     job, suite, cache_dir = params["job"], params["suite"], params["cache_dir"]
     data = DataSets(params["data"])
     if params["unread"]:  # without its config nothing else can be said; the nodes are looked at all the same

@@ -17,6 +17,9 @@ from ansible.module_utils.trainyard.yamldata import near
 WEIGHT_ENDINGS = (".pdparams", ".ckpt")
 # Local changes against the commit go into the run's record up to so many bytes.
 LARGEST_DIFF = 16 << 20
+# PyYAML reads about 100 kB a second. The longest config of the suites has 15 kB and the longest chain eight files.
+MAX_CONFIG, MOST_CONFIGS, MAX_DEPTH, MOST_VALUES, LONGEST_NUMBER = 1 << 18, 60, 60, 100_000, 100
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class SourceError(Exception):
@@ -24,7 +27,45 @@ class SourceError(Exception):
 
 
 class _AnyTag(yaml.SafeLoader):
-    """The suites' configs carry tags of their own (!LearningRate); their values are plain for our reading."""
+    """The suites' configs carry tags of their own (!LearningRate); their values are plain for our reading.
+
+    A config may come from a node. Its depth is bounded while it is composed, and the values that its aliases stand for are counted before
+    anything is made of them.
+    """
+
+    depth = 0
+
+    def compose_node(self, parent, index):
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise yaml.YAMLError("nests deeper than %d levels" % MAX_DEPTH)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def get_single_node(self):
+        node = super().get_single_node()
+        if node is not None and _values(node, {}) > MOST_VALUES:
+            raise yaml.YAMLError("stands for more than %d values" % MOST_VALUES)
+        return node
+
+
+def _values(node, known):
+    """Return how many values a node stands for, its aliases written out. known: what has been counted, None while it is being counted."""
+    key = id(node)
+    if key not in known:
+        known[key] = None
+        total = 1
+        if isinstance(node, yaml.ScalarNode):
+            if node.tag in NUMBERS and len(node.value) > LONGEST_NUMBER:
+                raise yaml.YAMLError("has a number of more than %d digits" % LONGEST_NUMBER)
+        else:
+            for item in node.value:
+                total += sum(_values(part, known) for part in (item if isinstance(item, tuple) else (item,)))
+        known[key] = total
+    if known[key] is None:
+        raise yaml.YAMLError("has an alias for what it stands in")
+    return known[key]
 
 
 def _plain(loader, _suffix, node):
@@ -99,7 +140,10 @@ def config_chain(root, config, base_key, entries):
         order.append(name)
         try:
             with open(os.path.join(root, name), encoding="utf-8") as handle:
-                values = yaml.load(handle, Loader=_AnyTag) or {}  # noqa: S506 - a SafeLoader that reads unknown tags as plain values
+                text = handle.read(MAX_CONFIG + 1)
+            if len(text) > MAX_CONFIG or len(order) > MOST_CONFIGS:
+                raise ValueError("is larger than %d bytes, or builds on more than %d files" % (MAX_CONFIG, MOST_CONFIGS))
+            values = yaml.load(text, Loader=_AnyTag) or {}  # noqa: S506 - a SafeLoader that reads unknown tags as plain values
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise SourceError("%s: is not YAML: %s" % (name, " ".join(str(error).split()))) from error
         if not isinstance(values, dict):
