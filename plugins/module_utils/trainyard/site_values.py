@@ -7,8 +7,8 @@ import ipaddress
 import os
 import re
 
+from ansible.module_utils.trainyard import job_env, texts, yamldata
 from ansible.module_utils.trainyard import suites as suite_tables
-from ansible.module_utils.trainyard import texts, yamldata
 from ansible.module_utils.trainyard.job import RESERVED_ENV, load_schema
 from ansible.module_utils.trainyard.yamldata import Problem, near, shown
 
@@ -142,6 +142,8 @@ def environment(env, problems, secret=()):
             said = "must be the name of an environment variable"
         elif RESERVED_ENV.match(name) and name not in INTERFACE_ENV:
             said = "is reserved: the plan sets it; take it out"
+        elif job_env.site_problem(name):
+            said = job_env.site_problem(name)
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
             said = "must be text or a number" if name in secret else "must be text or a number; got %s" % shown(value)
         else:
