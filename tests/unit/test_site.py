@@ -326,3 +326,29 @@ def test_the_controllers_paths_start_at_home_or_at_the_project_and_the_nodes_sta
 def test_a_site_chooses_where_libraries_lie():
     problems, given = [], {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64", "PYTHONPATH": "/opt/lib"}
     assert site_values.environment(given, problems) == given and problems == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://user:hunter22@h/r.git",
+        "https://hunter22@h/r.git",
+        "https://u:a/b@h/r",
+        "ssh://git:hunter22@h/r",
+        "ext::sh -c x",
+        "--upload-pack=x",
+        "a\nb",
+    ],
+)
+def test_a_git_address_with_a_login_is_refused_without_it(url):
+    problems = []
+    site_values.suite_entries({"paddledetection": {"code": {"git": url, "version": "v"}, "environment": {"python": "/p"}}}, problems)
+    assert [problem.key for problem in problems][-1] == "trainyard_suites.paddledetection.code.git"
+    assert not any("hunter22" in str(problem) for problem in problems)
+
+
+@pytest.mark.parametrize("url", ["https://h/r.git", "git@h:r.git", "ssh://git@h:22/r.git", "/srv/git/r.git", "file:///srv/r.git"])
+def test_a_git_address_without_a_login_is_taken(url):
+    problems = []
+    site_values.suite_entries({"paddledetection": {"code": {"git": url, "version": "v"}, "environment": {"python": "/p"}}}, problems)
+    assert problems == []

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 
-from ansible.module_utils.trainyard import manifest, outline_files, point_plan, scaling, sources, suites
+from ansible.module_utils.trainyard import download, manifest, outline_files, point_plan, scaling, sources, suites
 
 # Placements of what lies on the nodes already; it is verified there and never sent.
 PLACED = ("present", "shared")
@@ -39,25 +39,46 @@ def keep(kind, name, root, entries, cache_dir):
     return {"kind": kind, "name": name, "digest": digest, "source": root, "files": len(entries), "bytes": size}
 
 
-def fetch(url, folder, open_url):
+def fetch(url, folder, open_url, hosts=(), sha256=None):
     """Fetch a URL into a folder of its own, in one step, an archive unpacked; return whether anything was fetched.
 
-    open_url: a callable like ansible.module_utils.urls.open_url. Raises OSError and SourceError.
+    open_url: a callable like ansible.module_utils.urls.open_url. hosts: see download.py. sha256: of what the URL brings, None where nobody has
+    said. What came is remembered beside the folder. Raises OSError and SourceError.
     """
     if os.path.isdir(folder):
+        known = manifest.read_mapping(folder + ".json").get("sha256")
+        if sha256 and known != sha256:
+            text = "%s: the cache has what came with the sha256 %s, the job says %s; remove %s to fetch it again"
+            raise sources.SourceError(text % (url, known or "unknown", sha256, folder))
         return False
     part = folder + ".part"
     shutil.rmtree(part, ignore_errors=True)
-    os.makedirs(part)
+    os.makedirs(part, mode=0o700)
     path = os.path.join(part, sources.weight_name(url))
-    with open_url(url, timeout=60) as answer, open(path, "wb") as handle:
-        shutil.copyfileobj(answer, handle)
+    with download.opened(url, hosts, open_url) as answer, open(path, "wb") as handle:
+        found = download.copy(answer, handle)
         promised = answer.headers.get("Content-Length")
         if promised and not answer.headers.get("Content-Encoding") and handle.tell() != int(promised):
             raise OSError("the server broke off after %d of %s bytes" % (handle.tell(), promised))
+    if sha256 and found != sha256:
+        shutil.rmtree(part, ignore_errors=True)
+        raise sources.SourceError("%s: brought the sha256 %s, the job says %s; nothing of it was kept" % (url, found, sha256))
     sources.unpack(path)
+    manifest.write_json(folder + ".json", {"url": url, "sha256": found})
     os.replace(part, folder)
     return True
+
+
+def unverified(job, fetched, cache_dir):
+    """Return a line for each URL that was fetched without a digest to compare with."""
+    lines = []
+    for url in fetched:
+        if url not in (job.get("weights") or {}):
+            found = manifest.read_mapping(sources.weight_folder(cache_dir, url) + ".json").get("sha256")
+            lines.append(
+                'weights: nothing says what %s has to bring; it brought this: write "weights: {%s: %s}" into the job' % (url, url, found)
+            )
+    return lines
 
 
 def outlined(outline, cache_dir):
@@ -176,10 +197,17 @@ def weights(params, effective, check_mode, open_url):
             continue
         place = os.path.dirname(local) if local else sources.weight_folder(cache_dir, url)
         if not local and check_mode and not os.path.isdir(place):
+            try:
+                download.validate(url, params["weights"].get("hosts") or ())
+            except download.Refused as error:
+                raise sources.SourceError("%s: %s %s" % (key, download.shown(url), error)) from error
             found["weights"][key] = {"digest": "0" * 64, "file": sources.weight_name(url), "url": url}
             continue
         try:
-            found["fetched"] += [url] if not local and fetch(url, place, open_url) else []
+            hosts, wanted = params["weights"].get("hosts") or (), (params["job"].get("weights") or {}).get(url)
+            found["fetched"] += [url] if not local and fetch(url, place, open_url, hosts, wanted) else []
+        except download.Refused as error:
+            raise sources.SourceError("%s: %s %s" % (key, download.shown(url), error)) from error
         except OSError as error:
             text = "%s: cannot fetch %s (%s); give the controller internet, or set the override %s to a path or to an empty value"
             raise sources.SourceError(text % (key, url, error, key)) from error
@@ -250,7 +278,7 @@ def _described(params, check_mode, open_url):
         "config": dict(settings, files=files),
         "overrides": dict(asked["overrides"], **pretrained["overrides"]),
         "arguments": asked["arguments"],
-        "advice": asked["advice"],
+        "advice": asked["advice"] + unverified(job, pretrained["fetched"], cache_dir),
         "placed": placed + data_placed + pretrained["placed"],
         "trees": trees + data_trees + pretrained["trees"] + point_tree(params.get("resume"), cache_dir),
         "resume_config": params.get("resume") and point_plan.config_file(suite, job["config"], values, params["resume"]),

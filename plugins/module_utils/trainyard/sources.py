@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tarfile
 import zipfile
 import zlib
 
 import yaml
-from ansible.module_utils.trainyard import git_tree, manifest, suites
+from ansible.module_utils.trainyard import download, git_tree, manifest, suites
 from ansible.module_utils.trainyard.yamldata import near
 
 # How the suites' weights end: Paddle's and MindSpore's.
 WEIGHT_ENDINGS = (".pdparams", ".ckpt")
+# A URL may come from a config on a node.
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=@~,%-]{0,200}")
+MOST_MEMBERS = 10_000
 # Local changes against the commit go into the run's record up to so many bytes.
 LARGEST_DIFF = 16 << 20
 # PyYAML reads about 100 kB a second. The longest config of the suites has 15 kB and the longest chain eight files.
@@ -184,7 +188,8 @@ def weight_folder(cache_dir, url):
 
 def weight_name(url):
     """Return the file name of a URL."""
-    return os.path.basename(url.split("?")[0]) or "weights"
+    name = os.path.basename(re.split("[?#]", url)[0])
+    return name if FILE_NAME.fullmatch(name) else "weights"
 
 
 def local_weights(given, url):
@@ -193,7 +198,7 @@ def local_weights(given, url):
     On the controller a file that is not there is fetched; one on the nodes has to be there, and the probe looks. Raises SourceError for an
     archive on the nodes: the suites want the file in it.
     """
-    if not given:
+    if not given or not given.get("path"):
         return None
     path = os.path.join(given["path"], weight_name(url))
     if given.get("placement", "push") == "push":
@@ -224,6 +229,9 @@ def _unpack(path, folder):
         return
     with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
         members = archive.infolist() if is_zip else archive.getmembers()
+        sizes = [member.file_size if is_zip else member.size for member in members]
+        if len(sizes) > MOST_MEMBERS or sum(sizes) > download.LARGEST:
+            raise SourceError("%s unpacks to more than weights are; it was not unpacked" % os.path.basename(path))
         for member in members:
             name = member.filename if is_zip else member.name
             if os.path.isabs(name) or ".." in name.split("/") or not (is_zip or member.isfile() or member.isdir()):
