@@ -232,6 +232,14 @@ def code_of(params, data):
     return (root, *sources.code_tree(root, remembered(params["cache_dir"], root)), [])
 
 
+def foreign_lines(params, root, state):
+    """Return the line that a code tree of another account was taken whole, or nothing."""
+    if params["outline"] or state or not sources.foreign(root):
+        return []
+    text = "code: git refuses %s, which another account owns: every file was taken and the commit is unknown. If you trust that account: %s"
+    return [text % (root, "git config --global --add safe.directory PATH")]
+
+
 def describe(params, check_mode, open_url):
     """Return what library/job_inputs.py returns, from its parameters; in check mode nothing is fetched.
 
@@ -278,7 +286,7 @@ def _described(params, check_mode, open_url):
         "config": dict(settings, files=files),
         "overrides": dict(asked["overrides"], **pretrained["overrides"]),
         "arguments": asked["arguments"],
-        "advice": asked["advice"] + unverified(job, pretrained["fetched"], cache_dir),
+        "advice": asked["advice"] + foreign_lines(params, root, state) + unverified(job, pretrained["fetched"], cache_dir),
         "placed": placed + data_placed + pretrained["placed"],
         "trees": trees + data_trees + pretrained["trees"] + point_tree(params.get("resume"), cache_dir),
         "resume_config": params.get("resume") and point_plan.config_file(suite, job["config"], values, params["resume"]),
