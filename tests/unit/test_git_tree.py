@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from ansible.module_utils.trainyard import git_tree, manifest, outline, sources
+from ansible.module_utils.trainyard import git_tree, inputs, manifest, outline, sources
 from core_support import put
 
 PLAIN = (["status", "--porcelain"], ["diff", "HEAD"], ["ls-files", "--others"])
@@ -156,6 +156,7 @@ def test_a_tree_of_another_account_is_walked(trap):
     entries, state = sources.code_tree(str(root), None)
     assert state is None and "w.bin" in entries and sources.foreign(str(root)) and not mark.exists()
     assert outline.commit_of(str(root)) == (None, False)
+    assert inputs.foreign_lines({"outline": {}}, str(root), state) and not inputs.foreign_lines({"outline": {}}, "/tmp", None)
 
 
 def test_the_users_own_filter_still_counts(trap, tmp_path):
