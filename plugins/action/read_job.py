@@ -28,6 +28,7 @@ if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
 access = importlib.import_module("ansible.module_utils.trainyard.access")
 asked = importlib.import_module("ansible.module_utils.trainyard.asked")
+controller_programs = importlib.import_module("ansible.module_utils.trainyard.controller_programs")
 inventory_files = importlib.import_module("ansible.module_utils.trainyard.inventory_files")
 jobs = importlib.import_module("ansible.module_utils.trainyard.job")
 sites = importlib.import_module("ansible.module_utils.trainyard.site")
@@ -110,7 +111,13 @@ class ActionModule(ActionBase):
             "token": secrets.token_hex(6),
             "project": project,
             "warnings": [
-                printable(str(said)) for said in jobs.port_warnings(job, site) + spares.notes(site["nodes"], site["spares"]) + forwarded
+                printable(str(said))
+                for said in [
+                    *jobs.port_warnings(job, site),
+                    *spares.notes(site["nodes"], site["spares"]),
+                    *forwarded,
+                    *controller_programs.warnings(),
+                ]
             ],
         }
 

@@ -9,7 +9,7 @@ import json
 import os
 import time
 
-from ansible.module_utils.trainyard import manifest, run_choice, run_file
+from ansible.module_utils.trainyard import job_env, manifest, run_choice, run_file
 from ansible.module_utils.trainyard.columns import span as duration
 
 
@@ -57,6 +57,11 @@ def job_of(home, content):
         job = None
     if not isinstance(job, dict):
         raise Refused("there is no job.json of this run: neither here nor on a node that answers; start it anew with playbooks/train.yml")
+    env = job.get("env")
+    wrong = sorted(name for name in env if job_env.job_problem(str(name))) if isinstance(env, dict) else []
+    if wrong:
+        text = "the copy of the run's job on the nodes sets %s, which a job may not set; resume it where it was started, or start it anew"
+        raise Refused(text % ", ".join(repr(name) for name in wrong[:5]))
     return job
 
 
