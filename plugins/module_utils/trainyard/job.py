@@ -20,9 +20,9 @@ RESERVED_ENV = re.compile(
 )
 # Every variable a site may set for the whole product; a misspelt one would otherwise be passed over without a word.
 SITE_VARIABLES = (
-    "trainyard_accelerator", "trainyard_address", "trainyard_cache_dir", "trainyard_devices", "trainyard_env", "trainyard_home",
-    "trainyard_host_fingerprints", "trainyard_metrics_dir", "trainyard_runs_dir", "trainyard_secret_env", "trainyard_site",
-    "trainyard_start_port", "trainyard_state_dir", "trainyard_suites",
+    "trainyard_accelerator", "trainyard_address", "trainyard_admin_key", "trainyard_admin_user", "trainyard_cache_dir", "trainyard_devices",
+    "trainyard_env", "trainyard_home", "trainyard_host_fingerprints", "trainyard_metrics_dir", "trainyard_runs_dir", "trainyard_secret_env",
+    "trainyard_site", "trainyard_start_port", "trainyard_state_dir", "trainyard_suites",
 )  # fmt: skip
 # How the suites' scripts are given their config file and its overrides.
 OWN_FLAGS = ("-c", "--config", "-o", "--opt", "--opts")
