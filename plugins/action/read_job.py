@@ -69,6 +69,7 @@ class ActionModule(ActionBase):
         problems = jobs.command_line(extra, allowed, roles) + asked.values(extra, allowed, roles)
         problems += asked.contradictions(extra, self._verb(), self._task.check_mode) + self._given_twice()
         hosts = _Hosts(task_vars["hostvars"], extra)
+        self._administrator = bool(arguments.get("administrator"))
         site, found = self._site(task_vars, hosts, extra, asks="site" not in allowed or asked.switch(extra.get("site", True)) is not False)
         found += self._roles(hosts, site, extra, roles, project)
         if not reads_job:
@@ -135,7 +136,10 @@ class ActionModule(ActionBase):
         problems = self._located(problems, task_vars, site, extra)
         problems += inventory_files.twice(list(context.CLIARGS.get("inventory") or ()))
         if site and asks:
-            problems += access.problems({node["name"]: hosts.way(node["name"]) for node in site["nodes"] + site["spares"]}, settings())
+            ways = {node["name"]: hosts.way(node["name"]) for node in site["nodes"] + site["spares"]}
+            if not self._administrator:
+                ways = {name: {key: entry for key, entry in way.items() if key != access.ADMIN_KEY} for name, way in ways.items()}
+            problems += access.problems(ways, settings())
         return site, problems
 
     @staticmethod
@@ -237,7 +241,9 @@ def settings():
     for name in ("host_key_checking", "ssh_args", "ssh_common_args", "ssh_extra_args", "private_key_file"):
         value, origin = C.config.get_config_value_and_origin(name, plugin_type="connection", plugin_name="ssh")
         found.append(("command line" if str(origin).startswith("cli:") else str(origin), name, plain(value)))
-    return found
+    value, origin = C.config.get_config_value_and_origin("DEFAULT_BECOME")
+    given = context.CLIARGS.get("become")
+    return found + [("command line", "become", True) if given else (str(origin), "become", plain(value))]
 
 
 def raw_of(hostvars, name):

@@ -96,6 +96,7 @@ class Bench:
                 if verb in ("stop", "provision", "conform", "trust")
                 else arguments
             )
+            arguments["administrator"] = verb == "provision"
             inventory = InventoryManager(loader=loader, sources=sources)
             variables = VariableManager(loader=loader, inventory=inventory)
             task = SimpleNamespace(args=arguments, async_val=0, check_mode=check, action="read_job")

@@ -12,7 +12,11 @@ from ansible.module_utils.trainyard.yamldata import Problem
 
 SECRET = re.compile(r"ansible_(\w+_)?(pass|password|passphrase)\Z|ansible_(ssh_)?private_key\Z")
 CONNECTION = "ansible_connection"
-KEY_FILES = ("ansible_ssh_private_key_file", "ansible_private_key_file")
+# Of the administrator's login: only the two verbs that become root take it, so only they need it here.
+ADMIN_KEY = "trainyard_admin_key"
+KEY_FILES = ("ansible_ssh_private_key_file", "ansible_private_key_file", ADMIN_KEY)
+BECOME = "ansible_become"
+TRUE = ("true", "yes", "on", "1", "y", "t")
 SSH_WORDS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 CHECKING = ("ansible_host_key_checking", "ansible_ssh_host_key_checking", "ansible_paramiko_host_key_checking")
 # Looked for in the whole text, so that an ssh inside a ProxyCommand is seen, too; ssh takes the names in any case, with '=' or a blank.
@@ -29,7 +33,7 @@ REMEDY = "take it out and let playbooks/trust.yml record the host keys"
 
 def wanted(name):
     """Whether a variable of a host says how it is logged in to."""
-    return name in KEY_FILES + SSH_WORDS + CHECKING + (CONNECTION,) or bool(SECRET.match(name))
+    return name in KEY_FILES + SSH_WORDS + CHECKING + (CONNECTION, BECOME) or bool(SECRET.match(name))
 
 
 def checking_problem(name, value):
@@ -69,6 +73,13 @@ def secret_problem(raw, hidden):
     if hidden or raw in (None, "") or (isinstance(raw, str) and ("{{" in raw or "{%" in raw)):
         return None
     return "stands in clear text; put it into a vault (ansible-vault encrypt_string), or let Ansible ask for it (-k, -K)"
+
+
+def become_problem(value):
+    """Say that everything would be done as root, or return None: provision.yml and unprovision.yml become root by themselves, for their part."""
+    if value is True or str(value).strip().lower() in TRUE:
+        return "would do everything as another user; take it out: provision.yml and unprovision.yml become root by themselves, and nothing else does"
+    return None
 
 
 def key_problem(path, stat=os.stat):
@@ -124,12 +135,17 @@ def problems(hosts, settings=(), stat=os.stat):
                 text = secret_problem(entry["raw"], entry["hidden"])
             elif name in KEY_FILES:
                 text = key_problem(str(entry["value"]), stat) if entry["value"] else None
+            elif name == BECOME:
+                text = become_problem(entry["value"])
             else:
                 text = checking_problem(name, entry["value"]) if name != CONNECTION else None
             add(file, entry.get("line"), name, text)
     for where, name, value in settings:
         if value in (None, ""):
             continue
-        text = key_problem(str(value), stat) if name == "private_key_file" else checking_problem(name, value)
+        if name == "private_key_file":
+            text = key_problem(str(value), stat)
+        else:
+            text = become_problem(value) if name == "become" else checking_problem(name, value)
         add(where, None, name, text)
     return list(found.values())

@@ -20,8 +20,8 @@ RESERVED_ENV = re.compile(
 )
 # Every variable a site may set for the whole product; a misspelt one would otherwise be passed over without a word.
 SITE_VARIABLES = (
-    "trainyard_accelerator", "trainyard_address", "trainyard_cache_dir", "trainyard_collect_bytes", "trainyard_collect_files",
-    "trainyard_collect_free", "trainyard_devices", "trainyard_env", "trainyard_home",
+    "trainyard_accelerator", "trainyard_address", "trainyard_admin_key", "trainyard_admin_user", "trainyard_cache_dir",
+    "trainyard_collect_bytes", "trainyard_collect_files", "trainyard_collect_free", "trainyard_devices", "trainyard_env", "trainyard_home",
     "trainyard_host_fingerprints", "trainyard_metrics_dir", "trainyard_runs_dir", "trainyard_secret_env", "trainyard_site",
     "trainyard_start_port", "trainyard_state_dir", "trainyard_suites",
 )  # fmt: skip

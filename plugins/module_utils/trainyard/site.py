@@ -12,6 +12,7 @@ from ansible.module_utils.trainyard import suites as suite_tables
 from ansible.module_utils.trainyard.job import SITE_VARIABLES, load_suite, place_of, save_folders
 from ansible.module_utils.trainyard.launchers import LAUNCHERS
 from ansible.module_utils.trainyard.site_values import (
+    ACCOUNT,
     HOST,
     NAME,
     PLACES,
@@ -62,6 +63,9 @@ def _node(name, variables, problems):
         if said:
             refuse("trainyard_address", said)
             address = None
+    admin = variables.get("trainyard_admin_user")
+    if admin is not None and not (isinstance(admin, str) and ACCOUNT.match(admin)):
+        refuse("trainyard_admin_user", "must be the name of an account; got %s" % shown(admin))
     host = variables.get("ansible_host", name)
     if not isinstance(host, str) or (host != name and not HOST.match(host)):
         refuse("ansible_host", "must be the name or the address of a machine; got %s" % shown(host))
