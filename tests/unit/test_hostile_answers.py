@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 from ansible.module_utils.trainyard import plan as plans
 from ansible.module_utils.trainyard import terminal
-from ansible.utils import color
+from ansible.utils import color, display
 from core_support import RUN, attempt_files, compiled, put
 from lying_support import Site
 
@@ -107,6 +108,16 @@ def test_a_text_keeps_ansibles_colours_and_no_other(monkeypatch):
     assert terminal.clean_painted(painted + "\x1b[8m\x1b[30m\x1b[2J") == painted + "\\x1b[8m\\x1b[30m\\x1b[2J"
     monkeypatch.setattr(color, "ANSIBLE_COLOR", False)
     assert "\x1b" not in terminal.clean_painted(painted)
+
+
+def test_what_only_the_log_file_gets_is_clean_too(monkeypatch):
+    terminal.install()
+    said = []
+    monkeypatch.setattr(display, "logger", SimpleNamespace(log=lambda _level, text: said.append(text)))
+    monkeypatch.setattr(color, "ANSIBLE_COLOR", True)
+    display.Display()._verbose_log("seen " + EVIL, caplevel=-1)
+    display.Display().display(color.stringc("good", "green") + EVIL, log_only=True)
+    assert len(said) == 2 and obeyed("".join(said).encode()) == [] and said[1].startswith("good")
 
 
 # --- which run, and on which hosts

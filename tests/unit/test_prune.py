@@ -477,3 +477,10 @@ def test_the_verb(verb):
     assert "REMOVED 2 runs" in output
     code, output, _left = verb("-e", "keep=0", "-e", "confirm=true")
     assert code == 0 and "REMOVED 0 runs" in output and "changed=0" in output
+
+
+def test_a_place_that_names_what_is_no_run_chooses_nothing(run_module):
+    look = dict(place(entry(2)), runs=[entry(2), dict(entry(3), run="../../x"), 7, {"run": None}])
+    found = run_module(module, {"state": "decided", "site": "lab", "keep": "0", "looks": {"node1": {"look": look}, "node2": {"look": "x"}}})
+    assert found["remove"] == {"node1": [run_id(2)]}
+    assert run_module(module, {"state": "decided", "site": "lab", "run": "../../x", "looks": {}})["failed"]
