@@ -151,3 +151,11 @@ def test_what_is_no_regular_file_is_not_read(run, tmp_path, kind, name):
         assert run_file.numbers(str(run)) == [1]
     finally:
         path.rmdir() if kind == "folder" else path.unlink()
+
+
+def test_an_index_with_entries_of_other_kinds_is_unknown_where_they_are(run):
+    rows = [{}, {"rank": 0, "node": [], "exit_code": "x", "last_time": 10**400, "error": 1}, {"rank": "x"}]
+    lay(run, {"ranks.json": json.dumps({"version": 2, "ranks": rows, "files": [{}], "nodes": [1, {"node": 2}]}).encode()})
+    home = log_home.Home(str(run.parent), RUN)
+    assert [(rank["rank"], rank["node"], rank["error"]) for rank in home.index["ranks"]] == [(None, None, None), (0, None, None)]
+    assert home.index["files"] == home.index["nodes"] == [] and logview.table(home.index, [], "x") and not home.over
