@@ -9,7 +9,8 @@ short_description: Say what a node is to the mesh, and write down that the mesh 
 description:
   - Reads, as the training user and without root, what its peers must know of a node. Its user, host public keys, machine id and address,
     whether its home directory lies on a network file system, and the state of the mesh that lies there.
-  - With O(record) it also writes C(mesh.json), the node's record of a mesh that was proven; that is all it ever writes.
+  - With O(record) it also writes C(mesh.json), the node's record of a mesh that was proven. With O(lines) it replaces the site's lines in
+    C(authorized_keys). It writes nothing else.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -50,6 +51,16 @@ options:
     type: list
     elements: str
     default: []
+  site:
+    description: Name of the site whose lines O(lines) replaces.
+    type: str
+    default: ""
+  lines:
+    description:
+      - The site's lines in C(authorized_keys), as M(mesh_compile) returned them. An empty list removes all lines of the site, those of its attempts too.
+      - All other lines stay as they are. The file is locked meanwhile, because starts and ends of attempts write to it as well.
+    type: list
+    elements: str
   record:
     description:
       - What M(mesh_compile) returned, for a mesh whose every ordered pair of nodes was proven since. Written with the present time,
@@ -162,10 +173,11 @@ found:
 
 import os
 import pwd
+import re
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import mesh, mesh_described, mesh_held
+from ansible.module_utils.trainyard import mesh, mesh_credential, mesh_described, mesh_held
 
 SPEC = {
     "name": {"type": "str", "required": True},
@@ -176,6 +188,8 @@ SPEC = {
     "directory": {"type": "str", "default": mesh.DIRECTORY},
     "host_keys": {"type": "list", "elements": "str", "default": list(mesh.HOST_KEYS), "no_log": False},
     "network_filesystems": {"type": "list", "elements": "str", "default": []},
+    "site": {"type": "str", "default": ""},
+    "lines": {"type": "list", "elements": "str"},
     "record": {
         "type": "dict",
         "options": {
@@ -207,7 +221,13 @@ def main():
         given["name"], given["host"], given["port"], given["address"], given["ssh_port"], given["directory"],
         given["host_keys"], given["network_filesystems"], mesh.run_program, os.environ,
     )  # fmt: skip
+    node["problems"] += mesh_held.earlier_attempts(home, node["site"], given["directory"], mesh.run_program)
     changed = False
+    if given["lines"] is not None:
+        patterns = [mesh.line_pattern(given["site"])] + ([] if given["lines"] else [mesh.run_line_pattern(given["site"])])
+        changed = mesh_credential.edit_lines(
+            home, lambda line: any(re.match(pattern, line) for pattern in patterns), given["lines"], not module.check_mode
+        )
     if given["record"]:
         writer = "" if node["home"] else node["identity"]
         record = mesh_held.new_record(home, given["record"], time.time(), given["directory"], given["host_keys"], writer)
