@@ -334,7 +334,10 @@ def test_the_daemon_runs_inside_the_peers_unit_with_the_plans_environment(peer):
     assert found["cwd"] == os.path.join(peer.path, "work") and found["parent"] == peer.events("launched")[0]["pid"]
     assert {"OF_PLAN": "1", "OF_NODE": "node2", "TRAINYARD_ATTEMPT": RUN + "/1"}.items() <= found["env"].items()
     assert not {"SESSION", "STRAY"} & set(found["env"])
-    assert Path(peer.tools, "ssh.log").read_text(encoding="utf-8") == "-F %s/node1/.trainyard/mesh/runs/%s/1/node1/config node2\n" % (peer.folder, RUN)
+    assert Path(peer.tools, "ssh.log").read_text(encoding="utf-8") == "-F %s/node1/.trainyard/mesh/runs/%s/1/node1/config node2\n" % (
+        peer.folder,
+        RUN,
+    )
 
 
 def test_a_daemons_exit_code_arrives(peer):
@@ -375,7 +378,9 @@ def test_a_setting_that_the_plan_does_not_have_is_refused(peer, words):
     call = peer.start().rsh("orted", *words)
     assert "orted's words are not those of this plan" in call.communicate(timeout=15)[0] and call.returncode == 77
     assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
-    asked = "import json, sys; sys.path.insert(0, sys.argv[1]); import openmpi; sys.exit(openmpi.door(sys.argv[2], json.loads(sys.argv[3])))"
+    asked = (
+        "import json, sys; sys.path.insert(0, sys.argv[1]); import openmpi; sys.exit(openmpi.door(sys.argv[2], json.loads(sys.argv[3])))"
+    )
     spoken = json.dumps(["orted", *(word.strip("'") for word in words)])
     done = subprocess.run([PYTHON, "-c", asked, str(CORE), peer.path, spoken], stderr=subprocess.PIPE, universal_newlines=True, timeout=15)
     assert done.returncode == 1 and "orted's words are not those of this plan" in done.stderr and peer.end() == 1
