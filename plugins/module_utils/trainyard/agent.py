@@ -313,12 +313,19 @@ def container_name(marker, part=""):
 def inside(mine, attempt, argv, environment, part=""):
     """Return (argv, environment) of a command as this node starts it: unchanged, or in the container that the plan has for the node.
 
-    The words come ready with the plan (containers.py); only the attempt's own two are put in here.
+    The words come ready with the plan (containers.py); only the attempt's own are put in here.
     """
     container = mine.get("container")
     if not container:
         return argv, environment
-    values = {"{work}": os.path.join(attempt, "work"), "{name}": container_name(environment["TRAINYARD_ATTEMPT"], part)}
+    values = {
+        "{work}": os.path.join(attempt, "work"),
+        "{name}": container_name(environment["TRAINYARD_ATTEMPT"], part),
+        "{attempt}:{attempt}": "%s:%s" % (attempt, attempt),
+        "HOME={attempt}": "HOME=" + attempt,
+    }
+    for folder in container.get("folders") or ():
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     return [values.get(word, word) for word in container["argv"]] + argv, dict(environment, **container["env"])
 
 
