@@ -14,7 +14,7 @@ REFUSED = 77
 MESH = ".trainyard/mesh"
 STOP_SECONDS = 10.0
 # The timer that removes the credential after the end, and its accuracy.
-RELEASE_SECONDS = 120
+RELEASE_SECONDS = 60
 
 
 def call(node, peer, words, config=MESH + "/config"):

@@ -146,10 +146,10 @@ def test_what_a_reboot_has_left_is_removed_by_the_next_probe(home):
     base, now = os.path.join(folder, ".trainyard"), time.time()
     grant(folder, keys)
     units = {"trainyard-%s-1.service" % RUN}
-    assert credential.tidy(folder, base, "node2", units, now) == [], "it runs"
-    assert credential.tidy(folder, base, "node2", {"trainyard-%s-0.service" % RUN}, now) == [], "its rehearsal runs"
     assert credential.tidy(folder, base, "node2", set(), now) == [], "its start is under way"
     put(Path(base, "runs", RUN, "attempt-1"), {"attempt.json": "{}"})
+    assert credential.tidy(folder, base, "node2", units, now) == [], "it runs"
+    assert credential.tidy(folder, base, "node2", {"trainyard-%s-0.service" % RUN}, now) == [], "its rehearsal runs"
     assert credential.tidy(folder, base, "node1", set(), now) == [], "another node's"
     assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and of_runs(folder) == []
     credential.make(folder, OTHER, 1, "node2")
@@ -165,7 +165,7 @@ def test_the_program_in_the_credential_removes_it(home, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
     subprocess.run([*argv, "later", folder, RUN, "1", "node2"], check=True)
     said = recorded(tools, "systemd-run")[0]
-    assert len(of_runs(folder)) == 2 and "--on-active=90" in said and said.endswith(f"release {folder} {RUN} 1 node2")
+    assert len(of_runs(folder)) == 2 and "--on-active=30" in said and said.endswith(f"release {folder} {RUN} 1 node2")
     monkeypatch.setenv("TIMER_EXIT", "1")
     subprocess.run([*argv, "later", folder, RUN, "1", "node2"], check=True)
     assert of_runs(folder) == [], "without a timer it goes at once"

@@ -39,7 +39,7 @@ class Home:
             record["plan_sha256"] = __import__("hashlib").sha256(text.encode()).hexdigest()
             put(
                 self.base / "runs" / run / "attempt-1",
-                {"plan.json": text, "attempt.json": json.dumps(record), "output/4.pdparams": "model"},
+                {"plan.json": text, "attempt.json": json.dumps(record), "output/4.pdparams": "model", "work/x": "code"},
             )
 
     def call(self, words, *arguments, timeout=20):
@@ -183,7 +183,26 @@ def test_hostile_words_are_refused_and_change_nothing(home, kind, monkeypatch, c
     assert "\x1b" not in shown, "what a caller sends is not sent back as it is"
 
 
-@pytest.mark.parametrize("text", [None, "", " ", "sh", "bash -i", "id", "cat /etc/machine-id", "identify; id", "internal-sftp"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        " ",
+        "sh",
+        "bash -i",
+        "id",
+        "cat /etc/machine-id",
+        "identify; id",
+        "internal-sftp",
+        "identify\n",
+        "identify\t",
+        "stop\t1\tpeer",
+        "identify" + " " * mesh_gate.LONGEST,
+        "stop 1 peer" + " " * mesh_gate.LONGEST,
+        "stop 1 peer \u00a0",
+    ],
+)
 @pytest.mark.parametrize("kind", ["of_run", "of_site"])
 def test_there_is_no_shell(home, kind, text):
     done = getattr(home, kind)(text)
@@ -266,8 +285,13 @@ def test_a_checkpoint_is_served_to_rsync(carrier):
      "pull %s 1 /etc" % RUN, "pull", "rsync", "pull %s 1 output --sender" % RUN],
 )  # fmt: skip
 def test_other_folders_are_not_served(carrier, verb):
-    code, files = carrier(verb, "plan.json", "passwd")
+    code, files = carrier(verb, "plan.json", "passwd", "x")
     assert code != 0 and files == []
+
+
+@pytest.mark.parametrize("words", ["--server --sender .", "--server --daemon /", "--server --daemon . x", "--daemon --server .", ""])
+def test_rsync_gets_no_word_of_the_callers(home, words):
+    assert home.of_site("pull %s 1 output %s" % (RUN, words)).returncode == REFUSED
 
 
 @pytest.mark.parametrize("name", ["../plan.json", "../../attempt-1/plan.json", "/etc/passwd", "out/../../plan.json", "../output2/x"])

@@ -294,7 +294,7 @@ def tidy(home, base, node, units, now):
     return gone
 
 
-def release_later(home, run, number, node, seconds=90):
+def release_later(home, run, number, node, seconds=30):
     """Remove a credential after some seconds: peers that end at the same moment still ask how this node's part stands."""
     words = [PYTHON, "-I", os.path.abspath(__file__), "release", home, run, str(number), node]
     timer = ["systemd-run", "--user", "--quiet", "--collect", "--on-active=%d" % seconds, "--timer-property=AccuracySec=1s"]
