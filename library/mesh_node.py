@@ -9,8 +9,7 @@ short_description: Say what a node is to the mesh, and write down that the mesh 
 description:
   - Reads, as the training user and without root, what its peers must know of a node. Its user, host public keys, machine id and address,
     whether its home directory lies on a network file system, and the state of the mesh that lies there.
-  - With O(record) it also writes C(mesh.json), the node's record of a mesh that was proven. With O(lines) it replaces the site's lines in
-    C(authorized_keys). It writes nothing else.
+  - With O(record) it also writes C(mesh.json), the node's record of a mesh that was proven. It writes nothing else.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -52,15 +51,9 @@ options:
     elements: str
     default: []
   site:
-    description: Name of the site whose lines O(lines) replaces.
+    description: Name of the site whose lines in authorized_keys are described in RV(held). Empty for none.
     type: str
     default: ""
-  lines:
-    description:
-      - The site's lines in C(authorized_keys), as M(mesh_compile) returned them. An empty list removes all lines of the site, those of its attempts too.
-      - All other lines stay as they are. The file is locked meanwhile, because starts and ends of attempts write to it as well.
-    type: list
-    elements: str
   record:
     description:
       - What M(mesh_compile) returned, for a mesh whose every ordered pair of nodes was proven since. Written with the present time,
@@ -84,6 +77,14 @@ options:
         description: Digest of the inventory's lines.
         type: str
         required: true
+      authority:
+        description: C(fingerprint), C(by) and C(since) of the authority, as M(mesh_authority) returned them.
+        type: dict
+        required: true
+      carried:
+        description: Whether an earlier line of the site stays until nothing runs on the node.
+        type: bool
+        default: false
 notes:
   - Nothing here fails because a node is unfit. What is wrong comes back in RV(node.problems), so that it is shown for all nodes at once.
 """
@@ -149,8 +150,15 @@ node:
 state:
   description:
     - The mesh that lies here. C(present), C(site), C(digest), C(inventory), C(nodes), C(valid_until) and C(proven) in unix seconds, and
-      C(stale), the names of what differs from what was proven. C(proven) is null where anything is stale.
+      C(stale), the names of what differs from what was proven. C(proven) is null where anything is stale. C(authority) has C(fingerprint), C(by)
+      and C(since). C(carried) is true while an earlier line stays.
   returned: success
+  type: dict
+held:
+  description:
+    - The lines of O(site) in authorized_keys. C(count), C(authorities) (fingerprints), C(open) (one of them gives a shell) and C(busy) (an attempt
+      runs on the node, or its systemd does not answer).
+  returned: with O(site)
   type: dict
 found:
   description: What an installation has to know of the user's home directory.
@@ -173,11 +181,10 @@ found:
 
 import os
 import pwd
-import re
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import mesh, mesh_credential, mesh_described, mesh_held
+from ansible.module_utils.trainyard import mesh, mesh_described, mesh_held
 
 SPEC = {
     "name": {"type": "str", "required": True},
@@ -189,7 +196,6 @@ SPEC = {
     "host_keys": {"type": "list", "elements": "str", "default": list(mesh.HOST_KEYS), "no_log": False},
     "network_filesystems": {"type": "list", "elements": "str", "default": []},
     "site": {"type": "str", "default": ""},
-    "lines": {"type": "list", "elements": "str"},
     "record": {
         "type": "dict",
         "options": {
@@ -197,6 +203,8 @@ SPEC = {
             "nodes": {"type": "list", "elements": "str", "required": True},
             "digest": {"type": "str", "required": True},
             "inventory": {"type": "str", "required": True},
+            "authority": {"type": "dict", "required": True},
+            "carried": {"type": "bool", "default": False},
         },
     },
 }
@@ -223,11 +231,6 @@ def main():
     )  # fmt: skip
     node["problems"] += mesh_held.earlier_attempts(home, node["site"], given["directory"], mesh.run_program)
     changed = False
-    if given["lines"] is not None:
-        patterns = [mesh.line_pattern(given["site"])] + ([] if given["lines"] else [mesh.run_line_pattern(given["site"])])
-        changed = mesh_credential.edit_lines(
-            home, lambda line: any(re.match(pattern, line) for pattern in patterns), given["lines"], not module.check_mode
-        )
     if given["record"]:
         writer = "" if node["home"] else node["identity"]
         record = mesh_held.new_record(home, given["record"], time.time(), given["directory"], given["host_keys"], writer)
@@ -238,6 +241,7 @@ def main():
         changed=changed,
         node=node,
         state=mesh_held.mesh_state(home, time.time(), given["directory"]),
+        held=mesh_held.held_lines(home, given["site"], lambda: mesh_held.is_busy(module.run_command)) if given["site"] else {},
         found={
             "ssh_directory": os.path.isdir(os.path.join(home, ".ssh")),
             "mesh_directory": is_private(place),

@@ -13,9 +13,20 @@ import time
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import mesh, mesh_certificates, mesh_compiled, mesh_credential, mesh_described, mesh_held, mesh_logins
+from ansible.module_utils.trainyard import (
+    mesh,
+    mesh_certificates,
+    mesh_compiled,
+    mesh_credential,
+    mesh_described,
+    mesh_held,
+    mesh_lines,
+    mesh_logins,
+)
 
 CA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHDoLdMLkt2IPrQk1qEZnWAIhEbJQ/EcGZhjB1Z56kDi trainyard-ca local"
+
+AUTHORITY = {"fingerprint": mesh.fingerprint(CA), "by": "alice@desk", "since": 1}
 
 
 def host_key(number):
@@ -405,7 +416,7 @@ def test_the_pattern_matches_the_own_lines_and_no_other():
         assert not re.match(pattern, other)
     assert not re.match(mesh.line_pattern("a.b"), line_of("axb"))
     run = 'restrict,from="198.51.100.12",command="gate" ssh-ed25519 AAAA trainyard-run local 20261120-103501-a-1f2e 1 node2 node1'
-    assert re.match(mesh.run_line_pattern("local"), run) and not re.match(mesh.run_line_pattern("loc"), run)
+    assert mesh_lines.run_pattern("local").match(run) and not mesh_lines.run_pattern("loc").match(run)
     assert not re.match(pattern, run)
 
 
@@ -472,7 +483,7 @@ def home(tmp_path, authority):
     (place / "config").write_text(made["config"])
     (place / "gate.py").write_text("gate")
     (tmp_path / ".ssh" / "authorized_keys").write_text("\n".join([*made["lines"], f"{host_key(8)} somebody"]) + "\n")
-    told = {"site": "local", "nodes": made["nodes"], "digest": made["digest"], "inventory": made["inventory"]}
+    told = {"site": "local", "nodes": made["nodes"], "digest": made["digest"], "inventory": made["inventory"], "authority": AUTHORITY}
     record = mesh_held.new_record(
         str(tmp_path), told, 1234.9, host_keys=[str(tmp_path / "etc" / "ssh_host_*_key.pub")], writer=mesh_held.own_identity()
     )

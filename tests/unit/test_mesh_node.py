@@ -11,7 +11,8 @@ import pytest
 import yaml
 from ansible.module_utils.trainyard import mesh, mesh_described, mesh_held
 
-TOLD = {"site": "local", "nodes": ["node1", "node2"], "digest": "d", "inventory": "i"}
+AUTHORITY = {"fingerprint": "SHA256:x", "by": "alice@desk", "since": 1}
+TOLD = {"site": "local", "nodes": ["node1", "node2"], "digest": "d", "inventory": "i", "authority": AUTHORITY}
 
 
 @pytest.fixture
@@ -59,28 +60,6 @@ def test_the_record_is_written_once(home, run_module):
     assert record["identity"] == mesh_held.own_identity()
     assert run_module(mesh_node, arguments)["changed"] is False
     assert run_module(mesh_node, dict(arguments, record=dict(TOLD, digest="e")))["changed"] is True
-
-
-def test_the_sites_lines_are_replaced_and_no_other_byte(home, run_module):
-    (home / ".ssh").mkdir()
-    keys = home / ".ssh/authorized_keys"
-    earlier = 'cert-authority,restrict,principals="u" ssh-ed25519 AAAA trainyard-ca lab'
-    other = 'cert-authority,restrict,principals="u" ssh-ed25519 AAAA trainyard-ca other node1\n# mine\nssh-rsa AAAA me'
-    run = 'restrict,from="192.0.2.1",command="g" ssh-ed25519 AAAA trainyard-run lab 20261120-103501-a-1f2e 1 node2 node1'
-    keys.write_text(f"{other.splitlines()[0]}\n{earlier}\n{run}\n" + "\n".join(other.splitlines()[1:]))
-    keys.chmod(0o644)
-    lines = [f'cert-authority,restrict,principals="lab/node{n}" ssh-ed25519 AAAA trainyard-ca lab node{n}' for n in (1, 2)]
-    arguments = {"name": "node1", "site": "lab", "lines": lines}
-    assert run_module(mesh_node, arguments, check=True)["changed"] is True and earlier in keys.read_text()
-    assert run_module(mesh_node, arguments)["changed"] is True
-    first, *rest = other.splitlines()
-    assert keys.read_text() == "\n".join([*lines, first, run, *rest]) and keys.stat().st_mode & 0o777 == 0o644
-    assert run_module(mesh_node, arguments)["changed"] is False
-    assert run_module(mesh_node, {"name": "node1", "site": "lab", "lines": lines[1:]})["changed"] is True
-    assert lines[0] not in keys.read_text() and lines[1] in keys.read_text()
-    assert run_module(mesh_node, {"name": "node1", "site": "lab", "lines": []})["changed"] is True
-    assert keys.read_text() == other, "the attempts' lines go with the site's"
-    assert list((home / ".ssh").iterdir()) == [keys]
 
 
 def test_a_shared_home_belongs_to_no_single_machine(home, run_module, monkeypatch):

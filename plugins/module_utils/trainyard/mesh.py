@@ -7,6 +7,8 @@ mesh_held; how the nodes prove it: mesh_logins.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import ipaddress
 import json
@@ -28,6 +30,8 @@ HOST_KEYS = ("/etc/ssh/ssh_host_*_key.pub",)
 # What a machine answers when it is asked who it is: its machine id and its host name.
 WHO = ("/etc/machine-id", "/proc/sys/kernel/hostname")
 HOST_KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
+# A node's clock may be this much behind the controller's.
+CLOCK_SLACK_SECONDS = 300
 TRUST = "ansible-playbook playbooks/trust.yml"
 
 
@@ -54,6 +58,16 @@ def public_key(text):
     return " ".join(fields[:2]) if len(fields) >= 2 and fields[0] in HOST_KEY_TYPES else None
 
 
+def fingerprint(line):
+    """Return the fingerprint of a public key's line as `ssh-keygen -l` prints it, or '' where it is not a public key."""
+    key = public_key(line)
+    try:
+        blob = base64.b64decode(key.split()[1], validate=True) if key else b""
+    except (binascii.Error, ValueError):
+        return ""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=") if blob else ""
+
+
 def identity(machine_id, hostname):
     """Return what tells one machine from another: its machine id and its host name, as one digest; '' without a machine id."""
     return sha256(f"{machine_id.strip()}\n{hostname.strip()}\n") if machine_id.strip() else ""
@@ -78,7 +92,7 @@ def inventory_digest(rows):
 
 
 def principal(site, name):
-    """Return the one principal of a node's certificate; roles/ssh_trust/tasks/sign.yml has the same. No name holds a slash."""
+    """Return the one principal of a node's certificate. No name holds a slash."""
     return f"{site}/{name}"
 
 
@@ -90,11 +104,6 @@ def marker(site, name):
 def line_pattern(site):
     """Return a regular expression of a site's lines in authorized_keys: one per peer, and the one of an earlier Trainyard for all of them."""
     return rf"^cert-authority,\S.* trainyard-ca {re.escape(site)}(?: \S+)?$"
-
-
-def run_line_pattern(site):
-    """Return a regular expression of the lines that runs of a site have in authorized_keys (mesh_credential.py)."""
-    return rf"^restrict,\S.* trainyard-run {re.escape(site)} \S+ \S+ \S+ \S+$"
 
 
 def read_bytes(path):
