@@ -28,11 +28,20 @@ options:
   plan: {description: The plan's bytes (C(started) only)., type: str}
   plan_sha256: {description: Their digest (C(started) only)., type: str}
   programs:
-    description: "What the unit executes, {file name: source}: plugins/module_utils/trainyard/agent.py and openmpi.py (C(started) only)."
+    description: >-
+      What the unit executes, {file name: source}: agent.py, openmpi.py and the guard's of plugins/module_utils/trainyard; with O(keys) also
+      mesh_gate.py and mesh_credential.py (C(started) only).
     type: dict
   job:
     description: "The job as it was read, as JSON; it is kept as job.json, so that a controller without the run's record can resume it (C(started) only)."
     type: str
+  keys:
+    description:
+      - "{node: public key} of the nodes of this attempt, as M(node_probe) made and M(plan) checked them; its peers may then call this node for it, and
+        for nothing else (C(started) only). More than one node needs them."
+    type: dict
+    default: {}
+  key_of: {description: "The attempt that O(keys) were made for, where it is not O(number), a rehearsal's for instance.", type: int}
   start:
     description:
       - What tells one command's start from another's, the same on all nodes. An attempt that is here already by the same start is left as it is.
@@ -122,7 +131,7 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, holds, run_choice, stopping
+from ansible.module_utils.trainyard import attempts, holds, mesh_credential, run_choice, stopping
 from ansible.module_utils.trainyard.display import printable
 
 
@@ -137,17 +146,22 @@ def started(module, run, base, params):
             return None
         files = dict(params["programs"], **({"job.json": params["job"]} if params["job"] else {}))
         begun = {"start": params["start"], "by": params["by"], "boot": holds.boot_mark()}
+        plan, home = json.loads(params["plan"]), os.path.expanduser("~")
+        number = params["number"] if params["key_of"] is None else params["key_of"]
+        if len(plan["nodes"]) > 1:
+            begun["mesh"] = mesh_credential.config_of(home, params["run_id"], number, params["node"])
         found = attempts.prepare(
             place, params["plan"], params["plan_sha256"], params["node"], params["run_id"], params["number"], files, begun
         )
-        attempts.start(
-            run,
-            place,
-            json.loads(params["plan"]),
-            params["node"],
-            unit,
-            about if params["number"] else "a rehearsal of " + params["run_id"],
-        )
+        if "mesh" in begun:
+            keys = {item["name"]: params["keys"].get(item["name"]) for item in plan["nodes"]}
+            mesh_credential.grant(home, base, plan["site"], params["run_id"], number, params["node"], keys, params["programs"])
+        try:
+            attempts.start(run, place, plan, params["node"], unit, about if params["number"] else "a rehearsal of " + params["run_id"])
+        except attempts.AttemptError:
+            if "mesh" in begun:
+                mesh_credential.close(home, params["run_id"], number, params["node"])
+            raise
         return found
 
     ours = {"changed": False, "unit": unit, "attempt_dir": place, "plan_sha256": params["plan_sha256"]}
@@ -178,11 +192,12 @@ def main():
             "plan_sha256": {"type": "str"},
             "programs": {"type": "dict"},
             "job": {"type": "str", "no_log": True},  # the same
+            "keys": {"type": "dict", "default": {}, "no_log": False},  # public ones
+            "key_of": {"type": "int", "no_log": False},
             "reason": {"type": "str", "choices": ["user", "peer"], "default": "user"},
             "by": {"type": "str", "default": "the user"},
             "also": {"type": "list", "elements": "list", "default": []},
-            "runs_dir": {"type": "path"}, "site": {"type": "str"},
-            "results": data, "found": data,
+            "runs_dir": {"type": "path"}, "site": {"type": "str"}, "results": data, "found": data,
             "members": {"type": "list", "elements": "str", "default": []},
         },
         required_if=[("state", "started", ("run_id", "node", "plan", "plan_sha256", "programs")), ("state", "stopped", ("node",)),
@@ -204,7 +219,7 @@ def main():
     }
     try:
         module.exit_json(**states[given["state"]]())
-    except (attempts.AttemptError, OSError, ValueError) as error:
+    except (attempts.AttemptError, mesh_credential.CredentialError, OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

@@ -210,7 +210,10 @@ def trial(run, params, home, engine, form, image):
     module = core.PACKAGES[params["package"]]["module"] if params["package"] else ",".join(core.MODULES)
     own = {"HOME": os.path.expanduser("~"), "TRAINYARD_ATTEMPT": f"{name}/0", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     place = tempfile.mkdtemp(prefix=".trial-", dir=home)
-    argv, environment = containers.filled(container, place, name, [*COMMAND, INSIDE, module], own)
+    argv, environment = containers.filled(container, place, name, [*COMMAND, INSIDE, module], own, place)
+    made = [folder for folder in container["folders"] if not os.path.isdir(folder)]
+    for folder in made:
+        os.makedirs(folder, mode=0o700)
     start = ["systemd-run", "--user", "--quiet", "--collect", f"--unit={unit}"]
     for text in (
         "Type=exec",
@@ -252,6 +255,9 @@ def trial(run, params, home, engine, form, image):
                 os.kill(pid, signal.SIGKILL)
         owner = os.stat(os.path.join(place, "probe")).st_uid if os.path.exists(os.path.join(place, "probe")) else None
         shutil.rmtree(place, ignore_errors=True)
+        for folder in made:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
     if left:
         raise ContainerError(f"processes {', '.join(map(str, left))} were left after the stop")
     if owner != os.getuid():

@@ -5,10 +5,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: mesh_compile
-short_description: Compile the files of the mesh from what its nodes said
+short_description: Compile the files of the mesh
 description:
-  - Runs on the controller, once for a site, and writes nothing. Turns what M(mesh_node) found on every node into the text of the mesh's
-    C(known_hosts) and C(config), the one line for C(authorized_keys), and the digest of it all.
+  - Runs on the controller, once for a site, and writes nothing. Makes the text of the mesh's C(known_hosts) and C(config), one line per peer for
+    C(authorized_keys), and the digest of it all.
+  - Names, hosts and ports come from the inventory, host keys from the controller's known_hosts. What M(mesh_node) found on a node adds its address,
+    which is compared with the inventory, and digests that are only compared.
   - Fails with every problem of every node at once, each with its remedy.
 version_added: "0.1.0"
 author: Trainyard
@@ -18,6 +20,26 @@ options:
     type: list
     elements: dict
     required: true
+  names:
+    description: Inventory names of the nodes, in the same order.
+    type: list
+    elements: str
+    required: true
+  inventory:
+    description:
+      - What the inventory says of the nodes. C(hosts), C(ports), C(addresses), C(ssh_ports) and C(users), each a mapping of node names to
+        C(ansible_host), C(ansible_port), C(trainyard_address), C(ssh_trust_port) and C(ansible_user); a value may be empty.
+    type: dict
+    required: true
+  known_hosts:
+    description: The controller's known_hosts files.
+    type: list
+    elements: path
+    default: []
+  gate:
+    description: Text of the gate program, which the digest covers.
+    type: str
+    default: ""
   states:
     description: RV(mesh_node#module:state) of every node.
     type: list
@@ -58,6 +80,9 @@ EXAMPLES = r"""
 - name: Compile the mesh
   mesh_compile:
     nodes: "{{ groups['trainers'] | map('extract', hostvars, ['mesh_node', 'node']) }}"
+    names: "{{ groups['trainers'] }}"
+    inventory: {hosts: {node1: 198.51.100.11, node2: 198.51.100.12}}
+    known_hosts: ["{{ trainyard_state_dir }}/known_hosts", ~/.ssh/known_hosts]
     states: "{{ groups['trainers'] | map('extract', hostvars, ['mesh_node', 'state']) }}"
     site: "{{ trainyard_site }}"
     ca_public_key: "{{ lookup('ansible.builtin.file', trainyard_state_dir ~ '/ca/id_ed25519.pub') }}"
@@ -79,16 +104,21 @@ config:
   description: Text of the mesh's ssh configuration.
   returned: success
   type: str
-line:
-  description: The line for authorized_keys; empty where O(ca_public_key) is.
+lines:
+  description: The lines for authorized_keys, one per node; none where O(ca_public_key) is empty.
   returned: success
-  type: str
+  type: list
+  elements: str
+principals:
+  description: For every node the one principal of its certificate.
+  returned: success
+  type: dict
 pattern:
-  description: Regular expression that matches the site's own line in authorized_keys and no other.
+  description: Regular expression that matches the site's own lines in authorized_keys and no other.
   returned: success
   type: str
 digest:
-  description: SHA-256 over the three texts, and so over all that went into them; empty where O(ca_public_key) is.
+  description: SHA-256 over texts, lines and gate, and so over all that went into them; empty where O(ca_public_key) is.
   returned: success
   type: str
 inventory:
@@ -113,10 +143,14 @@ identities:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import mesh, mesh_compiled
+from ansible.module_utils.trainyard import mesh, mesh_compiled, mesh_inventory
 
 SPEC = {
     "nodes": {"type": "list", "elements": "dict", "required": True},
+    "names": {"type": "list", "elements": "str", "required": True},
+    "inventory": {"type": "dict", "required": True},
+    "known_hosts": {"type": "list", "elements": "path", "default": []},
+    "gate": {"type": "str", "default": ""},
     "states": {"type": "list", "elements": "dict", "default": []},
     "site": {"type": "str", "required": True},
     "ca_public_key": {"type": "str", "default": "", "no_log": False},
@@ -131,9 +165,12 @@ SPEC = {
 def main():
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     given = module.params
+    if len(given["nodes"]) != len(given["names"]):
+        module.fail_json(msg="every node has to describe itself: %d of %d did" % (len(given["nodes"]), len(given["names"])))
+    nodes = mesh_inventory.nodes_of(given["names"], given["inventory"], given["nodes"], given["known_hosts"], mesh.run_program)
     compiled, problems = mesh_compiled.compile_mesh(
-        given["nodes"], given["site"], given["ca_public_key"], given["directory"], given["extra_from"], given["shared_home"],
-        given["validity"], given["renew_before"],
+        nodes, given["site"], given["ca_public_key"], given["directory"], given["extra_from"], given["shared_home"],
+        given["validity"], given["renew_before"], given["gate"],
     )  # fmt: skip
     if problems:
         module.fail_json(msg="The nodes cannot be made to trust each other:\n{}".format("\n".join("  " + text for text in problems)))

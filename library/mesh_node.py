@@ -9,7 +9,7 @@ short_description: Say what a node is to the mesh, and write down that the mesh 
 description:
   - Reads, as the training user and without root, what its peers must know of a node. Its user, host public keys, machine id and address,
     whether its home directory lies on a network file system, and the state of the mesh that lies there.
-  - With O(record) it also writes C(mesh.json), the node's record of a mesh that was proven; that is all it ever writes.
+  - With O(record) it also writes C(mesh.json), the node's record of a mesh that was proven. It writes nothing else.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -229,6 +229,7 @@ def main():
         given["name"], given["host"], given["port"], given["address"], given["ssh_port"], given["directory"],
         given["host_keys"], given["network_filesystems"], mesh.run_program, os.environ,
     )  # fmt: skip
+    node["problems"] += mesh_held.earlier_attempts(home, node["site"], given["directory"], mesh.run_program)
     changed = False
     if given["record"]:
         writer = "" if node["home"] else node["identity"]

@@ -9,6 +9,7 @@ module: node_probe
 short_description: Tell what a node is and what it holds already
 description:
   - One task a node that only reads. What differs from the plan is provisioned or synced afterwards, and nothing else (design, "How data flows").
+  - With O(credential) it makes the key pair of the attempt that is about to start, and removes those of attempts that have ended.
   - What it has read it remembers in small notes below O(base) (docs/runbooks/placement.md names them), so that a repeat reads less.
   - A tree is held against its manifest by inode, size and times, and read again only where these have changed since it was synced.
 options:
@@ -38,6 +39,10 @@ options:
     description: The Python of the user's own that the suite's environment names; empty where there is none.
     type: str
     default: ""
+  credential:
+    description: The attempt for which a key pair is made on this node, with C(run), C(number) and C(node); empty, or a check, makes none.
+    type: dict
+    default: {}
   asked:
     description:
       - What the subjects of the check want to know beyond what a plan needs; empty asks for nothing more.
@@ -63,7 +68,8 @@ facts:
   description: >-
     hostname, home, base, user, uid, python_version, machine, libc, cores, addresses ([{interface, address}]), route_source, resolves_to,
     missing (what provision.yml has to bring), units (runs that hold the node), environments ({digest: fingerprint}), trees ({kind/short:
-    {ok, differences}}), mesh, python_words (what a Python of the user's own has beside it, or null), device_ips ({device id: address}) and
+    {ok, differences}}), mesh, run_key (public, for O(credential)),
+    python_words (what a Python of the user's own has beside it, or null), device_ips ({device id: address}) and
     device_problems (Ascend), boot (changes with every boot), time and ended (this clock before and after, unix seconds), sent and
     received (the controller's before and after, from the action plugin); with asked, one key for each subject of the
     check (machines, devices, installed, orphans, placement, ports), see the module of that name (ports: sockets.py) in
@@ -86,6 +92,7 @@ def main():
             "programs": {"type": "dict", "default": {}},
             "python": {"type": "str", "default": ""},
             "asked": {"type": "dict", "default": {}},
+            "credential": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
@@ -100,8 +107,9 @@ def main():
 
     given = module.params
     facts = probe.look(
-        run, given["base"], given["trees"], given["peers"], given["accelerator"], given["programs"], given["python"], given["asked"]
-    )
+        run, given["base"], given["trees"], given["peers"], given["accelerator"], given["programs"], given["python"], given["asked"],
+        {} if module.check_mode else given["credential"],
+    )  # fmt: skip
     module.exit_json(changed=False, facts=facts)
 
 

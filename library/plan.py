@@ -60,6 +60,7 @@ refused: {description: "Nothing is left to train, and no further try will find a
 stops: {description: "Of what is in the way of a start: check and nodes.", type: list, elements: dict, returned: where it failed for that reason}
 lines: {description: The same as a table for people., type: list, elements: str, returned: success}
 listen: {description: Ports on which the network's proof listens., type: list, elements: int, returned: where there is a plan}
+keys: {description: "Node name to the public key of this attempt, checked.", type: dict, returned: where there is a plan}
 rehearsal: {description: "The rehearsal's plan: text, sha256.", type: dict, returned: where there is a plan}
 summary: {description: "The plan in lines for people: commands, rank map, digests.", type: list, elements: str, returned: success}
 """
@@ -132,6 +133,8 @@ def result(given):
     found += checks.unplanned(plan.PlanError([done])) if done and done not in [item["text"] for item in found] else []
     if not made:
         return {"changed": False, "findings": found, "lines": shown(found), "todo": {}, "refused": bool(done)}
+    keys, wrong = readiness.run_keys(made, facts)
+    found += [findings.finding("mesh", text, "run it again; docs/runbooks/trust.md", node) for node, text in wrong]
     proving, said = to_prove(made, given, now)
     todo = dict(readiness.todo(made, facts, now, given["site"]["nodes"] + given["site"].get("spares", [])), **proving)
     found += said
@@ -151,6 +154,7 @@ def result(given):
         "lines": shown(found),
         "summary": plan_text.summary(made, facts, todo),
         "listen": network.planned(made),
+        "keys": keys,
         "rehearsal": {"text": plan.canonical(rehearsed).decode("ascii"), "sha256": plan.sha256(rehearsed)},
     }
 

@@ -77,7 +77,7 @@ said: {description: "Why a source could not give it, one line each.", type: list
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, checkpoints, fan_out, resumable, unseen
+from ansible.module_utils.trainyard import attempts, checkpoints, fan_out, mesh_credential, resumable, unseen
 from ansible.module_utils.trainyard.display import printable, printable_data
 
 
@@ -86,6 +86,8 @@ def find(given):
     if not attempts.RUN_ID.match(given["run_id"]):
         raise attempts.AttemptError("%r is no run id" % given["run_id"])
     at_home = bool(given["runs_dir"])
+    if not at_home:
+        mesh_credential.register(os.path.expanduser("~"), os.path.join(os.path.expanduser("~"), given["base"]))
     runs = given["runs_dir"] if at_home else os.path.join(os.path.expanduser("~"), given["base"], "runs")
     return {"changed": False, "found": printable_data(resumable.of_run(os.path.join(runs, given["run_id"]), given["rule"], at_home))}
 

@@ -25,7 +25,7 @@ KEPT = {
     "the other user's home": "find /home/alice ! -name steps ! -path /home/alice -printf '%p %m %U %G %s %T@ %C@\\n' | sort | sha256sum",
     "the other user's processes": "pgrep -u alice -a",
     "the system's configuration": ("find /etc -type f ! -name 50-trainyard.conf -exec sha256sum {} + | sort | sha256sum"),
-    "what others have in authorized_keys": "grep -v 'trainyard-ca hostile$' /home/trainer/.ssh/authorized_keys | sha256sum",
+    "what others have in authorized_keys": "grep -vE 'trainyard-(ca|run) hostile ' /home/trainer/.ssh/authorized_keys | sha256sum",
     "the firewall's other rules": "iptables-save | grep -v -i trainyard | sed 's/\\[[0-9:]*\\]//; /^#/d' | sha256sum",
     "the packages": "sha256sum /var/lib/dpkg/status",
     "the routes": "ip -4 route",

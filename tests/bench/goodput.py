@@ -264,7 +264,7 @@ class Bare(Ours):
 
 
 class Mpirun(Bare):
-    """One terminal: mpirun on node1 starts a rank on each node, over the mesh's SSH."""
+    """One terminal: mpirun on node1 starts a rank on each node, over a key pair of its own, as a user without Trainyard would make it."""
 
     def commands(self, resume):
         values = {"folder": bare_drill.FOLDER, "words": self.words(self.job, resume)}
@@ -272,7 +272,12 @@ class Mpirun(Bare):
         values.update(packages=bare_drill.PACKAGES, python=bare_drill.PYTHON)
         # Without --bind-to none both ranks get the first processor, which two containers of one machine share.
         words = "-np 2 --bind-to none --host %s" % ",".join("%s:1" % address for address in self.nodes.values())
-        words += " --mca plm_rsh_agent 'ssh -F /home/trainer/.trainyard/mesh/config'"
+        # The mesh has no shell for it; its known_hosts is read.
+        self.on("node1", "test -e .ssh/goodput || ssh-keygen -q -t ed25519 -N '' -C goodput -f .ssh/goodput")
+        key = self.on("node1", "cat .ssh/goodput.pub").strip()
+        self.on("node2", "grep -qF '%s' .ssh/authorized_keys || echo '%s' >> .ssh/authorized_keys" % (key, key))
+        known = "-o UserKnownHostsFile=/home/trainer/.trainyard/mesh/known_hosts -o StrictHostKeyChecking=yes -o BatchMode=yes"
+        words += " --mca plm_rsh_agent 'ssh -i /home/trainer/.ssh/goodput -o IdentitiesOnly=yes %s'" % known
         command = "cd %s && exec mpirun %s sh -c %s" % (bare_drill.FOLDER, words, shlex.quote(RANK % values))
         argv = [*self.ssh("node1", "-tt"), "exec bash -lc %s" % shlex.quote(command)]
         return [bare_faults.Terminal("node1", argv, time.monotonic())]

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import functools
 import json
 import os
+import struct
+import sys
 from pathlib import Path
 
 from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import mesh
+from ansible.module_utils.trainyard import mesh, mesh_credential
 from ansible.module_utils.trainyard import plan as core
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,7 +125,57 @@ def recorded(folder, name):
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
-def attempt_files(folder, made, node, number=1):
+GATE_PROGRAMS = ("agent.py", "guard_beat.py", "mesh_credential.py", "mesh_gate.py", "openmpi.py")
+
+
+def programs(names=GATE_PROGRAMS):
+    """Return {file name: source} of programs that the controller ships."""
+    return {name: (ROOT / "plugins/module_utils/trainyard" / name).read_text(encoding="utf-8") for name in names}
+
+
+def peer_key(number):
+    """Return a well-formed public key that differs from the others."""
+    blob = struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", 32) + bytes([number]) * 32
+    return "ssh-ed25519 " + base64.b64encode(blob).decode()
+
+
+def trusted(home, names, node, site="test", run=RUN, number=1):
+    """Put a mesh and the key pair of an attempt into a node's home; return {node: public key}, the own one as it was made."""
+    line = 'cert-authority,restrict,principals="%s/%s",from="198.51.100.%d",command="gate" ssh-ed25519 AAAA trainyard-ca %s %s\n'
+    put(Path(home, ".ssh"), {"authorized_keys": "".join(line % (site, name, 10 + at, site, name) for at, name in enumerate(names))})
+    config = "Host node2\n  HostName 198.51.100.12\nHost *\n  User trainer\n  IdentityFile ~/k\n  CertificateFile ~/c\n  UserKnownHostsFile ~/h\n"
+    put(Path(home, ".trainyard/mesh"), {"config": config, "known_hosts": "node2 %s\n" % peer_key(200)})
+    own = mesh_credential.make(str(home), run, number, node)
+    return {name: own if name == node else peer_key(at + 1) for at, name in enumerate(names)}
+
+
+# sshd's part: the line of the caller's key starts the gate of the node that is called, as {folder}/<node> has it.
+GATE_SSH = """
+GATE={folder}/$3/.trainyard/mesh/runs/{run}/{number}/$3/gate.py
+[ -e $GATE ] || {{ echo "trainer@$3: Permission denied (publickey)." >&2; exit 255; }}
+CALLER=$(basename $(dirname $2))
+cd /
+exec env -i SSH_ORIGINAL_COMMAND="$4" PATH="{path}" HOME=/nowhere $KEPT {python} -I $GATE --run {run} {number} $CALLER
+"""
+
+
+def gate_ssh(folder, path, number=1):
+    """Return the text of a program that stands in for ssh and sshd between the nodes below a folder."""
+    return GATE_SSH.format(folder=folder, run=RUN, number=number, path=path, python=sys.executable)
+
+
+def open_gate(folder, node, nodes, base=None, number=1):
+    """Put what a start leaves of an attempt's credential into the home <folder>/<node>; return the path of its ssh configuration."""
+    home = os.path.join(str(folder), node)
+    place = mesh_credential.place_of(home, RUN, number, node)
+    machine = {"identity": mesh_credential.identity(), "node": node, "base": base or os.path.join(home, ".trainyard"), "run": RUN,
+               "number": number, "nodes": sorted(nodes)}  # fmt: skip
+    shipped = programs()
+    put(place, dict(shipped, **{"gate.py": shipped["mesh_gate.py"], "machine.json": json.dumps(machine), "config": ""}))
+    return os.path.join(place, "config")
+
+
+def attempt_files(folder, made, node, number=1, mesh=None):
     """Write what attempts.prepare leaves for the node's agent: plan, record and the working directory; return the attempt's path."""
     attempt = Path(folder, "runs", RUN, "attempt-%d" % number)
     text = core.canonical(made).decode("ascii")
@@ -135,6 +188,7 @@ def attempt_files(folder, made, node, number=1):
         "plan_sha256": core.sha256(made),
         "started": 0.0,
     }
+    record.update({"mesh": mesh} if mesh else {})
     put(attempt, {"plan.json": text, "attempt.json": json.dumps(record), "work/.keep": ""})
     return str(attempt)
 

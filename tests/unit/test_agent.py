@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.trainyard import agent, attempts
-from core_support import ROOT, RUN, attempt_files, compiled, program, put, recorded
+from core_support import ROOT, RUN, attempt_files, compiled, gate_ssh, open_gate, program, put, recorded
 
 AGENT = str(ROOT / "plugins" / "module_utils" / "trainyard" / "agent.py")
 NODE = "node2"
+CONFIG = "/home/trainer/.trainyard/mesh/runs/%s/1/node2/config" % RUN
 # What Paddle's launcher does: ranks in sessions of their own, their number and all endpoints in the environment, looked after now and then.
 LAUNCHER = """
 import json, os, subprocess, sys, time
@@ -209,8 +210,8 @@ def test_a_stop_is_no_failure_of_this_node(tmp_path):
 def ending(tmp_path, monkeypatch):
     """An attempt that has ended on node2 of three, and the ssh that its peers would be reached with; call it with what systemd says."""
     made = compiled(count=3, devices=1, job={"launcher": "paddle"})
-    path = attempt_files(tmp_path / "n2", made, NODE)
-    ssh = program(tmp_path / "bin", "ssh", 'echo "$@" >>$LOG; cat >$LOG.stdin; exit ${SSH_EXIT:-0}')
+    path = attempt_files(tmp_path / "n2", made, NODE, mesh=CONFIG)
+    ssh = program(tmp_path / "bin", "ssh", 'echo "$@" >>$LOG; exit ${SSH_EXIT:-0}')
     monkeypatch.setenv("PATH", ssh + os.pathsep + os.environ["PATH"])
 
     def end(files=None, ranks=(), **told):
@@ -256,19 +257,24 @@ def test_who_is_told_of_the_end(ending, told, files, ranks, calls):
     assert result["peers"] == ({"node1": "stopped", "node3": "stopped"} if calls else {})
 
 
-def test_the_peers_get_the_agent_and_the_order_to_stop(ending):
+def test_the_peers_get_the_order_to_stop_with_the_key_of_the_attempt(ending):
     _result, said = ending(**FAILED)
-    config = "-F /home/trainer/.trainyard/mesh/config"
-    there = "/home/trainer/.trainyard/runs/%s/attempt-1" % RUN
-    assert sorted(said) == [
-        "%s %s /usr/bin/env python3 -I - stop %s node2 trainyard-%s-1.service" % (config, peer, there, RUN) for peer in ("node1", "node3")
-    ]
-    assert Path(ending.bin, "ssh.log.stdin").read_bytes() == Path(AGENT).read_bytes()
+    assert sorted(said) == ["-F %s %s stop 1 peer" % (CONFIG, peer) for peer in ("node1", "node3")]
+
+
+def test_a_peer_whose_start_is_under_way_is_told_as_soon_as_it_lets_anybody_in(ending, monkeypatch):
+    monkeypatch.setattr(agent, "RETRY_SECONDS", 0.1)
+    program(ending.bin, "ssh", 'echo "$3" >>$LOG; [ $(grep -c $3 $LOG) -gt 2 ] || { echo "$3: Permission denied (publickey)."; exit 255; }')
+    result, said = ending(**FAILED)
+    assert result["peers"] == {"node1": "stopped", "node3": "stopped"} and sorted(said) == ["node1"] * 3 + ["node3"] * 3
+    monkeypatch.setattr(agent, "PEER_SECONDS", 0.3)
+    program(ending.bin, "ssh", 'echo "$3: Permission denied (publickey)."; exit 255')
+    assert "Permission denied" in ending(**FAILED)[0]["peers"]["node1"]
 
 
 def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
     monkeypatch.setenv("SSH_EXIT", "255")
-    program(ending.bin, "ssh", 'cat >/dev/null; echo "no route to $3" >&2; exit 255')
+    program(ending.bin, "ssh", 'echo "no route to $3" >&2; exit 255')
     assert ending(**FAILED)[0]["peers"] == {"node1": "no route to node1", "node3": "no route to node3"}
     program(ending.bin, "ssh", "exec sleep 30")
     monkeypatch.setattr(agent, "PEER_SECONDS", 0.3)
@@ -278,7 +284,7 @@ def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
 
 
 def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending, monkeypatch):
-    program(ending.bin, "ssh", "cat >/dev/null; cp %s/exit.json $LOG.exit" % ending.path)
+    program(ending.bin, "ssh", "cp %s/exit.json $LOG.exit" % ending.path)
     ending(**FAILED)
     assert json.loads(Path(ending.bin, "ssh.log.exit").read_text(encoding="utf-8"))["exit_status"] == "9"
     put(ending.path, {"plan.json": "{}"})
@@ -366,14 +372,12 @@ def test_an_end_that_is_known_already_stays(peer, files):
     assert (stop.read_text(encoding="utf-8") if stop.exists() else None) == files.get("stop.json")
 
 
-def test_the_order_reaches_a_peer_that_has_no_agent_yet(ending, tmp_path):
-    """End to end, with an ssh that runs the remote command on this machine: the agent travels on standard input."""
+def test_the_order_reaches_a_peer_that_has_no_attempt_yet(ending, tmp_path):
+    """End to end, with an ssh that starts the peer's gate on this machine."""
     systemctl = program(tmp_path / "there", "systemctl", 'echo "$@" >>$LOG')
-    program(
-        ending.bin,
-        "ssh",
-        'PATH=%s:$PATH; cd %s; exec sh -c "$(echo "$4" | sed s,/home/trainer/,%s/$3/,)"' % (systemctl, tmp_path, tmp_path),
-    )
+    for name in ("node1", "node3"):
+        open_gate(tmp_path, name, ["node1", "node2", "node3"])
+    program(ending.bin, "ssh", gate_ssh(tmp_path, systemctl + ":/usr/bin:/bin"))
     assert ending(**FAILED)[0]["peers"] == {"node1": "stopped", "node3": "stopped"}
     for name in ("node1", "node3"):
         said = json.loads((tmp_path / name / ".trainyard/runs" / RUN / "attempt-1" / "stop.json").read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.trainyard import agent, attempts, openmpi
-from core_support import ROOT, RUN, attempt_files, program, put
+from core_support import ROOT, RUN, attempt_files, gate_ssh, open_gate, program, put
 
 CORE = ROOT / "plugins" / "module_utils" / "trainyard"
 PYTHON = sys.executable
@@ -71,7 +71,8 @@ class Node:
 
     def write(self, node):
         """Write what attempts.prepare leaves on a node; return the attempt's path."""
-        path = attempt_files(self.folder / node, self.plan, node)
+        config = "%s/%s/.trainyard/mesh/runs/%s/1/%s/config" % (self.folder, node, RUN, node)
+        path = attempt_files(self.folder / node, self.plan, node, mesh=config)
         for name in ("agent.py", "openmpi.py"):
             shutil.copy(str(CORE / name), path)
         return path
@@ -290,7 +291,9 @@ def peer(tmp_path, monkeypatch):
     folder = tmp_path / ("long" * 25)
     node = Node(folder, "first", node="node2")
     program(folder / "node2" / "bin", "orted", ORTED)
-    tools = program(folder / "tools", "ssh", 'echo "$1 $2 $3" >>$LOG; cd /; exec env -i SESSION=1 PATH=/usr/bin:/bin sh -c "$4"')
+    text = 'echo "$1 $2 $3" >>$LOG; KEPT=SESSION=1\n' + gate_ssh(folder, "/usr/bin:/bin")
+    tools = program(folder / "tools", "ssh", text)
+    open_gate(folder, "node2", ["node1", "node2"], base=str(folder / "node2"))
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
     origin = node.write("node1")
 
@@ -331,7 +334,10 @@ def test_the_daemon_runs_inside_the_peers_unit_with_the_plans_environment(peer):
     assert found["cwd"] == os.path.join(peer.path, "work") and found["parent"] == peer.events("launched")[0]["pid"]
     assert {"OF_PLAN": "1", "OF_NODE": "node2", "TRAINYARD_ATTEMPT": RUN + "/1"}.items() <= found["env"].items()
     assert not {"SESSION", "STRAY"} & set(found["env"])
-    assert Path(peer.tools, "ssh.log").read_text(encoding="utf-8") == "-F %s/node1/.trainyard/mesh/config node2\n" % peer.folder
+    assert Path(peer.tools, "ssh.log").read_text(encoding="utf-8") == "-F %s/node1/.trainyard/mesh/runs/%s/1/node1/config node2\n" % (
+        peer.folder,
+        RUN,
+    )
 
 
 def test_a_daemons_exit_code_arrives(peer):
@@ -348,16 +354,55 @@ def test_a_daemons_exit_code_arrives(peer):
 def test_nothing_but_the_installed_orted_is_started(peer, words):
     call = peer.start().rsh(*words)
     said, _none = call.communicate(timeout=15)
-    assert (call.returncode, peer.end()) == (1, 1)
-    assert "mpirun's daemon is orted" in said and "mpirun's daemon is orted" in peer.text()
+    assert call.returncode == 77 and "mpirun's daemon is orted" in said
     assert "install the distribution's (Debian: openmpi-bin)" in said and "noprefix" not in said  # the command takes no words of the user's
     assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
 
 
-def test_words_are_never_read_by_a_shell(peer):
-    call = peer.start().rsh("orted", '"$(touch', 'done)"', "';'", "id")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-mca", "ess", "'$(touch done)'"],
+        ["-mca", "mca_component_path", "/tmp/evil"],
+        ["-mca", "orte_launch_agent", "/tmp/evil"],
+        ["-mca", "orte_fork_agent", "/tmp/evil"],
+        ["-mca", "plm", "ssh"],
+        ["-mca", "ess"],
+        ["--daemonize"],
+        ["';'", "id"],
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_a_setting_that_the_plan_does_not_have_is_refused(peer, words):
+    """The gate refuses it, and so does the unit, should it be asked past the gate."""
+    call = peer.start().rsh("orted", *words)
+    assert "orted's words are not those of this plan" in call.communicate(timeout=15)[0] and call.returncode == 77
+    assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
+    asked = (
+        "import json, sys; sys.path.insert(0, sys.argv[1]); import openmpi; sys.exit(openmpi.door(sys.argv[2], json.loads(sys.argv[3])))"
+    )
+    spoken = json.dumps(["orted", *(word.strip("'") for word in words)])
+    done = subprocess.run([PYTHON, "-c", asked, str(CORE), peer.path, spoken], stderr=subprocess.PIPE, universal_newlines=True, timeout=15)
+    assert done.returncode == 1 and "orted's words are not those of this plan" in done.stderr and peer.end() == 1
+    assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
+
+
+def test_settings_of_the_accepted_plan_and_quoted_words_reach_the_daemon(peer):
+    peer.set(OMPI_MCA_btl_tcp_if_include="eth0")
+    call = peer.start().rsh("orted", "-mca", "btl_tcp_if_include", '"eth0"', "-mca", "orte_node_regex", '"node[1:1-2]@0(2)"')
     assert call.wait(timeout=15) == 0 and peer.end() == 0
-    assert daemon_of(peer)["argv"] == ["$(touch done)", ";", "id"]
+    assert daemon_of(peer)["argv"] == ["-mca", "btl_tcp_if_include", "eth0", "-mca", "orte_node_regex", "node[1:1-2]@0(2)"]
+
+
+@pytest.mark.parametrize("change", ["the launcher", "the caller"])
+def test_only_the_first_node_of_an_mpirun_plan_gets_a_daemon(peer, change):
+    if change == "the launcher":
+        peer.plan["launcher"]["kind"] = "ranks"
+    else:
+        peer.plan["nodes"].insert(0, dict(peer.plan["nodes"][0], name="node0"))
+    peer.write("node2")
+    call = peer.rsh()
+    assert call.communicate(timeout=15)[0].startswith("trainyard: refused: ") and call.returncode == 77
 
 
 def test_an_orted_that_is_not_installed(peer):
@@ -377,9 +422,13 @@ def test_a_daemon_somewhere_else_is_refused(peer, host):
 
 def test_mpirun_may_ask_before_the_unit_is_there(peer):
     shutil.rmtree(peer.path)
+    gate = peer.folder / "node2/.trainyard/mesh/runs" / RUN / "1/node2/gate.py"
+    gate.rename(gate.with_suffix(".later"))
     call = peer.rsh()
     assert until(lambda: os.path.exists(os.path.join(peer.tools, "ssh.log")))
     time.sleep(0.5)
+    gate.with_suffix(".later").rename(gate)
+    time.sleep(1)
     peer.write("node2")
     peer.start()
     assert (call.wait(timeout=15), peer.end()) == (0, 0)

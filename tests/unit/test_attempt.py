@@ -12,7 +12,7 @@ import attempt as module
 import pytest
 from ansible.module_utils.trainyard import holds
 from ansible.module_utils.trainyard import plan as plans
-from core_support import CODE, ROOT, RUN, gang, program, put, recorded
+from core_support import CODE, ROOT, RUN, gang, program, programs, put, recorded, trusted
 
 UNIT = "trainyard-%s-1.service" % RUN
 
@@ -43,7 +43,8 @@ def node(tmp_path, monkeypatch):
             "node": "node2",
             "plan": plans.canonical(made).decode(),
             "plan_sha256": plans.sha256(made),
-            "programs": {"agent.py": "# agent\n", "openmpi.py": "# mpi\n"},
+            "programs": programs(),
+            "keys": trusted(home, ["node1", "node2"], "node2"),
         }
         stop = {"state": "stopped", "node": "node2"}
 

@@ -8,6 +8,15 @@ from ansible.module_utils.trainyard import containers
 
 BASE = "/home/trainer/.trainyard"
 WORK = BASE + "/runs/r/attempt-1/work"
+ATTEMPT = BASE + "/runs/r/attempt-1"
+
+
+def mounts(option):
+    """The mounts of every container: the trees to read, the attempt to write; not the mesh, and no other run."""
+    trees = " ".join(f"{option} {BASE}/{name}:{BASE}/{name}:ro" for name in ("code", "data", "weights", "checkpoints"))
+    return f"{trees} {option} {ATTEMPT}:{ATTEMPT}"
+
+
 COMMAND = ["python", "-m", "paddle.distributed.launch", "tools/train.py"]
 PLANNED = {"PATH": "/venv/bin:/usr/bin", "HOME": "/home/trainer", "SITE_TOKEN": "hidden", "TRAINYARD_ATTEMPT": ""}
 
@@ -27,9 +36,13 @@ def test_podman_word_for_word():
     argv, environment = command("podman")
     assert " ".join(argv) == (
         "podman --cgroup-manager=cgroupfs run --rm --pull=never --name trainyard-r-1 --cgroups=disabled --network host --ipc host"
-        " --userns keep-id --umask 0077 --ulimit host --security-opt label=disable --log-driver none --workdir " + WORK + " --volume "
-        "/home/trainer/.trainyard:/home/trainer/.trainyard --env SITE_TOKEN --env TRAINYARD_ATTEMPT --env HOME=/home/trainer/.trainyard"
-        " sha256:abc python -m paddle.distributed.launch tools/train.py"
+        " --userns keep-id --umask 0077 --ulimit host --security-opt label=disable --log-driver none --workdir "
+        + WORK
+        + " "
+        + mounts("--volume")
+        + " --env SITE_TOKEN --env TRAINYARD_ATTEMPT --env HOME="
+        + ATTEMPT
+        + " sha256:abc python -m paddle.distributed.launch tools/train.py"
     )
     # Its own programs are the system's, and without the user's bus it cannot leave the unit.
     assert environment == {
@@ -45,17 +58,21 @@ def test_docker_word_for_word():
     argv, _environment = command("docker", found={"form": "plain"})
     assert " ".join(argv) == (
         "docker run --rm --pull never --name trainyard-r-1 --network host --ipc host --security-opt label=disable --log-driver none"
-        " --user 1000:1001 --workdir " + WORK + " --volume /home/trainer/.trainyard:/home/trainer/.trainyard"
-        " --env SITE_TOKEN --env TRAINYARD_ATTEMPT --env HOME=/home/trainer/.trainyard"
-        " sha256:abc python -m paddle.distributed.launch tools/train.py"
+        " --user 1000:1001 --workdir "
+        + WORK
+        + " "
+        + mounts("--volume")
+        + " --env SITE_TOKEN --env TRAINYARD_ATTEMPT --env HOME="
+        + ATTEMPT
+        + " sha256:abc python -m paddle.distributed.launch tools/train.py"
     )
 
 
 def test_apptainer_word_for_word():
     argv, environment = command("apptainer", found={"image_id": "/images/paddle.sif"})
     assert " ".join(argv) == (
-        "apptainer --silent exec --home /home/trainer/.trainyard:/home/trainer/.trainyard --pwd " + WORK
-        + " --bind /home/trainer/.trainyard:/home/trainer/.trainyard /images/paddle.sif python -m paddle.distributed.launch tools/train.py"
+        f"apptainer --silent exec --home {ATTEMPT}:{ATTEMPT} --pwd {WORK} {mounts('--bind')} "
+        + "/images/paddle.sif python -m paddle.distributed.launch tools/train.py"
     )  # fmt: skip
     assert environment["SITE_TOKEN"] == "hidden"
 
@@ -92,12 +109,39 @@ def test_ascend_devices_of_the_node_alone():
 @pytest.mark.parametrize(
     "engine, words",
     [
-        ("podman", ["--volume", "/data:/data:ro", "--device", "/dev/infiniband", "--volume", f"{BASE}:{BASE}"]),
-        ("apptainer", ["--bind", "/data:/data:ro", "--bind", f"{BASE}:{BASE}"]),
+        ("podman", ["--volume", "/data:/data:ro", "--device", "/dev/infiniband"]),
+        ("apptainer", ["--bind", "/data:/data:ro"]),
     ],
 )
 def test_mounts_are_read_only_and_devices_are_devices(engine, words):
-    assert containers.mount_words(engine, BASE, ["/data", "/dev/infiniband"]) == words
+    found = containers.mount_words(engine, BASE, ["/data", "/dev/infiniband"])
+    assert (
+        found[: len(words)] == words
+        and found[-1] == "{attempt}:{attempt}"
+        and all(":ro" in word for word in found[len(words) + 1 : -1 : 2])
+    )
+
+
+@pytest.mark.parametrize("engine", sorted(containers.ENGINES))
+def test_no_mount_leads_to_the_mesh_or_to_other_runs(engine):
+    argv = command(engine)[0]
+    sources = [word.split(":")[0] for before, word in zip(argv, argv[1:]) if before in ("--volume", "--bind", "--home")]
+    assert sources and not any(
+        (path + "/").startswith(source + "/") for source in sources for path in (BASE + "/mesh", BASE + "/runs/other")
+    )
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/home", "/home/trainer", "/home/trainer/", BASE, BASE + "/mesh", BASE + "/mesh/runs", "/home/./trainer"]
+)
+def test_a_mount_that_holds_the_mesh_is_refused(path):
+    assert "keys of the mesh" in containers.mesh_problem("/home/trainer", path)
+    assert containers.mesh_problem("/home/other", path) is None or path in ("/", "/home")
+
+
+@pytest.mark.parametrize("path", ["/data", "/home/trainer/data", BASE + "/meshed", "/dev/infiniband"])
+def test_other_mounts_are_fine(path):
+    assert containers.mesh_problem("/home/trainer", path) is None
 
 
 @pytest.mark.parametrize(

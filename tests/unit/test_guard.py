@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.trainyard import guard
-from core_support import ROOT, RUN, attempt_files, compiled, program, put, recorded
+from core_support import ROOT, RUN, attempt_files, compiled, gate_ssh, open_gate, program, put, recorded
 
 CORE = ROOT / "plugins" / "module_utils" / "trainyard"
 FILES = ("agent.py", "guard.py", "guard_beat.py", "guard_evidence.py", "guard_neighbour.py", "guard_phases.py")
@@ -30,14 +30,14 @@ case "$*" in
 *stop*) [ -n "$PID" ] && kill $PID; exit 0;;
 esac
 """
-# The mesh: a peer's name, then one word that its shell runs; -G tells where its server is. A file <peer>.cut is a network that is down.
+# The mesh: a peer's name, then the words for its gate; -G tells where its server is. A file <peer>.cut is a network that is down.
 SSH = """
 [ "$1" = -G ] && {{ echo "hostname 127.0.0.1"; echo "port $(cat {state}/$4.port)"; exit 0; }}
 echo "$TY_NODE $3" >> $LOG
 [ -e {state}/$3.cut ] && exec sleep 600
 [ -e {state}/$3.denied ] && exit 255
-export TY_NODE=$3
-exec sh -c "$4"
+KEPT=TY_NODE=$3
+{gate}
 """
 STEP = "[11/20 11:28:24] ppdet.engine.callbacks INFO: Epoch: [0] [%d/400] learning_rate: 0.1 loss: 5.6 ips: 1.0 images/s\n"
 
@@ -73,12 +73,16 @@ class Site:
         for node in self.made["nodes"]:
             node.update(home=str(folder), base=str(folder / node["name"]), python=sys.executable)
         tools = program(folder / "tools", "systemctl", SYSTEMCTL.format(state=self.state))
-        program(folder / "tools", "ssh", SSH.format(state=self.state))
+        gate = gate_ssh(folder / "homes", tools + os.pathsep + os.environ["PATH"])
+        program(folder / "tools", "ssh", SSH.format(state=self.state, gate=gate))
         monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
         monkeypatch.setenv("TY_NODE", "node1")
         self.units, self.servers, self.places = {}, {}, {}
         for name in self.names:
-            self.places[name] = attempt_files(folder / name, self.made, name)
+            config = open_gate(folder / "homes", name, self.names, base=str(folder / name))
+            beat = Path(config).with_name("guard_beat.py")
+            beat.write_text(beat.read_text().replace("SECONDS = 2.0", "SECONDS = 0.2"))
+            self.places[name] = attempt_files(folder / name, self.made, name, mesh=config)
             for file in FILES:
                 (Path(self.places[name]) / file).write_bytes((CORE / file).read_bytes())
             self.unit(name)
@@ -91,8 +95,6 @@ class Site:
         monkeypatch.setattr(guard.neighbours, "AFTER_END", 1.0)
         monkeypatch.setattr(guard.neighbours, "AGAIN", 0.2)
         monkeypatch.setattr(guard, "TICK", 0.1)
-        self.program = (CORE / "guard_beat.py").read_bytes().replace(b"SECONDS = 2.0", b"SECONDS = 0.2")
-        monkeypatch.setattr(guard, "source", lambda name: self.program if name == "guard_beat.py" else (CORE / name).read_bytes())
 
     def unit(self, name):
         """Start a node's unit: it bears the attempt's mark, and is its only rank."""

@@ -13,7 +13,16 @@ import time
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import mesh, mesh_certificates, mesh_compiled, mesh_described, mesh_held, mesh_logins
+from ansible.module_utils.trainyard import (
+    mesh,
+    mesh_certificates,
+    mesh_compiled,
+    mesh_credential,
+    mesh_described,
+    mesh_held,
+    mesh_lines,
+    mesh_logins,
+)
 
 CA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHDoLdMLkt2IPrQk1qEZnWAIhEbJQ/EcGZhjB1Z56kDi trainyard-ca local"
 
@@ -225,6 +234,7 @@ def test_sound_nodes_have_no_problems():
         ({"name": "-oProxyCommand=x"}, "an inventory name"),
         ({"name": "node*"}, "an inventory name"),
         ({"user": 'a"b'}, "node2: the user name"),
+        ({"address": "10.0.0.2\n  ProxyCommand id"}, "is not an address"),
         ({"user": "root"}, "users differ (node1 trainer, node2 root)"),
         ({"address": "127.0.1.1"}, "node2: 127.0.1.1 reaches the node itself only"),
         ({"address": "0.0.0.0"}, "node2: 0.0.0.0 reaches the node itself only"),
@@ -270,6 +280,8 @@ def test_a_shared_home_wants_consent():
         ({"directory": "a b"}, "directory"),
         ({"directory": "%h"}, "directory"),
         ({"extra": ["gpu-a"]}, "ssh_trust_from"),
+        ({"extra": ["0.0.0.0/0"]}, "ssh_trust_from"),
+        ({"extra": ["::/0"]}, "ssh_trust_from"),
         ({"validity": "week"}, "want a span"),
         ({"renew_before": "+7d"}, "must be shorter"),
     ],
@@ -361,50 +373,57 @@ def test_an_absolute_directory_is_kept():
     assert "IdentityFile /data/trainer/mesh/id_ed25519\n" in compiled(directory="/data/trainer/mesh")["config"]
 
 
-def test_the_line_lets_in_only_this_authority_user_and_addresses():
-    line = compiled([node(1), node(2, address="10.0.0.2", host="gpu-b", addresses=["192.0.2.2"])])["line"]
-    options, kind, key, comment = line.split(" ", 3)
-    assert options == 'cert-authority,restrict,principals="trainer",from="10.0.0.2,192.0.2.2,198.51.100.11"'
-    assert f"{kind} {key}" == mesh.public_key(CA)
-    assert comment == "trainyard-ca local"
+def test_each_peer_has_a_line_with_its_principal_addresses_and_name():
+    lines = compiled([node(1), node(2, address="10.0.0.2", host="gpu-b", addresses=["192.0.2.2"])])["lines"]
+    options, comments = zip(*((line.split(" ssh-ed25519 ")[0], line.split(" ", 5)[-1].split(" ", 1)[1]) for line in lines))
+    gate = "/usr/bin/python3 -I ~/.trainyard/mesh/gate.py"
+    assert list(options) == [
+        f'cert-authority,restrict,principals="local/node1",from="198.51.100.11",command="{gate} node1"',
+        f'cert-authority,restrict,principals="local/node2",from="10.0.0.2,192.0.2.2",command="{gate} node2"',
+    ]
+    assert [comment[-len("trainyard-ca local node1") :] for comment in comments] == ["trainyard-ca local node1", "trainyard-ca local node2"]
+    assert all(f" {mesh.public_key(CA)} " in line for line in lines)
 
 
-def test_the_line_takes_more_sources_and_both_families():
-    line = mesh_compiled.authorized_line([node(1, address="2001:db8::7")], "local", CA, ["203.0.113.9", "203.0.113.0/28"])
-    assert 'from="198.51.100.11,2001:db8::7,203.0.113.9/32,203.0.113.0/28"' in line
+def test_nodes_that_share_a_home_share_the_principal_of_its_owner():
+    made = compiled([node(1, home="a"), node(2, home="a")], consent=True)
+    assert made["principals"] == {"node1": "local/node1", "node2": "local/node1"}
+    assert ['principals="local/node1"' in line for line in made["lines"]] == [True, True]
+    assert ['gate.py node1"' in made["lines"][0], 'gate.py node2"' in made["lines"][1]] == [True, True]
+
+
+def test_a_line_takes_more_sources_and_both_families():
+    lines = mesh_compiled.authorized_lines([node(1, address="2001:db8::7")], "local", CA, ["203.0.113.9", "203.0.113.0/28"])
+    assert 'from="198.51.100.11,2001:db8::7,203.0.113.9/32,203.0.113.0/28"' in lines[0]
 
 
 def test_before_the_authority_is_made_there_is_no_line():
     made = compiled(ca="")
-    assert (made["line"], made["digest"]) == ("", "")
+    assert (made["lines"], made["digest"]) == ([], "")
     assert made["config"]
 
 
-def test_the_pattern_matches_the_own_line_and_no_other():
+def line_of(site, number=1):
+    return mesh_compiled.authorized_lines([node(number)], site, CA)[0]
+
+
+def test_the_pattern_matches_the_own_lines_and_no_other():
     pattern = mesh.line_pattern("local")
-    line = compiled()["line"]
-    assert re.match(pattern, line)
-    assert re.match(pattern, mesh_compiled.authorized_line([node(1), node(2), node(3)], "local", CA))
-    for other in (
-        mesh_compiled.authorized_line([node(1)], "local2", CA),
-        mesh_compiled.authorized_line([node(1)], "xlocal", CA),
-        CA,
-        "# " + line,
-        line + " x",
-    ):
+    earlier = f'cert-authority,restrict,principals="trainer",from="198.51.100.11" {mesh.public_key(CA)} trainyard-ca local'
+    for line in (line_of("local"), line_of("local", 3), earlier):
+        assert re.match(pattern, line)
+    for other in (line_of("local2"), line_of("xlocal"), CA, "# " + line_of("local"), line_of("local") + " x", line_of("x local")):
         assert not re.match(pattern, other)
-    assert not re.match(mesh.line_pattern("a.b"), mesh_compiled.authorized_line([node(1)], "axb", CA))
-
-
-def test_the_role_takes_back_the_line_that_the_core_writes(root):
-    variables = yaml.safe_load((root / "roles/ssh_trust/vars/main.yml").read_text())
-    assert variables["__ssh_trust_pattern"].replace("{{ trainyard_site | regex_escape }}", re.escape("a-b.c")) == mesh.line_pattern("a-b.c")
+    assert not re.match(mesh.line_pattern("a.b"), line_of("axb"))
+    run = 'restrict,from="198.51.100.12",command="gate" ssh-ed25519 AAAA trainyard-run local 20261120-103501-a-1f2e 1 node2 node1'
+    assert mesh_lines.run_pattern("local").match(run) and not mesh_lines.run_pattern("loc").match(run)
+    assert not re.match(pattern, run)
 
 
 def test_the_role_lays_the_mesh_where_probe_and_agent_look_for_it(root):
     variables = yaml.safe_load((root / "roles/ssh_trust/vars/main.yml").read_text())
     assert variables["__ssh_trust_place"] == mesh.DIRECTORY
-    assert ".trainyard/mesh" in (root / "plugins/module_utils/trainyard/agent.py").read_text()
+    assert mesh_credential.MESH == mesh.DIRECTORY and mesh_credential.GATE == mesh.GATE
 
 
 @pytest.mark.parametrize(
@@ -421,6 +440,7 @@ def test_the_digest_follows_authority_user_site_sources_and_order():
     assert compiled([node(1, user="a"), node(2, user="a")])["digest"] != base
     assert compiled(site="other")["digest"] != base
     assert compiled(extra=["203.0.113.9"])["digest"] != base
+    assert compiled(gate="another program")["digest"] != base
     assert compiled([node(2), node(1)])["digest"] != base
     assert compiled(ca=mesh.public_key(CA) + " another comment")["digest"] == base
 
@@ -461,7 +481,8 @@ def home(tmp_path, authority):
     made = compiled(ca=(authority / "ca.pub").read_text())
     (place / "known_hosts").write_text(made["known_hosts"])
     (place / "config").write_text(made["config"])
-    (tmp_path / ".ssh" / "authorized_keys").write_text(f"{made['line']}\n{host_key(8)} somebody\n")
+    (place / "gate.py").write_text("gate")
+    (tmp_path / ".ssh" / "authorized_keys").write_text("\n".join([*made["lines"], f"{host_key(8)} somebody"]) + "\n")
     told = {"site": "local", "nodes": made["nodes"], "digest": made["digest"], "inventory": made["inventory"], "authority": AUTHORITY}
     record = mesh_held.new_record(
         str(tmp_path), told, 1234.9, host_keys=[str(tmp_path / "etc" / "ssh_host_*_key.pub")], writer=mesh_held.own_identity()
@@ -487,7 +508,7 @@ def test_state_of_a_proven_mesh(home):
 
 def test_the_record_holds_what_readers_of_it_need(home):
     record = json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text())
-    assert record["version"] == 1
+    assert record["version"] == mesh.RECORD_VERSION
     assert set(record) >= {"site", "nodes", "digest", "valid_until", "proven"}
     assert (home[0] / ".trainyard/mesh/mesh.json").stat().st_mode & 0o777 == 0o600
 
@@ -497,6 +518,8 @@ def test_the_record_holds_what_readers_of_it_need(home):
     [
         (lambda h: (h / ".trainyard/mesh/config").write_text("x"), "config"),
         (lambda h: (h / ".trainyard/mesh/known_hosts").open("a").write("x"), "known_hosts"),
+        (lambda h: (h / ".trainyard/mesh/gate.py").write_text("another"), "gate.py"),
+        (lambda h: (h / ".trainyard/mesh/gate.py").unlink(), "gate.py"),
         (lambda h: (h / ".trainyard/mesh/id_ed25519").unlink(), "id_ed25519"),
         (lambda h: (h / ".trainyard/mesh/id_ed25519").write_text("garbage"), "id_ed25519"),
         (lambda h: (h / ".trainyard/mesh/id_ed25519").chmod(0o644), "key exposed"),
@@ -519,6 +542,28 @@ def test_a_proof_does_not_outlive_what_was_proven(home, damage, stale):
     assert state["proven"] is None
 
 
+def test_a_mesh_of_an_earlier_trainyard_is_made_again(home):
+    path = home[0] / ".trainyard/mesh/mesh.json"
+    path.write_text(json.dumps(dict(json.loads(path.read_text()), version=1)))
+    state = mesh_held.mesh_state(str(home[0]), time.time())
+    assert (state["present"], state["proven"], state["site"]) == (True, None, "local")
+
+
+def test_keys_of_a_machine_that_the_controller_has_not_pinned_are_no_reason_for_a_new_proof(home):
+    (home[0] / "etc/ssh_host_rsa_key.pub").write_text(host_key(33) + " another type\n")
+    assert mesh_held.mesh_state(str(home[0]), time.time())["proven"] == 1234
+
+
+def test_attempts_under_the_one_line_of_an_earlier_trainyard_are_named(home):
+    units = lambda argv: (0, "trainyard-20261120-103501-a-1f2e-1.service loaded active running x\n", "")  # noqa: E731
+    assert mesh_held.earlier_attempts(str(home[0]), "local", mesh.DIRECTORY, units) == []
+    keys = home[0] / ".ssh/authorized_keys"
+    keys.write_text(f'cert-authority,restrict,principals="trainer" {mesh.public_key(CA)} trainyard-ca local\n')
+    found = mesh_held.earlier_attempts(str(home[0]), "local", mesh.DIRECTORY, units)
+    assert len(found) == 1 and "trainyard-20261120-103501-a-1f2e-1.service" in found[0]
+    assert mesh_held.earlier_attempts(str(home[0]), "local", mesh.DIRECTORY, lambda argv: (0, "", "")) == []
+
+
 def test_another_line_in_authorized_keys_is_not_our_matter(home):
     with (home[0] / ".ssh/authorized_keys").open("a") as handle:
         handle.write(host_key(9) + " a colleague\n")
@@ -536,7 +581,7 @@ def test_a_copied_disk_has_no_proof(home, monkeypatch):
     assert mesh_held.mesh_state(str(home[0]), time.time())["stale"] == ["written on another machine"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 2}', '"x"'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 3}', '"x"'])
 def test_a_broken_record_is_none(home, text):
     (home[0] / ".trainyard/mesh/mesh.json").write_text(text)
     state = mesh_held.mesh_state(str(home[0]), time.time())

@@ -59,6 +59,15 @@ def test_lines_come_and_go_and_other_bytes_stay(keys, run_module):
     assert keys.read_bytes() == FOREIGN and os.listdir(keys.parent) == ["authorized_keys"]
 
 
+def test_the_keys_of_attempts_go_with_the_site_and_not_before(keys, run_module):
+    other = run_line("node2").replace("trainyard-run lab ", "trainyard-run other ")
+    keys.write_bytes(text_of(run_line("node2"), line("node2"), other))
+    assert run_module(module, {"site": "lab", "lines": [line("node3")], "old": "idle"})["changed"] is True
+    assert run_line("node2").encode() in keys.read_bytes() and line("node2").encode() not in keys.read_bytes()
+    assert run_module(module, {"site": "lab", "lines": [], "old": "drop"})["changed"] is True
+    assert keys.read_bytes() == text_of(other)
+
+
 def test_a_file_that_is_not_there(keys, run_module):
     keys.unlink()
     assert run_module(module, {"site": "lab", "lines": [], "old": "drop"})["changed"] is False

@@ -87,9 +87,7 @@ def test_login_argv_runs_a_fixed_command():
         "-T",
         "--",
         "node2",
-        "cat",
-        "/etc/machine-id",
-        "/proc/sys/kernel/hostname",
+        "identify",
     ]
 
 

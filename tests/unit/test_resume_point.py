@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import resume_point as module
@@ -15,6 +15,7 @@ import yaml
 from ansible.module_utils.trainyard import (
     inputs,
     manifest,
+    mesh_credential,
     plan,
     plan_text,
     point_plan,
@@ -26,7 +27,7 @@ from ansible.module_utils.trainyard import (
     suites,
     trees,
 )
-from core_support import ROOT, RUN, compiled, gang, program, put
+from core_support import ROOT, RUN, compiled, gang, program, programs, put
 
 RULE = suites.load("paddledetection")["resume"]
 POINT = {
@@ -65,14 +66,27 @@ def test_what_is_no_run_is_refused(run_module):
 
 @pytest.fixture
 def holder(tmp_path, monkeypatch):
-    """A node whose home is empty, a checkpoint in another's attempt, and a ssh that runs its command here, unless the node is called down."""
+    """A node whose home is empty, a checkpoint in another's attempt, and a ssh that starts the other's gate here, unless the node is called down."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    root = put(tmp_path / "node2", {"4.pdparams": "parameters", "4.pdopt": "optimizer", "3.pdopt": "older"})
+
+    def hold(name, files):
+        base = tmp_path / name / ".trainyard"
+        put(base / "mesh", {"gate.py": programs()["mesh_gate.py"]})
+        mesh_credential.register(str(tmp_path / name), str(base))
+        attempt = base / "runs" / RUN / "attempt-1"
+        plan_text = json.dumps({"suite": {"checkpoints": {"folders": ["output"]}}})
+        put(attempt, {"attempt.json": json.dumps({"run": RUN, "attempt": 1}), "plan.json": plan_text})
+        return put(attempt / "output", files)
+
+    root = hold("node2", {"4.pdparams": "parameters", "4.pdopt": "optimizer", "3.pdopt": "older"})
     entries = manifest.scan(root, ["4.pdparams", "4.pdopt"])
-    shell = 'echo "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\n[ "$1" = down ] && { echo no route >&2; exit 255; }\nshift\nexec "$@"'
+    shell = (
+        'echo "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\n[ "$1" = down ] && { echo no route >&2; exit 255; }\n'
+        'NODE=$1; shift\nSSH_ORIGINAL_COMMAND="$*" exec %s -I %s/$NODE/.trainyard/mesh/gate.py node1' % (sys.executable, tmp_path)
+    )
     monkeypatch.setenv("PATH", program(tmp_path / "bin", "ssh", shell), prepend=os.pathsep)
     point = dict(POINT, files=entries, digest=manifest.digest(entries))
-    return root, point, str(tmp_path / "bin" / "ssh.log")
+    return root, point, str(tmp_path / "bin" / "ssh.log"), hold
 
 
 def bring(run_module, point, *sources, **more):
@@ -85,7 +99,7 @@ def place_of(tmp_path, point):
 
 
 def test_brought_once_from_another_node(run_module, holder, tmp_path):
-    root, point, log = holder
+    root, point, log, _hold = holder
     assert bring(run_module, point, ("node2", root), check=True)["brought"] is True and not os.path.exists(place_of(tmp_path, point))
     found = bring(run_module, point, ("home", "/nowhere"), ("node2", root))
     assert (found["changed"], found["brought"], found["said"]) == (True, True, [])
@@ -98,20 +112,20 @@ def test_brought_once_from_another_node(run_module, holder, tmp_path):
     assert (
         len(words) == 1
         and "/.trainyard/mesh/config -o BatchMode=yes -o ConnectTimeout=5" in words[0]
-        and " node2 rsync --server" in words[0]
+        and words[0].endswith(" node2 pull %s 1 output --server --daemon ." % RUN)
     )
 
 
 def test_its_own_attempt_comes_first(run_module, holder, tmp_path):
-    root, point, log = holder
-    assert bring(run_module, point, ("down", "/x"), ("node1", root))["brought"] is True
+    root, point, log, _hold = holder
+    assert bring(run_module, point, ("down", root), ("node1", root))["brought"] is True
     assert not os.path.exists(log)
 
 
 def test_the_next_source_is_asked_where_one_is_down_or_has_other_bytes(run_module, holder, tmp_path):
-    root, point, _log = holder
-    other = shutil.copytree(root, tmp_path / "node3")
-    info = os.stat(other / "4.pdopt")
+    root, point, _log, hold = holder
+    other = Path(hold("node3", {"4.pdparams": "parameters", "4.pdopt": "optimizer"}))
+    info = os.stat(Path(root) / "4.pdopt")
     (other / "4.pdopt").write_text("Optimizer")  # of the same size and time: rsync's quick look takes it for the right one
     os.utime(other / "4.pdopt", ns=(info.st_atime_ns, info.st_mtime_ns))
     found = bring(run_module, point, ("down", root), ("node3", str(other)), ("node2", root))
@@ -120,7 +134,7 @@ def test_the_next_source_is_asked_where_one_is_down_or_has_other_bytes(run_modul
 
 
 def test_where_no_node_can_give_it_nothing_is_left(run_module, holder, tmp_path):
-    root, point, _log = holder
+    root, point, _log, _hold = holder
     found = bring(run_module, point, ("down", root), ("home", root))
     assert (found["changed"], found["brought"]) == (False, False) and len(found["said"]) == 1
     assert os.listdir(tmp_path / "home" / ".trainyard" / "staging") == []
@@ -163,7 +177,7 @@ def test_a_point_that_cannot_be_one_is_skipped_and_the_others_count(run_module, 
 
 @pytest.mark.parametrize("holds, gone", [("", True), ("trainyard-%s-1.service loaded active running d" % RUN, False)])
 def test_copies_that_nobody_asks_for_go_unless_an_attempt_holds_the_node(run_module, holder, tmp_path, holds, gone):
-    root, point, _log = holder
+    root, point, _log, _hold = holder
     program(tmp_path / "bin", "systemctl", "echo '%s'" % holds)
     folder = tmp_path / "home" / ".trainyard" / "checkpoints"
     for name in ("0" * 16, "1" * 16, "mine"):

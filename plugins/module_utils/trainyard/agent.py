@@ -19,7 +19,6 @@ import os
 import re
 import resource
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -27,6 +26,8 @@ import time
 
 SCAN_SECONDS = 0.25
 PEER_SECONDS = 15
+RETRY_SECONDS = 1.0
+NOT_YET = "Permission denied"
 EVIDENCE_SECONDS = 6
 SCHEDULER_SECONDS = 5
 CONSOLE_BYTES = 65536
@@ -312,12 +313,19 @@ def container_name(marker, part=""):
 def inside(mine, attempt, argv, environment, part=""):
     """Return (argv, environment) of a command as this node starts it: unchanged, or in the container that the plan has for the node.
 
-    The words come ready with the plan (containers.py); only the attempt's own two are put in here.
+    The words come ready with the plan (containers.py); only the attempt's own are put in here.
     """
     container = mine.get("container")
     if not container:
         return argv, environment
-    values = {"{work}": os.path.join(attempt, "work"), "{name}": container_name(environment["TRAINYARD_ATTEMPT"], part)}
+    values = {
+        "{work}": os.path.join(attempt, "work"),
+        "{name}": container_name(environment["TRAINYARD_ATTEMPT"], part),
+        "{attempt}:{attempt}": "%s:%s" % (attempt, attempt),
+        "HOME={attempt}": "HOME=" + attempt,
+    }
+    for folder in container.get("folders") or ():
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     return [values.get(word, word) for word in container["argv"]] + argv, dict(environment, **container["env"])
 
 
@@ -430,35 +438,57 @@ def run(attempt, node):
     return status % 256 if status is not None and watch.failed_at is None else (status or 1) % 256 or 1
 
 
-def stop_peers(plan, node, attempt, record):
+def stop_peers(plan, node, record):
     """Tell every other node, all at once, to stop this attempt; return {node: 'stopped' or what ssh said}."""
-    mine = next(item for item in plan["nodes"] if item["name"] == node)
-    with open(os.path.abspath(__file__), "rb") as handle:
-        source = handle.read()
-    calls = {}
-    for peer in plan["nodes"]:
-        if peer["name"] == node:
-            continue
-        there = "%s/runs/%s/attempt-%d" % (peer["base"], record["run"], record["attempt"])
-        # The peer may not have its copy of this file yet, so it gets it on standard input.
-        remote = ["/usr/bin/env", "python3", "-I", "-", "stop", there, node, record["unit"]]
-        argv = ["ssh", "-F", "%s/.trainyard/mesh/config" % mine["home"], peer["name"], " ".join(shlex.quote(word) for word in remote)]
-        try:
-            calls[peer["name"]] = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        except OSError as error:
-            calls[peer["name"]] = error
-    told = {}
-    for name, call in calls.items():
-        if isinstance(call, OSError):
-            told[name] = str(call)
-            continue
-        try:
-            said, _none = call.communicate(source, timeout=PEER_SECONDS)
-            told[name] = "stopped" if call.returncode == 0 else said.decode("utf-8", "replace").strip()[-300:]
-        except subprocess.TimeoutExpired:
-            call.kill()
-            told[name] = "no answer within %d s" % PEER_SECONDS
+    if not record.get("mesh"):
+        return {}  # one node alone
+    calls, told, until = {}, {}, time.monotonic() + PEER_SECONDS
+    waiting = [peer["name"] for peer in plan["nodes"] if peer["name"] != node]
+    while waiting:
+        for name in waiting:
+            argv = ["ssh", "-F", record["mesh"], name, "stop %d peer" % record["attempt"]]
+            try:
+                calls[name] = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            except OSError as error:
+                told[name] = str(error)
+        for name in [name for name in waiting if name not in told]:
+            told[name] = answer_of(calls[name], until)
+        # A peer whose start is under way lets nobody in yet; it has to find the note when it begins.
+        waiting = [name for name in waiting if NOT_YET in told[name] and time.monotonic() + RETRY_SECONDS < until]
+        time.sleep(RETRY_SECONDS if waiting else 0)
+        for name in waiting:
+            del told[name]
     return told
+
+
+def answer_of(call, until):
+    """Return 'stopped' or what ssh said of a call to a peer, waiting until a time of the monotonic clock at most."""
+    try:
+        said, _none = call.communicate(timeout=max(0.1, until - time.monotonic()))
+        return "stopped" if call.returncode == 0 else said.decode("utf-8", "replace").strip()[-300:]
+    except subprocess.TimeoutExpired:
+        call.kill()
+        call.communicate()
+        return "no answer within %d s" % PEER_SECONDS
+
+
+def release_credential(attempt, node):
+    """Have the key and the lines of this attempt removed; those of a rehearsal serve the start after it."""
+    try:
+        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
+            record = json.load(handle)
+        program = os.path.join(os.path.dirname(record["mesh"]), "mesh_credential.py")
+        words = [home_of(record["mesh"]), record["run"], str(record["attempt"]), node]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # one node alone, or an attempt of an earlier Trainyard
+    if record["attempt"] and os.path.exists(program):
+        quiet = subprocess.DEVNULL
+        subprocess.call([sys.executable, "-I", "-B", program, "later", *words], stdin=quiet, stdout=quiet, stderr=quiet)
+
+
+def home_of(config):
+    """Return the home directory that a credential's configuration lies in: HOME/.trainyard/mesh/runs/<run>/<attempt>/<node>/config."""
+    return config.rsplit("/", 7)[0]
 
 
 def ended(attempt, node):
@@ -480,11 +510,13 @@ def ended(attempt, node):
     remove_containers(attempt, node)
     if os.path.exists(os.path.join(attempt, "mpi.json")):
         subprocess.call([sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt])
-    if stopped or (result["service_result"] == "success" and launcher_succeeded(attempt)):
-        return 0
-    plan, record = read_plan(attempt)
-    result["peers"] = stop_peers(plan, node, attempt, record)
-    written(attempt, "exit.json", result)
+    try:
+        if not (stopped or (result["service_result"] == "success" and launcher_succeeded(attempt))):
+            plan, record = read_plan(attempt)
+            result["peers"] = stop_peers(plan, node, record)
+            written(attempt, "exit.json", result)
+    finally:
+        release_credential(attempt, node)
     return 0
 
 

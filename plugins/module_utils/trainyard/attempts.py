@@ -15,7 +15,7 @@ import re
 import shutil
 import time
 
-from ansible.module_utils.trainyard import guarding
+from ansible.module_utils.trainyard import guarding, mesh_credential
 
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 PLAIN_PATH = re.compile(r"^[A-Za-z0-9._/+@-]+\Z")
@@ -262,8 +262,21 @@ def stop(run, attempt, unit, by, source):
         if code:
             raise AttemptError("%s does not stop: %s" % (unit, err.strip()))
     guarding.stop(run, attempt, unit)
+    if not running:
+        release(attempt)
     run(["systemctl", "--user", "reset-failed", unit])
     return running
+
+
+def release(attempt):
+    """Remove the credential of an attempt whose unit has gone without an end, after a reboot for instance; its own end removes it otherwise."""
+    try:
+        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
+            record = json.load(handle)
+        if record.get("mesh") and record["attempt"]:
+            mesh_credential.release(os.path.expanduser("~"), record["run"], record["attempt"], record["node"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, mesh_credential.CredentialError):
+        pass
 
 
 def _note_stop(attempt, by, source):

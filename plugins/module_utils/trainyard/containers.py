@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers: how the plan's command is started inside an image of the user's, as words of an engine's command line. Pure.
 
-Nothing of the plan changes but what stands before its command: the product's directory is mounted where it is, network and shared memory are
-the node's, and every variable goes in by its name, so that no value is seen in a process list. PATH is the image's own. What the image
-holds is never modified and never fetched: the node's administrator brings it.
+Nothing of the plan changes but what stands before its command: the attempt's directory and the trees are mounted where they are, the mesh and
+other runs are not. Network and shared memory are the node's. Every variable goes in by its name, so that no value is seen in a process list. PATH is
+the image's own. What the image holds is never modified and never fetched: the node's administrator brings it.
 
 The attempt's unit has to hold every process, so that stopping it is exact (design, decision 1). Podman and Apptainer start theirs as
 children; Docker's daemon starts them elsewhere, so a Docker container is removed by its name when the unit ends.
@@ -50,7 +50,7 @@ ENGINES = {
     "apptainer": {
         "forms": {"child": []},
         "argv": ["apptainer", "--silent", "exec"],
-        "options": ["--home", "{base}:{base}", "--pwd", "{work}"],
+        "options": ["--home", "{attempt}:{attempt}", "--pwd", "{work}"],
         "mount": "--bind",
         # It hands on the whole environment, which is the plan's, and takes PATH from the image.
         "variables": None,
@@ -61,6 +61,8 @@ ENGINES = {
         "get": "apptainer pull {image} docker://IMAGE",
     },
 }  # fmt: skip
+TREES = ("code", "data", "weights", "checkpoints")
+ATTEMPT = "{attempt}:{attempt}"
 OUTSIDE = ("docker",)  # engines whose containers no unit holds
 # Not handed in by name: the image's own PATH, a HOME inside what is mounted, and what the engine's client would itself obey.
 BY_VALUE = ("HOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -96,14 +98,35 @@ def launcher_problem(kind):
 
 
 def mount_words(engine, base, mounts):
-    """Return what makes the product's directory and the site's mounts visible inside; a path below /dev is handed in as a device."""
+    """Return what makes the attempt's directory, the trees and the site's mounts visible inside; a path below /dev is handed in as a device.
+
+    The product's directory holds the keys of the mesh as well, so it is never mounted as a whole.
+    """
     words = []
     for path in mounts:
         if path.startswith("/dev/") and engine != "apptainer":  # Apptainer shows all of /dev
             words += ["--device", path]
         elif not path.startswith("/dev/"):
             words += [ENGINES[engine]["mount"], "%s:%s:ro" % (path, path)]
-    return words + [ENGINES[engine]["mount"], "%s:%s" % (base, base)]
+    for path in tree_folders(base):
+        words += [ENGINES[engine]["mount"], "%s:%s:ro" % (path, path)]
+    return words + [ENGINES[engine]["mount"], ATTEMPT]
+
+
+def tree_folders(base):
+    """Return the directories of the trees that a training reads; they exist before a container is started."""
+    return ["%s/%s" % (base, name) for name in TREES]
+
+
+def mesh_problem(home, path):
+    """Return why a path may not be mounted: a training could log in to the other nodes with what lies below it; None where it may be."""
+    mesh = os.path.join(home, ".trainyard/mesh")
+    if (mesh + "/").startswith(os.path.normpath(path).rstrip("/") + "/") or path.startswith(mesh + "/"):
+        return "environment.mounts: %s holds the keys of the mesh (%s), which no container may have; name the directories below it" % (
+            path,
+            mesh,
+        )
+    return None
 
 
 def device_words(engine, accelerator, devices):
@@ -126,7 +149,7 @@ def entry(found, base, environment, accelerator="cpu", devices=(), mounts=()):
     plan's variables for this node and the names it adds at the start (values of those do not matter).
     """
     engine = ENGINES[found["engine"]]
-    fixed = {"{uid}": str(found["uid"]), "{gid}": str(found["gid"]), "{base}": base}
+    fixed = {"{uid}": str(found["uid"]), "{gid}": str(found["gid"])}
     words = engine["argv"] + engine["forms"][found["form"]]
     for option in engine["options"]:
         for name, value in fixed.items():
@@ -138,7 +161,7 @@ def entry(found, base, environment, accelerator="cpu", devices=(), mounts=()):
         for name in sorted(set(environment) - set(BY_VALUE) - {"PATH"}):
             words += [engine["variables"], name]
         # Its own home would have to be mounted, and with it packages of the user's that belong to another Python.
-        for name, value in dict(loader, HOME=base).items():
+        for name, value in dict(loader, HOME="{attempt}").items():
             words += [engine["variables"], "%s=%s" % (name, value)]
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
     env.update({name: "" for name in loader})
@@ -151,14 +174,19 @@ def entry(found, base, environment, accelerator="cpu", devices=(), mounts=()):
         "engine": found["engine"],
         "argv": words + [found["image_id"]],
         "env": env,
+        "folders": tree_folders(base),
         "remove": engine["remove"],
         "remove_apart": engine["remove_apart"],
     }
 
 
-def filled(container, work, name, argv, environment):
-    """Return (argv, environment) that run a command inside: {work} and {name} are known only when an attempt starts."""
-    values = {"{work}": work, "{name}": name}
+def filled(container, work, name, argv, environment, attempt=None):
+    """Return (argv, environment) that run a command inside: what is in braces is known only when an attempt starts. agent.py does the same.
+
+    attempt: the directory that the command may write to; without it the one that holds work.
+    """
+    attempt = attempt or os.path.dirname(work)
+    values = {"{work}": work, "{name}": name, ATTEMPT: "%s:%s" % (attempt, attempt), "HOME={attempt}": "HOME=" + attempt}
     return [values.get(word, word) for word in container["argv"]] + list(argv), dict(environment, **container["env"])
 
 

@@ -17,16 +17,28 @@ SILENCE = 20
 CONNECT = 5
 # A copy that nobody has asked for since, seconds. A start comes within minutes after its copy was brought.
 OLD = 3600
+_PLACE = re.compile(
+    r"/runs/(?P<run>[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})/attempt-(?P<number>[0-9]{1,5})/(?P<folder>[A-Za-z0-9_][A-Za-z0-9._@+=/-]{0,400})\Z"
+)
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 
 
 def source_words(home, node, source):
-    """Return the words of rsync that lead to a source's files: its own directory, or another node's over the mesh."""
+    """Return the words of rsync that lead to a source's files: its own directory, or another node's over the mesh.
+
+    The gate of the other node serves one folder of one attempt by rsync's daemon, read-only (mesh_gate.py). Raises ValueError for a place that no
+    gate serves.
+    """
     place = source["path"].rstrip("/") + "/"
     if source["source"] == node:
         return [place]
+    match = _PLACE.search(source["path"].rstrip("/"))
+    if not match or ".." in match.group("folder").split("/") or not _NODE.match(source["source"]):
+        raise ValueError("not a folder of an attempt: %r" % source["path"])
     config = os.path.join(home, mesh.DIRECTORY, "config")
     shell = "ssh -F %s -o BatchMode=yes -o ConnectTimeout=%d" % (config, CONNECT)
-    return ["--timeout=%d" % SILENCE, "-e", shell, "%s:%s" % (source["source"], place)]
+    verb = "pull %s %s %s" % match.group("run", "number", "folder")
+    return ["--timeout=%d" % SILENCE, "-e", shell, "--rsync-path=" + verb, "%s::checkpoint/" % source["source"]]
 
 
 def tidy(run, base, now):
@@ -74,6 +86,11 @@ def bring(run, home, base, node, point, write=True):
     tidy(lambda words: run(words, None), base, time.time())
     os.makedirs(staging, mode=0o700, exist_ok=True)
     for source in sources:
+        try:
+            words = source_words(home, node, source)
+        except ValueError as error:
+            said.append("%s: %s" % (source["source"], error))
+            continue
         argv = [
             "rsync",
             "--times",
@@ -82,7 +99,7 @@ def bring(run, home, base, node, point, write=True):
             *(["--checksum"] if said else []),
             "--chmod=F600,D700",
             "--files-from=-",
-            *source_words(home, node, source),
+            *words,
             staging + "/",
         ]
         code, _out, err = run(argv, "".join("%s\n" % name for name in sorted(files)))

@@ -39,12 +39,6 @@ def beside(name):
 agent, phases, beats, neighbours = (beside(name) for name in ("agent", "guard_phases", "guard_beat", "guard_neighbour"))
 
 
-def source(name):
-    """Return the bytes of a program that was shipped beside this one."""
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), "rb") as handle:
-        return handle.read()
-
-
 class Log:
     """A rank's log, also where it is rotated, truncated or removed: what was opened once is read on, and what has its name now, too."""
 
@@ -98,9 +92,7 @@ class Guard:
         self.plan, self.record = agent.read_plan(attempt)
         now = time.monotonic()
         self.unit = beats.Unit(self.record["unit"])
-        self.neighbour = (
-            neighbours.Neighbour(self.plan, node, self.record, source("guard_beat.py"), now) if len(self.plan["nodes"]) > 1 else None
-        )
+        self.neighbour = neighbours.Neighbour(self.plan, node, self.record, now) if len(self.plan["nodes"]) > 1 else None
         words = phases.Words(self.plan["suite"].get("logs"), self.plan["script"])
         self.mine = [item for item in self.plan["ranks"] if item["node"] == node and not (words.first_printer and item["rank"])]
         budgets = self.plan.get("watchdog") or {}
@@ -239,20 +231,12 @@ class Guard:
 
     def tell(self, peer, reason):
         """Tell a peer to keep its evidence and to stop; return the call, or None where it could not be made."""
-        there = "%s/runs/%s/attempt-%d" % (peer["base"], self.record["run"], self.record["attempt"])
-        words = ["/usr/bin/env", "python3", "-I", "-", "stop", there, self.node, self.record["unit"], reason]
+        words = "stop %d %s" % (self.record["attempt"], reason)
+        quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
         try:
-            call = subprocess.Popen(
-                neighbours.ssh(self.plan, self.node, peer["name"], words),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-            call.stdin.write(source("agent.py"))
-            call.stdin.close()
+            return subprocess.Popen(neighbours.ssh(self.record, peer["name"], words), stdin=quiet, stdout=pipe, stderr=quiet)
         except OSError:
             return None
-        return call
 
 
 def main(arguments):

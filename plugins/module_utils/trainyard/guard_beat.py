@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Say every two seconds how an attempt stands on this node, as one JSON line: what a node's neighbour listens to.
 
-The neighbour's guard.py sends this file over the mesh and keeps the connection; it is complete in itself, needs Python >= 3.8 and writes nothing.
+The gate runs it for the neighbour's guard, which keeps the connection; it is complete in itself, needs Python >= 3.8 and writes nothing.
 
     guard_beat.py ATTEMPT UNIT        {"state", "holds", "ended": null or {"ok", "by", "reason"}}
 """

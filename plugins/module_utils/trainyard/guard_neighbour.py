@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import socket
 import subprocess
 import threading
@@ -25,10 +24,9 @@ NEVER = 300.0
 AGAIN, RARELY = 2.0, 60.0
 
 
-def ssh(plan, node, peer, words):
-    """Return the command that runs words on a peer over the mesh."""
-    mine = next(item for item in plan["nodes"] if item["name"] == node)
-    return ["ssh", "-F", "%s/.trainyard/mesh/config" % mine["home"], peer, " ".join(shlex.quote(word) for word in words)]
+def ssh(record, peer, words):
+    """Return the command that calls the gate of a peer with the key of this attempt."""
+    return ["ssh", "-F", record.get("mesh") or os.devnull, peer, words]
 
 
 def call_port(host, port, seconds):
@@ -50,26 +48,22 @@ def call_port(host, port, seconds):
 class Neighbour:
     """The node that this one watches: one held connection, and calls at its port when that falls silent."""
 
-    def __init__(self, plan, node, record, program, now):
-        """program: the bytes of guard_beat.py, which the neighbour need not have yet."""
+    def __init__(self, plan, node, record, now):
+        """Watch the node that follows this one in the plan."""
         names = [item["name"] for item in plan["nodes"]]
         self.entry = plan["nodes"][(names.index(node) + 1) % len(names)]
         self.name, self.begun, self.last, self.heard = self.entry["name"], now, now, None
-        there = "%s/runs/%s/attempt-%d" % (self.entry["base"], record["run"], record["attempt"])
-        words = ["/usr/bin/env", "python3", "-I", "-", there, record["unit"]]
-        self.argv, self.place = ssh(plan, node, self.name, words), None
+        self.argv, self.place = ssh(record, self.name, "beat %d" % record["attempt"]), None
         self.seen, self.done, self.bad, self.next, self.failed, self.why = False, False, None, now, 0, ""
-        self.program, self.call, self.rest, self.caller, self.quiet, self.wait = program, None, b"", None, now, AGAIN
+        self.call, self.rest, self.caller, self.quiet, self.wait = None, b"", None, now, AGAIN
 
     def connect(self, now):
         """Begin to listen; that it does not work shows by silence."""
         self.next, self.wait = now + self.wait, min(RARELY, 2 * self.wait)
         self.rest, self.quiet = b"", now
         try:
-            self.call = subprocess.Popen(self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self.call = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             os.set_blocking(self.call.stdout.fileno(), False)
-            self.call.stdin.write(self.program)
-            self.call.stdin.close()
         except OSError:
             return
 

@@ -20,8 +20,12 @@ DIRECTORY = ".trainyard/mesh"
 KEY = "id_ed25519"
 CERTIFICATE = "id_ed25519-cert.pub"
 RECORD = "mesh.json"
+# 1: one line in authorized_keys for all nodes, with a shell. 2: one line per peer, with a gate.
+RECORD_VERSION = 2
+GATE = "gate.py"
+PYTHON = "/usr/bin/python3"
 # The files whose bytes a proof is bound to.
-PROVEN_FILES = ("config", "known_hosts", KEY, CERTIFICATE)
+PROVEN_FILES = ("config", "known_hosts", GATE, KEY, CERTIFICATE)
 HOST_KEYS = ("/etc/ssh/ssh_host_*_key.pub",)
 # What a machine answers when it is asked who it is: its machine id and its host name.
 WHO = ("/etc/machine-id", "/proc/sys/kernel/hostname")
@@ -92,14 +96,14 @@ def principal(site, name):
     return f"{site}/{name}"
 
 
-def marker(site):
-    """Return the comment by which a site knows its own line in authorized_keys."""
-    return "trainyard-ca " + site
+def marker(site, name):
+    """Return the comment by which a site knows the line of one of its nodes in authorized_keys."""
+    return f"trainyard-ca {site} {name}"
 
 
 def line_pattern(site):
-    """Return a regular expression of a site's own line in authorized_keys; roles/ssh_trust/vars has the same for untrust.yml."""
-    return rf"^cert-authority,\S.* trainyard-ca {re.escape(site)}$"
+    """Return a regular expression of a site's lines in authorized_keys: one per peer, and the one of an earlier Trainyard for all of them."""
+    return rf"^cert-authority,\S.* trainyard-ca {re.escape(site)}(?: \S+)?$"
 
 
 def read_bytes(path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller compiles from all nodes: known_hosts, ssh configuration, the line in authorized_keys, and why it cannot be. Pure."""
+"""Compile a site's mesh on the controller: known_hosts, ssh configuration, one line per peer in authorized_keys. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ import ipaddress
 import json
 import re
 
-from ansible.module_utils.trainyard.mesh import DIRECTORY, TRUST, inventory_digest, is_address, marker, public_key, sha256
+from ansible.module_utils.trainyard.mesh import (
+    DIRECTORY,
+    GATE,
+    PYTHON,
+    RECORD_VERSION,
+    TRUST,
+    inventory_digest,
+    is_address,
+    marker,
+    principal,
+    public_key,
+    sha256,
+)
 from ansible.module_utils.trainyard.mesh_certificates import needs_renewal
+from ansible.module_utils.trainyard.mesh_inventory import USER
 
 # Names end up in ssh's configuration, in known_hosts and in file names: nothing that one of them would read as more than a name.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+\\-]{0,252}\$?\Z")
 _PATH = re.compile(r"[A-Za-z0-9._/+=@-]{1,500}\Z")
 _SPAN = re.compile(r"\+(?:\d+[smhdw])+\Z")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -76,8 +88,10 @@ def problems_of(nodes, site, consent=False):
     for node in nodes:
         if not _NAME.match(node["name"]):
             found.append("{!r}: an inventory name must be letters, digits, dots, dashes; rename the host".format(node["name"]))
-        if not _USER.match(node["user"]):
-            found.append("{}: the user name {!r} cannot stand in a certificate".format(node["name"], node["user"]))
+        if not USER.match(node["user"]):
+            found.append("{}: the user name {!r} cannot be used in ssh's configuration".format(node["name"], node["user"]))
+        if node["address"] and not (is_address(node["address"]) or _NAME.match(node["address"])):
+            found.append("{}: {!r} is not an address".format(node["name"], node["address"]))
         if is_address(node["address"]) and len(nodes) > 1:
             address = ipaddress.ip_address(node["address"])
             if address.is_loopback or address.is_unspecified:
@@ -131,15 +145,24 @@ def client_config(nodes, site, directory=DIRECTORY):
     return text + CONFIG_TAIL.format(user=nodes[0]["user"], directory=place)
 
 
-def authorized_line(nodes, site, ca, extra=()):
-    """Return the one line in authorized_keys that lets the nodes in: certificates of this CA, for this user, from these addresses only."""
-    sources = {node["address"] for node in nodes} | {node["host"] for node in nodes}
+def authorized_lines(nodes, site, ca, extra=(), directory=DIRECTORY):
+    """Return the lines in authorized_keys that let the peers in: one per node, with its principal, its addresses and the gate's name for it.
+
+    nodes: of mesh_inventory.held. ca: the public key of the site's authority. extra: further addresses or networks of all peers. A node is taken
+    back by leaving its line out. sshd reads past a line whose principal or address does not fit. Nodes that share a home share one certificate, and
+    are told apart by their addresses.
+    """
+    owners = home_owners(nodes)
+    more = [str(ipaddress.ip_network(item, strict=False)) for item in extra]
+    place = directory if directory.startswith("/") else "~/" + directory
+    lines = []
     for node in nodes:
-        sources.update(node["addresses"])
-    sources = sorted(str(ipaddress.ip_address(item)) for item in sources if is_address(item))
-    sources += [str(ipaddress.ip_network(item, strict=False)) for item in extra]
-    options = 'cert-authority,restrict,principals="{}",from="{}"'.format(nodes[0]["user"], ",".join(sources))
-    return f"{options} {public_key(ca)} {marker(site)}"
+        own = {str(ipaddress.ip_address(item)) for item in (node["address"], node["host"], *node["addresses"]) if is_address(item)}
+        options = 'cert-authority,restrict,principals="{}",from="{}",command="{} -I {}/{} {}"'.format(
+            principal(site, owners[node["name"]]), ",".join(sorted(own) + more), PYTHON, place, GATE, node["name"]
+        )
+        lines.append(f"{options} {public_key(ca)} {marker(site, node['name'])}")
+    return lines
 
 
 def is_ready(told, states, now, before, longest=float("inf")):
@@ -153,10 +176,10 @@ def is_ready(told, states, now, before, longest=float("inf")):
     return bool(told["digest"]) and all(same) and all(fresh) and short
 
 
-def compile_mesh(nodes, site, ca, directory=DIRECTORY, extra=(), consent=False, validity="+7d", renew_before="+1d"):
-    """Return (mesh, problems). ca: the public key of the site's certificate authority, '' before it was made (then line and digest are '').
+def compile_mesh(nodes, site, ca, directory=DIRECTORY, extra=(), consent=False, validity="+7d", renew_before="+1d", gate=""):
+    """Return (mesh, problems). ca: the public key of the site's authority, '' before it was made (then there are no lines and no digest).
 
-    The mesh is {nodes, owners, identities, known_hosts, config, line, digest, inventory}.
+    gate: text of the gate program. The mesh is {nodes, owners, identities, principals, known_hosts, config, lines, digest, inventory}.
     """
     problems = problems_of(nodes, site, consent)
     try:
@@ -166,22 +189,25 @@ def compile_mesh(nodes, site, ca, directory=DIRECTORY, extra=(), consent=False, 
         problems.append(f"ssh_trust_validity, ssh_trust_renew_before: {problem}")
     for item in extra:
         try:
-            ipaddress.ip_network(item, strict=False)
+            if ipaddress.ip_network(item, strict=False).prefixlen == 0:
+                raise ValueError(item)
         except ValueError:
-            problems.append(f"ssh_trust_from: must be IP addresses or networks such as 10.0.0.0/24; got {item!r}")
+            problems.append(f"ssh_trust_from: must be IP addresses or networks such as 10.0.0.0/24, not all of the Internet; got {item!r}")
     if not _PATH.match(directory) or ".." in directory.split("/"):
         problems.append(f"directory: letters, digits and . _ / + = @ - only; got {directory!r}")
     if problems or not nodes:
         return None, problems or ["the group 'trainers' is empty"]
-    texts = [known_hosts(nodes), client_config(nodes, site, directory), authorized_line(nodes, site, ca, extra) if ca else ""]
+    lines = authorized_lines(nodes, site, ca, extra, directory) if ca else []
+    texts = [known_hosts(nodes), client_config(nodes, site, directory)]
     return {
         "nodes": [node["name"] for node in nodes],
         "owners": home_owners(nodes),
         "identities": {node["name"]: node["identity"] for node in nodes},
         "known_hosts": texts[0],
         "config": texts[1],
-        "line": texts[2],
+        "principals": {name: principal(site, owner) for name, owner in home_owners(nodes).items()},
+        "lines": lines,
         # Names, addresses, ports, users, host keys and the authority are all in these texts; so is the product's own way of writing them.
-        "digest": sha256(json.dumps(texts)) if ca else "",
+        "digest": sha256(json.dumps([RECORD_VERSION, sha256(gate), texts, lines])) if ca else "",
         "inventory": inventory_digest([node["inventory"] for node in nodes]),
     }, []

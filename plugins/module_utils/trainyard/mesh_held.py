@@ -16,6 +16,7 @@ from ansible.module_utils.trainyard.mesh import (
     KEY,
     PROVEN_FILES,
     RECORD,
+    RECORD_VERSION,
     WHO,
     identity,
     line_pattern,
@@ -59,7 +60,7 @@ def read_record(home, directory=DIRECTORY):
         record = json.loads(read_bytes(os.path.join(home, directory, RECORD)) or b"null")
     except ValueError:
         return None
-    return record if isinstance(record, dict) and record.get("version") == 1 else None
+    return record if isinstance(record, dict) and record.get("version") in (1, RECORD_VERSION) else None
 
 
 def certificate_end(place):
@@ -99,8 +100,8 @@ def mesh_state(home_dir, now, directory=DIRECTORY):
 
     {present, site, digest, inventory, nodes, valid_until, proven, stale, authority, carried}: present is False where no proof was ever recorded; stale names
     what differs from what was proven (a file, 'authorized_keys', 'host key', 'key exposed', 'certificate expired', 'written on another
-    machine', 'authority'); proven (unix time) is None where anything is stale. authority: {fingerprint, by, since} of who made it. carried: whether an
-    earlier line of the site stays until nothing runs.
+    machine', 'authority', 'made by an earlier Trainyard'); proven (unix time) is None where anything is stale. authority: {fingerprint, by, since}
+    of who made it. carried: whether an earlier line of the site stays until nothing runs.
     """
     record = read_record(home_dir, directory)
     if record is None:
@@ -118,15 +119,16 @@ def mesh_state(home_dir, now, directory=DIRECTORY):
         }
     state = read_state(home_dir, str(record.get("site")), directory)
     proven_files = record.get("files") if isinstance(record.get("files"), dict) else {}
-    stale = [name for name in PROVEN_FILES if state["files"][name] is None or state["files"][name] != proven_files.get(name)]
+    stale = [] if record["version"] == RECORD_VERSION else ["made by an earlier Trainyard"]
+    stale += [name for name in PROVEN_FILES if state["files"][name] is None or state["files"][name] != proven_files.get(name)]
     if key_exposed(os.path.join(home_dir, directory)):
         stale.append("key exposed")
     if record.get("identity") and record["identity"] != own_identity():
         stale.append("written on another machine")
     if state["line"] is None or state["line"] != record.get("line"):
         stale.append("authorized_keys")
-    listed = (read_bytes(os.path.join(home_dir, directory, "known_hosts")) or b"").decode("utf-8", "replace")
-    if any(" " + key + "\n" not in listed for key in read_host_keys(record.get("host_keys") or HOST_KEYS)):
+    pinned = record.get("pinned") if isinstance(record.get("pinned"), list) else []
+    if not set(map(str, pinned)) <= set(read_host_keys(record.get("host_keys") or HOST_KEYS)):
         stale.append("host key")
     if state["valid_until"] is not None and state["valid_until"] <= now:
         stale.append("certificate expired")
@@ -153,8 +155,9 @@ def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS, writer
     host_keys: where sshd's are; writer: this node's identity, '' where its home is shared by several.
     """
     state = read_state(home, told["site"], directory)
+    listed = (read_bytes(os.path.join(home, directory, "known_hosts")) or b"").decode("utf-8", "replace")
     return {
-        "version": 1,
+        "version": RECORD_VERSION,
         "site": told["site"],
         "nodes": list(told["nodes"]),
         "digest": told["digest"],
@@ -164,10 +167,31 @@ def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS, writer
         "files": state["files"],
         "line": state["line"],
         "host_keys": list(host_keys),
+        # The controller has pinned these of this machine's keys, not always all of them.
+        "pinned": [key for key in read_host_keys(host_keys) if " " + key + "\n" in listed],
         "identity": writer,
         "authority": {key: (told.get("authority") or {}).get(key) for key in ("fingerprint", "by", "since")},
         "carried": bool(told.get("carried")),
     }
+
+
+def earlier_attempts(home, site, directory, run):
+    """Return a problem for each attempt that runs here under the one line of an earlier Trainyard; it keeps that line until its end.
+
+    site: whose mesh lies here. run(argv) -> (code, stdout, stderr). Attempts with keys of their own (mesh_credential.py) are not concerned.
+    """
+    keys = (read_bytes(os.path.join(home, ".ssh", "authorized_keys")) or b"").decode("utf-8", "replace").splitlines()
+    if not site or not any(re.match(line_pattern(site), line) and line.endswith(" trainyard-ca " + site) for line in keys):
+        return []
+    os.environ.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    listed = run(
+        ["systemctl", "--user", "list-units", "--state=active,activating,deactivating", "--plain", "--no-legend", "trainyard-*.service"]
+    )[1]
+    units = [line.split()[0] for line in listed.splitlines() if line.split()]
+    text = (
+        "runs {} under the mesh of an earlier Trainyard, which stays until that has ended; then repeat this, or stop it: playbooks/stop.yml"
+    )
+    return [text.format(unit) for unit in units]
 
 
 def withdraw(home, directory=DIRECTORY):

@@ -69,7 +69,8 @@ def arrange(text, site, wanted=None, keep=True, gone=()):
     new = list(dict.fromkeys(wanted or ()))
     old = [line for line in own if line not in new and (keep or wanted is None) and not goes(line)]
     of_runs = [match for match in map(run_pattern(site).match, text.split("\n")) if match]
-    lost = {match.group(0) for match in of_runs if match.group(1) in gone}
+    over = wanted is not None and not wanted and not keep  # the site leaves the node, and its attempts' keys with it
+    lost = {match.group(0) for match in of_runs if over or match.group(1) in gone}
     if own == old + new and not lost:
         return text, len(old)
     others = [line for line in text.split("\n") if line not in lost and not re.match(line_pattern(site), line)]

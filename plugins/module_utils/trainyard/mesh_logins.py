@@ -11,7 +11,7 @@ import os
 import time
 
 from ansible.module_utils.trainyard.display import printable
-from ansible.module_utils.trainyard.mesh import DIRECTORY, KEY, TRUST, WHO, identity
+from ansible.module_utils.trainyard.mesh import DIRECTORY, KEY, TRUST, identity
 from ansible.module_utils.trainyard.mesh_held import certificate_end, key_exposed
 
 CONSOLE = "on that node's own console run ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub and compare"
@@ -72,8 +72,8 @@ def classify_login(code, stderr, own=None):
 
 
 def login_argv(config, peer):
-    """Return the command that logs in to a peer and asks who it is."""
-    return ["ssh", "-F", config, "-T", "--", peer, "cat", *WHO]
+    """Return the command that logs in to a peer and asks its gate for machine id and host name."""
+    return ["ssh", "-F", config, "-T", "--", peer, "identify"]
 
 
 def check_answer(answer, expected):

@@ -31,26 +31,62 @@ SOCKET = "daemon.sock"
 UNIT_SECONDS = 60  # the units of all nodes start at once, but not at the same moment
 ORDER_SECONDS = 180
 HOLD_SECONDS = 0.5
+SSH_FAILED, NOT_YET = 255, "Permission denied"
+SETTING = "OMPI_MCA_"
+RANK_COMMAND = "python3 -I ../openmpi.py rank"
+# What mpirun (Open MPI 4.0 and 4.1) gives a daemon, with the pattern of each value. Any other setting loads libraries or starts programs, so it has to
+# stand in the accepted plan.
+_URI = r"[0-9]{1,20}\.[0-9]{1,10}(?:;tcp://[0-9.,]{1,600}:[0-9]{1,5}|;tcp6://\[[0-9A-Fa-f:,\]\[]{1,600}\]:[0-9]{1,5}){1,4}"
+SETTINGS = {
+    "ess": "env",
+    "ess_base_jobid": "[0-9]{1,20}",
+    "ess_base_vpid": "[0-9]{1,10}",
+    "ess_base_num_procs": "[0-9]{1,10}",
+    "orte_node_regex": r"[A-Za-z0-9._:,@()\[\]-]{1,4000}",
+    "orte_hnp_uri": _URI,
+    "orte_parent_uri": _URI,
+    "plm": "rsh",
+    "pmix": r"\^s1,s2,cray,isolated",
+    "plm_rsh_no_tree_spawn": "1",
+    "orte_leave_session_attached": "1",
+    "orte_fork_agent": re.escape(RANK_COMMAND),
+    "plm_rsh_agent": r"[A-Za-z0-9._/+@ -]{1,600}",  # taken out again by daemon_argv
+}
 
 
 def rsh(attempt, node, host, words):
-    """Run the peer's door over the mesh until the daemon there has ended; return its exit code."""
+    """Have the gate of a peer start the daemon there; return the daemon's exit code."""
     with open(os.path.join(attempt, "plan.json"), encoding="utf-8") as handle:
         nodes = json.load(handle)["nodes"]
     with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
         record = json.load(handle)
-    with open(os.path.abspath(__file__), "rb") as handle:
-        source = handle.read()
-    mine = next(item for item in nodes if item["name"] == node)
     peer = next((item for item in nodes if host in (item["address"], item["name"]) and item["name"] != node), None)
     if peer is None:
         return refuse("mpirun wants a daemon on %s, which is no other node of the plan" % host)
-    there = "%s/runs/%s/attempt-%d" % (peer["base"], record["run"], record["attempt"])
     # mpirun speaks to a shell: it joins and quotes what it says. Here no shell gets to see it.
-    remote = ["/usr/bin/env", "python3", "-I", "-", "door", there] + shlex.split(" ".join(words))
-    argv = ["ssh", "-F", "%s/.trainyard/mesh/config" % mine["home"], peer["name"], " ".join(shlex.quote(word) for word in remote)]
-    # The peer may not have its copy of this file yet, so it gets it on standard input.
-    return subprocess.run(argv, input=source).returncode
+    remote = ["door", str(record["attempt"]), *shlex.split(" ".join(words))]
+    argv = ["ssh", "-F", record.get("mesh") or os.devnull, peer["name"], " ".join(shlex.quote(word) for word in remote)]
+    until = time.monotonic() + UNIT_SECONDS
+    while True:
+        code, said = call_door(argv)
+        # A peer whose start is under way lets nobody in yet.
+        if code != SSH_FAILED or NOT_YET not in said or time.monotonic() >= until:
+            sys.stderr.write(said)
+            return code
+        time.sleep(0.5)
+
+
+def call_door(argv):
+    """Run ssh until its end; return its exit code and the refusal of the login, which is kept back. Other lines go to stderr at once."""
+    call, kept = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE), ""
+    for line in call.stderr:
+        text = line.decode("utf-8", "replace")
+        if NOT_YET in text:
+            kept += text
+        else:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+    return call.wait(), kept
 
 
 def door(attempt, words):
@@ -112,13 +148,60 @@ def daemon():
     return code
 
 
-def daemon_problem(words):
-    """Return why these words are not carried out; None where they are the installed orted's and nothing else's."""
+def order_problem(plan, caller, node, words):
+    """Return why a caller's words are not carried out on a node; None where they are mpirun's for this accepted plan."""
+    if plan["launcher"].get("kind") != "first":
+        return "the plan of this attempt does not start its ranks by mpirun"
+    names = [item["name"] for item in plan["nodes"]]
+    if node not in names[1:] or caller != names[0]:
+        return "only the plan's first node asks the others for a daemon"
+    return words_problem(words, plan, node)
+
+
+def words_problem(words, plan, node):
+    """Return why words are not those by which mpirun starts its daemon; None where they are, each with a value of its pattern or of the plan."""
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or words[:1] != ["orted"]:
         return (
             "mpirun's daemon is orted, found on the plan's PATH; asked for was: %r. An Open MPI that was built with a prefix of its own asks "
             "like this: install the distribution's (Debian: openmpi-bin) on every node, and take the other off that PATH" % (words,)
         )
+    planned = planned_settings(plan, node)
+    rest = words[1:]
+    while rest:
+        option, name, value = (rest + ["", ""])[:3]
+        fits = name in SETTINGS and re.fullmatch(SETTINGS[name], value) is not None
+        if option not in ("-mca", "--mca") or len(rest) < 3 or not (fits or (name, value) in planned):
+            return (
+                "orted's words are not those of this plan: %r; a setting of your own belongs into the job's env as OMPI_MCA_<name>"
+                % " ".join(rest[:3])
+            )
+        rest = rest[3:]
+    return None
+
+
+def planned_settings(plan, node):
+    """Return {(name, value)} of Open MPI's settings that the plan's environment has for the first node or for this one."""
+    found = set()
+    for environment in [plan.get("env") or {}] + [
+        item.get("env") or {} for item in plan["nodes"] if item["name"] in (node, plan["nodes"][0]["name"])
+    ]:
+        found |= {(name[len(SETTING) :], str(value)) for name, value in environment.items() if name.startswith(SETTING)}
+    return found
+
+
+def daemon_problem(words):
+    """Return why the unit does not carry out these words; None where they are the installed orted's. It is asked in work/."""
+    attempt = os.path.abspath(os.pardir)
+    try:
+        with open(os.path.join(attempt, "plan.json"), encoding="utf-8") as handle:
+            plan = json.load(handle)
+        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
+            node = json.load(handle)["node"]
+    except (OSError, ValueError, KeyError) as error:
+        return "the attempt's plan cannot be read: %s" % error
+    problem = words_problem(words, plan, node)
+    if problem:
+        return problem
     if shutil.which("orted") is None:
         return "orted is not installed (Debian: openmpi-bin); PATH is %s" % os.environ.get("PATH")
     return None

@@ -254,7 +254,8 @@ def container_problems(job, suite, planned, facts, environment):
             else "the image has not been looked at here; run playbooks/provision.yml"
         )
         problems.append(reason and "%s: %s" % (node["name"], reason))
-    return [problem for problem in problems if problem]
+        problems += [containers.mesh_problem(node["home"], path) for path in environment.get("mounts") or []]
+    return list(dict.fromkeys(problem for problem in problems if problem))
 
 
 def planned_ranks(planned, launcher, meeting, values, accelerator):

@@ -20,6 +20,7 @@ from ansible.module_utils.trainyard import (
     installed,
     machines,
     manifest,
+    mesh_credential,
     orphans,
     placement,
     places,
@@ -147,8 +148,28 @@ def python_words(python):
 SUBJECTS = {"machines": machines, "devices": devices, "installed": installed, "orphans": orphans, "placement": placement, "ports": sockets}
 
 
-def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", asked=None):
-    """Return the node's facts; see library/node_probe.py. asked: what the subjects of the check want to know; None asks for no more than a plan."""
+def run_key(home, base, credential, units):
+    """Return the public key of the attempt that is about to start here, '' where it cannot be made; remove what ended attempts have left.
+
+    credential: {run, number, node}. units: of holds.holders.
+    """
+    if not credential:
+        return ""
+    run_id, number, node = credential["run"], int(credential["number"]), credential["node"]
+    try:
+        mesh_credential.tidy(home, base, node, {item["unit"] for item in units}, time.time())
+        key = mesh_credential.make(home, run_id, number, node)
+        mesh_credential.register(home, base)
+    except (mesh_credential.CredentialError, OSError):
+        return ""
+    return key
+
+
+def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", asked=None, credential=None):
+    """Return the node's facts; see library/node_probe.py. asked: what the subjects of the check want to know; None asks for no more than a plan.
+
+    credential: {run, number, node} of the attempt for which a key pair is made here; {} makes none.
+    """
     account = pwd.getpwuid(os.getuid())
     base = os.path.join(account.pw_dir, base)
     now = time.time()
@@ -157,7 +178,7 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", a
     try:
         units = holds.holders(run, base)
     except attempts.AttemptError:
-        units = []
+        units, credential = [], {}  # what still runs here is not known
     asked = asked and dict(asked, accelerator=accelerator, python=python, peers=peers, units=units)
     # every byte is read by a task of its own, which says first how long it takes
     verify = {"sample": "sample", "full": "estimate"}.get((asked or {}).get("verify"), "cached")
@@ -187,6 +208,7 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", a
         "containers": containers(base),
         "trees": {"%s/%s" % (tree["kind"], tree["digest"][:16]): tree_state(base, tree["kind"], tree["digest"], verify) for tree in trees},
         "mesh": mesh_state(account.pw_dir, now),
+        "run_key": run_key(account.pw_dir, base, credential, units),
         "time": now,
         "ended": time.time(),  # with "time" and what the action plugin adds, it bounds the clock's offset (machines.py)
     }

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import holds
+from ansible.module_utils.trainyard import holds, mesh_credential
 from ansible.module_utils.trainyard.mesh import inventory_digest
 from ansible.module_utils.trainyard.plan import short
 
@@ -40,6 +40,21 @@ def todo(plan, facts, now, site_nodes=()):
         result[kind] = [n for n in names if any(not (facts[n]["trees"].get("%s/%s" % (kind, short(d))) or {}).get("ok") for d in digests)]
     result["trees"] = [n for n in names if any(n in result[kind] for kind in TREES)]
     return result
+
+
+def run_keys(plan, facts):
+    """Return ({node: public key of this attempt}, [(node, why it is not valid)]); no keys for one node alone, or where no node was asked for one.
+
+    A key lets its owner call the other nodes for this attempt alone (mesh_credential.py), so it must be one key, and no other node's.
+    """
+    found = {node["name"]: facts[node["name"]].get("run_key") for node in plan["nodes"]}
+    if len(found) < 2 or not any(found.values()):
+        return {}, []
+    wrong = [(name, "it made no valid key for this run") for name, key in found.items() if not mesh_credential.valid_key(key)]
+    named = dict(wrong)
+    keys = {name: key for name, key in found.items() if name not in named}
+    wrong += [(name, "its key for this run is another node's, too") for name, key in keys.items() if list(keys.values()).count(key) > 1]
+    return ({}, wrong) if wrong else (keys, [])
 
 
 def obstacles(plan, facts, repair=False):

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 
-from ansible.module_utils.trainyard import attempts, rehearsal, status
+from ansible.module_utils.trainyard import attempts, mesh_credential, rehearsal, status
 from ansible.module_utils.trainyard.display import printable, printable_data, secrets_of
 
 LOG_LINES = 12
@@ -103,5 +103,7 @@ def finish(run, base, run_id, node, seconds, refused, alone):
         # `peer`: the others have a bound of their own and need not be told.
         attempts.stop(run, place, unit, "peer", "the end of the rehearsal")
     result = dict(read(place, node), refused=refused, hung=not ended and not (refused or alone), seconds=time.monotonic() - began)
+    # The start that follows opens its own; after check.yml none does.
+    mesh_credential.close(os.path.expanduser("~"), run_id, None, node)
     result["left"] = remove(run, base, run_id, time.time())
     return result

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mesh between real nodes: verbs instead of a shell, and a gang stop that needs neither certificates nor the controller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from harness import JOBS, NODES, background, ended, events, left_behind, new_run, on, playbook, runs, wait_for
+
+REFUSED = 77
+MESH = ".trainyard/mesh"
+STOP_SECONDS = 10.0
+# The timer that removes the credential after the end, and its accuracy.
+RELEASE_SECONDS = 60
+
+
+def call(node, peer, words, config=MESH + "/config"):
+    """Return (exit code, what is printed) of a call over the mesh from a node to a peer."""
+    *said, code = on(node, "ssh -F %s %s '%s' 2>&1 < /dev/null; echo $?" % (config, peer, words)).splitlines() or ["255"]
+    return int(code), "\n".join(said)
+
+
+def lines(node, word):
+    """Return the lines of authorized_keys on a node that hold a word."""
+    return [line for line in on(node, "cat .ssh/authorized_keys").splitlines() if word in line]
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    """A training whose ranks run; return (run id, the controller's process)."""
+    before = runs()
+    controller = background(tmp_path_factory.mktemp("mesh") / "log", "train", "-e", "config=%s/long.yml" % JOBS)
+    run = wait_for(lambda: new_run(before), 120)
+    wait_for(lambda: all(any(event["event"] == "start" for event in events(node, run)) for node in NODES), 180)
+    yield run, controller
+    playbook("stop", "-e", "run=%s" % run)
+
+
+def of_run(run, node):
+    """Return the ssh configuration of a run's own key on a node."""
+    return "%s/runs/%s/1/%s/config" % (MESH, run, node)
+
+
+@pytest.mark.parametrize("words", ["id", "sh -c id", "", "identify; id", "stop 1 peer", "rsync --server --sender -r . .", "python3 -I -"])
+def test_a_certificate_gives_no_shell(words):
+    code, said = call("node1", "node2", words)
+    assert code == REFUSED and "uid=" not in said
+
+
+def test_a_certificate_permits_the_proof():
+    own = on("node2", "cat /etc/machine-id /proc/sys/kernel/hostname")
+    assert call("node1", "node2", "identify") == (0, own)
+
+
+@pytest.mark.parametrize(
+    "words", ["id", "stop 2 peer", "stop 0001 peer", "identify", "door 1 orted -mca ess env", "stop 1 user", "beat 1; id"]
+)
+def test_the_key_of_a_run_permits_its_own_verbs_alone(training, words):
+    code, said = call("node1", "node2", words, of_run(training[0], "node1"))
+    assert code == REFUSED and "uid=" not in said
+
+
+def test_the_key_of_one_run_stops_no_other(training):
+    """An attempt of the same name on another run: the gate takes the run from the line, and the words have none."""
+    other = "20260101-000000-other-0000"
+    on("node2", "mkdir -p .trainyard/runs/%s/attempt-1" % other)
+    assert call("node1", "node2", "stop %s peer" % other, of_run(training[0], "node1"))[0] == REFUSED
+    assert on("node2", "ls .trainyard/runs/%s/attempt-1" % other) == ""
+    on("node2", "rm -r .trainyard/runs/%s" % other)
+    assert all(ended(node, training[0]) is None for node in NODES)
+
+
+def test_a_killed_rank_stops_all_without_certificates_and_controller(training):
+    run, controller = training
+    for node in NODES:
+        on(node, "cd %s && mkdir away && mv id_ed25519* away/" % MESH)
+    try:
+        assert call("node1", "node2", "identify")[0] == 255
+        os.killpg(controller.pid, signal.SIGKILL)
+        pid = next(event["pid"] for event in events("node2", run) if event["event"] == "start")
+        begun = time.time()
+        on("node2", "kill -9 %d" % pid)
+        wait_for(lambda: all(ended(node, run) for node in NODES), 60)
+        took = max(ended(node, run)["time"] for node in NODES) - begun
+        print("%.1f s from the kill to the end on all nodes, without certificates and controller" % took)
+        wait_for(lambda: ended("node2", run)["peers"], 30)
+        assert ended("node2", run)["peers"] == {"node1": "stopped"} and ended("node1", run)["stopped_from"] == "node2"
+        assert took < STOP_SECONDS and left_behind(run) == {}
+    finally:
+        for node in NODES:
+            on(node, "cd %s && mv away/* . && rmdir away" % MESH)
+
+
+def test_the_credential_ends_with_the_run(training):
+    run, _controller = training
+    gone = lambda: not any(lines(node, "trainyard-run") for node in NODES)  # noqa: E731
+    wait_for(gone, RELEASE_SECONDS)
+    wait_for(lambda: all(on(node, "ls %s/runs 2>/dev/null || true" % MESH) == "" for node in NODES), 10)
+
+
+def test_a_node_whose_line_is_removed_cannot_call():
+    kept = lines("node2", "trainyard-ca molecule node1")
+    assert len(kept) == 1
+    on("node2", "sed -i.kept '/trainyard-ca molecule node1$/d' .ssh/authorized_keys")
+    try:
+        assert call("node1", "node2", "identify")[0] == 255 and call("node2", "node1", "identify")[0] == 0
+    finally:
+        on("node2", "cat .ssh/authorized_keys.kept > .ssh/authorized_keys; rm .ssh/authorized_keys.kept")
+    assert call("node1", "node2", "identify")[0] == 0

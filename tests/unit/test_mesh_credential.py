@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The credential of an attempt: made by the probe, opened by the start, gone after the end; real keys and a real authorized_keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from ansible.module_utils.trainyard import mesh_credential as credential
+from ansible.module_utils.trainyard import readiness
+from core_support import RUN, peer_key, program, programs, put, recorded, trusted
+
+NODES = ["node1", "node2", "node3"]
+OTHER = "20261120-103502-other-1f2e"
+
+
+@pytest.fixture
+def home(tmp_path):
+    """node2's home with a mesh and the key pair of attempt 1."""
+    return str(tmp_path), trusted(tmp_path, NODES, "node2")
+
+
+def keys_file(home):
+    return Path(home, ".ssh", "authorized_keys")
+
+
+def grant(home, keys, run=RUN, number=1, **given):
+    base = os.path.join(home, ".trainyard")
+    return credential.grant(home, base, "test", run, number, "node2", keys, programs(), **given)
+
+
+def of_runs(home):
+    return [(item["run"], item["number"], item["peer"], item["node"]) for item in credential.run_lines(home)]
+
+
+def test_a_key_is_made_once_for_an_attempt(home):
+    folder, keys = home
+    place = credential.place_of(folder, RUN, 1, "node2")
+    assert credential.valid_key(keys["node2"]) and credential.make(folder, RUN, 1, "node2") == keys["node2"]
+    assert credential.make(folder, RUN, 2, "node2") != keys["node2"] != credential.make(folder, RUN, 1, "node1")
+    assert stat.S_IMODE(os.stat(os.path.join(place, "id_ed25519")).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(place).st_mode) == 0o700
+
+
+def test_a_start_lets_each_peer_in_by_one_line(home):
+    folder, keys = home
+    before = keys_file(folder).read_text()
+    config = grant(folder, keys)
+    lines = keys_file(folder).read_text().splitlines()
+    place = credential.place_of(folder, RUN, 1, "node2")
+    command = f'command="/usr/bin/python3 -I {place}/gate.py --run {RUN} 1 '
+    assert lines[:2] == [
+        f'restrict,from="198.51.100.10",{command}node1" {keys["node1"]} trainyard-run test {RUN} 1 node1 node2',
+        f'restrict,from="198.51.100.12",{command}node3" {keys["node3"]} trainyard-run test {RUN} 1 node3 node2',
+    ]
+    assert "\n".join(lines[2:]) + "\n" == before
+    text = Path(config).read_text()
+    assert f"IdentityFile {place}/id_ed25519\n" in text and "CertificateFile" not in text and f"{place}/known_hosts" in text
+    shown = subprocess.run(["ssh", "-G", "-F", config, "node2"], capture_output=True, text=True, check=True).stdout
+    assert f"identityfile {place}/id_ed25519\n" in shown and "hostname 198.51.100.12\n" in shown
+    assert json.loads(Path(place, "machine.json").read_text())["nodes"] == NODES
+    grant(folder, keys)
+    assert keys_file(folder).read_text().splitlines() == lines, "a start that is repeated changes nothing"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"node1": None},
+        {"node1": "ssh-ed25519 AAAA"},
+        {"node1": peer_key(1) + " x"},
+        {"node1": peer_key(1) + "\nssh-ed25519 AAAA evil"},
+        {"node1": peer_key(3)},
+        {"node2": peer_key(9)},
+        {"node4": peer_key(4)},
+        {'node"x': peer_key(4)},
+    ],
+    ids=["none", "short", "comment", "two lines", "another node's", "not the own", "a stranger", "a quote"],
+)
+def test_keys_that_are_not_valid_open_nothing(home, change):
+    folder, keys = home
+    before = keys_file(folder).read_text()
+    with pytest.raises(credential.CredentialError):
+        grant(folder, dict(keys, **change))
+    assert keys_file(folder).read_text() == before
+
+
+def test_a_peer_without_a_line_of_the_site_is_not_let_in(home):
+    folder, keys = home
+    lines = keys_file(folder).read_text().splitlines(True)
+    keys_file(folder).write_text("".join(line for line in lines if not line.endswith(" node3\n")))
+    with pytest.raises(credential.CredentialError, match=r"node3 .*trust\.yml"):
+        grant(folder, keys)
+    assert of_runs(folder) == []
+
+
+def test_the_end_takes_lines_and_key_of_this_attempt_alone(home):
+    folder, keys = home
+    other = dict(keys, node2=credential.make(folder, OTHER, 1, "node2"))
+    mine = "# mine\nssh-rsa AAAA me"
+    keys_file(folder).write_text(keys_file(folder).read_text() + mine)
+    before = keys_file(folder).read_bytes()
+    grant(folder, keys)
+    grant(folder, other, run=OTHER)
+    assert credential.release(folder, RUN, 1, "node2") is True
+    assert of_runs(folder) == [(OTHER, 1, "node1", "node2"), (OTHER, 1, "node3", "node2")]
+    assert not os.path.exists(credential.place_of(folder, RUN, 1, "node2")) and not os.path.exists(
+        Path(folder, ".trainyard/mesh/runs", RUN)
+    )
+    assert credential.release(folder, RUN, 1, "node2") is False
+    credential.release(folder, OTHER, 1, "node2")
+    assert keys_file(folder).read_bytes() == before
+
+
+def test_a_late_removal_of_one_attempt_leaves_the_next_alone(home):
+    folder, keys = home
+    grant(folder, keys)
+    second = dict(keys, node2=credential.make(folder, RUN, 2, "node2"))
+    grant(folder, second, number=2)
+    assert of_runs(folder) == [(RUN, 2, "node1", "node2"), (RUN, 2, "node3", "node2")]
+    credential.release(folder, RUN, 1, "node2")
+    assert of_runs(folder) == [(RUN, 2, "node1", "node2"), (RUN, 2, "node3", "node2")]
+    assert os.path.exists(credential.config_of(folder, RUN, 2, "node2"))
+
+
+def test_nodes_that_share_a_home_take_back_their_own(home):
+    folder, keys = home
+    keys = dict(keys, node1=credential.make(folder, RUN, 1, "node1"))
+    grant(folder, keys)
+    credential.grant(folder, folder, "test", RUN, 1, "node1", keys, programs())
+    assert len(of_runs(folder)) == 4
+    credential.release(folder, RUN, 1, "node2")
+    assert of_runs(folder) == [(RUN, 1, "node2", "node1"), (RUN, 1, "node3", "node1")]
+    assert os.path.exists(credential.config_of(folder, RUN, 1, "node1"))
+
+
+def test_what_a_reboot_has_left_is_removed_by_the_next_probe(home):
+    folder, keys = home
+    base, now = os.path.join(folder, ".trainyard"), time.time()
+    grant(folder, keys)
+    units = {"trainyard-%s-1.service" % RUN}
+    assert credential.tidy(folder, base, "node2", set(), now) == [], "its start is under way"
+    put(Path(base, "runs", RUN, "attempt-1"), {"attempt.json": "{}"})
+    assert credential.tidy(folder, base, "node2", units, now) == [], "it runs"
+    assert credential.tidy(folder, base, "node2", {"trainyard-%s-0.service" % RUN}, now) == [], "its rehearsal runs"
+    assert credential.tidy(folder, base, "node1", set(), now) == [], "another node's"
+    assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and of_runs(folder) == []
+    credential.make(folder, OTHER, 1, "node2")
+    assert credential.tidy(folder, base, "node2", set(), now) == []
+    assert credential.tidy(folder, base, "node2", set(), now + credential.UNUSED_SECONDS + 1) == [(OTHER, 1)]
+
+
+def test_the_program_in_the_credential_removes_it(home, tmp_path, monkeypatch):
+    folder, keys = home
+    config = grant(folder, keys)
+    argv = [sys.executable, "-I", os.path.join(os.path.dirname(config), "mesh_credential.py")]
+    tools = program(tmp_path / "bin", "systemd-run", 'echo "$@" >>$LOG; exit ${TIMER_EXIT:-0}')
+    monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
+    subprocess.run([*argv, "later", folder, RUN, "1", "node2"], check=True)
+    said = recorded(tools, "systemd-run")[0]
+    assert len(of_runs(folder)) == 2 and "--on-active=30" in said and said.endswith(f"release {folder} {RUN} 1 node2")
+    monkeypatch.setenv("TIMER_EXIT", "1")
+    subprocess.run([*argv, "later", folder, RUN, "1", "node2"], check=True)
+    assert of_runs(folder) == [], "without a timer it goes at once"
+
+
+@pytest.mark.parametrize(
+    "words", [("../x", 1, "n"), (RUN, -1, "n"), (RUN, 1, "../n"), (RUN, 1, ".."), (RUN + "\n", 1, "n"), (RUN, 10**6, "n")]
+)
+def test_words_that_are_no_attempt_have_no_place(tmp_path, words):
+    with pytest.raises(credential.CredentialError):
+        credential.place_of(str(tmp_path), *words)
+
+
+def test_two_writers_at_once_lose_no_line(home):
+    folder, keys = home
+    runs = ["20261120-1035%02d-a-1f2e" % number for number in range(16)]
+    given = {run: dict(keys, node2=credential.make(folder, run, 1, "node2")) for run in runs}
+    threads = [threading.Thread(target=grant, args=(folder, given[run]), kwargs={"run": run}) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(of_runs(folder)) == sorted((run, 1, peer, "node2") for run in runs for peer in ("node1", "node3"))
+
+
+@pytest.mark.parametrize(
+    ("said", "keys", "wrong"),
+    [
+        ({"node1": peer_key(1), "node2": peer_key(2)}, 2, []),
+        ({"node1": "", "node2": ""}, 0, []),  # nothing was asked for: --check
+        ({"node1": peer_key(1), "node2": ""}, 0, ["node2"]),
+        ({"node1": peer_key(1), "node2": peer_key(2) + "\n"}, 0, ["node2"]),
+        ({"node1": peer_key(1), "node2": 'x" ssh-ed25519'}, 0, ["node2"]),
+        ({"node1": peer_key(1), "node2": {}}, 0, ["node2"]),
+        ({"node1": peer_key(1), "node2": peer_key(1)}, 0, ["node1", "node2"]),
+        ({"node1": peer_key(1)}, 0, []),
+    ],
+)
+def test_the_controller_takes_one_valid_key_of_each_node(said, keys, wrong):
+    found, problems = readiness.run_keys(
+        {"nodes": [{"name": name} for name in said]}, {name: {"run_key": key} for name, key in said.items()}
+    )
+    assert (len(found), [name for name, _text in problems]) == (keys, wrong)
