@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A site of pretended nodes below one directory: a controller's home, an inventory, and what a finished run leaves on nodes and controller."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import yaml
+from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard import mesh
+from ansible.module_utils.trainyard import plan as plans
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+SAMPLE = ROOT / "tests" / "samples" / "logs" / "paddle262_failure_raise_2x1"
+CONFIG = "configs/faults/raise.yml"
+CODE, DATA, ENVIRONMENT = "c" * 64, "d" * 64, "e" * 64
+RUN = "20261120-190935-raise-1b3e"
+OTHER = "20261119-080000-other-77aa"
+BEGAN = 1795201787.5
+SAVED = {"model_final.pdparams": b"parameters " * 500, "model_final.pdopt": b"optimizer " * 500, "best_model.pdparams": b"best " * 900}
+
+
+def names(count):
+    """Return the nodes' names; the last one is honest."""
+    return ["node%d" % (n + 1) for n in range(count)]
+
+
+def address(name):
+    """Return a node's address."""
+    return "198.51.100.%d" % int(name[4:])
+
+
+def compiled(top, nodes, number=1):
+    """Return the plan of the run as the product compiles it for these nodes."""
+    found, problems = jobs.read_job(str(ROOT / "playbooks" / "configs" / "ppyoloe.yml"), "playbooks/configs/ppyoloe.yml")
+    assert not problems
+    found = dict(found, name="raise", config=CONFIG, overrides={}, arguments=[])
+    keys = [(name, address(name), 22, address(name)) for name in nodes]
+    facts = {}
+    for name in nodes:
+        home = str(top / "nodes" / name)
+        facts[name] = {
+            "hostname": name, "home": home, "base": home + "/.trainyard", "user": "trainer", "uid": os.getuid(), "python_version": "3.11",
+            "machine": "x86_64", "libc": "2.36", "cores": 64, "missing": [], "units": [], "environments": {ENVIRONMENT: "f"}, "time": 0.0,
+            "addresses": [{"interface": "eth0", "address": address(name)}], "route_source": address(name), "resolves_to": [address(name)],
+            "trees": {kind: {"ok": True, "present": True, "differences": []} for kind in ("code/" + CODE[:16], "data/" + DATA[:16])},
+            "mesh": {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": nodes, "digest": "m",
+                     "inventory": mesh.inventory_digest(keys)},
+        }  # fmt: skip
+    planned = [
+        {"name": name, "host": address(name), "port": 22, "address": address(name), "accelerator": "cpu", "devices": ["0"]}
+        for name in nodes
+    ]
+    return plans.compile_plan(
+        job=found,
+        site={"name": "lying", "nodes": planned, "suites": {}, "env": {}, "start_port": 17000},
+        nodes=planned,
+        facts=facts,
+        inputs={
+            "suite": jobs.load_suite("paddledetection"), "script": "tools/train.py", "data": {"coco": DATA}, "weights": {},
+            "code": {"digest": CODE, "commit": None, "dirty": False}, "overrides": {}, "arguments": [], "advice": [],
+            "environment": {"package": "paddlepaddle", "version": "2.6.2", "digest": ENVIRONMENT},
+            "config": {"files": [CONFIG], "epochs": 8},
+        },
+    )  # fmt: skip
+
+
+def write(path, value, mode=0o600):
+    """Write text, bytes or JSON below directories that are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = value if isinstance(value, bytes) else value.encode() if isinstance(value, str) else json.dumps(value, sort_keys=True).encode()
+    path.write_bytes(data)
+    path.chmod(mode)
+    return path
+
+
+def finished(top, name, nodes, plan, run, failed):
+    """Write the attempt of a run that has ended as it lies on one node; on `failed` the rank raised, the others were stopped."""
+    attempt = top / "nodes" / name / ".trainyard" / "runs" / run / "attempt-1"
+    rank, text = nodes.index(name), plans.canonical(plan).decode("ascii")
+    sample = SAMPLE / ("node2" if name == failed else "node1")
+    code = 1 if name == failed else None
+    begun = BEGAN + 0.01 * rank
+    events = [
+        {"event": "launched", "pid": 3000 + rank, "time": begun},
+        {"event": "start", "rank": rank, "local_rank": 0, "pid": 3100 + rank, "time": begun + 1.5, "endpoints_as_planned": True},
+        {"event": "end", "rank": rank, "local_rank": 0, "pid": 3100 + rank, "time": begun + (15 if code else 16), "exit_code": code,
+         "signal": None if code else "SIGTERM"},
+        {"event": "launcher_end", "exit_code": code or 143, "signal": None, "time": begun + 17},
+    ]  # fmt: skip
+    ending = {"exit_code": "exited", "exit_status": "1" if code else "0", "peers": {}, "time": begun + 17.5,
+              "service_result": "exit-code" if code else "success", "stopped_by": None if code else "peer",
+              "stopped_from": None if code else failed}  # fmt: skip
+    record = {"version": 1, "run": run, "attempt": 1, "node": name, "unit": "trainyard-%s-1.service" % run, "started": begun - 1,
+              "plan_sha256": plans.sha256(plan), "by": "user@controller", "start": "s" * 24, "boot": "b"}  # fmt: skip
+    write(attempt / "plan.json", text)
+    write(attempt / "attempt.json", record)
+    write(attempt / "job.json", dict(plan["job"], max_restarts=0))
+    write(attempt / "ranks.jsonl", "".join(json.dumps(event) + "\n" for event in events))
+    write(attempt / "exit.json", ending)
+    write(attempt / "log" / "workerlog.0", (sample / "workerlog.0").read_bytes())
+    write(attempt / "logs.txt", (sample / "launch.out").read_bytes())
+    (attempt / "work").mkdir()
+    for file, data in SAVED.items() if not rank else ():
+        write(attempt / "output" / "raise" / file, data)
+    for folder in (attempt, attempt.parent):
+        folder.chmod(0o700)
+
+
+def build(top, count=2, **more):
+    """Make the site below `top`, with `count` nodes and one finished run of all of them; return its nodes' names."""
+    nodes = names(count)
+    for folder in ("home", "runs", "lies", "node_bin", "outside"):
+        (top / folder).mkdir(parents=True)
+    for name in ("systemctl", "systemd-run", "loginctl", "ip", "ssh"):
+        os.symlink(HERE / "bin" / name, top / "node_bin" / name)
+    (top / "bin").mkdir()
+    os.symlink(HERE / "bin" / "ssh", top / "bin" / "ssh")
+    shutil.copytree(HERE / "node_python", top / "node_python", ignore=shutil.ignore_patterns("__pycache__"))
+    write(top / "nodes.json", dict({address(name): name for name in nodes}, **{name: name for name in nodes}))
+    hosts = {name: {"ansible_host": address(name), "trainyard_address": address(name)} for name in nodes}
+    suite = {
+        "code": {"path": str(ROOT / "examples" / "paddledetection")},
+        "data": {"coco": {"path": str(top / "data")}},
+        "overrides": {"pretrain_weights": ""},
+        "environment": {"python": str(top / "python" / "bin" / "python")},
+    }
+    variables = {
+        "trainyard_site": "lying", "trainyard_accelerator": "cpu", "trainyard_devices": 1, "trainyard_suites": {"paddledetection": suite},
+        "trainyard_state_dir": str(top / "home" / "state"), "trainyard_cache_dir": str(top / "home" / "cache"),
+        "trainyard_runs_dir": str(top / "runs"), "launch_poll_seconds": 1, "ansible_python_interpreter": "/usr/bin/python3",
+    }  # fmt: skip
+    variables.update(more)
+    write(top / "site" / "hosts.yml", yaml.safe_dump({"trainers": {"hosts": hosts}}))
+    write(top / "site" / "group_vars" / "all.yml", yaml.safe_dump(variables))
+    plan = compiled(top, nodes)
+    for name in nodes:
+        finished(top, name, nodes, plan, RUN, failed=nodes[-1])
+    # What is not to be touched: another run at home, keys, pinned hosts, canaries.
+    shutil.copytree(ROOT / "tests" / "fixtures" / "raised" / RUN, top / "runs" / OTHER)
+    for path in (top / "runs" / OTHER).rglob("*.json"):
+        path.write_text(path.read_text().replace(RUN, OTHER))
+    for path in ("home/.ssh/id_ed25519", "home/.ssh/known_hosts", "home/state/ca/ca", "home/.bashrc", "outside/canary"):
+        write(top / path, "canary of %s\n" % path)
+    return nodes
