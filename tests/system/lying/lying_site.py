@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
+import venv
 from pathlib import Path
 
 import yaml
@@ -26,13 +26,28 @@ SAVED = {"model_final.pdparams": b"parameters " * 500, "model_final.pdopt": b"op
 
 
 def names(count):
-    """Return the nodes' names; the last one is honest."""
+    """Return the nodes' names."""
     return ["node%d" % (n + 1) for n in range(count)]
+
+
+def honest(nodes):
+    """Return the node that never lies; the first and the last one may, since they are asked for what all have."""
+    return nodes[len(nodes) // 2]
 
 
 def address(name):
     """Return a node's address."""
     return "198.51.100.%d" % int(name[4:])
+
+
+def machine(home, name):
+    """Write what belongs to a node's machine: its identity, its network interface, the directory of its user manager."""
+    own, number = home / ".machine", int(name[4:])
+    write(own / "etc" / "machine-id", "%032x\n" % (0xFEED0000 + number), 0o444)
+    for file, text in (("address", "02:00:00:00:00:%02x" % number), ("mtu", "1500"), ("operstate", "up"), ("carrier", "1"), ("type", "1")):
+        write(own / "sys" / "class" / "net" / "eth0" / file, text + "\n", 0o644)
+    write(own / "var" / "lib" / "systemd" / "linger" / "trainer", "")
+    (own / "run" / "user" / str(os.getuid())).mkdir(parents=True, mode=0o700)
 
 
 def compiled(top, nodes, number=1):
@@ -112,22 +127,31 @@ def finished(top, name, nodes, plan, run, failed):
         folder.chmod(0o700)
 
 
+def environment(place):
+    """Make a Python as a site brings its own, with stand-ins for Paddle and its launcher."""
+    venv.create(place, symlinks=True)
+    packages = next((place / "lib").glob("python3*")) / "site-packages"
+    shutil.copytree(HERE / "python" / "paddle", packages / "paddle", ignore=shutil.ignore_patterns("__pycache__"))
+    write(packages / "paddlepaddle-2.6.2.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: paddlepaddle\nVersion: 2.6.2\n", 0o644)
+    source = (HERE / "python" / "fleetrun").read_text(encoding="utf-8")
+    write(place / "bin" / "fleetrun", "#!%s\n%s" % (place / "bin" / "python", source), 0o755)
+
+
 def build(top, count=2, **more):
     """Make the site below `top`, with `count` nodes and one finished run of all of them; return its nodes' names."""
     nodes = names(count)
     for folder in ("home", "runs", "lies", "node_bin", "outside"):
         (top / folder).mkdir(parents=True)
-    for name in ("systemctl", "systemd-run", "loginctl", "ip", "ssh"):
+    for name in ("systemctl", "systemd-run", "loginctl", "ip", "getent", "ssh"):
         os.symlink(HERE / "bin" / name, top / "node_bin" / name)
     (top / "bin").mkdir()
     os.symlink(HERE / "bin" / "ssh", top / "bin" / "ssh")
     shutil.copytree(HERE / "node_python", top / "node_python", ignore=shutil.ignore_patterns("__pycache__"))
     write(top / "nodes.json", dict({address(name): name for name in nodes}, **{name: name for name in nodes}))
+    environment(top / "python")
     hosts = {name: {"ansible_host": address(name), "trainyard_address": address(name)} for name in nodes}
     suite = {
-        "code": {"path": str(ROOT / "examples" / "paddledetection")},
-        "data": {"coco": {"path": str(top / "data")}},
-        "overrides": {"pretrain_weights": ""},
+        "code": {"path": str(HERE / "code")},
         "environment": {"python": str(top / "python" / "bin" / "python")},
     }
     variables = {
@@ -140,7 +164,8 @@ def build(top, count=2, **more):
     write(top / "site" / "group_vars" / "all.yml", yaml.safe_dump(variables))
     plan = compiled(top, nodes)
     for name in nodes:
-        finished(top, name, nodes, plan, RUN, failed=nodes[-1])
+        machine(top / "nodes" / name, name)
+        finished(top, name, nodes, plan, RUN, failed=honest(nodes))
     # What is not to be touched: another run at home, keys, pinned hosts, canaries.
     shutil.copytree(ROOT / "tests" / "fixtures" / "raised" / RUN, top / "runs" / OTHER)
     for path in (top / "runs" / OTHER).rglob("*.json"):

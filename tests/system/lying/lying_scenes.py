@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs on a site where nodes lie: the honest command first, then the same command with lies, and what the lies have done."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import lying_run
+import lying_site
+import lying_values
+
+RUN, OTHER = lying_site.RUN, lying_site.OTHER
+EXTRA_SECONDS, EXTRA_BYTES = 45, 900 << 20
+
+
+@dataclasses.dataclass
+class Scene:
+    """One command; `before` are commands that come first, `changes` whether it writes into the run's directory."""
+
+    name: str
+    verb: str
+    words: tuple = ()
+    before: tuple = ()
+    home: bool = False  # the honest node's log and its end come home
+    shown: str = ""  # what the honest node is shown with
+
+
+RUNS = ("-e", "run=" + RUN)
+SCENES = [
+    Scene("status", "status", RUNS, shown="failed    rank {rank} failed (exit code 1)"),
+    Scene("newest", "status", (), shown="failed    rank {rank} failed (exit code 1)"),
+    Scene("follow", "follow", RUNS, home=True),
+    Scene("logs", "logs", RUNS, home=True),
+    Scene("stop", "stop", RUNS, shown="nothing ran"),
+    Scene("prune", "prune", ("-e", "keep=0", "-e", "confirm=true"), shown="REMOVED"),
+]
+
+
+class Stage:
+    """A site in a directory, put back before every command."""
+
+    def __init__(self, top, count):
+        self.top, self.pristine = Path(top), Path(str(top) + ".pristine")
+        for path in (self.top, self.pristine):
+            shutil.rmtree(path, ignore_errors=True)
+        self.nodes = lying_site.build(self.top, count)
+        self.top.rename(self.pristine)
+        self.honest = lying_site.honest(self.nodes)
+        self.liars = [name for name in self.nodes if name != self.honest]
+        self.base = {}
+
+    def reset(self):
+        """Put the site back."""
+        shutil.rmtree(self.top, ignore_errors=True)
+        shutil.copytree(self.pristine, self.top, symlinks=True)
+
+    def play(self, scene, lies=None, answers=False, **environment):
+        """Run the scene's command with {node: [lie]}; return how it ended."""
+        self.reset()
+        for verb, *words in scene.before:
+            lying_run.verb(self.top, verb, *words)
+        for node, told in (lies or {}).items():
+            lying_site.write(self.top / "lies" / (node + ".json"), told)
+        return lying_run.verb(self.top, scene.verb, *scene.words, answers=answers, **environment)
+
+    def honestly(self, scene):
+        """Return how the scene ends without a lie, and the answers {module: [answer]} that its nodes gave."""
+        if scene.name not in self.base:
+            done = self.play(scene, answers=True)
+            found = {}
+            for path in sorted((self.top / "answers").iterdir()):
+                try:
+                    found.setdefault(path.name.split(".")[2], []).append(json.loads(path.read_bytes()))
+                except ValueError:
+                    continue
+            broken = self.broken(scene, done, done)
+            assert not broken, (scene.name, broken, done.text[-3000:])
+            self.base[scene.name] = (done, found)
+        return self.base[scene.name]
+
+    def broken(self, scene, done, base):
+        """Return what does not hold after a command, [] where all does."""
+        found = []
+        if done.code == "late" or done.seconds > base.seconds + EXTRA_SECONDS:
+            found.append("took %d s (%s)" % (done.seconds, done.code))
+        if done.peak > base.peak + EXTRA_BYTES:
+            found.append("took %d MiB" % (done.peak >> 20))
+        own = "runs/" + RUN
+        changed = {path for path in done.changed() - base.changed() if path != own and not path.startswith(own + "/")}
+        if changed:
+            found.append("changed %s" % ", ".join(sorted(changed)[:4]))
+        control = lying_run.CONTROL.search(done.text)
+        if control:
+            at = control.start()
+            found.append("control character on the terminal: %r" % done.text[max(0, at - 60) : at + 20])
+        unknown = [line for line in done.contacted if line.startswith("UNKNOWN")]
+        if unknown:
+            found.append("contacted %s" % unknown[0])
+        hosts = {(play, host) for play, host, _action, _to in base.plays}
+        foreign = {(play, host) for play, host, _action, _to in done.plays if (play, host) not in hosts and host not in self.nodes}
+        local = {(play, action) for play, host, action, to in done.plays if "localhost" in (host, to)}
+        strange = {pair for pair in local if pair not in {(p, a) for p, host, a, to in base.plays if "localhost" in (host, to)}}
+        if foreign:
+            found.append("ran on %s" % sorted(foreign)[:3])
+        if {pair for pair in strange if pair[1] not in ("ansible.builtin.fail", "fail", "ansible.builtin.debug", "debug")}:
+            found.append("ran here: %s" % sorted(strange)[:3])
+        found += self._honest(scene, done)
+        return found
+
+    def _honest(self, scene, done):
+        rank, found = self.nodes.index(self.honest), []
+        if scene.shown and scene.shown.format(rank=rank) not in done.text:
+            found.append("%s is not shown as it is" % self.honest)
+        if scene.home:
+            there = self.top / "nodes" / self.honest / ".trainyard" / "runs" / RUN / "attempt-1"
+            here = self.top / "runs" / RUN / "attempt-1"
+            for file, home in (("log/workerlog.0", "rank-%03d.%s.log" % (rank, self.honest)), ("logs.txt", "launcher.%s.log" % self.honest)):
+                if not (here / home).is_file() or digest(here / home) != digest(there / file):
+                    found.append("%s of %s is not at home" % (file, self.honest))
+            try:
+                index = json.loads((here / "ranks.json").read_text())
+                said = [item for item in index["ranks"] if item["node"] == self.honest and item["rank"] == rank]
+            except (OSError, ValueError, LookupError, TypeError):
+                said = []
+            if not said or said[0].get("state") != "failed" or "truncated" not in json.dumps(said[0]):
+                found.append("the finding of %s is not in ranks.json" % self.honest)
+        return found
+
+    def tell(self, scene, lies):
+        """Tell several lies at once, one a node; return {label: what did not hold} and the labels that were never told."""
+        base, _answers = self.honestly(scene)
+        # the first and the last one lie first: what one node says for all is asked of these
+        liars = (self.liars[:1] + self.liars[:0:-1])[: len(lies)]
+        done = self.play(scene, {node: [lie] for node, lie in zip(liars, lies)})
+        heard = {line.split()[0] for line in done.told}
+        untold = [lie["label"] for node, lie in zip(liars, lies) if node not in heard]
+        broken = self.broken(scene, done, base)
+        if not broken:
+            return {}, untold
+        if len(lies) == 1:
+            return {lies[0]["label"]: "; ".join(broken)}, untold
+        found = {}
+        for part in (lies[: len(lies) // 2], lies[len(lies) // 2 :]):
+            said, _untold = self.tell(scene, part)
+            found.update(said)
+        if not found:
+            found["together: " + " | ".join(lie["label"] for lie in lies)] = "; ".join(broken)
+        return found, untold
+
+
+def digest(path):
+    """Return a file's sha256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def lies_of(stage, scene):
+    """Return every lie of a scene: each module that its nodes executed, each field, each value."""
+    _done, answers = stage.honestly(scene)
+    liar = stage.liars[0]
+    changes = lying_values.values(stage.top, RUN, OTHER, stage.honest, liar)
+    more = lying_values.extra(stage.top, RUN, OTHER, stage.honest)
+    lies = []
+    for module, given in sorted(answers.items()):
+        lies += lying_values.matrix(module, max(given, key=lambda one: len(json.dumps(one))), changes, more) + lying_values.raw(module)
+    return lies
