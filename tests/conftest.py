@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -23,6 +24,15 @@ if str(ROOT / "plugins" / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "plugins" / "module_utils"))
 if str(ROOT / "library") not in sys.path:
     sys.path.insert(0, str(ROOT / "library"))
+
+answer_gate = importlib.import_module("ansible.module_utils.trainyard.answer_gate")
+
+
+# The states of a module that run on a node, where it has others that run on the controller.
+FROM_NODES = {
+    "attempt": ("started", "stopped"), "checkpoint": ("found",), "placement": ("full", "named", "outline", "base"),
+    "prune": ("looked", "removed"), "resume_point": ("found", "brought"), "run_history": ("looked",),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -61,9 +71,22 @@ def run_module(capsys, monkeypatch):
         monkeypatch.setattr(warnings, "_global_warnings", {})
         with patch_module_args(dict(arguments, _ansible_check_mode=check)), pytest.raises(SystemExit):
             module.main()
-        return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+        result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+        hold_against_schema(module.__name__, result, arguments)
+        return result
 
     return run
+
+
+def hold_against_schema(name, result, arguments):
+    """Fail the test where the gate on the controller would refuse an honest answer of a module that runs on nodes."""
+    states = FROM_NODES.get(name, True)
+    if name not in answer_gate.modules() or (states is not True and arguments.get("state") not in states):
+        return
+    try:
+        answer_gate.validate(name, json.loads(json.dumps(result)), {key: str(value) for key, value in arguments.items()})
+    except answer_gate.InvalidAnswer as error:
+        pytest.fail("the gate would refuse the answer of %s: %s" % (name, error))
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
+answer_gate = importlib.import_module("ansible.module_utils.trainyard.answer_gate")
 receiving = importlib.import_module("ansible.module_utils.trainyard.receiving")
 streaming = importlib.import_module("ansible.module_utils.trainyard.streaming")
 printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
@@ -33,7 +34,7 @@ _STREAMS = {}
 _TOLD = set()
 
 
-class ActionModule(ActionBase):
+class ActionModule(answer_gate.Gated, ActionBase):
     """One look at a node; where another node of the run has failed a while ago, the attempt is stopped here, too."""
 
     TRANSFERS_FILES = False

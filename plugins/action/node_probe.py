@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import time
 
+import ansible.module_utils
 from ansible.plugins.action import ActionBase
 
+# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
+_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
+if _CORE not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(_CORE)
+answer_gate = importlib.import_module("ansible.module_utils.trainyard.answer_gate")
 
-class ActionModule(ActionBase):
+
+class ActionModule(answer_gate.Gated, ActionBase):
     """The module's result, with facts.sent and facts.received (unix seconds), between which all that it tells was read."""
 
     TRANSFERS_FILES = False

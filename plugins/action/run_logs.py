@@ -25,6 +25,7 @@ from ansible.utils.vars import load_extra_vars
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
+answer_gate = importlib.import_module("ansible.module_utils.trainyard.answer_gate")
 log_follow = importlib.import_module("ansible.module_utils.trainyard.log_follow")
 log_home = importlib.import_module("ansible.module_utils.trainyard.log_home")
 logview = importlib.import_module("ansible.module_utils.trainyard.logview")
@@ -40,7 +41,7 @@ UNIT_SECONDS = 30
 QUIET = {"changed": False, "_ansible_verbose_override": True}
 
 
-class ActionModule(ActionBase):
+class ActionModule(answer_gate.Gated, ActionBase):
     """One of the steps of logs.yml, by `state`. Only found, brought and followed open a connection."""
 
     TRANSFERS_FILES = False

@@ -6,7 +6,13 @@ from __future__ import annotations
 import node_held as module
 from ansible.module_utils.trainyard import attempts, holds
 
-HELD = [{"run": "20261120-103501-x-1f2e", "mine": True}]
+RUN = "20261120-103501-x-1f2e"
+HELD = [
+    {
+        "unit": "trainyard-%s-1.service" % RUN, "state": "active", "description": "Trainyard run", "run": RUN, "attempt": 1, "user": "trainer",
+        "mine": True, "age_s": 3.5, "since": 1763634901.0, "by": "alice@desk", "start": "abc",
+    }
+]  # fmt: skip
 
 
 def test_who_holds_the_node(run_module, monkeypatch):

@@ -193,6 +193,11 @@ def printable(text, names=(), values=(), limit=2000, newlines=False):
     text = mask(text if isinstance(text, str) else str(text), names, values)
     if len(text) > limit:
         text = text[: limit - 3] + "..."
+    return escape(text, newlines)
+
+
+def escape(text, newlines=False):
+    """Return text with control, format and separator characters escaped, as `printable` does, but with nothing masked or cut."""
     if text.isprintable():
         return text
     keep = "\n\t" if newlines else ""

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate on the controller: what a node answers is used only where it matches its schema."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import time
+
+import jsonschema
+import pytest
+from ansible.module_utils.trainyard import answer_gate
+
+RUN = "20261120-103501-ppyoloe-1f2e"
+TREE = {"ok": True, "differences": [], "staging": "/home/t/.trainyard/staging/x", "place": "/home/t/.trainyard/code/x", "changed": False}
+NONE = {"changed": False, "status": {"found": False, "ended": True, "state": "none", "known": [], "run": RUN}}
+
+
+def fields(module, answer, **arguments):
+    """Return the fields that the gate names as wrong; [] where the answer passes."""
+    try:
+        answer_gate.validate(module, answer, arguments)
+    except answer_gate.InvalidAnswer as error:
+        return [field for field, _text in error.problems]
+    return []
+
+
+@pytest.mark.parametrize("module", answer_gate.modules())
+def test_every_schema_is_closed_and_bounded(module):
+    schema = answer_gate.schema(module)
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+    def walk(part, where):
+        kinds = part.get("type", ())
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        assert "string" not in kinds or "maxLength" in part, where
+        assert "array" not in kinds or "maxItems" in part, where
+        if "object" in kinds:
+            assert part.get("additionalProperties", True) is not True or "allOf" in part, where
+        for key in ("properties", "$defs", "patternProperties"):
+            for name, value in part.get(key, {}).items():
+                walk(value, "%s.%s" % (where, name))
+        for key in ("items", "additionalProperties"):
+            if isinstance(part.get(key), dict):
+                walk(part[key], where + "." + key)
+
+    walk(schema, module)
+
+
+def test_an_honest_answer_passes_as_it_is():
+    assert answer_gate.validate("tree", dict(TREE, invocation={"module_args": {}}), {}) == TREE
+
+
+@pytest.mark.parametrize("key", answer_gate.OBEYED)
+def test_what_ansible_would_obey_is_refused(key):
+    found = fields("tree", dict(TREE, **{key: {"host_name": "x", "groups": ["trainers"]}}))
+    assert found == ([] if key == "ansible_facts" else [key])
+
+
+def test_facts_never_come_through_but_for_the_interpreter_that_ansible_found():
+    answer = dict(TREE, ansible_facts={"ssh_trust_validity": "+3650d", "discovered_interpreter_python": "/usr/bin/python3.11"})
+    assert answer_gate.validate("tree", answer, {})["ansible_facts"] == {"discovered_interpreter_python": "/usr/bin/python3.11"}
+    assert fields("tree", dict(TREE, ansible_facts={"discovered_interpreter_python": "/bin/sh -c id"}))
+
+
+def test_the_answer_is_about_what_was_asked():
+    assert fields("attempt_status", NONE, run_id=RUN, node="node1") == []
+    assert fields("attempt_status", NONE, run_id="", node="node1") == []
+    assert fields("attempt_status", NONE, run_id=RUN[:-1] + "f", node="node1") == ["status.run"]
+
+
+@pytest.mark.parametrize(
+    "run", ["../../x", RUN + "\n", RUN + " -e x=y", "/" + RUN, "-" + RUN, "localhost", 7, None, ["a"], RUN[:8], "{{ lookup('pipe','id') }}"]
+)
+def test_a_run_id_is_one(run):
+    status = dict(NONE["status"], run=run)
+    assert fields("attempt_status", {"changed": False, "status": status}, run_id="", node="node1") == ["status.run"]
+
+
+@pytest.mark.parametrize("name", ["a b", "-rf", "../x", "/x", "x/../y", "x\n", "a//b", "", ".", "x/..", "a" * 300, "--rsh=sh", "x\x1b"])
+def test_a_checkpoints_file_name_is_one(name):
+    saved = {"wanted": "best", "kind": "best", "name": "x", "folder": "output", "bytes": 1, "note": "", "passed_over": []}
+    good = {"changed": False, "saved": dict(saved, files={"x.pdparams": ["f", 1, "0" * 64]})}
+    assert fields("checkpoint", good) == []
+    assert fields("checkpoint", {"changed": False, "saved": dict(saved, files={name: ["f", 1, "0" * 64]})})
+    assert fields("checkpoint", {"changed": False, "saved": dict(saved, folder=name or "/", files={})})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, 2**70, "\ud800", {1: 2}],
+    ids=["nan", "inf", "70 bits", "surrogate", "key"],
+)
+def test_what_json_cannot_hold_is_refused(value):
+    assert fields("tree", dict(TREE, differences=[value])) == ["answer"]
+
+
+def test_depth_and_size_are_bounded_before_anything_else():
+    deep = []
+    for _level in range(100_000):
+        deep = [deep]
+    assert fields("tree", dict(TREE, differences=deep)) == ["answer"]
+    assert fields("tree", dict(TREE, differences=[0] * (answer_gate.MAX_VALUES + 1))) == ["answer"]
+    assert fields("tree", dict(TREE, place="/" + "x" * (answer_gate.MAX_CHARACTERS + 1))) == ["answer"]
+
+
+def test_text_is_escaped_and_a_line_end_cannot_forge_a_line():
+    answer = answer_gate.validate("tree", dict(TREE, differences=["a\nCOMPLETED: all\x1b]52;c;eA==\x07\u202e"]), {})
+    assert answer["differences"] == ["a\\nCOMPLETED: all\\x1b]52;c;eA==\\x07\\u202e"]
+
+
+def test_a_failed_answer_keeps_its_message_and_no_fields():
+    answer = {"failed": True, "msg": "no\x1b[2J", "status": NONE["status"], "place": "/etc", "rc": 1}
+    assert answer_gate.validate("tree", answer, {}) == {"failed": True, "msg": "no\\x1b[2J", "rc": 1}
+
+
+def test_of_ansibles_own_modules_only_what_is_read_is_kept():
+    stat = {"changed": False, "stat": {"exists": True, "path": "/x"}, "evil": 1}
+    assert answer_gate.validate("stat", stat, {}) == {"changed": False, "stat": {"exists": True, "path": "/x"}}
+    assert answer_gate.validate("unknown_module", {"changed": True, "add_host": {"host_name": "x"}}, {}) == {"changed": True}
+    key = {"changed": False, "public_key": "ssh-ed25519 " + "A" * 68 + " local-node1"}
+    assert answer_gate.validate("openssh_keypair", key, {})["public_key"] == key["public_key"]
+    assert fields("openssh_keypair", dict(key, public_key=key["public_key"] + "\nssh-rsa AAAA")) == ["public_key"]
+
+
+def test_the_refusal_holds_nothing_that_the_node_said():
+    try:
+        answer_gate.validate("tree", dict(TREE, place="evil\x1b place"), {})
+    except answer_gate.InvalidAnswer as error:
+        result = answer_gate.refusal("tree", "node1", error)
+    assert result["failed"] and result["code"] == "answer.invalid" and result["fields"] == ["place"]
+    assert "\x1b" not in result["msg"]
+
+
+class FakeConnection:
+    """A connection of some transport."""
+
+    def __init__(self, transport):
+        self.transport = transport
+
+
+class FakeTask:
+    """What Gated reads of a task."""
+
+    action, args, delegate_to = "tree", {}, None
+
+
+class Base:
+    """What an action plugin's base class does with a module."""
+
+    answer = None
+
+    def _execute_module(self, *_args, **_more):
+        return self.answer() if callable(self.answer) else self.answer
+
+
+def action(answer, transport="ssh"):
+    plugin = type("Action", (answer_gate.Gated, Base), {"answer": staticmethod(answer) if callable(answer) else answer})()
+    plugin._connection, plugin._task = FakeConnection(transport), FakeTask()
+    return plugin
+
+
+def test_an_invalid_answer_fails_the_node_that_gave_it():
+    result = action(dict(TREE, place="../x"))._execute_module(task_vars={"inventory_hostname": "node7"})
+    assert result["code"] == "answer.invalid" and result["msg"].startswith("node7 ")
+    assert action(TREE)._execute_module(task_vars={})["place"] == TREE["place"]
+
+
+def test_what_runs_on_the_controller_is_not_a_nodes_answer():
+    assert action({"anything": 1}, "local")._execute_module() == {"anything": 1}
+
+
+def test_a_module_that_does_not_answer_is_ended(monkeypatch):
+    monkeypatch.setitem(answer_gate.definition("tree"), "seconds", 1)
+    begun = time.monotonic()
+    result = action(lambda: time.sleep(30))._execute_module(task_vars={})
+    assert result["code"] == "answer.late" and time.monotonic() - begun < 10
+
+
+def test_an_endless_answer_costs_bounded_memory(monkeypatch):
+    monkeypatch.setattr(answer_gate, "MEMORY_BYTES", 256 << 20)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    result = action(lambda: b"x" * (1 << 30))._execute_module(task_vars={})
+    assert result["code"] == "answer.invalid"
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_every_module_that_answers_from_a_node_has_a_schema(root):
+    """A module of the product that a role runs on a node without a schema would lose all it says."""
+    local = {"attempt", "checkpoint"}
+    names = {name[:-3] for name in os.listdir(root / "library") if name.endswith(".py")}
+    assert set(answer_gate.modules()) <= names
+    assert local <= set(answer_gate.modules())
