@@ -19,50 +19,69 @@ EXTRA_SECONDS, EXTRA_BYTES = 45, 900 << 20
 
 @dataclasses.dataclass
 class Scene:
-    """One command; `before` are commands that come first, `changes` whether it writes into the run's directory."""
+    """One command and what is to be true after it."""
 
     name: str
     verb: str
     words: tuple = ()
-    before: tuple = ()
+    fresh: bool = False  # the nodes have neither mesh nor code yet
+    trains: bool = False  # a run is made
     home: bool = False  # the honest node's log and its end come home
     shown: str = ""  # what the honest node is shown with
 
 
 RUNS = ("-e", "run=" + RUN)
-SCENES = [
-    Scene("status", "status", RUNS, shown="failed    rank {rank} failed (exit code 1)"),
-    Scene("newest", "status", (), shown="failed    rank {rank} failed (exit code 1)"),
-    Scene("follow", "follow", RUNS, home=True),
-    Scene("logs", "logs", RUNS, home=True),
-    Scene("stop", "stop", RUNS, shown="nothing ran"),
-    Scene("prune", "prune", ("-e", "keep=0", "-e", "confirm=true"), shown="REMOVED"),
-]
+JOB = ("-e", "config=%s" % (lying_site.HERE / "code" / "job.yml"))
+QUICK = ("-e", "rehearse=false")
+SCENES = {
+    scene.name: scene
+    for scene in (
+        Scene("status", "status", RUNS, shown="failed    rank {rank} failed (exit code 1)"),
+        Scene("newest", "status", (), shown="failed    rank {rank} failed (exit code 1)"),
+        Scene("follow", "follow", RUNS, home=True),
+        Scene("logs", "logs", RUNS, home=True),
+        Scene("stop", "stop", RUNS, shown="nothing ran"),
+        Scene("prune", "prune", ("-e", "keep=0", "-e", "confirm=true"), shown="REMOVED"),
+        Scene("check", "check", (*JOB, *QUICK), shown="{node}"),
+        Scene("rehearse", "check", JOB, shown="{node}"),
+        Scene("sync", "sync", JOB, fresh=True),
+        Scene("trust", "trust", ("-e", "trust_accept=true"), fresh=True),
+        Scene("provision", "provision", (), fresh=True),
+        Scene("plan", "train", (*JOB, *QUICK, "--check")),
+        Scene("train", "train", (*JOB, *QUICK), trains=True),
+        Scene("resume", "resume", (*RUNS, *QUICK, "--check")),
+    )
+}
 
 
 class Stage:
     """A site in a directory, put back before every command."""
 
     def __init__(self, top, count):
-        self.top, self.pristine = Path(top), Path(str(top) + ".pristine")
-        for path in (self.top, self.pristine):
-            shutil.rmtree(path, ignore_errors=True)
+        self.top = Path(top)
+        for kind in ("", ".fresh", ".ready"):
+            shutil.rmtree(str(top) + kind, ignore_errors=True)
         self.nodes = lying_site.build(self.top, count)
-        self.top.rename(self.pristine)
+        shutil.copytree(self.top, str(self.top) + ".fresh", symlinks=True)
         self.honest = lying_site.honest(self.nodes)
         self.liars = [name for name in self.nodes if name != self.honest]
         self.base = {}
 
-    def reset(self):
-        """Put the site back."""
+    def reset(self, fresh=False):
+        """Put the site back: as it was made, or with the mesh and the code of the job on its nodes."""
+        ready = Path(str(self.top) + ".ready")
+        if not fresh and not ready.exists():
+            self.reset(fresh=True)
+            for verb, *words in (("trust", "-e", "trust_accept=true"), ("sync", *JOB)):
+                done = lying_run.verb(self.top, verb, *words, seconds=300)
+                assert done.code == 0, done.text[-3000:]
+            shutil.copytree(self.top, ready, symlinks=True)
         shutil.rmtree(self.top, ignore_errors=True)
-        shutil.copytree(self.pristine, self.top, symlinks=True)
+        shutil.copytree(str(self.top) + ".fresh" if fresh else ready, self.top, symlinks=True)
 
     def play(self, scene, lies=None, answers=False, **environment):
         """Run the scene's command with {node: [lie]}; return how it ended."""
-        self.reset()
-        for verb, *words in scene.before:
-            lying_run.verb(self.top, verb, *words)
+        self.reset(scene.fresh)
         for node, told in (lies or {}).items():
             lying_site.write(self.top / "lies" / (node + ".json"), told)
         return lying_run.verb(self.top, scene.verb, *scene.words, answers=answers, **environment)
@@ -89,8 +108,9 @@ class Stage:
             found.append("took %d s (%s)" % (done.seconds, done.code))
         if done.peak > base.peak + EXTRA_BYTES:
             found.append("took %d MiB" % (done.peak >> 20))
-        own = "runs/" + RUN
-        changed = {path for path in done.changed() - base.changed() if path != own and not path.startswith(own + "/")}
+        made = {path.split("/")[1] for path in done.changed() if path.startswith("runs/")} - {OTHER}
+        own = made if scene.trains and len(made) == 1 else {RUN}
+        changed = {path for path in done.changed() - base.changed() if path.split("/")[:1] != ["runs"] or path.split("/")[1] not in own}
         if changed:
             found.append("changed %s" % ", ".join(sorted(changed)[:4]))
         control = lying_run.CONTROL.search(done.text)
@@ -113,7 +133,7 @@ class Stage:
 
     def _honest(self, scene, done):
         rank, found = self.nodes.index(self.honest), []
-        if scene.shown and scene.shown.format(rank=rank) not in done.text:
+        if scene.shown and scene.shown.format(rank=rank, node=self.honest) not in done.text:
             found.append("%s is not shown as it is" % self.honest)
         if scene.home:
             there = self.top / "nodes" / self.honest / ".trainyard" / "runs" / RUN / "attempt-1"

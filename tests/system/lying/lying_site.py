@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import shutil
@@ -40,10 +42,19 @@ def address(name):
     return "198.51.100.%d" % int(name[4:])
 
 
+def host_key(name):
+    """Return the public host key that a node has; nobody holds its other half."""
+    parts = (b"ssh-ed25519", hashlib.sha256(name.encode()).digest())
+    blob = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return "ssh-ed25519 " + base64.b64encode(blob).decode()
+
+
 def machine(home, name):
     """Write what belongs to a node's machine: its identity, its network interface, the directory of its user manager."""
     own, number = home / ".machine", int(name[4:])
     write(own / "etc" / "machine-id", "%032x\n" % (0xFEED0000 + number), 0o444)
+    write(own / "proc" / "sys" / "kernel" / "hostname", name + "\n", 0o644)
+    write(own / "etc" / "ssh" / "ssh_host_ed25519_key.pub", host_key(name) + " root@%s\n" % name, 0o644)
     for file, text in (("address", "02:00:00:00:00:%02x" % number), ("mtu", "1500"), ("operstate", "up"), ("carrier", "1"), ("type", "1")):
         write(own / "sys" / "class" / "net" / "eth0" / file, text + "\n", 0o644)
     write(own / "var" / "lib" / "systemd" / "linger" / "trainer", "")
@@ -145,7 +156,9 @@ def build(top, count=2, **more):
     for name in ("systemctl", "systemd-run", "loginctl", "ip", "getent", "ssh"):
         os.symlink(HERE / "bin" / name, top / "node_bin" / name)
     (top / "bin").mkdir()
-    os.symlink(HERE / "bin" / "ssh", top / "bin" / "ssh")
+    for name in ("ssh", "ssh-keyscan"):
+        os.symlink(HERE / "bin" / name, top / "bin" / name)
+    write(top / "host_keys.json", {address(name): host_key(name) for name in nodes})
     shutil.copytree(HERE / "node_python", top / "node_python", ignore=shutil.ignore_patterns("__pycache__"))
     write(top / "nodes.json", dict({address(name): name for name in nodes}, **{name: name for name in nodes}))
     environment(top / "python")
@@ -170,6 +183,8 @@ def build(top, count=2, **more):
     shutil.copytree(ROOT / "tests" / "fixtures" / "raised" / RUN, top / "runs" / OTHER)
     for path in (top / "runs" / OTHER).rglob("*.json"):
         path.write_text(path.read_text().replace(RUN, OTHER))
-    for path in ("home/.ssh/id_ed25519", "home/.ssh/known_hosts", "home/state/ca/ca", "home/.bashrc", "outside/canary"):
+    pinned = "".join("%s %s\n" % (address(name), host_key(name)) for name in nodes)
+    write(top / "home" / "state" / "known_hosts", pinned)
+    for path in ("home/.ssh/id_ed25519", "home/.bashrc", "outside/canary"):
         write(top / path, "canary of %s\n" % path)
     return nodes

@@ -58,7 +58,7 @@ if "LYING_NODE" in os.environ:
     socket.socket = _Socket
 
     # What belongs to the machine lies below the node's home here.
-    _OWN = ("/run/user/", "/etc/machine-id", "/sys/class/net", "/var/lib/systemd/linger/")
+    _OWN = ("/run/user/", "/etc/machine-id", "/etc/ssh", "/proc/sys/kernel/hostname", "/sys/class/net", "/var/lib/systemd/linger/")
 
     def _mapped(path):
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
@@ -75,3 +75,19 @@ if "LYING_NODE" in os.environ:
     for _name in ("replace", "rename", "link"):
         setattr(os, _name, _wrapped(getattr(os, _name), 2))
     builtins.open = io.open = _wrapped(io.open)
+
+    _LISTDIR, _HOME = os.listdir, ("HOME=%s" % os.environ["HOME"]).encode()
+
+    def _is_own(pid):
+        try:
+            with open("/proc/%s/environ" % pid, "rb") as handle:
+                return _HOME in handle.read().split(b"\0")
+        except OSError:
+            return False
+
+    def _listdir(path="."):
+        """List a directory; of the machine's processes only those of the pretended node."""
+        names = _LISTDIR(path)
+        return [name for name in names if not name.isdigit() or _is_own(name)] if path == "/proc" else names
+
+    os.listdir = _listdir
