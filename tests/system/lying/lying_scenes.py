@@ -72,7 +72,7 @@ class Stage:
         ready = Path(str(self.top) + ".ready")
         if not fresh and not ready.exists():
             self.reset(fresh=True)
-            for verb, *words in (("trust", "-e", "trust_accept=true"), ("sync", *JOB)):
+            for verb, *words in (("sync", *JOB),):
                 done = lying_run.verb(self.top, verb, *words, seconds=300)
                 assert done.code == 0, done.text[-3000:]
             shutil.copytree(self.top, ready, symlinks=True)
@@ -138,7 +138,10 @@ class Stage:
         if scene.home:
             there = self.top / "nodes" / self.honest / ".trainyard" / "runs" / RUN / "attempt-1"
             here = self.top / "runs" / RUN / "attempt-1"
-            for file, home in (("log/workerlog.0", "rank-%03d.%s.log" % (rank, self.honest)), ("logs.txt", "launcher.%s.log" % self.honest)):
+            for file, home in (
+                ("log/workerlog.0", "rank-%03d.%s.log" % (rank, self.honest)),
+                ("logs.txt", "launcher.%s.log" % self.honest),
+            ):
                 if not (here / home).is_file() or digest(here / home) != digest(there / file):
                     found.append("%s of %s is not at home" % (file, self.honest))
             try:
@@ -149,6 +152,26 @@ class Stage:
             if not said or said[0].get("state") != "failed" or "truncated" not in json.dumps(said[0]):
                 found.append("the finding of %s is not in ranks.json" % self.honest)
         return found
+
+    def copy_of(self, done):
+        """Return a copy whose parts can be changed."""
+        return dataclasses.replace(
+            done, before=dict(done.before), after=dict(done.after), plays=set(done.plays), contacted=list(done.contacted)
+        )
+
+    def rewrite(self, scene, changes):
+        """Change the files of several nodes' attempts, one change a node; return {label: what did not hold}."""
+        base, _answers = self.honestly(scene)
+        self.reset(scene.fresh)
+        for node, (_label, change) in zip(self.liars, changes):
+            change(self.top / "nodes" / node / ".trainyard" / "runs" / RUN / "attempt-1")
+        done = lying_run.verb(self.top, scene.verb, *scene.words)
+        broken = self.broken(scene, done, base)
+        if not broken or len(changes) == 1:
+            return {changes[0][0]: "; ".join(broken)} if broken else {}
+        half = len(changes) // 2
+        found = dict(self.rewrite(scene, changes[:half]), **self.rewrite(scene, changes[half:]))
+        return found or {"together: " + " | ".join(label for label, _change in changes): "; ".join(broken)}
 
     def tell(self, scene, lies):
         """Tell several lies at once, one a node; return {label: what did not hold} and the labels that were never told."""
@@ -177,13 +200,16 @@ def digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def lies_about(stage, module, answer):
+    """Return every lie about one module's answer: each field, each value, keys that do not belong."""
+    changes = lying_values.values(stage.top, RUN, OTHER, stage.honest, stage.liars[0])
+    return lying_values.matrix(module, answer, changes, lying_values.extra(stage.top, RUN, OTHER, stage.honest))
+
+
 def lies_of(stage, scene):
-    """Return every lie of a scene: each module that its nodes executed, each field, each value."""
+    """Return every lie of a scene, about each module that its nodes executed."""
     _done, answers = stage.honestly(scene)
-    liar = stage.liars[0]
-    changes = lying_values.values(stage.top, RUN, OTHER, stage.honest, liar)
-    more = lying_values.extra(stage.top, RUN, OTHER, stage.honest)
     lies = []
     for module, given in sorted(answers.items()):
-        lies += lying_values.matrix(module, max(given, key=lambda one: len(json.dumps(one))), changes, more) + lying_values.raw(module)
+        lies += lies_about(stage, module, max(given, key=lambda one: len(json.dumps(one)))) + lying_values.raw(module)
     return lies

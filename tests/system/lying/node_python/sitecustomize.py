@@ -70,7 +70,21 @@ if "LYING_NODE" in os.environ:
 
         return inner
 
-    for _name in ("open", "stat", "lstat", "access", "listdir", "scandir", "mkdir", "unlink", "remove", "rmdir", "readlink", "chmod", "utime"):
+    for _name in (
+        "open",
+        "stat",
+        "lstat",
+        "access",
+        "listdir",
+        "scandir",
+        "mkdir",
+        "unlink",
+        "remove",
+        "rmdir",
+        "readlink",
+        "chmod",
+        "utime",
+    ):
         setattr(os, _name, _wrapped(getattr(os, _name)))
     for _name in ("replace", "rename", "link"):
         setattr(os, _name, _wrapped(getattr(os, _name), 2))
