@@ -46,8 +46,8 @@ class InvalidAnswer(Exception):
         super().__init__("; ".join("%s: %s" % pair for pair in problems))
 
 
-class TooSlow(Exception):
-    """A module did not answer in time."""
+class TooSlow(BaseException):
+    """A module did not answer in time. No Exception, so that a connection that tries again cannot swallow it."""
 
 
 def validate(module, answer, arguments):
@@ -80,7 +80,7 @@ def validate(module, answer, arguments):
     if not (answer.get("failed") or answer.get("skipped")):
         _match(known, fields, arguments)
     clean = _escaped(_common(kept), newlines=True)
-    clean.update({key: value if key in known["raw"] else _escaped(value) for key, value in fields.items()})
+    clean.update({key: value if key in known["raw"] else _escaped(value, key in FAILURE) for key, value in fields.items()})
     return dict(clean, ansible_facts=facts) if facts else clean
 
 

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run `ansible.legacy.copy`, and let what the node answers to each of its steps pass the gate."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+import ansible.module_utils
+
+# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
+_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
+if _CORE not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(_CORE)
+answer_gate, builtin_action = (
+    importlib.import_module("ansible.module_utils.trainyard." + name) for name in ("answer_gate", "builtin_action")
+)
+
+
+class ActionModule(answer_gate.Gated, builtin_action.load("copy")):
+    """Ansible's own action; what a node answers is validated before anything else sees it."""
