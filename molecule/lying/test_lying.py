@@ -19,7 +19,8 @@ from harness import INVENTORY, NODES, PROJECT, STATE, attempt_file, last_line, n
 
 MARK = Path("/tmp/trainyard-lying-pwned")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-QUOTA = {"trainyard_collect_bytes": 50_000_000, "trainyard_collect_files": 100}
+QUOTA = {"trainyard_collect_bytes": "50 MiB", "trainyard_collect_files": 100}
+BYTES = 50 << 20
 Lied = collections.namedtuple("Lied", "run outputs codes seconds before after")
 
 
@@ -125,7 +126,7 @@ def test_nothing_changes_on_the_controller_but_this_run(lied):
     for path, (mode, owner, (size, _time), link) in entries(PROJECT / "runs" / lied.run).items():
         assert stat.S_ISREG(mode) or stat.S_ISDIR(mode), "%s is a link or a pipe: %s" % (path, link)
         assert owner == os.getuid() and not mode & 0o077, path
-        assert size <= QUOTA["trainyard_collect_bytes"], path
+        assert size <= BYTES, path
     assert not Path("~/.trainyard").expanduser().exists(), "a play of the nodes ran here"
 
 
@@ -134,7 +135,7 @@ def test_what_is_beyond_the_quota_stays_on_the_node(lied):
     own = [path for path in home.rglob("*") if path.is_file() and "node1" in path.name]
     assert (
         len(own) <= QUOTA["trainyard_collect_files"]
-        and sum(path.stat().st_blocks * 512 for path in own) <= QUOTA["trainyard_collect_bytes"]
+        and sum(path.stat().st_blocks * 512 for path in own) <= BYTES
     )
     assert on("node1", "ls .trainyard/runs/%s/attempt-1/log | wc -l" % lied.run) > "400", "nothing is deleted there"
 

@@ -24,7 +24,7 @@ class Scene:
     name: str
     verb: str
     words: tuple = ()
-    fresh: bool = False  # the nodes have neither mesh nor code yet
+    ready: bool = False  # the nodes have the mesh and the code of the job already
     trains: bool = False  # a run is made
     home: bool = False  # the honest node's log and its end come home
     shown: str = ""  # what the honest node is shown with
@@ -42,14 +42,14 @@ SCENES = {
         Scene("logs", "logs", RUNS, home=True),
         Scene("stop", "stop", RUNS, shown="nothing ran"),
         Scene("prune", "prune", ("-e", "keep=0", "-e", "confirm=true"), shown="REMOVED"),
-        Scene("check", "check", (*JOB, *QUICK), shown="{node}"),
-        Scene("rehearse", "check", JOB, shown="{node}"),
-        Scene("sync", "sync", JOB, fresh=True),
-        Scene("trust", "trust", ("-e", "trust_accept=true"), fresh=True),
-        Scene("provision", "provision", (), fresh=True),
-        Scene("plan", "train", (*JOB, *QUICK, "--check")),
-        Scene("train", "train", (*JOB, *QUICK), trains=True),
-        Scene("resume", "resume", (*RUNS, *QUICK, "--check")),
+        Scene("check", "check", (*JOB, *QUICK), ready=True, shown="{node}"),
+        Scene("rehearse", "check", JOB, ready=True, shown="{node}"),
+        Scene("sync", "sync", JOB),
+        Scene("trust", "trust", ("-e", "trust_accept=true")),
+        Scene("provision", "provision"),
+        Scene("plan", "train", (*JOB, *QUICK, "--check"), ready=True),
+        Scene("train", "train", (*JOB, *QUICK), ready=True, trains=True),
+        Scene("resume", "resume", (*RUNS, *QUICK, "--check"), ready=True),
     )
 }
 
@@ -67,21 +67,21 @@ class Stage:
         self.liars = [name for name in self.nodes if name != self.honest]
         self.base = {}
 
-    def reset(self, fresh=False):
+    def reset(self, wants_ready=False):
         """Put the site back: as it was made, or with the mesh and the code of the job on its nodes."""
         ready = Path(str(self.top) + ".ready")
-        if not fresh and not ready.exists():
-            self.reset(fresh=True)
+        if wants_ready and not ready.exists():
+            self.reset()
             for verb, *words in (("sync", *JOB),):
                 done = lying_run.verb(self.top, verb, *words, seconds=300)
                 assert done.code == 0, done.text[-3000:]
             shutil.copytree(self.top, ready, symlinks=True)
         shutil.rmtree(self.top, ignore_errors=True)
-        shutil.copytree(str(self.top) + ".fresh" if fresh else ready, self.top, symlinks=True)
+        shutil.copytree(ready if wants_ready else str(self.top) + ".fresh", self.top, symlinks=True)
 
     def play(self, scene, lies=None, answers=False, **environment):
         """Run the scene's command with {node: [lie]}; return how it ended."""
-        self.reset(scene.fresh)
+        self.reset(scene.ready)
         for node, told in (lies or {}).items():
             lying_site.write(self.top / "lies" / (node + ".json"), told)
         return lying_run.verb(self.top, scene.verb, *scene.words, answers=answers, **environment)
@@ -162,7 +162,7 @@ class Stage:
     def rewrite(self, scene, changes):
         """Change the files of several nodes' attempts, one change a node; return {label: what did not hold}."""
         base, _answers = self.honestly(scene)
-        self.reset(scene.fresh)
+        self.reset(scene.ready)
         for node, (_label, change) in zip(self.liars, changes):
             change(self.top / "nodes" / node / ".trainyard" / "runs" / RUN / "attempt-1")
         done = lying_run.verb(self.top, scene.verb, *scene.words)
