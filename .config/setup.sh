@@ -52,7 +52,7 @@ if [ "$(head -n 1 "$stamp" 2> /dev/null || pwd)" != "$(pwd)" ] || ! .venv/bin/py
   "$python" -m venv --clear .venv
 fi
 rm -f "$stamp"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 .venv/bin/ansible-galaxy collection install -r requirements.yml > .venv/galaxy.log || { cat .venv/galaxy.log >&2; exit 1; }
 printf '%s\n' "$state" > "$stamp"
 say "done; activate it with: . .venv/bin/activate"

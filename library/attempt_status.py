@@ -16,7 +16,7 @@ options:
   gang:
     description:
       - Stop the attempt here where another node of it failed some seconds ago and the mesh has not brought the news. Done by the action plugin on
-        the controller; only while a run is followed.
+        the controller; only while a run is followed. Needs O(run_id) and O(number). An answer about another attempt fails the node.
     type: bool
     default: false
   logs_dir:
@@ -46,8 +46,8 @@ RETURN = r"""
 status:
   description: >-
     found, run, attempt, attempts (all numbers of the run here), noted (those that a person stopped before they began here), by (user@controller of
-    the start), job, unit, state (running, stopping, completed, failed, stopped, lost, none), lost (why a unit that is gone wrote no end), ended,
-    started and now (unix seconds),
+    the start), plan_sha256 (of plan.json as it lies here), job, unit, state (running, stopping, completed, failed, stopped, lost, none),
+    lost (why a unit that is gone wrote no end), ended, started and now (unix seconds),
     exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation, fraction}]), endpoints_as_planned; where nothing is
     found of a run that was asked for, processes (pids that carry its mark all the same) and stopped (whether it was stopped here nevertheless);
     with O(gang=true) stream, null or how the logs come home (bytes that came, restarts, problem, events of truncated, replaced and gone logs).

@@ -137,8 +137,9 @@ def main():
     )  # fmt: skip
     if problems:
         module.fail_json(msg="The nodes cannot be made to trust each other:\n{}".format("\n".join("  " + text for text in problems)))
+    before, validity = (mesh_compiled.span_seconds(given[name]) for name in ("renew_before", "validity"))
     ready = len(given["states"]) == len(given["nodes"]) and mesh_compiled.is_ready(
-        compiled, given["states"], time.time(), mesh_compiled.span_seconds(given["renew_before"])
+        compiled, given["states"], time.time(), before, validity + mesh.CLOCK_SLACK_SECONDS
     )
     module.exit_json(changed=False, ready=ready, pattern=mesh.line_pattern(given["site"]), **compiled)
 

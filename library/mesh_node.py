@@ -50,6 +50,10 @@ options:
     type: list
     elements: str
     default: []
+  site:
+    description: Name of the site whose lines in authorized_keys are described in RV(held). Empty for none.
+    type: str
+    default: ""
   record:
     description:
       - What M(mesh_compile) returned, for a mesh whose every ordered pair of nodes was proven since. Written with the present time,
@@ -73,6 +77,14 @@ options:
         description: Digest of the inventory's lines.
         type: str
         required: true
+      authority:
+        description: C(fingerprint), C(by) and C(since) of the authority, as M(mesh_authority) returned them.
+        type: dict
+        required: true
+      carried:
+        description: Whether an earlier line of the site stays until nothing runs on the node.
+        type: bool
+        default: false
 notes:
   - Nothing here fails because a node is unfit. What is wrong comes back in RV(node.problems), so that it is shown for all nodes at once.
 """
@@ -138,8 +150,15 @@ node:
 state:
   description:
     - The mesh that lies here. C(present), C(site), C(digest), C(inventory), C(nodes), C(valid_until) and C(proven) in unix seconds, and
-      C(stale), the names of what differs from what was proven. C(proven) is null where anything is stale.
+      C(stale), the names of what differs from what was proven. C(proven) is null where anything is stale. C(authority) has C(fingerprint), C(by)
+      and C(since). C(carried) is true while an earlier line stays.
   returned: success
+  type: dict
+held:
+  description:
+    - The lines of O(site) in authorized_keys. C(count), C(authorities) (fingerprints), C(open) (one of them gives a shell) and C(busy) (an attempt
+      runs on the node, or its systemd does not answer).
+  returned: with O(site)
   type: dict
 found:
   description: What an installation has to know of the user's home directory.
@@ -176,6 +195,7 @@ SPEC = {
     "directory": {"type": "str", "default": mesh.DIRECTORY},
     "host_keys": {"type": "list", "elements": "str", "default": list(mesh.HOST_KEYS), "no_log": False},
     "network_filesystems": {"type": "list", "elements": "str", "default": []},
+    "site": {"type": "str", "default": ""},
     "record": {
         "type": "dict",
         "options": {
@@ -183,6 +203,8 @@ SPEC = {
             "nodes": {"type": "list", "elements": "str", "required": True},
             "digest": {"type": "str", "required": True},
             "inventory": {"type": "str", "required": True},
+            "authority": {"type": "dict", "required": True},
+            "carried": {"type": "bool", "default": False},
         },
     },
 }
@@ -218,6 +240,7 @@ def main():
         changed=changed,
         node=node,
         state=mesh_held.mesh_state(home, time.time(), given["directory"]),
+        held=mesh_held.held_lines(home, given["site"], lambda: mesh_held.is_busy(module.run_command)) if given["site"] else {},
         found={
             "ssh_directory": os.path.isdir(os.path.join(home, ".ssh")),
             "mesh_directory": is_private(place),

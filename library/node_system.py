@@ -7,6 +7,7 @@ module: node_system
 short_description: Tell what a node's system still needs before it can train
 description:
   - Reads only, as the training user. It asks the package database, systemd and the kernel, so a node that is ready is told without root.
+  - What it says decides whether root is asked. It never decides what root writes or removes.
   - A training is a unit of the training user's own systemd. That needs lingering (it lives without a login), a manager that answers, and
     limits, which come from two drop-ins; C(limits.conf) does not apply to units.
   - Only limits that the node may set go into the drop-ins. Without CAP_SYS_RESOURCE (many containers) a limit cannot be raised above the
@@ -26,6 +27,14 @@ options:
     description: Wanted number of open files, or V(infinity).
     type: str
     default: "1048576"
+  site:
+    description: Name of the site, by which its records on the node are found.
+    type: str
+    default: ""
+  home:
+    description: The product's directory; relative to the training user's home unless absolute.
+    type: str
+    default: ""
 notes:
   - Supports check mode, in which it does the same.
 """
@@ -63,13 +72,15 @@ user:
   description: Name of the training user.
   type: str
   returned: success
-uid:
-  description: Its number.
-  type: int
+records:
+  description: Records of root's that this site has here, V(accounts) and V(firewall). Their contents are root's to read.
+  type: list
+  elements: str
   returned: success
-dropins:
-  description: Path to content of the drop-ins this node should have.
-  type: dict
+notes:
+  description: Notes of earlier versions in the product's directory, V(firewall.json) and V(lingering). They are not obeyed as root.
+  type: list
+  elements: str
   returned: success
 manager:
   description: What C(systemctl --user is-system-running) says, or why it cannot be asked.
@@ -93,15 +104,24 @@ import os
 import pwd
 import re
 import shutil
-import subprocess
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.trainyard import root_records
+from ansible.module_utils.trainyard.user_manager import (
+    LIMIT,
+    LIMITS,
+    LINGER,
+    call,
+    dropins,
+    hard_limits,
+    less,
+    node_limits,
+    read,
+)
 
-UNLIMITED = -1
-CAP_SYS_RESOURCE = 24  # capability.h; may raise hard limits
-LIMITS = {"memlock": ("Max locked memory", "LimitMEMLOCK"), "nofile": ("Max open files", "LimitNOFILE")}
 PROGRAMS = ("rsync", "ssh", "loginctl", "systemd-run")
-HEADER = "# Written by Trainyard's provision.yml; taken away by unprovision.yml.\n"
+# What earlier versions noted in the product's directory. It is told, and never obeyed as root.
+NOTES = ("firewall.json", "lingering")
 
 
 def family_of(os_release):
@@ -110,66 +130,6 @@ def family_of(os_release):
     if {"debian", "ubuntu"} & set(words):
         return "debian"
     return "redhat" if {"rhel", "fedora", "centos", "openeuler", "kylin", "anolis", "rocky", "almalinux"} & set(words) else ""
-
-
-def number(text):
-    """Return a limit as a number; infinity and unlimited are -1."""
-    return UNLIMITED if str(text) in ("infinity", "unlimited", "-1") else int(text)
-
-
-def hard_limits(text):
-    """Return {memlock, nofile} of the text of a process' limits file, the hard ones."""
-    found = {}
-    for name, (title, _) in LIMITS.items():
-        row = re.search(re.escape(title) + r"\s+\S+\s+(\S+)", text)
-        if row:
-            found[name] = number(row[1])
-    return found
-
-
-def allowed(wanted, hard, may_raise, nr_open):
-    """Return what a limit can become: all that is wanted, or no more than process 1 has (files: than the kernel's fs.nr_open)."""
-    ceilings = ([] if may_raise else [hard]) + ([nr_open] if nr_open else [])
-    bounded = [each for each in [wanted, *ceilings] if each != UNLIMITED]
-    return min(bounded) if bounded else UNLIMITED
-
-
-def less(left, right):
-    """Whether a limit is lower than another."""
-    return left != UNLIMITED and (right == UNLIMITED or left < right)
-
-
-def dropins(uid, limits):
-    """Return {path: content}: the manager's limits as far as the node allows them, and no cap on the number of tasks."""
-    lines = [
-        f"{LIMITS[name][1]}={'infinity' if each['wanted'] == UNLIMITED else each['wanted']}\n"
-        for name, each in sorted(limits.items())
-        if each["allowed"] == each["wanted"]
-    ]
-    return {
-        f"/etc/systemd/system/user@{uid}.service.d/50-trainyard.conf": HEADER + "[Service]\nTasksMax=infinity\n" + "".join(lines),
-        f"/etc/systemd/system/user-{uid}.slice.d/50-trainyard.conf": HEADER + "[Slice]\nTasksMax=infinity\n",
-    }
-
-
-def read(path):
-    """Return a file's text, or '' where there is none."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read()
-    except OSError:
-        return ""
-
-
-def call(argv, timeout=20):
-    """Return (exit code, output) of a program; 127 where it is missing, 124 where it hangs."""
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
-    except FileNotFoundError:
-        return 127, f"{argv[0]} is not installed"
-    except subprocess.TimeoutExpired:
-        return 124, f"{argv[0]} did not answer within {timeout} s"
-    return done.returncode, (done.stdout or done.stderr).decode(errors="replace").strip()
 
 
 def missing_packages(family, packages, ask=call):
@@ -202,23 +162,19 @@ def look(params, ask=call):
     _, manager = ask(["systemctl", "--user", "is-system-running"])
     answers = manager in ("running", "degraded", "starting")
     _, text = ask(["systemd-run", "--user", "--wait", "--collect", "--pipe", "--quiet", "cat", "/proc/self/limits"]) if answers else (1, "")
-    measured, first = hard_limits(text), hard_limits(read("/proc/1/limits"))
-    may_raise = bool(int((re.search(r"CapEff:\s*(\w+)", read("/proc/1/status")) or [0, "0"])[1], 16) >> CAP_SYS_RESOURCE & 1)
-    limits = {}
+    measured = hard_limits(text)
+    limits = node_limits(params, read)
     for name in LIMITS:
-        wanted, nr_open = number(params[name]), int(read("/proc/sys/fs/nr_open") or 0) if name == "nofile" else 0
-        limits[name] = {
-            "wanted": wanted,
-            "allowed": allowed(wanted, first.get(name, UNLIMITED), may_raise, nr_open),
-            "measured": measured.get(name),
-        }
+        limits[name]["measured"] = measured.get(name)
     wants = dropins(user.pw_uid, limits)
     started, newest = manager_started(user.pw_uid, ask), max((os.path.getmtime(p) for p in wants if os.path.exists(p)), default=0)
     low = any(each["measured"] is not None and less(each["measured"], each["allowed"]) for each in limits.values())
+    records = root_records.Records(params["site"]) if params.get("site") else None
+    home = os.path.join(user.pw_dir, os.path.expanduser(params.get("home") or ""))
     _, units = ask(["systemctl", "--user", "list-units", "--plain", "--no-legend", "--state=active,activating,deactivating", "trainyard-*"])
     checks = {
         "packages": bool(missing),
-        "linger": not os.path.exists(f"/var/lib/systemd/linger/{user.pw_name}"),
+        "linger": not os.path.exists(os.path.join(LINGER, user.pw_name)),
         "limits": any(read(path) != content for path, content in wants.items()),
         "manager": not answers,
         "restart": answers and low and started is not None and started < newest,
@@ -228,8 +184,8 @@ def look(params, ask=call):
         "family": family,
         "missing": missing,
         "user": user.pw_name,
-        "uid": user.pw_uid,
-        "dropins": wants,
+        "records": [name for name in root_records.NAMES if os.path.exists(records.path(name))] if records else [],
+        "notes": [name for name in NOTES if os.path.exists(os.path.join(home, name))] if params.get("home") else [],
         "manager": manager,
         "limits": limits,
         "units": [line.split()[0] for line in units.splitlines()] if answers else [],
@@ -242,11 +198,13 @@ def main():
             "packages": {"type": "dict", "required": True},
             "memlock": {"type": "str", "default": "infinity"},
             "nofile": {"type": "str", "default": "1048576"},
+            "site": {"type": "str", "default": ""},
+            "home": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
     for name in LIMITS:
-        if not re.fullmatch(r"infinity|\d+", module.params[name]):
+        if not LIMIT.match(module.params[name]):
             module.fail_json(msg=f"{name}: want a number or infinity; got {module.params[name]!r}")
     module.exit_json(changed=False, **look(module.params))
 

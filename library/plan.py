@@ -118,6 +118,7 @@ def result(given):
     """Return the module's result; see RETURN."""
     facts, now = given["facts"], time.time()
     found = checks.silent(given["silent"]) + checks.of_nodes(given["nodes"], facts, given["allowed"])
+    found += checks.of_trust(given["nodes"], facts, given["state_dir"], now, given["report"])
     made = None
     if not given["silent"]:
         try:

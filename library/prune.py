@@ -89,7 +89,9 @@ def at_place(given, run, write):
 def judged(given, now):
     """Return the result of C(decided) and C(told)."""
     rule, decided = prune.rule_of(given["keep"], given["older_than"], given["run"]), given["decided"]
-    looks = {place: (said or {}).get("look") for place, said in given["looks"].items()}
+    if rule["run"] and not attempts.RUN_ID.match(rule["run"]):
+        raise ValueError("%r is no run id" % rule["run"])
+    looks = {place: prune.sound((said or {}).get("look")) for place, said in given["looks"].items()}
     if given["state"] == "decided":
         found = prune.decide(rule, looks, given["site"], now)
         if found["unknown"]:

@@ -36,6 +36,18 @@ options:
     type: list
     elements: dict
     required: true
+  strict:
+    description:
+      - Fail where a node's entry is not what M(rank_logs) returns, or where a file is not what its node has. When false, the module warns, leaves out
+        what is wrong, and returns it; the other nodes' logs are taken in all the same.
+    type: bool
+    default: true
+  left:
+    description: What RV(left) said with V(missing). That these files are not here is no mismatch.
+    type: dict
+    default: {}
+  bytes: {description: "Most bytes of one node's logs of a run, as a number or with KiB, MiB, GiB or TiB.", type: str, default: "21474836480"}
+  files: {description: Most files of one node's logs of a run., type: int, default: 2000}
 attributes:
   check_mode: {support: full, description: Compares and tells what it would do.}
 author: Trainyard
@@ -60,8 +72,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-missing: {description: "With O(state=missing), by node, the files that are to be brought, as paths in the attempt's directory.", type: dict,
+missing: {description: "With O(state=missing), by node, the files that are to be brought, with their sizes.", type: dict,
   returned: with state missing}
+left: {description: "By node, the files that a bound leaves there, with their sizes.", type: dict, returned: with state missing}
+refused: {description: "With O(strict=false), by node, why its entry was left out.", type: dict, returned: always}
 ranks_file: {description: Path of the index., type: str, returned: with state indexed}
 files:
   description: The files that match, by their names at home.
@@ -87,7 +101,24 @@ index: {description: "What ranks.json holds; see docs/ranks-json.md.", type: dic
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.homecoming import HomeError, bring_home, missing
+from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.homecoming import HomeError, bring_home, lacking, settled
+from ansible.module_utils.trainyard.quota import Quota, words
+
+
+def look(module, run_dir, nodes):
+    """Return what is missing, and warn of what a bound leaves on its node."""
+    params = module.params
+    missing, left = lacking(run_dir, nodes, Quota(params["bytes"], params["files"], 0), not module.check_mode)
+    for node, files in left.items():
+        if files:
+            text = (
+                "%s: %d log files (%s) stay on the node: a run may bring %s and %d files of each node (trainyard_collect_bytes, _files): %s"
+            )
+            names = ", ".join(sorted(files)[:5]) + (", ..." if len(files) > 5 else "")
+            bound = (words(Quota(params["bytes"]).bytes), params["files"])
+            module.warn(printable(text % (node, len(files), words(sum(files.values())), *bound, names)))
+    return {"missing": missing, "left": left}
 
 
 def main():
@@ -96,23 +127,33 @@ def main():
             "state": {"type": "str", "choices": ["missing", "indexed"], "default": "indexed"},
             "run_dir": {"type": "path", "required": True},
             "nodes": {"type": "list", "elements": "dict", "required": True},
+            "strict": {"type": "bool", "default": True},
+            "left": {"type": "dict", "default": {}},
+            "bytes": {"type": "str", "default": "21474836480"},
+            "files": {"type": "int", "default": 2000},
         },
         supports_check_mode=True,
     )
-    run_dir, nodes, write = module.params["run_dir"], module.params["nodes"], not module.check_mode
+    run_dir, nodes, strict = module.params["run_dir"], module.params["nodes"], module.params["strict"]
+    nodes, refused = (nodes, {}) if strict else settled(nodes)
+    for node, why in refused.items():
+        module.warn("%s: its logs stay there, because its answer is not valid: %s" % (printable(node), why))
     try:
         if module.params["state"] == "missing":
-            module.exit_json(changed=False, missing=missing(run_dir, nodes, write))
+            module.exit_json(changed=False, refused=refused, **look(module, run_dir, nodes))
         if not os.path.isdir(run_dir):
             module.fail_json(msg=f"{run_dir} is no directory; collect makes it before the logs are brought")
-        result = bring_home(run_dir, nodes, write)
-    except (HomeError, OSError) as error:
+        result = dict(bring_home(run_dir, nodes, not module.check_mode, left=module.params["left"]), refused=refused)
+    except (HomeError, OSError, ValueError) as error:
         module.fail_json(msg=f"{run_dir}: {error}")
     for item in result["replaced"]:
         module.warn(f"{item['node']}: {item['file']} was truncated or replaced; what was brought before is kept as {item['kept']}")
     if result["mismatches"]:
         said = "; ".join(f"{m['node']}: {m['file']}: {m['problem']}" for m in result["mismatches"])
-        module.fail_json(msg=f"logs were not brought as the nodes have them: {said}; collect again", **result)
+        text = printable(f"logs were not brought as the nodes have them: {said}; collect again", limit=20_000)
+        if strict:
+            module.fail_json(msg=text, **result)
+        module.warn(text)
     module.exit_json(ranks_file=os.path.join(run_dir, "ranks.json"), **result)
 
 

@@ -36,6 +36,10 @@ options:
     type: list
     elements: str
     default: []
+  administrator:
+    description: Whether this verb logs in as the site's administrator (C(trainyard_admin_user)), too; only then that login's key is looked at.
+    type: bool
+    default: false
 attributes:
   check_mode: {support: full, description: Reads only.}
   action: {support: full, description: Runs on the controller.}
@@ -75,6 +79,7 @@ def main():
             "members": {"type": "list", "elements": "str"},
             "ignored": {"type": "list", "elements": "str", "default": []},
             "extra": {"type": "list", "elements": "str", "default": []},
+            "administrator": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     ).fail_json(msg="read_job is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")

@@ -142,7 +142,7 @@ def main():
 
     try:
         module.exit_json(**result(module.params, run, not module.check_mode))
-    except (attempts.AttemptError, OSError, ValueError) as error:
+    except (attempts.AttemptError, checkpoints.CheckpointError, OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

@@ -14,7 +14,7 @@ options:
   runs_dir: {description: Where the controller keeps its runs., type: path, required: true}
   run_id: {description: The run., type: str, required: true}
   answers: {description: "{node: what attempt_status said, or nothing where it did not answer}.", type: dict, required: true}
-  job: {description: "A node's job.json in base64, for a controller that has none.", type: str, default: ""}
+  job: {description: "The nodes' job.json in base64, for a controller that has none.", type: list, elements: str, default: []}
   after: {description: The attempt that a restart follows; 0 where a person asks., type: int, default: 0}
 attributes:
   check_mode: {support: full, description: Reads only.}
@@ -47,6 +47,7 @@ refused: {description: Nothing is to be resumed., type: bool, returned: where it
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import resuming
+from ansible.module_utils.trainyard.attempts import RUN_ID
 from ansible.module_utils.trainyard.display import printable
 
 
@@ -56,15 +57,19 @@ def main():
             "runs_dir": {"type": "path", "required": True},
             "run_id": {"type": "str", "required": True},
             "answers": {"type": "dict", "required": True},
-            "job": {"type": "str", "default": "", "no_log": True},  # its environment may hold secrets
+            "job": {"type": "list", "elements": "str", "default": [], "no_log": True},  # its environment may hold secrets
             "after": {"type": "int", "default": 0},
         },
         supports_check_mode=True,
     )
     given = module.params
     try:
+        if not RUN_ID.match(given["run_id"]):
+            raise resuming.Refused("%r is no run id" % given["run_id"])
         home = resuming.at_home(given["runs_dir"], given["run_id"])
         settled = resuming.settle(given["run_id"], home, given["answers"], given["after"])
+        for note in settled.pop("notes"):
+            module.warn(printable(note))
         module.exit_json(changed=False, job=resuming.job_of(home, given["job"]), **settled)
     except resuming.Refused as error:
         module.fail_json(msg=printable(str(error)), refused=True)

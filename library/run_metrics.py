@@ -38,7 +38,8 @@ copy: {description: The file in O(directory); null where there is none., type: s
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import manifest, metrics
+from ansible.module_utils.trainyard import attempts, manifest, metrics
+from ansible.module_utils.trainyard.display import printable
 
 
 def main():
@@ -50,6 +51,8 @@ def main():
         },
         supports_check_mode=True,
     )
+    if not attempts.RUN_ID.match(module.params["run_id"]):
+        module.fail_json(msg=printable("%r is no run id" % module.params["run_id"]))
     run_dir, directory = os.path.join(module.params["runs_dir"], module.params["run_id"]), module.params["directory"]
     plan, record = (manifest.read_json(os.path.join(run_dir, name)) for name in ("plan.json", "run.json"))
     if not record:

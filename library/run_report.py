@@ -38,6 +38,7 @@ bytes: {description: Its size., type: int, returned: success}
 notes: {description: What of the run could not be read., type: list, elements: str, returned: success}
 """
 
+import functools
 import os
 import time
 
@@ -51,7 +52,9 @@ def make(params):
     from ansible.module_utils.trainyard import report_compare, report_page, report_view
 
     runs_dir, runs = params["runs_dir"], report_facts.wanted(params["runs_dir"], params["run"], params["runs"])
-    found = [report_facts.read(runs_dir, run, series.of_run) for run in runs]
+    tables = os.path.join(params["assets"], "..", "..", "plugins", "module_utils", "trainyard", "suites")
+    of_run = functools.partial(series.of_run, folder=tables if os.path.isdir(tables) else None)
+    found = [report_facts.read(runs_dir, run, of_run) for run in runs]
     view = report_compare.view(found, time.time()) if params["runs"] else report_view.view(found[0], time.time())
     return report_facts.page_path(runs_dir, runs), report_page.render(view, report_page.parts(params["assets"])), view["notes"]
 

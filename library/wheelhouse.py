@@ -116,6 +116,7 @@ import sys
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import environment as core
 from ansible.module_utils.trainyard import wheels
+from ansible.module_utils.trainyard.display import printable
 
 
 def read_lists(asked, files_dir, project_dir):
@@ -225,7 +226,7 @@ def main():
     try:
         module.exit_json(**collect(module.params, module.check_mode))
     except (core.EnvironmentRefused, wheels.WheelhouseError) as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=printable(str(error), limit=8000, newlines=True))
     except OSError as error:
         module.fail_json(msg=f"the controller's cache {module.params['cache_dir']}: {error}")
 

@@ -7,7 +7,22 @@ import json
 import re
 
 import pytest
-from harness import JOBS, NODES, PROJECT, attempt_file, background, ended, last_line, left_behind, new_run, on, playbook, runs, wait_for
+from harness import (
+    JOBS,
+    NODES,
+    PROJECT,
+    attempt_file,
+    background,
+    ended,
+    last_line,
+    left_behind,
+    new_run,
+    on,
+    playbook,
+    root,
+    runs,
+    wait_for,
+)
 
 LAUNCHERS = {"msrun": "log/worker_%d.log", "mpirun": "log/rank_%d.log"}
 
@@ -92,10 +107,10 @@ def ascend():
     for node, addresses in DEVICES.items():
         listing = "".join("%d %s 255.255.255.0\n" % pair for pair in enumerate(addresses))
         for path, text, mode in (("/usr/local/bin/hccn_tool", tool, "755"), ("/etc/trainyard-fake-hccn", listing, "644")):
-            on(node, "cat > /tmp/put <<'END'\n%sEND\necho not-a-secret | sudo -S -p '' install -m %s /tmp/put %s" % (text, mode, path))
+            root(node, "cat > %s <<'END'\n%sEND\nchmod %s %s" % (path, text, mode, path))
     yield
     for node in DEVICES:
-        on(node, "echo not-a-secret | sudo -S -p '' rm -f /usr/local/bin/hccn_tool /etc/trainyard-fake-hccn")
+        root(node, "rm -f /usr/local/bin/hccn_tool /etc/trainyard-fake-hccn")
 
 
 def test_every_rank_finds_itself_in_the_rank_table(ascend):
@@ -118,7 +133,7 @@ def test_every_rank_finds_itself_in_the_rank_table(ascend):
 
 
 def test_a_node_without_its_addresses_is_refused_by_name(ascend):
-    on("node2", "echo not-a-secret | sudo -S -p '' rm -f /etc/trainyard-fake-hccn")
+    root("node2", "rm -f /etc/trainyard-fake-hccn")
     before = runs()
     done = playbook("train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", site(), "-e", "rehearse=false")  # no device, no all-reduce
     assert done.returncode != 0 and "node2" in done.stdout and new_run(before) is None, done.stdout

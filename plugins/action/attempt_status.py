@@ -8,12 +8,14 @@ Besides, a thread of the worker brings the node's logs home; all looks of one `u
 
 from __future__ import annotations
 
+import collections
 import importlib
 import os
 import time
 
 import ansible.module_utils
 from ansible import constants as C
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 # ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
@@ -21,9 +23,16 @@ _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
 answer_gate = importlib.import_module("ansible.module_utils.trainyard.answer_gate")
+quota = importlib.import_module("ansible.module_utils.trainyard.quota")
 receiving = importlib.import_module("ansible.module_utils.trainyard.receiving")
 streaming = importlib.import_module("ansible.module_utils.trainyard.streaming")
+plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
 printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
+RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
+NAME = importlib.import_module("ansible.module_utils.trainyard.site_values").NAME
+
+# What the task asks about: the run's id or '', the attempt's number or 0, the node's name in the inventory.
+Asked = collections.namedtuple("Asked", "run number node")
 
 # How long the mesh has before the controller steps in, in seconds.
 MESH_SECONDS = 6
@@ -42,42 +51,62 @@ class ActionModule(answer_gate.Gated, ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         _end_with_parent()
+        self._vars = task_vars
         gang = self._task.args.get("gang", False)
         result.update(self._execute_module(module_name="attempt_status", task_vars=task_vars))
-        status = result.get("status") or {}
-        if not gang or not status.get("found"):
+        status, asked = result.get("status"), self._asked()
+        if result.get("failed") or status is None:
             return result
-        marker = os.path.join(C.DEFAULT_LOCAL_TMP, "failed-%s-%d" % (status["run"], status["attempt"]))
+        problem = _differs(status, asked)
+        if problem:
+            text = "%s gave an answer about an attempt that is not valid: %s" % (asked.node, problem)
+            return {"failed": True, "changed": False, "code": "answer.invalid", "msg": printable(text, limit=500)}
+        # A node that was renamed since answers with the name in its plan. Files and messages bear the inventory's.
+        status["node"] = asked.node
+        if not gang or not status["found"]:
+            return result
+        if not (asked.run and asked.number):
+            raise AnsibleActionFail("gang needs the run and the attempt that are followed (run_id, number)")
+        marker = os.path.join(C.DEFAULT_LOCAL_TMP, "failed-%s-%d" % (asked.run, asked.number))
         if status["ended"] and status["state"] in ("failed", "lost"):
-            _note(marker, task_vars["inventory_hostname"])
+            _note(marker, asked.node)
         elif not status["ended"] and _older(marker, MESH_SECONDS) and not self._task.check_mode:
             with open(marker, encoding="utf-8") as handle:
                 culprit = handle.read()
             arguments = {
                 "state": "stopped",
-                "run_id": status["run"],
-                "number": status["attempt"],
-                "node": status["node"],
+                "run_id": asked.run,
+                "number": asked.number,
+                "node": asked.node,
                 "base": self._task.args.get("base", ".trainyard"),
                 "reason": "peer",
                 "by": "the controller, because %s failed" % culprit,
             }
             stopped = self._execute_module(module_name="attempt", module_args=arguments, task_vars=task_vars)
             result["stopped_by_controller"] = not stopped.get("failed")
-        status["stream"] = self._stream(status)
-        if (status["stream"] or {}).get("problem") and status["node"] not in _TOLD:
-            _TOLD.add(status["node"])
+        status["stream"] = self._stream(asked, status["ended"])
+        if (status["stream"] or {}).get("problem") and asked.node not in _TOLD:
+            _TOLD.add(asked.node)
             text = "the logs of %s do not come home for now: %s; it is tried again, and they are collected at the end"
-            self._display.warning(text % (status["node"], status["stream"]["problem"]))
+            if status["stream"].get("cut"):
+                text = "the logs of %s do not come home any more: %s; the rest stays on the node"
+            self._display.warning(text % (asked.node, status["stream"]["problem"]))
         return result
 
-    def _stream(self, status):
+    def _asked(self):
+        """Return the run, the attempt and the node that the task names; what a node answers never takes their place."""
+        args = plain(self._task.args)
+        run, node, number = str(args.get("run_id") or ""), str(args.get("node") or ""), int(args.get("number") or 0)
+        if (run and not RUN_ID.match(run)) or not NAME.match(node) or not 0 <= number < 10**6:
+            raise AnsibleActionFail(printable("run_id, number or node cannot be one: %r, %r, %r" % (run, number, node), limit=300))
+        return Asked(run, number, node)
+
+    def _stream(self, key, ended):
         """Have the node's logs come home while the attempt runs; return {bytes, restarts, problem, events}, or None without a stream."""
-        key = (status["run"], status["attempt"], status["node"])
         try:
-            if key not in _STREAMS and not status["ended"] and self._may_stream():
-                _STREAMS[key] = self._begin(*key)
-            elif key in _STREAMS and status["ended"]:
+            if key not in _STREAMS and not ended and self._may_stream():
+                _STREAMS[key] = self._begin(*key, quota.Quota.of_host(self._vars, key.node))
+            elif key in _STREAMS and ended:
                 _STREAMS[key].finish(REST_SECONDS)
         except receiving.Busy:
             return None  # asked again at the next look: whoever brings them may end
@@ -89,14 +118,33 @@ class ActionModule(answer_gate.Gated, ActionBase):
         here = self._task.args.get("logs_dir") and not self._task.check_mode
         return here and getattr(self._connection, "transport", None) == "ssh" and self._connection.become is None
 
-    def _begin(self, run, number, node):
+    def _begin(self, run, number, node, bounds):
         attempt = os.path.join("runs", run, "attempt-%d" % number)
         interpreter = (self._used_interpreter or "python3").lstrip("#!").split()[0]
         spec = {"attempt_dir": os.path.join(self._task.args.get("base", ".trainyard"), attempt), "follow": True}
         home = os.path.join(os.path.expanduser(self._task.args["logs_dir"]), run, "attempt-%d" % number)
-        stream = streaming.Stream(receiving.ssh_argv(self._connection, interpreter), spec, home, node)
+        if os.path.islink(home) or os.path.islink(os.path.dirname(home)):
+            raise OSError("%s is a link, and not a directory of a run" % home)
+        stream = streaming.Stream(receiving.ssh_argv(self._connection, interpreter), spec, home, node, bounds)
         stream.start()
         return stream
+
+
+def _differs(status, asked):
+    """Say why a status is not about what was asked, or return ''."""
+    if not isinstance(status, dict) or not isinstance(status.get("found"), bool) or not isinstance(status.get("ended"), bool):
+        return "found and ended are missing"
+    said = status.get("run")
+    if said is not None and not (isinstance(said, str) and RUN_ID.match(said)):
+        return "run is not the id of a run"
+    if said is not None and asked.run and said != asked.run:
+        return "it is about the run %s" % said
+    if not status["found"]:
+        return ""
+    number = status.get("attempt")
+    if said is None or isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 10**6:
+        return "run or attempt is missing"
+    return "it is about attempt %d" % number if asked.number and number != asked.number else ""
 
 
 def _end_with_parent():

@@ -28,6 +28,7 @@ if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
 access = importlib.import_module("ansible.module_utils.trainyard.access")
 asked = importlib.import_module("ansible.module_utils.trainyard.asked")
+controller_programs = importlib.import_module("ansible.module_utils.trainyard.controller_programs")
 inventory_files = importlib.import_module("ansible.module_utils.trainyard.inventory_files")
 jobs = importlib.import_module("ansible.module_utils.trainyard.job")
 sites = importlib.import_module("ansible.module_utils.trainyard.site")
@@ -68,6 +69,7 @@ class ActionModule(ActionBase):
         problems = jobs.command_line(extra, allowed, roles) + asked.values(extra, allowed, roles)
         problems += asked.contradictions(extra, self._verb(), self._task.check_mode) + self._given_twice()
         hosts = _Hosts(task_vars["hostvars"], extra)
+        self._administrator = bool(arguments.get("administrator"))
         site, found = self._site(task_vars, hosts, extra, asks="site" not in allowed or asked.switch(extra.get("site", True)) is not False)
         found += self._roles(hosts, site, extra, roles, project)
         if not reads_job:
@@ -75,7 +77,7 @@ class ActionModule(ActionBase):
             self._refuse(problems + found + hosts.problems, site)
             return {"changed": False, "project": project}
         job, said = self._job(arguments, resumed, project)
-        problems, nodes = problems + said + found, []
+        problems, nodes, forwarded = problems + said + found, [], []
         if job:
             job = jobs.apply_command_line(job, extra, problems)
         if job and site:
@@ -87,6 +89,7 @@ class ActionModule(ActionBase):
             problems += self._located(said, task_vars, site, extra) + self._limit(nodes)
             ways = {node["name"]: hosts.way(node["name"]) for node in nodes}
             problems += access.here_problems(ways, context.CLIARGS.get("connection"))
+            forwarded = access.forwarding(ways, settings())
         self._refuse(problems + hosts.problems, site)
         # a job file of the user's own may have any name; a run's is part of paths and of the unit's name
         name = re.sub(r"[^A-Za-z0-9_.]", "_", job["name"])[:64]
@@ -108,7 +111,15 @@ class ActionModule(ActionBase):
             # two commands that go on with one run must not take each other's checks of the network for their own
             "token": secrets.token_hex(6),
             "project": project,
-            "warnings": [printable(str(said)) for said in jobs.port_warnings(job, site) + spares.notes(site["nodes"], site["spares"])],
+            "warnings": [
+                printable(str(said))
+                for said in [
+                    *jobs.port_warnings(job, site),
+                    *spares.notes(site["nodes"], site["spares"]),
+                    *forwarded,
+                    *controller_programs.warnings(),
+                ]
+            ],
         }
 
     @staticmethod
@@ -125,7 +136,10 @@ class ActionModule(ActionBase):
         problems = self._located(problems, task_vars, site, extra)
         problems += inventory_files.twice(list(context.CLIARGS.get("inventory") or ()))
         if site and asks:
-            problems += access.problems({node["name"]: hosts.way(node["name"]) for node in site["nodes"] + site["spares"]}, settings())
+            ways = {node["name"]: hosts.way(node["name"]) for node in site["nodes"] + site["spares"]}
+            if not self._administrator:
+                ways = {name: {key: entry for key, entry in way.items() if key != access.ADMIN_KEY} for name, way in ways.items()}
+            problems += access.problems(ways, settings())
         return site, problems
 
     @staticmethod
@@ -227,7 +241,9 @@ def settings():
     for name in ("host_key_checking", "ssh_args", "ssh_common_args", "ssh_extra_args", "private_key_file"):
         value, origin = C.config.get_config_value_and_origin(name, plugin_type="connection", plugin_name="ssh")
         found.append(("command line" if str(origin).startswith("cli:") else str(origin), name, plain(value)))
-    return found
+    value, origin = C.config.get_config_value_and_origin("DEFAULT_BECOME")
+    given = context.CLIARGS.get("become")
+    return found + [("command line", "become", True) if given else (str(origin), "become", plain(value))]
 
 
 def raw_of(hostvars, name):

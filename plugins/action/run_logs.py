@@ -32,8 +32,10 @@ logview = importlib.import_module("ansible.module_utils.trainyard.logview")
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
 printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
 questions = importlib.import_module("ansible.module_utils.trainyard.log_questions")
+quota = importlib.import_module("ansible.module_utils.trainyard.quota")
 ranks = importlib.import_module("ansible.module_utils.trainyard.ranks")
 receiving = importlib.import_module("ansible.module_utils.trainyard.receiving")
+run_choice = importlib.import_module("ansible.module_utils.trainyard.run_choice")
 
 COLORS = ("cyan", "green", "yellow", "blue", "magenta", "bright cyan", "bright green", "bright yellow", "bright blue", "bright magenta")
 UNIT_SECONDS = 30
@@ -100,6 +102,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
         said = {name: plain(self._vars["hostvars"][name].get("logs_found") or {}) for name in asked["ask"]}
         # a node that --limit leaves out was not asked
         chosen = log_home.choose(self._runs_dir(), asked["run"], {name: found.get("status") for name, found in said.items() if found})
+        for note in chosen.pop("notes"):
+            self._display.warning(printable(note))
         for name in chosen["silent"]:
             self._display.warning("%s does not answer: of its logs, what came home before is shown" % name)
         return dict(chosen, follow=chosen["goes_on"] if self._asks["follow"] else [])
@@ -158,9 +162,16 @@ class ActionModule(answer_gate.Gated, ActionBase):
     def _status(self, run, number):
         arguments = {"run_id": run, "number": number, "node": self._vars["inventory_hostname"], "base": self._base()}
         found = self._execute_module(module_name="attempt_status", module_args=arguments, task_vars=self._vars)
-        if "status" not in found:
-            raise AnsibleActionFail(str(found.get("msg") or "attempt_status gave no status"))
-        return found["status"]
+        if found.get("failed") or "status" not in found:
+            raise AnsibleActionFail(printable(str(found.get("msg") or "attempt_status gave no status")))
+        status = found["status"]
+        if (
+            not isinstance(status, dict)
+            or (status.get("found") and not run_choice.sound(status, run))
+            or not isinstance(status.get("ended"), bool)
+        ):
+            raise AnsibleActionFail("%s gave an answer about a run that is not valid" % arguments["node"])
+        return status
 
     def _base(self):
         return self._of_site("trainyard_home", ".trainyard")
@@ -170,7 +181,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         home, node = self._home(), self._vars["inventory_hostname"]
         if self._task.check_mode:
             return {"bytes": 0}
-        said = log_follow.bring(*self._sender(False), home.path, node)
+        said = log_follow.bring(*self._sender(False), home.path, node, quota.Quota.of_host(self._vars, node))
         if said and said["problem"]:
             self._display.warning("the logs of %s did not come home to their end: %s" % (node, said["problem"]))
         return {"bytes": said["bytes"] if said else 0}
@@ -190,6 +201,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
             home.path, node, labels, self._given["offsets"],
             lambda name, raws: self._display.display("\n".join(view.lines(labels[name], raws))),
             os.path.join(C.DEFAULT_LOCAL_TMP, "ended-%s-%d" % (home.run, home.number)),
+            quota.Quota.of_host(self._vars, node),
         )  # fmt: skip
         problem = follower.follow(*self._sender(True), self._over, _end_with_parent())
         if problem:

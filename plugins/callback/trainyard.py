@@ -48,6 +48,8 @@ columns, display, live, ticker, watch = (
     importlib.import_module("ansible.module_utils.trainyard." + name) for name in ("columns", "display", "live", "ticker", "watch")
 )
 printable = display.printable
+terminal = importlib.import_module("ansible.module_utils.trainyard.terminal")
+RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
 
 COLOURS = {"good": C.COLOR_OK, "bad": C.COLOR_ERROR, "warn": C.COLOR_WARN, "gone": C.COLOR_UNREACHABLE, "quiet": C.COLOR_SKIP}
@@ -78,7 +80,7 @@ class Picture:
         """Draw lines of (text, style) over the picture that stands."""
         if not look.utf8:
             lines = [[(text.encode("ascii", "replace").decode(), style) for text, style in line] for line in lines]
-        painted = ["".join(paint(text, COLOURS.get(style)) for text, style in line) for line in lines]
+        painted = ["".join(paint(display.escape(text), COLOURS.get(style)) for text, style in line) for line in lines]
         with self._lock:
             self._display.display = self._display_beside
             self._write(live.repaint(self._stood, look.columns, painted))
@@ -111,6 +113,11 @@ def paint(text, colour):
     return stringc(text, colour) if colour and not os.environ.get("NO_COLOR") else text
 
 
+def _of_controller(result):
+    """Return whether a task ran on the controller: a node's answer must not stand in for the verdict."""
+    return "localhost" in (result.task.delegate_to, result.host.get_name())
+
+
 class CallbackModule(Default):
     """Ansible's default callback, with three more things to say."""
 
@@ -120,10 +127,12 @@ class CallbackModule(Default):
 
     def __init__(self):
         super().__init__()
+        terminal.install()
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(line_buffering=True)  # Display does not flush; who reads a pipe gets every line when it is printed
         self._watch, self._ticker, self._picture, self._summary = watch.Watch(), ticker.Ticker(), Picture(self._display), []
         self._pid, self._following, self._secrets = os.getpid(), None, display.Secrets((), ())
+        self._unshown = set()  # nodes whose status could not be shown
         atexit.register(self._detached)
 
     # --- live view
@@ -134,18 +143,29 @@ class CallbackModule(Default):
         return own and self._display.verbosity == 0 and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
     def _show(self, name, status, last=False):
+        """Show how a node stands; a status that cannot be shown costs that node's line and nothing else."""
+        try:
+            self._show_sound(name, status, last)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            self._watch.nodes.pop(name, None)
+            if name not in self._unshown:
+                self._unshown.add(name)
+                self._display.display(printable("%s gave a status that cannot be shown" % name), color=C.COLOR_WARN)
+
+    def _show_sound(self, name, status, last):
         now, self._watch.secrets = time.monotonic(), self._secrets
         if not self._watch.add(name, status, now, time.time()):
             return
         if status.get("found"):
-            self._following = status["run"] if any(not known["ended"] for known in self._watch.known()) else None
+            goes_on = any(not known["ended"] for known in self._watch.known())
+            self._following = status["run"] if goes_on and RUN_ID.match(status["run"]) else None
         if self._in_place():
             self._picture.due = True
             if last or len(self._watch.order()) <= FEW_NODES or now - self._picture.when >= PAUSE_SECONDS:
                 self._draw()
         else:
             for text, style in self._ticker.lines(self._watch, name, now):
-                self._display.display(text, color=COLOURS.get(style))
+                self._display.display(printable(text, limit=4000), color=COLOURS.get(style))
 
     def _draw(self):
         for text in self._ticker.head(self._watch):
@@ -166,19 +186,20 @@ class CallbackModule(Default):
     def v2_runner_retry(self, result):
         status = self._status_of(result)
         if status:
-            self._show(status.get("node") or result.host.get_name(), status)
+            self._show(result.host.get_name(), status)
         else:
             super().v2_runner_retry(result)
 
     def v2_runner_on_ok(self, result):
         status = self._status_of(result)
         if status:
-            self._show(status.get("node") or result.host.get_name(), status, last=True)
+            self._show(result.host.get_name(), status, last=True)
             return
-        if result.result.get("summary") and "verdict" in result.result:
+        if _of_controller(result) and result.result.get("summary") and "verdict" in result.result:
             self._summary = [printable(line, *self._secrets) for line in plain(result.result["summary"])]
             self._following = None
-        if self._following in (result.result.get("stopped") or ()):
+        stopped = result.result.get("stopped") if result.task.action.split(".")[-1] == "attempt" else None
+        if isinstance(stopped, (list, tuple)) and self._following in stopped:
             self._following = None  # stop.yml has just ended it
         self._keep_table(result)
         self._spare_secrets(result)
@@ -204,6 +225,7 @@ class CallbackModule(Default):
     def _spare_secrets(self, result):
         if result.task.action.split(".")[-1] == "plan" and isinstance(result.result.get("plan"), dict):
             self._secrets = display.secrets_of(plain(result.result["plan"]))
+            terminal.hide(self._secrets)
         if result.task.action.split(".")[-1] in HOLD_SECRETS:
             result.result["_ansible_verbose_override"] = True
             result.result.pop("invocation", None)
@@ -246,11 +268,12 @@ class CallbackModule(Default):
             source for source in context.CLIARGS.get("inventory") or () if source not in [os.path.abspath(p) for p in C.DEFAULT_HOST_LIST]
         ]
         site = "".join("-i %s " % shlex.quote(source) for source in given)
+        run = shlex.quote(run)
         text = (
             "\nThe run %s goes on without this terminal."
             "\n  follow it again:  ansible-playbook %splaybooks/follow.yml -e run=%s"
             "\n  how it stands:    ansible-playbook %splaybooks/status.yml -e run=%s"
             "\n  stop it:          ansible-playbook %splaybooks/stop.yml -e run=%s\n"
         )
-        sys.stdout.write(text % (run, site, run, site, run, site, run))
+        sys.stdout.write(display.escape(text % (run, site, run, site, run, site, run), newlines=True))
         sys.stdout.flush()

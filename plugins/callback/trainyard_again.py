@@ -44,6 +44,8 @@ again_words = importlib.import_module("ansible.module_utils.trainyard.again_word
 restarts = importlib.import_module("ansible.module_utils.trainyard.restarts")
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
 printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
+RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
+terminal = importlib.import_module("ansible.module_utils.trainyard.terminal")
 
 
 class CallbackModule(CallbackBase):
@@ -56,6 +58,7 @@ class CallbackModule(CallbackBase):
 
     def __init__(self):
         super().__init__()
+        terminal.install()  # where another callback prints, this one is loaded all the same
         self._ended, self._refused, self._followed, self._complete = None, False, False, False
         self._newcomers = newcomers.Newcomers()
 
@@ -69,7 +72,7 @@ class CallbackModule(CallbackBase):
         elif self._of(result, "attempt_status"):
             self._newcomers.begun()
         said = self._of(result, "run_record")
-        if said and "again" in said and "verdict" in said:
+        if said and "again" in said and "verdict" in said and RUN_ID.match(str(said.get("run"))):
             self._ended = said
         self._followed = self._followed or (self._of(result, "resumed_run") or {}).get("mode") == "follow"
 

@@ -20,6 +20,11 @@ from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
 from core_support import CONFIG, ROOT
 
+# What the verbs without a job take on the command line.
+EXTRA = {
+    "stop": ["run"], "provision": ["suite"], "conform": ["site"], "trust": ["trust_accept", "rotate_ca", "replace_ca", "take_in"],
+    "untrust": ["untrust_ca", "node"],
+}  # fmt: skip
 GOOD = "suite: paddledetection\nlauncher: fleetrun\nconfig: %s\n" % CONFIG
 CLI = Origin(description="<CLI option '-e'>")
 TRAIN = ["nodes", "devices", "start_port", "rendezvous", "scaling", "rehearse", "verify", "matrix"]
@@ -91,11 +96,8 @@ class Bench:
             loader.set_vault_secrets([("default", VaultSecret(b"secret"))])
             extra = self.plugin.load_extra_vars(loader)
             arguments = {"config": str(extra.get("config", "")), "extra": TRAIN}
-            arguments = (
-                {"extra": {"stop": ["run"], "provision": ["suite"], "conform": ["site"], "trust": ["trust_accept"]}[verb]}
-                if verb in ("stop", "provision", "conform", "trust")
-                else arguments
-            )
+            arguments = {"extra": EXTRA[verb]} if verb in EXTRA else arguments
+            arguments["administrator"] = verb == "provision"
             inventory = InventoryManager(loader=loader, sources=sources)
             variables = VariableManager(loader=loader, inventory=inventory)
             task = SimpleNamespace(args=arguments, async_val=0, check_mode=check, action="read_job")

@@ -22,7 +22,7 @@ def words(*given, tries=1):
     return again_words.resumed(["ansible-playbook", *given], "playbooks/resume.yml", RUN, 1, tries)
 
 
-OWN = ["-e", "run=" + RUN, "-e", "again=1"]
+OWN = ["-e", json.dumps({"run": RUN, "again": 1})]
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,18 @@ def test_what_stays_of_a_command(given, kept):
 def test_a_follow_up_of_a_follow_up_does_not_grow():
     once = words("playbooks/train.yml", "-e", "config=a.yml collect_checkpoint=none", "-f", "3")
     twice = again_words.resumed(["ansible-playbook", *once], "playbooks/resume.yml", RUN, 2, 3)
-    assert twice == [*once[:-1], "again=2", "-e", "again_try=3"]
+    assert twice == [*once[:-1], json.dumps({"run": RUN, "again": 2, "again_try": 3})]
     assert again_words.of_restart([word for flag, word in zip(twice, twice[1:]) if flag == "-e"]) == {"run": RUN, "after": 2, "tries": 3}
     assert again_words.of_restart(["config=a.yml", "run=" + RUN]) is None
+    older = ["config=a.yml", "run=" + RUN, "again=2"]  # an older Trainyard's command that still waits
+    assert again_words.of_restart(older) == {"run": RUN, "after": 2, "tries": 1}
+
+
+@pytest.mark.parametrize("run", [RUN + " launch_runs_dir=/tmp/x", RUN + "\n-e x", "../" + RUN, "{{ 1 }}", ""])
+def test_what_is_no_run_id_becomes_no_word_of_a_command(run):
+    with pytest.raises(again_words.NotAgain):
+        again_words.resumed(["ansible-playbook", "playbooks/train.yml"], "playbooks/resume.yml", run, 1)
+    assert again_words.of_restart([json.dumps({"run": run, "again": 1})]) is None
 
 
 @pytest.mark.parametrize(

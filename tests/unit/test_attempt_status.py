@@ -225,9 +225,10 @@ def action(load_plugin, tmp_path, monkeypatch):
     plugin = load_plugin("action", "attempt_status")
     monkeypatch.setattr(plugin.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
 
-    def call(host, state, ended, gang=True, check=False):
-        told = {"found": True, "run": RUN, "attempt": 1, "node": host, "state": state, "ended": ended}
-        task = SimpleNamespace(args={"gang": gang, "base": "/b"}, async_val=0, check_mode=check, action="attempt_status")
+    def call(host, state, ended, gang=True, check=False, **lie):
+        told = dict({"found": True, "run": RUN, "attempt": 1, "node": host, "state": state, "ended": ended}, **lie)
+        args = {"gang": gang, "base": "/b", "run_id": RUN, "number": 1, "node": host}
+        task = SimpleNamespace(args=args, async_val=0, check_mode=check, action="attempt_status")
         connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"))
         one = plugin.ActionModule(task, connection, None, None, None)
         calls = []
@@ -282,6 +283,29 @@ def test_who_only_looks_stops_nobody(action, how):
     assert action("node2", "running", False, **how)[1] == []
 
 
+LYING = [
+    {"run": "20991231-000000-fake-0000"}, {"run": "../../x"}, {"run": "/tmp/x"}, {"run": 7}, {"run": None}, {"attempt": 2}, {"attempt": "../1"},
+    {"attempt": True}, {"found": "yes"}, {"found": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LYING, ids=lambda lie: "-".join(lie))
+def test_an_answer_about_another_attempt_fails_the_node_and_does_nothing(action, tmp_path, lie):
+    action("node2", "failed", True)
+    action.later()
+    before = sorted(os.listdir(str(tmp_path)))
+    result, stops = action("node1", "running", False, **lie)
+    assert result["failed"] and result["code"] == "answer.invalid" and stops == []
+    assert sorted(os.listdir(str(tmp_path))) == before
+
+
+def test_paths_and_stops_bear_the_inventorys_name(action, tmp_path):
+    result = action("node1", "failed", True, node="../../evil")[0]
+    assert result["status"]["node"] == "node1" and (tmp_path / ("failed-%s-1" % RUN)).read_text() == "node1"
+    action.later()
+    assert action("node2", "running", False, node="; rm -rf /")[1][0]["node"] == "node2"
+
+
 # --- logs that come home while a run is followed
 
 
@@ -298,7 +322,15 @@ def streaming_action(load_plugin, tmp_path, monkeypatch, make_attempt):
 
     def call(ended=False, check=False, transport="ssh", become=None, **arguments):
         told = {"found": True, "run": RUN, "attempt": 1, "node": "node1", "state": "completed" if ended else "running", "ended": ended}
-        args = dict({"gang": True, "base": str(tmp_path / "base"), "logs_dir": str(tmp_path / "runs")}, **arguments)
+        args = {
+            "gang": True,
+            "base": str(tmp_path / "base"),
+            "logs_dir": str(tmp_path / "runs"),
+            "run_id": RUN,
+            "number": 1,
+            "node": "node1",
+        }
+        args.update(arguments)
         task = SimpleNamespace(args=args, async_val=0, check_mode=check, action="attempt_status")
         one = plugin.ActionModule(
             task, SimpleNamespace(transport=transport, become=become, _shell=SimpleNamespace(tmpdir="/tmp")), None, None, None
@@ -341,6 +373,13 @@ def test_a_stream_that_fails_is_told_once_and_the_follow_goes_on(streaming_actio
     streaming_action()
     assert streaming_action(ended=True)["state"] == "completed"
     assert len(told) == 1 and told[0].startswith("the logs of node1 do not come home for now: ")
+
+
+def test_no_log_comes_home_through_a_link(streaming_action, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / RUN).symlink_to(tmp_path / "elsewhere")
+    assert "is a link" in streaming_action()["stream"]["problem"] and not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_second_follower_leaves_the_logs_to_the_first_and_takes_over_from_it(streaming_action):

@@ -150,6 +150,16 @@ SITES = [
     ("password", {"node2": {"ansible_password": "hunter2"}}, "hosts.yml:7 [ansible_password]: stands in clear text; put it into a vault"),
     ("password of sudo",
      {"site": {"ansible_become_password": "hunter2"}}, "site/group_vars/all.yml:1 [ansible_become_password]: stands in clear text"),
+    ("everything as root", {"site": {"ansible_become": True}}, "all.yml:1 ansible_become: would do everything as another user"),
+    ("everything as root on one node, as a text", {"node2": {"ansible_become": "yes"}}, "ansible_become: would do everything as another user"),
+    ("-b", {"cli": {"become": True}}, "command line become: would do everything as another user"),
+    ("-b with a verb that becomes root for its part", {"verb": "provision", "job": None, "cli": {"become": True}}, "command line become: would"),
+    ("ANSIBLE_BECOME", {"environ": {"ANSIBLE_BECOME": "true"}}, "ANSIBLE_BECOME become: would do everything as another user"),
+    ("an option for an administrator",
+     {"node2": {"trainyard_admin_user": "-oProxyCommand=id"}}, "trainyard_admin_user: host node2: must be the name of an account"),
+    ("no name for an administrator", {"site": {"trainyard_admin_user": "../x"}}, "trainyard_admin_user: host node1: must be the name of an account"),
+    ("an administrator's key that is not there",
+     {"verb": "provision", "job": None, "site": {"trainyard_admin_key": "/nothere/id"}}, "trainyard_admin_key: no private key there: /nothere/id"),
     ("password, a number", {"site": {"ansible_ssh_pass": 1234}}, "ansible_ssh_pass: stands in clear text"),
     ("passphrase", {"site": {"ansible_ssh_private_key_passphrase": "x"}}, "[ansible_ssh_private_key_passphrase]: stands in clear text"),
     ("private key missing",
@@ -324,6 +334,11 @@ WORDS = [
      "command line trainyard_devices: must be the number of devices or a list of their ids; got 'two'"),
     ("a suite that the site has not", {"verb": "provision", "job": None, "words": ["suite=paddledet"]},
      "command line suite: 'paddledet' does not stand in trainyard_suites; allowed: paddledetection; did you mean"),
+    ("untrust's switch", {"verb": "untrust", "job": None, "words": ["untrust_ca=maybe"]}, "command line untrust_ca: must be true, false"),
+    ("untrust misspelt", {"verb": "untrust", "job": None, "words": ["nod=a"]}, "command line nod: unknown variable"),
+    ("untrust, no name", {"verb": "untrust", "job": None, "words": ["node=../a"]}, "command line node: must be a node's name"),
+    ("untrust, all and one", {"verb": "untrust", "job": None, "words": ["node=a", "untrust_ca=true"]}, "command line untrust_ca: forgets"),
+    ("trust's rotation", {"verb": "trust", "job": None, "words": ["rotate_ca=maybe"]}, "command line rotate_ca: must be true, false"),
     ("trust's switch", {"verb": "trust", "job": None, "words": ["trust_accept=maybe"]}, "command line trust_accept: must be true, false"),
     ("conform's switch", {"verb": "conform", "job": None, "words": ["site=maybe"]}, "command line site: must be true, false, yes or no"),
     *[("role, " + name, {"words": [json.dumps(given)]}, "command line " + words.rpartition("all.yml:2 ")[2]) for name, given, words in ROLES],
@@ -381,6 +396,8 @@ FINE = [
     ("a run id", {"verb": "stop", "job": None, "words": ["run=20261120-103501-ppyoloe-1f2e"]}),
     ("conform without nodes needs no key",
      {"verb": "conform", "job": None, "words": ["site=false"], "site": {"ansible_ssh_private_key_file": "/nothere"}}),
+    ("two accounts, and an administrator's key that only provision.yml needs",
+     {"site": {"trainyard_admin_user": "keeper", "trainyard_admin_key": "/nothere/id", "ansible_become": False}}),
     ("a password from elsewhere", {"site": {"ansible_become_password": "{{ lookup('env', 'X') }}", "ansible_password": ""}}),
     ("strict",
          {"site": {"ansible_ssh_common_args": "-o StrictHostKeyChecking=yes -o UserKnownHostsFile=/x/known -o GlobalKnownHostsFile=none"}}),
@@ -494,6 +511,22 @@ def test_a_port_outside_the_recommended_ones_is_warned_of(bench, port, place):
     if place:
         assert "command line start_port" in bench.ask(words=["start_port=%d" % port])[0]["warnings"][0]
         assert "trainyard_start_port" in bench.ask(site={"trainyard_start_port": port})[0]["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    "given, warned",
+    [
+        ({}, False),
+        ({"site": {"ansible_ssh_args": "-C"}}, True),
+        ({"environ": {"ANSIBLE_SSH_ARGS": "-o ControlMaster=auto"}}, True),
+        ({"node2": {"ansible_ssh_common_args": "-A"}}, True),
+        ({"node2": {"ansible_ssh_common_args": "-J jump -o ForwardAgent=yes"}}, False),  # ssh takes the first value
+        ({"site": {"ansible_ssh_args": "-o ForwardAgent=no -oForwardX11=no -o 'PermitLocalCommand no'"}}, False),
+    ],
+)
+def test_a_login_that_passes_the_users_agent_on_is_warned_of(bench, given, warned):
+    result, lines = bench.ask(**given)
+    assert lines == [] and any("ForwardAgent" in text for text in result["warnings"]) is warned
 
 
 def test_templates_in_a_job_stay_text(bench):

@@ -21,7 +21,8 @@ class Terminal:
     def __init__(self, plugin, capsys):
         self.plugin, self.capsys = plugin, capsys
 
-    def result(self, action, data, host="node1"):
+    def result(self, action, data, host=None):
+        host = host or ("localhost" if action in ("run_record", "run_report", "check_report", "plan") else "node1")
         task = SimpleNamespace(
             action=action,
             get_name=lambda: "Follow",
@@ -52,7 +53,7 @@ class Terminal:
         self.plugin.v2_runner_retry(self.result("attempt_status", {"status": said, "attempts": 1, "retries": 9}, host))
         return self.capsys.readouterr().out
 
-    def ok(self, action, data, host="node1"):
+    def ok(self, action, data, host=None):
         self.plugin.v2_runner_on_ok(self.result(action, data, host))
         return self.capsys.readouterr().out
 
@@ -256,7 +257,7 @@ def test_verbose_output_is_not_drawn_over(screen, monkeypatch):
 EVIL = "\x1b]0;owned\x07\x1b[2J\u202e"
 
 
-@pytest.mark.parametrize("field", ["node", "state", "job", "run", "unit_of_speed"])
+@pytest.mark.parametrize("field", ["state", "job", "run", "unit_of_speed"])
 def test_escape_bytes_never_reach_the_screen(screen, monkeypatch, field):
     said = at(0)
     said[field] = str(said[field]) + EVIL
@@ -290,6 +291,20 @@ def test_the_verdict_is_the_last_line(terminal):
         and lines[-3].startswith("rank  node")
     )
     assert not [char for char in "".join(lines[-3:]) if char in "\x1b\x07\u202e"]
+
+
+def test_a_node_gives_no_verdict_and_no_command_to_copy(terminal):
+    terminal.ok("ansible.builtin.command", {"summary": ["COMPLETED"], "verdict": {"outcome": "completed"}, "stopped": 7})
+    assert "COMPLETED" not in terminal.stats()
+    terminal.ok("attempt_status", {"status": dict(at(0), run=RUN + "; rm -rf ~")})
+    assert terminal.exit() == ""
+
+
+@pytest.mark.parametrize("wrong", [{"ranks": "x"}, {"now": "x"}, {"nodes": 7}, {"ranks": [{"rank": {}}]}, {"started": []}, {"epochs": {}}])
+def test_a_status_of_another_shape_costs_its_node_only(terminal, wrong):
+    terminal.ok("attempt_status", {"status": dict(at(0), **wrong)})
+    shown = terminal.ok("attempt_status", {"status": at(3, "node2", 1)}, "node2")
+    assert "node2 " in shown and "step 4/8" in shown
 
 
 def test_the_report_is_named_before_the_verdict(terminal, monkeypatch):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 
@@ -233,3 +234,59 @@ def test_a_place_that_is_a_link_is_not_written_through(home, tmp_path):
     (tmp_path / "big").mkdir()
     os.symlink(tmp_path / "big", place / "checkpoint")
     assert "is a link" in home("mindocr", "best")[1]["msg"] and os.listdir(tmp_path / "big") == []
+
+
+# --- names and links that lead elsewhere
+
+ENTRY = ["f", 4, hashlib.sha256(b"evil").hexdigest()]
+LEAVING = ["../../mine/x", "/etc/x", "a/../../../mine/x", "-x", "a\nb", "", "a//b", "n" * 300, "./x", "a/" * 20 + "x", "\x1b]52;c;x\x07"]
+
+
+@pytest.mark.parametrize("name", LEAVING)
+@pytest.mark.parametrize("state", ["compared", "taken"])
+def test_a_name_that_leaves_the_directory_touches_nothing(run_module, tmp_path, name, state):
+    mine = put(tmp_path / "mine", {"x": "mine"})
+    os.chmod(mine + "/x", 0o644)
+    place = put(tmp_path / "home" / "attempt-1", {checkpoints.STAGING + "/best": "evil"})
+    given = {"state": state, "path": place, "files": {name: ENTRY, "best": ENTRY}}
+    assert run_module(module, given)["failed"] is True
+    assert os.stat(mine + "/x").st_mode & 0o777 == 0o644 and names(tmp_path / "mine") == ["x"]
+    assert names(place) == [checkpoints.STAGING + "/best"]
+
+
+@pytest.mark.parametrize(
+    "planted", [checkpoints.STAGING, "checkpoint", ".checkpoint.new", ".checkpoint.old", checkpoints.STAGING + "/sub", "checkpoint/sub"]
+)
+def test_a_link_on_the_way_leads_nowhere(run_module, tmp_path, planted):
+    mine = put(tmp_path / "mine", {"best": "mine", "sub/best": "mine", "left": "mine"})
+    before = {name: (os.stat(os.path.join(mine, name)).st_mode, os.stat(os.path.join(mine, name)).st_ino) for name in names(mine)}
+    place = put(tmp_path / "home" / "attempt-1", {"ranks.json": "{}"})
+    put(place, {} if planted == checkpoints.STAGING else {checkpoints.STAGING + "/best": "evil"})
+    os.makedirs(os.path.dirname(os.path.join(place, planted)), exist_ok=True)
+    os.symlink(mine if not planted.endswith("sub") else mine + "/sub", os.path.join(place, planted))
+    for files in ({"best": ENTRY}, {"best": ENTRY, "sub/best": ENTRY}, {"best": ["f", 4, "0" * 64], "sub/best": ENTRY}):
+        run_module(module, {"state": "taken", "path": place, "files": files})
+    assert before == {name: (os.stat(os.path.join(mine, name)).st_mode, os.stat(os.path.join(mine, name)).st_ino) for name in names(mine)}
+    assert all(open(os.path.join(mine, name), encoding="utf-8").read() == "mine" for name in names(mine))
+
+
+def test_a_file_that_is_a_link_or_a_pipe_is_no_checkpoint(run_module, tmp_path):
+    mine = put(tmp_path / "mine", {"x": "evil"})
+    os.chmod(mine + "/x", 0o644)
+    for make in (lambda path: os.symlink(mine + "/x", path), os.mkfifo):
+        place = tmp_path / make.__name__ / "attempt-1"
+        (place / checkpoints.STAGING).mkdir(parents=True)
+        make(place / checkpoints.STAGING / "best")
+        assert run_module(module, {"state": "taken", "path": str(place), "files": {"best": ENTRY}})["failed"] is True
+        assert not (place / "checkpoint").exists()
+    assert os.stat(mine + "/x").st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    "entry", [["x", 4, "0" * 64], ["f", -1, "0" * 64], ["f", True, "0" * 64], ["f", 4, "x"], ["f", 4], "f", None, ["f", 1 << 60, "0" * 64]]
+)
+def test_an_entry_that_is_none(run_module, tmp_path, entry):
+    assert run_module(module, {"state": "compared", "path": str(tmp_path), "files": {"best": entry}})["failed"] is True
+    many = {"f%d" % number: ENTRY for number in range(checkpoints.MOST_FILES + 1)}
+    assert run_module(module, {"state": "compared", "path": str(tmp_path), "files": many})["failed"] is True
+    assert run_module(module, {"state": "compared", "path": str(tmp_path), "files": {"a": ENTRY, "a/b": ENTRY}})["failed"] is True

@@ -8,6 +8,7 @@ import io
 import os
 import pickle
 import struct
+import time
 
 import pytest
 from ansible.module_utils.trainyard import completeness, pickled
@@ -115,10 +116,37 @@ def test_long_contents_are_passed_over_and_still_have_to_be_there():
         read(claimed, ".pdparams")
 
 
-def test_a_file_that_wastes_memory_ends(monkeypatch):
+def test_a_file_that_takes_too_long_is_unknown(monkeypatch):
+    whole = b"\x80\x04" + b"N" * 20_000 + b"."
+    assert read(whole, ".pdparams") is None  # what is left is its last value
     monkeypatch.setattr(pickled, "LONGEST", 1000)
-    with pytest.raises(Broken, match="has more than 1000 parts"):
-        read(b"\x80\x04" + b"N" * 2000 + b".", ".pdparams")
+    with pytest.raises(pickled.TooLong):
+        pickled.read(io.BytesIO(whole), len(whole))
+    assert read(whole, ".pdparams") is None
+    with pytest.raises(Broken, match="is cut off"):
+        read(whole[:-1], ".pdparams")
+
+
+@pytest.mark.parametrize("ending", [".pdparams", ".ckpt"])
+def test_reading_ends_in_bounded_time(monkeypatch, ending):
+    """Each of these took more than a minute."""
+    if ending == ".ckpt":
+        data = b"".join(b"\x0a\x0a\x0a\x08%08d" % n for n in range(190_000))
+    else:
+        data = b"\x80\x04" + b"N0" * 900_000 + b"."
+    monkeypatch.setattr(pickled, "SECONDS", 0.2)
+    begun = time.monotonic()
+    assert read(data, ending) is None
+    assert time.monotonic() - begun < 2
+
+
+def test_the_number_of_parts_is_bounded_whatever_the_time(monkeypatch):
+    monkeypatch.setattr(pickled, "SECONDS", 1000)
+    monkeypatch.setattr(pickled, "LONGEST", 1000)
+    monkeypatch.setattr(completeness, "MOST_RECORDS", 100)
+    assert read(b"\x80\x04" + b"N" * 2000 + b".", ".pdparams") is None
+    records = b"".join(b"\x0a\x0a\x0a\x08%08d" % n for n in range(1000))
+    assert read(records, ".ckpt") is None and len(read(records[: 12 * 50], ".ckpt")) == 50
 
 
 @pytest.mark.parametrize(

@@ -78,3 +78,8 @@ def test_runs_that_end_at_once_lose_no_note(tmp_path):
     for writer in writers:
         writer.join(60)
     assert len(failures.read(str(tmp_path))) == 60 and all(writer.exitcode == 0 for writer in writers)
+
+
+def test_a_verdict_names_nodes_of_the_attempt_only():
+    verdict = {"outcome": "failed", "cause": "device_error", "node": "node9", "unreachable": ["../x"]}
+    assert failures.named(verdict, ["node1", "node2"]) == {}

@@ -118,6 +118,27 @@ def test_refused_with_place_and_words(tmp_path, content, place, words):
 
 @pytest.mark.parametrize(
     "name",
+    "PYTHONPATH PYTHONUSERBASE PYTHONBREAKPOINT PYTHONINSPECT LD_LIBRARY_PATH LD_BIND_NOW BASH_ENV ENV SHELLOPTS BASH_FUNC_a PS4 GIT_SSH_COMMAND "
+    "SSH_AUTH_SOCK SSH_ASKPASS PERL5LIB NODE_OPTIONS GLIBC_TUNABLES GCONV_PATH OPENSSL_CONF SSL_CERT_FILE REQUESTS_CA_BUNDLE XDG_RUNTIME_DIR "
+    "DBUS_SESSION_BUS_ADDRESS PIP_INDEX_URL CLASSPATH".split(),
+)
+def test_a_job_does_not_choose_what_every_process_loads(tmp_path, name):
+    (problem,) = read(tmp_path, GOOD + "env:\n  GOOD: 1\n  %s: 1\n" % name)[1]
+    assert problem.startswith("mine.yml:6 env.%s: is not for a " % name)
+    old = dict(read(tmp_path, GOOD)[0], env={name: "1"})
+    assert jobs.recorded(old, "x")[0]["env"] == {name: "1"}  # a run that began with it goes on
+
+
+@pytest.mark.parametrize(
+    "name",
+    "OMP_NUM_THREADS NCCL_DEBUG PYTHONUNBUFFERED PYTHONHASHSEED WANDB_MODE http_proxy TMPDIR XDG_CACHE_HOME GLOG_v FLAGS_x LDAP ENVIRONMENT".split(),
+)
+def test_what_a_training_reads_stays_the_jobs(tmp_path, name):
+    assert read(tmp_path, GOOD + "env:\n  %s: 1\n" % name)[1] == []
+
+
+@pytest.mark.parametrize(
+    "name",
     "PADDLE_NNODES PADDLE_TRAINER_ID FLAGS_START_PORT FLAGS_selected_gpus POD_IP CUDA_VISIBLE_DEVICES GLOO_SOCKET_IFNAME "
     "NCCL_SOCKET_IFNAME LD_PRELOAD LD_AUDIT PATH HOME USER PYTHONHOME PYTHONSTARTUP RANK_TABLE_FILE WORLD_SIZE MS_ROLE "
     "TRAINYARD_ATTEMPT TRAINING_ROLE".split(),
@@ -128,9 +149,7 @@ def test_the_plans_own_environment_is_reserved(tmp_path, name):
     ]
 
 
-@pytest.mark.parametrize(
-    "name", ["NCCL_DEBUG", "LD_LIBRARY_PATH", "http_proxy", "OMP_NUM_THREADS", "FLAGS_call_stack_level", "HOMEBREW", "PATHS"]
-)
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "http_proxy", "OMP_NUM_THREADS", "FLAGS_call_stack_level", "HOMEBREW", "PATHS"])
 def test_other_names_are_the_jobs_own(tmp_path, name):
     assert read(tmp_path, GOOD + "env: {%s: 1}\n" % name)[0]["env"] == {name: 1}
 

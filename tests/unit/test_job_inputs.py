@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import io
 import json
 import os
+import socket
 import subprocess
 import tarfile
 import threading
@@ -14,8 +16,8 @@ import zipfile
 
 import job_inputs as module
 import pytest
+from ansible.module_utils.trainyard import download, manifest, sources, suites
 from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import manifest, sources, suites
 from core_support import put
 
 CONFIG = "configs/ppyoloe/s.yml"
@@ -188,6 +190,7 @@ def given(code, tmp_path, monkeypatch):
         "data": {"coco": str(tmp_path / "coco")},
         "cache_dir": str(tmp_path / "cache"),
         "overrides": {},
+        "weights": {"hosts": ["127.0.0.1"]},
     }
 
 
@@ -342,3 +345,84 @@ def test_weights_that_cannot_be_fetched_name_the_remedy(run_module, given, web):
 def test_what_is_not_there(run_module, given, change, words):
     result = run_module(module, json.loads(json.dumps(dict(given, **change))))
     assert result["failed"] and words in result["msg"]
+
+
+# --- where weights may come from
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.org/m.pdparams", "https://127.0.0.1/m", "https://localhost/m", "https://[::1]/m", "https://169.254.169.254/latest/m",
+        "https://[fd00:ec2::254]/m", "https://[::ffff:169.254.169.254]/m", "https://[64:ff9b::a9fe:a9fe]/m", "https://100.100.100.200/m",
+        "https://0.0.0.0/m", "https://2130706433/m", "https://0x7f.1/m", "https://u:p@example.org/m", "https:///m", "https://h:x/m", "https://a b/m",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_not_fetched(run_module, given, url):
+    result = run_module(module, dict(given, weights={}, overrides={"pretrain_weights": url}))
+    assert result["failed"] and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
+    assert ":p@" not in result["msg"]
+    if url.startswith("http:"):  # said before anything is fetched
+        assert run_module(module, dict(given, weights={}, overrides={"pretrain_weights": url}), check=True)["failed"]
+
+
+def test_a_name_is_checked_as_it_is_resolved(monkeypatch):
+    """The first answer is harmless, the one at the connection is not."""
+    answers = [("203.0.113.5", 443), ("169.254.169.254", 443)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_more: [(socket.AF_INET, 1, 6, "", answers.pop(0))])
+    with download.resolving([]):
+        socket.getaddrinfo("example.org", 443)
+        with pytest.raises(download.Refused):
+            socket.getaddrinfo("example.org", 443)
+    answers[:] = [("10.0.0.5", 443), ("127.0.0.1", 443)]
+    with download.resolving(["mirror"]):
+        assert socket.getaddrinfo("intranet", 443) and socket.getaddrinfo("mirror", 443)  # a mirror behind a router is the site's business
+
+
+@pytest.mark.parametrize("target", ["http://localhost:%d/m.pdparams", "file:///etc/passwd", "ftp://127.0.0.1/m"])
+def test_a_redirect_is_checked_again(run_module, given, target):
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", target % server.server_port if "%" in target else target)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = "http://127.0.0.1:%d/start" % server.server_port
+        result = run_module(module, dict(given, overrides={"pretrain_weights": url}))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert result["failed"] and asked == ["/start"] and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
+
+
+def test_the_sha256_of_weights_is_compared_and_recorded(run_module, given, web):
+    url = web[0] + "/m.pdparams"
+    given["overrides"] = {"pretrain_weights": url}
+    right = hashlib.sha256(b"weights").hexdigest()
+    wrong = run_module(module, dict(given, job=dict(JOB, config=CONFIG, weights={url: "0" * 64})))
+    assert wrong["failed"] and right in wrong["msg"] and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
+    told = run_module(module, given)
+    assert [line for line in told["advice"] if right in line] and manifest.read_json(sources.weight_folder(given["cache_dir"], url) + ".json") == {
+        "url": url, "sha256": right,
+    }  # fmt: skip
+    assert not run_module(module, dict(given, job=dict(JOB, config=CONFIG, weights={url: right}))).get("failed")
+    assert run_module(module, dict(given, job=dict(JOB, config=CONFIG, weights={url: "0" * 64})))["failed"]
+
+
+def test_a_download_has_a_largest_size(run_module, given, web, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "LARGEST", 3)
+    result = run_module(module, dict(given, overrides={"pretrain_weights": web[0] + "/m.pdparams"}))
+    assert result["failed"] and "more than 3 bytes" in result["msg"]
+
+
+def test_a_name_that_is_no_file_name_is_not_used():
+    assert {sources.weight_name("https://h/" + end) for end in ("..", ".", "", "-rf", "a\nb", "x#/../y")} == {"weights", "x"}

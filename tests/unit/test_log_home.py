@@ -35,27 +35,27 @@ NONE = {"found": False, "known": ["20261119-000000-long-0000"]}
     "run, answers, wanted",
     [
         # all is at home: nothing is to be brought
-        (RUN, {}, {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": []}),
-        (RUN, {"node1": status(), "node2": status()}, {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": []}),
+        (RUN, {}, {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": [], "notes": []}),
+        (RUN, {"node1": status(), "node2": status()}, {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": [], "notes": []}),
         # the newest at home, where no node knows one
-        ("", {"node1": NONE, "node2": None}, {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": ["node2"]}),
+        ("", {"node1": NONE, "node2": None}, {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": ["node2"], "notes": []}),
         # what the nodes know goes before what is at home; the newer of two
         (
             "",
-            {"node1": status(NEWER, False, attempt=2), "node2": status(), "node3": None},
-            {"run": NEWER, "number": 2, "ended": [], "goes_on": ["node1"], "silent": ["node3"]},
+            {"node1": status(NEWER, False, attempt=2), "node2": status(NEWER, False, attempt=2), "node3": None},
+            {"run": NEWER, "number": 2, "ended": [], "goes_on": ["node1", "node2"], "silent": ["node3"], "notes": []},
         ),
         # a node that was lost before the newest attempt, and is back: it has nothing of it
         (
             NEWER,
             {"node1": status(NEWER, False, attempt=2), "node2": status(NEWER), "spare1": status(NEWER, attempt=2)},
-            {"run": NEWER, "number": 2, "ended": ["spare1"], "goes_on": ["node1"], "silent": []},
+            {"run": NEWER, "number": 2, "ended": ["spare1"], "goes_on": ["node1"], "silent": [], "notes": []},
         ),
         # over on one node and not on the other
         (
             NEWER,
             {"node1": status(NEWER, False), "node2": status(NEWER)},
-            {"run": NEWER, "number": 1, "ended": ["node2"], "goes_on": ["node1"], "silent": []},
+            {"run": NEWER, "number": 1, "ended": ["node2"], "goes_on": ["node1"], "silent": [], "notes": []},
         ),
     ],
 )

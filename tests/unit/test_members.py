@@ -91,3 +91,10 @@ def test_whose_silence_is_noted():
     assert members.silent(looks, ["node1", "node2"]) == {"node2": "unreachable"}
     # a controller that reaches nobody is cut off itself
     assert members.silent({"node1": SILENT, "node2": SILENT}, ["node1", "node2"]) == {}
+
+
+@pytest.mark.parametrize("held", [7, "x", [7], {"a": 1}])
+def test_a_look_of_another_shape_costs_its_node_only(held):
+    site = {"nodes": [{"name": "node1"}, {"name": "node2"}], "spares": []}
+    given = {"looks": {"node1": {"held": held}, "node2": {"held": []}}, "nodes": [], "run_id": "r", "site": site, "job": {}}
+    assert set(members.unfit(["node1", "node2"], given)) == {"node1"}

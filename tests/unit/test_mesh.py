@@ -17,6 +17,8 @@ from ansible.module_utils.trainyard import mesh, mesh_certificates, mesh_compile
 
 CA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHDoLdMLkt2IPrQk1qEZnWAIhEbJQ/EcGZhjB1Z56kDi trainyard-ca local"
 
+AUTHORITY = {"fingerprint": mesh.fingerprint(CA), "by": "alice@desk", "since": 1}
+
 
 def host_key(number):
     """A well-formed ed25519 public key that differs from the others."""
@@ -460,7 +462,7 @@ def home(tmp_path, authority):
     (place / "known_hosts").write_text(made["known_hosts"])
     (place / "config").write_text(made["config"])
     (tmp_path / ".ssh" / "authorized_keys").write_text(f"{made['line']}\n{host_key(8)} somebody\n")
-    told = {"site": "local", "nodes": made["nodes"], "digest": made["digest"], "inventory": made["inventory"]}
+    told = {"site": "local", "nodes": made["nodes"], "digest": made["digest"], "inventory": made["inventory"], "authority": AUTHORITY}
     record = mesh_held.new_record(
         str(tmp_path), told, 1234.9, host_keys=[str(tmp_path / "etc" / "ssh_host_*_key.pub")], writer=mesh_held.own_identity()
     )

@@ -8,6 +8,7 @@ import os
 import node_system
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible.module_utils.trainyard import user_manager
 
 UBUNTU = 'PRETTY_NAME="Ubuntu 24.04"\nID=ubuntu\nID_LIKE=debian\n'
 PID1 = """Limit                     Soft Limit           Hard Limit           Units
@@ -32,8 +33,8 @@ def test_families(text, family):
 
 
 def test_hard_limits_are_read():
-    assert node_system.hard_limits(PID1) == {"memlock": 8388608, "nofile": 20000}
-    assert node_system.hard_limits(PID1.replace("8388608", "unlimited"))["memlock"] == node_system.UNLIMITED
+    assert user_manager.hard_limits(PID1) == {"memlock": 8388608, "nofile": 20000}
+    assert user_manager.hard_limits(PID1.replace("8388608", "unlimited"))["memlock"] == user_manager.UNLIMITED
 
 
 @pytest.mark.parametrize(
@@ -49,14 +50,14 @@ def test_hard_limits_are_read():
     ],
 )
 def test_what_a_limit_can_become(wanted, hard, may_raise, nr_open, result):
-    assert node_system.allowed(wanted, hard, may_raise, nr_open) == result
+    assert user_manager.allowed(wanted, hard, may_raise, nr_open) == result
 
 
 def test_limits_the_node_does_not_allow_stay_out_of_the_dropin():
-    none = node_system.dropins(1000, {"memlock": {"wanted": -1, "allowed": 8388608}, "nofile": {"wanted": 1048576, "allowed": 20000}})
+    none = user_manager.dropins(1000, {"memlock": {"wanted": -1, "allowed": 8388608}, "nofile": {"wanted": 1048576, "allowed": 20000}})
     service = none["/etc/systemd/system/user@1000.service.d/50-trainyard.conf"]
     assert service.endswith("[Service]\nTasksMax=infinity\n") and "Limit" not in service
-    both = node_system.dropins(1000, {"memlock": {"wanted": -1, "allowed": -1}, "nofile": {"wanted": 1048576, "allowed": 1048576}})
+    both = user_manager.dropins(1000, {"memlock": {"wanted": -1, "allowed": -1}, "nofile": {"wanted": 1048576, "allowed": 1048576}})
     service = both["/etc/systemd/system/user@1000.service.d/50-trainyard.conf"]
     assert "LimitMEMLOCK=infinity\n" in service and "LimitNOFILE=1048576\n" in service
 
@@ -89,7 +90,7 @@ def node(monkeypatch, tmp_path):
         "/proc/1/limits": PID1,
         "/proc/1/status": "CapEff:\t00000000a82435fb\n",
         "/proc/sys/fs/nr_open": "1048576\n",
-        **node_system.dropins(uid, mine),
+        **user_manager.dropins(uid, mine),
     }
     answers = {
         "dpkg-query": (0, "rsync installed"),
@@ -138,14 +139,22 @@ def test_a_manager_older_than_its_limits_must_be_started_anew(node, monkeypatch)
     assert look()["needs"] == []  # the kernel refuses; starting it again would not help
 
 
+def test_records_and_old_notes_are_named_and_not_read(monkeypatch, tmp_path):
+    there = {"/var/lib/trainyard/mysite/firewall.json", str(tmp_path / "lingering")}
+    monkeypatch.setattr(node_system.os.path, "exists", lambda path: path in there)
+    given = {"packages": {}, "memlock": "infinity", "nofile": "infinity", "site": "mysite", "home": str(tmp_path)}
+    result = node_system.look(given, lambda argv: (0, ""))
+    assert result["records"] == ["firewall"] and result["notes"] == ["lingering"]
+
+
 def test_runs_that_hold_the_node_are_told(node):
     node[1]["list-units"] = (0, "trainyard-20261120-1.service loaded active running x\n")
     assert node[3]()["units"] == ["trainyard-20261120-1.service"]
 
 
 def test_programs_that_are_missing_or_hang_are_answers():
-    assert node_system.call(["/no/such/program"])[0] == 127
-    assert node_system.call(["sleep", "5"], timeout=0.1)[0] == 124
+    assert user_manager.call(["/no/such/program"])[0] == 127
+    assert user_manager.call(["sleep", "5"], timeout=0.1)[0] == 124
 
 
 def test_a_limit_that_is_no_number_is_refused(capsys):

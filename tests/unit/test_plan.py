@@ -349,8 +349,8 @@ MESH = {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node
         ({"mesh": None}, {"trust": ["node1", "node2"]}),
         ({"mesh": dict(MESH, present=False)}, {"trust": ["node1", "node2"]}),
         ({"mesh": dict(MESH, proven=None)}, {"trust": ["node1", "node2"]}),
-        ({"mesh": dict(MESH, valid_until=1000.0 + 20 * 86400 - 1)}, {"trust": ["node1", "node2"]}),
-        ({"mesh": dict(MESH, valid_until=1000.0 + 20 * 86400 + 1)}, {}),
+        ({"mesh": dict(MESH, valid_until=1000.0 + 8 * 3600 - 1)}, {"trust": ["node1", "node2"]}),
+        ({"mesh": dict(MESH, valid_until=1000.0 + 8 * 3600 + 1)}, {}),
         ({"mesh": dict(MESH, nodes=["node2", "node3"])}, {"trust": ["node1", "node2"]}),
         ({"mesh": dict(MESH, digest="other")}, {"trust": ["node1", "node2"]}),
         ({"trees": {}}, {"code": ["node2"], "data": ["node2"], "trees": ["node2"]}),
@@ -375,7 +375,7 @@ def test_a_mesh_for_other_addresses_is_made_again():
 
 def test_the_margin_of_a_certificate_is_the_roles():
     role = yaml.safe_load((ROOT / "roles/ssh_trust/defaults/main.yml").read_text())
-    assert role["ssh_trust_renew_before"] == "+%dd" % (readiness.CERTIFICATE_MARGIN / 86400)
+    assert role["ssh_trust_renew_before"] == "+%dh" % (readiness.CERTIFICATE_MARGIN / 3600)
 
 
 def test_a_single_node_needs_no_mesh():

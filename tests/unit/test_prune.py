@@ -68,8 +68,19 @@ def test_what_a_rule_chooses(rule, gone):
 def test_the_newest_of_every_job_and_the_same_everywhere():
     """node2 lacks the newest run; it still keeps what node1 keeps."""
     all_of_it = [entry(1), entry(2), entry(3), entry(1, "seg"), entry(5, "seg")]
-    found = decided({"keep": 2}, node1=place(*all_of_it), node2=place(*all_of_it[1:]))
+    found = decided({"keep": 2}, node1=place(*all_of_it), node2=place(*all_of_it[1:]), home=place(entry(1)))
     assert found["remove"] == {"node1": [run_id(3)], "node2": [run_id(3)]}
+
+
+def test_a_node_alone_makes_no_other_place_remove_a_run():
+    """It names later runs of the same job, or calls another place's runs another job's."""
+    real, fake = [entry(2), entry(3)], [entry(0.1 * n) for n in (1, 2, 3)]
+    found = decided({"keep": 2}, node1=place(*fake, *real), node2=place(*real), home=place(*real))
+    assert set(found["remove"]) == {"node1"}
+    disputed = decided({"keep": 0}, node1=place(entry(2) | {"job": "other/s/c"}), node2=place(entry(2)))
+    assert disputed["remove"] == {} and disputed["stay"][0]["why"] == prune.DISPUTED
+    at_home = decided({"keep": 0}, node1=place(entry(2) | {"job": "other/s/c"}), node2=place(entry(2)), home=place(entry(2)))
+    assert at_home["remove"] == {place: [run_id(2)] for place in ("node1", "node2", "home")}
     # one name, another config: another job
     assert decided({"keep": 1}, node1=place(entry(1), dict(entry(2), job="det/paddledetection/other.yml")))["remove"] == {}
 
@@ -362,7 +373,7 @@ def test_what_is_shown():
     looks = {
         "node1": place(entry(9, bytes=3 << 30), entry(1)),
         "node2": None,
-        "home": place(entry(9, bytes=2048), unfinished=[".pruning-x"]),
+        "home": place(entry(9, bytes=2048), entry(1, bytes=0), unfinished=[".pruning-x"]),
     }
     found = prune.decide(prune.rule_of(keep=1), looks, "lab", NOW)
     lines = prune_text.plan_lines(prune.rule_of(keep=1), looks, found, NOW, ["node2"])
@@ -466,3 +477,10 @@ def test_the_verb(verb):
     assert "REMOVED 2 runs" in output
     code, output, _left = verb("-e", "keep=0", "-e", "confirm=true")
     assert code == 0 and "REMOVED 0 runs" in output and "changed=0" in output
+
+
+def test_a_place_that_names_what_is_no_run_chooses_nothing(run_module):
+    look = dict(place(entry(2)), runs=[entry(2), dict(entry(3), run="../../x"), 7, {"run": None}])
+    found = run_module(module, {"state": "decided", "site": "lab", "keep": "0", "looks": {"node1": {"look": look}, "node2": {"look": "x"}}})
+    assert found["remove"] == {"node1": [run_id(2)]}
+    assert run_module(module, {"state": "decided", "site": "lab", "run": "../../x", "looks": {}})["failed"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -308,7 +309,7 @@ def test_the_module(bring, run_dir, run_module):
     assert (result["changed"], result["ranks_file"]) == (True, str(run_dir / "ranks.json"))
     assert run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})["changed"] is False
     missing = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "state": "missing"})
-    assert (missing["changed"], missing["missing"]) == (False, {"node1": []})
+    assert (missing["changed"], missing["missing"], missing["left"]) == (False, {"node1": {}}, {"node1": {}})
     assert (set(result) | set(missing)) - {"invocation", "changed"} == set(yaml.safe_load(rank_index.RETURN))
 
 
@@ -355,3 +356,86 @@ def test_the_module_fails_with_node_file_and_both_digests(bring, run_dir, run_mo
 def test_the_module_without_a_run_directory(run_module, tmp_path):
     result = run_module(rank_index, {"run_dir": str(tmp_path / "none"), "nodes": []})
     assert result["failed"] is True and "is no directory" in result["msg"]
+
+
+# -- nodes that lie ------------------------------------------------------------------------------------------------
+
+ODD = "a --rsh=sh -c touch$IFS/x.log"
+
+
+def lies(node="node2"):
+    """What a lying node may say of its files, one after the other; each is refused."""
+    good = described(node, "log/workerlog.0", "rank-000.%s.log" % node, b"abc")
+    for name in ("../x", "/etc/passwd", "a\nb", "-e sh", "a/../../b", "", "n" * 300, "x/" * 20 + "y", None, 7):
+        yield dict(good, file=name)
+    for name in ("rank-000.node1.log", "../x", "plan.json", "rank-000.node2.log.1", ".stream.node1", "ranks.json", None):
+        yield dict(good, home=name)
+    for key, values in (("bytes", (-1, 1 << 60, "1", None, True, 1.5)), ("sha256", ("", "0" * 63, None, "../x"))):
+        for value in values:
+            yield dict(good, **{key: value})
+
+
+@pytest.mark.parametrize("item", list(lies()), ids=lambda item: "")
+def test_a_node_that_lies_costs_no_other_its_logs(bring, run_dir, run_module, tmp_path, item):
+    nodes = [entry("node2", item), entry("node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine"), ranks=[{"rank": 0}])]
+    missing = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "state": "missing", "strict": False})
+    assert list(missing["refused"]) == ["node2"] and list(missing["missing"]) == ["node1"]
+    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "strict": False})
+    assert not result.get("failed") and (run_dir / "launcher.node1.log").read_bytes() == b"fine"
+    assert [rank["node"] for rank in result["index"]["ranks"]] == ["node1"] and tree(tmp_path) == [
+        "attempt-1/launcher.node1.log", "attempt-1/ranks.json",
+    ]  # fmt: skip
+
+
+def test_a_mismatch_of_one_node_is_said_and_the_others_are_taken(bring, run_dir, run_module):
+    bad = bring("node2", "log/workerlog.0", "rank-002.node2.log", b"abc", b"abX")
+    nodes = [entry("node2", bad), entry("node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine"))]
+    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "strict": False})
+    assert not result.get("failed") and [item["node"] for item in result["mismatches"]] == ["node2"] and result["warnings"]
+    assert (run_dir / "launcher.node1.log").read_bytes() == b"fine"
+
+
+def test_a_name_with_words_in_it_is_a_name(bring, run_dir):
+    item = bring("node1", ODD, "rank-000.node1.log", b"abc")
+    assert homecoming.bring_home(str(run_dir), [entry("node1", item)])["mismatches"] == []
+    assert (run_dir / "rank-000.node1.log").read_bytes() == b"abc"
+
+
+def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_module):
+    sizes = {"logs.txt": ("launcher", 10), "log/workerlog.0": ("rank-000", 5000), "log/workerlog.1": ("rank-001", 400)}
+    nodes = [
+        entry(node, *[dict(described(node, file, "%s.%s.log" % (home, node), b""), bytes=size) for file, (home, size) in sizes.items()])
+        for node in ("node1", "node2")
+    ]
+    (run_dir / "ranks.node2.jsonl").write_bytes(b"x" * 700)
+    asked = {"run_dir": str(run_dir), "nodes": nodes, "state": "missing", "bytes": "1000", "strict": False}
+    found = run_module(rank_index, asked)
+    assert found["missing"]["node1"] == {"logs.txt": 10, "log/workerlog.1": 400} and found["left"]["node1"] == {"log/workerlog.0": 5000}
+    assert found["missing"]["node2"] == {"logs.txt": 10} and len(found["left"]["node2"]) == 2 and len(found["warnings"]) == 2
+    assert run_module(rank_index, dict(asked, bytes="1 MiB", files=2))["left"]["node1"] == {"log/workerlog.0": 5000}
+    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "strict": False, "left": found["left"]})
+    assert [(item["node"], item["file"]) for item in result["mismatches"]] == [
+        ("node1", "logs.txt"), ("node1", "log/workerlog.1"), ("node2", "logs.txt"),
+    ]  # fmt: skip
+
+
+def test_a_log_that_was_replaced_too_often_stays_where_it_is(bring, run_dir):
+    for number in range(homecoming.quota.KEPT + 3):
+        result = homecoming.bring_home(str(run_dir), [entry("node1", bring(*RANK0, b"%03d" % number))])
+    assert len(result["mismatches"]) == 1 and len(list(run_dir.glob(RANK0[2] + ".*"))) == homecoming.quota.KEPT
+
+
+@pytest.mark.parametrize("planted", [".incoming", ".incoming/node1", ".incoming/node1/log"])
+def test_a_link_on_the_way_takes_nothing_from_elsewhere(run_dir, tmp_path, planted):
+    mine = tmp_path / "mine"
+    for name in ("workerlog.0", "log/workerlog.0", "node1/log/workerlog.0"):
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).write_bytes(b"abc")
+    (run_dir / planted).parent.mkdir(parents=True, exist_ok=True)
+    os.symlink(mine, run_dir / planted)
+    before = {path: path.stat() for path in mine.rglob("*")}
+    item = described(*RANK0, b"abc")
+    with contextlib.suppress(OSError):
+        homecoming.missing(str(run_dir), [entry("node1", item)])
+    assert len(homecoming.bring_home(str(run_dir), [entry("node1", item)])["mismatches"]) == 1
+    assert {path: path.stat() for path in mine.rglob("*")} == before and not (run_dir / RANK0[2]).exists()

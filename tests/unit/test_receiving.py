@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import receiving, shipping, streaming
+from ansible.module_utils.trainyard import quota, receiving, shipping, streaming
 from ansible.playbook.play_context import PlayContext
 from ansible.plugins.loader import connection_loader
 from core_support import renamed
@@ -320,3 +320,82 @@ def test_the_stream_takes_ansibles_own_way_to_the_node(ssh_args):
     assert subprocess.run(["sh", "-c", "printf '%s\\n' " + argv[-1]], capture_output=True, text=True, check=True).stdout.split("\n")[
         :3
     ] == ["/usr/bin/python3.8", "-I", "-c"]
+
+
+# --- bounds: what a node sends without end
+
+
+def bounded(home, **bounds):
+    return receiving.Receiver(str(home), node="node1", quota=quota.Quota(**dict({"keep_free": 0}, **bounds)))
+
+
+def disk(path):
+    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+
+
+def test_a_node_that_sends_too_much_is_cut_off_at_the_bound(home):
+    receiver = bounded(home, most_bytes=10_000)
+    raw = b"".join(frame(offset=1000 * number, data=b"x" * 1000) for number in range(100))
+    with pytest.raises(quota.QuotaError, match="trainyard_collect_bytes"):
+        consume(receiver, raw)
+    assert disk(home) == 10_000
+    receiver.close()
+    # what is here counts, also in another attempt, with a hole, and kept under another name
+    for name in ("attempt-1", "attempt-2"):
+        again = bounded(home.parent / name, most_bytes=10_000)
+        with pytest.raises(quota.QuotaError):
+            again.apply(json.loads(frame("ranks.node1.jsonl").split(b"\n")[0]), b"x")
+        again.close()
+    receiver = bounded(home.parent / "attempt-2", most_bytes=20_000)
+    with pytest.raises(quota.QuotaError):
+        consume(receiver, b"".join(frame(offset=5000 * number, data=bytes(5000)) for number in range(9)))
+    receiver.close()
+    # another node has its own bound
+    other = receiving.Receiver(str(home), node="node2", quota=quota.Quota(10_000, keep_free=0))
+    assert consume(other, frame("rank-001.node2.log")) is False
+    other.close()
+
+
+def test_files_without_end_and_a_full_disk_are_bounds_too(home):
+    receiver = bounded(home, most_files=5)
+    with pytest.raises(quota.QuotaError, match="trainyard_collect_files"):
+        consume(receiver, b"".join(frame("stray-%d.node1.log" % number, data=b"") for number in range(300)))
+    assert len(list(home.glob("*.log"))) == 5
+    receiver.close()
+    receiver = bounded(home, keep_free=1 << 50)
+    with pytest.raises(quota.QuotaError, match="trainyard_collect_free"):
+        consume(receiver, frame(data=b"x"))
+    receiver.close()
+    assert disk(home) == 0
+
+
+def test_a_file_that_begins_again_without_end_is_kept_so_often_and_no_more(home):
+    receiver = bounded(home)
+    again = json.dumps({"event": "truncated", "file": "f", "home": RANK0}).encode() + b"\n"
+    with pytest.raises(quota.QuotaError, match="began again"):
+        consume(receiver, (frame() + again) * 300)
+    receiver.close()
+    assert len(list(home.glob(RANK0 + ".*"))) == quota.KEPT
+
+
+def test_a_stream_that_was_cut_off_does_not_try_again(attempt, home, monkeypatch):
+    monkeypatch.setattr(streaming, "PAUSES", (0,))
+    (attempt / "log" / "workerlog.0").write_bytes(os.urandom(1 << 20))
+    spec = {"attempt_dir": str(attempt), "follow": True, "interval": 0.02}
+    running = streaming.Stream(ARGV, spec, str(home), "node1", quota.Quota(100_000, keep_free=0))
+    running.start()
+    running.join(60)
+    assert not running.is_alive() and running.restarts == 0 and running.process.returncode is not None
+    state = running.state()
+    assert state["cut"] is True and "trainyard_collect_bytes" in state["problem"] and disk(home) <= 100_000
+
+
+def test_a_link_in_the_place_of_a_log_is_not_written_through(home, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    receiver = bounded(home)
+    for name, target in ((RANK0, tmp_path / "mine"), ("launcher.node1.log", tmp_path / "none")):
+        os.symlink(target, home / name)
+        with pytest.raises(OSError):
+            consume(receiver, frame(name))
+    receiver.close()
+    assert (tmp_path / "mine").read_text() == "mine" and not (tmp_path / "none").exists()

@@ -113,3 +113,9 @@ def test_many_ranks_get_fewer_points_each():
     assert (
         core.points_for(1) == core.points_for(8) == 2000 and core.points_for(64) * 64 <= core.POINTS and core.points_for(512) == core.FEWEST
     )
+
+
+@pytest.mark.parametrize("run, runs", [("../x", []), ("", ["/etc", "../x"])])
+def test_a_report_is_of_runs_only(tmp_path, run, runs):
+    with pytest.raises(core.ReportError):
+        core.wanted(str(tmp_path), run, runs)

@@ -35,6 +35,10 @@ POINT = {
 }  # fmt: skip
 
 
+# The same with the digest that its files have, as a node says it.
+TRUE = dict(POINT, digest=manifest.digest(POINT["files"]), instead=False, saved=1.0, first="node1", path="/n")
+
+
 # --- found and chosen
 
 
@@ -45,7 +49,7 @@ def test_found_on_a_node_and_at_home_then_chosen(run_module, tmp_path, monkeypat
     put(tmp_path / "runs" / RUN / "attempt-2" / "checkpoint", {"best_model.pdparams": "\x00"})
     at_home = run_module(module, dict(asked, runs_dir=str(tmp_path / "runs")))["found"]
     assert at_home["skipped"][0]["why"] == "best_model.pdopt is missing"
-    found = {"node1": {"point": dict(POINT, instead=False, saved=1.0, first="node1", path="/n"), "skipped": []}, "home": at_home}
+    found = {"node1": {"point": dict(TRUE), "skipped": []}, "home": at_home}
     chosen = run_module(module, {"state": "chosen", "run_id": RUN, "runs_dir": str(tmp_path / "runs"), "found": found}, check=True)
     assert chosen["point"]["home"] == str(tmp_path / "runs" / RUN / "attempt-1" / "checkpoint") and chosen["point"]["source"] == "node1"
     assert chosen["incomplete"][0]["node"] == "home" and "skipped" not in chosen and chosen["changed"] is False
@@ -120,7 +124,41 @@ def test_where_no_node_can_give_it_nothing_is_left(run_module, holder, tmp_path)
     found = bring(run_module, point, ("down", root), ("home", root))
     assert (found["changed"], found["brought"]) == (False, False) and len(found["said"]) == 1
     assert os.listdir(tmp_path / "home" / ".trainyard" / "staging") == []
-    assert "arrived changed" in bring(run_module, dict(point, digest="0" * 64), ("node2", root))["said"][0]
+    files = dict(point["files"], **{"4.pdopt": ["f", 9, "0" * 64]})
+    other = dict(point, files=files, digest=manifest.digest(files))
+    assert "arrived changed" in bring(run_module, other, ("node2", root))["said"][0]
+
+
+@pytest.mark.parametrize("digest", ["0" * 64, "../../../x", "/etc/cron.d/x", "", None])
+def test_a_digest_that_is_not_that_of_the_files_names_no_directory(run_module, holder, tmp_path, digest):
+    root, point, _log = holder
+    assert bring(run_module, dict(point, digest=digest), ("node2", root))["failed"] is True
+    assert not (tmp_path / "home").exists()
+
+
+LONG, MANY = "n" * 300, {"%d.pdopt" % number: ["f", 1, "b" * 64] for number in range(2001)}
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        {"digest": "/etc/passwd"}, {"digest": "0" * 64}, {"files": {}}, {"files": None}, {"files": MANY}, {"name": "../x"}, {"name": "a\nb"},
+        *({"files": {name: ["f", 1, "b" * 64]}} for name in ("../../x", "/etc/x", "-e", "a b --rsh=x", "a\nb", LONG, "a/../b", "", "a//b", "\x1b[2J")),
+        {"files": {"4.pdopt": ["f", -1, "b" * 64]}}, {"files": {"4.pdopt": ["l", 1, "b" * 64]}}, {"files": {"4.pdopt": "f"}},
+        {"attempt": 0}, {"attempt": "1"}, {"attempt": True}, {"epoch": "5"}, {"epoch": 10**400}, {"lr": "x"}, {"saved": None}, {"stem": ".."},
+        {"path": "/a/../b"}, {"path": "x"}, {"path": None}, {"instead": "no"}, {"first": []},
+    ],
+    ids=lambda harm: "-".join(harm),
+)  # fmt: skip
+def test_a_point_that_cannot_be_one_is_skipped_and_the_others_count(run_module, harm):
+    wrong = dict(TRUE, attempt=9, **{key: value for key, value in harm.items() if key != "attempt"})
+    wrong.update({key: value for key, value in harm.items() if key == "attempt"})
+    if harm.get("files") and "digest" not in harm and all(isinstance(entry, list) for entry in wrong["files"].values()):
+        wrong["digest"] = manifest.digest(wrong["files"])
+    asked = {"state": "chosen", "run_id": RUN, "found": {"node2": {"point": wrong, "skipped": []}, "node1": {"point": TRUE, "skipped": []}}}
+    chosen = run_module(module, asked)
+    assert chosen["point"]["source"] == "node1" and chosen["point"]["attempt"] == 1
+    assert [row["node"] for row in chosen["incomplete"]] == ["node2"]
 
 
 @pytest.mark.parametrize("holds, gone", [("", True), ("trainyard-%s-1.service loaded active running d" % RUN, False)])
@@ -254,7 +292,7 @@ def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
 def test_a_restart_waits_for_a_node_that_may_hold_a_newer_checkpoint(run_module, tmp_path, ranks, silent, point, waits):
     run = put(tmp_path / RUN, {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}, {"name": "node2"}]})})
     run_file.write(run, run_file.empty(RUN, "a", 1.0), run_file.entry(1, ranks=ranks))
-    found = {point["source"]: {"point": dict(POINT, instead=False, saved=1.0, first="node1", path="/n", **point)}} if point else {}
+    found = {point["source"]: {"point": dict(TRUE, **point)}} if point else {}
     asked = {"state": "chosen", "run_id": RUN, "runs_dir": str(tmp_path), "found": found, "silent": silent, "tries": 1}
     said = run_module(module, asked)["waits"]
     assert waits in said and bool(said) == bool(waits)

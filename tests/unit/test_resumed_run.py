@@ -57,6 +57,7 @@ def test_a_failed_run_goes_on_as_the_next_attempt():
     found = settle(home("failed"), node1=status(), node2=status())
     assert found == {
         "run": RUN, "mode": "start", "number": 2, "before": 1, "nodes": ["node1", "node2"], "places": ["node1", "node2"], "unfinished": False,
+        "notes": [],
     }  # fmt: skip
 
 
@@ -178,8 +179,13 @@ def test_the_job_comes_from_home_or_from_a_node(run_module, tmp_path):
     found = run_module(module, dict(given, job=text))
     assert (found["mode"], found["number"], found["job"]) == ("start", 2, {"name": "from the node"})
     assert "no job.json of this run" in run_module(module, given)["msg"]
-    put(str(tmp_path / RUN), {"job.json": '{"name": "from home"}', "attempt-1/x": ""})
-    assert run_module(module, dict(given, job=text))["job"] == {"name": "from home"}
+    endless = base64.b64encode(b'{"name": "x"}' + b" " * (2 << 20)).decode()
+    assert run_module(module, dict(given, job=endless))["failed"]
+    hostile = base64.b64encode(b'{"name": "x", "env": {"OMP_NUM_THREADS": "1", "PYTHONPATH": "/tmp/x"}}').decode()
+    refused = run_module(module, dict(given, job=hostile))
+    assert refused["failed"] and "'PYTHONPATH'" in refused["msg"] and "OMP" not in refused["msg"]
+    put(str(tmp_path / RUN), {"job.json": '{"name": "from home", "env": {"PYTHONPATH": "/x"}}', "attempt-1/x": ""})
+    assert run_module(module, dict(given, job=text))["job"]["name"] == "from home"
 
 
 def test_refusals_are_told_from_what_may_be_tried_again(run_module, tmp_path):

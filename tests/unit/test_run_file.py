@@ -212,3 +212,22 @@ def test_how_often_a_job_wants_to_be_started_again(tmp_path):
         put(str(tmp_path), {"job.json": text})
         assert run_file.limit_of(str(tmp_path)) == limit
     assert run_file.numbers(str(tmp_path / "none")) == [] and not os.path.exists(tmp_path / "none")
+
+
+def test_a_seal_stays_within_the_run(tmp_path):
+    run, outside = tmp_path / "runs" / RUN, tmp_path / "outside"
+    put(outside, {"file": "x", "folder/file": "x"})
+    put(run, {"attempt-1/plan.json": "{}"})
+    (run / "link").symlink_to(outside)
+    (run / "attempt-1" / "file").symlink_to(outside / "file")
+    for path in [run / "attempt-1" / "plan.json", outside / "file", outside / "folder" / "file"]:
+        path.chmod(0o644)
+    outside.chmod(0o755)
+    run_file.seal(str(run))
+    assert oct((run / "attempt-1" / "plan.json").stat().st_mode)[-3:] == "600"
+    assert [oct(path.stat().st_mode)[-3:] for path in (outside, outside / "file", outside / "folder" / "file")] == ["755", "644", "644"]
+    (tmp_path / "runs" / (RUN[:-4] + "0000")).symlink_to(outside)
+    for path in (outside, tmp_path / "runs" / (RUN[:-4] + "0000"), tmp_path / "runs"):
+        with pytest.raises(ValueError):
+            run_file.seal(str(path))
+    assert oct(outside.stat().st_mode)[-3:] == "755"

@@ -90,3 +90,12 @@ def test_the_end_of_a_long_log_is_enough(tmp_path):
     found = history.of_log(str(tmp_path), "log", table, most=1000)
     assert (found["steps"], [item["ap"] for item in found["evaluations"]]) == (1, [0.5])
     assert history.of_log(str(tmp_path), "none", table) is None
+
+
+@pytest.mark.parametrize("wrong", [7, [7], [{"number": 1}], [{"number": [], "started": 1}]])
+def test_a_history_of_another_shape_costs_its_node_only(run_module, monkeypatch, nodes, wrong):
+    honest = lines(run_module, monkeypatch, nodes, "node2")
+    monkeypatch.setenv("HOME", str(nodes / "node2"))
+    look = run_module(module, {"state": "looked", "run_id": RUN, "node": "node2"})["history"]
+    found = history.lines([{"run": RUN, "node": "node1", "attempts": wrong}, look], now=2720.0)
+    assert found[:-1] == honest and "node1" in found[-1]

@@ -77,6 +77,28 @@ def read(runs, name):
         return handle.read()
 
 
+def test_a_node_speaks_of_its_own_ranks_alone_and_once(run_module, started):
+    killed = {"exit_code": None, "signal": "SIGKILL", "state": "failed"}
+    lies = [
+        node("node1", rank(0), rank(1, **killed)),
+        node("node1", rank(0, **killed)),
+        node("node9", rank(1, **killed)),
+        node("node2", rank(1)),
+    ]
+    found = run_module(module, dict(started[1], nodes=lies))
+    assert found["verdict"]["outcome"] == "completed"
+    kept = json.loads(read(started[0], "run.json"))["attempts"][0]["ranks"]
+    assert [(item["rank"], item["node"], item["signal"]) for item in kept] == [(0, "node1", None), (1, "node2", None)]
+
+
+@pytest.mark.parametrize("run", ["../x", RUN + " a=b", "/tmp/x"])
+def test_what_is_no_run_id_gets_no_directory(run_module, tmp_path, run):
+    for state in ("started", "ended", "refused"):
+        given = {"state": state, "runs_dir": str(tmp_path), "run_id": run, "job": {"name": "x"}, "plan": "{}", "plan_sha256": "a"}
+        assert run_module(module, given)["failed"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_start_keeps_plan_job_and_local_changes(started):
     runs, _arguments = started
     assert (

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -34,6 +35,13 @@ def change(path, function):
     """Rewrite a JSON file with what the function makes of it (None: what it changed in place)."""
     value = json.loads(path.read_text())
     path.write_text(json.dumps(function(value) or value))
+    record = path.parent / "run.json"
+    if path.name == "plan.json" and record.exists():  # the plan stays the one that this controller has recorded
+        run, digest = json.loads(record.read_text()), hashlib.sha256(path.read_bytes()).hexdigest()
+        run["plan_sha256"] = digest
+        for item in run["attempts"] if isinstance(run.get("attempts"), list) else ():
+            item["plan_sha256"] = digest
+        record.write_text(json.dumps(run))
 
 
 def only(found):
@@ -145,6 +153,7 @@ def test_very_many_evaluations_and_checkpoints_stay_few(monkeypatch, tmp_path):
     ]
     place = composed(tmp_path / "run", "paddleseg", {1: "".join(lines).encode()})
     saved = {"has": ["Save checkpoint: "], "lines": ["Save checkpoint: (?P<path>.*)"]}
+    (place / "run.json").write_text('{"attempts": []}')
     change(place / "plan.json", lambda plan: plan["suite"]["logs"].update(saved=saved))
     found = series.of_run(str(place))
     attempt = only(found)

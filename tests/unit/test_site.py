@@ -7,6 +7,7 @@ import re
 
 import pytest
 from ansible.module_utils.trainyard import site as sites
+from ansible.module_utils.trainyard import site_values
 from core_support import ROOT, job_of
 
 SUITES = {
@@ -162,6 +163,8 @@ def test_one_fabric_address_for_two_nodes():
         ({"trainyard_start_port": 80}, "inventory trainyard_start_port:", "must be a port from 1024 to 65535; got 80"),
         ({"trainyard_env": ["A=1"]}, "inventory trainyard_env:", "must be a mapping of environment variables"),
         ({"trainyard_env": {"PADDLE_NNODES": 1}}, "inventory trainyard_env.PADDLE_NNODES:", "is reserved: the plan sets it"),
+        ({"trainyard_env": {"BASH_ENV": "x.sh"}}, "inventory trainyard_env.BASH_ENV:", "is not for a training"),
+        ({"trainyard_env": {"GIT_SSH_COMMAND": "x"}}, "inventory trainyard_env.GIT_SSH_COMMAND:", "is not for a training"),
         ({"trainyard_env": {"LD_PRELOAD": "x.so"}}, "inventory trainyard_env.LD_PRELOAD:", "is reserved"),
     ],
 )
@@ -318,3 +321,34 @@ def test_the_controllers_paths_start_at_home_or_at_the_project_and_the_nodes_sta
     assert source["code"]["path"] == "examples/x" and sites.on_controller({"code": {"git": "u", "version": "v"}}, "/p") == {
         "code": {"git": "u", "version": "v"}
     }
+
+
+def test_a_site_chooses_where_libraries_lie():
+    problems, given = [], {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64", "PYTHONPATH": "/opt/lib"}
+    assert site_values.environment(given, problems) == given and problems == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://user:hunter22@h/r.git",
+        "https://hunter22@h/r.git",
+        "https://u:a/b@h/r",
+        "ssh://git:hunter22@h/r",
+        "ext::sh -c x",
+        "--upload-pack=x",
+        "a\nb",
+    ],
+)
+def test_a_git_address_with_a_login_is_refused_without_it(url):
+    problems = []
+    site_values.suite_entries({"paddledetection": {"code": {"git": url, "version": "v"}, "environment": {"python": "/p"}}}, problems)
+    assert [problem.key for problem in problems][-1] == "trainyard_suites.paddledetection.code.git"
+    assert not any("hunter22" in str(problem) for problem in problems)
+
+
+@pytest.mark.parametrize("url", ["https://h/r.git", "git@h:r.git", "ssh://git@h:22/r.git", "/srv/git/r.git", "file:///srv/r.git"])
+def test_a_git_address_without_a_login_is_taken(url):
+    problems = []
+    site_values.suite_entries({"paddledetection": {"code": {"git": url, "version": "v"}, "environment": {"python": "/p"}}}, problems)
+    assert problems == []

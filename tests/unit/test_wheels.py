@@ -275,3 +275,19 @@ def test_another_installer_version_is_brought_without_fetching_the_rest(built, c
     newer = make_wheel(tmp_path / "more", "uv", "1.1", {"uv-1.1.data/scripts/uv": "binary"}, tag="py3-none-manylinux_2_17_x86_64")
     make_index(tmp_path / "newer", [newer])
     assert provide(cache, want(uv_version="1.1"))["fetched"] == ["uv-1.1-py3-none-manylinux_2_17_x86_64.whl"]
+
+
+def test_a_token_in_the_index_stands_in_no_command_line_and_no_message(tmp_path):
+    """A fake pip notes its words and its environment, and repeats the address in its error."""
+    script = (
+        "import json, os, sys; json.dump([sys.argv, dict(os.environ)], open(%r, 'w')); sys.exit('ERROR: no ' + os.environ['PIP_INDEX_URL'])"
+    )
+    pip = [sys.executable, "-c", script % str(tmp_path / "told")]
+    address = "https://index.invalid/T0pSecretT0ken/simple/"
+    with pytest.raises(wheels.WheelhouseError) as error:
+        wheels.fetch(pip, str(tmp_path), ["paddlepaddle==2.6.2"], want(), address)
+    words, environment = json.loads((tmp_path / "told").read_text())
+    assert environment["PIP_INDEX_URL"] == address and "T0pSecret" not in " ".join(words)
+    assert "T0pSecret" not in str(error.value) and "https://index.invalid" in str(error.value)
+    assert "T0pSecret" not in wheels.explain("Retrying (", 1, address)
+    assert "hunter22" not in wheels.explain("ERROR: https://me:hunter22@other.invalid/ failed", 1, address)

@@ -12,20 +12,28 @@ from ansible.module_utils.trainyard.yamldata import Problem
 
 SECRET = re.compile(r"ansible_(\w+_)?(pass|password|passphrase)\Z|ansible_(ssh_)?private_key\Z")
 CONNECTION = "ansible_connection"
-KEY_FILES = ("ansible_ssh_private_key_file", "ansible_private_key_file")
+# Of the administrator's login: only the two verbs that become root take it, so only they need it here.
+ADMIN_KEY = "trainyard_admin_key"
+KEY_FILES = ("ansible_ssh_private_key_file", "ansible_private_key_file", ADMIN_KEY)
+BECOME = "ansible_become"
+TRUE = ("true", "yes", "on", "1", "y", "t")
 SSH_WORDS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 CHECKING = ("ansible_host_key_checking", "ansible_ssh_host_key_checking", "ansible_paramiko_host_key_checking")
 # Looked for in the whole text, so that an ssh inside a ProxyCommand is seen, too; ssh takes the names in any case, with '=' or a blank.
 OFF = re.compile(
     r"stricthostkeychecking[\s=\"']+(no|off|false|accept-new)\b|userknownhostsfile[\s=\"']+(/dev/null\b|none(?![\w./-]))", re.IGNORECASE
 )
+# What of the user's own ssh configuration must not reach a node.
+NOT_FORWARDED = ("ForwardAgent", "ForwardX11", "PermitLocalCommand")
+_OPTION = re.compile(r"-o\s*[\"']?(%s)[\s=\"']+(\w+)" % "|".join(NOT_FORWARDED), re.IGNORECASE)
+_FLAG = re.compile(r"(?:^|\s)-[AXY](?=\s|$)")
 FALSE = ("false", "no", "off", "0", "n", "f")
 REMEDY = "take it out and let playbooks/trust.yml record the host keys"
 
 
 def wanted(name):
     """Whether a variable of a host says how it is logged in to."""
-    return name in KEY_FILES + SSH_WORDS + CHECKING + (CONNECTION,) or bool(SECRET.match(name))
+    return name in KEY_FILES + SSH_WORDS + CHECKING + (CONNECTION, BECOME) or bool(SECRET.match(name))
 
 
 def checking_problem(name, value):
@@ -37,11 +45,41 @@ def checking_problem(name, value):
     return "switches the check of host keys off; got %s; %s" % (found.group(0), REMEDY) if found else None
 
 
+def forwarding(hosts, settings=()):
+    """Return a line for each way of logging in that may pass the user's own ssh agent, display or local commands on to a node.
+
+    hosts, settings: as `problems` takes them. ssh takes the first value that it is given, and ssh_args come first (ansible.cfg has them).
+    """
+    usual = {name: str(value or "") for _where, name, value in settings}
+    lacking = {}
+    for host, variables in hosts.items():
+        if CONNECTION in variables and str(variables[CONNECTION]["value"]) not in ("ssh", "smart"):
+            continue
+        words = []
+        for name in SSH_WORDS:
+            own = variables.get(name)
+            words.append(str(own["value"] or "") if own else usual.get(name.replace("ansible_", ""), ""))
+        text = " ".join(words)
+        said = {key.lower(): value.lower() for key, value in reversed(_OPTION.findall(text))}
+        open_ = [name for name in NOT_FORWARDED if said.get(name.lower()) != "no"]
+        if open_ or _FLAG.search(text):
+            lacking.setdefault(", ".join(open_) or "-A, -X or -Y", []).append(host)
+    text = "the login to %s does not switch off %s; a training there could use it. Put -o ForwardAgent=no and the like into ssh_args, as ansible.cfg does"
+    return [text % (", ".join(names[:5]), what) for what, names in lacking.items()]
+
+
 def secret_problem(raw, hidden):
     """Say that a password stands in clear text, or return None; raw: before templating. hidden: it came out of a vault. Never shows it."""
     if hidden or raw in (None, "") or (isinstance(raw, str) and ("{{" in raw or "{%" in raw)):
         return None
     return "stands in clear text; put it into a vault (ansible-vault encrypt_string), or let Ansible ask for it (-k, -K)"
+
+
+def become_problem(value):
+    """Say that everything would be done as root, or return None: provision.yml and unprovision.yml become root by themselves, for their part."""
+    if value is True or str(value).strip().lower() in TRUE:
+        return "would do everything as another user; take it out: provision.yml and unprovision.yml become root by themselves, and nothing else does"
+    return None
 
 
 def key_problem(path, stat=os.stat):
@@ -97,12 +135,17 @@ def problems(hosts, settings=(), stat=os.stat):
                 text = secret_problem(entry["raw"], entry["hidden"])
             elif name in KEY_FILES:
                 text = key_problem(str(entry["value"]), stat) if entry["value"] else None
+            elif name == BECOME:
+                text = become_problem(entry["value"])
             else:
                 text = checking_problem(name, entry["value"]) if name != CONNECTION else None
             add(file, entry.get("line"), name, text)
     for where, name, value in settings:
         if value in (None, ""):
             continue
-        text = key_problem(str(value), stat) if name == "private_key_file" else checking_problem(name, value)
+        if name == "private_key_file":
+            text = key_problem(str(value), stat)
+        else:
+            text = become_problem(value) if name == "become" else checking_problem(name, value)
         add(where, None, name, text)
     return list(found.values())

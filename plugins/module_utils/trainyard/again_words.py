@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 
 import yaml
 from ansible.cli.playbook import PlaybookCLI
+from ansible.module_utils.trainyard.attempts import RUN_ID
 from ansible.parsing.splitter import split_args
 
 # What the record of the run holds, and what is asked of one start only.
@@ -79,8 +81,11 @@ def resumed(argv, playbook, run, after, tries=1):
     for word in given.extra_vars or ():
         kept = kept_variables(word)
         words += ["-e", kept] if kept else []
-    words += ["-e", "run=%s" % run, "-e", "again=%d" % after] + (["-e", "again_try=%d" % tries] if tries > 1 else [])
-    return [playbook, *words]
+    if not RUN_ID.match(run):
+        raise NotAgain("%r is no run id" % run)
+    # One argument of JSON: no part of a value becomes a variable of its own.
+    own = {"run": run, "again": int(after), **({"again_try": int(tries)} if tries > 1 else {})}
+    return [playbook, *words, "-e", json.dumps(own)]
 
 
 def _written(action, value):
@@ -98,13 +103,21 @@ def of_restart(extra_vars):
     """Return {run, after, tries} of a command that is itself such a follow-up, else None. extra_vars: the words given with -e."""
     found = {}
     for word in extra_vars:
-        name, _equals, value = word.partition("=")
-        if name in ("run", "again", "again_try"):
-            found[name] = value
-    if not found.get("again", "").isdigit() or not found.get("run"):
+        named = _mapping(word) if word[:1] == "{" else dict([word.partition("=")[::2]])
+        found.update({name: str(named[name]) for name in ("run", "again", "again_try") if name in named})
+    if not re.fullmatch("[0-9]{1,6}", found.get("again", "")) or not RUN_ID.match(found.get("run", "")):
         return None
     tries = found.get("again_try", "1")
-    return {"run": found["run"], "after": int(found["again"]), "tries": int(tries) if tries.isdigit() else 1}
+    return {"run": found["run"], "after": int(found["again"]), "tries": int(tries) if re.fullmatch("[0-9]{1,6}", tries) else 1}
+
+
+def _mapping(word):
+    """Return the variables of a word of JSON or YAML, {} where it holds none."""
+    try:
+        value = yaml.safe_load(word)
+    except yaml.YAMLError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def program():

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ansible.module_utils.trainyard import log_questions, prune, role_values, texts
 from ansible.module_utils.trainyard.role_values import NO, YES, switch
 from ansible.module_utils.trainyard.yamldata import Problem, near, shown
@@ -10,7 +12,12 @@ from ansible.module_utils.trainyard.yamldata import Problem, near, shown
 CHOICES = {"verify": ("cached", "sample", "full")}
 # Those that a site may set for every time, since a role takes them for its default.
 DEFAULTS = ("rehearse", "verify", "matrix", "trust_accept")
-SWITCHES = ("confirm", "follow", "list", "rehearse", "matrix", "site", "trust_accept")
+SWITCHES = (
+    "confirm", "follow", "list", "rehearse", "matrix", "site", "trust_accept", "rotate_ca", "replace_ca", "untrust_ca",
+)  # fmt: skip
+# Names of nodes; those that no inventory has any more can be taken back too.
+NODES = ("node", "take_in")
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
 # Two names of one thing: the verb's short one, and the role's or the site's.
 SAME = (
     ("rehearse", "preflight_rehearse"), ("verify", "preflight_verify"), ("matrix", "preflight_matrix"), ("start_port", "trainyard_start_port"),
@@ -46,6 +53,8 @@ def short(name, value):
         return "must be true, false, yes or no; got %s%s" % (shown(value), near(value, YES[:2] + NO[:2]))
     if name in CHOICES and value not in CHOICES[name]:
         return "must be one of %s; got %s%s" % (", ".join(CHOICES[name]), shown(value), near(value, CHOICES[name]))
+    if name in NODES and not (isinstance(value, str) and NODE.match(value)):
+        return "must be a node's name; got %s" % shown(value)
     if name in ("again", "again_try") and not str(value).isdigit():
         return "is set by a restart and must be a whole number; got %s" % shown(value)
     return log_questions.wrong(name, value) or prune.wrong(name, value)
@@ -68,6 +77,8 @@ def contradictions(extra, verb, check_mode):
     problems += [_refuse(*said)] if said else []
     if verb == "resume" and "run" not in extra:
         problems.append(_refuse("run", "say which run is to go on: -e run=<run id>; playbooks/status.yml shows the newest"))
+    if verb == "untrust" and "node" in extra and asks("untrust_ca"):
+        problems.append(_refuse("untrust_ca", "forgets the authority of all nodes, and node takes one of them back; give one of them"))
     if verb == "check" and check_mode:
         problems.append(_refuse("--check", "leaves check.yml nothing to prove; take it away (check.yml changes nothing on the nodes)"))
     ends = "--check ends train.yml at the plan" if verb == "train" and check_mode else "sync.yml starts nothing" if verb == "sync" else None

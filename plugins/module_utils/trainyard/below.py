@@ -6,6 +6,7 @@ A training may leave links, pipes and devices where its logs are expected. A lin
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 
@@ -48,3 +49,39 @@ def read_in(folder, relative, limit, end=False):
         if end:
             handle.seek(max(0, os.fstat(handle.fileno()).st_size - limit))
         return handle.read(limit)
+
+
+def open_folder(root, relative, make=False):
+    """Return a descriptor of a directory below the descriptor `root`; '' is root itself. No link is followed, missing ones are made with mode 0700."""
+    parts = relative.split("/") if relative else []
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise OSError(f"{relative!r} does not stay inside the directory")
+    here = os.dup(root)
+    for part in parts:
+        try:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, 0o700, dir_fd=here)
+            deeper = os.open(part, DIRECTORY, dir_fd=here)
+        finally:
+            os.close(here)
+        here = deeper
+    return here
+
+
+@contextlib.contextmanager
+def parent_of(root, relative, make=False):
+    """Yield (descriptor of the directory that a path below `root` lies in, its last part), for what changes a directory."""
+    folder, _slash, name = relative.rpartition("/")
+    if name in ("", ".", ".."):
+        raise OSError(f"{relative!r} does not stay inside the directory")
+    here = open_folder(root, folder, make)
+    try:
+        yield here, name
+    finally:
+        os.close(here)
+
+
+def open_root(path):
+    """Return a descriptor of the directory at a path of our own, which may hold links (a home directory does)."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

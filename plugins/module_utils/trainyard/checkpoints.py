@@ -15,13 +15,20 @@ import re
 import shutil
 import stat
 
-from ansible.module_utils.trainyard import manifest
-from ansible.module_utils.trainyard.below import DIRECTORY, open_below
+from ansible.module_utils.trainyard import manifest, safe_names
+from ansible.module_utils.trainyard.below import DIRECTORY, open_below, open_folder, open_root, parent_of
 
 WANTED = ("best", "last", "none")
 PLACE, STAGING = "checkpoint", ".checkpoint.part"
-# What rsync's patterns and the words of its command line take for nothing but a name; ansible.posix.synchronize joins them unquoted.
+MOST_FILES = 2000
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+# Plain words only: a checkpoint's file also goes from node to node, in a list of lines.
 NAME = re.compile(r"[A-Za-z0-9_+@=.][A-Za-z0-9_+@=.-]{0,200}\Z")
+
+
+def plain(path):
+    """Whether every part of a path is a name that a checkpoint's file may have."""
+    return not safe_names.problem(path) and all(NAME.match(part) for part in path.split("/"))
 
 
 class CheckpointError(Exception):
@@ -108,7 +115,7 @@ def _newest(root, folder, pattern, passed_over):
             if not any(fnmatch.fnmatchcase(stem, one) for one in pattern.split("|")):
                 continue
             paths = _files_of(here, entry) if folded else [entry] if stat.S_ISREG(info.st_mode) else []
-            sound = [path for path in paths if all(NAME.match(part) for part in path.split("/"))]
+            sound = [path for path in paths if plain(path)]
             passed_over += [folder + "/" + path for path in set(paths) - set(sound)] + ([folder + "/" + entry] if not paths else [])
             kept = found.setdefault(stem, [0, []])
             kept[0], kept[1] = max(kept[0], info.st_mtime_ns), kept[1] + sound
@@ -142,26 +149,68 @@ def described(root, path):
     return ["f", size, digest.hexdigest()]
 
 
+def check(files):
+    """Raise CheckpointError where {path: ['f', bytes, sha256]} from a node is not what a checkpoint can be."""
+    if not isinstance(files, dict):
+        raise CheckpointError("the checkpoint is not a mapping of files")
+    if len(files) > MOST_FILES:
+        raise CheckpointError("the checkpoint has %d files; at most %d are taken" % (len(files), MOST_FILES))
+    for path, entry in files.items():
+        said = safe_names.problem(path)
+        if said:
+            raise CheckpointError("the name %s of a checkpoint's file %s" % (ascii(path)[:200], said))
+        whole = isinstance(entry, (list, tuple)) and len(entry) == 3 and entry[0] == "f" and _is_size(entry[1])
+        if not whole or not isinstance(entry[2], str) or not _DIGEST.match(entry[2]):
+            raise CheckpointError("%s: there is no size and sha256 of it" % path)
+    folders = {"/".join(parts[:end]) for parts in (path.split("/") for path in files) for end in range(1, len(parts))}
+    if folders & set(files):
+        raise CheckpointError("%s is a file and a folder" % sorted(folders & set(files))[0])
+
+
+def _is_size(value):
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 50
+
+
 def lacking(folder, files):
     """Return sentences that say in what a folder at home differs from files, as `find` gave them; [] where every one is there, whole.
 
-    Further files are no difference: another checkpoint that was brought before stays.
+    Further files are no difference: another checkpoint that was brought before stays. Raises CheckpointError for names that no checkpoint has.
     """
-    there = [name for name in files if os.path.isfile(os.path.join(folder, name))]
-    return manifest.differences({name: list(entry) for name, entry in files.items()}, manifest.scan(folder, there) if there else {})
+    check(files)
+    expected, found = {name: list(entry) for name, entry in files.items()}, {}
+    try:
+        root = os.open(folder, DIRECTORY)
+    except OSError:
+        return manifest.differences(expected, {})
+    try:
+        for name, entry in expected.items():
+            with contextlib.suppress(OSError):
+                size = _size_of(root, name)
+                # A file of another size is not read.
+                found[name] = described(root, name) if size == entry[1] else ["f", size, ""]
+    finally:
+        os.close(root)
+    return manifest.differences(expected, found)
+
+
+def _size_of(root, path):
+    with os.fdopen(open_below(root, path), "rb") as handle:
+        return os.fstat(handle.fileno()).st_size
 
 
 def take(attempt_dir, files, write=True):
     """Put the files that were brought to STAGING into PLACE, all or none; return whether that changes anything.
 
-    attempt_dir: at home. Raises CheckpointError with every difference; what differs is removed, so that the next copy brings it anew.
+    attempt_dir: at home. Raises CheckpointError with every difference; what differs is removed, so that the next copy brings it anew. Nothing is
+    changed but below the attempt's directory: no link that stands there is followed.
     """
+    check(files)
     place, staging, fresh, old = (os.path.join(attempt_dir, name) for name in (PLACE, STAGING, ".checkpoint.new", ".checkpoint.old"))
-    if write and not os.path.lexists(place) and os.path.isdir(old):
+    if write and not os.path.lexists(place) and os.path.isdir(old) and not os.path.islink(old):
         os.rename(old, place)  # the end of another one's exchange came between its two renames
     if not lacking(place, files):
         if write:
-            shutil.rmtree(staging, ignore_errors=True)
+            _clear(staging)
         return False
     if os.path.islink(place):
         raise CheckpointError("%s is a link; nothing was put there" % place)
@@ -172,34 +221,69 @@ def take(attempt_dir, files, write=True):
         raise CheckpointError("%s: differs from the node's: %s" % (staging, "; ".join(wrong)))
     if not write:
         return True
-    shutil.rmtree(fresh, ignore_errors=True)
+    _clear(fresh)
     os.mkdir(fresh, 0o700)
-    if os.path.isdir(place):
-        for name in manifest.walk_files(place):
-            if name not in files:
-                _move(os.path.join(place, name), os.path.join(fresh, name), os.link)
-    for name in files:
-        _move(os.path.join(staging, name), os.path.join(fresh, name), os.rename)
-    shutil.rmtree(old, ignore_errors=True)
+    root = open_root(attempt_dir)
+    try:
+        for name in _kept(root, files):
+            _move(root, (PLACE, name), _link)
+        for name in files:
+            _move(root, (STAGING, name), os.rename)
+    finally:
+        os.close(root)
+    _clear(old)
     if os.path.isdir(place):
         os.rename(place, old)
     os.rename(fresh, place)
     for done in (old, staging):
-        shutil.rmtree(done, ignore_errors=True)
+        _clear(done)
     return True
 
 
-def _move(source, target, move):
-    os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
-    with open(source, "rb") as handle:
+def _clear(path):
+    """Remove a directory of ours, or the link that stands in its place."""
+    with contextlib.suppress(OSError):
+        if os.path.islink(path):
+            os.unlink(path)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _kept(root, files):
+    """Return the regular files of the checkpoint at home that the new one does not have: another one that was brought before stays."""
+    try:
+        place = open_folder(root, PLACE)
+    except OSError:
+        return []
+    try:
+        return [path for path in (found[2:] for found in _files_of(place, ".")) if path not in files and not safe_names.problem(path)]
+    finally:
+        os.close(place)
+
+
+def _link(source, target, src_dir_fd, dst_dir_fd):
+    os.link(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=False)
+
+
+def _move(root, source, move):
+    """Give a file of (folder, name) its place in the new checkpoint, through descriptors of the directories on the way."""
+    folder, name = source
+    with os.fdopen(open_below(root, folder + "/" + name), "rb") as handle:
         os.fchmod(handle.fileno(), 0o600)
         os.fsync(handle.fileno())
-    move(source, target)
+    with parent_of(root, folder + "/" + name) as (here, last), parent_of(root, ".checkpoint.new/" + name, make=True) as (there, _last):
+        move(last, last, src_dir_fd=here, dst_dir_fd=there)
 
 
 def _drop(staging, files):
     """Remove from a copy what differs: rsync takes a file of the right size and time for the right one."""
-    for name in files:
-        path = os.path.join(staging, name)
-        if os.path.isfile(path) and lacking(staging, {name: files[name]}):
-            os.unlink(path)
+    try:
+        root = os.open(staging, DIRECTORY)
+    except OSError:
+        return
+    try:
+        for name in files:
+            if lacking(staging, {name: files[name]}):
+                with contextlib.suppress(OSError), parent_of(root, name) as (here, last):
+                    os.unlink(last, dir_fd=here)
+    finally:
+        os.close(root)

@@ -3,7 +3,20 @@
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import devices, findings, installed, interfaces, machines, orphans, placement, plan, ports, readiness
+from ansible.module_utils.trainyard import (
+    authority,
+    devices,
+    findings,
+    installed,
+    interfaces,
+    machines,
+    mesh_term,
+    orphans,
+    placement,
+    plan,
+    ports,
+    readiness,
+)
 
 # Each judges {node name: facts}: (nodes as read_site gives them, facts, what the site allows) -> findings. None of them needs a plan, so that
 # they are said even where no plan can be made. They pass over what a probe did not ask.
@@ -33,6 +46,18 @@ def of_nodes(nodes, facts, allowed):
     """Return what is wrong with the nodes that answered."""
     heard = [node for node in nodes if node["name"] in facts]
     return [item for subject in SUBJECTS for item in subject.judge(heard, facts, allowed)]
+
+
+def of_trust(nodes, facts, state_dir, now, report=False):
+    """Return what is wrong with the mesh between the chosen nodes, and with report how long it lasts. state_dir: what the controller keeps of the site."""
+    names = [node["name"] for node in nodes]
+    try:
+        journal = authority.read_journal(authority.folder_of(state_dir)) if state_dir else {}
+    except authority.AuthorityError as error:
+        return [findings.finding("trust", str(error))]
+    own = [item["fingerprint"] for item in journal.get("authorities", ())]
+    found = mesh_term.of_taken_back(names, journal.get("taken_back", {}))
+    return found + mesh_term.of_mesh(names, facts, now, readiness.CERTIFICATE_MARGIN, own, report)
 
 
 def of_plan(made, facts, allowed, repair=False):

@@ -9,12 +9,15 @@ record has to be known by name as well.
 from __future__ import annotations
 
 import struct
+import time
 
 from ansible.module_utils.trainyard import pickled
 from ansible.module_utils.trainyard.pickled import Broken
 
 PICKLES = (".pdparams", ".pdopt", ".pdema", ".pdstates", ".states")
 RECORDS = (".ckpt",)
+# Parameters of a network and its optimiser.
+MOST_RECORDS = 200_000
 # Rows of numbers are read up to so many bytes: a learning rate for every step is one.
 LONGEST_ROW = 4 << 20
 # How MindSpore names the numbers that are read (serialization.py, tensor_to_np_type), as struct's letters.
@@ -22,17 +25,25 @@ NUMBERS = {"Int8": "b", "Int16": "h", "Int32": "i", "Int64": "q", "UInt8": "B", 
 
 
 def read(handle, size, ending, last_record=None, rows=()):
-    """Return the plain values of a checkpoint's file, or None for a kind whose end cannot be told. Raises Broken, OSError.
+    """Return the plain values of a checkpoint's file. None is unknown: its kind has no end mark, or reading it takes too long.
+
+    Raises Broken, OSError.
 
     handle: binary, at its beginning, seekable. size: bytes. ending: of the file's name, with its dot. last_record: the name of a .ckpt's last
     record. rows: names of its records whose numbers are read. An empty file is never whole.
     """
     if not size:
         raise Broken("is empty")
-    if ending in PICKLES:
-        return pickled.read(handle, size)
-    if ending in RECORDS:
-        return records(handle, size, last_record, rows)
+    try:
+        if ending in PICKLES:
+            return pickled.read(handle, size)
+        if ending in RECORDS:
+            return records(handle, size, last_record, rows)
+    except pickled.TooLong:
+        if ending in PICKLES:
+            handle.seek(size - 1)
+            if handle.read(1) != b".":
+                raise Broken("is cut off at %d bytes" % size) from None
     return None
 
 
@@ -52,10 +63,10 @@ def records(handle, size, last=None, rows=()):
     Message Checkpoint {repeated Value value = 1}; Value {tag = 1; TensorProto tensor = 2}; TensorProto {dims = 1; tensor_type = 2;
     tensor_content = 3}. After the records may stand `crc_num` and ten bytes (save_checkpoint(crc_check=True)).
     """
-    found, name, place = {}, None, 0
-    for _count in range(pickled.LONGEST):
-        if place == size:
-            break
+    found, name, place, deadline = {}, None, 0, time.monotonic() + pickled.SECONDS
+    while place < size:
+        if len(found) > MOST_RECORDS or time.monotonic() > deadline:
+            raise pickled.TooLong
         handle.seek(place)
         if size - place == 17 and handle.read(7) == b"crc_num":
             break

@@ -91,7 +91,7 @@ def top_level(ground, line, found):
         collections and all(item.get("name") and item.get("version") for item in collections),
         collections,
     )
-    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", ground.text("requirements.txt"), re.MULTILINE))
+    pins = dict(re.findall(r"^([\w.-]+)==([^\s;\\]+)", ground.text("requirements.txt"), re.MULTILINE))
     said = []
     for name in wanted["controller"]:
         try:

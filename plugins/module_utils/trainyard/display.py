@@ -198,7 +198,8 @@ def printable(text, names=(), values=(), limit=2000, newlines=False):
 
 def escape(text, newlines=False):
     """Return text with control, format and separator characters escaped, as `printable` does, but with nothing masked or cut."""
-    if text.isprintable():
+    bare = text.replace("\n", "").replace("\t", "") if newlines else text
+    if bare.isprintable():
         return text
     keep = "\n\t" if newlines else ""
     return "".join(c if c.isprintable() or c in keep or unicodedata.category(c) == "Zs" else _escape(c) for c in text)

@@ -16,6 +16,7 @@ import re
 import subprocess
 
 from ansible.module_utils.trainyard import distributions
+from ansible.module_utils.trainyard.display import SECRET_NAME, printable
 from ansible.module_utils.trainyard.distributions import normal_name
 
 FORMAT = 1
@@ -109,12 +110,18 @@ def _managed(given, key):
     problems = _package(given, key, required=True)
     index_url, requirements = given.get("index_url"), given.get("requirements", [])
     if index_url is not None and not (isinstance(index_url, str) and re.fullmatch(r"(https?|file)://\S+", index_url)):
-        problems.append(f"{key}.index_url: want the http(s) address of a package index; got {index_url!r}")
-    elif index_url is not None and "@" in index_url.split("//", 1)[1].split("/", 1)[0]:
+        problems.append(f"{key}.index_url: want the http(s) address of a package index; got {printable(repr(index_url), limit=200)}")
+    elif index_url is not None and _has_login(index_url):
         problems.append(f"{key}.index_url: carries a password; put it into ~/.netrc of the controller instead")
     if not isinstance(requirements, list) or not all(isinstance(name, str) and name.strip() for name in requirements):
         problems.append(f"{key}.requirements: want a list of files with pinned packages; got {json.dumps(requirements, default=str)}")
     return problems
+
+
+def _has_login(url):
+    """Whether an address carries a login, also one with a slash in its password or a secret in its query."""
+    before_query, _mark, query = url.split("//", 1)[1].partition("?")
+    return "@" in before_query or bool(SECRET_NAME.search(query))
 
 
 def requirement_path(name, files_dir, project_dir):

@@ -25,9 +25,9 @@ def named(verdict, nodes):
     """
     if verdict.get("outcome") not in ("failed", "lost"):
         return {}
-    silent = verdict.get("unreachable") or []
+    silent = [name for name in verdict.get("unreachable") or [] if name in nodes]
     found = {} if set(nodes) <= set(silent) else {name: "unreachable" for name in silent}
-    if verdict.get("cause") in CAUSES and verdict.get("node") and not (verdict["cause"] == "unreachable" and not found):
+    if verdict.get("cause") in CAUSES and verdict.get("node") in nodes and not (verdict["cause"] == "unreachable" and not found):
         found[verdict["node"]] = verdict["cause"]
     return found
 

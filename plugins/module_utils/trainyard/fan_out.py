@@ -9,7 +9,7 @@ import re
 import shutil
 import time
 
-from ansible.module_utils.trainyard import attempts, manifest, mesh, probe, resumable, trees
+from ansible.module_utils.trainyard import attempts, checkpoints, manifest, mesh, probe, resumable, trees
 
 KIND = "checkpoints"
 # A source that is down or stands still is given up after so many seconds without a byte.
@@ -59,6 +59,9 @@ def bring(run, home, base, node, point, write=True):
     tried in their order, the node's own first; what arrives is held against the digest, and a partial copy is gone on with.
     """
     digest, files, said = point["digest"], point["files"], []
+    checkpoints.check(files)
+    if digest != manifest.digest(files) or not all(checkpoints.plain(path) for path in files):
+        raise ValueError("the checkpoint's digest is not that of its files")
     final, staging = trees.place_of(base, KIND, digest)
     if probe.tree_state(base, KIND, digest)["ok"]:
         if write:

@@ -114,8 +114,22 @@ def _of_attempt(attempt, number, node):
 
 
 def lines(looks, now=None):
-    """Return the history as lines for people. looks: what `look` returned on each node that answered. now: unix seconds."""
+    """Return the history as lines for people. looks: what `look` returned on each node that answered. now: unix seconds.
+
+    An answer of another shape costs its node's part and nothing else.
+    """
     now = time.time() if now is None else now
+    sound, wrong = [], []
+    for one in looks:
+        try:
+            _lines([one], now)
+            sound.append(one)
+        except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):
+            wrong.append("%s gave a history that cannot be read" % (one.get("node") if isinstance(one, dict) else "a node"))
+    return [printable(line) for line in _lines(sound, now) + wrong]
+
+
+def _lines(looks, now):
     by_number = collections.defaultdict(list)
     for one in looks:
         for attempt in one["attempts"]:
@@ -135,7 +149,7 @@ def lines(looks, now=None):
         found.append("%s on %s: %s" % (words, ", ".join(parts[0][1]["nodes"]), _end(parts)))
         log = next((part["log"] for _node, part in parts if part["log"]), None)
         found += ["  " + line for line in _log(log, parts[0][1])] if log else []
-    return [printable(line) for line in found]
+    return found
 
 
 def _point(resumed):

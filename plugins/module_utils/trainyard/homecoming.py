@@ -14,13 +14,16 @@ import re
 import stat
 import tempfile
 
+from ansible.module_utils.trainyard import quota, safe_names
 from ansible.module_utils.trainyard import ranks as rank_index
+from ansible.module_utils.trainyard.below import open_below, open_root, parent_of
+from ansible.module_utils.trainyard.display import printable
 from ansible.module_utils.trainyard.stream_lock import Busy, Lock
 
 INCOMING = ".incoming"
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+LARGEST = 1 << 50  # bytes that no log has
 
 
 class HomeError(Exception):
@@ -31,36 +34,58 @@ def check(nodes):
     """Refuse names that could leave the run's directory, and two files with one name; raise HomeError with every problem."""
     problems, homes = [], {}
     for entry in nodes:
-        node = str(entry.get("node"))
-        if not _NAME.match(node):
-            problems.append(f"{node!r} cannot be a node's name")
-        if not all(isinstance(entry.get(key), list) and all(isinstance(v, dict) for v in entry[key]) for key in ("files", "ranks")):
-            problems.append(f"{node}: no lists `files` and `ranks`; give what rank_logs returned")
-            continue
-        for item in entry["files"]:
-            name, home = str(item.get("file")), str(item.get("home"))
-            if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
-                problems.append(f"{node}: {name!r} does not stay inside the attempt")
-            if not _NAME.match(home):
-                problems.append(f"{node}: {home!r} cannot be a file's name")
-            if home in homes:
-                problems.append(f"{node}: {home} is also the name of a file of {homes[home]}")
-            if not isinstance(item.get("bytes"), int) or not _DIGEST.match(str(item.get("sha256"))):
-                problems.append(f"{node}: {name}: the node gave no size and sha256 (rank_logs with digest: true does)")
-            homes.setdefault(home, node)
+        problems += _problems(entry, homes)
     if problems:
         raise HomeError("; ".join(problems))
 
 
-def digests(path, size):
-    """(bytes, sha256 of the whole file, sha256 of its first `size` bytes), or None where it is no regular file."""
+def settled(nodes):
+    """Return (the entries that are sound, {node: why its entry is refused}); what one node says costs no other node its logs.
+
+    A node gives files that bear its own name alone, so that it takes no other node's place.
+    """
+    sound, refused, homes = [], {}, {}
+    for entry in nodes:
+        problems = _problems(entry, dict(homes), own=True)
+        if problems:
+            refused[str(entry.get("node"))[:100]] = printable("; ".join(problems[:5]), limit=1000)
+            continue
+        homes.update({item["home"]: entry["node"] for item in entry["files"]})
+        sound.append(entry)
+    return sound, refused
+
+
+def _problems(entry, homes, own=False):
+    """Return what is wrong with one node's entry; homes: {name at home: node} of those before it, extended by this one's."""
+    node, problems = str(entry.get("node")), []
+    if not _NAME.match(node):
+        problems.append(f"{ascii(node)} cannot be a node's name")
+    if not all(isinstance(entry.get(key), list) and all(isinstance(v, dict) for v in entry[key]) for key in ("files", "ranks")):
+        return [*problems, f"{node}: no lists `files` and `ranks`; give what rank_logs returned"]
+    mine = safe_names.at_home(node)
+    for item in entry["files"]:
+        name, home, size = item.get("file"), str(item.get("home")), item.get("bytes")
+        said = safe_names.problem(name)
+        if said:
+            problems.append(f"{node}: the name {ascii(name)[:200]} {said}")
+        if not _NAME.match(home) or (own and not mine.fullmatch(home)):
+            problems.append(f"{node}: {ascii(home)[:200]} cannot be a file's name")
+        if home in homes:
+            problems.append(f"{node}: {home} is also the name of a file of {homes[home]}")
+        whole = isinstance(size, int) and not isinstance(size, bool) and 0 <= size < LARGEST
+        if not whole or not _DIGEST.match(str(item.get("sha256"))):
+            problems.append(f"{node}: {ascii(name)[:200]}: the node gave no size and sha256 (rank_logs with digest: true does)")
+        homes.setdefault(home, node)
+    return problems
+
+
+def digests_below(root, path, size):
+    """(bytes, sha256 of the whole file, sha256 of its first `size` bytes) below a directory descriptor, or None where it is no regular file."""
     try:
-        descriptor = os.open(path, _OPEN)
+        descriptor = open_below(root, path)
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as handle:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
         whole, prefix, done = hashlib.sha256(), hashlib.sha256(), 0
         while True:
             chunk = handle.read(1 << 20)
@@ -69,6 +94,18 @@ def digests(path, size):
             whole.update(chunk)
             prefix.update(chunk[: max(0, size - done)])
             done += len(chunk)
+
+
+def digests(path, size):
+    """`digests_below` for a path of our own."""
+    try:
+        root = open_root(os.path.dirname(os.path.abspath(path)))
+    except OSError:
+        return None
+    try:
+        return digests_below(root, os.path.basename(path), size)
+    finally:
+        os.close(root)
 
 
 def judge(found, item):
@@ -81,8 +118,9 @@ def judge(found, item):
     return f"here {size} bytes, sha256 {whole}; on the node {item['bytes']} bytes, sha256 {item['sha256']}"
 
 
-def _places(run_dir, node, item):
-    return os.path.join(run_dir, INCOMING, node, *item["file"].split("/")), os.path.join(run_dir, item["home"])
+def _incoming(node, item):
+    """Return where a node's file is brought to, below the run's directory."""
+    return "%s/%s/%s" % (INCOMING, node, item["file"])
 
 
 def missing(run_dir, nodes, write=True):
@@ -90,33 +128,58 @@ def missing(run_dir, nodes, write=True):
 
     What is here of such a file already is laid where it is brought to, as a second name of the same file, so that rsync moves the rest only.
     """
+    sizes, _left = lacking(run_dir, nodes, quota.Quota(LARGEST, LARGEST, 0), write)
+    wanted = {entry["node"]: [item["file"] for item in entry["files"]] for entry in nodes}
+    return {node: [file for file in files if file in sizes[node]] for node, files in wanted.items()}
+
+
+def lacking(run_dir, nodes, bounds, write=True):
+    """Return (sizes, left) of what is not here as its node has it: {node: {file: bytes}} to bring, {node: {file: bytes}} that a bound leaves there.
+
+    bounds: quota.Quota. The smallest files come first, so that one log without end does not cost the others.
+    """
     check(nodes)
     if write:
         make_private(run_dir)
-    wanted = {}
-    for entry in nodes:
-        wanted[entry["node"]] = []
-        for item in entry["files"]:
-            incoming, home = _places(run_dir, entry["node"], item)
-            found = digests(home, item["bytes"])
-            if judge(found, item) is None:
-                continue
-            wanted[entry["node"]].append(item["file"])
-            if write:
-                make_private(os.path.dirname(incoming))
-                if found is not None:
-                    with contextlib.suppress(FileExistsError):  # somebody else who collects the same has laid it there
-                        os.link(home, incoming)
-    return wanted
+    sizes, left = {entry["node"]: {} for entry in nodes}, {entry["node"]: {} for entry in nodes}
+    root = open_root(run_dir) if os.path.isdir(run_dir) else None
+    try:
+        for entry in nodes:
+            _lacking_of(root, run_dir, entry, bounds, (sizes[entry["node"]], left[entry["node"]]), write)
+    finally:
+        if root is not None:
+            os.close(root)
+    return sizes, left
 
 
-def take(run_dir, node, item, write):
-    """Bring one file home. Returns (changed, problem, record); `problem` is text or None."""
-    incoming, home = _places(run_dir, node, item)
-    brought, here = digests(incoming, item["bytes"]), digests(home, item["bytes"])
+def _lacking_of(root, run_dir, entry, bounds, result, write):
+    node, (sizes, left) = entry["node"], result
+    used, count = quota.used(os.path.dirname(os.path.abspath(run_dir)), node)
+    for item in sorted(entry["files"], key=lambda item: item["bytes"]):
+        found = digests_below(root, item["home"], item["bytes"]) if root is not None else None
+        if judge(found, item) is None:
+            continue
+        more = max(0, item["bytes"] - (found[0] if found else 0))
+        if used + more > bounds.bytes or count + (found is None) > bounds.files:
+            left[item["file"]] = item["bytes"]
+            continue
+        used, count = used + more, count + (found is None)
+        sizes[item["file"]] = item["bytes"]
+        if not write:
+            continue
+        with parent_of(root, _incoming(node, item), make=True) as (folder, name):
+            if found is not None:
+                with contextlib.suppress(FileExistsError):  # another process that collects the same has laid it there
+                    os.link(item["home"], name, src_dir_fd=root, dst_dir_fd=folder, follow_symlinks=False)
+
+
+def take(root, node, item, write):
+    """Bring one file home. Returns (changed, problem, record); `problem` is text or None. root: descriptor of the run's directory."""
+    incoming, home = _incoming(node, item), item["home"]
+    brought, here = digests_below(root, incoming, item["bytes"]), digests_below(root, home, item["bytes"])
     if judge(brought, item) is not None and judge(here, item) is None:
-        if brought is not None and write and digests(home, brought[0])[2] == brought[1]:
-            os.unlink(incoming)  # a part of it, of an earlier time
+        if brought is not None and write and digests_below(root, home, brought[0])[2] == brought[1]:
+            _unlink(root, incoming)  # a part of it, of an earlier time
         brought = None
     found, kept = brought if brought is not None else here, None
     problem = judge(found, item)
@@ -126,21 +189,31 @@ def take(run_dir, node, item, write):
     if move and here is not None:
         # A file of that name is here already: the longer one stays, when it begins with the shorter one.
         longer, shorter = (incoming, here) if brought[0] > here[0] else (home, brought)
-        if digests(longer, shorter[0])[2] == shorter[1]:
+        if digests_below(root, longer, shorter[0])[2] == shorter[1]:
             move, found = longer == incoming, max(brought, here)
         else:
-            kept = free_name(run_dir, item["home"])
-    mode = not move and stat.S_IMODE(os.stat(home).st_mode) != 0o600
+            try:
+                kept = free_name(root, home)
+            except quota.QuotaError as error:
+                return False, str(error), None
+    mode = not move and stat.S_IMODE(os.stat(home, dir_fd=root, follow_symlinks=False).st_mode) != 0o600
     if write:
-        os.chmod(incoming if move else home, 0o600)
+        with os.fdopen(open_below(root, incoming if move else home), "rb") as handle:
+            os.fchmod(handle.fileno(), 0o600)
         if kept is not None:
-            os.link(home, os.path.join(run_dir, kept))
+            os.link(home, kept, src_dir_fd=root, dst_dir_fd=root, follow_symlinks=False)
         if move:
-            os.replace(incoming, home)
+            with parent_of(root, incoming) as (folder, name):
+                os.replace(name, home, src_dir_fd=folder, dst_dir_fd=root)
         elif brought is not None:
-            os.unlink(incoming)
-    record = {"node": node, "file": item["file"], "home": item["home"], "bytes": found[0], "sha256": found[1]}
+            _unlink(root, incoming)
+    record = {"node": node, "file": item["file"], "home": home, "bytes": found[0], "sha256": found[1]}
     return move or mode, None, record
+
+
+def _unlink(root, path):
+    with parent_of(root, path) as (folder, name):
+        os.unlink(name, dir_fd=folder)
 
 
 def make_private(path):
@@ -153,58 +226,50 @@ def make_private(path):
             pass
 
 
-def free_name(directory, home):
-    """Return the first of <home>.1, .2, ... that is not taken in the directory."""
-    number = 1
-    while os.path.lexists(os.path.join(directory, "%s.%d" % (home, number))):
-        number += 1
-    return "%s.%d" % (home, number)
+def free_name(root, home):
+    """Return the first of <home>.1, .2, ... that is not taken below a directory descriptor; raise QuotaError where too many are."""
+    for number in range(1, quota.KEPT + 1):
+        name = "%s.%d" % (home, number)
+        try:
+            os.stat(name, dir_fd=root, follow_symlinks=False)
+        except FileNotFoundError:
+            return name
+    raise quota.QuotaError("%s began again more than %d times on its node" % (home, quota.KEPT))
 
 
-def earlier(run_dir, node, files):
+def earlier(root, node, files):
     """Records of what was brought of a node's files before they were truncated, replaced or removed there; `files`: as the node has them.
 
     A file that is gone has no name on its node any more. What was kept of one that began again is <home>.1, .2, ...
     """
     names = {item["home"]: item["file"] for item in files}
-    mine = re.compile(r"((?:rank-\d+|stray-[A-Za-z0-9._-]+|[A-Za-z0-9_-]+)\.%s\.(?:log|jsonl|json))(?:\.\d+)?" % re.escape(node))
+    mine = safe_names.at_home(node, kept=True)
     records = []
-    for name in sorted(os.listdir(run_dir)):
+    for name in sorted(os.listdir(root)):
         match = mine.fullmatch(name)
-        found = digests(os.path.join(run_dir, name), 0) if match and name not in names else None
+        found = digests_below(root, name, 0) if match and name not in names else None
         if found is not None:
-            records.append({"node": node, "file": names.get(match.group(1), ""), "home": name, "bytes": found[0], "sha256": found[1]})
+            records.append({"node": node, "file": names.get(match.group("home"), ""), "home": name, "bytes": found[0], "sha256": found[1]})
     return records
 
 
-def bring_home(run_dir, nodes, write=True, seconds=45):
+def bring_home(run_dir, nodes, write=True, seconds=45, left=None):
     """Take every node's files in. Returns {"changed", "files", "replaced", "mismatches", "index"}; `index` is what ranks.json holds.
 
-    seconds: how long a stream that still brings a node's logs is waited for.
+    seconds: how long a stream that still brings a node's logs is waited for. left: {node: files} that a bound leaves on their node; that they are
+    not here is no mismatch.
     """
     check(nodes)
     changed, files, replaced, mismatches = False, [], [], []
-    for entry in nodes:
-        name = {"node": entry["node"]}
-        if entry.get("goes_on"):
-            continue  # the run goes on: its logs come home by a stream, and are compared once it has ended
-        try:
-            lock = Lock(run_dir, entry["node"], seconds) if write else None
-        except Busy as error:
-            mismatches += [dict(name, file=item["file"], home=item["home"], problem=str(error)) for item in entry["files"]]
-            continue
-        for item in entry["files"]:
-            moved, problem, record = take(run_dir, entry["node"], item, write)
-            changed = changed or moved
-            if problem is not None:
-                mismatches.append(dict(name, file=item["file"], home=item["home"], problem=problem))
-                continue
-            files.append(record)
-        old = earlier(run_dir, entry["node"], entry["files"])
-        replaced += [dict(name, file=record["file"], kept=record["home"]) for record in old if record["file"]]
-        files += old
-        if lock is not None:
-            lock.close()
+    root = open_root(run_dir)
+    try:
+        for entry in nodes:
+            if entry.get("goes_on"):
+                continue  # the run goes on: its logs come home by a stream, and are compared once it has ended
+            moved, found, kept, wrong = _of_node(root, run_dir, entry, write, seconds, (left or {}).get(entry["node"]) or ())
+            changed, files, replaced, mismatches = changed or moved, files + found, replaced + kept, mismatches + wrong
+    finally:
+        os.close(root)
     try:
         before = rank_index.read(run_dir)
     except rank_index.NewerIndex as error:
@@ -217,6 +282,32 @@ def bring_home(run_dir, nodes, write=True, seconds=45):
     if write:
         _clear(os.path.join(run_dir, INCOMING))
     return {"changed": changed, "files": files, "replaced": replaced, "mismatches": mismatches, "index": index}
+
+
+def _of_node(root, run_dir, entry, write, seconds, left):
+    """Take one node's files in; return (changed, records, replaced, mismatches)."""
+    name, changed, files, mismatches = {"node": entry["node"]}, False, [], []
+    try:
+        lock = Lock(run_dir, entry["node"], seconds) if write else None
+    except Busy as error:
+        return False, [], [], [dict(name, file=item["file"], home=item["home"], problem=str(error)) for item in entry["files"]]
+    try:
+        for item in entry["files"]:
+            try:
+                moved, problem, record = take(root, entry["node"], item, write)
+            except OSError as error:
+                moved, problem, record = False, "cannot be taken in: %s" % (error.strerror or error), None
+            changed = changed or moved
+            if record is not None:
+                files.append(record)
+            elif item["file"] not in left:
+                mismatches.append(dict(name, file=item["file"], home=item["home"], problem=problem))
+        old = earlier(root, entry["node"], entry["files"])
+    finally:
+        if lock is not None:
+            lock.close()
+    replaced = [dict(name, file=record["file"], kept=record["home"]) for record in old if record["file"]]
+    return changed, files + old, replaced, mismatches
 
 
 def put(path, text, write=True):

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 
-from ansible.module_utils.trainyard import manifest, point_plan, scaling, sources, suites
+from ansible.module_utils.trainyard import download, manifest, outline_files, point_plan, scaling, sources, suites
 
 # Placements of what lies on the nodes already; it is verified there and never sent.
 PLACED = ("present", "shared")
@@ -39,39 +39,60 @@ def keep(kind, name, root, entries, cache_dir):
     return {"kind": kind, "name": name, "digest": digest, "source": root, "files": len(entries), "bytes": size}
 
 
-def fetch(url, folder, open_url):
+def fetch(url, folder, open_url, hosts=(), sha256=None):
     """Fetch a URL into a folder of its own, in one step, an archive unpacked; return whether anything was fetched.
 
-    open_url: a callable like ansible.module_utils.urls.open_url. Raises OSError and SourceError.
+    open_url: a callable like ansible.module_utils.urls.open_url. hosts: see download.py. sha256: of what the URL brings, None where nobody has
+    said. What came is remembered beside the folder. Raises OSError and SourceError.
     """
     if os.path.isdir(folder):
+        known = manifest.read_mapping(folder + ".json").get("sha256")
+        if sha256 and known != sha256:
+            text = "%s: the cache has what came with the sha256 %s, the job says %s; remove %s to fetch it again"
+            raise sources.SourceError(text % (url, known or "unknown", sha256, folder))
         return False
     part = folder + ".part"
     shutil.rmtree(part, ignore_errors=True)
-    os.makedirs(part)
+    os.makedirs(part, mode=0o700)
     path = os.path.join(part, sources.weight_name(url))
-    with open_url(url, timeout=60) as answer, open(path, "wb") as handle:
-        shutil.copyfileobj(answer, handle)
+    with download.opened(url, hosts, open_url) as answer, open(path, "wb") as handle:
+        found = download.copy(answer, handle)
         promised = answer.headers.get("Content-Length")
         if promised and not answer.headers.get("Content-Encoding") and handle.tell() != int(promised):
             raise OSError("the server broke off after %d of %s bytes" % (handle.tell(), promised))
+    if sha256 and found != sha256:
+        shutil.rmtree(part, ignore_errors=True)
+        raise sources.SourceError("%s: brought the sha256 %s, the job says %s; nothing of it was kept" % (url, found, sha256))
     sources.unpack(path)
+    manifest.write_json(folder + ".json", {"url": url, "sha256": found})
     os.replace(part, folder)
     return True
 
 
+def unverified(job, fetched, cache_dir):
+    """Return a line for each URL that was fetched without a digest to compare with."""
+    lines = []
+    for url in fetched:
+        if url not in (job.get("weights") or {}):
+            found = manifest.read_mapping(sources.weight_folder(cache_dir, url) + ".json").get("sha256")
+            lines.append(
+                'weights: nothing says what %s has to bring; it brought this: write "weights: {%s: %s}" into the job' % (url, url, found)
+            )
+    return lines
+
+
 def outlined(outline, cache_dir):
-    """Keep the texts of code that lies on the nodes; return (where, its files' names as keys, git state) as for code on the controller."""
-    root = os.path.join(cache_dir, "outlines", outline["digest"])
-    for name, text in outline["texts"].items():
-        path = os.path.normpath(os.path.join(root, name))
-        if not path.startswith(root + "/"):
-            raise sources.SourceError("%r: the code's outline names a file outside of it" % name)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(path, "w", encoding="utf-8") as handle:
-            handle.write(text)
-    state = {"commit": outline["commit"], "dirty": outline["dirty"], "diff": ""} if outline["commit"] else None
-    return root, dict.fromkeys(outline["names"], ["f", 0, ""]), state
+    """Keep the texts of code that lies on the nodes; return (where, its files' names as keys, git state) as for code on the controller.
+
+    The outline is what a node says. Raises SourceError for one that is not valid.
+    """
+    try:
+        told = outline_files.validate(outline)
+        root = outline_files.keep(told["texts"], cache_dir)
+    except outline_files.InvalidOutline as error:
+        raise sources.SourceError(str(error)) from error
+    state = {"commit": told["commit"], "dirty": told["dirty"], "diff": ""} if told["commit"] else None
+    return root, dict.fromkeys(told["names"], ["f", 0, ""]), state
 
 
 # --- what the script is told
@@ -176,10 +197,17 @@ def weights(params, effective, check_mode, open_url):
             continue
         place = os.path.dirname(local) if local else sources.weight_folder(cache_dir, url)
         if not local and check_mode and not os.path.isdir(place):
+            try:
+                download.validate(url, params["weights"].get("hosts") or ())
+            except download.Refused as error:
+                raise sources.SourceError("%s: %s %s" % (key, download.shown(url), error)) from error
             found["weights"][key] = {"digest": "0" * 64, "file": sources.weight_name(url), "url": url}
             continue
         try:
-            found["fetched"] += [url] if not local and fetch(url, place, open_url) else []
+            hosts, wanted = params["weights"].get("hosts") or (), (params["job"].get("weights") or {}).get(url)
+            found["fetched"] += [url] if not local and fetch(url, place, open_url, hosts, wanted) else []
+        except download.Refused as error:
+            raise sources.SourceError("%s: %s %s" % (key, download.shown(url), error)) from error
         except OSError as error:
             text = "%s: cannot fetch %s (%s); give the controller internet, or set the override %s to a path or to an empty value"
             raise sources.SourceError(text % (key, url, error, key)) from error
@@ -204,11 +232,30 @@ def code_of(params, data):
     return (root, *sources.code_tree(root, remembered(params["cache_dir"], root)), [])
 
 
+def foreign_lines(params, root, state):
+    """Return the line that a code tree of another account was taken whole, or nothing."""
+    if params["outline"] or state or not sources.foreign(root):
+        return []
+    text = "code: git refuses %s, which another account owns: every file was taken and the commit is unknown. If you trust that account: %s"
+    return [text % (root, "git config --global --add safe.directory PATH")]
+
+
 def describe(params, check_mode, open_url):
     """Return what library/job_inputs.py returns, from its parameters; in check mode nothing is fetched.
 
     open_url: see `fetch`. Raises SourceError, ManifestError and OSError.
     """
+    try:
+        return _described(params, check_mode, open_url)
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        if not params["outline"]:
+            raise
+        # the config came from a node and may hold any value at any place
+        text = "%s: the config on the nodes cannot be used (%s: %s); compare it with the suite's own"
+        raise sources.SourceError(text % (place_of(params["job"], "config"), type(error).__name__, error)) from error
+
+
+def _described(params, check_mode, open_url):
     job, suite, cache_dir = params["job"], params["suite"], params["cache_dir"]
     data = DataSets(params["data"])
     if params["unread"]:  # without its config nothing else can be said; the nodes are looked at all the same
@@ -239,7 +286,7 @@ def describe(params, check_mode, open_url):
         "config": dict(settings, files=files),
         "overrides": dict(asked["overrides"], **pretrained["overrides"]),
         "arguments": asked["arguments"],
-        "advice": asked["advice"],
+        "advice": asked["advice"] + foreign_lines(params, root, state) + unverified(job, pretrained["fetched"], cache_dir),
         "placed": placed + data_placed + pretrained["placed"],
         "trees": trees + data_trees + pretrained["trees"] + point_tree(params.get("resume"), cache_dir),
         "resume_config": params.get("resume") and point_plan.config_file(suite, job["config"], values, params["resume"]),

@@ -7,7 +7,7 @@ import functools
 import os
 import re
 
-from ansible.module_utils.trainyard import suites, texts, watchdog, yamldata
+from ansible.module_utils.trainyard import job_env, suites, texts, watchdog, yamldata
 from ansible.module_utils.trainyard.launchers import LAUNCHERS
 from ansible.module_utils.trainyard.yamldata import Problem, near
 
@@ -20,7 +20,8 @@ RESERVED_ENV = re.compile(
 )
 # Every variable a site may set for the whole product; a misspelt one would otherwise be passed over without a word.
 SITE_VARIABLES = (
-    "trainyard_accelerator", "trainyard_address", "trainyard_cache_dir", "trainyard_devices", "trainyard_env", "trainyard_home",
+    "trainyard_accelerator", "trainyard_address", "trainyard_admin_key", "trainyard_admin_user", "trainyard_cache_dir",
+    "trainyard_collect_bytes", "trainyard_collect_files", "trainyard_collect_free", "trainyard_devices", "trainyard_env", "trainyard_home",
     "trainyard_host_fingerprints", "trainyard_metrics_dir", "trainyard_runs_dir", "trainyard_secret_env", "trainyard_site",
     "trainyard_start_port", "trainyard_state_dir", "trainyard_suites",
 )  # fmt: skip
@@ -130,7 +131,8 @@ def examine(path, shown):
     problems = yamldata.check(value, load_schema("job"), lines, shown)
     wrong = {problem.key.split(".")[0] for problem in problems}
     sound = {key: item for key, item in value.items() if key not in wrong}
-    for path_of, text in _meaning(sound, value):
+    named = ((("env", name), job_env.job_problem(name)) for name in _names(value.get("env")) if not RESERVED_ENV.match(name))
+    for path_of, text in [*_meaning(sound, value), *((where, said) for where, said in named if said)]:
         line = next((lines[path_of[:n]] for n in range(len(path_of), 0, -1) if path_of[:n] in lines), None)
         problems.append(Problem(shown, line, yamldata.dotted(path_of), text))
     wrong = {problem.key.split(".")[0] for problem in problems}
@@ -146,7 +148,8 @@ def examine(path, shown):
 def recorded(value, shown):
     """Return (job, problems) of a run's job.json: the job as it was read for the start, with what the command line had changed.
 
-    It is held against the schema again: it may come from a node, or from an older Trainyard whose jobs had fewer keys.
+    It is held against the schema again: it may come from a node, or from an older Trainyard whose jobs had fewer keys. Variables that a job
+    may no longer set stay in a run that began with them; `resuming.job_of` refuses them where the copy is a node's.
     """
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return None, [Problem(shown, None, "", "is no job that was read for a run")]
@@ -164,10 +167,14 @@ def recorded(value, shown):
     return dict(JOB_DEFAULTS, **keys, name=value["name"], file=str(value.get("file") or shown), lines=lines, **more), []
 
 
+def _names(env):
+    """Return the names of a job's environment that are texts."""
+    return [name for name in env if isinstance(name, str)] if isinstance(env, dict) else []
+
+
 def _meaning(sound, value):
     """Yield (key path, what is wrong) that no schema can say; sound: the keys that passed it, value: all of them."""
-    env = value.get("env")
-    for name in env if isinstance(env, dict) else ():
+    for name in _names(value.get("env")):
         if RESERVED_ENV.match(name):
             yield ("env", name), "is reserved: the plan sets it; take it out"
     for key, item in sound.items():

@@ -18,10 +18,10 @@ LEAVE_SECONDS = 60  # that a silent node is waited for once the run has ended on
 _ENDED = b'"launcher_end"'
 
 
-def bring(argv, spec, directory, node):
+def bring(argv, spec, directory, node, quota=None):
     """Bring a node's logs home as far as they are written; return streaming's state, or None where another process brings them already."""
     try:
-        stream = streaming.Stream(argv, spec, directory, node)
+        stream = streaming.Stream(argv, spec, directory, node, quota)
     except receiving.Busy:
         return None
     stream.start()
@@ -39,11 +39,11 @@ class Follower:
     """Hands on the lines of one node's logs in the order in which they come home, until the run has ended there.
 
     directory: the attempt's at home. wanted: names of the logs there. offsets: {name: bytes that were shown before}. show: called with (name,
-    [lines as bytes]). marker: a file that the first node writes on which the run has ended; the others' workers look for it.
+    [lines as bytes]). marker: a file that the first node writes on which the run has ended; the others' workers look for it. quota: as Receiver has it.
     """
 
-    def __init__(self, directory, node, wanted, offsets, show, marker):
-        self.directory, self.node, self.show, self.marker = directory, node, show, marker
+    def __init__(self, directory, node, wanted, offsets, show, marker, quota=None):
+        self.directory, self.node, self.show, self.marker, self.quota = directory, node, show, marker, quota
         events = os.path.join(directory, "ranks.%s.jsonl" % node)
         self._logs = {home: logview.Growing(os.path.join(directory, home), offsets.get(home, 0)) for home in wanted}
         self._events, self._ended = logview.Growing(events), False
@@ -107,7 +107,7 @@ class Follower:
             return
         self._tried = time.monotonic()
         try:
-            self._stream = streaming.Stream(argv, spec, self.directory, self.node)
+            self._stream = streaming.Stream(argv, spec, self.directory, self.node, self.quota)
         except receiving.Busy:
             return
         self._stream.receiver.on_lines = lambda *_what: self._news.set()

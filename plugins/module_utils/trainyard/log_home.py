@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 import re
 
-from ansible.module_utils.trainyard import logview, ranks, run_file
+from ansible.module_utils.trainyard import logview, ranks, run_choice, run_file
 from ansible.module_utils.trainyard.attempts import RUN_ID
 from ansible.module_utils.trainyard.display import secrets_of
+from ansible.module_utils.trainyard.site_values import NAME
 
 _ATTEMPT = re.compile(r"^attempt-([1-9][0-9]{0,8})\Z")
 
@@ -16,7 +17,8 @@ _ATTEMPT = re.compile(r"^attempt-([1-9][0-9]{0,8})\Z")
 def runs(runs_dir):
     """Return the ids of the runs that have an attempt at home, oldest first."""
     names = sorted(os.listdir(runs_dir)) if os.path.isdir(runs_dir) else []
-    return [name for name in names if RUN_ID.match(name) and attempts(os.path.join(runs_dir, name))]
+    names = [name for name in names if RUN_ID.match(name) and not os.path.islink(os.path.join(runs_dir, name))]
+    return [name for name in names if attempts(os.path.join(runs_dir, name))]
 
 
 def attempts(run_dir):
@@ -30,30 +32,31 @@ class NoRun(Exception):
 
 
 def choose(runs_dir, run, answers):
-    """Return {run, number, ended, goes_on, silent}: which run it is, and the nodes on which it is over or goes on, or that did not answer.
+    """Return {run, number, ended, goes_on, silent, notes}: which run it is, and the nodes on which it is over or goes on, or that did not answer.
 
-    run: the id that was asked for, or ''. answers: {node: what attempt_status said, or None}. `ended` leaves out what is all at home. Raises NoRun.
+    run: the id that was asked for, or ''. answers: {node: what attempt_status said, or None}. `ended` leaves out what is all at home. notes: lines about
+    nodes that say otherwise. Raises NoRun.
     """
+    if run and not RUN_ID.match(run):
+        raise NoRun("%r is no run id" % run)
     silent = [node for node, status in answers.items() if status is None]
-    found = {node: status for node, status in answers.items() if status and status.get("found")}
-    at_home = runs(runs_dir)
-    chosen = max([status["run"] for status in found.values()], default=run or (at_home or [""])[-1])
+    found, at_home = run_choice.choose(runs_dir, list(answers), answers, run), runs(runs_dir)
+    chosen = found["run"] if found else run or (at_home or [""])[-1]
     if not found and chosen not in at_home:
-        known = {name for status in answers.values() for name in (status or {}).get("known") or ()} | set(at_home[-5:])
+        known = set(run_choice.known_runs(answers)) | set(at_home[-5:])
         text = "no node knows %s, and it is not at home%s%s" % (
             "the run " + run if run else "any run",
             "; known: " + ", ".join(sorted(known, reverse=True)) if known else "",
             "; no answer from " + ", ".join(silent) if silent else "",
         )
         raise NoRun(text)
-    mine = {node: status for node, status in found.items() if status["run"] == chosen}
-    number = max([status["attempt"] for status in mine.values()], default=None)
-    home = Home(runs_dir, chosen, number)
+    home = Home(runs_dir, chosen, found and found["number"])
     # a node that was lost and came back knows older attempts only
-    mine = {node: status for node, status in mine.items() if status["attempt"] == number}
-    goes_on = [node for node, status in mine.items() if not status["ended"]]
+    mine = found["claimed"] if found else []
+    goes_on = [node for node in mine if not answers[node]["ended"]]
     ended = [] if home.over else [node for node in mine if node not in goes_on]
-    return {"run": chosen, "number": home.number, "ended": ended, "goes_on": goes_on, "silent": silent}
+    notes = found["notes"] if found else []
+    return {"run": chosen, "number": home.number, "ended": ended, "goes_on": goes_on, "silent": silent, "notes": notes}
 
 
 class Home:
@@ -78,7 +81,8 @@ class Home:
     def nodes(self):
         """Return the names of the run's nodes, in the order of the plan."""
         planned = [node["name"] for node in self.plan["nodes"]] if self.plan else []
-        return list(dict.fromkeys(planned + [rank["node"] for rank in (self.index or {}).get("ranks", ()) if rank["node"]]))
+        names = planned + [rank["node"] for rank in (self.index or {}).get("ranks", ()) if rank["node"]]
+        return list(dict.fromkeys(name for name in names if NAME.match(str(name))))
 
     @property
     def over(self):

@@ -13,7 +13,8 @@ import hashlib
 import json
 import os
 import stat
-import subprocess
+
+from ansible.module_utils.trainyard import git_tree
 
 CHUNK = 1 << 20
 ALWAYS_IGNORED = (".git", "__pycache__", ".ipynb_checkpoints")
@@ -43,17 +44,36 @@ def walk_files(root, ignored=ALWAYS_IGNORED):
 
 
 def git_files(root):
-    """Return tracked and non-ignored files below root as git sees them, or None where root is in no git work tree (decision 9)."""
-    argv = ["git", "-C", root, "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    """Return tracked and non-ignored files below root as git sees them (decision 9).
+
+    None where git cannot say: root is in no git work tree, or another account owns that tree. Raises ManifestError where git takes too long.
+    """
     try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
-    except (OSError, subprocess.CalledProcessError):
+        names = git_tree.listed(root)
+    except git_tree.GitError as error:
+        if error.reason in ("late", "large"):
+            raise ManifestError(str(error)) from error
         return None
-    names = [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
-    names = [name for name in names if not set(name.split("/")) & set(ALWAYS_IGNORED)]  # as walk_files does on the node
-    kept = [name for name in names if os.path.lexists(os.path.join(root, name)) and not os.path.isdir(os.path.join(root, name))]
-    kept += [name for name in names if os.path.islink(os.path.join(root, name)) and os.path.isdir(os.path.join(root, name))]
+    links, kept = {".": False}, []
+    for name in names:
+        parts = name.split("/")
+        # An index may hold any text as a name. What lies behind a link is no file of the tree.
+        if name.startswith("/") or set(parts) & {"", ".", ".."} or set(parts) & set(ALWAYS_IGNORED):
+            continue
+        path = os.path.join(root, name)
+        there = os.path.lexists(path) and not _behind_link(root, os.path.dirname(name), links)
+        if there and (os.path.islink(path) or not os.path.isdir(path)):
+            kept.append(name)
     return sorted(set(kept)) or None
+
+
+def _behind_link(root, folder, known):
+    """Whether a directory of the tree, or one above it, is a link. known: what has been looked at."""
+    folder = folder or "."
+    if folder not in known:
+        above = _behind_link(root, os.path.dirname(folder), known)
+        known[folder] = above or os.path.islink(os.path.join(root, folder))
+    return known[folder]
 
 
 def _entry(path, known):

@@ -26,6 +26,9 @@ def unfit(names, given):
     for name in names:
         look, held = given["looks"].get(name), []
         if look is not None:
+            said = look.get("held")
+            if said is not None and not (isinstance(said, list) and all(isinstance(item, dict) for item in said)):
+                look = {"msg": "its answer is not valid"}
             held = [item for item in look.get("held") or () if not (item.get("mine") and item.get("run") == given["run_id"])]
         if name not in known:
             found[name] = "it is no longer in the inventory"

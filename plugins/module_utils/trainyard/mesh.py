@@ -7,6 +7,8 @@ mesh_held; how the nodes prove it: mesh_logins.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import ipaddress
 import json
@@ -24,6 +26,8 @@ HOST_KEYS = ("/etc/ssh/ssh_host_*_key.pub",)
 # What a machine answers when it is asked who it is: its machine id and its host name.
 WHO = ("/etc/machine-id", "/proc/sys/kernel/hostname")
 HOST_KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
+# A node's clock may be this much behind the controller's.
+CLOCK_SLACK_SECONDS = 300
 TRUST = "ansible-playbook playbooks/trust.yml"
 
 
@@ -50,6 +54,16 @@ def public_key(text):
     return " ".join(fields[:2]) if len(fields) >= 2 and fields[0] in HOST_KEY_TYPES else None
 
 
+def fingerprint(line):
+    """Return the fingerprint of a public key's line as `ssh-keygen -l` prints it, or '' where it is not a public key."""
+    key = public_key(line)
+    try:
+        blob = base64.b64decode(key.split()[1], validate=True) if key else b""
+    except (binascii.Error, ValueError):
+        return ""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=") if blob else ""
+
+
 def identity(machine_id, hostname):
     """Return what tells one machine from another: its machine id and its host name, as one digest; '' without a machine id."""
     return sha256(f"{machine_id.strip()}\n{hostname.strip()}\n") if machine_id.strip() else ""
@@ -71,6 +85,11 @@ def inventory_digest(rows):
     """
     told = [[str(name), str(host or name), int(port or 22), str(address or "")] for name, host, port, address in rows]
     return sha256(json.dumps(told))
+
+
+def principal(site, name):
+    """Return the one principal of a node's certificate. No name holds a slash."""
+    return f"{site}/{name}"
 
 
 def marker(site):

@@ -16,7 +16,7 @@ def _string(blob, at):
 
 
 def parse_certificate(text):
-    """Return {key_id, principals, valid_after, valid_until (unix seconds), public_key, ca} of a user certificate of an ed25519 key.
+    """Return {serial, key_id, principals, valid_after, valid_until (unix seconds), public_key, ca} of a user certificate of an ed25519 key.
 
     The fields are read from the certificate itself (OpenSSH's PROTOCOL.certkeys): `ssh-keygen -L` prints times without their zone.
     public_key and ca are keys as in a .pub file, without comment. Raises ValueError.
@@ -29,6 +29,7 @@ def parse_certificate(text):
             raise ValueError(f"type {kind}")
         _nonce, at = _string(blob, at)
         public, at = _string(blob, at)
+        (serial,) = struct.unpack_from(">Q", blob, at)
         at += 8 + 4  # serial number and type
         key_id, at = _string(blob, at)
         packed, at = _string(blob, at)
@@ -44,6 +45,7 @@ def parse_certificate(text):
     except (binascii.Error, struct.error, UnicodeDecodeError, ValueError) as problem:
         raise ValueError(f"not a user certificate of an ed25519 key: {problem}") from problem
     return {
+        "serial": serial,
         "key_id": key_id.decode("utf-8", "replace"),
         "principals": principals,
         "valid_after": after,

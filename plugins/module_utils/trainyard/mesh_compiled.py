@@ -142,11 +142,15 @@ def authorized_line(nodes, site, ca, extra=()):
     return f"{options} {public_key(ca)} {marker(site)}"
 
 
-def is_ready(told, states, now, before):
-    """Return whether the compiled mesh lies on every node as it was proven, with certificates that last for `before` seconds more."""
+def is_ready(told, states, now, before, longest=float("inf")):
+    """Return whether the compiled mesh lies on every node as it was proven, with certificates that last for `before` seconds more.
+
+    longest: seconds that a certificate may last; one that lasts longer is from before the validity was shortened.
+    """
     same = [all(state[key] == told[key] for key in ("digest", "inventory", "nodes")) for state in states]
     fresh = [state["proven"] and not needs_renewal(state["valid_until"], now, before) for state in states]
-    return bool(told["digest"]) and all(same) and all(fresh)
+    short = all(state["valid_until"] is None or state["valid_until"] <= now + longest for state in states)
+    return bool(told["digest"]) and all(same) and all(fresh) and short
 
 
 def compile_mesh(nodes, site, ca, directory=DIRECTORY, extra=(), consent=False, validity="+7d", renew_before="+1d"):

@@ -8,6 +8,7 @@ import json
 import os
 import re
 
+from ansible.module_utils.trainyard import attempts, mesh_lines
 from ansible.module_utils.trainyard.mesh import (
     CERTIFICATE,
     DIRECTORY,
@@ -34,6 +35,22 @@ def read_host_keys(patterns=HOST_KEYS):
     """Return the sorted host public keys of this machine."""
     texts = [read_bytes(path) or b"" for pattern in patterns for path in glob.glob(pattern)]
     return sorted({key for key in (public_key(text.decode("utf-8", "replace")) for text in texts) if key})
+
+
+def is_busy(run_command):
+    """Return whether an attempt of this user runs on the node, or may: its systemd does not answer. run_command: AnsibleModule's."""
+    environ = dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+    try:
+        return bool(attempts.active_units(lambda argv: run_command(argv, environ_update=environ)))
+    except (attempts.AttemptError, OSError):
+        return True
+
+
+def held_lines(home, site, busy):
+    """Return {count, authorities, open, busy} of a site's own lines in authorized_keys. busy(): whether an attempt runs, asked where it matters."""
+    text = (read_bytes(os.path.join(home, ".ssh", "authorized_keys")) or b"").decode("utf-8", "surrogateescape")
+    found = mesh_lines.describe(text, site)
+    return dict(found, busy=bool(found["count"]) and busy())
 
 
 def read_record(home, directory=DIRECTORY):
@@ -80,9 +97,10 @@ def read_state(home, site, directory=DIRECTORY):
 def mesh_state(home_dir, now, directory=DIRECTORY):
     """Return what a node knows of its mesh, without root and without changing anything.
 
-    {present, site, digest, inventory, nodes, valid_until, proven, stale}: present is False where no proof was ever recorded; stale names
+    {present, site, digest, inventory, nodes, valid_until, proven, stale, authority, carried}: present is False where no proof was ever recorded; stale names
     what differs from what was proven (a file, 'authorized_keys', 'host key', 'key exposed', 'certificate expired', 'written on another
-    machine'); proven (unix time) is None where anything is stale.
+    machine', 'authority'); proven (unix time) is None where anything is stale. authority: {fingerprint, by, since} of who made it. carried: whether an
+    earlier line of the site stays until nothing runs.
     """
     record = read_record(home_dir, directory)
     if record is None:
@@ -95,6 +113,8 @@ def mesh_state(home_dir, now, directory=DIRECTORY):
             "valid_until": None,
             "proven": None,
             "stale": [],
+            "authority": {},
+            "carried": False,
         }
     state = read_state(home_dir, str(record.get("site")), directory)
     proven_files = record.get("files") if isinstance(record.get("files"), dict) else {}
@@ -110,6 +130,9 @@ def mesh_state(home_dir, now, directory=DIRECTORY):
         stale.append("host key")
     if state["valid_until"] is not None and state["valid_until"] <= now:
         stale.append("certificate expired")
+    authority = record.get("authority") if isinstance(record.get("authority"), dict) else {}
+    if not authority.get("fingerprint"):  # a mesh from before authorities were told apart, made anew by the next playbook that looks
+        stale.append("authority")
     return {
         "present": True,
         "site": record.get("site"),
@@ -119,11 +142,13 @@ def mesh_state(home_dir, now, directory=DIRECTORY):
         "valid_until": state["valid_until"],
         "proven": None if stale else record.get("proven"),
         "stale": stale,
+        "authority": authority,
+        "carried": bool(record.get("carried")),
     }
 
 
 def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS, writer=""):
-    """Return the record of a mesh that has just been proven. told: {site, nodes, digest, inventory} as compiled.
+    """Return the record of a mesh that has just been proven. told: {site, nodes, digest, inventory, authority, carried} as compiled.
 
     host_keys: where sshd's are; writer: this node's identity, '' where its home is shared by several.
     """
@@ -140,6 +165,8 @@ def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS, writer
         "line": state["line"],
         "host_keys": list(host_keys),
         "identity": writer,
+        "authority": {key: (told.get("authority") or {}).get(key) for key in ("fingerprint", "by", "since")},
+        "carried": bool(told.get("carried")),
     }
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 
-from ansible.module_utils.trainyard import manifest, places
+from ansible.module_utils.trainyard import git_tree, manifest, places
 
 # A config names the files it builds on as words with this ending; the node needs no YAML for that, and the controller reads them properly.
 NAMED = re.compile(r"[\w./@+-]+\.ya?ml")
@@ -31,14 +30,9 @@ def texts_of(root, config, names):
 
 def commit_of(root):
     """Return (commit, whether files differ from it), (None, False) where git cannot say."""
-
-    def git(*words):
-        argv = ["git", "-C", root, "-c", "safe.directory=*", "--no-optional-locks"] + list(words)
-        return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout.decode("utf-8", "replace").strip()
-
     try:
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", "."))
-    except (OSError, subprocess.CalledProcessError):
+        return git_tree.commit_of(root), git_tree.is_dirty(root)
+    except git_tree.GitError:
         return None, False
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import pickletools
 import struct
+import time
 
 # Longer texts and byte strings are arrays and the like; nothing that is looked for is as long (bytes).
 KEPT = 4096
-# More than any checkpoint has, so that a file made to waste memory ends (opcodes).
-LONGEST = 20_000_000
+# Opcodes and seconds. A checkpoint of 10,000 arrays has 200,000 opcodes, which take a second; a file made to waste time or memory ends here.
+LONGEST, SECONDS = 2_000_000, 10
 _CODES = {ord(op.code): op for op in pickletools.opcodes}
 _LENGTHS = {
     pickletools.TAKEN_FROM_ARGUMENT1: "<B",
@@ -30,12 +31,19 @@ class Broken(Exception):
     """A file that is not whole, or is none of its kind; the message says why in words that follow its name."""
 
 
+class TooLong(Exception):
+    """A file is not read to its end, because that takes too long. Whether it is whole is unknown."""
+
+
 class Thing(dict):
     """What an unpickler would have made by calling something. Entries put into it are kept, so that a dictionary's subclass can be read."""
 
 
 def read(handle, size):
-    """Return the plain value of a pickle that is all of a file; handle: at its beginning, seekable. size: bytes. Raises Broken, OSError."""
+    """Return the plain value of a pickle that is all of a file; handle: at its beginning, seekable. size: bytes.
+
+    Raises Broken, TooLong, OSError.
+    """
     return _Pickle(handle, size).value()
 
 
@@ -102,7 +110,10 @@ class _Pickle:
 
     def value(self):
         """Walk to the end; return the value that is left."""
-        for _count in range(LONGEST):
+        end = time.monotonic() + SECONDS
+        for count in range(LONGEST):
+            if not count & 4095 and time.monotonic() > end:
+                break
             code = self.take(1)[0]
             if code not in _CODES or (self.place == 1 and code != 0x80):  # (since protocol 2 a pickle begins with its version)
                 raise Broken("is no pickle")
@@ -113,7 +124,7 @@ class _Pickle:
                     raise Broken("goes on for %d bytes after its end" % (self.size - self.place))
                 return self.pop()[0]
             self.step(op, data)
-        raise Broken("has more than %d parts" % LONGEST)
+        raise TooLong
 
     def step(self, op, data):
         """Do to the stack what an unpickler would do, calling nothing."""

@@ -10,7 +10,10 @@ import calendar
 import re
 import time
 
+from ansible.module_utils.trainyard.attempts import RUN_ID
+
 RULES = ("keep", "older_than", "run")
+DISPUTED = "was another job's by what different nodes say"
 HOME = "home"  # the place that is not a node: the controller's own directory of runs
 UNITS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 _AGE = re.compile(r"([1-9][0-9]{0,4})([hdw])\Z", re.ASCII)
@@ -49,6 +52,13 @@ def rule_of(keep=None, older_than=None, run=None):
     }
 
 
+def sound(look):
+    """Return what a place said of its runs as far as it names runs, None where it said nothing."""
+    if not isinstance(look, dict) or not all(isinstance(look.get(key), list) for key in ("runs", "strange", "unfinished")):
+        return None
+    return dict(look, runs=[run for run in look["runs"] if isinstance(run, dict) and RUN_ID.match(str(run.get("run")))])
+
+
 def begun(run_id):
     """Return when a run was started (unix seconds), as its id says (UTC); never for an id that names no day."""
     try:
@@ -57,14 +67,19 @@ def begun(run_id):
         return float("inf")
 
 
-def chosen(rule, jobs, now):
-    """Return the ids that the rule lets go. jobs: {run id: what the run trained}, of every place together, so that all places choose the same."""
+def chosen(rule, jobs, now, sure=None):
+    """Return the ids that the rule lets go. jobs: {run id: what the run trained}, of every place together, so that all places choose the same.
+
+    sure: the runs that the controller or two nodes have; a run that one node alone names takes no other's place among the newest. None: all.
+    """
     if rule["run"]:
         return {rule["run"]} & set(jobs)
     found = set(jobs)
     if rule["keep"] is not None:
         for job in set(jobs.values()):
-            found -= set(sorted((run for run in jobs if jobs[run] == job), reverse=True)[: rule["keep"]])
+            runs = sorted((run for run in jobs if jobs[run] == job), reverse=True)
+            found -= set(runs[: rule["keep"]])
+            found -= set([run for run in runs if sure is None or run in sure][: rule["keep"]])
     if rule["older_than"] is not None:
         found = {run for run in found if now - begun(run) > rule["older_than"]}
     return found if rule["keep"] is not None or rule["older_than"] is not None else set()
@@ -94,18 +109,32 @@ def decide(rule, looks, site, now):
     """
     answered = {place: look for place, look in looks.items() if look is not None}
     every = {place: {run["run"]: run for run in look["runs"]} for place, look in answered.items()}
-    known = {}
+    known, disputed = {}, set()
     for runs in every.values():
         for run in runs.values():
             # where one place does not understand a run, another one may
-            known[run["run"]] = known.get(run["run"]) if known.get(run["run"], "?") != "?" else run["job"]
+            before = known.get(run["run"], "?")
+            disputed |= {run["run"]} if "?" not in (before, run["job"]) and before != run["job"] else set()
+            known[run["run"]] = before if before != "?" else run["job"]
+    home = every.get(HOME) or {}
+    known.update({name: run["job"] for name, run in home.items() if run["job"] != "?"})
+    disputed -= {name for name, run in home.items() if run["job"] != "?"}
+    sure = set(home) | {name for name in known if sum(name in runs for runs in every.values()) > 1}
     foreign = {run["run"] for runs in every.values() for run in runs.values() if run["site"] not in (None, site)}
-    wanted = chosen(rule, {run: job for run, job in known.items() if run not in foreign}, now)
+    jobs = {run: job for run, job in known.items() if run not in foreign}
+    # What a place alone names counts at that place.
+    by_place = {place: chosen(rule, jobs, now, sure | set(runs)) for place, runs in every.items()}
+    wanted = {run for place, runs in every.items() for run in by_place[place] & set(runs)}
     remove, stay = {}, {}
     for place, runs in every.items():
         good = last_good(list(runs.values()))
-        for name in sorted(wanted & set(runs)):
-            why = _held(name, every) or _unjudged(runs[name], place, looks, every, now) or good.get(name)
+        for name in sorted(by_place[place] & set(runs)):
+            why = (
+                _held(name, every)
+                or (DISPUTED if name in disputed else None)
+                or _unjudged(runs[name], place, looks, every, now)
+                or good.get(name)
+            )
             if why:
                 stay.setdefault((name, why), []).append(place)
             else:

@@ -7,8 +7,8 @@ from ansible.module_utils.trainyard import holds
 from ansible.module_utils.trainyard.mesh import inventory_digest
 from ansible.module_utils.trainyard.plan import short
 
-# A run can last for weeks, and a node's certificate must outlast it: the nodes stop each other with it. As long as ssh_trust_renew_before.
-CERTIFICATE_MARGIN = 20 * 86400
+# What a playbook does with the nodes' certificates takes less; an attempt has keys of its own. As long as ssh_trust_renew_before.
+CERTIFICATE_MARGIN = 8 * 3600
 
 
 # Kinds of trees, as their directories on a node are called.
@@ -28,9 +28,11 @@ def todo(plan, facts, now, site_nodes=()):
     if len(names) > 1:
         mesh = [facts[name]["mesh"] or {} for name in names]
         proven = all(m.get("present") and m.get("proven") and (m.get("valid_until") or 0) >= now + CERTIFICATE_MARGIN for m in mesh)
+        # An earlier line of the site stays while an attempt runs; where nothing runs any more, it goes.
+        settled = not any(m.get("carried") and not facts[name]["units"] for name, m in zip(names, mesh))
         rows = {n["name"]: (n["name"], n["host"], n["port"], n["address"]) for n in site_nodes} if site_nodes else None
         covered = all(set(names) <= set(m.get("nodes") or []) and _same_addresses(m, rows) for m in mesh)
-        if not proven or not covered or len({m.get("digest") for m in mesh}) > 1:
+        if not proven or not covered or not settled or len({m.get("digest") for m in mesh}) > 1:
             result["trust"] = names  # the host keys of all go to all
     if not plan["environment"].get("python"):
         result["environment"] = [n for n in names if plan["environment"]["digest"] not in facts[n]["environments"]]

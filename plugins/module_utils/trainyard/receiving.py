@@ -15,17 +15,18 @@ import shlex
 import stat
 import subprocess
 
-from ansible.module_utils.trainyard import shipping
+from ansible.module_utils.trainyard import quota as quotas
+from ansible.module_utils.trainyard import safe_names, shipping
+from ansible.module_utils.trainyard.below import open_root
 from ansible.module_utils.trainyard.display import printable
 from ansible.module_utils.trainyard.homecoming import free_name, make_private
 from ansible.module_utils.trainyard.stream_lock import Busy, Lock
 
-__all__ = ["Busy", "Receiver", "StreamError", "open_stream", "ssh_argv", "start"]
+__all__ = ["Busy", "Receiver", "StreamError", "open_stream", "ssh_argv", "ssh_words", "start"]
 
 MOST = 1 << 20  # bytes of one frame
 LINE = 64 << 10  # bytes of a line that are handed on; the file gets all
 STALL_SECONDS = 30.0  # the sender is never silent for so long
-_HOME = r"(?:rank-\d{1,9}|stray-[A-Za-z0-9._-]{1,200}|[A-Za-z0-9_-]{1,60})\.(%s)\.(?:log|jsonl|json)"
 _RANK = re.compile(r"^rank-(\d{1,9})\.")
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -39,32 +40,38 @@ class Receiver:
 
     directory: the attempt's directory on the controller; made with mode 0700 where it is missing.
     on_lines: called as on_lines(home, rank or None, node, time, [bytes]) for whole lines without their ends, in the order of each file.
-    node: the node whose files these are; with a directory it is needed. Raises Busy, OSError.
+    node: the node whose files these are; with a directory it is needed. quota: the site's bounds (quota.Quota). Raises Busy, OSError.
     """
 
-    def __init__(self, directory, on_lines=None, node=None):
+    def __init__(self, directory, on_lines=None, node=None, quota=None):
         self.directory, self.on_lines, self.node = directory, on_lines, node
         self.bytes = self.frames = 0  # log bytes and frames that came over the wire
         self.events = []  # the last of {"event", "file", "home", "kept"}
         self.problems = []  # what the sender said at its end
         self._open, self._rest, self._lock = {}, {}, None
-        self._home = re.compile(_HOME % (re.escape(node) if node else "[A-Za-z0-9][A-Za-z0-9._-]*"))
+        self._home, self._root = safe_names.at_home(node), None
+        self.quota, self._used, self._count = quota or quotas.Quota(), 0, 0
         if directory is not None:
             make_private(directory)
             self._lock = Lock(directory, node)
+            self._root = open_root(directory)
+            self._used, self._count = quotas.used(os.path.dirname(os.path.abspath(directory)), node)
 
     def close(self):
         """Close every file and let others in."""
         for descriptor, _size in self._open.values():
             os.close(descriptor)
         self._open = {}
+        if self._root is not None:
+            os.close(self._root)
+            self._root = None
         if self._lock is not None:
             self._lock.close()
 
     def have(self):
         """Return what the spec's `have` is to say: {home: {"bytes", "head", "tail"}} of the node's logs that are here."""
         found = {}
-        for name in sorted(os.listdir(self.directory)) if self.directory is not None else ():
+        for name in sorted(os.listdir(self._root)) if self._root is not None else ():
             if self._home.fullmatch(name):
                 try:
                     descriptor, size = self._file(name)
@@ -81,7 +88,10 @@ class Receiver:
     def _file(self, home):
         """Return (descriptor, size) of a file here; it stays open."""
         if home not in self._open:
-            descriptor = os.open(os.path.join(self.directory, home), _FLAGS, 0o600)
+            fresh = not _there(self._root, home)
+            self.quota.refuse(self._used, self._count + fresh, self._room())
+            descriptor = os.open(home, _FLAGS, 0o600, dir_fd=self._root)
+            self._count += fresh
             info = os.fstat(descriptor)
             if not stat.S_ISREG(info.st_mode):
                 os.close(descriptor)
@@ -89,6 +99,9 @@ class Receiver:
             os.fchmod(descriptor, 0o600)
             self._open[home] = [descriptor, info.st_size]
         return self._open[home]
+
+    def _room(self):
+        return self.quota.room(self._root)
 
     def check(self, header):
         """Raise StreamError where a frame's header is not what the protocol has, or names a file that is not this node's."""
@@ -123,6 +136,8 @@ class Receiver:
         if offset > entry[1]:
             raise StreamError("%s: %d bytes are here, the next begin at %d" % (home, entry[1], offset))
         data = data[entry[1] - offset :]
+        self.quota.refuse(self._used, self._count, self._room(), len(data))
+        self._used += len(data)
         view = memoryview(data)
         if len(data) > shipping.EDGE and data.count(0) == len(data):
             # The hole of a log that was truncated under a writer who goes on at his old place: the last byte makes it as long, and fills no disk.
@@ -147,10 +162,10 @@ class Receiver:
         descriptor, size = self._file(home)
         if not size:
             return None
-        kept = free_name(self.directory, home)
+        kept = free_name(self._root, home)
         # A link and not a rename: it fails where the name is taken.
-        os.link(os.path.join(self.directory, home), os.path.join(self.directory, kept))
-        os.unlink(os.path.join(self.directory, home))
+        os.link(home, kept, src_dir_fd=self._root, dst_dir_fd=self._root, follow_symlinks=False)
+        os.unlink(home, dir_fd=self._root)
         os.close(descriptor)
         del self._open[home]
         return kept
@@ -168,7 +183,9 @@ class Receiver:
         self._rest[home] = lines.pop()[:LINE]
         if lines:
             rank = _RANK.match(home)
-            self.on_lines(home, rank and int(rank.group(1)), self._home.fullmatch(home).group(1), when, [line[:LINE] for line in lines])
+            self.on_lines(
+                home, rank and int(rank.group(1)), self._home.fullmatch(home).group("node"), when, [line[:LINE] for line in lines]
+            )
 
     def consume(self, descriptor, stall=STALL_SECONDS):
         """Apply every frame from an open pipe. Returns True where the sender said that this was the end; raises StreamError, OSError."""
@@ -184,6 +201,14 @@ class Receiver:
             if "event" not in header:
                 self.check(header)
             self.apply(header, b"" if "event" in header else reader.exactly(header["bytes"]))
+
+
+def _there(root, name):
+    try:
+        os.stat(name, dir_fd=root, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class _Reader:
@@ -228,24 +253,30 @@ class _Reader:
         return data
 
 
-def ssh_argv(connection, interpreter="python3"):
-    """Return the argv that starts the sender on a node, from Ansible's own connection plugin of type ssh.
+def ssh_words(connection, batch=True):
+    """Return (words, host): ssh as Ansible's own connection plugin starts it, without the host, and the host.
 
     It goes the way of every task to that node: the site's options, keys and jump hosts, over the connection that is open already where there is
-    one. It never asks for a password.
+    one. batch: it never asks for a password.
     """
-    if getattr(connection, "transport", "") == "local":
-        return [interpreter, "-I", "-c", shipping.BOOT]
     host = connection.get_option("host") or connection._play_context.remote_addr
-    remote = "%s -I -c %s" % (shlex.quote(interpreter), shlex.quote(shipping.BOOT))
-    words = connection._build_command(connection.get_option("ssh_executable"), "ssh", "-T", "-o", "BatchMode=yes", host, remote)
+    executable = connection.get_option("ssh_executable")
+    words = connection._build_command(executable, "ssh", "-T", *(("-o", "BatchMode=yes") if batch else ()))
     words = [word.decode("utf-8", "surrogateescape") if isinstance(word, bytes) else word for word in words]
     if getattr(connection, "sshpass_pipe", None):  # of no use here, and the next task makes its own
         for descriptor in connection.sshpass_pipe:
             os.close(descriptor)
         connection.sshpass_pipe = None
-        words = words[words.index(connection.get_option("ssh_executable")) :]
-    return words
+        words = words[words.index(executable) :]
+    return words, host
+
+
+def ssh_argv(connection, interpreter="python3"):
+    """Return the argv that starts the sender on a node, from Ansible's own connection plugin of type ssh."""
+    if getattr(connection, "transport", "") == "local":
+        return [interpreter, "-I", "-c", shipping.BOOT]
+    words, host = ssh_words(connection)
+    return [*words, host, "%s -I -c %s" % (shlex.quote(interpreter), shlex.quote(shipping.BOOT))]
 
 
 def start(argv, spec, errors=subprocess.DEVNULL):

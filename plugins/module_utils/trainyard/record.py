@@ -12,6 +12,7 @@ import os
 import time
 
 from ansible.module_utils.trainyard import manifest, restarts, run_file, verdict
+from ansible.module_utils.trainyard.attempts import RUN_ID
 from ansible.module_utils.trainyard.causes import entry_of
 from ansible.module_utils.trainyard.columns import span as duration
 from ansible.module_utils.trainyard.display import printable, printable_data, secrets_of
@@ -26,12 +27,22 @@ def _text(path, text):
         handle.write(text)
 
 
+def _place(params):
+    """Return the run's directory. Raises ValueError for what is not one."""
+    if not RUN_ID.match(params["run_id"]) or not 1 <= params["number"] < 10**6:
+        raise ValueError("%r, attempt %r: no run's" % (params["run_id"], params["number"]))
+    run_dir = os.path.join(params["runs_dir"], params["run_id"])
+    if os.path.islink(run_dir):
+        raise ValueError("%s is a link, and not the directory of a run" % run_dir)
+    return run_dir
+
+
 def started(params, check_mode=False):
     """Write what was planned; return {run_dir}. The plan's bytes are those that every node gets.
 
     Raises FileExistsError where this attempt was begun already: whoever makes its directory starts it.
     """
-    run_dir, number = os.path.join(params["runs_dir"], params["run_id"]), params["number"]
+    run_dir, number = _place(params), params["number"]
     if not check_mode:
         os.makedirs(run_dir, mode=0o700, exist_ok=True)
         attempt_dir = os.path.join(run_dir, "attempt-%d" % number)
@@ -61,7 +72,7 @@ def taken(params):
 
 def refused(params, check_mode=False):
     """Note that an attempt was begun and started nowhere, with the reason; return {run_dir}."""
-    run_dir = os.path.join(params["runs_dir"], params["run_id"])
+    run_dir = _place(params)
     if not check_mode:
         with run_file.alone(run_dir):
             record = run_file.read(run_dir) or run_file.empty(params["run_id"], None, time.time())
@@ -74,13 +85,14 @@ def refused(params, check_mode=False):
 
 def ended(params, check_mode=False):
     """Decide the verdict from what the nodes said and write run.json; return {run_dir, run, attempt, verdict, summary, again}."""
-    run_dir, number = os.path.join(params["runs_dir"], params["run_id"]), params["number"]
+    run_dir, number = _place(params), params["number"]
     attempt_dir = os.path.join(run_dir, "attempt-%d" % number)
     nodes = [node for node in params["nodes"] if node.get("ranks") is not None]
     plan = run_file.plan_of(run_dir, number)
     if not plan:
         raise ValueError("%s/plan.json is missing: no node that holds the run could be asked for it" % run_dir)
     planned = plan["ranks"]
+    nodes = _own(nodes, planned)
     shown_dir = os.path.join(os.path.basename(os.path.normpath(params["runs_dir"])), params["run_id"], "attempt-%d" % number)
     decided = verdict.decide(planned, nodes, shown_dir)
     mismatch = endpoint_mismatch(plan.get("endpoints"), nodes)
@@ -119,6 +131,18 @@ def ended(params, check_mode=False):
     told = [("resumed", run_file.resumed_words(entry["resume"], number)), ("restart", restarts.sentence(again, params["run_id"]))]
     lines[-1:-1] = [printable("%-11s  %s" % (name, text), *secrets_of(plan)) for name, text in told if text]
     return {"run_dir": run_dir, "run": params["run_id"], "attempt": number, "verdict": decided, "summary": lines, "again": again}
+
+
+def _own(nodes, planned):
+    """Return what the planned nodes said, each once and of its own ranks alone: no node speaks of another one's."""
+    of_node, found = {}, {}
+    for rank in planned:
+        of_node.setdefault(rank["node"], set()).add(rank["rank"])
+    for node in nodes:
+        if node.get("node") in of_node and node["node"] not in found:
+            own = of_node[node["node"]]
+            found[node["node"]] = dict(node, ranks=[rank for rank in node["ranks"] if isinstance(rank, dict) and rank.get("rank") in own])
+    return list(found.values())
 
 
 def _begun(ranks):
@@ -166,9 +190,11 @@ def untrained(decided, ranks, saved, plan):
 
 
 def figure(step, key, form):
-    """Return a step record's figure as text, or '-'."""
+    """Return a step record's figure as text, or '-'; what is not a number (the nodes' logs are not ours) stays as it is."""
     value = (step or {}).get(key)
-    return "-" if value is None else form % value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return form % value
+    return "-" if value is None else str(value)[:20]
 
 
 def evaluation_keys(evaluation, plan):

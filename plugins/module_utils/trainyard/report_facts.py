@@ -44,6 +44,9 @@ def wanted(runs_dir, run, runs):
         raise ReportError("run and runs are both given; run makes one run's report, runs compares several")
     if runs and not 2 <= len(set(runs)) == len(runs) <= MOST_RUNS:
         raise ReportError("runs takes two to %d different run ids; got %s" % (MOST_RUNS, ", ".join(runs)))
+    wrong = [name for name in [run, *runs] if name and not attempts.RUN_ID.match(name)]
+    if wrong:
+        raise ReportError("%r is no run id" % wrong[0])
     return list(runs) or [run or newest(runs_dir)]
 
 

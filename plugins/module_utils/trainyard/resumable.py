@@ -20,7 +20,7 @@ import os
 import re
 import stat
 
-from ansible.module_utils.trainyard import checkpoints, completeness, manifest
+from ansible.module_utils.trainyard import checkpoints, completeness, manifest, safe_names
 from ansible.module_utils.trainyard.below import DIRECTORY, open_below
 
 HOME = "home"
@@ -129,8 +129,7 @@ def candidates(root, folder, rule):
 
 def _note(found, name, path, info):
     """Note a regular file of a checkpoint; names that rsync could read otherwise belong to none."""
-    plain = all(checkpoints.NAME.match(part) for part in path.split("/"))
-    if stat.S_ISREG(info.st_mode) and plain and not path.endswith(UNFINISHED):
+    if stat.S_ISREG(info.st_mode) and checkpoints.plain(path) and not path.endswith(UNFINISHED):
         found.setdefault(name, {})[path] = info.st_mtime_ns
 
 
@@ -232,6 +231,62 @@ def _ordered(skipped):
 # --- all places
 
 
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+
+
+def unsound(point):
+    """Say why what a place calls a point cannot be one, or return None. The digest is counted anew from the files: it names directories."""
+    if not isinstance(point, dict):
+        return "is not a description of a checkpoint"
+    files = point.get("files")
+    try:
+        checkpoints.check(files)
+    except checkpoints.CheckpointError as error:
+        return str(error)
+    if not files or not all(checkpoints.plain(path) for path in files):
+        return "has no files, or names that no checkpoint has"
+    if point.get("digest") != manifest.digest(files):
+        return "has a digest that is not that of its files"
+    for key in ("name", "stem"):
+        if safe_names.part_problem(point.get(key)):
+            return "has no %s that can be used" % key
+    path = point.get("path")
+    if not isinstance(path, str) or not path.startswith("/") or safe_names.problem(path[1:]):
+        return "lies at no path that can be used"
+    whole = [point.get("attempt")] + [point.get(key) for key in ("epoch", "step") if point.get(key) is not None]
+    if not all(isinstance(number, int) and not isinstance(number, bool) and abs(number) < _LARGEST for number in whole):
+        return "has no whole numbers for attempt, epoch and step"
+    numbers = [point.get("saved"), *([point["lr"]] if point.get("lr") is not None else [])]
+    if not all(isinstance(number, (int, float)) and not isinstance(number, bool) and abs(number) < _LARGEST for number in numbers):
+        return "has no times and rates that are numbers"
+    if not 0 < point["attempt"] < 10**6 or not isinstance(point.get("instead"), bool) or not isinstance(point.get("first", ""), str):
+        return "has no attempt's number"
+    return None
+
+
+def believed(found):
+    """Return `found` of `choose` without the points that cannot be one; each of them is skipped, with the reason."""
+    kept = {}
+    for place, here in found.items():
+        here = here if isinstance(here, dict) else {}
+        rows = here.get("skipped") if isinstance(here.get("skipped"), list) else []
+        rows = [_skipped(row) for row in rows[:1000] if isinstance(row, dict)]
+        point = here.get("point")
+        said = unsound(point) if point else None
+        if said:
+            number = point.get("attempt") if isinstance(point, dict) else 0
+            number = number if isinstance(number, int) and not isinstance(number, bool) else 0
+            rows.append({"attempt": number, "name": "", "why": said})
+        kept[place] = {"point": None if said else point, "skipped": rows}
+    return kept
+
+
+def _skipped(row):
+    number = row.get("attempt")
+    number = number if isinstance(number, int) and not isinstance(number, bool) else 0
+    return {"attempt": number, "name": str(row.get("name") or "")[:200], "why": str(row.get("why") or "")[:1000]}
+
+
 def choose(found):
     """Return (point or None, skipped) of what every place has found; pure.
 
@@ -239,7 +294,8 @@ def choose(found):
     that of the node on which rank 0 saved it counts, and the others are skipped. The point gets source (where it is taken from, a node rather than
     home), sources ([{source, path}] of all places with the same digest, the likeliest first) and note.
     """
-    skipped = [dict(row, node=name) for name, here in found.items() for row in here.get("skipped") or ()]
+    found = believed(found)
+    skipped = [dict(row, node=name) for name, here in found.items() for row in here["skipped"]]
     points = [dict(here["point"], source=name) for name, here in sorted(found.items()) if here.get("point")]
     points.sort(key=lambda point: (order(point), point["source"] == point.get("first"), point["source"] != HOME), reverse=True)
     if points:

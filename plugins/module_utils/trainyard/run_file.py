@@ -14,6 +14,8 @@ import shutil
 import stat
 
 from ansible.module_utils.trainyard import manifest
+from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.below import FILE
 
 NAME, LOCK, VERSION = "run.json", ".run.lock", 2
 # The reason of an attempt that ran nowhere, and of a run whose restarts bring nothing; all others are causes of the catalogue (causes.py).
@@ -172,9 +174,22 @@ def resumed_words(point, number):
 
 def seal(folder):
     """Take from everybody else what of a run they could read: plan.json holds the environment, and what brought it may have been generous."""
-    for where, _folders, names in os.walk(folder):
-        for path in [where] + [os.path.join(where, name) for name in names]:
-            with contextlib.suppress(FileNotFoundError):  # another terminal's stream has ended meanwhile
-                mode = os.lstat(path).st_mode
-                if not stat.S_ISLNK(mode) and mode & 0o077:
-                    os.chmod(path, stat.S_IMODE(mode) & 0o700)
+    if not RUN_ID.match(os.path.basename(os.path.abspath(folder))) or os.path.islink(folder):
+        raise ValueError("%s is not the directory of a run" % folder)
+    # Directory by directory and without links, so that nothing outside is touched.
+    for _where, _folders, names, here in os.fwalk(folder, follow_symlinks=False):
+        _seal(here, os.fstat(here).st_mode)
+        for name in names:
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # another terminal's stream has ended meanwhile
+                if not stat.S_ISREG(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
+                    continue
+                handle = os.open(name, FILE, dir_fd=here)
+                try:
+                    _seal(handle, os.fstat(handle).st_mode)
+                finally:
+                    os.close(handle)
+
+
+def _seal(handle, mode):
+    if mode & 0o077:
+        os.fchmod(handle, stat.S_IMODE(mode) & 0o700)

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 
-from ansible.module_utils.trainyard import curves, marks, phases, settings
+from ansible.module_utils.trainyard import curves, marks, phases, plan_origin, settings
 from ansible.module_utils.trainyard.display import printable_data, secrets_of
 from ansible.module_utils.trainyard.downsample import summed
 from ansible.module_utils.trainyard.evidence import read_events
@@ -30,17 +30,24 @@ _LOG = re.compile(r"^rank-(\d{3,6})\.([A-Za-z0-9][A-Za-z0-9._-]*)\.log$")
 _ATTEMPT = re.compile(r"^attempt-(\d{1,6})$")
 
 
-def of_run(run_dir, points=2000):
-    """Everything about a run over time. points: how many step lines of each rank stay, at most. Never raises for what the run left behind."""
-    plan, run, job = (_mapping(_json(os.path.join(run_dir, name))) for name in ("plan.json", "run.json", "job.json"))
+def of_run(run_dir, points=2000, folder=None):
+    """Everything about a run over time. points: how many step lines of each rank stay, at most. Never raises for what the run left behind.
+
+    folder: where the suites' tables lie (plan_origin.py).
+    """
+    run, job = (_mapping(_json(os.path.join(run_dir, name))) for name in ("run.json", "job.json"))
+    numbers = _numbers(run_dir)
+    plan = _plan(os.path.join(run_dir, "plan.json"), run, max(numbers, default=1), run_dir, folder)
     if not plan.get("job") and job:
         plan = dict(plan, job=job)
     recorded = {a["number"]: a for a in _dicts(run.get("attempts")) if isinstance(a.get("number"), int)}
     attempts, begun = [], _number(run.get("started"))
-    for number in sorted(set(recorded) | set(_numbers(run_dir))):
+    for number in sorted(set(recorded) | set(numbers)):
         own, entry = os.path.join(run_dir, "attempt-%d" % number), recorded.get(number) or {}
         begun = _number(entry.get("started")) or begun
-        attempts.append(_Attempt(own, number, _mapping(_json(os.path.join(own, "plan.json"))) or plan, entry, begun).result(points))
+        attempts.append(
+            _Attempt(own, number, _plan(os.path.join(own, "plan.json"), run, number, run_dir, folder) or plan, entry, begun).result(points)
+        )
         begun = _number(entry.get("ended"))
     bests = [attempt.pop("best") for attempt in attempts]
     best = max((b for b in bests if b), key=lambda b: b["value"], default={})
@@ -55,6 +62,13 @@ def of_run(run_dir, points=2000):
         "best": best,
     }
     return dict(printable_data(head, *secrets_of(plan)), attempts=attempts, settings=settings.of_plan(plan, run))
+
+
+def _plan(path, run, number, run_dir, folder):
+    """The plan at home. Its log patterns are run here, so one that it has neither made nor examined gets the shipped ones."""
+    data, plan = _bytes(path) or b"null", _mapping(_json(path))
+    known = not plan or plan_origin.ours(data, run, number, os.path.join(run_dir, "attempt-%d" % number))
+    return plan if known else plan_origin.with_shipped_patterns(plan, folder)
 
 
 class _Attempt:

@@ -7,11 +7,12 @@ import difflib
 import ipaddress
 import os
 
-from ansible.module_utils.trainyard import spares
+from ansible.module_utils.trainyard import quota, spares
 from ansible.module_utils.trainyard import suites as suite_tables
 from ansible.module_utils.trainyard.job import SITE_VARIABLES, load_suite, place_of, save_folders
 from ansible.module_utils.trainyard.launchers import LAUNCHERS
 from ansible.module_utils.trainyard.site_values import (
+    ACCOUNT,
     HOST,
     NAME,
     PLACES,
@@ -62,6 +63,9 @@ def _node(name, variables, problems):
         if said:
             refuse("trainyard_address", said)
             address = None
+    admin = variables.get("trainyard_admin_user")
+    if admin is not None and not (isinstance(admin, str) and ACCOUNT.match(admin)):
+        refuse("trainyard_admin_user", "must be the name of an account; got %s" % shown(admin))
     host = variables.get("ansible_host", name)
     if not isinstance(host, str) or (host != name and not HOST.match(host)):
         refuse("ansible_host", "must be the name or the address of a machine; got %s" % shown(host))
@@ -115,6 +119,7 @@ def read_site(groups, hostvars):
     for key in PLACES:
         said = place_problem(first[key], home, up=key != "trainyard_home") if first.get(key) is not None else None
         problems += [Problem("inventory", None, key, said)] if said else []
+    problems += [Problem("inventory", None, key, "%s; got %s" % (text, shown(first[key]))) for key, text in quota.problems(first)]
     name = first.get("trainyard_site")
     if name is not None and not (isinstance(name, str) and NAME.match(name)):
         text = "must be letters, digits, dots, dashes: the site's directories carry it; got %s" % shown(name)

@@ -7,8 +7,8 @@ import ipaddress
 import os
 import re
 
+from ansible.module_utils.trainyard import job_env, texts, yamldata
 from ansible.module_utils.trainyard import suites as suite_tables
-from ansible.module_utils.trainyard import texts, yamldata
 from ansible.module_utils.trainyard.job import RESERVED_ENV, load_schema
 from ansible.module_utils.trainyard.yamldata import Problem, near, shown
 
@@ -18,6 +18,8 @@ INTERFACE_ENV = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 MOST_DEVICES = 1024
 # A name of a machine, of ~/.ssh/config, or an address; a leading dash would be an option of ssh.
 HOST = re.compile(r"[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*\Z")
+# A name of an account: no option of ssh or loginctl, and one part of a path.
+ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}\Z")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 # Directories of the system: themselves, and all that is below where nothing of a user's lies (file-hierarchy(7)).
 SYSTEM = re.compile(r"/{1,2}(run|usr|dev|((usr/)?(s?bin|lib[^/]*|include)|etc|boot|proc|sys)(/.*)?|dev/(?!shm(/|\Z)).*)\Z")
@@ -111,10 +113,28 @@ def suite_entries(suites, problems):
     for suite in [suite for suite in suites if suite in known]:
         found = yamldata.check(suites[suite], load_schema("site"), {}, "inventory")
         found += [Problem("inventory", None, yamldata.dotted(path), text) for path, text in texts.walk(suites[suite])]
+        code = suites[suite].get("code") if isinstance(suites[suite], dict) else None
+        said = git_problem(code["git"]) if isinstance(code, dict) and isinstance(code.get("git"), str) else None
+        found += [Problem("inventory", None, "code.git", said)] if said else []
         for problem in found:
             problem.key = ".".join([key, suite] + [problem.key] * bool(problem.key))
         problems += found
     return {suite: entry for suite, entry in suites.items() if suite in known and isinstance(entry, dict)}
+
+
+def git_problem(url):
+    """Say why a git address of the site cannot be used, or return None; what is said does not repeat it."""
+    said = texts.problem(url)
+    if said:
+        return said
+    if url.startswith("-") or "::" in url.split("/", 1)[0]:
+        return "must be a path, or an https or ssh address"
+    scheme, mark, rest = url.partition("://")
+    login = rest.split("/", 1)[0].rpartition("@")[0] if mark else ""
+    if (scheme in ("http", "https", "ftp", "ftps") and "@" in rest.partition("?")[0]) or ":" in login:
+        # git would show it in its command line, and keep it in the checkout's configuration
+        return "carries a login; put that into ~/.netrc of the controller (mode 0600), or into a credential helper of git, or take ssh"
+    return None
 
 
 def secret_env(names, problems):
@@ -142,6 +162,8 @@ def environment(env, problems, secret=()):
             said = "must be the name of an environment variable"
         elif RESERVED_ENV.match(name) and name not in INTERFACE_ENV:
             said = "is reserved: the plan sets it; take it out"
+        elif job_env.site_problem(name):
+            said = job_env.site_problem(name)
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
             said = "must be text or a number" if name in secret else "must be text or a number; got %s" % shown(value)
         else:

@@ -5,17 +5,25 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
+import re
 import tarfile
 import zipfile
 import zlib
 
 import yaml
-from ansible.module_utils.trainyard import manifest, suites
+from ansible.module_utils.trainyard import download, git_tree, manifest, suites
 from ansible.module_utils.trainyard.yamldata import near
 
 # How the suites' weights end: Paddle's and MindSpore's.
 WEIGHT_ENDINGS = (".pdparams", ".ckpt")
+# A URL may come from a config on a node.
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=@~,%-]{0,200}")
+MOST_MEMBERS = 10_000
+# Local changes against the commit go into the run's record up to so many bytes.
+LARGEST_DIFF = 16 << 20
+# PyYAML reads about 100 kB a second. The longest config of the suites has 15 kB and the longest chain eight files.
+MAX_CONFIG, MOST_CONFIGS, MAX_DEPTH, MOST_VALUES, LONGEST_NUMBER = 1 << 18, 60, 60, 100_000, 100
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class SourceError(Exception):
@@ -23,7 +31,45 @@ class SourceError(Exception):
 
 
 class _AnyTag(yaml.SafeLoader):
-    """The suites' configs carry tags of their own (!LearningRate); their values are plain for our reading."""
+    """The suites' configs carry tags of their own (!LearningRate); their values are plain for our reading.
+
+    A config may come from a node. Its depth is bounded while it is composed, and the values that its aliases stand for are counted before
+    anything is made of them.
+    """
+
+    depth = 0
+
+    def compose_node(self, parent, index):
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise yaml.YAMLError("nests deeper than %d levels" % MAX_DEPTH)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def get_single_node(self):
+        node = super().get_single_node()
+        if node is not None and _values(node, {}) > MOST_VALUES:
+            raise yaml.YAMLError("stands for more than %d values" % MOST_VALUES)
+        return node
+
+
+def _values(node, known):
+    """Return how many values a node stands for, its aliases written out. known: what has been counted, None while it is being counted."""
+    key = id(node)
+    if key not in known:
+        known[key] = None
+        total = 1
+        if isinstance(node, yaml.ScalarNode):
+            if node.tag in NUMBERS and len(node.value) > LONGEST_NUMBER:
+                raise yaml.YAMLError("has a number of more than %d digits" % LONGEST_NUMBER)
+        else:
+            for item in node.value:
+                total += sum(_values(part, known) for part in (item if isinstance(item, tuple) else (item,)))
+        known[key] = total
+    if known[key] is None:
+        raise yaml.YAMLError("has an alias for what it stands in")
+    return known[key]
 
 
 def _plain(loader, _suffix, node):
@@ -38,19 +84,35 @@ _AnyTag.add_multi_constructor("!", _plain)
 
 
 def git_state(root):
-    """Return {commit, dirty, diff} of the work tree that holds root, limited to root; None where there is none or no commit yet."""
+    """Return {commit, dirty, diff} of the work tree that holds root, limited to root; None where there is none or no commit yet.
 
-    def git(*words):
-        argv = ["git", "-C", root, "-c", "safe.directory=*"] + list(words)
-        return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
-
+    Raises SourceError where git takes too long.
+    """
     try:
-        commit = git("rev-parse", "HEAD").decode().strip()
-        diff = git("diff", "HEAD", "--binary", "--", ".").decode("utf-8", "surrogateescape")
-        untracked = git("ls-files", "--others", "--exclude-standard", "--", ".").decode("utf-8", "surrogateescape")
-    except (OSError, subprocess.CalledProcessError):
+        commit = git_tree.commit_of(root)
+        diff, large = b"", False
+        try:
+            diff = git_tree.diff_of(root, LARGEST_DIFF)
+        except git_tree.GitError as error:
+            if error.reason != "large":
+                raise
+            large = True
+        dirty = large or bool(diff) or git_tree.untracked(root)
+    except git_tree.GitError as error:
+        if error.reason == "late":
+            raise SourceError(str(error)) from error
         return None
-    return {"commit": commit, "dirty": bool(diff or untracked), "diff": diff}
+    text = "# The local changes are larger than %d bytes. They are not kept.\n" % LARGEST_DIFF
+    return {"commit": commit, "dirty": dirty, "diff": text if large else diff.decode("utf-8", "surrogateescape")}
+
+
+def foreign(root):
+    """Whether git refuses the tree because another account owns it."""
+    try:
+        git_tree.ask(root, ["rev-parse", "--git-dir"], limit=4096)
+    except git_tree.GitError as error:
+        return error.reason == "foreign"
+    return False
 
 
 def code_tree(root, cache):
@@ -82,7 +144,10 @@ def config_chain(root, config, base_key, entries):
         order.append(name)
         try:
             with open(os.path.join(root, name), encoding="utf-8") as handle:
-                values = yaml.load(handle, Loader=_AnyTag) or {}  # noqa: S506 - a SafeLoader that reads unknown tags as plain values
+                text = handle.read(MAX_CONFIG + 1)
+            if len(text) > MAX_CONFIG or len(order) > MOST_CONFIGS:
+                raise ValueError("is larger than %d bytes, or builds on more than %d files" % (MAX_CONFIG, MOST_CONFIGS))
+            values = yaml.load(text, Loader=_AnyTag) or {}  # noqa: S506 - a SafeLoader that reads unknown tags as plain values
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise SourceError("%s: is not YAML: %s" % (name, " ".join(str(error).split()))) from error
         if not isinstance(values, dict):
@@ -123,7 +188,8 @@ def weight_folder(cache_dir, url):
 
 def weight_name(url):
     """Return the file name of a URL."""
-    return os.path.basename(url.split("?")[0]) or "weights"
+    name = os.path.basename(re.split("[?#]", url)[0])
+    return name if FILE_NAME.fullmatch(name) else "weights"
 
 
 def local_weights(given, url):
@@ -132,7 +198,7 @@ def local_weights(given, url):
     On the controller a file that is not there is fetched; one on the nodes has to be there, and the probe looks. Raises SourceError for an
     archive on the nodes: the suites want the file in it.
     """
-    if not given:
+    if not given or not given.get("path"):
         return None
     path = os.path.join(given["path"], weight_name(url))
     if given.get("placement", "push") == "push":
@@ -163,6 +229,9 @@ def _unpack(path, folder):
         return
     with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
         members = archive.infolist() if is_zip else archive.getmembers()
+        sizes = [member.file_size if is_zip else member.size for member in members]
+        if len(sizes) > MOST_MEMBERS or sum(sizes) > download.LARGEST:
+            raise SourceError("%s unpacks to more than weights are; it was not unpacked" % os.path.basename(path))
         for member in members:
             name = member.filename if is_zip else member.name
             if os.path.isabs(name) or ".." in name.split("/") or not (is_zip or member.isfile() or member.isdir()):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import os
 import re
@@ -35,11 +36,24 @@ def read_events(attempt):
     return events
 
 
+def read_bytes(attempt, name):
+    """Return what a file of the attempt's directory holds, or None."""
+    try:
+        return read_in(attempt, name, MAX_JSON)
+    except OSError:
+        return None
+
+
 def read_json(attempt, name):
     """Return the mapping in a JSON file of the attempt's directory, or None."""
+    return as_mapping(read_bytes(attempt, name))
+
+
+def as_mapping(data):
+    """Return the mapping that some bytes hold as JSON, or None."""
     try:
-        found = json.loads(read_in(attempt, name, MAX_JSON).decode("utf-8", "replace"))
-    except (OSError, ValueError, RecursionError):
+        found = json.loads(data.decode("utf-8", "replace")) if data is not None else None
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -111,7 +125,8 @@ def look(run, base, run_id, number, node):
     if not number:
         number = max([item[1] for item in known if item[0] == run_id] or [1])
     attempt = attempts.attempt_dir(base, run_id, number)
-    plan, record = read_json(attempt, "plan.json"), read_json(attempt, "attempt.json")
+    text = read_bytes(attempt, "plan.json")
+    plan, record = as_mapping(text), read_json(attempt, "attempt.json")
     if not plan or not record:
         return {
             "found": False,
@@ -150,6 +165,7 @@ def look(run, base, run_id, number, node):
         "undone": (read_json(attempt, "stop.json") or {}).get("from") in attempts.UNDONE,
         "node": node,
         "unit": record["unit"],
+        "plan_sha256": hashlib.sha256(text).hexdigest(),
         "job": plan["job"]["name"],
         "state": state,
         "lost": how_lost(record, events) if state == "lost" else None,

@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 
-from ansible.module_utils.trainyard import attempts, devices, holds, processes, restarts, run_file, sockets, status
+from ansible.module_utils.trainyard import attempts, devices, holds, processes, restarts, run_choice, run_file, sockets, status
 from ansible.module_utils.trainyard.display import printable
 
 # A driver lists a process for a moment after its end.
@@ -124,6 +124,7 @@ def planned(runs_dir, run_id, site=None):
     """
     if not run_id:
         return {"changed": False, "known": False, "number": 1, "nodes": [], "waiting": _waiting(runs_dir, site)}
+    run_choice.check(run_id)
     number, plan = _newest(os.path.join(runs_dir, run_id))
     nodes = _nodes(plan)
     return {"changed": False, "known": bool(nodes), "number": number or 1, "nodes": nodes, "waiting": []}
@@ -141,7 +142,7 @@ def _nodes(plan):
 def _waiting(runs_dir, site):
     found = []
     for run_id in sorted(os.listdir(runs_dir), reverse=True) if os.path.isdir(runs_dir) else ():
-        if not attempts.RUN_ID.match(run_id):
+        if not attempts.RUN_ID.match(run_id) or os.path.islink(os.path.join(runs_dir, run_id)):
             continue
         run_dir = os.path.join(runs_dir, run_id)
         # a record that is damaged, or a newer Trainyard's, keeps nothing from being stopped
@@ -161,7 +162,7 @@ def told(results, found, run_id, members):
     lines, did, problems, silent = [], {}, [], []
     for node, result in results.items():
         said = (found.get(node) or {}) if not result or result.get("skipped") else result
-        if "stopped" not in said:
+        if not _sound(said):
             lost = bool(said.get("unreachable"))
             if node in members or not lost:
                 (silent if lost else problems).append(node)
@@ -169,7 +170,7 @@ def told(results, found, run_id, members):
             words = "%s: %s" % ("no answer" if lost else "not stopped", why)
             words += "" if node in members or not lost else "; it has no part in this run"
         else:
-            for name in said["stopped"]:
+            for name in filter(run_choice.is_run, said["stopped"]):
                 did.setdefault(name, []).append(node)
             words, whole = _of_node(said)
             problems += [] if whole else [node]
@@ -177,7 +178,7 @@ def told(results, found, run_id, members):
     what = "; ".join("%s on %s" % (name, ", ".join(nodes)) for name, nodes in sorted(did.items()))
     name = run_id or (sorted(did) or [""])[-1]
     again = "playbooks/stop.yml" + (" -e run=%s" % name if name else "")
-    noted = sorted({name for said in results.values() for name in (said or {}).get("noted") or ()})
+    noted = sorted({name for said in results.values() if _sound(said) for name in said.get("noted") or () if run_choice.is_run(name)})
     nothing = (
         "nothing of %s runs" % run_id
         if run_id
@@ -200,8 +201,23 @@ def told(results, found, run_id, members):
 def _elsewhere(found):
     """Return words about the newest run that has failed: another controller may wait for its restart, which holds no node, so only its name can stop that."""
     known = [said.get("status") or {} for said in found.values()]
-    failed = max([status["run"] for status in known if status.get("found") and status.get("state") in ("failed", "lost")], default="")
+    failed = max(
+        [status["run"] for status in known if run_choice.is_run(status.get("run")) and status.get("state") in ("failed", "lost")],
+        default="",
+    )
     return "; should %s wait for its restart: playbooks/stop.yml -e run=%s" % (failed, failed) if failed else ""
+
+
+def _sound(said):
+    """Return whether a node's answer says what a stop did there."""
+    lists = [(said or {}).get(key) for key in ("stopped", "ended", "left", "occupied")]
+    return (
+        all(isinstance(found, list) for found in lists)
+        and isinstance(said.get("noted") or [], list)
+        and all(isinstance(name, str) for name in said["stopped"])
+        and all(isinstance(item, dict) and {"pid", "signal", "command"} <= set(item) for item in said["ended"])
+        and all(isinstance(item, dict) and {"own", "text"} <= set(item) for item in said["occupied"])
+    )
 
 
 def _of_node(said):

@@ -10,6 +10,7 @@ import threading
 
 from ansible.module_utils.trainyard import receiving
 from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.quota import QuotaError
 
 PAUSES = (1, 2, 5, 10, 30)  # seconds before the next try, by the number of tries that brought nothing
 
@@ -17,14 +18,15 @@ PAUSES = (1, 2, 5, 10, 30)  # seconds before the next try, by the number of trie
 class Stream(threading.Thread):
     """Brings one node's logs home beside whatever else this process does; it never raises, and tries again after a pause.
 
-    argv: starts the sender. spec: as shipping.py has it, without `have`. directory, node: as Receiver has them.
+    argv: starts the sender. spec: as shipping.py has it, without `have`. directory, node, quota: as Receiver has them. A node that passes a bound is
+    cut off for good.
     """
 
-    def __init__(self, argv, spec, directory, node):
+    def __init__(self, argv, spec, directory, node, quota=None):
         super().__init__(name="stream-%s" % node, daemon=True)
         self.argv, self.spec = argv, dict(spec, node=node)
-        self.receiver = receiving.Receiver(directory, node=node)
-        self.process, self.problem, self.restarts, self.whole = None, None, 0, False
+        self.receiver = receiving.Receiver(directory, node=node, quota=quota)
+        self.process, self.problem, self.restarts, self.whole, self.cut = None, None, 0, False, False
         self._closing, self._lock = threading.Event(), threading.Lock()
 
     def run(self):
@@ -35,6 +37,9 @@ class Stream(threading.Thread):
                 before = self.receiver.bytes
                 try:
                     self._once()
+                except QuotaError as error:
+                    self.problem, self.cut = printable(str(error)), True
+                    return
                 except Exception as error:  # whatever it is, the follow goes on, and collect brings what is missing
                     self.problem = printable(str(error) or type(error).__name__)
                 failures = 0 if self.receiver.bytes > before else failures + 1
@@ -86,10 +91,11 @@ class Stream(threading.Thread):
         return self.whole
 
     def state(self):
-        """Return {"bytes", "restarts", "problem", "events"} for whoever shows it."""
-        return {
+        """Return {"bytes", "restarts", "problem", "events"} for the view, and "cut" where a bound was passed, after which no try follows."""
+        found = {
             "bytes": self.receiver.bytes,
             "restarts": self.restarts,
             "problem": self.problem,
             "events": list(self.receiver.events),
         }
+        return dict(found, cut=True) if self.cut else found

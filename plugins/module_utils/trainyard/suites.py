@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import os
 
-from ansible.module_utils.trainyard import yamldata
+from ansible.module_utils.trainyard import texts, yamldata
 from ansible.module_utils.trainyard.launchers import LAUNCHERS
 from ansible.module_utils.trainyard.logs import Table, TableError
 from ansible.module_utils.trainyard.yamldata import near
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.join(HERE, "suites")
+# Beyond this no number of epochs, iterations or samples means anything; a config may hold any.
+LARGEST_NUMBER = 10**15
 # What a table may leave out.
 DEFAULTS = {
     "override_style": "yaml",
@@ -176,9 +178,9 @@ def _number(value, whole):
         return None
     try:
         number = float(value) if not whole else int(str(value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    if not math.isfinite(number):
+    if abs(number) > LARGEST_NUMBER or not math.isfinite(number):
         return None
     return int(number) if not whole and number == int(number) and isinstance(value, int) else number
 
@@ -260,6 +262,8 @@ def save_problem(suite, folder):
     if folder is None:
         return None
     path, key = os.path.normpath(folder), suite["config_keys"].get("save") or "the folder to save to"
+    if texts.problem(folder):
+        return "%s: %s" % (key, texts.problem(folder))
     data = suite["data"]["place"].split("{name}")[0].strip("/")
     # Nothing expands ~ and $ in a config, and whoever writes them means another place.
     outside = os.path.isabs(path) or path in (".", "..") or path.startswith(("../", "~")) or "$" in path

@@ -16,8 +16,10 @@ import re
 import shutil
 import subprocess
 import time
+import urllib.parse
 import zipfile
 
+from ansible.module_utils.trainyard.display import printable
 from ansible.module_utils.trainyard.environment import PACKAGES, normal_name
 from ansible.module_utils.trainyard.manifest import file_sha256
 
@@ -248,8 +250,8 @@ def fetch(pip, dest, pins, want, index_url=None):
         argv += ["--platform", tag]
     environment = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}
     if index_url:  # the vendor's index alone: a package of that name elsewhere must not be taken instead
-        argv += ["--index-url", index_url]
-        environment.update(PIP_EXTRA_INDEX_URL="", PIP_FIND_LINKS="", PIP_NO_INDEX="0")
+        # in the environment, which other accounts do not see: an address may hold a token
+        environment.update(PIP_INDEX_URL=index_url, PIP_EXTRA_INDEX_URL="", PIP_FIND_LINKS="", PIP_NO_INDEX="0")
     pins, missing = list(pins), []
     while pins:
         done = subprocess.run([*argv, *pins], env=environment, capture_output=True, check=False)
@@ -312,11 +314,22 @@ def explain(text, code, index_url):
         return "the controller's disk is full (pip's cache or trainyard_cache_dir); make room and run the same command again"
     if re.search(r"Retrying \(|connection broken|Could not fetch URL|SSLError", text):
         return (
-            f"the controller cannot reach {index_url or 'the package index'}; check its network and pip's own configuration "
+            f"the controller cannot reach {host_of(index_url) or 'the package index'}; check its network and pip's own configuration "
             "(pip config list), or run once where there is a network: a complete wheelhouse needs none"
         )
     errors = [line for line in text.splitlines() if line.startswith("ERROR")] or text.strip().splitlines()[-3:]
-    return f"pip ended with {code}: " + " ".join(errors)
+    said = " ".join(errors)
+    for address in filter(None, {index_url, index_url and index_url.rstrip("/")}):
+        said = said.replace(address, host_of(address))
+    return f"pip ended with {code}: {printable(said)}"
+
+
+def host_of(url):
+    """Return an address for people: without a login, a path or a query, any of which may hold a token; '' for none."""
+    if not url:
+        return ""
+    parts = urllib.parse.urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else f"{parts.scheme}:"
 
 
 def _finish(stage, want):

@@ -27,6 +27,7 @@ class Scene:
     ready: bool = False  # the nodes have the mesh and the code of the job already
     trains: bool = False  # a run is made
     home: bool = False  # the honest node's log and its end come home
+    ends: str = ""  # what the honest command ends with
     shown: str = ""  # what the honest node is shown with
 
 
@@ -38,12 +39,12 @@ SCENES = {
     for scene in (
         Scene("status", "status", RUNS, shown="failed    rank {rank} failed (exit code 1)"),
         Scene("newest", "status", (), shown="failed    rank {rank} failed (exit code 1)"),
-        Scene("follow", "follow", RUNS, home=True),
+        Scene("follow", "follow", RUNS, home=True, ends="FAILED: rank {rank} on {node}"),
         Scene("logs", "logs", RUNS, home=True),
         Scene("stop", "stop", RUNS, shown="nothing ran"),
         Scene("prune", "prune", ("-e", "keep=0", "-e", "confirm=true"), shown="REMOVED"),
-        Scene("check", "check", (*JOB, *QUICK), ready=True, shown="{node}"),
-        Scene("rehearse", "check", JOB, ready=True, shown="{node}"),
+        Scene("check", "check", (*JOB, *QUICK), ready=True, ends="READY", shown="{node}"),
+        Scene("rehearse", "check", JOB, ready=True, ends="READY", shown="{node}"),
         Scene("sync", "sync", JOB),
         Scene("trust", "trust", ("-e", "trust_accept=true")),
         Scene("provision", "provision"),
@@ -98,6 +99,8 @@ class Stage:
                     continue
             broken = self.broken(scene, done, done)
             assert not broken, (scene.name, broken, done.text[-3000:])
+            # an honest command that breaks off would prove nothing about the lies
+            assert not scene.ends or scene.ends.format(rank=self.nodes.index(self.honest), node=self.honest) in done.text, done.text[-3000:]
             self.base[scene.name] = (done, found)
         return self.base[scene.name]
 

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pull named files from a node into a run's directory on the controller; see library/fetch_files.py for the documentation."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+
+import ansible.module_utils
+from ansible.plugins.action import ActionBase
+
+# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
+_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
+if _CORE not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(_CORE)
+fetching = importlib.import_module("ansible.module_utils.trainyard.fetching")
+quota = importlib.import_module("ansible.module_utils.trainyard.quota")
+receiving = importlib.import_module("ansible.module_utils.trainyard.receiving")
+safe_names = importlib.import_module("ansible.module_utils.trainyard.safe_names")
+plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
+printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
+
+SPEC = {
+    "src": {"type": "str", "required": True},
+    "root": {"type": "str", "required": True},
+    "into": {"type": "str", "required": True},
+    "sizes": {"type": "dict", "required": True},
+    "bytes": {"type": "str", "default": str(quota.BYTES)},
+    "files": {"type": "int", "default": quota.FILES},
+    "free": {"type": "str", "default": str(quota.FREE)},
+    "partial": {"type": "bool", "default": False},
+    "compare": {"type": "bool", "default": False},
+}
+
+
+class ActionModule(ActionBase):
+    """Run rsync on the controller against the node behind this task's connection."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        _checked, given = self.validate_argument_spec(argument_spec=SPEC)
+        given = plain(given)
+        result.update(changed=False, brought=[], cut="")
+        if self._task.check_mode or not given["sizes"]:
+            return result
+        node = task_vars["inventory_hostname"]
+        options = (["--partial"] if given["partial"] else []) + (["--ignore-times", "--sparse"] if given["compare"] else [])
+        try:
+            bounds = quota.Quota(given["bytes"], given["files"], given["free"])
+            shell, host, password = self._login()
+            source = fetching.source_of(host, given["src"])
+            into = (given["root"], given["into"])
+            result["brought"] = fetching.fetch(shell, source, *into, given["sizes"], bounds, options, password)
+            result["changed"] = bool(result["brought"])
+        except fetching.Cut as error:
+            result["cut"] = printable(str(error))
+            text = "%s was cut off while its files came: %s; what is missing stays on the node"
+            self._display.warning(text % (node, result["cut"]))
+        except (fetching.FetchError, safe_names.UnsafeName, ValueError, OSError) as error:
+            result.update(failed=True, msg=printable("the files of %s did not come: %s" % (node, error)))
+        return result
+
+    def _login(self):
+        """Return (words of ssh, host, password) of this task's connection; (None, None, None) for this machine itself."""
+        transport = getattr(self._connection, "transport", "")
+        if transport == "local":
+            return None, None, None
+        if transport != "ssh":
+            raise fetching.FetchError("files come over connections of type ssh; this one is %s" % transport)
+        password = self._connection.get_option("password")
+        password = str(password) if password and shutil.which("sshpass") else None
+        words, host = receiving.ssh_words(self._connection, batch=password is None)
+        return words, host, password

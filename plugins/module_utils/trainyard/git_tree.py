@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask git about a work tree without running anything that the tree's own configuration names.
+
+A repository's configuration can name programs: a file system monitor, hooks, filters, diff drivers, transports. Git runs them for whoever
+asks. A tree that another account owns is not asked at all: git itself refuses it, and no `safe.directory` is given here. Filters are the
+one kind that no switch turns off, so those of the repository are replaced by the ones that the user or the system configured, or by nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+
+# Seconds and bytes of one question. A tree of 100,000 files on a cold network disk answers in a minute.
+SECONDS, LARGEST = 180, 64 << 20
+MOST_FILTERS = 64
+# What git may know of the process that asks.
+KEPT_ENV = (
+    "HOME", "PATH", "XDG_CONFIG_HOME", "TMPDIR", "GIT_CEILING_DIRECTORIES", "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_DISCOVERY_ACROSS_FILESYSTEM",
+)  # fmt: skip
+# No lazy fetch of a partial clone, no question at the terminal, no transport, no lock on another user's index.
+SET_ENV = {
+    "LC_ALL": "C",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_PAGER": "cat",
+}
+SETTINGS = (
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "core.alternateRefsCommand=",
+    "safe.bareRepository=explicit",
+    "submodule.recurse=false",
+    "status.submoduleSummary=false",
+)
+# Git would ask each submodule by a process of its own, which reads the submodule's configuration.
+NO_SUBMODULES = "--ignore-submodules=dirty"
+PLAIN_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short", NO_SUBMODULES)
+
+
+class GitError(Exception):
+    """Git gave no answer. `reason` is failed, foreign (another account owns the tree), late or large."""
+
+    def __init__(self, reason, text):
+        super().__init__(text)
+        self.reason = reason
+
+
+def ask(root, words, more=(), limit=LARGEST, seconds=SECONDS):
+    """Return what git prints for a question about the work tree that holds root. more: further settings. Raises GitError."""
+    argv = ["git", "--no-pager", "-C", root]
+    for setting in (*SETTINGS, *more):
+        argv += ["-c", setting]
+    environment = {name: os.environ[name] for name in KEPT_ENV if name in os.environ}
+    try:
+        process = subprocess.Popen(
+            [*argv, *words],
+            env=dict(environment, **SET_ENV),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise GitError("failed", "git cannot be run: %s" % error.strerror) from error
+    said, late = [], threading.Event()
+
+    def end():
+        late.set()
+        _kill(process)
+
+    # two pipes, read side by side, so that neither fills up
+    reader = threading.Thread(target=lambda: said.append(_drain(process.stderr)), daemon=True)
+    timer = threading.Timer(seconds, end)
+    reader.start()
+    timer.start()
+    try:
+        output = process.stdout.read(limit + 1)
+        large = len(output) > limit
+        if large:
+            _kill(process)
+        process.wait()
+    finally:
+        timer.cancel()
+        _kill(process)
+        reader.join(5)
+        process.stdout.close()
+    if late.is_set():
+        raise GitError("late", "git did not answer within %d s in %s" % (seconds, root))
+    if large:
+        raise GitError("large", "git answered with more than %d bytes in %s" % (limit, root))
+    if process.returncode:
+        text = (said or [b""])[0].decode("utf-8", "replace")
+        foreign = "dubious ownership" in text or "is owned by someone else" in text
+        raise GitError("foreign" if foreign else "failed", "git refuses %s" % root)
+    return output
+
+
+def _drain(stream):
+    """Return the first 8 KiB of a stream and read the rest away."""
+    first = stream.read(8192)
+    while stream.read(65536):
+        pass
+    stream.close()
+    return first
+
+
+def _kill(process):
+    """End git with all that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def harmless_filters(root):
+    """Return the settings that replace the repository's own filters by the user's and the system's. Raises GitError."""
+    names = _filters(root)
+    if not names:
+        return []
+    if len(names) > MOST_FILTERS or any("=" in name for name in names):
+        raise GitError("failed", "the configuration of %s has filters that cannot be switched off" % root)
+    trusted = dict(_filters(root, "--system"), **_filters(root, "--global"))
+    settings = []
+    for key in sorted(names):
+        # an empty `process` would hide a `clean` of the user's, so only what is set is replaced
+        nothing = "false" if key.endswith(".required") else ""
+        settings.append("%s=%s" % (key, trusted.get(key, nothing)))
+    return settings
+
+
+def _filters(root, *scope):
+    """Return {key: value} of the filters in a scope of git's configuration, or in all of it."""
+    try:
+        found = ask(root, ["config", "--includes", "-z", *scope, "--get-regexp", r"^filter\..*\."], limit=1 << 20)
+    except GitError as error:
+        if error.reason != "failed":
+            raise
+        return {}  # git says so where nothing matches, and where a scope has no file
+    pairs = [item.partition(b"\n")[::2] for item in found.split(b"\0") if item]
+    return {os.fsdecode(key): os.fsdecode(value) for key, value in pairs}
+
+
+def commit_of(root):
+    """Return the commit that is checked out. Raises GitError."""
+    commit = ask(root, ["rev-parse", "--verify", "HEAD^{commit}"], limit=4096).decode("ascii", "replace").strip()
+    if len(commit) not in (40, 64) or set(commit) - set("0123456789abcdef"):
+        raise GitError("failed", "git names no commit in %s" % root)
+    return commit
+
+
+def is_dirty(root):
+    """Whether files below root differ from the commit, or are not in it. Raises GitError."""
+    words = ["status", "--porcelain", "--untracked-files=normal", NO_SUBMODULES, "--", "."]
+    try:
+        return bool(ask(root, words, harmless_filters(root)))
+    except GitError as error:
+        if error.reason == "large":
+            return True
+        raise
+
+
+def diff_of(root, limit=LARGEST):
+    """Return the local changes below root as a patch. Raises GitError."""
+    return ask(root, ["diff", *PLAIN_DIFF, "--binary", "HEAD", "--", "."], harmless_filters(root), limit)
+
+
+def untracked(root):
+    """Return whether files lie below root that git neither tracks nor ignores. Raises GitError."""
+    return bool(ask(root, ["ls-files", "--others", "--exclude-standard", "--", "."]))
+
+
+def listed(root):
+    """Return the names below root that git tracks or does not ignore, as text. Raises GitError."""
+    words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate", "--", "."]
+    return [os.fsdecode(name) for name in ask(root, words).split(b"\0") if name]

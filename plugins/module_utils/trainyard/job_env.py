@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which environment variables a job and a site may set. Pure.
+
+A job is a file that is passed around, and a node may have written the copy that a run is resumed from. It sets what the training reads. What
+makes every process of the training load other code, or trust or talk to others, is for whoever keeps the site.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Python's own that change no code path.
+_PLAIN_PYTHON = (
+    "UNBUFFERED", "HASHSEED", "FAULTHANDLER", "DONTWRITEBYTECODE", "IOENCODING", "UTF8", "OPTIMIZE", "MALLOC", "TRACEMALLOC", "DEVMODE",
+    "ASYNCIODEBUG", "NOUSERSITE", "WARNINGS", "VERBOSE", "PROFILEIMPORTTIME", "INTMAXSTRDIGITS", "COERCECLOCALE",
+)  # fmt: skip
+# Nothing of a training reads these. They make a shell, git or ssh run something.
+_NOBODY = r"BASH_ENV$|ENV$|BASHOPTS$|SHELLOPTS$|BASH_FUNC|PS4$|PROMPT_COMMAND$|IFS$|GCONV_PATH$|GIT_|SSH_|SUDO_|LD_AUDIT|LD_PRELOAD"
+_SITE = (
+    r"LD_|PYTHON(?!(?:%s)$)|PERL|RUBY|NODE_OPTIONS$|NODE_PATH$|JAVA_TOOL_OPTIONS$|_JAVA_OPTIONS$|JDK_JAVA_OPTIONS$|CLASSPATH$|LOCPATH$"
+    r"|GLIBC_TUNABLES$|HOSTALIASES$|LOCALDOMAIN$|RES_OPTIONS$|XDG_(?!CACHE_HOME$)|DBUS_|SYSTEMD_|NOTIFY_SOCKET$|OPENSSL_|SSL_CERT_"
+    r"|CURL_|REQUESTS_CA_BUNDLE$|PIP_|UV_|CONDA|VIRTUAL_ENV$|SHELL$|LOGNAME$|EDITOR$|VISUAL$|PAGER$|TERMINFO"
+) % "|".join(_PLAIN_PYTHON)
+NOBODY_ENV = re.compile("(?:%s)" % _NOBODY)
+SITE_ENV = re.compile("(?:%s)" % _SITE)
+
+
+def job_problem(name):
+    """Say why a job may not set a variable, or return None."""
+    if NOBODY_ENV.match(name):
+        return site_problem(name)
+    if SITE_ENV.match(name):
+        return "is not for a job: it changes which code or settings every process loads; set it in the site's trainyard_env"
+    return None
+
+
+def site_problem(name):
+    """Say why a site may not set a variable for the training, or return None."""
+    if NOBODY_ENV.match(name):
+        return "is not for a training: it makes a shell, git or ssh run something else; take it out"
+    return None

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""product_directory: an undo takes the product's environments, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+import json
+
+import product_directory
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+DIGEST = "0123456789abcdef"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home directory with a product directory and things of its owner."""
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    for name in ("env/bin/python", "wheels/mine.whl", ".trainyard/env/%s/bin/python" % DIGEST, ".trainyard/wheels/%s/a.whl" % DIGEST,
+                 ".trainyard/runs/r/plan.json", ".trainyard/env/mine/x", ".trainyard/lingering"):  # fmt: skip
+        (tmp_path / "me" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "me" / name).write_text(name)
+    return tmp_path / "me"
+
+
+def call(capsys, **given):
+    with patch_module_args(given), pytest.raises(SystemExit):
+        product_directory.main()
+    return json.loads(capsys.readouterr().out)
+
+
+def listing(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
+
+
+def test_ours_goes_and_the_rest_stays_and_is_named(home, capsys):
+    before = listing(home)
+    assert call(capsys, home=".trainyard", _ansible_check_mode=True)["changed"] is True and listing(home) == before
+    answer = call(capsys, home=".trainyard")
+    assert answer["removed"] == ["env/" + DIGEST, "wheels/" + DIGEST, "lingering"] and answer["left"] == ["env/mine"]
+    assert listing(home) == [".trainyard/env/mine/x", ".trainyard/runs/r/plan.json", "env/bin/python", "wheels/mine.whl"]
+    assert call(capsys, home=".trainyard")["changed"] is False
+
+
+@pytest.mark.parametrize("where", [".", "..", "/", "~", "~/", "", "x/..", "../.."])
+def test_a_home_directory_is_not_the_products(home, capsys, where):
+    (home / "env" / DIGEST).mkdir()
+    before = listing(home)
+    assert call(capsys, home=where)["failed"] is True
+    assert listing(home) == before and (home / "env" / DIGEST).is_dir()
+
+
+def test_no_link_is_followed(home, capsys):
+    other = home / "other"
+    (other / "env" / DIGEST).mkdir(parents=True)
+    (home / "link").symlink_to(other)
+    assert call(capsys, home="link")["failed"] is True and (other / "env" / DIGEST).is_dir()
+    (home / "ours").mkdir()
+    (home / "ours/env").symlink_to(other / "env")
+    (home / "ours/wheels").mkdir()
+    (home / "ours/wheels" / DIGEST).symlink_to(other)
+    answer = call(capsys, home="ours")
+    assert answer["left"] == ["env"] and (home / "ours/env").is_symlink() and (other / "env" / DIGEST).is_dir()
+    assert answer["removed"] == ["wheels/" + DIGEST] and not (home / "ours/wheels").exists()
+
+
+def test_a_directory_of_another_user_stays(home, capsys, monkeypatch):
+    monkeypatch.setattr(product_directory.os, "geteuid", lambda: 65533)
+    assert call(capsys, home=".trainyard")["failed"] is True and (home / ".trainyard/env" / DIGEST).is_dir()
+
+
+def test_nothing_there_is_nothing_to_do(home, capsys):
+    assert call(capsys, home="nothere") | {"invocation": None} == {"changed": False, "removed": [], "left": [], "invocation": None}
