@@ -133,10 +133,7 @@ def test_nothing_changes_on_the_controller_but_this_run(lied):
 def test_what_is_beyond_the_quota_stays_on_the_node(lied):
     home = PROJECT / "runs" / lied.run / "attempt-1"
     own = [path for path in home.rglob("*") if path.is_file() and "node1" in path.name]
-    assert (
-        len(own) <= QUOTA["trainyard_collect_files"]
-        and sum(path.stat().st_blocks * 512 for path in own) <= BYTES
-    )
+    assert len(own) <= QUOTA["trainyard_collect_files"] and sum(path.stat().st_blocks * 512 for path in own) <= BYTES
     assert on("node1", "ls .trainyard/runs/%s/attempt-1/log | wc -l" % lied.run) > "400", "nothing is deleted there"
 
 
