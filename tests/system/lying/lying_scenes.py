@@ -37,11 +37,11 @@ QUICK = ("-e", "rehearse=false")
 SCENES = {
     scene.name: scene
     for scene in (
-        Scene("status", "status", RUNS, shown="failed    rank {rank} failed (exit code 1)"),
-        Scene("newest", "status", (), shown="failed    rank {rank} failed (exit code 1)"),
+        Scene("status", "status", RUNS, shown="{node:<10} failed    rank {rank} failed (exit code 1)"),
+        Scene("newest", "status", (), shown="{node:<10} failed    rank {rank} failed (exit code 1)"),
         Scene("follow", "follow", RUNS, home=True, ends="FAILED: rank {rank} on {node}"),
         Scene("logs", "logs", RUNS, home=True),
-        Scene("stop", "stop", RUNS, shown="nothing ran"),
+        Scene("stop", "stop", RUNS, shown="{node:<11} nothing ran"),
         Scene("prune", "prune", ("-e", "keep=0", "-e", "confirm=true"), shown="REMOVED"),
         Scene("check", "check", (*JOB, *QUICK), ready=True, ends="READY", shown="{node}"),
         Scene("rehearse", "check", JOB, ready=True, ends="READY", shown="{node}"),
