@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell every lie to the gate itself, without a playbook: it refuses, or what it lets through is harmless in form."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import lying_run
+from ansible.module_utils.trainyard import answer_gate
+
+
+def changed(answer, lie):
+    """Return an answer with the lie in it, as the stand-in for ssh makes it, or None where its field is not in this answer."""
+    made = place = copy.deepcopy(answer)
+    path = lie["path"]
+    for word in path[:-1]:
+        try:
+            place = place[word]
+        except (KeyError, IndexError, TypeError):
+            return None
+    if not isinstance(place, (dict, list)) or (isinstance(place, list) and path[-1] >= len(place)):
+        return None
+    if lie["do"] == "drop":
+        if isinstance(place, dict) and path[-1] not in place:
+            return None
+        del place[path[-1]]
+        return made
+    value = lie["value"]
+    for times in lie.get("times", []):
+        value = value * times
+    for _ in range(lie.get("deep", 0)):
+        value = [value]
+    place[path[-1]] = value
+    return made
+
+
+def said(module, answer, lie):
+    """Return (whether the gate lets an answer with this lie through, what is wrong with what it lets through or '')."""
+    made = changed(answer, lie)
+    if made is None:
+        return False, ""
+    # what the controller asked is in the honest answer, as the module has it
+    asked = (answer.get("invocation") or {}).get("module_args") or {}
+    try:
+        clean = answer_gate.validate(module, made, asked)
+    except answer_gate.InvalidAnswer as error:
+        text = str(error)
+        return False, "its refusal: %r" % text[:80] if lying_run.CONTROL.search(text) or len(text) > 4000 else ""
+    obeyed = [key for key in clean if key in answer_gate.OBEYED and key != "ansible_facts" or key.startswith("_ansible_")]
+    facts = set(clean.get("ansible_facts") or ()) - {"discovered_interpreter_python"}
+    if obeyed or facts:
+        return True, "lets %s through" % ", ".join(obeyed or facts)
+    raw = answer_gate.definition(module)["raw"]
+    text = json.dumps({key: value for key, value in clean.items() if key not in raw}, ensure_ascii=False)
+    found = lying_run.CONTROL.search(text)
+    return True, "lets a control character through: %r" % text[max(0, found.start() - 40) : found.start() + 10] if found else ""
