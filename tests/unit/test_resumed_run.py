@@ -179,6 +179,8 @@ def test_the_job_comes_from_home_or_from_a_node(run_module, tmp_path):
     found = run_module(module, dict(given, job=text))
     assert (found["mode"], found["number"], found["job"]) == ("start", 2, {"name": "from the node"})
     assert "no job.json of this run" in run_module(module, given)["msg"]
+    endless = base64.b64encode(b'{"name": "x"}' + b" " * (2 << 20)).decode()
+    assert run_module(module, dict(given, job=endless))["failed"]
     hostile = base64.b64encode(b'{"name": "x", "env": {"OMP_NUM_THREADS": "1", "PYTHONPATH": "/tmp/x"}}').decode()
     refused = run_module(module, dict(given, job=hostile))
     assert refused["failed"] and "'PYTHONPATH'" in refused["msg"] and "OMP" not in refused["msg"]

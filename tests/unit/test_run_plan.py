@@ -211,3 +211,10 @@ def test_the_role_keeps_what_is_here_and_asks_no_node(tmp_path, here):
     assert done.returncode == 0, done.stdout
     assert json.loads((here / "plan.json").read_text()) == {"ours": 1}
     assert homecoming.INCOMING not in os.listdir(here)
+
+
+def test_the_patterns_of_a_node_are_not_taken_and_neither_are_nodes_that_the_site_does_not_have(bring, here):
+    text = plan.canonical(changed("suite", "logs", to={"step": {"line": SLOW}}))
+    assert "plan.json" in bring({"node1": (text, None)}, site=["node1"])["lacking"]
+    assert bring({"node1": (text, None)})["lacking"].keys() == {"job.json"}
+    assert json.loads((here / "plan.json").read_text())["suite"]["logs"] == suites.load("paddledetection")["logs"]

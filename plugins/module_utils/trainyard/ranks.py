@@ -10,6 +10,8 @@ import json
 import os
 import re
 
+from ansible.module_utils.trainyard.below import read_in
+
 NAME = "ranks.json"
 VERSION = 2
 # Of a rank's findings (evidence.py) these are kept as they are. What surrounds the first error is in run.json and in the log itself.
@@ -77,8 +79,7 @@ def read(attempt_dir):
     """
     path = os.path.join(attempt_dir, NAME)
     try:
-        with open(path, "rb") as handle:
-            index = json.loads(handle.read(MAX_BYTES).decode("utf-8"))
+        index = json.loads(read_in(attempt_dir, NAME, MAX_BYTES).decode("utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -88,7 +89,30 @@ def read(attempt_dir):
         raise IndexProblem(f"{path} has no lists `ranks` and `files`; logs.yml writes it again from the nodes")
     if index.get("version") not in (1, VERSION):
         raise NewerIndex(f"{path} has version {index.get('version')!r}, this Trainyard reads 1 and {VERSION}; use the newer one")
-    return upgraded(index, attempt_dir)
+    return _sound(upgraded(index, attempt_dir))
+
+
+def _sound(index):
+    """An index whose entries have every key, and whose names are text: what is of another kind is unknown (null), or left out."""
+    ranks = [dict(dict.fromkeys((*_KEPT, "error")), **rank) for rank in index["ranks"] if _is_rank(rank.get("rank"))]
+    for rank in ranks:
+        for key in ("node", "home", "state", "signal"):
+            rank[key] = rank[key] if isinstance(rank[key], str) else None
+        for key in ("last_time", "exit_code", "bytes", "lines"):
+            rank[key] = rank[key] if _is_number(rank[key]) else None
+        rank["error"] = {key: rank["error"].get(key) for key in _ERROR} if isinstance(rank["error"], dict) else None
+    nodes = index.get("nodes") if isinstance(index.get("nodes"), list) else []
+    nodes = [node for node in nodes if isinstance(node, dict) and isinstance(node.get("node"), str)]
+    nodes = [dict(node, utc_offset=node.get("utc_offset") if _is_number(node.get("utc_offset")) else None) for node in nodes]
+    return dict(index, ranks=ranks, nodes=nodes, files=[item for item in index["files"] if isinstance(item.get("home"), str)])
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1 << 53
+
+
+def _is_rank(value):
+    return value is None or (isinstance(value, int) and _is_number(value))
 
 
 def upgraded(index, attempt_dir):

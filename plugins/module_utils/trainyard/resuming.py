@@ -38,6 +38,10 @@ def _nodes(plan):
     return [node["name"] for node in (plan or {}).get("nodes") or ()]
 
 
+# Characters of a job.json in base64 that a node may bring; a job is a page of text, and it is read again as one (read_job).
+JOB_CHARACTERS = 1 << 20
+
+
 def job_of(home, content):
     """Return the run's job: this controller's, else the one that most of the nodes have. Raises Refused.
 
@@ -52,7 +56,7 @@ def job_of(home, content):
             "there is no job.json of this run here, and the nodes have different ones; resume it from the controller that started it"
         )
     try:
-        job = json.loads(base64.b64decode(best[0] if best else "").decode("utf-8"))
+        job = json.loads(base64.b64decode(best[0] if best and len(best[0]) <= JOB_CHARACTERS else "").decode("utf-8"))
     except (ValueError, RecursionError):
         job = None
     if not isinstance(job, dict):
