@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ansible.module_utils.trainyard import mesh, mesh_described, mesh_held
 
-AUTHORITY = {"fingerprint": "SHA256:x", "by": "alice@desk", "since": 1}
+AUTHORITY = {"fingerprint": "SHA256:" + 43 * "x", "by": "alice@desk", "since": 1}
 TOLD = {"site": "local", "nodes": ["node1", "node2"], "digest": "d", "inventory": "i", "authority": AUTHORITY}
 
 
