@@ -114,6 +114,10 @@ class Stage:
         made = {path.split("/")[1] for path in done.changed() if path.startswith("runs/")} - {OTHER}
         own = made if scene.trains and len(made) == 1 else {RUN}
         changed = {path for path in done.changed() - base.changed() if path.split("/")[:1] != ["runs"] or path.split("/")[1] not in own}
+        # A node whose answer was refused failed: the verdict says so, and its name is kept for a while. An honest one must not be there.
+        noted = {"home/state/failed-nodes.json", "home/state/failed-nodes.json.lock"}
+        if changed & noted and self.honest not in (self.top / "home" / "state" / "failed-nodes.json").read_text():
+            changed -= noted
         if changed:
             found.append("changed %s" % ", ".join(sorted(changed)[:4]))
         control = lying_run.CONTROL.search(done.text)
