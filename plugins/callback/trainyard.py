@@ -49,6 +49,7 @@ columns, display, live, ticker, watch = (
 )
 printable = display.printable
 terminal = importlib.import_module("ansible.module_utils.trainyard.terminal")
+importlib.import_module("ansible.module_utils.trainyard.answer_gate").prepare()
 RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
 
