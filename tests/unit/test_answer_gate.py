@@ -34,18 +34,24 @@ def test_every_schema_is_closed_and_bounded(module):
     jsonschema.Draft202012Validator.check_schema(schema)
 
     def walk(part, where):
+        assert part.get("$ref", "#/$defs/").startswith("#/$defs/"), where
+        assert "$ref" not in part or part["$ref"][len("#/$defs/") :] in schema["$defs"], (where, part["$ref"])
         kinds = part.get("type", ())
         kinds = [kinds] if isinstance(kinds, str) else kinds
         assert "string" not in kinds or "maxLength" in part, where
         assert "array" not in kinds or "maxItems" in part, where
         if "object" in kinds:
-            assert part.get("additionalProperties", True) is not True or "allOf" in part, where
+            closed = part.get("additionalProperties", True) is not True or part.get("maxProperties") == 0
+            assert closed or "allOf" in part, where
         for key in ("properties", "$defs", "patternProperties"):
             for name, value in part.get(key, {}).items():
                 walk(value, "%s.%s" % (where, name))
-        for key in ("items", "additionalProperties"):
+        for key in ("items", "additionalProperties", "propertyNames"):
             if isinstance(part.get(key), dict):
                 walk(part[key], where + "." + key)
+        for key in ("anyOf", "allOf", "prefixItems"):
+            for one in part.get(key, ()):
+                walk(one, where + "." + key)
 
     walk(schema, module)
 
@@ -110,6 +116,17 @@ def test_depth_and_size_are_bounded_before_anything_else():
 def test_text_is_escaped_and_a_line_end_cannot_forge_a_line():
     answer = answer_gate.validate("tree", dict(TREE, differences=["a\nCOMPLETED: all\x1b]52;c;eA==\x07\u202e"]), {})
     assert answer["differences"] == ["a\\nCOMPLETED: all\\x1b]52;c;eA==\\x07\\u202e"]
+
+
+def test_a_checkpoint_to_go_on_from_passes():
+    files = {name: ["f", 3, "0" * 64] for name in ("0.pdparams", "0.pdopt", "0.pdema")}
+    point = {
+        "attempt": 1, "name": "0", "stem": "0", "path": "/home/t/.trainyard/runs/%s/attempt-1/output/x" % RUN, "instead": False, "saved": 1.5,
+        "epoch": 1, "step": 4, "lr": 0.001, "first": "node1", "files": files, "bytes": 9, "digest": "0" * 64,
+    }  # fmt: skip
+    answer = {"changed": False, "found": {"point": point, "skipped": [{"attempt": 1, "name": "1", "why": "1.pdopt is missing"}]}}
+    assert fields("resume_point", answer) == []
+    assert fields("resume_point", dict(answer, found=dict(answer["found"], point=dict(point, path="../x"))))
 
 
 def test_a_failed_answer_keeps_its_message_and_no_fields():
