@@ -145,7 +145,7 @@ def test_where_no_node_can_give_it_nothing_is_left(run_module, holder, tmp_path)
 
 @pytest.mark.parametrize("digest", ["0" * 64, "../../../x", "/etc/cron.d/x", "", None])
 def test_a_digest_that_is_not_that_of_the_files_names_no_directory(run_module, holder, tmp_path, digest):
-    root, point, _log = holder
+    root, point, _log, _hold = holder
     assert bring(run_module, dict(point, digest=digest), ("node2", root))["failed"] is True
     assert not (tmp_path / "home").exists()
 
