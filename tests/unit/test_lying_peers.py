@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A peer that lies in the network's proof: what an honest node answers then passes the gate, and nobody else is blamed for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+
+import pytest
+from ansible.module_utils.trainyard import answer_gate, netprobe, nettries, netunit
+
+NODE, LIAR, HERE = "node1", "node2", "127.0.0.1"
+
+
+@contextlib.contextmanager
+def lying(words):
+    """Serve words of a lying listener: {what is asked: answer}; gives the book that tells of it."""
+    with socket.socket() as made:
+        made.bind((HERE, 0))
+        made.listen(64)
+
+        def attend(connection):
+            with connection, contextlib.suppress(OSError, ValueError), connection.makefile("rb") as stream:
+                for word in iter(lambda: netprobe.read_line(stream), None):
+                    if word["do"] == "echo":
+                        connection.sendall(stream.read(word["size"]))
+                    else:
+                        answer = dict({"hello": {"node": LIAR, "id": "c1", "you": [HERE, 1], "age": 1}}, **words).get(word["do"], {})
+                        connection.sendall(json.dumps(answer).encode() + b"\n")
+                    if word["do"] == "take":
+                        netprobe.drained(connection, 1.5)
+                        connection.sendall(json.dumps(words.get("taken", {})).encode() + b"\n")
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=attend, args=(made.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        port = made.getsockname()[1]
+        yield {"node": LIAR, "address": HERE, "planned": [port], "ephemeral": [], "udp": None, "range": [1, 2], "failed": {}}
+        made.shutdown(socket.SHUT_RDWR)
+
+
+def answer(tmp_path, book, depth="quick"):
+    """Return what the honest node answers, as the gate has it."""
+    own = {"listening": dict(book, node=NODE), "hcas": [], "interface": {"name": "lo", "mtu": 65536}}
+    given = {
+        "id": "c1", "node": NODE, "nodes": [NODE, LIAR], "address": HERE, "interface": "lo", "matrix": False, "depth": depth,
+        "book": {NODE: own, LIAR: {"listening": book}},
+    }  # fmt: skip
+    found = netunit.connected(None, str(tmp_path), given)
+    sent = json.loads(json.dumps(dict(found, changed=False)))
+    return answer_gate.validate("network_proof", sent, {"state": "connected", "node": NODE})
+
+
+HELLO = {"node": LIAR, "id": "c1", "you": [HERE, 1], "age": 1}
+HOSTILE = [{"a": {"b": {"c": 1}}}, float("nan"), 1e308, 10**300, "x" * 3000, -5, [], None, True]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=repr)
+@pytest.mark.parametrize("field", ["you", "age", "id", "node"])
+def test_no_greeting_of_a_peer_makes_an_honest_node_unbelievable(tmp_path, field, value):
+    hello = dict(HELLO, **{field: [value, 1] if field == "you" else value})
+    hello = dict(hello, id="c2") if field == "age" else hello
+    with lying({"hello": hello}) as book:
+        assert set(answer(tmp_path, book)["reached"]) == {LIAR}
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=repr)
+def test_no_clock_of_a_peer_makes_an_honest_node_unbelievable(tmp_path, value):
+    with lying({"ping": {"time": value}}) as book:
+        assert answer(tmp_path, book)["reached"] == {LIAR: book["planned"]}
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=repr)
+@pytest.mark.parametrize("field", ["bytes", "seconds"])
+def test_no_count_of_a_peer_makes_an_honest_node_unbelievable(tmp_path, monkeypatch, field, value):
+    monkeypatch.setattr(nettries, "STREAM_SECONDS", 0.1)
+    with lying({"taken": dict({"bytes": 1, "seconds": 1.0}, **{field: value})}) as book:
+        assert answer(tmp_path, book, "full")["reached"] == {LIAR: book["planned"]}
+
+
+def test_a_listener_that_names_another_node_costs_the_others_nothing(tmp_path):
+    with lying({}) as book:
+        pass
+    assert answer(tmp_path, dict(book, node="nobody"))["reached"] == {LIAR: []}
