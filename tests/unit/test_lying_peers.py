@@ -9,7 +9,8 @@ import socket
 import threading
 
 import pytest
-from ansible.module_utils.trainyard import answer_gate, netprobe, nettries, netunit
+from ansible.module_utils.trainyard import answer_gate, findings, netprobe, nettries, netunit, network
+from core_support import ROOT
 
 NODE, LIAR, HERE = "node1", "node2", "127.0.0.1"
 
@@ -87,3 +88,58 @@ def test_a_listener_that_names_another_node_costs_the_others_nothing(tmp_path):
     with lying({}) as book:
         pass
     assert answer(tmp_path, dict(book, node="nobody"))["reached"] == {LIAR: []}
+
+
+@pytest.mark.parametrize("part", ["address", "planned", "ephemeral", "udp"])
+def test_a_listener_that_tells_a_part_costs_the_others_nothing(tmp_path, part):
+    with lying({}) as book:
+        pass
+    assert answer(tmp_path, {key: value for key, value in book.items() if key != part}, "full")["reached"] == {LIAR: []}
+
+
+@pytest.mark.parametrize("field, value", [("node", "node1"), ("address", "127.0.0.9"), ("ephemeral", None), ("range", None)])
+def test_a_listener_tells_of_its_own_node_alone(field, value):
+    with lying({}) as book:
+        pass
+    given, said = {"state": "listening", "node": LIAR, "address": HERE}, {"rival": None, "hcas": [], "interface": {"name": "lo", "mtu": 1}}
+    assert answer_gate.validate("network_proof", dict(said, listening=book), given)["listening"] == book
+    with pytest.raises(answer_gate.InvalidAnswer, match=field):
+        answer_gate.validate("network_proof", dict(said, listening=dict(book, **{field: value})), given)
+
+
+def recorded():
+    """Return (plan, results) of a real proof in which two nodes do not reach each other."""
+    return (lambda data: (data["plan"], data["results"]))(json.loads((ROOT / "tests/fixtures/network/cut_off.json").read_text()))
+
+
+ODD = (None, True, -1, 2**62, 1e300, "", "x", "node1", [], [None], {}, {"a": {"b": None}})
+
+
+def changes(value, path=()):
+    """Yield (path, other value) of every field of an answer; DROP takes a field away."""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from (((*path, key), odd) for odd in (*ODD, "DROP"))
+        yield from changes(item, (*path, key))
+
+
+def test_whatever_the_gate_lets_through_is_judged():
+    plan, results = recorded()
+    for edge in (edge for result in results.values() for edge in result["edges"].values()):
+        edge.pop("mss", None)  # an earlier version measured it
+    judged, liar = 0, list(results)[-1]
+    for path, odd in changes(results[liar]):
+        said = json.loads(json.dumps(results))
+        place = said[liar]
+        for word in path[:-1]:
+            place = place[word]
+        if odd == "DROP":
+            del place[path[-1]]
+        else:
+            place[path[-1]] = odd
+        try:
+            said[liar] = answer_gate.validate("network_proof", said[liar], {"node": liar})
+        except answer_gate.InvalidAnswer:
+            continue
+        found = network.judge(plan, said, {"bandwidth": 1, "clock_seconds": {"stop": 60}})
+        judged += len(findings.lines(found)) > 0
+    assert judged > 50
