@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
+import subprocess
 import threading
+import time
 
 import pytest
-from ansible.module_utils.trainyard import answer_gate, findings, netprobe, nettries, netunit, network
+from ansible.module_utils.trainyard import answer_gate, findings, guard_neighbour, netprobe, nettries, netunit, network
 from core_support import ROOT
 
 NODE, LIAR, HERE = "node1", "node2", "127.0.0.1"
@@ -143,3 +146,17 @@ def test_whatever_the_gate_lets_through_is_judged():
         found = network.judge(plan, said, {"bandwidth": 1, "clock_seconds": {"stop": 60}})
         judged += len(findings.lines(found)) > 0
     assert judged > 50
+
+
+def test_a_neighbour_that_sends_without_end_takes_neither_memory_nor_time():
+    watch = guard_neighbour.Neighbour({"nodes": [{"name": NODE}, {"name": LIAR, "address": HERE}]}, NODE, {"attempt": 1}, 0)
+    watch.call = subprocess.Popen(["/bin/sh", "-c", "exec yes | tr -d '\\n'"], stdout=subprocess.PIPE)
+    os.set_blocking(watch.call.stdout.fileno(), False)
+    until, most = time.monotonic() + 3, 0
+    try:
+        while watch.call is not None and time.monotonic() < until:
+            watch.listen(1.0)
+            most = max(most, len(watch.rest))
+        assert watch.call is None and most < 1 << 18
+    finally:
+        watch.hang_up() if watch.call else None
