@@ -12,7 +12,8 @@ import ansible.plugins.action
 import jsonschema
 import pytest
 import yaml
-from ansible.module_utils.trainyard import answer_gate
+from ansible.module_utils.trainyard import answer_gate, devices, orphans
+from test_devices import FIXTURES, Smi
 
 RUN = "20261120-103501-ppyoloe-1f2e"
 TREE = {"ok": True, "differences": [], "staging": "/home/t/.trainyard/staging/x", "place": "/home/t/.trainyard/code/x", "changed": False}
@@ -162,7 +163,7 @@ class FakeConnection:
 class FakeTask:
     """What Gated reads of a task."""
 
-    action, args, delegate_to = "tree", {}, None
+    action, args, delegate_to, check_mode = "tree", {}, None, False
 
 
 class Base:
@@ -184,6 +185,33 @@ def test_an_invalid_answer_fails_the_node_that_gave_it():
     result = action(dict(TREE, place="../x"))._execute_module(task_vars={"inventory_hostname": "node7"})
     assert result["code"] == "answer.invalid" and result["msg"].startswith("node7 ")
     assert action(TREE)._execute_module(task_vars={})["place"] == TREE["place"]
+
+
+def test_a_node_cannot_leave_out_its_answer_as_if_it_were_check_mode():
+    asked = action({"skipped": True, "changed": False})
+    assert asked._execute_module(task_vars={"inventory_hostname": "node7"})["fields"] == ["skipped"]
+    asked._task.check_mode = True
+    assert asked._execute_module(task_vars={}) == {"skipped": True, "changed": False}
+
+
+@pytest.mark.parametrize("table", ["geforce.csv", "h100x2.csv", "h100x2_ill.csv", "npu_910b.txt", "npu_a3.txt"])
+def test_devices_with_a_process_that_cannot_be_seen_pass(table):
+    folder = FIXTURES
+    if table.startswith("npu"):
+        told = devices.look(lambda _argv: (0, (folder / table).read_text(), ""), "/b", {"accelerator": "ascend"})
+    else:
+        told = devices.look(Smi(table, (folder / "apps.csv").read_text()), "/b", {"accelerator": "gpu"})
+    full = answer_gate.schema("node_probe")
+    part = dict(full["properties"]["facts"]["properties"]["devices"], **{"$defs": full["$defs"]})
+    assert told["processes"] and list(jsonschema.Draft202012Validator(part).iter_errors(told)) == []
+
+
+@pytest.mark.parametrize("lost", ["attempt", "rss_mib", "run", "pid", "age_s", "command", "user"])
+def test_a_process_that_is_half_described_spoils_no_check(lost):
+    process = {"pid": 7, "user": "a", "command": "x", "age_s": 3, "rss_mib": 1, "run": RUN, "attempt": 1}
+    for told in (dict(process, **{lost: None}), {key: value for key, value in process.items() if key != lost}):
+        facts = {"n": {"orphans": {"ours": [told, process], "foreign": [told]}}}
+        assert orphans.judge([{"name": "n"}], facts, {})[0]["nodes"] == ["n"]
 
 
 def test_what_runs_on_the_controller_is_not_a_nodes_answer():

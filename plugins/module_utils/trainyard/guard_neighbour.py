@@ -20,6 +20,8 @@ LISTEN, SILENT, CALL, FAILED = 5.0, 15.0, 6.0, 2
 AFTER_END = 10.0
 # How long a neighbour may take to start at all.
 NEVER = 300.0
+# Bytes of a neighbour that are taken at a look, and the longest line.
+TAKEN = 1 << 16
 # Between two logins that come to nothing, at the least and at the most.
 AGAIN, RARELY = 2.0, 60.0
 
@@ -84,13 +86,15 @@ class Neighbour:
         if self.call is None:
             return
         try:
-            data = self.call.stdout.read()
+            data = os.read(self.call.stdout.fileno(), TAKEN)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
-        if data == b"":
+        if not data or len(self.rest) > TAKEN:
             self.hang_up()
             return
-        *lines, self.rest = (self.rest + (data or b"")).split(b"\n")
+        *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
             try:
                 said = json.loads(line)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import errno
+import ipaddress
 import json
 import os
 import socket
@@ -76,6 +77,13 @@ class Call:
             self.socket.close()
 
 
+def number(value, most):
+    """Return a number that a peer said, from 0 to most; raise ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise ValueError("it says no number")
+    return value
+
+
 def why_not(error):
     """Return the short word for a connection that was not made."""
     if isinstance(error, socket.timeout):
@@ -95,11 +103,12 @@ def attempt(spec, peer, port):
         if not isinstance(said.get("node"), str) or not isinstance(said.get("id"), str):
             raise ValueError("it speaks another language")
         if said["id"] != spec["id"]:
-            made.update(why="other", text=said["id"], age=int(said.get("age") or 0))
+            made.update(why="other", text=said["id"][:200], age=int(number(said.get("age") or 0, 1e9)))
         elif said["node"] != peer["node"]:
-            made.update(why="wrong", text=said["node"])
+            made.update(why="wrong", text=said["node"][:200])
         else:
-            made["you"] = (said.get("you") or [spec["address"]])[0]
+            you = said.get("you")
+            made["you"] = str(ipaddress.ip_address(str(you[0]) if isinstance(you, list) and you else spec["address"]))
             stage = "large"
             call.socket.settimeout(ANSWER_SECONDS)
             call.socket.sendall(json.dumps({"do": "echo", "size": LARGE}).encode("ascii") + b"\n" + bytes(LARGE))
@@ -121,7 +130,7 @@ def timed(call, count=PINGS):
     trips = []
     for _number in range(count):
         before, wall = time.monotonic(), time.time()
-        there = call.ask(do="ping")["time"]
+        there = number(call.ask(do="ping")["time"], 1e11)
         trip = time.monotonic() - before
         trips.append((trip, there - (wall + trip / 2)))
     return {"rtt": statistics.median(trip for trip, _offset in trips), "offset": min(trips)[1]}
@@ -154,7 +163,8 @@ def path_mtu(spec, peer):
             while best < sizes[-1] and time.monotonic() < until:
                 probe.settimeout(max(0.01, until - time.monotonic()))
                 with contextlib.suppress(OSError, ValueError, IndexError):
-                    best = max(best, int(probe.recv(256).split(b" ")[1]) + 28)
+                    came = int(probe.recv(256).split(b" ")[1]) + 28
+                    best = max(best, came) if came in sizes else best
             if best == sizes[-1]:
                 break
     return best
@@ -165,7 +175,7 @@ def stream(spec, peer, port, seconds):
     block, results = bytes(netprobe.BLOCK), []
 
     def one():
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             call, _made = attempt(spec, peer, port)
             if call:
                 call.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, netprobe.NO_LINGER)  # a slow way must not drain for minutes
@@ -178,7 +188,8 @@ def stream(spec, peer, port, seconds):
                 with contextlib.suppress(OSError):
                     call.socket.shutdown(socket.SHUT_WR)
                 call.socket.settimeout(seconds + ANSWER_SECONDS)
-                results.append(netprobe.read_line(call.stream))
+                row = netprobe.read_line(call.stream)
+                results.append({key: number(row[key], 1e18) for key in ("bytes", "seconds")})
                 call.close()
 
     threads = [threading.Thread(target=one) for _number in range(min(4, len(os.sched_getaffinity(0))))]
@@ -186,8 +197,8 @@ def stream(spec, peer, port, seconds):
         thread.start()
     for thread in threads:
         thread.join()
-    spent = max([row["seconds"] for row in results if row] or [0])
-    return round(sum(row["bytes"] for row in results if row) * 8e-9 / spent, 4) if spent else None
+    spent = max([row["seconds"] for row in results] or [0])
+    return round(sum(row["bytes"] for row in results) * 8e-9 / spent, 4) if spent > 1e-3 else None
 
 
 def aside(peer):
@@ -215,10 +226,11 @@ def reach(spec, peers):
     return calls, tried
 
 
-def meet(spec, call, number, wait):
+def meet(spec, call, turn, wait):
     """Wait for the other nodes at the first one's listener; return {came, late} as netprobe.Listener.meet, alone where that one cannot be asked."""
     with contextlib.suppress(OSError, ValueError):
-        return call.ask(patience=wait + ANSWER_SECONDS, do="meet", round=number, count=spec["count"], wait=wait)
+        said = call.ask(patience=wait + ANSWER_SECONDS, do="meet", round=turn, count=spec["count"], wait=wait)
+        return {"came": int(number(said.get("came"), spec["count"])), "late": bool(said.get("late"))}
     return {}
 
 

@@ -108,7 +108,9 @@ def connected(_run, runtime, given):
         "rounds": ring.rounds(names, node, given["matrix"]), "first": names[0], "count": len(names), "depth": given["depth"],
         "control": netturns.control_of(runtime, given["id"]),
     }  # fmt: skip
-    book = {name: said["listening"] for name, said in given["book"].items() if said.get("listening")}
+    # A listener goes by the name that the controller knows it by, whatever it says of itself.
+    told = {name: said.get("listening") or {} for name, said in given["book"].items()}
+    book = {name: dict(said, node=name) for name, said in told.items() if {"address", "planned", "ephemeral", "udp"} <= set(said)}
     found = nettries.proven(spec, book)
     # Whether every listener that expects this node has seen it through, so that nobody has to end them.
     complete = book.keys() >= set(targets) | {node} and found["through"] == sorted(targets)

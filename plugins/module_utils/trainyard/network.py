@@ -42,7 +42,7 @@ def judge(made, results, allowed):
     if rivals:
         return rivals
     nodes = {node["name"]: node for node in made["nodes"]}
-    heard = {name: result for name, result in results.items() if result and "reached" in result}
+    heard = {name: _whole(result, nodes) for name, result in results.items() if result and "reached" in result and result.get("own")}
     found = [_mute(name, result or {}) for name, result in results.items() if name not in heard]
     for name, result in heard.items():
         found += _own(name, nodes[name], result, needed(made) if name == made["nodes"][0]["name"] else [])
@@ -51,6 +51,15 @@ def judge(made, results, allowed):
     found += carried.judge(heard, allowed)
     found += interfaces.adapters(made, {name: result["own"].get("hcas") for name, result in heard.items()})
     return found + netshown.notes(nodes, heard)
+
+
+def _whole(result, nodes):
+    """Return what a node said with every part in it, and without what it says of nodes that the plan does not have."""
+    told = dict({"unreached": [], "seen_as": {}, "edges": {}, "aside": {}}, **result)
+    if not {"failed", "ephemeral", "range"} <= set(result["own"].get("listening") or ()):
+        told["own"] = dict(result["own"], listening=None)
+    told["edges"] = {to: dict({"together": 1}, **row) if row.get("gbits") is not None else row for to, row in told["edges"].items()}
+    return dict(told, unreached=[row for row in told["unreached"] if row["to"] in nodes])
 
 
 def _rivals(results):

@@ -57,6 +57,14 @@ def look(run, base, asked):
     return {"ours": ours[:LISTED], "foreign": foreign[:LISTED], "more": {"ours": more, "foreign": len(foreign[LISTED:])}}
 
 
+WHOLE = ("pid", "user", "command", "age_s", "rss_mib")
+
+
+def _seen(items, needs=WHOLE):
+    """Return the processes that a node describes whole, as processes.describe does."""
+    return [item for item in items if all(item.get(key) is not None for key in needs)]
+
+
 def judge(nodes, facts, allowed):
     """Return findings: a stop for each run that has left processes, listed or not, a note for each training of somebody else's."""
     found = []
@@ -64,7 +72,7 @@ def judge(nodes, facts, allowed):
         told = facts[node["name"]].get("orphans") or {}
         more = told.get("more") or {"ours": {}, "foreign": 0}
         runs = {run_id: [] for run_id in more["ours"]}
-        for item in told.get("ours", ()):
+        for item in _seen(told.get("ours", ()), (*WHOLE, "run", "attempt")):
             runs.setdefault(item["run"], []).append(item)
         for run_id, items in sorted(runs.items()):
             words = ["pid %(pid)d (attempt %(attempt)d, %(rss_mib)d MiB) %(command)s" % item for item in items[:3]]
@@ -75,7 +83,7 @@ def judge(nodes, facts, allowed):
             text = "%s of the run %s left%s, though no unit of it runs here%s"
             remedy = "playbooks/stop.yml -e run=%s ends what bears that run's mark and nothing else" % run_id
             found.append(finding("orphans", text % (count, run_id, age, ": " + "; ".join(words) if words else ""), remedy, node["name"]))
-        for item in told.get("foreign", ()):
+        for item in _seen(told.get("foreign", ())):
             text = "%s trains here beside this job: pid %d, for %s: %s" % (
                 item["user"],
                 item["pid"],

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A peer that lies in the network's proof: what an honest node answers then passes the gate, and nobody else is blamed for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+from ansible.module_utils.trainyard import answer_gate, findings, guard_neighbour, netprobe, nettries, netunit, network
+from core_support import ROOT
+
+NODE, LIAR, HERE = "node1", "node2", "127.0.0.1"
+
+
+@contextlib.contextmanager
+def lying(words):
+    """Serve words of a lying listener: {what is asked: answer}; gives the book that tells of it."""
+    with socket.socket() as made:
+        made.bind((HERE, 0))
+        made.listen(64)
+
+        def attend(connection):
+            with connection, contextlib.suppress(OSError, ValueError), connection.makefile("rb") as stream:
+                for word in iter(lambda: netprobe.read_line(stream), None):
+                    if word["do"] == "echo":
+                        connection.sendall(stream.read(word["size"]))
+                    else:
+                        answer = dict({"hello": {"node": LIAR, "id": "c1", "you": [HERE, 1], "age": 1}}, **words).get(word["do"], {})
+                        connection.sendall(json.dumps(answer).encode() + b"\n")
+                    if word["do"] == "take":
+                        netprobe.drained(connection, 1.5)
+                        connection.sendall(json.dumps(words.get("taken", {})).encode() + b"\n")
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=attend, args=(made.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        port = made.getsockname()[1]
+        yield {"node": LIAR, "address": HERE, "planned": [port], "ephemeral": [], "udp": None, "range": [1, 2], "failed": {}}
+        made.shutdown(socket.SHUT_RDWR)
+
+
+def answer(tmp_path, book, depth="quick"):
+    """Return what the honest node answers, as the gate has it."""
+    own = {"listening": dict(book, node=NODE), "hcas": [], "interface": {"name": "lo", "mtu": 65536}}
+    given = {
+        "id": "c1", "node": NODE, "nodes": [NODE, LIAR], "address": HERE, "interface": "lo", "matrix": False, "depth": depth,
+        "book": {NODE: own, LIAR: {"listening": book}},
+    }  # fmt: skip
+    found = netunit.connected(None, str(tmp_path), given)
+    sent = json.loads(json.dumps(dict(found, changed=False)))
+    return answer_gate.validate("network_proof", sent, {"state": "connected", "node": NODE})
+
+
+HELLO = {"node": LIAR, "id": "c1", "you": [HERE, 1], "age": 1}
+HOSTILE = [{"a": {"b": {"c": 1}}}, float("nan"), 1e308, 10**300, "x" * 3000, -5, [], None, True]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=repr)
+@pytest.mark.parametrize("field", ["you", "age", "id", "node"])
+def test_no_greeting_of_a_peer_makes_an_honest_node_unbelievable(tmp_path, field, value):
+    hello = dict(HELLO, **{field: [value, 1] if field == "you" else value})
+    hello = dict(hello, id="c2") if field == "age" else hello
+    with lying({"hello": hello}) as book:
+        assert set(answer(tmp_path, book)["reached"]) == {LIAR}
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=repr)
+def test_no_clock_of_a_peer_makes_an_honest_node_unbelievable(tmp_path, value):
+    with lying({"ping": {"time": value}}) as book:
+        assert answer(tmp_path, book)["reached"] == {LIAR: book["planned"]}
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=repr)
+@pytest.mark.parametrize("field", ["bytes", "seconds"])
+def test_no_count_of_a_peer_makes_an_honest_node_unbelievable(tmp_path, monkeypatch, field, value):
+    monkeypatch.setattr(nettries, "STREAM_SECONDS", 0.1)
+    with lying({"taken": dict({"bytes": 1, "seconds": 1.0}, **{field: value})}) as book:
+        assert answer(tmp_path, book, "full")["reached"] == {LIAR: book["planned"]}
+
+
+def test_a_listener_that_names_another_node_costs_the_others_nothing(tmp_path):
+    with lying({}) as book:
+        pass
+    assert answer(tmp_path, dict(book, node="nobody"))["reached"] == {LIAR: []}
+
+
+@pytest.mark.parametrize("part", ["address", "planned", "ephemeral", "udp"])
+def test_a_listener_that_tells_a_part_costs_the_others_nothing(tmp_path, part):
+    with lying({}) as book:
+        pass
+    assert answer(tmp_path, {key: value for key, value in book.items() if key != part}, "full")["reached"] == {LIAR: []}
+
+
+@pytest.mark.parametrize("field, value", [("node", "node1"), ("address", "127.0.0.9"), ("ephemeral", None), ("range", None)])
+def test_a_listener_tells_of_its_own_node_alone(field, value):
+    with lying({}) as book:
+        pass
+    given, said = {"state": "listening", "node": LIAR, "address": HERE}, {"rival": None, "hcas": [], "interface": {"name": "lo", "mtu": 1}}
+    assert answer_gate.validate("network_proof", dict(said, listening=book), given)["listening"] == book
+    with pytest.raises(answer_gate.InvalidAnswer, match=field):
+        answer_gate.validate("network_proof", dict(said, listening=dict(book, **{field: value})), given)
+
+
+def recorded():
+    """Return (plan, results) of a real proof in which two nodes do not reach each other."""
+    return (lambda data: (data["plan"], data["results"]))(json.loads((ROOT / "tests/fixtures/network/cut_off.json").read_text()))
+
+
+ODD = (None, True, -1, 2**62, 1e300, "", "x", "node1", [], [None], {}, {"a": {"b": None}})
+
+
+def changes(value, path=()):
+    """Yield (path, other value) of every field of an answer; DROP takes a field away."""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from (((*path, key), odd) for odd in (*ODD, "DROP"))
+        yield from changes(item, (*path, key))
+
+
+def test_whatever_the_gate_lets_through_is_judged():
+    plan, results = recorded()
+    for edge in (edge for result in results.values() for edge in result["edges"].values()):
+        edge.pop("mss", None)  # an earlier version measured it
+    judged, liar = 0, list(results)[-1]
+    for path, odd in changes(results[liar]):
+        said = json.loads(json.dumps(results))
+        place = said[liar]
+        for word in path[:-1]:
+            place = place[word]
+        if odd == "DROP":
+            del place[path[-1]]
+        else:
+            place[path[-1]] = odd
+        try:
+            said[liar] = answer_gate.validate("network_proof", said[liar], {"node": liar})
+        except answer_gate.InvalidAnswer:
+            continue
+        found = network.judge(plan, said, {"bandwidth": 1, "clock_seconds": {"stop": 60}})
+        judged += len(findings.lines(found)) > 0
+    assert judged > 50
+
+
+def test_a_neighbour_that_sends_without_end_takes_neither_memory_nor_time():
+    watch = guard_neighbour.Neighbour({"nodes": [{"name": NODE}, {"name": LIAR, "address": HERE}]}, NODE, {"attempt": 1}, 0)
+    watch.call = subprocess.Popen(["/bin/sh", "-c", "exec yes | tr -d '\\n'"], stdout=subprocess.PIPE)
+    os.set_blocking(watch.call.stdout.fileno(), False)
+    until, most = time.monotonic() + 3, 0
+    try:
+        while watch.call is not None and time.monotonic() < until:
+            watch.listen(1.0)
+            most = max(most, len(watch.rest))
+        assert watch.call is None and most < 1 << 18
+    finally:
+        watch.hang_up() if watch.call else None
