@@ -82,8 +82,7 @@ def _name(text):
 
 
 def _below(text):
-    # none is empty: what has no folder says so
-    return not text.startswith(("/", "~")) and ":" not in text and all(_name(part) for part in text.split("/"))
+    return not text.startswith(("/", "~")) and ":" not in text and all(part and _name(part) for part in text.split("/"))
 
 
 def _path(text):
