@@ -7,6 +7,7 @@ import copy
 import json
 
 import lying_run
+import lying_schema
 from ansible.module_utils.trainyard import answer_gate
 
 
@@ -55,3 +56,54 @@ def said(module, answer, lie):
     text = json.dumps({key: value for key, value in clean.items() if key not in raw}, ensure_ascii=False)
     found = lying_run.CONTROL.search(text)
     return True, "lets a control character through: %r" % text[max(0, found.start() - 40) : found.start() + 10] if found else ""
+
+
+def about_schema(module, changes, sampled):
+    """Tell every field that a module's schema has the lies of `changes`; return {fields, told, through, wrong: {lie: why}}.
+
+    changes: {label: how a field is changed}. sampled: the labels that one field is told, given its number and all labels.
+    """
+    honest, places = lying_schema.answer(module)
+    answer_gate.validate(module, honest, {})
+    result = {"fields": len(places), "lied": set(), "told": 0, "through": 0, "wrong": {}}
+    raw = answer_gate.definition(module)["raw"]
+    for number, (path, (part, name)) in enumerate(places.items()):
+        for label in sampled(number, list(changes)):
+            lie = dict(changes[label], path=list(path))
+            made = changed(honest, lie)
+            if made is None:
+                continue
+            result["told"] += 1
+            result["lied"].add(path)
+            shown = "%s %s: %s" % (module, ".".join(map(str, path)), label)
+            passed, why = said(module, honest, lie)
+            result["through"] += passed
+            if passed and not why and lie["do"] == "set" and path[0] not in raw:
+                why = lying_schema.wrong(_at(answer_gate.validate(module, made, {}), path), part, name)
+            if why:
+                result["wrong"][shown] = why
+    return result
+
+
+def keys_that_do_not_belong(module, more):
+    """Tell each mapping of a module's answer keys of its own; return (told, {lie: why})."""
+    honest, places = lying_schema.answer(module)
+    raw = answer_gate.definition(module)["raw"]
+    told, wrong = 0, {}
+    folders = [()] + [path for path in places if isinstance(_at(honest, path), dict)]
+    for folder in folders:
+        for key, value in more.items():
+            told += 1
+            _passed, why = said(module, honest, {"do": "set", "path": [*folder, key], "value": value})
+            if why and not set(folder[:1]) & set(raw):
+                wrong["%s %s: extra key" % (module, ".".join(map(str, folder + (key,))))] = why
+    return told, wrong
+
+
+def _at(value, path):
+    for word in path:
+        try:
+            value = value[word]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
