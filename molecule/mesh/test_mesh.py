@@ -98,7 +98,7 @@ def test_the_credential_ends_with_the_run(training):
     run, _controller = training
     gone = lambda: not any(lines(node, "trainyard-run") for node in NODES)  # noqa: E731
     wait_for(gone, RELEASE_SECONDS)
-    wait_for(lambda: all(on(node, "ls %s/runs 2>/dev/null || true" % MESH) == "" for node in NODES), 10)
+    wait_for(lambda: all(run not in on(node, "ls %s/runs 2>/dev/null || true" % MESH) for node in NODES), 10)
 
 
 def test_a_node_whose_line_is_removed_cannot_call():

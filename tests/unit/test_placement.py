@@ -383,3 +383,15 @@ def test_the_controller_needs_no_copy_of_what_lies_on_the_nodes(run_module, tmp_
     blind = run_module(job_inputs, dict(given, outline={}, unread="Connection refused", cache_dir=str(tmp_path / "none")))
     assert blind["placed"] == found["placed"][:1] and blind["trees"] == [] and blind["unread"] == "Connection refused"
     assert not (tmp_path / "none").exists()
+
+
+def test_a_directory_that_is_made_between_two_looks_is_the_same_one(tmp_path):
+    """One node makes the product's directory on a shared home while another one still looks."""
+    path = tmp_path / "home" / ".trainyard" / "a"
+    (tmp_path / "home").mkdir()
+    before = set(places.identity(str(path)))
+    other = set(places.identity(str(path.with_name("b"))))
+    path.mkdir(parents=True)
+    assert before & set(places.identity(str(path)))
+    path.with_name("b").mkdir()
+    assert not set(places.identity(str(path))) & (other | set(places.identity(str(path.with_name("b")))))

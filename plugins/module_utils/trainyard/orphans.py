@@ -57,11 +57,13 @@ def look(run, base, asked):
     return {"ours": ours[:LISTED], "foreign": foreign[:LISTED], "more": {"ours": more, "foreign": len(foreign[LISTED:])}}
 
 
-WHOLE = ("pid", "user", "command", "age_s", "rss_mib")
+# What is said of a process of this user's earlier runs, and of somebody else's training.
+OURS = ("pid", "run", "attempt", "command", "age_s", "rss_mib")
+FOREIGN = ("pid", "user", "command", "age_s")
 
 
-def _seen(items, needs=WHOLE):
-    """Return the processes that a node describes whole, as processes.describe does."""
+def _seen(items, needs):
+    """Return the processes of which a node tells all that is needed, as processes.describe does."""
     return [item for item in items if all(item.get(key) is not None for key in needs)]
 
 
@@ -72,7 +74,7 @@ def judge(nodes, facts, allowed):
         told = facts[node["name"]].get("orphans") or {}
         more = told.get("more") or {"ours": {}, "foreign": 0}
         runs = {run_id: [] for run_id in more["ours"]}
-        for item in _seen(told.get("ours", ()), (*WHOLE, "run", "attempt")):
+        for item in _seen(told.get("ours", ()), OURS):
             runs.setdefault(item["run"], []).append(item)
         for run_id, items in sorted(runs.items()):
             words = ["pid %(pid)d (attempt %(attempt)d, %(rss_mib)d MiB) %(command)s" % item for item in items[:3]]
@@ -83,7 +85,7 @@ def judge(nodes, facts, allowed):
             text = "%s of the run %s left%s, though no unit of it runs here%s"
             remedy = "playbooks/stop.yml -e run=%s ends what bears that run's mark and nothing else" % run_id
             found.append(finding("orphans", text % (count, run_id, age, ": " + "; ".join(words) if words else ""), remedy, node["name"]))
-        for item in _seen(told.get("foreign", ())):
+        for item in _seen(told.get("foreign", ()), FOREIGN):
             text = "%s trains here beside this job: pid %d, for %s: %s" % (
                 item["user"],
                 item["pid"],

@@ -17,6 +17,8 @@ LOCAL = (
     "aufs", "bcachefs", "btrfs", "devtmpfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fuseblk", "iso9660", "jfs", "overlay", "ramfs",
     "reiserfs", "rootfs", "squashfs", "tmpfs", "vfat", "xfs", "zfs",
 )  # fmt: skip
+# Directories above one that is told apart: a product directory may lie two levels below a shared home.
+ABOVE = 3
 BUCKETS = 256
 DIGITS = 8
 # What a sample reads: so many files, one block of each; the same ones on every node, since they follow from the names.
@@ -71,13 +73,20 @@ def identity(path, mountinfo=None, kernel=None):
     system by its type, the exported path without the server's name (it may have several addresses) and the inode.
     """
     real, rest = existing(path)
-    info = os.stat(real)
+    table = mountinfo if mountinfo is not None else text_of("/proc/self/mountinfo")
     boot = kernel or text_of("/proc/sys/kernel/random/boot_id").strip()
-    ids = [("kernel", boot, info.st_dev, info.st_ino, rest)]
-    point, root, kind, source = mount_of(real, mountinfo if mountinfo is not None else text_of("/proc/self/mountinfo"))
-    if kind and kind not in LOCAL:
-        below = os.path.normpath("/".join([source.rpartition(":")[2], root, os.path.relpath(real, point)]))
-        ids.append(("network", kind, below, info.st_ino, rest))
+    ids, mount = [], mount_of(real, table)
+    point, root, kind, source = mount
+    # One node may look before the directory is made and another one after it, so the directories above it count with the rest of the way.
+    for _level in range(ABOVE + 1):
+        info = os.stat(real)
+        ids.append(("kernel", boot, info.st_dev, info.st_ino, rest))
+        if kind and kind not in LOCAL:
+            below = os.path.normpath("/".join([source.rpartition(":")[2], root, os.path.relpath(real, point)]))
+            ids.append(("network", kind, below, info.st_ino, rest))
+        if real in ("/", point) or mount_of(os.path.dirname(real), table) != mount:
+            break
+        real, rest = os.path.dirname(real), os.path.join(os.path.basename(real), rest) if rest else os.path.basename(real)
     return [hashlib.sha256(repr(item).encode()).hexdigest()[:16] for item in ids]
 
 

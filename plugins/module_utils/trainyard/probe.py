@@ -151,9 +151,10 @@ SUBJECTS = {"machines": machines, "devices": devices, "installed": installed, "o
 def run_key(home, base, credential, units):
     """Return the public key of the attempt that is about to start here, '' where it cannot be made; remove what ended attempts have left.
 
-    credential: {run, number, node}. units: of holds.holders.
+    credential: {run, number, node, look}. units: of holds.holders.
     """
-    if not credential:
+    # A mere look leaves nothing on a node that nobody has made ready.
+    if not credential or (credential.get("look") and not os.path.isdir(os.path.join(home, mesh_credential.MESH))):
         return ""
     run_id, number, node = credential["run"], int(credential["number"]), credential["node"]
     try:
