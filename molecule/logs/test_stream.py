@@ -99,7 +99,7 @@ def test_each_byte_crossed_once_and_nothing_was_left_for_the_end(streamed, node)
     here = sum(path.stat().st_size for path in streamed["home"].glob("*.%s.*" % node))
     assert stream["bytes"] == here > 0
     assert stream["restarts"] == (2 if node == "node1" else 0)
-    assert streamed["results"]["Find what did not come home while the run was followed"]["node1"]["missing"][node] == []
+    assert streamed["results"]["Find what did not come home while the run was followed"]["node1"]["missing"][node] == {}
 
 
 def test_no_sender_is_left_anywhere(streamed):
