@@ -16,7 +16,8 @@ def completed(run):
     """Return the suite of a run that completed on molecule's nodes, which still hold it, or None."""
     folder = PROJECT / "runs" / run
     record = json.loads((folder / "run.json").read_text())
-    if not record["attempts"] or record["attempts"][-1]["verdict"]["outcome"] != "completed":
+    # a run whose controller was killed has no verdict
+    if not record["attempts"] or (record["attempts"][-1]["verdict"] or {}).get("outcome") != "completed":
         return None
     plan = json.loads((folder / "plan.json").read_text())
     if plan["site"] != "molecule" or len(plan["nodes"]) < 2:
