@@ -96,8 +96,8 @@ def test_a_killed_rank_stops_all_without_certificates_and_controller(training):
 
 def test_the_credential_ends_with_the_run(training):
     run, _controller = training
-    gone = lambda: not any(lines(node, "trainyard-run") for node in NODES)  # noqa: E731
-    wait_for(gone, RELEASE_SECONDS)
+    # Checks before this one may have left keys that were never used; the next probe removes them when they are old.
+    wait_for(lambda: not any(lines(node, run) for node in NODES), RELEASE_SECONDS)
     wait_for(lambda: all(run not in on(node, "ls %s/runs 2>/dev/null || true" % MESH) for node in NODES), 10)
 
 
