@@ -10,8 +10,8 @@ import signal
 import pytest
 from harness import JOBS, NODES, PROJECT, background, ended, events, last_line, left_behind, new_run, on, playbook, runs, wait_for
 
-FAULTS = ("raise", "hang", "restart", "port", "impostor", "controller_kill", "node_kill", "cut")
-REFUSED = ("port", "impostor")  # nothing is started
+FAULTS = ("raise", "hang", "restart", "impostor", "node_kill", "cut")
+REFUSED = ("impostor",)  # nothing is started
 # The budgets are for a machine that does nothing else.
 MARGIN = 3
 TIMES = {"detected": "detect", "stopped": "stop", "resumed": "resume"}
