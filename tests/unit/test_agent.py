@@ -289,9 +289,29 @@ def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending,
     assert json.loads(Path(ending.bin, "ssh.log.exit").read_text(encoding="utf-8"))["exit_status"] == "9"
     put(ending.path, {"plan.json": "{}"})
     os.unlink(os.path.join(ending.path, "exit.json"))
-    with pytest.raises(ValueError, match="planned was"):
-        ending(**FAILED)
-    assert Path(ending.path, "exit.json").exists()
+    assert ending(**FAILED)[0]["peers"] == {}
+
+
+@pytest.mark.parametrize("name", ["plan.json", "attempt.json", "stop.json", "ranks.jsonl", "all"])
+@pytest.mark.parametrize("how", ["text", "list", "pipe", "folder"])
+def test_what_the_training_writes_into_its_attempt_keeps_no_peer_from_being_told(ending, tmp_path, name, how):
+    """The unit's own words name the credential, which knows the nodes; a list or a pipe in a file's place ends nothing and holds nothing up."""
+    config = os.path.join(put(tmp_path / "credential", {"machine.json": '{"nodes": ["node1", "node2", "node3"]}'}), "config")
+    put(ending.path, {"stop.json": "", "ranks.jsonl": ""})
+    for each in ("plan.json", "attempt.json", "stop.json", "ranks.jsonl") if name == "all" else (name,):
+        path = os.path.join(ending.path, each)
+        os.unlink(path)
+        if how == "pipe":
+            os.mkfifo(path)
+        elif how == "folder":
+            os.mkdir(path)
+        else:
+            Path(path).write_text({"text": "x", "list": '[{"event": "launched", "oom_kills": "x"}]'}[how] + "\n", encoding="utf-8")
+    argv = [sys.executable, "-I", AGENT, "ended", ending.path, NODE, config]
+    subprocess.run(argv, env=dict(os.environ, **FAILED), check=True, timeout=20, stdin=subprocess.DEVNULL)
+    said = json.loads(Path(ending.path, "exit.json").read_text(encoding="utf-8"))
+    assert said["peers"] == {"node1": "stopped", "node3": "stopped"}
+    assert sorted(recorded(ending.bin, "ssh")) == ["-F %s %s stop 1 peer" % (config, peer) for peer in ("node1", "node3")]
 
 
 @pytest.fixture
