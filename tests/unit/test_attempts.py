@@ -118,6 +118,8 @@ def test_the_unit_is_started_with_exactly_these_words():
         "--property",
         "TimeoutStopSec=5",
         "--property",
+        "NotifyAccess=exec",
+        "--property",
         "UMask=0077",
         "--property",
         "WorkingDirectory=/b/a",

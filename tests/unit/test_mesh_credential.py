@@ -156,7 +156,7 @@ def test_what_a_reboot_has_left_is_removed_by_the_next_probe(home):
 
 
 def test_no_file_of_the_training_keeps_a_credential(home):
-    """The directory of the run is gone, the note beside the key says that nothing was begun, the key is of tomorrow: no unit, no line."""
+    """The directory of the run is gone, the note beside the key says that nothing was begun, the key is of tomorrow: without a unit no line."""
     folder, keys = home
     base, place, now = os.path.join(folder, ".trainyard"), Path(credential.place_of(folder, RUN, 1, "node2")), time.time()
     grant(folder, keys)
@@ -166,7 +166,7 @@ def test_no_file_of_the_training_keeps_a_credential(home):
         grant(folder, given)
         (place / "machine.json").write_text(note)
         assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and of_runs(folder) == []
-    os.utime(place / "id_ed25519", (now + 9e6, now + 9e6))
+    os.utime(place / "id_ed25519", (now + credential.UNUSED_SECONDS,) * 2)
     assert credential.tidy(folder, base, "node2", set(), now + credential.UNUSED_SECONDS + 1) == [(RUN, 1)] and not place.exists()
     assert credential.tidy(folder, base, "node2", set(), now) == []
 

@@ -21,12 +21,14 @@ import re
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 SCAN_SECONDS = 0.25
 PEER_SECONDS = 15
+SPARE_SECONDS = 5
 RETRY_SECONDS = 1.0
 NOT_YET = "Permission denied"
 EVIDENCE_SECONDS = 6
@@ -444,11 +446,20 @@ def run(attempt, node):
     return status % 256 if status is not None and watch.failed_at is None else (status or 1) % 256 or 1
 
 
+def ask_for_time(seconds):
+    """Have systemd wait so many seconds from now for this part of the unit's end; else it has TimeoutStopSec as the ranks have (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line:
+            line.sendto(b"EXTEND_TIMEOUT_USEC=%d" % int(seconds * 1e6), "\0" + address[1:] if address[0] == "@" else address)
+
+
 def stop_peers(attempt, node, config):
     """Tell every other node, all at once, to stop this attempt; return {node: 'stopped' or what ssh said}."""
     waiting, config = peers_of(attempt, node, config)
     if not config:
         return {}  # one node alone
+    carry_out(ask_for_time, PEER_SECONDS + SPARE_SECONDS)
     words = "stop %s peer" % os.path.basename(attempt).rpartition("-")[2]
     calls, told, until = {}, {}, time.monotonic() + PEER_SECONDS
     while waiting:

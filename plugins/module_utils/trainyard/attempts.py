@@ -214,7 +214,7 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
     """Return the systemd-run command that starts the attempt on this node (decision 1).
 
     mesh: the ssh configuration with which its peers are called. release: the command that removes the attempt's credential after its end. It comes
-    first, whatever becomes of the agent's part, which reads what the training can write and has five seconds (TimeoutStopSec).
+    first, whatever becomes of the agent's part, which reads what the training can write.
     """
     agent = os.path.join(attempt, "agent.py")
     console = os.path.join(attempt, plan["launcher"]["console"])
@@ -223,6 +223,7 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
         "Type=exec",
         "KillMode=control-group",
         "TimeoutStopSec=%d" % plan["stop"]["timeout"],
+        "NotifyAccess=exec",  # the agent asks for more time while it tells the peers; nothing of the training is heard
         "UMask=0077",
         "WorkingDirectory=%s" % attempt,
         "StandardOutput=append:%s" % console,

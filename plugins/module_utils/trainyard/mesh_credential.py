@@ -33,8 +33,6 @@ PYTHON = "/usr/bin/python3"
 PROGRAMS = ("agent.py", "guard_beat.py", "mesh_credential.py", "openmpi.py")
 # A credential whose attempt was never started is removed after so many seconds: bringing data to a node may take hours.
 UNUSED_SECONDS = 86400
-# How far a file's time may lie in the future.
-CLOCK_SECONDS = 300
 # How long after the end of its unit the credential of an attempt is removed.
 RELEASE_SECONDS = 30
 SYSTEMD_RUN = "/usr/bin/systemd-run"
@@ -281,12 +279,11 @@ def machine_of(place):
 
 
 def key_age(place, now):
-    """Return for how many seconds a key has been there, by the time that no account can set; UNUSED_SECONDS where it is none or of the future."""
+    """Return for how many seconds a key has been there, by the time that no account can set; UNUSED_SECONDS where there is none."""
     try:
-        changed = os.stat(os.path.join(place, KEY)).st_ctime
+        return abs(now - os.stat(os.path.join(place, KEY)).st_ctime)
     except OSError:
         return UNUSED_SECONDS
-    return UNUSED_SECONDS if changed > now + CLOCK_SECONDS else now - changed
 
 
 def tidy(home, base, node, units, now):
@@ -328,7 +325,7 @@ def release_words(home, run, number, node):
     """
     place = place_of(home, run, number, node)
     words = [PYTHON, "-I", "-B", os.path.join(place, "mesh_credential.py"), "release", home, run, str(int(number)), node]
-    timer = ["--user", "--quiet", "--collect", "--on-active=%d" % RELEASE_SECONDS, "--timer-property=AccuracySec=1s"]
+    timer = ["--user", "--quiet", "--collect", "--no-block", "--on-active=%d" % RELEASE_SECONDS, "--timer-property=AccuracySec=1s"]
     return [SYSTEMD_RUN, *timer, *words]
 
 
