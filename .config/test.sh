@@ -22,6 +22,8 @@ lint() {
 unit() {
   say "browser"
   if .config/browser.sh; then export TRAINYARD_BROWSER=yes; else say "the report is not clicked through here"; fi
+  say "sshd"
+  if TRAINYARD_SSHD=$(.config/sshd.sh); then export TRAINYARD_SSHD; else say "the certificates are not tried against sshd here"; fi
   say "pytest"
   # Many tests wait for real processes, timers and sockets. What fails is printed in full and run once more, alone: a defect fails again.
   # Three at a time on two cores, a file's tests one after the other: much of it waits for programs.

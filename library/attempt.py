@@ -153,14 +153,18 @@ def started(module, run, base, params):
         found = attempts.prepare(
             place, params["plan"], params["plan_sha256"], params["node"], params["run_id"], params["number"], files, begun
         )
-        if "mesh" in begun:
+        mine, mesh, release = (home, params["run_id"], number, params["node"]), begun.get("mesh", ""), ()
+        if mesh:
             keys = {item["name"]: params["keys"].get(item["name"]) for item in plan["nodes"]}
-            mesh_credential.grant(home, base, plan["site"], params["run_id"], number, params["node"], keys, params["programs"])
+            given = (home, base, plan["site"], params["run_id"], number, params["node"], keys, params["programs"])
+            mesh_credential.grant(*given, attempt=params["number"])
+            release = mesh_credential.release_words(*mine) if params["number"] else ()
         try:
-            attempts.start(run, place, plan, params["node"], unit, about if params["number"] else "a rehearsal of " + params["run_id"])
+            what = about if params["number"] else "a rehearsal of " + params["run_id"]
+            attempts.start(run, place, plan, params["node"], unit, what, mesh, release)
         except attempts.AttemptError:
-            if "mesh" in begun:
-                mesh_credential.close(home, params["run_id"], number, params["node"])
+            if mesh:
+                (mesh_credential.release if params["number"] else mesh_credential.close)(*mine)
             raise
         return found
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from harness import INVENTORY, NODES, PROJECT, STATE, attempt_file, last_line, new_run, on, playbook, runs
+from harness import INVENTORY, NODES, PROJECT, STATE, attempt_file, last_line, new_run, on, playbook, runs, wait_for
 
 MARK = Path("/tmp/trainyard-lying-pwned")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -141,6 +141,12 @@ def test_the_terminal_obeys_nothing(lied):
     for name, text in lied.outputs.items():
         found = CONTROL.search(text)
         assert not found, "%s: %r" % (name, text[max(0, found.start() - 80) : found.start() + 20])
+
+
+def test_the_credential_of_the_run_has_ended(lied):
+    """Node1 holds another plan than the one that was started: its unit's own words end the credential."""
+    left = "grep -c 'trainyard-run .* %s ' .ssh/authorized_keys; ls -d .trainyard/mesh/runs/%s 2>/dev/null; true" % (lied.run, lied.run)
+    wait_for(lambda: all(on(node, left) == "0" for node in NODES), 60)
 
 
 def test_it_ends_in_time(lied):

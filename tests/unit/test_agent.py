@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -272,6 +273,17 @@ def test_a_peer_whose_start_is_under_way_is_told_as_soon_as_it_lets_anybody_in(e
     assert "Permission denied" in ending(**FAILED)[0]["peers"]["node1"]
 
 
+def test_systemd_gives_the_peers_the_time_that_they_are_called_for(ending, tmp_path, monkeypatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        assert ending(**FAILED)[0]["peers"]["node1"] == "stopped"
+        name, value = systemd.recv(100).decode().split("=")
+        assert name == "EXTEND_TIMEOUT_USEC" and int(value) > agent.PEER_SECONDS * 1e6
+    assert ending(**FAILED)[0]["peers"]["node1"] == "stopped", "nobody listens"
+
+
 def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
     monkeypatch.setenv("SSH_EXIT", "255")
     program(ending.bin, "ssh", 'echo "no route to $3" >&2; exit 255')
@@ -289,9 +301,30 @@ def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending,
     assert json.loads(Path(ending.bin, "ssh.log.exit").read_text(encoding="utf-8"))["exit_status"] == "9"
     put(ending.path, {"plan.json": "{}"})
     os.unlink(os.path.join(ending.path, "exit.json"))
-    with pytest.raises(ValueError, match="planned was"):
-        ending(**FAILED)
-    assert Path(ending.path, "exit.json").exists()
+    assert ending(**FAILED)[0]["peers"] == {}
+
+
+@pytest.mark.parametrize("name", ["plan.json", "attempt.json", "stop.json", "ranks.jsonl", "all"])
+@pytest.mark.parametrize("how", ["text", "list", "pipe", "folder"])
+def test_what_the_training_writes_into_its_attempt_keeps_no_peer_from_being_told(ending, tmp_path, name, how):
+    """The unit's own words name the credential, which knows the nodes; a list or a pipe in a file's place ends nothing and holds nothing up."""
+    config = os.path.join(put(tmp_path / "credential", {"machine.json": '{"nodes": ["node1", "node2", "node3"]}'}), "config")
+    put(ending.path, {"stop.json": "", "ranks.jsonl": ""})
+    for each in ("plan.json", "attempt.json", "stop.json", "ranks.jsonl") if name == "all" else (name,):
+        path = os.path.join(ending.path, each)
+        os.unlink(path)
+        if how == "pipe":
+            os.mkfifo(path)
+        elif how == "folder":
+            os.mkdir(path)
+        else:
+            event = '{"event": "launched", "oom_kills": "x"}\n'
+            Path(path).write_text(event if each == "ranks.jsonl" else {"text": "x", "list": "[1]"}[how], encoding="utf-8")
+    argv = [sys.executable, "-I", AGENT, "ended", ending.path, NODE, config]
+    subprocess.run(argv, env=dict(os.environ, **FAILED), check=True, timeout=20, stdin=subprocess.DEVNULL)
+    said = json.loads(Path(ending.path, "exit.json").read_text(encoding="utf-8"))
+    assert said["peers"] == {"node1": "stopped", "node3": "stopped"}
+    assert sorted(recorded(ending.bin, "ssh")) == ["-F %s %s stop 1 peer" % (config, peer) for peer in ("node1", "node3")]
 
 
 @pytest.fixture

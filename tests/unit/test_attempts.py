@@ -118,6 +118,8 @@ def test_the_unit_is_started_with_exactly_these_words():
         "--property",
         "TimeoutStopSec=5",
         "--property",
+        "NotifyAccess=exec",
+        "--property",
         "UMask=0077",
         "--property",
         "WorkingDirectory=/b/a",
@@ -135,6 +137,14 @@ def test_the_unit_is_started_with_exactly_these_words():
         "node2",
     ]
     assert made["stop"]["grace"] + made["stop"]["timeout"] < 10  # all is stopped within 10 s of a rank's death
+
+
+def test_the_units_own_words_take_its_credential_back_and_name_what_reaches_the_peers():
+    words = attempts.start_argv("/b/a", compiled(), "node2", UNIT, "Trainyard run X", "/h/config", ["/usr/bin/systemd-run", "release"])
+    assert [word for word in words if word.startswith("ExecStopPost=")] == [
+        "ExecStopPost=-/usr/bin/systemd-run release",  # first, and its own failure keeps nobody from being told
+        "ExecStopPost=/usr/bin/python3 -I /b/a/agent.py ended /b/a node2 /h/config",
+    ]
 
 
 def test_a_start_that_fails_says_what_systemd_said():

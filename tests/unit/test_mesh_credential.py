@@ -7,15 +7,14 @@ import json
 import os
 import stat
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.trainyard import attempts, probe, readiness
 from ansible.module_utils.trainyard import mesh_credential as credential
-from ansible.module_utils.trainyard import readiness
-from core_support import RUN, peer_key, program, programs, put, recorded, trusted
+from core_support import RUN, peer_key, programs, put, trusted
 
 NODES = ["node1", "node2", "node3"]
 OTHER = "20261120-103502-other-1f2e"
@@ -146,7 +145,6 @@ def test_what_a_reboot_has_left_is_removed_by_the_next_probe(home):
     base, now = os.path.join(folder, ".trainyard"), time.time()
     grant(folder, keys)
     units = {"trainyard-%s-1.service" % RUN}
-    assert credential.tidy(folder, base, "node2", set(), now) == [], "its start is under way"
     put(Path(base, "runs", RUN, "attempt-1"), {"attempt.json": "{}"})
     assert credential.tidy(folder, base, "node2", units, now) == [], "it runs"
     assert credential.tidy(folder, base, "node2", {"trainyard-%s-0.service" % RUN}, now) == [], "its rehearsal runs"
@@ -157,18 +155,66 @@ def test_what_a_reboot_has_left_is_removed_by_the_next_probe(home):
     assert credential.tidy(folder, base, "node2", set(), now + credential.UNUSED_SECONDS + 1) == [(OTHER, 1)]
 
 
-def test_the_program_in_the_credential_removes_it(home, tmp_path, monkeypatch):
+def test_no_file_of_the_training_keeps_a_credential(home):
+    """The directory of the run is gone, the note beside the key says that nothing was begun, the key is of tomorrow: without a unit no line."""
+    folder, keys = home
+    base, place, now = os.path.join(folder, ".trainyard"), Path(credential.place_of(folder, RUN, 1, "node2")), time.time()
+    grant(folder, keys)
+    assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and not place.exists(), "the run's directory is gone"
+    for note in ("{}", "[]", '{"begun": false}', "x"):
+        given = dict(keys, node2=credential.make(folder, RUN, 1, "node2"))
+        grant(folder, given)
+        (place / "machine.json").write_text(note)
+        assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and of_runs(folder) == []
+    os.utime(place / "id_ed25519", (now + credential.UNUSED_SECONDS,) * 2)
+    assert credential.tidy(folder, base, "node2", set(), now + credential.UNUSED_SECONDS + 1) == [(RUN, 1)] and not place.exists()
+    assert credential.tidy(folder, base, "node2", set(), now) == []
+
+
+def test_no_probe_looks_between_a_starts_lines_and_its_unit(home, monkeypatch):
+    """The start has written its lines and holds the lock; when its unit is there, the probe of another run leaves the lines alone."""
+    folder, keys = home
+    base, units = os.path.join(folder, ".trainyard"), []
+    monkeypatch.setattr(attempts, "active_units", lambda _run: [{"unit": unit} for unit in units])
+    made = []
+    other = threading.Thread(
+        target=lambda: made.append(probe.run_key(None, folder, base, {"run": OTHER, "number": 1, "node": "node2", "look": False}))
+    )
+    with attempts.hold(base):
+        grant(folder, keys)
+        other.start()
+        other.join(0.5)
+        assert made == [] and len(of_runs(folder)) == 2
+        units.append("trainyard-%s-1.service" % RUN)
+    other.join(30)
+    assert credential.valid_key(made[0]) and len(of_runs(folder)) == 2
+    units.clear()
+    probe.run_key(None, folder, base, {"run": OTHER, "number": 1, "node": "node2", "look": False})
+    assert of_runs(folder) == []
+
+
+def test_what_is_left_of_a_rehearsal_keeps_the_key_for_the_start_after_it(home):
+    folder, keys = home
+    base, now = os.path.join(folder, ".trainyard"), time.time()
+    grant(folder, keys, attempt=0)
+    assert credential.tidy(folder, base, "node2", {"trainyard-%s-0.service" % RUN}, now) == [] and len(of_runs(folder)) == 2
+    assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and of_runs(folder) == []
+    assert credential.make(folder, RUN, 1, "node2") == keys["node2"]
+    grant(folder, keys, attempt=1)
+    assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and not os.path.exists(
+        credential.place_of(folder, RUN, 1, "node2")
+    )
+
+
+def test_the_units_own_words_remove_its_credential(home):
     folder, keys = home
     config = grant(folder, keys)
-    argv = [sys.executable, "-I", os.path.join(os.path.dirname(config), "mesh_credential.py")]
-    tools = program(tmp_path / "bin", "systemd-run", 'echo "$@" >>$LOG; exit ${TIMER_EXIT:-0}')
-    monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
-    subprocess.run([*argv, "later", folder, RUN, "1", "node2"], check=True)
-    said = recorded(tools, "systemd-run")[0]
-    assert len(of_runs(folder)) == 2 and "--on-active=30" in said and said.endswith(f"release {folder} {RUN} 1 node2")
-    monkeypatch.setenv("TIMER_EXIT", "1")
-    subprocess.run([*argv, "later", folder, RUN, "1", "node2"], check=True)
-    assert of_runs(folder) == [], "without a timer it goes at once"
+    words = credential.release_words(folder, RUN, 1, "node2")
+    at = words.index("/usr/bin/python3")
+    assert words[0] == "/usr/bin/systemd-run" and "--on-active=30" in words[:at] and " ".join(words).split() == words
+    assert words[at + 3] == os.path.join(os.path.dirname(config), "mesh_credential.py") and len(of_runs(folder)) == 2
+    subprocess.run(words[at:], check=True)
+    assert of_runs(folder) == [] and not os.path.exists(os.path.dirname(config))
 
 
 @pytest.mark.parametrize(

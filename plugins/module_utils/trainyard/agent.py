@@ -6,7 +6,8 @@ complete in itself (mpirun alone needs openmpi.py beside it). It supervises noth
 is known to nobody else (the launcher hides it, fact 6), and because the first failing node tells its peers (design, decision 4).
 
     agent.py run ATTEMPT NODE       ExecStart: start the command, follow its ranks
-    agent.py ended ATTEMPT NODE     ExecStopPost: write exit.json, tell the peers
+    agent.py ended ATTEMPT NODE [CONFIG]
+                                    ExecStopPost: write exit.json, tell the peers, whom ssh reaches by that configuration
     agent.py stop ATTEMPT BY UNIT [REASON]
                                     on a peer: note who stopped the attempt and why, keep evidence of a hang, and stop its unit
 """
@@ -20,12 +21,14 @@ import re
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 SCAN_SECONDS = 0.25
 PEER_SECONDS = 15
+SPARE_SECONDS = 5
 RETRY_SECONDS = 1.0
 NOT_YET = "Permission denied"
 EVIDENCE_SECONDS = 6
@@ -33,11 +36,16 @@ SCHEDULER_SECONDS = 5
 CONSOLE_BYTES = 65536
 
 
+def at_once(path, flags):
+    """Open a file without waiting: where the training has left a pipe in its place, nobody writes into it."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read_plan(attempt):
     """Return the plan; raise ValueError where its bytes are not those that were planned."""
-    with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
+    with open(os.path.join(attempt, "attempt.json"), encoding="utf-8", opener=at_once) as handle:
         record = json.load(handle)
-    with open(os.path.join(attempt, "plan.json"), "rb") as handle:
+    with open(os.path.join(attempt, "plan.json"), "rb", opener=at_once) as handle:
         raw = handle.read()
     found = hashlib.sha256(raw).hexdigest()
     if found != record["plan_sha256"]:
@@ -438,15 +446,25 @@ def run(attempt, node):
     return status % 256 if status is not None and watch.failed_at is None else (status or 1) % 256 or 1
 
 
-def stop_peers(plan, node, record):
+def ask_for_time(seconds):
+    """Have systemd wait so many seconds from now for this part of the unit's end; else it has TimeoutStopSec as the ranks have (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line:
+            line.sendto(b"EXTEND_TIMEOUT_USEC=%d" % int(seconds * 1e6), "\0" + address[1:] if address[0] == "@" else address)
+
+
+def stop_peers(attempt, node, config):
     """Tell every other node, all at once, to stop this attempt; return {node: 'stopped' or what ssh said}."""
-    if not record.get("mesh"):
+    waiting, config = peers_of(attempt, node, config)
+    if not config:
         return {}  # one node alone
+    carry_out(ask_for_time, PEER_SECONDS + SPARE_SECONDS)
+    words = "stop %s peer" % os.path.basename(attempt).rpartition("-")[2]
     calls, told, until = {}, {}, time.monotonic() + PEER_SECONDS
-    waiting = [peer["name"] for peer in plan["nodes"] if peer["name"] != node]
     while waiting:
         for name in waiting:
-            argv = ["ssh", "-F", record["mesh"], name, "stop %d peer" % record["attempt"]]
+            argv = ["ssh", "-F", config, name, words]
             try:
                 calls[name] = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             except OSError as error:
@@ -472,26 +490,35 @@ def answer_of(call, until):
         return "no answer within %d s" % PEER_SECONDS
 
 
-def release_credential(attempt, node):
-    """Have the key and the lines of this attempt removed; those of a rehearsal serve the start after it."""
+def peers_of(attempt, node, config):
+    """Return (names of the other nodes, the ssh configuration that reaches them).
+
+    The training can write plan and record of its attempt. Where they are not what the start has written, the credential knows the nodes as well.
+    """
     try:
-        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
-            record = json.load(handle)
-        program = os.path.join(os.path.dirname(record["mesh"]), "mesh_credential.py")
-        words = [home_of(record["mesh"]), record["run"], str(record["attempt"]), node]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # one node alone, or an attempt of an earlier Trainyard
-    if record["attempt"] and os.path.exists(program):
-        quiet = subprocess.DEVNULL
-        subprocess.call([sys.executable, "-I", "-B", program, "later", *words], stdin=quiet, stdout=quiet, stderr=quiet)
+        plan, record = read_plan(attempt)
+        config, names = config or record.get("mesh"), [item["name"] for item in plan["nodes"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        if not config:
+            raise
+        with open(os.path.join(os.path.dirname(config), "machine.json"), encoding="utf-8", opener=at_once) as handle:
+            names = json.load(handle)["nodes"]
+    return [name for name in names if name != node], config
 
 
-def home_of(config):
-    """Return the home directory that a credential's configuration lies in: HOME/.trainyard/mesh/runs/<run>/<attempt>/<node>/config."""
-    return config.rsplit("/", 7)[0]
+def carry_out(what, *arguments):
+    """Call one part of an end; the others come all the same where it fails on what the training has left in its attempt's directory."""
+    try:
+        return what(*arguments)
+    except Exception as error:
+        try:
+            print("trainyard: %s: %s: %s" % (what.__name__, type(error).__name__, error), flush=True)
+        except OSError:
+            pass  # the console lies on a full disk
+        return None
 
 
-def ended(attempt, node):
+def ended(attempt, node, config=""):
     """Write exit.json from what systemd tells ($SERVICE_RESULT, $EXIT_CODE, $EXIT_STATUS: systemd.exec(5)); stop the peers on failure."""
     stopped = read_stop(attempt)
     result = {
@@ -502,28 +529,24 @@ def ended(attempt, node):
         "stopped_by": stopped.get("by"),
         "stopped_from": stopped.get("from"),
         "stop_reason": stopped.get("reason"),
-        "oom_kills": oom_kills_since(attempt),
+        "oom_kills": carry_out(oom_kills_since, attempt),
         "peers": {},
     }
     written(attempt, "exit.json", result)  # first: the peers may take a while, and this must not be lost
-    stop_guard(attempt)
-    remove_containers(attempt, node)
+    carry_out(stop_guard, attempt)
+    carry_out(remove_containers, attempt, node)
     if os.path.exists(os.path.join(attempt, "mpi.json")):
         subprocess.call([sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt])
-    try:
-        if not (stopped or (result["service_result"] == "success" and launcher_succeeded(attempt))):
-            plan, record = read_plan(attempt)
-            result["peers"] = stop_peers(plan, node, record)
-            written(attempt, "exit.json", result)
-    finally:
-        release_credential(attempt, node)
+    if not (stopped or (result["service_result"] == "success" and launcher_succeeded(attempt))):
+        result["peers"] = carry_out(stop_peers, attempt, node, config) or {}
+        written(attempt, "exit.json", result)
     return 0
 
 
 def stop_guard(attempt):
     """End the guard of this attempt, which goes by itself unless it is stuck; nobody waits for it."""
     try:
-        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
+        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8", opener=at_once) as handle:
             unit = json.load(handle)["unit"].replace("trainyard-", "yardguard-", 1)
         if os.path.exists(os.path.join(attempt, "guard.py")):
             subprocess.call(["systemctl", "--user", "stop", "--no-block", unit], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -535,7 +558,7 @@ def read_notes(attempt):
     """Return the events of ranks.jsonl; [] where they cannot be read. A line that is torn (a full disk) costs the others nothing."""
     events = []
     try:
-        with open(os.path.join(attempt, "ranks.jsonl"), encoding="utf-8", errors="replace") as handle:
+        with open(os.path.join(attempt, "ranks.jsonl"), encoding="utf-8", errors="replace", opener=at_once) as handle:
             for line in handle:
                 try:
                     events.append(json.loads(line))
@@ -561,10 +584,11 @@ def oom_kills_since(attempt):
 def read_stop(attempt):
     """Return stop.json: who asked for this attempt's end; {} where nobody did."""
     try:
-        with open(os.path.join(attempt, "stop.json"), encoding="utf-8") as handle:
-            return json.load(handle)
+        with open(os.path.join(attempt, "stop.json"), encoding="utf-8", opener=at_once) as handle:
+            found = json.load(handle)
     except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write(attempt, name, value):
@@ -632,7 +656,7 @@ def main(arguments):
     if verb == "run":
         return run(arguments[1], arguments[2])
     if verb == "ended":
-        return ended(arguments[1], arguments[2])
+        return ended(*arguments[1:4])
     if verb == "stop":
         return stop(*arguments[1:5])
     raise SystemExit(__doc__)

@@ -210,8 +210,12 @@ def _write(path, text):
         os.fsync(handle.fileno())
 
 
-def start_argv(attempt, plan, node, unit, description):
-    """Return the systemd-run command that starts the attempt on this node (decision 1)."""
+def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
+    """Return the systemd-run command that starts the attempt on this node (decision 1).
+
+    mesh: the ssh configuration with which its peers are called. release: the command that removes the attempt's credential after its end. It comes
+    first, whatever becomes of the agent's part, which reads what the training can write.
+    """
     agent = os.path.join(attempt, "agent.py")
     console = os.path.join(attempt, plan["launcher"]["console"])
     python = "/usr/bin/python3"
@@ -219,11 +223,13 @@ def start_argv(attempt, plan, node, unit, description):
         "Type=exec",
         "KillMode=control-group",
         "TimeoutStopSec=%d" % plan["stop"]["timeout"],
+        "NotifyAccess=exec",  # the agent asks for more time while it tells the peers; nothing of the training is heard
         "UMask=0077",
         "WorkingDirectory=%s" % attempt,
         "StandardOutput=append:%s" % console,
         "StandardError=append:%s" % console,
-        "ExecStopPost=%s -I %s ended %s %s" % (python, agent, attempt, node),
+        *(["ExecStopPost=-" + " ".join(release)] if release else []),
+        "ExecStopPost=" + " ".join([python, "-I", agent, "ended", attempt, node, *([mesh] if mesh else [])]),
     ]
     if plan["stop"].get("limit"):
         # a rehearsal: it ends even where the controller that started it is gone
@@ -232,9 +238,9 @@ def start_argv(attempt, plan, node, unit, description):
     return argv + [word for prop in properties for word in ("--property", prop)] + [python, "-I", agent, "run", attempt, node]
 
 
-def start(run, attempt, plan, node, record_unit, description):
+def start(run, attempt, plan, node, record_unit, description, mesh="", release=()):
     """Start the unit and its guard; raise AttemptError with systemd's own words where one does not start. Then nothing of them runs."""
-    code, _out, err = run(start_argv(attempt, plan, node, record_unit, description))
+    code, _out, err = run(start_argv(attempt, plan, node, record_unit, description, mesh, release))
     if code:
         raise AttemptError("systemd did not start %s: %s" % (record_unit, err.strip()))
     problem = guarding.start(run, attempt, node, record_unit)
@@ -243,10 +249,11 @@ def start(run, attempt, plan, node, record_unit, description):
         raise AttemptError(problem)
 
 
-def stop(run, attempt, unit, by, source):
+def stop(run, attempt, unit, by, source, node=None):
     """Stop the attempt's unit and everything in it; return whether it was running.
 
     by: 'user' or 'peer'; source: who, for the record. The note is written first, so that the unit's end is known for what it is.
+    node: this node's name, whose credential is removed where nothing runs any more; None leaves it.
     """
     # The note comes before the look: a start that is under way has its unit up when we look, or finds the note (prepare, agent.run).
     ended = os.path.exists(os.path.join(attempt, "exit.json"))
@@ -262,21 +269,18 @@ def stop(run, attempt, unit, by, source):
         if code:
             raise AttemptError("%s does not stop: %s" % (unit, err.strip()))
     guarding.stop(run, attempt, unit)
-    if not running:
-        release(attempt)
+    if not running and node is not None:
+        release(unit, node)
     run(["systemctl", "--user", "reset-failed", unit])
     return running
 
 
-def release(attempt):
+def release(unit, node):
     """Remove the credential of an attempt whose unit has gone without an end, after a reboot for instance; its own end removes it otherwise."""
-    try:
-        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
-            record = json.load(handle)
-        if record.get("mesh") and record["attempt"]:
-            mesh_credential.release(os.path.expanduser("~"), record["run"], record["attempt"], record["node"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, mesh_credential.CredentialError):
-        pass
+    with contextlib.suppress(AttemptError, OSError, mesh_credential.CredentialError):
+        run_id, number = parse_unit(unit)
+        if number:  # that of a rehearsal serves the start after it
+            mesh_credential.release(os.path.expanduser("~"), run_id, number, node)
 
 
 def _note_stop(attempt, by, source):

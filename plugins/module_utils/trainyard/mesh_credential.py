@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The credential of one attempt on one node: a key pair, one line per peer in authorized_keys, and the gate's program.
 
-It is made by the probe, opened by the start and removed after the end, so that the nodes can stop and guard an attempt for weeks without the
-controller and without a certificate. Its lines permit the verbs of mesh_gate.py for this attempt and for the rehearsal before it, nothing else.
+It is made by the probe, opened by the start and removed after the end by a timer that the unit sets (attempts.start_argv). So the nodes can stop
+and guard an attempt for weeks without the controller and without a certificate. Its lines permit the verbs of mesh_gate.py for this attempt and for
+the rehearsal before it, nothing else.
 Everything of a node lies in ~/.trainyard/mesh/runs/<run>/<attempt>/<node>, because nodes may share a home directory.
 
 The file is complete in itself and needs nothing but Python >= 3.8: a copy in the attempt's directory removes the credential.
 
-    mesh_credential.py release HOME RUN ATTEMPT NODE    now
-    mesh_credential.py later HOME RUN ATTEMPT NODE      when the peers have heard of the end
+    mesh_credential.py release HOME RUN ATTEMPT NODE
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ PYTHON = "/usr/bin/python3"
 PROGRAMS = ("agent.py", "guard_beat.py", "mesh_credential.py", "openmpi.py")
 # A credential whose attempt was never started is removed after so many seconds: bringing data to a node may take hours.
 UNUSED_SECONDS = 86400
+# How long after the end of its unit the credential of an attempt is removed.
+RELEASE_SECONDS = 30
+SYSTEMD_RUN = "/usr/bin/systemd-run"
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
@@ -221,10 +224,11 @@ def open_lines(home, site, run, number, node, keys):
     return [text % (sources[peer], PYTHON, place, GATE, run, number, peer, keys[peer], site, run, number, peer, node) for peer in peers]
 
 
-def grant(home, base, site, run, number, node, keys, programs):
+def grant(home, base, site, run, number, node, keys, programs, attempt=None):
     """Let the peers of an attempt call this node, and write what this node calls them with; return the path of its ssh configuration.
 
     base: the product's directory on this machine. number: the attempt that the probe made the key for. programs: {file name: source}.
+    attempt: which attempt starts now; 0 is the rehearsal before it, and None the attempt itself.
     """
     place = place_of(home, run, number, node)
     if not PLAIN_PATH.match(place) or not SITE.match(site):
@@ -241,6 +245,7 @@ def grant(home, base, site, run, number, node, keys, programs):
     write_text(os.path.join(place, "known_hosts"), read_text(os.path.join(home, MESH, "known_hosts")))
     write_text(os.path.join(place, "config"), client_config(home, place))
     machine = {"identity": identity(), "node": node, "base": base, "run": run, "number": number, "nodes": sorted(keys)}
+    machine["begun"] = attempt is None or int(attempt) == int(number)
     write_text(os.path.join(place, MACHINE), json.dumps(machine, sort_keys=True) + "\n")
     edit_lines(home, _belongs(run, node), lines)
     return os.path.join(place, "config")
@@ -264,13 +269,33 @@ def release(home, run, number, node):
     return changed
 
 
+def machine_of(place):
+    """Return what the start has noted beside a key: {identity, node, base, run, number, nodes, begun}; {} where nothing was started with it."""
+    try:
+        found = json.loads(read_text(os.path.join(place, MACHINE)) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def key_age(place, now):
+    """Return for how many seconds a key has been there, by the time that no account can set; UNUSED_SECONDS where there is none."""
+    try:
+        return abs(now - os.stat(os.path.join(place, KEY)).st_ctime)
+    except OSError:
+        return UNUSED_SECONDS
+
+
 def tidy(home, base, node, units, now):
     """Remove what ended attempts have left on this node, after a reboot for instance; return [(run, attempt)].
 
-    units: names of the units that are active now. now: unix seconds.
+    A line whose unit is not there goes in any case, whatever the files of the attempt say: the training can write them. Of a key that was made and
+    not used yet, the start may be under way, so it stays for a day. The caller holds the lock of the starts (attempts.hold), so that no start is
+    between its lines and its unit. units: names of the units that are active now. now: unix seconds.
     """
     folder, gone = os.path.join(home, MESH, RUNS), []
-    pairs = {(item["run"], item["number"]) for item in run_lines(home) if item["node"] == node}
+    lines = {(item["run"], item["number"]) for item in run_lines(home) if item["node"] == node}
+    pairs = set(lines)
     for run in os.listdir(folder) if os.path.isdir(folder) else ():
         for number in os.listdir(os.path.join(folder, run)) if RUN_ID.match(run) else ():
             if number.isdigit() and os.path.isdir(os.path.join(folder, run, number, node)):
@@ -283,29 +308,25 @@ def tidy(home, base, node, units, now):
         if any("trainyard-%s-%d.service" % (run, each) in units for each in (number, 0)):
             continue
         attempt = os.path.join(base, "runs", run, "attempt-%d" % number)
-        begun = os.path.exists(os.path.join(attempt, "attempt.json"))
-        try:
-            age = now - os.stat(os.path.join(place, KEY)).st_mtime
-        except OSError:
-            age = UNUSED_SECONDS
-        if begun or age >= UNUSED_SECONDS:
+        begun = machine_of(place).get("begun") or os.path.exists(os.path.join(attempt, "attempt.json"))
+        if begun or key_age(place, now) >= UNUSED_SECONDS:
             release(home, run, number, node)
+            gone.append((run, number))
+        elif (run, number) in lines:
+            close(home, run, number, node)  # of a rehearsal; the start after it writes its own
             gone.append((run, number))
     return gone
 
 
-def release_later(home, run, number, node, seconds=30):
-    """Remove a credential after some seconds: peers that end at the same moment still ask how this node's part stands."""
-    words = [PYTHON, "-I", os.path.abspath(__file__), "release", home, run, str(number), node]
-    timer = ["systemd-run", "--user", "--quiet", "--collect", "--on-active=%d" % seconds, "--timer-property=AccuracySec=1s"]
-    quiet = subprocess.DEVNULL
-    environment = dict(os.environ, XDG_RUNTIME_DIR="/run/user/%d" % os.getuid())
-    try:
-        if subprocess.call(timer + words, env=environment, stdin=quiet, stdout=quiet, stderr=quiet) == 0:
-            return
-    except OSError:
-        pass
-    release(home, run, number, node)
+def release_words(home, run, number, node):
+    """Return the command by which the end of an attempt's unit has its credential removed: a timer, so that the peers can still ask how it stands.
+
+    It is the unit's own, made at the start: nothing that the training can write says whether, and what, is removed.
+    """
+    place = place_of(home, run, number, node)
+    words = [PYTHON, "-I", "-B", os.path.join(place, "mesh_credential.py"), "release", home, run, str(int(number)), node]
+    timer = ["--user", "--quiet", "--collect", "--no-block", "--on-active=%d" % RELEASE_SECONDS, "--timer-property=AccuracySec=1s"]
+    return [SYSTEMD_RUN, *timer, *words]
 
 
 # --- product directories of this machine
@@ -331,11 +352,10 @@ def register(home, base):
 
 
 def main(arguments):
-    """Dispatch the two commands."""
-    verbs = {"release": release, "later": release_later}
-    if len(arguments) != 5 or arguments[0] not in verbs:
+    """Remove the credential that the command names."""
+    if len(arguments) != 5 or arguments[0] != "release":
         raise SystemExit(__doc__)
-    verbs[arguments[0]](*arguments[1:])
+    release(*arguments[1:])
 
 
 if __name__ == "__main__":

@@ -148,20 +148,22 @@ def python_words(python):
 SUBJECTS = {"machines": machines, "devices": devices, "installed": installed, "orphans": orphans, "placement": placement, "ports": sockets}
 
 
-def run_key(home, base, credential, units):
+def run_key(run, home, base, credential):
     """Return the public key of the attempt that is about to start here, '' where it cannot be made; remove what ended attempts have left.
 
-    credential: {run, number, node, look}. units: of holds.holders.
+    credential: {run, number, node, look}.
     """
     # A mere look leaves nothing on a node that nobody has made ready.
     if not credential or (credential.get("look") and not os.path.isdir(os.path.join(home, mesh_credential.MESH))):
         return ""
     run_id, number, node = credential["run"], int(credential["number"]), credential["node"]
     try:
-        mesh_credential.tidy(home, base, node, {item["unit"] for item in units}, time.time())
+        with attempts.hold(base):
+            units = {item["unit"] for item in attempts.active_units(run)}
+            mesh_credential.tidy(home, base, node, units, time.time())
         key = mesh_credential.make(home, run_id, number, node)
         mesh_credential.register(home, base)
-    except (mesh_credential.CredentialError, OSError):
+    except (attempts.AttemptError, mesh_credential.CredentialError, OSError):
         return ""
     return key
 
@@ -209,7 +211,7 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", a
         "containers": containers(base),
         "trees": {"%s/%s" % (tree["kind"], tree["digest"][:16]): tree_state(base, tree["kind"], tree["digest"], verify) for tree in trees},
         "mesh": mesh_state(account.pw_dir, now),
-        "run_key": run_key(account.pw_dir, base, credential, units),
+        "run_key": run_key(run, account.pw_dir, base, credential),
         "time": now,
         "ended": time.time(),  # with "time" and what the action plugin adds, it bounds the clock's offset (machines.py)
     }

@@ -58,7 +58,7 @@ def stop(run, base, params, write=True):
             continue
         # A start that is under way waits for the lock or finds the note that stop leaves.
         known = unit in units or takes_part(run_id, params)
-        was_running = known and attempts.stop(run, place, unit, params["reason"], params["by"])
+        was_running = known and attempts.stop(run, place, unit, params["reason"], params["by"], params["node"])
         if not os.path.exists(os.path.join(place, "attempt.json")):
             result["noted"] += [run_id] * os.path.exists(os.path.join(place, "stop.json"))
         found = processes.end(run_id, marked)
