@@ -48,7 +48,7 @@ def test_every_key_is_there_afterwards():
         ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "https://me:secret@index.invalid/simple"}, "put it into ~/.netrc"),
         ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "https://me:se/cret@index.invalid/simple"}, "put it into ~/.netrc"),
         ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "https://index.invalid/simple?token=abc"}, "put it into ~/.netrc"),
-        ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "ftp://me:hunter22@index.invalid/simple"}, "********@index.invalid"),
+        ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "ftp://me:hunter22@index.invalid/T0p"}, "got 'ftp://index.invalid'"),
         ({"python": "venv/bin/python"}, "want the absolute path"),
         ({"python": "/opt/venv/bin/python", "requirements": ["a.txt"]}, "nothing is ever installed into a Python of your own"),
     ],

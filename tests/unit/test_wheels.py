@@ -373,3 +373,7 @@ def test_a_token_in_the_index_stands_in_no_command_line_and_no_message(tmp_path)
     assert "T0pSecret" not in str(error.value) and "https://index.invalid" in str(error.value)
     assert "T0pSecret" not in wheels.explain("Retrying (", 1, address)
     assert "hunter22" not in wheels.explain("ERROR: https://me:hunter22@other.invalid/ failed", 1, address)
+    # another path of the index, and an index that pip's own configuration names
+    for other in ("https://index.invalid/T0pSecretT0ken/files/x.whl", "http://mirror.invalid/T0pSecretT0ken/x", "https://me:T0/pSecret@x/"):
+        said = wheels.explain(f"ERROR: HTTP error 403 while getting {other}", 1, address)
+        assert "403" in said and "pSecret" not in said

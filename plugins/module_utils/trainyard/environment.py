@@ -16,7 +16,7 @@ import re
 import subprocess
 
 from ansible.module_utils.trainyard import distributions
-from ansible.module_utils.trainyard.display import SECRET_NAME, printable
+from ansible.module_utils.trainyard.display import SECRET_NAME, host_of, printable
 from ansible.module_utils.trainyard.distributions import normal_name
 
 FORMAT = 1
@@ -112,7 +112,8 @@ def _managed(given, key):
     problems = _package(given, key, required=True)
     index_url, requirements = given.get("index_url"), given.get("requirements", [])
     if index_url is not None and not (isinstance(index_url, str) and re.fullmatch(r"(https?|file)://\S+", index_url)):
-        problems.append(f"{key}.index_url: want the http(s) address of a package index; got {printable(repr(index_url), limit=200)}")
+        got = repr(host_of(index_url)) if isinstance(index_url, str) and "://" in index_url else printable(repr(index_url), limit=200)
+        problems.append(f"{key}.index_url: want the http(s) address of a package index; got {got}")
     elif index_url is not None and _has_login(index_url):
         problems.append(f"{key}.index_url: carries a password; put it into ~/.netrc of the controller instead")
     if not isinstance(requirements, list) or not all(isinstance(name, str) and name.strip() for name in requirements):

@@ -18,10 +18,9 @@ import subprocess
 import tempfile
 import time
 import types
-import urllib.parse
 import zipfile
 
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.display import hide_paths, host_of, printable
 from ansible.module_utils.trainyard.environment import PACKAGES, normal_name
 from ansible.module_utils.trainyard.manifest import file_sha256
 
@@ -393,18 +392,7 @@ def explain(text, code, index_url):
             "Nothing of it was used. The file was changed, or the index has builds of its own: then lock those in a list of your own"
         )
     errors = [line for line in text.splitlines() if line.startswith("ERROR")] or text.strip().splitlines()[-3:]
-    said = " ".join(errors)
-    for address in filter(None, {index_url, index_url and index_url.rstrip("/")}):
-        said = said.replace(address, host_of(address))
-    return f"pip ended with {code}: {printable(said)}"
-
-
-def host_of(url):
-    """Return an address for people: without a login, a path or a query, any of which may hold a token; '' for none."""
-    if not url:
-        return ""
-    parts = urllib.parse.urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else f"{parts.scheme}:"
+    return f"pip ended with {code}: {printable(hide_paths(' '.join(errors)))}"
 
 
 def _finish(stage, want):
