@@ -67,6 +67,7 @@ def test_what_a_controller_has_is_looked_at_by_the_verbs_that_use_it(tmp_path, m
         (tmp_path / name).write_text("#!/bin/sh\necho '%s' >&2\n" % said)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(openssh, "SYSTEM", str(tmp_path))
     monkeypatch.setattr(package_fixes.glob, "glob", lambda _pattern: [])
     said = controller_programs.warnings("train")
     assert len(said) == 2 and "CVE-2024-12086" in said[0] and openssh.CVE in said[1]
@@ -84,3 +85,11 @@ def test_a_change_log_is_read_whether_packed_or_not(tmp_path, monkeypatch):
     assert package_fixes.change_log("x") == OLD  # the first one is not there
     (tmp_path / "changelog.Debian.gz").write_bytes(package_fixes.gzip.compress(NEW.encode()))
     assert package_fixes.change_log("x") == NEW
+
+
+def test_a_users_own_ssh_says_nothing_of_the_systems_server(tmp_path, monkeypatch):
+    (tmp_path / "ssh").write_text("#!/bin/sh\necho 'OpenSSH_9.0p1' >&2\n")
+    (tmp_path / "ssh").chmod(0o755)
+    before = openssh.look()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert openssh.look() == before

@@ -7,7 +7,6 @@ forwards one.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 
@@ -25,13 +24,16 @@ PACKAGES = (
     ("OpenSSH_9.6p1 Ubuntu-3ubuntu13.", 3),
 )
 LONGEST = 128
+# A user's PATH may lead to another ssh, such as conda's. The system's has the version of its server.
+SYSTEM = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
 
 
 def look():
     """Return {version, fixed} of this machine's server: fixed is true or false, or None if nothing tells. None if it has no server."""
-    if not shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin:" + os.environ.get("PATH", "")):
+    if not shutil.which("sshd", path=SYSTEM):
         return None
-    version = package_fixes.output(["ssh", "-V"]).split(",")[0].strip()[:LONGEST]
+    client = shutil.which("ssh", path=SYSTEM)
+    version = package_fixes.output([client, "-V"]).split(",")[0].strip()[:LONGEST] if client else ""
     return {"version": version, "fixed": is_fixed(version, package_fixes.change_log("openssh-server"))}
 
 
