@@ -12,6 +12,8 @@ description:
   - A wheelhouse whose wheels match its C(manifest.json) is used as it is, without network. It is built in a staging directory and renamed,
     so an interruption leaves none that is half full; wheels that are intact, here or in another wheelhouse, are not fetched again.
   - A package that the index has as source only is built here where its list says C(--no-binary NAME), if it holds no compiled code.
+  - What its list locks with C(--hash=sha256:...) is taken with exactly such a file, from an index, from a cache and from an earlier wheelhouse.
+    What no list locks is taken on first use, and refused by name where the same file has another content later.
   - Refuses unpinned lists, nodes with unequal Pythons and nodes without room for the environment, every problem at once.
   - Runs on the controller (C(delegate_to) localhost, C(run_once)). Package indexes, proxies and certificates are pip's own configuration.
 version_added: "0.1.0"
@@ -38,7 +40,7 @@ options:
     type: path
     required: true
   uv_version:
-    description: Which uv nodes install with. It does not take part in the digest.
+    description: Which uv nodes install with. It does not take part in the digest. The role's list C(uv.txt) locks it.
     type: str
     required: true
   wait:
@@ -134,6 +136,20 @@ def read_lists(asked, files_dir, project_dir):
     return texts
 
 
+def installer_hashes(files_dir, version):
+    """Return the sha256 of the files of uv that may be used: those of the role's own list, which has to pin this version."""
+    name = wheels.INSTALLER + ".txt"
+    try:
+        with open(os.path.join(files_dir, name), encoding="utf-8") as handle:
+            pins, problems = core.parse_requirements(handle.read(), name)
+    except FileNotFoundError:
+        return []
+    pin = next((pin for pin in pins if pin["name"] == wheels.INSTALLER), None)
+    if problems or not pin or pin["version"] != version:
+        raise core.EnvironmentRefused(problems or [f"{name}: does not pin {wheels.INSTALLER} {version}; compile it again"])
+    return pin["hashes"]
+
+
 def common_python(nodes, remedy="set runtime_interpreter for the nodes that differ, for example to /usr/bin/python3.11"):
     """Return (python, machine, libc) of all nodes, libc being the oldest; refuse nodes that differ, by name."""
     kinds = {}
@@ -197,6 +213,10 @@ def collect(params, check_mode):
         libc=libc,
         uv_version=params["uv_version"],
         from_source=tuple(core.from_source(texts)),
+        hashes={
+            **core.allowed_hashes(asked, texts, python, machine),
+            wheels.INSTALLER: installer_hashes(params["files_dir"], params["uv_version"]),
+        },
     )
     root = os.path.join(params["cache_dir"], "wheels")
     result["path"] = os.path.join(root, digest)

@@ -75,7 +75,8 @@ class ActionModule(ActionBase):
         if not reads_job:
             problems += self._names(extra, allowed, site)
             self._refuse(problems + found + hosts.problems, site)
-            return {"changed": False, "project": project}
+            warned = [printable(str(said)) for said in controller_programs.warnings(self._verb())]
+            return {"changed": False, "project": project, "warnings": warned}
         job, said = self._job(arguments, resumed, project)
         problems, nodes, forwarded = problems + said + found, [], []
         if job:
@@ -117,7 +118,7 @@ class ActionModule(ActionBase):
                     *jobs.port_warnings(job, site),
                     *spares.notes(site["nodes"], site["spares"]),
                     *forwarded,
-                    *controller_programs.warnings(),
+                    *controller_programs.warnings(self._verb()),
                 ]
             ],
         }

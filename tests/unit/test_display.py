@@ -9,7 +9,7 @@ import time
 import urllib.parse
 
 import pytest
-from ansible.module_utils.trainyard.display import MASK, Secrets, mask, printable, secrets_of
+from ansible.module_utils.trainyard.display import MASK, Secrets, host_of, mask, printable, secrets_of
 
 VALUE = 'corr"ct horse\\b4ttery/stap+le'
 PLAN = {
@@ -135,3 +135,34 @@ def test_hostile_lines_cost_little_with_values_too():
 )
 def test_quotes_within_quotes_and_colours_before_a_token(text):
     assert "hunter2xyz" not in printable(text) and MASK in printable(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"index_url": "https://index.invalid/T0pSecret/simple/", "version": "2.6.2"',
+        "{'index_url': 'https://index.invalid/T0pSecret/simple', 'python': None}",
+        'text \\"index_url\\": \\"https://index.invalid:8443/T0pSecret/simple\\" more',
+        "pip --index-url https://index.invalid/T0pSecret/simple x==1",
+        "PIP_INDEX_URL=http://index.invalid/T0pSecret",
+        "runtime_environment.index_url: https://index.invalid/T0pSecret/",
+    ],
+)
+def test_the_path_of_an_index_may_hold_a_token(text):
+    said = printable(text)
+    assert "T0pSecret" not in said and "index.invalid" in said and MASK in said
+    assert printable("see https://host.invalid/docs/index_url.html") == "see https://host.invalid/docs/index_url.html"
+
+
+@pytest.mark.parametrize(
+    "url, host",
+    [
+        ("https://me:T0p@host.invalid:8443/T0pSecret/simple?x=1", "https://host.invalid:8443"),
+        ("https://me:T0/p@host.invalid/", "https:" + MASK),
+        ("https://[host", MASK),
+        ("file:///T0p/index", "file:" + MASK),
+        (None, ""),
+    ],
+)
+def test_an_address_is_shown_by_its_host(url, host):
+    assert host_of(url) == host

@@ -9,6 +9,7 @@ import inspect
 
 import pytest
 import yaml
+from ansible.module_utils.trainyard import environment
 from core_support import ROOT
 
 MODULES = sorted(path.stem for path in (ROOT / "library").glob("*.py"))
@@ -105,3 +106,11 @@ def test_a_roles_variables_are_named_by_their_audience(name):
     )
     for block in "\n".join(lines[1:]).strip().split("\n\n"):
         assert block.strip().startswith("# "), "%s: no comment above %s" % (name, block)
+
+
+def test_the_controllers_lock_is_made_of_what_is_asked_for():
+    asked, problems = environment.parse_requirements((ROOT / ".config" / "requirements.in").read_text(encoding="utf-8"), "in")
+    locked, more = environment.parse_requirements((ROOT / "requirements.txt").read_text(encoding="utf-8"), "txt")
+    assert problems == more == [] and len(asked) > 10
+    assert {(pin["name"], pin["version"]) for pin in asked} <= {(pin["name"], pin["version"]) for pin in locked}
+    assert [pin["name"] for pin in locked if not pin["hashes"]] == []

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import sys
 
 import pytest
 from ansible.module_utils.trainyard import environment as core
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 ASKED = {"package": "paddlepaddle", "version": "2.6.2", "requirements": ["a.txt"]}
 
 
@@ -46,7 +48,7 @@ def test_every_key_is_there_afterwards():
         ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "https://me:secret@index.invalid/simple"}, "put it into ~/.netrc"),
         ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "https://me:se/cret@index.invalid/simple"}, "put it into ~/.netrc"),
         ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "https://index.invalid/simple?token=abc"}, "put it into ~/.netrc"),
-        ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "ftp://me:hunter22@index.invalid/simple"}, "********@index.invalid"),
+        ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "ftp://me:hunter22@index.invalid/T0p"}, "got 'ftp://index.invalid'"),
         ({"python": "venv/bin/python"}, "want the absolute path"),
         ({"python": "/opt/venv/bin/python", "requirements": ["a.txt"]}, "nothing is ever installed into a Python of your own"),
     ],
@@ -84,7 +86,9 @@ def test_pins_with_markers_extras_and_comments():
         ("numpy==1.*", "a wildcard pins nothing"),
         ("-r other.txt", "pip options do not belong"),
         ("--index-url https://index.invalid/simple", "pip options do not belong"),
-        ("numpy==1.26.4 \\", "one package a line"),
+        ("numpy==1.26.4 --hash=md5:" + "a" * 32, "want --hash=sha256:"),
+        ("numpy==1.26.4 --hash=sha256:" + "A" * 64, "want --hash=sha256:"),
+        ("--hash=sha256:" + "a" * 64, "pip options do not belong"),
         ("x @ https://host.invalid/x.whl", "an address or a path is not a pin"),
         ("./x.whl", "an address or a path is not a pin"),
     ],
@@ -93,6 +97,40 @@ def test_lines_that_are_no_pins_are_named(line, words):
     pins, problems = core.parse_requirements(f"a==1\n{line}\n", "lists/a.txt")
     assert len(pins) == 1
     assert problems[0].startswith("lists/a.txt:2: ") and words in problems[0] and repr(line) in problems[0]
+
+
+def test_a_pin_may_lock_its_files():
+    one, two = "1" * 64, "2" * 64
+    text = f"a==1 \\\n    --hash=sha256:{two} \\\n    --hash=sha256:{one}\n    # via b\nb==2 ; python_version >= '3' --hash sha256:{one}\nc==3\n"
+    pins, problems = core.parse_requirements(text, "a.txt")
+    assert problems == []
+    assert [(pin["name"], pin["hashes"], pin["line"]) for pin in pins] == [("a", [one, two], 1), ("b", [one], 5), ("c", [], 6)]
+    assert pins[1]["marker"] == "python_version >= '3'"
+    _pins, problems = core.parse_requirements("a==1 \\\nb==2\n", "a.txt")
+    assert problems[0].startswith("a.txt:1: want name==version")
+
+
+def test_what_two_lists_lock_is_what_both_allow():
+    one, two, three = "1" * 64, "2" * 64, "3" * 64
+    asked = core.read_environment(dict(ASKED, requirements=["a.txt", "b.txt"]))
+    lists = [
+        f"paddlepaddle==2.6.2 --hash=sha256:{one}\na==1 --hash=sha256:{one} --hash=sha256:{two}\nb==1\nc==1\n",
+        f"a==1 --hash=sha256:{three} --hash=sha256:{two}\nb==1 --hash=sha256:{three}\n",
+    ]
+    assert core.allowed_hashes(asked, lists, "3.11", "x86_64") == {"paddlepaddle": [one], "a": [two], "b": [three]}
+    assert core.environment_digest(asked, lists, "3.11", "x86_64") == core.environment_digest(
+        asked, ["paddlepaddle==2.6.2\na==1\nb==1\nc==1\n", ""], "3.11", "x86_64"
+    )
+    with pytest.raises(core.EnvironmentRefused) as error:
+        core.allowed_hashes(asked, [f"a==1 --hash=sha256:{one}\n", f"a==1 --hash=sha256:{two}\n"], "3.11", "x86_64")
+    assert error.value.problems == ["b.txt:1: a has no sha256 in common with a.txt:1"]
+
+
+@pytest.mark.parametrize("name", ["mindocr", "paddledetection", "paddleocr", "paddleseg", "uv"])
+def test_every_shipped_list_is_locked(name):
+    text = (ROOT / "roles" / "runtime" / "files" / f"{name}.txt").read_text(encoding="utf-8")
+    pins, problems = core.parse_requirements(text, name)
+    assert pins and problems == [] and [pin["name"] for pin in pins if not pin["hashes"]] == []
 
 
 def test_markers_are_those_of_the_node_not_of_the_controller():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import attempts, capacity, limits, machines, netturns
+from ansible.module_utils.trainyard import answer_gate, attempts, capacity, limits, machines, netturns, openssh
 from core_support import program, put
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ def shown(**changes):
     found = {
         "identity": {"kernel": "boot-a pid:[1] net:[1]", "macs": ["02:42:c6:33:64:79"], "machine_id": "a"},
         "kernel": "6.1.0", "system": "Debian 12", "places": [place], "shm": dict(place, path="/dev/shm", free=GIB, size=GIB), "memory": 30 * GIB,
-        "unit": inside, "rdma": [], "selinux": False, "locks": [],
+        "unit": inside, "rdma": [], "selinux": False, "locks": [], "sshd": {"version": "OpenSSH_9.8p1", "fixed": True},
     }  # fmt: skip
     for key, value in changes.items():
         found[key] = dict(found[key], **value) if isinstance(value, dict) and "error" not in value else value
@@ -75,6 +75,23 @@ def only(found):
     """Return the one finding."""
     assert len(found) == 1, found
     return found[0]
+
+
+@pytest.mark.parametrize(
+    "sshd, passes", [(openssh.look(), True), ({"version": "9.8", "fixed": None}, True), ({"version": "9.8", "fixed": "x"}, False)]
+)
+def test_what_a_node_says_of_its_server_passes_the_gate_as_it_is_described(sshd, passes):
+    with pytest.raises(answer_gate.InvalidAnswer) as error:  # the rest of the answer is left out
+        answer_gate.validate("node_probe", {"changed": False, "facts": {"machines": {"sshd": sshd}}}, {})
+    named = [field for field, _text in error.value.problems if "sshd" in field]
+    assert (named == []) is passes
+
+
+@pytest.mark.parametrize("fixed, found", [(True, []), (False, ["n1"]), (None, ["n1"])])
+def test_a_server_with_a_known_hole_is_named_on_its_node(fixed, found):
+    said = judged(fact(1, machines={"sshd": {"version": "OpenSSH_9.7p1", "fixed": fixed}}), fact(2))
+    assert [(check, level, nodes) for check, level, nodes, _text in said] == [("sshd", "warn", [name]) for name in found]
+    assert judged(fact(1, machines={"sshd": None})) == []
 
 
 def test_ordinary_nodes_are_passed_over_in_silence():

@@ -555,7 +555,9 @@ def test_keys_of_a_machine_that_the_controller_has_not_pinned_are_no_reason_for_
 
 
 def test_attempts_under_the_one_line_of_an_earlier_trainyard_are_named(home):
-    units = lambda argv: (0, "trainyard-20261120-103501-a-1f2e-1.service loaded active running x\n", "")  # noqa: E731
+    def units(argv):
+        return 0, "trainyard-20261120-103501-a-1f2e-1.service loaded active running x\n", ""
+
     assert mesh_held.earlier_attempts(str(home[0]), "local", mesh.DIRECTORY, units) == []
     keys = home[0] / ".ssh/authorized_keys"
     keys.write_text(f'cert-authority,restrict,principals="trainer" {mesh.public_key(CA)} trainyard-ca local\n')

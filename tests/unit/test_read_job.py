@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import read_job as module
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard import attempts, controller_programs
 from ansible.parsing.dataloader import DataLoader
 from core_support import ROOT, put
 
@@ -33,11 +33,23 @@ def read(load_plugin, tmp_path, monkeypatch):
     plugin = load_plugin("action", "read_job")
     inventory = put(tmp_path, {"hosts.ini": "[trainers]\nnode1 ansible_host=192.0.2.1\nnode2 ansible_host=192.0.2.2\n"}) + "/hosts.ini"
 
-    def run(config="ppyoloe.yml", limit=None, groups=None, changes=None, resumed=None, members=None, third=None, ignored=(), **extra):
-        extra = dict(extra, config=config) if resumed is None or ignored else extra
+    def run(
+        config="ppyoloe.yml",
+        limit=None,
+        groups=None,
+        changes=None,
+        resumed=None,
+        members=None,
+        third=None,
+        ignored=(),
+        verb="train",
+        **extra,
+    ):
+        extra = dict(extra, config=config) if config and (resumed is None or ignored) else extra
         monkeypatch.setattr(plugin, "load_extra_vars", lambda loader: extra)
-        monkeypatch.setattr(plugin.context, "CLIARGS", {"subset": limit, "inventory": (inventory,)})
+        monkeypatch.setattr(plugin.context, "CLIARGS", {"subset": limit, "inventory": (inventory,), "args": ["playbooks/%s.yml" % verb]})
         what = {"config": config} if resumed is None else {"resumed": resumed, "members": members}
+        what = {} if config is None else what
         task = SimpleNamespace(
             args=dict(what, extra=["run", "nodes", "devices", "start_port", "min_nodes"], ignored=list(ignored)),
             async_val=0,
@@ -66,6 +78,15 @@ def test_everything_a_run_needs(read):
     assert (found["job"]["nodes"], found["job"]["devices"], found["job"]["start_port"]) == (1, 1, 18000)
     assert [(node["name"], node["devices"]) for node in found["nodes"]] == [("node1", ["0"])] and len(found["site"]["nodes"]) == 2
     assert found["suite"]["name"] == "paddledetection" and found["source"]["code"] == {"path": "/src"} and found["changed"] is False
+
+
+@pytest.mark.parametrize("config, verb, warned", [(None, "logs", ["old"]), (None, "status", []), ("ppyoloe.yml", "train", ["old"])])
+def test_old_programs_are_named_by_the_verbs_that_use_them(read, monkeypatch, config, verb, warned):
+    monkeypatch.setattr(controller_programs.package_fixes, "output", lambda argv: "rsync  version 3.1.0")
+    monkeypatch.setattr(controller_programs, "rsync_warning", lambda version, changes: "old")
+    monkeypatch.setattr(controller_programs.openssh, "look", lambda: None)
+    monkeypatch.setattr(controller_programs.shutil, "which", lambda name: name)
+    assert read(config=config, verb=verb)["warnings"] == warned
 
 
 def test_run_ids_are_new_ordered_and_name_the_job(read):

@@ -6,12 +6,17 @@ The nodes here are directories of this machine; molecule/logs/test_keep.py does 
 
 from __future__ import annotations
 
+import base64
+import functools
+import http.server
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import threading
 
 import attempt
 import core_support
@@ -31,6 +36,7 @@ CANARIES = {
     "override": "canary-override-6",
     "shape": "gh" + "p_" + "CaNaRy77" * 5,
     "dumped": "canary-of-the-login-shell-8",
+    "index": "canary-index-9",
 }
 HIDDEN = [value for key, value in CANARIES.items() if key not in ("MULTI", "http_proxy")] + [
     "canary-first-line-3",
@@ -202,6 +208,8 @@ def checked(tmp_path_factory):
             folder,
             {
                 "hosts.yml": handle.read()
+                .replace("environment: {", "environment: {index_url: 'http://127.0.0.1:1/%s/simple', " % CANARIES["index"])
+                .replace("environment:\n", "environment:\n          index_url: 'http://127.0.0.1:1/%s/simple'\n" % CANARIES["index"])
                 .replace("ansible_connection: ssh", "ansible_connection: local")
                 .replace("198.51.100.0/24", "0.0.0.0/0")
             },
@@ -222,6 +230,91 @@ def test_the_plan_is_shown_without_secrets_however_verbose(checked):
     ):
         assert words in output, words
     assert leaks(output) == []
+
+
+def test_a_token_in_the_indexs_path_is_shown_by_no_message_and_no_result(checked, tmp_path, monkeypatch):
+    """Provisioning's own task with -vvv, at an index that does not answer; and what the site's tasks show of it before a start."""
+    assert CANARIES["index"] not in checked[1]
+    environment = {"package": "paddlepaddle", "version": "2.6.2", "index_url": "http://127.0.0.1:1/%s/simple" % CANARIES["index"]}
+    node = {"python": "3.11", "machine": "x86_64", "libc": "2.36", "home": "/home/t/.trainyard", "free_bytes": 1 << 50, "environments": {}}
+    task = {
+        "environment": environment, "nodes": {"node1": node}, "cache_dir": str(tmp_path / "cache"), "files_dir": str(tmp_path),
+        "project_dir": str(tmp_path), "uv_version": "1.0",
+    }  # fmt: skip
+    play = [{"hosts": "localhost", "gather_facts": False, "tasks": [{"wheelhouse": task}]}]
+    hosts = "localhost ansible_connection=local ansible_python_interpreter=%s\n" % sys.executable
+    put(str(tmp_path), {"play.yml": yaml.safe_dump(play), "hosts": hosts})
+    for name, value in {"INDEX_URL": tmp_path.as_uri(), "EXTRA_INDEX_URL": "", "RETRIES": "1", "DEFAULT_TIMEOUT": "2"}.items():
+        monkeypatch.setenv("PIP_" + name, value)
+    code, output = run_ansible(str(tmp_path), "-i", str(tmp_path / "hosts"), str(tmp_path / "play.yml"))
+    assert code != 0 and "cannot reach http://127.0.0.1:1" in " ".join(output.split()), output
+    assert CANARIES["index"] not in output
+
+
+class Guarded(http.server.SimpleHTTPRequestHandler):
+    """A git repository of files that asks for a login."""
+
+    def do_GET(self):
+        if self.headers.get("Authorization") == self.server.login:
+            return super().do_GET()
+        self.server.refused += 1
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="git"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return None
+
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture
+def private_git(tmp_path):
+    """The address of a repository with one training script, on loopback, for joe and his token."""
+    work = tmp_path / "work"
+    shutil.copytree(ROOT / "examples" / "paddledetection", work)
+    author = ["-c", "user.name=x", "-c", "user.email=x@x.invalid"]
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], [*author, "commit", "-q", "-m", "x"]):
+        subprocess.run(["git", *words], cwd=work, check=True)
+    subprocess.run(["git", "clone", "-q", "--bare", str(work), str(tmp_path / "repo.git")], check=True)
+    subprocess.run(["git", "update-server-info"], cwd=tmp_path / "repo.git", check=True)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Guarded, directory=str(tmp_path)))
+    server.login = "Basic " + base64.b64encode(("joe:" + CANARIES["MY_TOKEN"]).encode()).decode()
+    server.refused = 0
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("way", ["helper", "netrc", "askpass", "none"])
+def test_a_private_git_is_read_with_the_login_of_the_controllers_account(private_git, tmp_path, monkeypatch, way):
+    folder, url = str(tmp_path / "home"), "http://127.0.0.1:%d" % private_git.server_port
+    token, log = CANARIES["MY_TOKEN"], tmp_path / "words"
+    put(folder, COCO)
+    put(folder, {"bin/git": '#!/bin/sh\necho "$@" >> %s\nexec %s "$@"\n' % (log, shutil.which("git"))})
+    os.chmod(os.path.join(folder, "bin/git"), 0o755)
+    if way == "helper":
+        put(folder, {".gitconfig": "[credential]\n\thelper = store\n", ".git-credentials": url.replace("://", "://joe:%s@" % token) + "\n"})
+    if way == "netrc":
+        put(folder, {".netrc": "machine 127.0.0.1 login joe password %s\n" % token})
+    if way == "askpass":
+        put(folder, {"token": token, "ask": '#!/bin/sh\ncase "$1" in User*) echo joe ;; *) cat "$HOME/token" ;; esac\n'})
+        os.chmod(os.path.join(folder, "ask"), 0o700)
+        monkeypatch.setenv("GIT_ASKPASS", os.path.join(folder, "ask"))
+    inventory = site(folder, ansible_python_interpreter=sys.executable)
+    with open(inventory, encoding="utf-8") as handle:
+        hosts = yaml.safe_load(handle)
+    hosts["trainers"]["vars"]["trainyard_suites"]["paddledetection"]["code"] = {"git": url + "/repo.git", "version": "main"}
+    put(folder, {"hosts.yml": yaml.safe_dump(hosts), "mine.yml": JOB})
+    _code, output = run_ansible(folder, "-i", inventory, "playbooks/train.yml", "--check", "-e", "config=%s/mine.yml" % folder)
+    fetched = list(pathlib.Path(folder).rglob(".git/config"))
+    assert private_git.refused and bool(fetched) is (way != "none"), output
+    assert way != "none" or "terminal prompts disabled" in output
+    assert token not in output and token not in log.read_text()
+    for path in pathlib.Path(folder).rglob("*"):
+        if path.is_file() and path.name not in (".git-credentials", ".netrc", "token"):
+            assert token.encode() not in path.read_bytes(), path
 
 
 def test_a_node_does_not_repeat_the_plan_that_it_was_given(run_module, tmp_path, monkeypatch):

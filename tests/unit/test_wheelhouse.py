@@ -78,6 +78,16 @@ def test_what_a_list_says_has_no_wheel_is_built(run_module, arguments, provided,
     assert provided[0].from_source == ("seqeval",) and provided[0].packages["seqeval"] == "1.2.2"
 
 
+def test_what_lists_lock_is_asked_for(run_module, arguments, provided, tmp_path):
+    one, two = "1" * 64, "2" * 64
+    (tmp_path / "files" / "lock.txt").write_text(f"numpy==1.26.4 --hash=sha256:{one}\nscipy==1.16.3\n")
+    (tmp_path / "files" / "uv.txt").write_text(f"uv==1.0 \\\n    --hash=sha256:{two}\n")
+    run_module(wheelhouse, arguments)
+    assert provided[0].hashes == {"numpy": [one], "uv": [two]}
+    result = run_module(wheelhouse, dict(arguments, uv_version="1.1"))
+    assert result["failed"] and "uv.txt: does not pin uv 1.1" in result["msg"] and len(provided) == 1
+
+
 def test_unequal_pythons_are_named(run_module, arguments, provided):
     result = run_module(wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, python="3.12"), "node3": NODE}))
     assert result["failed"] and "Python 3.11 on x86_64: node1, node3; Python 3.12 on x86_64: node2" in result["msg"]

@@ -159,6 +159,88 @@ def test_an_interrupted_build_leaves_nothing_that_counts(index, cache):
     assert sorted(os.listdir(cache)) == ["a" * 16]
 
 
+@pytest.fixture
+def digests(everything):
+    """Return {package: sha256} of the wheels that the wheelhouse is made of."""
+    return {wheel["name"]: wheel["sha256"] for wheel in wheels.read_manifest(str(everything[1] / ("a" * 16)))["wheels"].values()}
+
+
+@pytest.mark.parametrize("changed", ["numpy", "uv"])
+def test_a_wheel_that_its_list_does_not_allow_is_refused_by_name(index, cache, digests, changed):
+    hashes = {name: ["0" * 64, digest] for name, digest in digests.items()}
+    good = provide(cache, want(hashes=hashes))
+    assert good["changed"] and len(good["fetched"]) == 3
+    shutil.rmtree(os.path.join(cache, "a" * 16))
+    with pytest.raises(wheels.WheelhouseError) as error:
+        provide(cache, want(hashes={**hashes, changed: ["0" * 64]}))
+    assert f"{changed}==" in str(error.value) and digests[changed] in str(error.value)
+    assert os.listdir(cache) == []
+
+
+def test_a_wheel_of_the_cache_that_a_list_does_not_allow_is_not_used(built, cache, digests):
+    hashes = {"numpy": [digests["numpy"]]}
+    assert not provide(cache, want(hashes=hashes), NO_PIP)["changed"]
+    for digest in ("a" * 16, "b" * 16):  # the wheelhouse itself, and another one that would take its wheels
+        with pytest.raises(wheels.WheelhouseError, match=r"numpy==1\.26\.4: the index serves a file"):
+            provide(cache, want(digest=digest, hashes={"numpy": ["0" * 64]}))
+
+
+def test_a_wheel_that_no_list_locks_may_not_change_later(everything, cache, tmp_path, monkeypatch):
+    shutil.copytree(everything[0], tmp_path / "index")
+    configure(monkeypatch, tmp_path / "index")
+    provide(cache, want())
+    name = "numpy-1.26.4-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    other = make_wheel(tmp_path / "evil", "numpy", "1.26.4", {"numpy.py": "evil"}, tag=name[len("numpy-1.26.4-") : -len(".whl")])
+    shutil.copy(other, tmp_path / "index" / "numpy" / name)
+    os.unlink(os.path.join(cache, "a" * 16, name))
+    with pytest.raises(wheels.WheelhouseError) as error:
+        provide(cache, want())
+    assert str(error.value).startswith(name + ": ") and not os.path.exists(os.path.join(cache, "a" * 16, name))
+    locked = provide(cache, want(hashes={"numpy": [wheels.file_sha256(other)]}))
+    assert locked["fetched"] == [name]
+
+
+def test_pins_with_hashes_that_have_no_wheel_are_named_at_once(index, cache):
+    packages = {"numpy": "2.0.0", "paddlepaddle": "3.0", "nowhere": "1"}
+    with pytest.raises(wheels.WheelhouseError) as error:
+        provide(cache, want(packages=packages, hashes={"numpy": ["0" * 64], "nowhere": ["0" * 64]}))
+    text = str(error.value)
+    assert "numpy==2.0.0: the index has no wheel" in text and "paddlepaddle==3.0: " in text and "nowhere==1: " in text
+    assert "it offers 1.26.4" in text and "/tmp" not in text
+
+
+def test_a_source_that_its_list_does_not_allow_is_not_built(index, cache, tmp_path, monkeypatch):
+    sources = tmp_path / "sources"
+    make_source(sources, "seqeval", "1.2.2")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(sources))
+    asked = want(packages={"seqeval": "1.2.2"}, from_source=("seqeval",), hashes={"seqeval": ["0" * 64]})
+    with pytest.raises(wheels.WheelhouseError, match=r"seqeval==1\.2\.2.* which its list does not allow"):
+        provide(cache, asked)
+    assert os.listdir(cache) == []
+    good = {"seqeval": [wheels.file_sha256(sources / "seqeval-1.2.2.tar.gz")]}
+    assert "seqeval-1.2.2-py3-none-any.whl" in provide(cache, asked._replace(hashes=good))["fetched"]
+    assert not provide(cache, asked._replace(hashes=good), NO_PIP)["changed"]
+
+
+def test_the_manifest_that_nodes_get_does_not_hold_the_indexs_address(index, cache, tmp_path):
+    make_index(tmp_path / "T0pSecret", [make_paddle(tmp_path / "v")])
+    asked = want(index_url=(tmp_path / "T0pSecret").as_uri())
+    provide(cache, asked)
+    path = os.path.join(cache, "a" * 16, wheels.MANIFEST)
+    with open(path) as handle:
+        text = handle.read()
+    assert "T0pSecret" not in text
+    # one of an earlier Trainyard is written again, without the network
+    manifest = json.loads(text)
+    for wheel in manifest["wheels"].values():
+        wheel["index_url"] = asked.index_url if wheel.pop("index") else None
+    with open(path, "w") as handle:
+        json.dump(manifest, handle)
+    again = provide(cache, asked, NO_PIP)
+    with open(path) as handle:
+        assert again["changed"] and again["fetched"] == [] and json.loads(text) == json.load(handle)
+
+
 def test_wheels_of_another_wheelhouse_are_used_again(built, cache):
     other = provide(cache, want(digest="b" * 16, packages={"paddlepaddle": "2.6.2"}), NO_PIP)
     assert (other["reused"], other["fetched"]) == (2, [])
@@ -291,3 +373,7 @@ def test_a_token_in_the_index_stands_in_no_command_line_and_no_message(tmp_path)
     assert "T0pSecret" not in str(error.value) and "https://index.invalid" in str(error.value)
     assert "T0pSecret" not in wheels.explain("Retrying (", 1, address)
     assert "hunter22" not in wheels.explain("ERROR: https://me:hunter22@other.invalid/ failed", 1, address)
+    # another path of the index, and an index that pip's own configuration names
+    for other in ("https://index.invalid/T0pSecretT0ken/files/x.whl", "http://mirror.invalid/T0pSecretT0ken/x", "https://me:T0/pSecret@x/"):
+        said = wheels.explain(f"ERROR: HTTP error 403 while getting {other}", 1, address)
+        assert "403" in said and "pSecret" not in said

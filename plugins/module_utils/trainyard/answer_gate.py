@@ -85,7 +85,7 @@ def validate(module, answer, arguments):
 
 
 def refusal(module, node, error):
-    """Return the failed result that stands for an answer that is not valid; it holds nothing that the node said but the field's name."""
+    """Return the failed result that stands for an answer that is not valid: its fields, and at most 60 cleaned characters of a value."""
     text = "%s gave an answer of %s that is not valid: %s" % (node, module, error)
     remedy = "A program of the training account may have changed it. Look at that account on the node before it trains again"
     return {
@@ -272,7 +272,7 @@ def _field_name(part):
 
 
 def _reason(error):
-    """Return why a value does not match, without the value itself: it may be long and hostile."""
+    """Return why a value does not match; a value is shown cleaned and cut, since it may be long and hostile."""
     value, rule = error.instance, error.validator
     if rule == "required":
         missing = sorted(set(error.validator_value) - set(value))

@@ -58,6 +58,11 @@ _CUT_SHAPES = re.compile(
 _BEARER = re.compile(r"(\bBearer|(?i:\bauthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?\w{1,20}))\s+[A-Za-z0-9._~+/=-]{8,}")
 _URL_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/'\"]{1,200}@", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"://[^\s/@:'\"]{0,200}:([^\s/'\"]{1,200})@")
+# The address of a package index may hold a token in its path, which nothing tells from a name.
+_INDEX_PATH = re.compile(
+    r"""(index[-_]url\\{0,3}["']?\s{0,4}[:=\s]\s{0,4}\\{0,3}["']?https?://[^\s/"'\\@]{1,253}/)[^\s"'\\,;)}\]]+""", re.IGNORECASE
+)
+_ADDRESS = re.compile(r"\bhttps?://[^\s'\"<>]{1,2000}", re.IGNORECASE)
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # One of these stands in every text that a pattern above finds something in; most lines of a log hold none and cost next to nothing.
 _HINTS = (
@@ -171,9 +176,28 @@ def mask(text, names=(), values=()):
     text = _CUT_SHAPES.sub(MASK, text)
     text = _BEARER.sub(r"\1 " + MASK, text)
     text = _URL_LOGIN.sub(r"\1" + MASK + "@", text)
+    text = _INDEX_PATH.sub(r"\1" + MASK, text)
     text = _ASSIGNED.sub(_hide_assigned, text)
     text = _LOGIN.sub(r"\1" + MASK, text)
     return _OPTION.sub(_hide_assigned, text)
+
+
+def host_of(url):
+    """Return an address for people: without a login, a path or a query, any of which may hold a token; '' for none."""
+    if not url:
+        return ""
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:
+        return MASK
+    if not parts.netloc or "@" in url[url.index(parts.netloc) + len(parts.netloc) :]:
+        return f"{parts.scheme}:{MASK}"  # a password with a slash in it ends the host early
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def hide_paths(text):
+    """Return a text of another program with its http addresses cut down to their hosts."""
+    return _ADDRESS.sub(lambda found: host_of(found[0]), text)
 
 
 def _escape(char):

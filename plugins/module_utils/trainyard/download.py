@@ -52,8 +52,7 @@ def validate(url, hosts):
     """Return the host of a URL that may be fetched. hosts: names that the site allows whatever they are. Raises Refused."""
     try:
         parts = urllib.parse.urlsplit(url)
-        host = (parts.hostname or "").lower()
-        parts.port  # noqa: B018 - it raises where it is no number
+        host, _port = (parts.hostname or "").lower(), parts.port  # a port that is not a number raises
     except ValueError:
         raise Refused("is no address; correct it with an override") from None
     if not host or parts.scheme not in ("http", "https") or not url.isascii() or not url.isprintable() or " " in url:

@@ -16,7 +16,7 @@ import re
 import subprocess
 
 from ansible.module_utils.trainyard import distributions
-from ansible.module_utils.trainyard.display import SECRET_NAME, printable
+from ansible.module_utils.trainyard.display import SECRET_NAME, host_of, printable
 from ansible.module_utils.trainyard.distributions import normal_name
 
 FORMAT = 1
@@ -36,6 +36,8 @@ KEYS = MANAGED_KEYS + ("python", "container", "mounts")
 DIGEST = re.compile(r"[0-9a-f]{16}")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.!+_-]*")
 _FROM_SOURCE = re.compile(r"--no-binary[ =]\s*(?P<names>[A-Za-z0-9][A-Za-z0-9._-]*(?:\s*,\s*[A-Za-z0-9][A-Za-z0-9._-]*)*)")
+_HASH = re.compile(r"\s--hash[ =](?P<name>[A-Za-z0-9]+):(?P<hex>\S+)")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _PIN = re.compile(
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<extras>\[[A-Za-z0-9._,\s-]*\])?\s*"
     r"==\s*(?P<version>[0-9][0-9A-Za-z.!+_-]*)\s*(?:;\s*(?P<marker>.+))?"
@@ -110,7 +112,8 @@ def _managed(given, key):
     problems = _package(given, key, required=True)
     index_url, requirements = given.get("index_url"), given.get("requirements", [])
     if index_url is not None and not (isinstance(index_url, str) and re.fullmatch(r"(https?|file)://\S+", index_url)):
-        problems.append(f"{key}.index_url: want the http(s) address of a package index; got {printable(repr(index_url), limit=200)}")
+        got = repr(host_of(index_url)) if isinstance(index_url, str) and "://" in index_url else printable(repr(index_url), limit=200)
+        problems.append(f"{key}.index_url: want the http(s) address of a package index; got {got}")
     elif index_url is not None and _has_login(index_url):
         problems.append(f"{key}.index_url: carries a password; put it into ~/.netrc of the controller instead")
     if not isinstance(requirements, list) or not all(isinstance(name, str) and name.strip() for name in requirements):
@@ -146,7 +149,10 @@ def requirement_texts(names, project):
 
 
 def parse_requirements(text, file):
-    """Return (pins, problems) of one pinned list. A pin is {name, version, marker or None, file, line}; file is what messages show."""
+    """Return (pins, problems) of one pinned list. file: what messages show.
+
+    A pin is {name, version, marker or None, hashes, file, line}; hashes are the sha256 of the files that may be installed, none for any.
+    """
     pins, _sources, problems = _read_list(text, file)
     return pins, problems
 
@@ -159,38 +165,50 @@ def from_source(texts):
 def _read_list(text, file):
     """Return (pins, names after --no-binary, problems) of one pinned list."""
     pins, sources, problems = [], [], []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = re.sub(r"(^|\s)#.*", "", raw).strip()
-        if not line:
-            continue
+    for number, raw in _logical_lines(text):
+        hashes = [(found["name"], found["hex"]) for found in _HASH.finditer(raw)]
+        line = _HASH.sub("", raw).strip()
         found, option = _PIN.fullmatch(line), _FROM_SOURCE.fullmatch(line)
-        if option:
+        if option and not hashes:
             sources += [normal_name(name.strip()) for name in option["names"].split(",")]
-        elif found:
+        elif not found:
+            problems.append(f"{file}:{number}: {_why_not_pinned(line)}; got {raw!r}")
+        elif not all(name == "sha256" and _SHA256.fullmatch(value) for name, value in hashes):
+            problems.append(f"{file}:{number}: want --hash=sha256: and 64 hexadecimal digits; got {raw!r}")
+        else:
             pins.append(
                 {
                     "name": normal_name(found["name"]),
                     "version": found["version"],
                     "marker": found["marker"] and found["marker"].strip(),
+                    "hashes": sorted({value for _name, value in hashes}),
                     "file": file,
                     "line": number,
                 }
             )
-        else:
-            problems.append(f"{file}:{number}: {_why_not_pinned(line)}; got {line!r}")
     return pins, sources, problems
+
+
+def _logical_lines(text):
+    """Yield (number, line) of the lines of a list: comments removed, a line that ends with a backslash joined with the next one."""
+    joined, first = "", 0
+    for number, raw in enumerate([*text.splitlines(), ""], 1):
+        line = re.sub(r"(^|\s)#.*", "", raw).strip()
+        first = first or number
+        if line.endswith("\\"):
+            joined += line[:-1].strip() + " "
+            continue
+        if (joined + line).strip():
+            yield first, (joined + line).strip()
+        joined, first = "", 0
 
 
 def _why_not_pinned(line):
     """Say what is wrong with a line that is no pin, and what to write instead."""
     if line.startswith("-"):
-        return (
-            "pip options do not belong into a pinned list but --no-binary NAME (an index is set by index_url, hashes are the wheelhouse's)"
-        )
+        return "pip options do not belong into a pinned list but --no-binary NAME and --hash behind a pin (an index is set by index_url)"
     if "://" in line or " @ " in line or line.startswith((".", "/")):
         return "an address or a path is not a pin; write name==version of something that an index has"
-    if line.endswith("\\"):
-        return "one package a line, without continuation"
     if "*" in line:
         return "a wildcard pins nothing; write the whole version"
     return "want name==version (a complete lock, for example from `uv pip compile`)"
@@ -219,10 +237,20 @@ def resolve(environment, texts, python, machine):
 
     texts: the contents of environment["requirements"], in that order. Raises EnvironmentRefused with every problem of every list.
     """
+    return {name: pin["version"] for name, pin in _chosen(environment, texts, python, machine).items()}
+
+
+def allowed_hashes(environment, texts, python, machine):
+    """Return {package: [sha256 of the files that may be installed]} of the packages that a pinned list locks; arguments as for `resolve`."""
+    return {name: pin["hashes"] for name, pin in _chosen(environment, texts, python, machine).items() if pin["hashes"]}
+
+
+def _chosen(environment, texts, python, machine):
+    """Return {package: pin} that a node with this Python gets."""
     from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 
     variables = target_environment(python, machine)
-    asked = {"name": environment["package"], "version": environment["version"], "file": "package", "line": 0}
+    asked = {"name": environment["package"], "version": environment["version"], "hashes": [], "file": "package", "line": 0}
     chosen, problems = {asked["name"]: asked}, []
     for file, text in zip(environment["requirements"], texts):
         pins, wrong = parse_requirements(text, file)
@@ -236,14 +264,27 @@ def resolve(environment, texts, python, machine):
                 problems.append(f"{place}: the marker cannot be read; got {pin['marker']!r}")
                 continue
             other = chosen.setdefault(pin["name"], pin)
+            first = "the site's version" if other is asked else f"{other['file']}:{other['line']}"
             if pin["name"] in PACKAGES and pin["name"] != asked["name"]:
                 problems.append(f"{place}: pins {pin['name']}, but the site asks for {asked['name']} {asked['version']}")
             elif other["version"] != pin["version"]:
-                first = "the site's version" if other is asked else f"{other['file']}:{other['line']}"
                 problems.append(f"{place}: {pin['name']} is pinned to {pin['version']} here and to {other['version']} by {first}")
+            elif other is not pin:
+                common = _common_hashes(other["hashes"], pin["hashes"])
+                if common is None:
+                    problems.append(f"{place}: {pin['name']} has no sha256 in common with {first}")
+                else:
+                    other["hashes"] = common
     if problems:
         raise EnvironmentRefused(problems)
-    return {name: pin["version"] for name, pin in chosen.items()}
+    return chosen
+
+
+def _common_hashes(one, two):
+    """Return the hashes that two lists allow, where an empty list allows any file; None where they have none in common."""
+    if not one or not two:
+        return one or two
+    return sorted(set(one) & set(two)) or None
 
 
 def environment_digest(environment, requirement_texts, python, machine):

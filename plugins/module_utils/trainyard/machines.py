@@ -9,7 +9,7 @@ import ipaddress
 import os
 import platform
 
-from ansible.module_utils.trainyard import capacity, limits
+from ansible.module_utils.trainyard import capacity, limits, openssh
 from ansible.module_utils.trainyard.findings import finding, named, unequal
 
 # Locks of dpkg, apt, rpm and dnf 5, held by fcntl() or flock(), and files in which yum, dnf and zypper write who they are.
@@ -44,6 +44,7 @@ def look(run, base, asked):
         "rdma": sorted(os.listdir("/sys/class/infiniband")) if os.path.isdir("/sys/class/infiniband") else [],
         "selinux": shown("/sys/fs/selinux/enforce").strip() == "1",
         "locks": locks(),
+        "sshd": openssh.look(),
     }
 
 
@@ -92,6 +93,8 @@ def judge(nodes, facts, allowed):
         found += capacity.space(node["name"], own, allowed)
         found += capacity.unit(node, facts[node["name"]], allowed)
         found += in_the_way(node["name"], own)
+        unsafe = openssh.problem(own.get("sshd"))
+        found += [finding("sshd", *unsafe, node["name"], "warn")] if unsafe else []
     for key, what in (("system", "the operating system"), ("kernel", "the kernel")):
         values = {name: fact["machines"][key] for name, fact in facts.items()}
         found += unequal("system", what, values, level="note")

@@ -147,7 +147,7 @@ def config_chain(root, config, base_key, entries):
                 text = handle.read(MAX_CONFIG + 1)
             if len(text) > MAX_CONFIG or len(order) > MOST_CONFIGS:
                 raise ValueError("is larger than %d bytes, or builds on more than %d files" % (MAX_CONFIG, MOST_CONFIGS))
-            values = yaml.load(text, Loader=_AnyTag) or {}  # noqa: S506 - a SafeLoader that reads unknown tags as plain values
+            values = yaml.load(text, Loader=_AnyTag) or {}  # a SafeLoader that reads unknown tags as plain values
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise SourceError("%s: is not YAML: %s" % (name, " ".join(str(error).split()))) from error
         if not isinstance(values, dict):

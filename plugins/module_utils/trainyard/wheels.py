@@ -15,11 +15,12 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
-import urllib.parse
+import types
 import zipfile
 
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.display import hide_paths, host_of, printable
 from ansible.module_utils.trainyard.environment import PACKAGES, normal_name
 from ansible.module_utils.trainyard.manifest import file_sha256
 
@@ -27,8 +28,15 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 TOOLS = "tools"
 
+INSTALLER = "uv"
+
 # package: the one of PACKAGES that is asked for. from_source: packages that the index has no wheel of.
-Wanted = collections.namedtuple("Wanted", "digest packages package index_url python machine libc uv_version from_source", defaults=((),))
+# hashes: {package: sha256 of the files that may be used}, of what the lists lock.
+Wanted = collections.namedtuple(
+    "Wanted",
+    "digest packages package index_url python machine libc uv_version from_source hashes",
+    defaults=((), types.MappingProxyType({})),
+)
 
 
 class WheelhouseError(Exception):
@@ -120,7 +128,25 @@ def read_wheelhouse(path, want):
     manifest = read_manifest(path)
     if not manifest or not _serves(manifest, want) or manifest["uv_version"] != want.uv_version or verify(path, manifest):
         return None
+    if any("index_url" in wheel or not _may_be_used(wheel, want) for wheel in manifest["wheels"].values()):
+        return None  # an earlier Trainyard wrote the index's address, which may hold a token, and the nodes get the manifest
     return manifest
+
+
+def _may_be_used(wheel, want):
+    """Whether the lists allow a wheel of a manifest. What is built here has no sha256 in a list; its source has."""
+    hashes = want.hashes.get(wheel["name"])
+    return not hashes or wheel["name"] in want.from_source or wheel["sha256"] in hashes
+
+
+def index_of(url):
+    """Return a name for an index: a digest of its address, which may hold a token; None for pip's own."""
+    return None if url is None else hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def _index_of(wheel):
+    """Return the name of the index that a wheel of a manifest came from. An earlier Trainyard wrote the address itself."""
+    return index_of(wheel["index_url"]) if "index_url" in wheel else wheel["index"]
 
 
 def _serves(manifest, want):
@@ -165,6 +191,7 @@ def _build(root, path, stage, want, pip, free):
         )
     fetched = _fetch_all(pip, stage, want, reused)
     manifest = _finish(stage, want)
+    _refuse_changed(manifest, _first_seen(root), want)
     if os.path.lexists(path):
         damaged = os.path.join(root, f".damaged-{want.digest}")
         os.rename(path, damaged)
@@ -188,21 +215,47 @@ def _known_wheels(root, want):
         manifest = read_manifest(os.path.join(root, entry)) if len(entry) == 16 else None
         if manifest and _serves(manifest, want):
             for name, wheel in manifest["wheels"].items():
-                known[wheel["name"], wheel["asked"], wheel["index_url"]] = (os.path.join(root, entry, name), wheel["sha256"])
+                if _may_be_used(wheel, want):
+                    known[wheel["name"], wheel["asked"], _index_of(wheel)] = (os.path.join(root, entry, name), wheel["sha256"])
     return known
+
+
+def _first_seen(root):
+    """Return {(index, file): sha256} of every wheel that a wheelhouse of this cache was made of."""
+    seen = {}
+    for entry in sorted(os.listdir(root)):
+        manifest = read_manifest(os.path.join(root, entry)) if len(entry) == 16 else None
+        for name, wheel in manifest["wheels"].items() if manifest else ():
+            seen.setdefault((_index_of(wheel), name), set()).add(wheel["sha256"])
+    return seen
+
+
+def _refuse_changed(manifest, seen, want):
+    """Refuse a wheel that no list locks and that is not the file which had this name before: an index never changes what it has published."""
+    changed = []
+    for name, wheel in sorted(manifest["wheels"].items()):
+        before = seen.get((wheel["index"], name), {wheel["sha256"]})
+        locked = wheel["name"] in want.from_source or want.hashes.get(wheel["name"])
+        if not locked and wheel["sha256"] not in before:
+            changed.append(f"{name}: sha256 is {wheel['sha256']}, and was {', '.join(sorted(before))} when it was first fetched")
+    if changed:
+        raise WheelhouseError(
+            "\n".join(changed) + "\nnothing of it was used. Ask who publishes it which one is right, write that one into a list of the "
+            "environment's requirements (--hash=sha256:...), and run the same command again"
+        )
 
 
 def _asked(want):
     """Return [(package, version, index, directory)] of everything the wheelhouse must hold."""
     asked = [(name, version, want.index_url if name in PACKAGES else None, "") for name, version in sorted(want.packages.items())]
-    return [*asked, ("uv", want.uv_version, None, TOOLS)]
+    return [*asked, (INSTALLER, want.uv_version, None, TOOLS)]
 
 
 def _reuse(known, stage, want):
     """Put intact wheels of the cache into the stage; return the packages they are for."""
     reused = set()
     for name, version, index, directory in _asked(want):
-        source, sha256 = known.get((name, version, index), (None, None))
+        source, sha256 = known.get((name, version, index_of(index)), (None, None))
         with contextlib.suppress(OSError):
             if source and file_sha256(source) == sha256:
                 os.link(source, os.path.join(stage, directory, os.path.basename(source)))
@@ -215,11 +268,13 @@ def _fetch_all(pip, stage, want, reused):
     groups, missing, fetched = {}, [], []
     for name, version, index, directory in _asked(want):
         if (name, directory) not in reused:
-            groups.setdefault((index, directory, name in want.from_source), []).append(f"{name}=={version}")
-    for (index, directory, source), pins in groups.items():
+            # pip refuses a list of which only some lines have hashes
+            locked = bool(want.hashes.get(name))
+            groups.setdefault((index, directory, name in want.from_source, locked), []).append(f"{name}=={version}")
+    for (index, directory, source, _locked), pins in groups.items():
         dest = os.path.join(stage, directory)
         before = set(os.listdir(dest))
-        missing += build(pip, dest, pins) if source else fetch(pip, dest, pins, want, index)
+        missing += build(pip, dest, pins, want) if source else fetch(pip, dest, pins, want, index)
         fetched += sorted(set(os.listdir(dest)) - before)
     if missing:
         raise WheelhouseError("\n".join(missing))
@@ -254,13 +309,12 @@ def fetch(pip, dest, pins, want, index_url=None):
         environment.update(PIP_INDEX_URL=index_url, PIP_EXTRA_INDEX_URL="", PIP_FIND_LINKS="", PIP_NO_INDEX="0")
     pins, missing = list(pins), []
     while pins:
-        done = subprocess.run([*argv, *pins], env=environment, capture_output=True, check=False)
-        text = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
-        if done.returncode == 0:
+        code, text = _run_pip(argv, pins, want, environment)
+        if code == 0:
             break
         pin = _without_wheel(text, pins)
         if not pin:
-            raise WheelhouseError(explain(text, done.returncode, index_url))
+            raise WheelhouseError(explain(text, code, index_url))
         pins.remove(pin)
         versions = re.search(r"requirement " + re.escape(pin) + r" \(from versions: (.*)\)", text)
         offered = versions[1] if versions and versions[1] != "none" else "no version at all"
@@ -271,7 +325,21 @@ def fetch(pip, dest, pins, want, index_url=None):
     return missing
 
 
-def build(pip, dest, pins):
+def _run_pip(argv, pins, want, environment):
+    """Let pip work on pins, with the hashes that their lists give. Return (exit code, what it printed)."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as handle:
+        for pin in pins:
+            handle.write(" ".join([pin, *(f"--hash=sha256:{value}" for value in want.hashes.get(pin.split("==")[0], ()))]) + "\n")
+        handle.flush()
+        # a hash in the file switches on --require-hashes
+        done = subprocess.run(
+            [*argv, "--requirement", handle.name], env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+    text = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+    return done.returncode, re.sub(r" \(from -r %s \(line \d+\)\)" % re.escape(handle.name), "", text)
+
+
+def build(pip, dest, pins, want):
     """Let pip make wheels of the pins' sources; return one line a pin whose wheel only this machine could use.
 
     The controller is not a node: its Python and C library may be others, so only what holds no compiled code is taken.
@@ -280,12 +348,11 @@ def build(pip, dest, pins):
     for pin in pins:
         name, version = pin.split("==")
         quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar=off"]
-        argv = [*pip, "wheel", "--no-deps", "--no-binary", name, *quiet, "--wheel-dir", dest, pin]
+        argv = [*pip, "wheel", "--no-deps", "--no-binary", name, *quiet, "--wheel-dir", dest]
         environment = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}
-        done = subprocess.run(argv, env=environment, capture_output=True, check=False)
-        if done.returncode:
-            text = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
-            raise WheelhouseError(f"{pin} is to be built from source (--no-binary in its list): {explain(text, done.returncode, None)}")
+        code, text = _run_pip(argv, [pin], want, environment)
+        if code:
+            raise WheelhouseError(f"{pin} is to be built from source (--no-binary in its list): {explain(text, code, None)}")
         made = [wheel for wheel in os.listdir(dest) if wheel.endswith(".whl") and normal_name(wheel.split("-")[0]) == name]
         if not all(wheel.endswith("-none-any.whl") for wheel in made):
             problems.append(f"{pin}: has compiled code, so its wheel cannot be built here for the nodes; pin a version that has a wheel")
@@ -317,19 +384,15 @@ def explain(text, code, index_url):
             f"the controller cannot reach {host_of(index_url) or 'the package index'}; check its network and pip's own configuration "
             "(pip config list), or run once where there is a network: a complete wheelhouse needs none"
         )
+    if "DO NOT MATCH THE HASHES" in text:
+        pins = re.findall(r"^    (\S+==\S+) from ", text, re.MULTILINE)
+        got = re.findall(r"^ +Got +([0-9a-f]{64})", text, re.MULTILINE)
+        return (
+            f"{', '.join(pins)}: the index serves a file with sha256 {', '.join(got)}, which its list does not allow. "
+            "Nothing of it was used. The file was changed, or the index has builds of its own: then lock those in a list of your own"
+        )
     errors = [line for line in text.splitlines() if line.startswith("ERROR")] or text.strip().splitlines()[-3:]
-    said = " ".join(errors)
-    for address in filter(None, {index_url, index_url and index_url.rstrip("/")}):
-        said = said.replace(address, host_of(address))
-    return f"pip ended with {code}: {printable(said)}"
-
-
-def host_of(url):
-    """Return an address for people: without a login, a path or a query, any of which may hold a token; '' for none."""
-    if not url:
-        return ""
-    parts = urllib.parse.urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else f"{parts.scheme}:"
+    return f"pip ended with {code}: {printable(hide_paths(' '.join(errors)))}"
 
 
 def _finish(stage, want):
@@ -342,7 +405,7 @@ def _finish(stage, want):
                 wheel = inspect_wheel(os.path.join(stage, directory, name))
                 version, index = asked.get((wheel["name"], directory), (None, None))
                 found[wheel["name"], directory] = wheel["version"]
-                wheels[os.path.join(directory, name)] = dict(wheel, asked=version, index_url=index)
+                wheels[os.path.join(directory, name)] = dict(wheel, asked=version, index=index_of(index))
     if set(found) != set(asked):
         wrong = ", ".join(sorted(name for name, _ in set(found) ^ set(asked)))
         raise WheelhouseError(f"pip fetched other packages than were asked for: {wrong}; check what the index serves under these names")
