@@ -78,6 +78,8 @@ class ActionModule(ActionBase):
             return {"changed": False, "project": project}
         job, said = self._job(arguments, resumed, project)
         problems, nodes, forwarded = problems + said + found, [], []
+        if site and not resumed:  # a run that was started under such names goes on
+            problems += self._located(sites.confusable(site), task_vars, site, extra)
         if job:
             job = jobs.apply_command_line(job, extra, problems)
         if job and site:
