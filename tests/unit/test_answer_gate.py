@@ -12,7 +12,7 @@ import ansible.plugins.action
 import jsonschema
 import pytest
 import yaml
-from ansible.module_utils.trainyard import answer_gate, devices, orphans
+from ansible.module_utils.trainyard import answer_gate, checkpoints, devices, orphans, safe_names
 from test_devices import FIXTURES, Smi
 
 RUN = "20261120-103501-ppyoloe-1f2e"
@@ -128,6 +128,18 @@ def test_a_checkpoint_to_go_on_from_passes():
     answer = {"changed": False, "found": {"point": point, "skipped": [{"attempt": 1, "name": "1", "why": "1.pdopt is missing"}]}}
     assert fields("resume_point", answer) == []
     assert fields("resume_point", dict(answer, found=dict(answer["found"], point=dict(point, path="../x"))))
+
+
+@pytest.mark.parametrize("length", [safe_names.PART_BYTES, safe_names.PART_BYTES + 1])
+def test_one_bound_for_the_parts_of_a_name(length):
+    """What a node may call a file of a checkpoint is what the controller takes, to the character."""
+    name = "x" * length
+    point = {
+        "attempt": 1, "name": name, "stem": name, "path": "/home/t/output", "instead": False, "saved": 1.5, "epoch": 1, "step": 4, "lr": 0.001,
+        "first": "node1", "files": {name: ["f", 3, "0" * 64]}, "bytes": 3, "digest": "0" * 64,
+    }  # fmt: skip
+    taken = fields("resume_point", {"changed": False, "found": {"point": point, "skipped": []}}) == []
+    assert taken is checkpoints.plain(name) is (safe_names.problem(name) is None) is (length == safe_names.PART_BYTES)
 
 
 def test_a_failed_answer_keeps_its_message_and_no_fields():
