@@ -182,6 +182,12 @@ def test_what_is_no_record_is_not_read(tmp_path, reader, kind):
         signal.alarm(0)
 
 
+def test_a_record_is_read_up_to_its_bound(tmp_path):
+    (tmp_path / "x").write_text("[1]")
+    assert manifest.read_json(tmp_path / "x", 3) == [1] and manifest.read_json(tmp_path / "x", 2) is None
+    assert below.read_file(tmp_path / "x", 3) == b"[1]"
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device", "link"])
 def test_a_log_that_is_no_file_is_not_shown(tmp_path, kind):
     place = tmp_path / "rank-0.node1.log"

@@ -93,6 +93,23 @@ def test_no_byte_that_a_terminal_obeys_is_printed_or_logged(site, callback, word
     assert obeyed(out, err, log.read_bytes()) == [], out + err
 
 
+FORGED = "pip says:\n  no such wheel\nPLAY RECAP ****\nCOMPLETED: forged"
+
+
+@pytest.mark.parametrize("callback, words", [("trainyard", []), ("default", ["-vvv", "--diff"])], ids=["quiet", "default"])
+def test_no_line_of_a_node_stands_where_ours_begin(site, callback, words):
+    """A text of several lines stays readable: they are indented below the line that says whose they are."""
+    lies = [[[key], value.replace(EVIL, FORGED)] for key, value in HOSTILE.items() if isinstance(value, str)] + [[["warnings"], [FORGED]]]
+    site.lie(node1={"answers": {"command": lies}}, node2={"unreachable": True, "banner": FORGED + "\n"})
+    log = site.folder / "log.txt"
+    code, out, err = site.play(
+        PLAY, *words, ANSIBLE_STDOUT_CALLBACK=callback, ANSIBLE_LOG_PATH=str(log), ANSIBLE_DISPLAY_TRACEBACK="always"
+    )
+    lines = b"\n".join((out, err, log.read_bytes())).splitlines()
+    assert code != 0 and b"    COMPLETED: forged" in lines
+    assert [line for line in lines if line == b"PLAY RECAP ****" or line.startswith((b"COMPLETED", b"  no such"))] == []
+
+
 @pytest.mark.parametrize("callback", ["trainyard", "default"])
 def test_colours_are_ansibles_own(site, callback):
     site.lie(node1={"answers": {"command": [[[key], value] for key, value in HOSTILE.items()]}})
