@@ -208,6 +208,27 @@ def test_a_log_that_is_no_file_is_not_shown(tmp_path, kind):
         signal.alarm(0)
 
 
+def test_what_is_no_plan_takes_no_plans_place(tmp_path):
+    (tmp_path / "attempt-1").mkdir()
+    (tmp_path / "plan.json").write_text("{}")
+    os.mkfifo(tmp_path / "attempt-1" / "plan.json")
+    signal.alarm(20)
+    run_file.show_plan(str(tmp_path), 1)
+    signal.alarm(0)
+    assert (tmp_path / "plan.json").read_text() == "{}" and sorted(os.listdir(tmp_path)) == ["attempt-1", "plan.json"]
+
+
+def test_an_attempt_that_left_pipes_is_stopped_and_not_started(tmp_path):
+    for name in ("stop.json", "attempt.json"):
+        (tmp_path / name).mkdir()
+        os.mkfifo(tmp_path / name / name)
+    signal.alarm(20)
+    with pytest.raises(attempts.AttemptError):
+        attempts.prepare(str(tmp_path / "stop.json"), "{}", "0" * 64, "node1", RUN, 1, {})
+    attempts.release(str(tmp_path / "attempt.json"))
+    signal.alarm(0)
+
+
 def test_a_mark_of_a_plan_that_is_a_pipe_is_none(tmp_path):
     os.mkfifo(tmp_path / plan_origin.MARK)
     signal.alarm(20)

@@ -342,6 +342,9 @@ def test_a_log_that_no_rank_owns_has_a_name_that_the_controller_takes(make_attem
     for number in ("77", "777"):
         (home / "log" / ("%s.%s" % (stem, number))).write_text("x\n")
     found = read(home)
+    long = "n" * 60  # of a node whose name leaves less room, even the shorter one fits into no name at home
+    (home / "plan.json").write_text(json.dumps(plan).replace('"node2"', json.dumps(long)))
+    assert not any(item["home"].startswith("stray-") for item in read(home, long)["files"])
     named = [item for item in found["files"] if item["home"].startswith("stray-")]
     assert [item["home"] for item in named] == ["stray-%s.77.node2.log" % stem]
     assert safe_names.at_home("node2").fullmatch(named[0]["home"]) and safe_names.problem(named[0]["file"]) is None

@@ -164,6 +164,18 @@ def test_what_lies_in_the_folders_is_bounded_as_well(attempt, monkeypatch):
     assert [row["name"] for row in chosen(node1=run)[1]] == [""]
 
 
+@pytest.mark.parametrize("suite, save_one", [("paddledetection", detection), ("paddleseg", segmentation)])
+def test_no_more_names_are_read_than_the_bound_allows(attempt, monkeypatch, suite, save_one):
+    run = attempt("node1", 1, suite, *(save_one(number) for number in (2, 4, 6)))
+    monkeypatch.setattr(resumable, "MOST_ENTRIES", 4)
+    names, asked = resumable._names, []
+    monkeypatch.setattr(resumable, "_names", lambda folder, most: asked.append(most) or names(folder, most))
+    root = os.open(run + "/attempt-1", os.O_RDONLY)
+    rows, cut_off = resumable.candidates(root, "output", RULES[suite])
+    os.close(root)
+    assert cut_off and sum(len(files) for _instead, _saved, _name, files in rows) <= 5 and max(asked) <= 5
+
+
 def test_the_best_one_counts_only_where_there_is_no_other(attempt):
     run = attempt("node1", 1, "paddleocr", recognition(2), recognition(3, "best_accuracy", 140))
     assert numbers(chosen(node1=run)[0])[:2] == ("latest", 2)

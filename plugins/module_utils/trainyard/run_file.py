@@ -15,7 +15,7 @@ import stat
 
 from ansible.module_utils.trainyard import manifest
 from ansible.module_utils.trainyard.attempts import RUN_ID
-from ansible.module_utils.trainyard.below import FILE, open_file
+from ansible.module_utils.trainyard.below import FILE
 
 NAME, LOCK, VERSION = "run.json", ".run.lock", 2
 # The reason of an attempt that ran nowhere, and of a run whose restarts bring nothing; all others are causes of the catalogue (causes.py).
@@ -124,9 +124,10 @@ def plan_of(run_dir, number):
 def show_plan(run_dir, number):
     """Make the run's plan.json the one of this attempt, byte for byte, where it is another one or missing."""
     source, target = os.path.join(run_dir, "attempt-%d" % number, "plan.json"), os.path.join(run_dir, "plan.json")
-    if os.path.exists(source) and manifest.read_json(source) != manifest.read_json(target):
+    wanted = manifest.read_json(source)
+    if wanted is not None and wanted != manifest.read_json(target):
         part = "%s.%d.part" % (target, os.getpid())
-        with open_file(source) as handle, os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as copy:
+        with open(source, "rb") as handle, os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as copy:
             shutil.copyfileobj(handle, copy)
         os.replace(part, target)
 
