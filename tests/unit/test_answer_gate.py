@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import re
 import resource
 import time
 
@@ -282,6 +283,21 @@ def tasks_of(items, local=False):
             yield from tasks_of(item[key], here)
         if not nested and not here and "hosts" not in item:
             yield from (key for key in item if key not in KEYWORDS)
+
+
+def test_what_is_sent_goes_where_the_controller_says(root):
+    """The paths of synchronize come from the inventory, the plan and digests; no name in them is one that a node's answer is registered under."""
+    roles, seen = [path for path in root.glob("roles/*") if path.name != "local_cluster"], 0
+    for role in roles:
+        known = yaml.safe_load((role / "vars" / "main.yml").read_text()) if (role / "vars" / "main.yml").exists() else {}
+        tasks = "\n".join(path.read_text() for path in sorted(role.glob("tasks/*.yml")))
+        registered = set(re.findall(r"register: (\w+)", tasks)) - {"__runtime_wheelhouse"}  # (of the controller)
+        for text in re.findall(r"synchronize:\n(?: +\w+: .*\n| +#.*\n| +- .*\n)+", tasks):
+            words, seen = set(re.findall(r"\w+", text)), seen + 1
+            for _level in range(4):
+                words |= {word for name in words & set(known) for word in re.findall(r"\w+", str(known[name]))}
+            assert not words & registered, (role.name, words & registered)
+    assert seen == 2
 
 
 def test_every_task_on_a_node_passes_the_gate(root, load_plugin):

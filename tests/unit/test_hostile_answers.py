@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from types import SimpleNamespace
 
 import pytest
+from ansible.module_utils.trainyard import manifest, terminal
 from ansible.module_utils.trainyard import plan as plans
-from ansible.module_utils.trainyard import terminal
 from ansible.utils import color, display
 from core_support import RUN, attempt_files, compiled, put
 from lying_support import Site
@@ -49,6 +50,32 @@ def test_facts_in_an_answer_set_no_variable_of_site_or_role(site):
     assert code == 0, out + err
     told = {name: (site.folder / ("said." + name)).read_text() for name in site.nodes}
     assert told == {"node1": "+30d test - node1", "node2": "+30d test - node2"}
+
+
+# --- paths
+
+
+@pytest.mark.parametrize("name", ["a@b:c", "plain"])
+def test_no_path_of_a_node_says_where_a_tree_is_sent(site, name):
+    """rsync takes a path with a colon behind a slash for one of this machine, and synchronize puts no host before a path with a colon and an @."""
+    source = put(site.folder / "tree", {"train.py": "print(1)\n"})
+    entries = manifest.scan(source)
+    tree = {"kind": "code", "name": "x", "digest": manifest.digest(entries), "source": source, "files": 1, "bytes": 9}
+    cache = {"%s.files" % tree["digest"]: "train.py\n", "%s.json" % tree["digest"]: json.dumps(entries)}
+    put(site.folder / "cache" / "manifests", cache)
+    here = site.folder / "here"
+    here.mkdir()
+    site.lie(node1={"answers": {"tree": [[["staging"], "%s/%s" % (here, name)]]}})
+    role = {"name": "workspace"}
+    given = {"workspace_trees": [tree], "workspace_cache_dir": str(site.folder / "cache")}
+    play = {"hosts": "trainers", "gather_facts": False, "tasks": [{"ansible.builtin.include_role": role, "vars": given}]}
+    _code, out, err = site.play([play], PATH="%s:%s" % (site.folder / "bin", os.environ["PATH"]))  # (rsync takes the ssh that it finds)
+    assert os.listdir(here) == [], out + err
+    argv = [json.loads(line) for line in (site.folder / "argv").read_text().splitlines()]
+    sent = {words[0]: words for words in argv if "--server" in " ".join(words)}
+    assert sorted(sent) == (["node2"] if ":" in name else ["node1", "node2"]), out + err
+    assert all(words[-1].endswith(".trainyard/staging/code-%s/" % tree["digest"][:16]) for words in sent.values()), sent
+    assert not any(str(here) in word for words in sent.values() for word in words), sent
 
 
 # --- the terminal
