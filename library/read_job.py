@@ -40,6 +40,10 @@ options:
     description: Whether this verb logs in as the site's administrator (C(trainyard_admin_user)), too; only then that login's key is looked at.
     type: bool
     default: false
+  logins:
+    description: Whether it is judged how the nodes are logged in to; the verbs that make nodes do without. Becoming another user is refused all the same.
+    type: bool
+    default: true
 attributes:
   check_mode: {support: full, description: Reads only.}
   action: {support: full, description: Runs on the controller.}

@@ -70,7 +70,7 @@ class ActionModule(ActionBase):
         problems += asked.contradictions(extra, self._verb(), self._task.check_mode) + self._given_twice()
         hosts = _Hosts(task_vars["hostvars"], extra)
         self._administrator = bool(arguments.get("administrator"))
-        site, found = self._site(task_vars, hosts, extra, asks="site" not in allowed or asked.switch(extra.get("site", True)) is not False)
+        site, found = self._site(task_vars, hosts, extra, asks=self._asks_nodes(arguments, extra, allowed))
         found += self._roles(hosts, site, extra, roles, project)
         if not reads_job:
             problems += self._names(extra, allowed, site)
@@ -79,6 +79,8 @@ class ActionModule(ActionBase):
             return {"changed": False, "project": project, "warnings": warned}
         job, said = self._job(arguments, resumed, project)
         problems, nodes, forwarded = problems + said + found, [], []
+        if site and not resumed:  # a run that was started under such names goes on
+            problems += self._located(sites.confusable(site), task_vars, site, extra)
         if job:
             job = jobs.apply_command_line(job, extra, problems)
         if job and site:
@@ -136,12 +138,22 @@ class ActionModule(ActionBase):
         site, problems = sites.read_site(plain(task_vars["groups"]), hosts)
         problems = self._located(problems, task_vars, site, extra)
         problems += inventory_files.twice(list(context.CLIARGS.get("inventory") or ()))
-        if site and asks:
+        if site:
             ways = {node["name"]: hosts.way(node["name"]) for node in site["nodes"] + site["spares"]}
+            kept = list(settings())
+            if not asks:  # nothing is done as another user all the same
+                ways = {name: {key: entry for key, entry in way.items() if key == access.BECOME} for name, way in ways.items()}
+                kept = [entry for entry in kept if entry[1] == "become"]
             if not self._administrator:
                 ways = {name: {key: entry for key, entry in way.items() if key != access.ADMIN_KEY} for name, way in ways.items()}
-            problems += access.problems(ways, settings())
+            problems += access.problems(ways, kept)
         return site, problems
+
+    @staticmethod
+    def _asks_nodes(arguments, extra, allowed):
+        """Return whether the verb will ask a node anything, so that the logins matter."""
+        asked_for = "site" not in allowed or asked.switch(extra.get("site", True)) is not False
+        return asked_for and arguments.get("logins") is not False
 
     @staticmethod
     def _roles(hosts, site, extra, roles, project):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import re
 import resource
 import time
 
@@ -12,7 +13,7 @@ import ansible.plugins.action
 import jsonschema
 import pytest
 import yaml
-from ansible.module_utils.trainyard import answer_gate, devices, orphans
+from ansible.module_utils.trainyard import answer_gate, checkpoints, devices, orphans, safe_names
 from test_devices import FIXTURES, Smi
 
 RUN = "20261120-103501-ppyoloe-1f2e"
@@ -128,6 +129,18 @@ def test_a_checkpoint_to_go_on_from_passes():
     answer = {"changed": False, "found": {"point": point, "skipped": [{"attempt": 1, "name": "1", "why": "1.pdopt is missing"}]}}
     assert fields("resume_point", answer) == []
     assert fields("resume_point", dict(answer, found=dict(answer["found"], point=dict(point, path="../x"))))
+
+
+@pytest.mark.parametrize("length", [safe_names.PART_BYTES, safe_names.PART_BYTES + 1])
+def test_one_bound_for_the_parts_of_a_name(length):
+    """What a node may call a file of a checkpoint is what the controller takes, to the character."""
+    name = "x" * length
+    point = {
+        "attempt": 1, "name": name, "stem": name, "path": "/home/t/output", "instead": False, "saved": 1.5, "epoch": 1, "step": 4, "lr": 0.001,
+        "first": "node1", "files": {name: ["f", 3, "0" * 64]}, "bytes": 3, "digest": "0" * 64,
+    }  # fmt: skip
+    taken = fields("resume_point", {"changed": False, "found": {"point": point, "skipped": []}}) == []
+    assert taken is checkpoints.plain(name) is (safe_names.problem(name) is None) is (length == safe_names.PART_BYTES)
 
 
 def test_a_failed_answer_keeps_its_message_and_no_fields():
@@ -270,6 +283,21 @@ def tasks_of(items, local=False):
             yield from tasks_of(item[key], here)
         if not nested and not here and "hosts" not in item:
             yield from (key for key in item if key not in KEYWORDS)
+
+
+def test_what_is_sent_goes_where_the_controller_says(root):
+    """The paths of synchronize come from the inventory, the plan and digests; no name in them is one that a node's answer is registered under."""
+    roles, seen = [path for path in root.glob("roles/*") if path.name != "local_cluster"], 0
+    for role in roles:
+        known = yaml.safe_load((role / "vars" / "main.yml").read_text()) if (role / "vars" / "main.yml").exists() else {}
+        tasks = "\n".join(path.read_text() for path in sorted(role.glob("tasks/*.yml")))
+        registered = set(re.findall(r"register: (\w+)", tasks)) - {"__runtime_wheelhouse"}  # (of the controller)
+        for text in re.findall(r"synchronize:\n(?: +\w+: .*\n| +#.*\n| +- .*\n)+", tasks):
+            words, seen = set(re.findall(r"\w+", text)), seen + 1
+            for _level in range(4):
+                words |= {word for name in words & set(known) for word in re.findall(r"\w+", str(known[name]))}
+            assert not words & registered, (role.name, words & registered)
+    assert seen == 2
 
 
 def test_every_task_on_a_node_passes_the_gate(root, load_plugin):

@@ -561,6 +561,16 @@ def test_a_misspelt_group_is_an_error_for_every_verb(bench, verb):
     assert status == 2 and "groups found: trainer" in said
 
 
+@pytest.mark.parametrize("verb", ["local", "local_down", "unprovision", "untrust"])
+def test_no_verb_does_everything_as_another_user(bench, verb):
+    """In the real playbook, before it asks a node or makes one."""
+    bench.site()
+    before = bench.listing()
+    status, said = playbook(bench, verb, "-b")
+    assert status == 2 and "command line become: would do everything as another user" in said and "UNREACHABLE" not in said
+    assert bench.listing() == before
+
+
 @pytest.mark.parametrize("inventory", ["molecule/inventory", "molecule/hostile/inventory", "inventory/local", "inventory/sample"])
 def test_a_site_that_is_shipped_says_nothing_wrong_of_a_role(bench, inventory):
     """Their private keys are made by other playbooks, and may not be here."""

@@ -8,9 +8,27 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 
 import pytest
-from ansible.module_utils.trainyard import attempts, below, checkpoints, prune_look, status
+from ansible.module_utils.trainyard import (
+    attempts,
+    below,
+    checkpoints,
+    environment,
+    holds,
+    homecoming,
+    logview,
+    manifest,
+    netturns,
+    outline,
+    plan_origin,
+    prune_look,
+    rehearsing,
+    report_facts,
+    run_file,
+    status,
+)
 from core_support import RUN, attempt_files, compiled, put
 
 
@@ -104,3 +122,115 @@ def test_a_run_that_holds_hostile_things_is_measured_and_judged_without_followin
     assert size < 1 << 20 and odd is None
     assert checkpoints.seen(attempt, ["output", "output/etc"], {"best": "*", "last": "*"}) == ""
     assert attempts.runs_on(str(tmp_path)) == [(RUN, 1)]
+
+
+# --- files at a path of our own
+
+
+def strange(place, kind):
+    """Put something else than a file of JSON at a path."""
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "device":
+        os.symlink("/dev/zero", place)
+    elif kind == "link":
+        other = place.with_name("other")
+        other.write_text('{"attempts": [], "version": 2, "a": 1}')
+        os.symlink(other, place)
+    elif kind == "huge":
+        with open(place, "wb") as handle:
+            handle.truncate(manifest.RECORD_BYTES + 1)
+    elif kind == "deep":
+        place.write_text("[" * 200_000)
+    else:
+        place.mkdir()
+
+
+READERS = {
+    "read_json": lambda place: manifest.read_json(place / "plan.json"),
+    "plan_of": lambda place: run_file.plan_of(place, 1),
+    "record": lambda place: run_file.read(place),
+    "report": lambda place: report_facts.mapping(place / "plan.json"),
+    "marker": lambda place: environment.inspect_environment(place, ".")["marker"],
+    "rival": lambda place: netturns.superseded(place, "7"),
+    "holder": lambda place: holds.record_of(place, "20261120-103501-x-1f2e", 1),
+}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link", "huge", "deep", "folder"])
+@pytest.mark.parametrize("reader", sorted(READERS))
+def test_what_is_no_record_is_not_read(tmp_path, reader, kind):
+    """A pipe would never end, a device would fill the memory, a link would show another file."""
+    attempt = tmp_path / "runs" / "20261120-103501-x-1f2e" / "attempt-1"
+    (tmp_path / "env").mkdir()
+    attempt.mkdir(parents=True)
+    for place in (
+        tmp_path / "plan.json",
+        tmp_path / "run.json",
+        tmp_path / "env" / environment.MARKER,
+        tmp_path / "yardcheck-7.over",
+        attempt / "attempt.json",
+    ):
+        (place.parent / "other").unlink(missing_ok=True)
+        strange(place, kind)
+    signal.alarm(20)  # a pipe that is waited for ends this process
+    try:
+        assert not READERS[reader](tmp_path)
+    except (OSError, ValueError, RecursionError):
+        assert reader == "report"  # it says so in the report
+    finally:
+        signal.alarm(0)
+
+
+def test_a_record_is_read_up_to_its_bound(tmp_path):
+    (tmp_path / "x").write_text("[1]")
+    assert manifest.read_json(tmp_path / "x", 3) == [1] and manifest.read_json(tmp_path / "x", 2) is None
+    assert below.read_file(tmp_path / "x", 3) == b"[1]"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link"])
+def test_a_log_that_is_no_file_is_not_shown(tmp_path, kind):
+    place = tmp_path / "rank-0.node1.log"
+    strange(place, kind)
+    signal.alarm(20)
+    try:
+        for read in (lambda: logview.tail(place, 5), lambda: report_facts.lines_of(place, 1, 2)):
+            with pytest.raises(OSError):
+                read()
+        assert logview.Growing(place).more() == [] and rehearsing.text_of(place) == ""
+        if kind != "link":
+            with pytest.raises(OSError):
+                manifest.file_sha256(place)
+            assert outline.texts_of(tmp_path, place.name, [place.name]) == {}
+        # what is written in its place is whole, and what the link meant is as it was
+        assert homecoming.put(str(place), "text") and place.read_text() == "text" and not place.is_symlink()
+    finally:
+        signal.alarm(0)
+
+
+def test_what_is_no_plan_takes_no_plans_place(tmp_path):
+    (tmp_path / "attempt-1").mkdir()
+    (tmp_path / "plan.json").write_text("{}")
+    os.mkfifo(tmp_path / "attempt-1" / "plan.json")
+    signal.alarm(20)
+    run_file.show_plan(str(tmp_path), 1)
+    signal.alarm(0)
+    assert (tmp_path / "plan.json").read_text() == "{}" and sorted(os.listdir(tmp_path)) == ["attempt-1", "plan.json"]
+
+
+def test_an_attempt_that_left_pipes_is_stopped_and_not_started(tmp_path):
+    for name in ("stop.json", "attempt.json"):
+        (tmp_path / name).mkdir()
+        os.mkfifo(tmp_path / name / name)
+    signal.alarm(20)
+    with pytest.raises(attempts.AttemptError):
+        attempts.prepare(str(tmp_path / "stop.json"), "{}", "0" * 64, "node1", RUN, 1, {})
+    attempts.release(str(tmp_path / "attempt.json"))
+    signal.alarm(0)
+
+
+def test_a_mark_of_a_plan_that_is_a_pipe_is_none(tmp_path):
+    os.mkfifo(tmp_path / plan_origin.MARK)
+    signal.alarm(20)
+    assert plan_origin.ours(b"", {"plan_sha256": "x"}, 1, tmp_path) is False
+    signal.alarm(0)

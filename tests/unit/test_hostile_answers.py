@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from types import SimpleNamespace
 
 import pytest
+from ansible.module_utils.trainyard import manifest, terminal
 from ansible.module_utils.trainyard import plan as plans
-from ansible.module_utils.trainyard import terminal
 from ansible.utils import color, display
 from core_support import RUN, attempt_files, compiled, put
 from lying_support import Site
@@ -49,6 +50,32 @@ def test_facts_in_an_answer_set_no_variable_of_site_or_role(site):
     assert code == 0, out + err
     told = {name: (site.folder / ("said." + name)).read_text() for name in site.nodes}
     assert told == {"node1": "+30d test - node1", "node2": "+30d test - node2"}
+
+
+# --- paths
+
+
+@pytest.mark.parametrize("name", ["a@b:c", "plain"])
+def test_no_path_of_a_node_says_where_a_tree_is_sent(site, name):
+    """rsync takes a path with a colon behind a slash for one of this machine, and synchronize puts no host before a path with a colon and an @."""
+    source = put(site.folder / "tree", {"train.py": "print(1)\n"})
+    entries = manifest.scan(source)
+    tree = {"kind": "code", "name": "x", "digest": manifest.digest(entries), "source": source, "files": 1, "bytes": 9}
+    cache = {"%s.files" % tree["digest"]: "train.py\n", "%s.json" % tree["digest"]: json.dumps(entries)}
+    put(site.folder / "cache" / "manifests", cache)
+    here = site.folder / "here"
+    here.mkdir()
+    site.lie(node1={"answers": {"tree": [[["staging"], "%s/%s" % (here, name)]]}})
+    role = {"name": "workspace"}
+    given = {"workspace_trees": [tree], "workspace_cache_dir": str(site.folder / "cache")}
+    play = {"hosts": "trainers", "gather_facts": False, "tasks": [{"ansible.builtin.include_role": role, "vars": given}]}
+    _code, out, err = site.play([play], PATH="%s:%s" % (site.folder / "bin", os.environ["PATH"]))  # (rsync takes the ssh that it finds)
+    assert os.listdir(here) == [], out + err
+    argv = [json.loads(line) for line in (site.folder / "argv").read_text().splitlines()]
+    sent = {words[0]: words for words in argv if "--server" in " ".join(words)}
+    assert sorted(sent) == (["node2"] if ":" in name else ["node1", "node2"]), out + err
+    assert all(words[-1].endswith(".trainyard/staging/code-%s/" % tree["digest"][:16]) for words in sent.values()), sent
+    assert not any(str(here) in word for words in sent.values() for word in words), sent
 
 
 # --- the terminal
@@ -91,6 +118,23 @@ def test_no_byte_that_a_terminal_obeys_is_printed_or_logged(site, callback, word
     assert code != 0 and b"gone x\\x1b]52" in out + err, out + err
     assert b"text x\\x1b]52;c;" in out + err and b"warning x\\x1b" in out + err
     assert obeyed(out, err, log.read_bytes()) == [], out + err
+
+
+FORGED = "pip says:\n  no such wheel\nPLAY RECAP ****\nCOMPLETED: forged"
+
+
+@pytest.mark.parametrize("callback, words", [("trainyard", []), ("default", ["-vvv", "--diff"])], ids=["quiet", "default"])
+def test_no_line_of_a_node_stands_where_ours_begin(site, callback, words):
+    """A text of several lines stays readable: they are indented below the line that says whose they are."""
+    lies = [[[key], value.replace(EVIL, FORGED)] for key, value in HOSTILE.items() if isinstance(value, str)] + [[["warnings"], [FORGED]]]
+    site.lie(node1={"answers": {"command": lies}}, node2={"unreachable": True, "banner": FORGED + "\n"})
+    log = site.folder / "log.txt"
+    code, out, err = site.play(
+        PLAY, *words, ANSIBLE_STDOUT_CALLBACK=callback, ANSIBLE_LOG_PATH=str(log), ANSIBLE_DISPLAY_TRACEBACK="always"
+    )
+    lines = b"\n".join((out, err, log.read_bytes())).splitlines()
+    assert code != 0 and b"    COMPLETED: forged" in lines
+    assert [line for line in lines if line == b"PLAY RECAP ****" or line.startswith((b"COMPLETED", b"  no such"))] == []
 
 
 @pytest.mark.parametrize("callback", ["trainyard", "default"])

@@ -170,25 +170,41 @@ def test_a_node_that_did_not_take_part_is_named():
     assert said(network.judge(made, results, {}))[0]["text"].endswith(": no reason was given")
 
 
-@pytest.mark.parametrize("how", ["rival", "met", "mute"])
-def test_another_check_is_one_finding_and_nothing_else(how):
+@pytest.mark.parametrize("how", ["rival", "met"])
+def test_another_check_that_two_nodes_speak_of_is_one_finding_and_nothing_else(how):
     """All that two checks do to each other: ends listeners (refused, reset), takes ports, makes logins fail."""
     made, results = recorded("start_port_dropped")
     results["node2"]["own"]["listening"]["failed"] = {"17000": "Address already in use"}
-    results["node3"] = {"msg": "[Errno 104] Connection reset by peer"}
+    results["node3"] = {"msg": "[Errno 104] Connection reset by peer", "rival": {"id": "5f2a", "seconds": 7}}
     if how == "met":
         results["node1"]["unreached"] = [{"to": "node2", "port": 17000, "why": "other", "text": "5f2a", "age": 7}]
-    elif how == "rival":
-        results["node1"]["rival"] = {"id": "5f2a", "seconds": 7}
     else:
-        results["node3"]["rival"] = {"id": "5f2a", "seconds": 7}
+        results["node1"]["rival"] = {"id": "5f2a", "seconds": 7}
     found = network.judge(made, results, {})
-    assert [(item["level"], item["text"], item["remedy"]) for item in found] == [
-        ("stop", "another check of these nodes was running (5f2a), since 7 s", "run this one again when it is through")
+    assert [(item["level"], item["text"], item["remedy"], item["nodes"]) for item in found] == [
+        ("stop", "another check of these nodes was running (5f2a), since 7 s", "run this one again when it is through", ["node1", "node3"])
     ]
     results["node1"]["rival"] = {"id": "", "seconds": 46}
+    results["node3"]["rival"]["id"] = "x\n[ok]" if how == "rival" else "5f2a"
     text = network.judge(made, results, {})[0]["text"]
     assert ("(its id is not known), since 46 s" if how == "rival" else "(5f2a), since 46 s") in text
+
+
+@pytest.mark.parametrize("how", ["rival", "met"])
+def test_another_check_that_one_node_alone_speaks_of_is_that_nodes_trouble(how):
+    made, results = recorded("start_port_dropped")
+    if how == "met":
+        results["node3"]["unreached"] = [{"to": "node2", "port": 17000, "why": "other", "text": "5f2a", "age": 7}]
+    else:
+        results["node3"]["rival"] = {"id": "5f2a", "seconds": 7}
+        results["node1"]["reached"].pop("node3")
+        results["node1"]["unreached"] = [{"to": "node3", "port": 17000, "why": "refused", "text": ""}]
+    found = network.judge(made, results, {})
+    assert [item["nodes"] for item in found if "5f2a" in item["text"]] == [["node3"]] and said(found)
+    # what the others found of each other is said all the same
+    assert ["node1", "node2"] in [item["nodes"] for item in said(found)]
+    assert how == "rival" or ["node2", "node3"] not in [item["nodes"] for item in found]
+    assert how == "met" or [item["nodes"] for item in found if "node3" in item["nodes"]] == [["node3"]]
 
 
 # --- many nodes

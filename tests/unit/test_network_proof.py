@@ -156,9 +156,11 @@ def test_who_waits_in_vain_says_for_whom_and_starts_nothing(node, run_module, mo
     said = run_module(network_proof, arguments("listening", "node1"))
     assert said["listening"] is None and said["rival"]["id"] == "99" and "systemd-run" not in str(os.listdir(node / "r"))
     assert "--unit=" not in (node / "log").read_text() and os.listdir(node / "r") == []
-    # what it has met is known to all of its nodes
-    found = run_module(network_proof, arguments("connected", "node2", book={"node1": said, "node2": {"listening": {}}}, depth="quick"))
+    # what it has met it knows at the next step; another node tries the network all the same
+    book = {"node1": said, "node2": {"listening": {}}}
+    found = run_module(network_proof, arguments("connected", "node1", book=book, depth="quick"))
     assert found["rival"]["id"] == "99" and found["unreached"] == []
+    assert run_module(network_proof, arguments("connected", "node2", book=book, depth="quick"))["rival"] is None
 
 
 def test_two_checks_do_not_start_at_one_moment(node, run_module, monkeypatch):

@@ -11,7 +11,7 @@ import time
 import pytest
 import rank_logs
 import yaml
-from ansible.module_utils.trainyard import evidence, vdl
+from ansible.module_utils.trainyard import answer_gate, evidence, safe_names, vdl
 from conftest import sample_plan
 
 FAILED = {"service_result": "exit-code", "exit_code": "exited", "exit_status": "250", "time": 1795166909.0, "stopped_by": None}
@@ -331,6 +331,24 @@ def test_logs_that_no_rank_owns_come_home_too(make_attempt):
     found = read(home)
     assert ("log/workerlog.7", "stray-workerlog.7.node2.log") in {(f["file"], f["home"]) for f in found["files"]}
     assert found["problems"] == ["log/workerlog.7: no rank of the plan owns this log"]
+
+
+def test_a_log_that_no_rank_owns_has_a_name_that_the_controller_takes(make_attempt):
+    plan = sample_plan()
+    stem = "x" * (safe_names.PART_BYTES - 3)
+    plan["launcher"]["rank_log"] = "log/%s.{local_rank}" % stem
+    plan["ranks"] = [{key: value for key, value in rank.items() if key != "log"} for rank in plan["ranks"]]
+    home = make_attempt("node2", plan=plan)
+    for number in ("77", "777"):
+        (home / "log" / ("%s.%s" % (stem, number))).write_text("x\n")
+    found = read(home)
+    long = "n" * 60  # of a node whose name leaves less room, even the shorter one fits into no name at home
+    (home / "plan.json").write_text(json.dumps(plan).replace('"node2"', json.dumps(long)))
+    assert not any(item["home"].startswith("stray-") for item in read(home, long)["files"])
+    named = [item for item in found["files"] if item["home"].startswith("stray-")]
+    assert [item["home"] for item in named] == ["stray-%s.77.node2.log" % stem]
+    assert safe_names.at_home("node2").fullmatch(named[0]["home"]) and safe_names.problem(named[0]["file"]) is None
+    assert answer_gate.validate("rank_logs", dict(found, changed=False), {"node": "node2"})["files"] == found["files"]
 
 
 def test_logs_that_no_rank_owns_beside_the_plan_and_with_odd_names(make_attempt):

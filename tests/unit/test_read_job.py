@@ -10,6 +10,8 @@ import pytest
 import read_job as module
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.trainyard import attempts, controller_programs
+from ansible.module_utils.trainyard import site as sites
+from ansible.module_utils.trainyard.yamldata import Problem
 from ansible.parsing.dataloader import DataLoader
 from core_support import ROOT, put
 
@@ -189,6 +191,14 @@ def test_a_run_whose_lost_node_was_taken_out_of_the_inventory_is_read_all_the_sa
     assert [node["name"] for node in read(groups=groups, resumed=resumed)["nodes"]] == ["node1"]
     assert read(groups=groups, resumed=resumed, min_nodes="1")["job"]["min_nodes"] == 1
     assert "asks for 2 nodes; the site 'site' has 1" in refused(read, groups=groups, nodes="2")[1]
+
+
+def test_names_that_a_log_could_confuse_start_no_run_and_a_run_under_them_goes_on(read, monkeypatch):
+    first = read()
+    resumed = {"run": first["run"], "number": 2, "job": first["job"]}
+    monkeypatch.setattr(sites, "confusable", lambda site: [Problem("inventory, host node1", None, "", "ends in another's name")])
+    assert "ends in another's name" in refused(read)[1]
+    assert read(resumed=resumed)["run"] == first["run"]
 
 
 def test_how_a_spare_is_logged_in_to_is_judged_like_a_node(read):

@@ -140,6 +140,42 @@ def test_links_and_odd_names_are_no_checkpoints(attempt, tmp_path):
     assert point["name"] == "0" and skipped == []
 
 
+def test_what_is_above_the_bounds_is_left_out_and_named(attempt, monkeypatch):
+    """A training may write names without end; the newest are looked at."""
+    run = attempt("node1", 1, "paddledetection", *(detection(number) for number in range(1, 8)))
+    attempt("node1", 3, "paddledetection", detection(9))
+    monkeypatch.setattr(resumable, "MOST_READ", 3)
+    for number in range(3, 8):
+        cut(run, "attempt-1/output/%d.pdopt" % (number - 1), 0.5)
+    point, skipped = chosen(node1=run)
+    assert point["attempt"] == 3 and [row["name"] for row in skipped if row["name"]] == ["4", "5", "6"]
+    assert [(row["attempt"], row["why"]) for row in skipped if not row["name"]] == [(1, "4 older checkpoints are not looked at")]
+    monkeypatch.setattr(resumable, "MOST_ATTEMPTS", 1)
+    assert [(row["attempt"], row["why"]) for row in chosen(node1=run)[1]] == [(1, "1 older attempts are not looked at")]
+    monkeypatch.setattr(resumable, "MOST_ENTRIES", 2)
+    assert any(row["why"].startswith("output has more than 2 entries") for row in chosen(node1=run)[1])
+
+
+def test_what_lies_in_the_folders_is_bounded_as_well(attempt, monkeypatch):
+    run = attempt("node1", 1, "paddleseg", segmentation(2), segmentation(4))
+    monkeypatch.setattr(resumable, "MOST_ENTRIES", 6)
+    assert chosen(node1=run)[0]["step"] == 4 and chosen(node1=run)[1] == []
+    monkeypatch.setattr(resumable, "MOST_ENTRIES", 5)
+    assert [row["name"] for row in chosen(node1=run)[1]] == [""]
+
+
+@pytest.mark.parametrize("suite, save_one", [("paddledetection", detection), ("paddleseg", segmentation)])
+def test_no_more_names_are_read_than_the_bound_allows(attempt, monkeypatch, suite, save_one):
+    run = attempt("node1", 1, suite, *(save_one(number) for number in (2, 4, 6)))
+    monkeypatch.setattr(resumable, "MOST_ENTRIES", 4)
+    names, asked = resumable._names, []
+    monkeypatch.setattr(resumable, "_names", lambda folder, most: asked.append(most) or names(folder, most))
+    root = os.open(run + "/attempt-1", os.O_RDONLY)
+    rows, cut_off = resumable.candidates(root, "output", RULES[suite])
+    os.close(root)
+    assert cut_off and sum(len(files) for _instead, _saved, _name, files in rows) <= 5 and max(asked) <= 5
+
+
 def test_the_best_one_counts_only_where_there_is_no_other(attempt):
     run = attempt("node1", 1, "paddleocr", recognition(2), recognition(3, "best_accuracy", 140))
     assert numbers(chosen(node1=run)[0])[:2] == ("latest", 2)

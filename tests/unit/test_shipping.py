@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import evidence, receiving, shipping
+from ansible.module_utils.trainyard import evidence, receiving, safe_names, shipping
 from core_support import ROOT, compiled, renamed
 from test_launchers import mindocr
 
@@ -286,6 +286,16 @@ def test_nothing_is_followed_out_of_the_attempt_and_no_device_is_opened(attempt,
     log.rename(attempt / "was")
     log.symlink_to(secret)
     assert send(attempt, follow=False).end()[0] == []
+
+
+def test_a_log_whose_name_the_controller_refuses_is_not_sent(attempt, send):
+    plan = json.loads((attempt / "plan.json").read_text())
+    plan["launcher"]["rank_log"] = "log/%s.{local_rank}" % ("x" * (safe_names.PART_BYTES - 3))
+    (attempt / "plan.json").write_text(json.dumps(plan))
+    for number in ("77", "777"):
+        (attempt / "log" / ("%s.%s" % ("x" * (safe_names.PART_BYTES - 3), number))).write_text("x\n")
+    sent = [home for home in homes(send(attempt, follow=False).end()[0]) if home.startswith("stray-x")]
+    assert len(sent) == 1 and safe_names.at_home("node1").fullmatch(sent[0])
 
 
 def test_whole_environments_are_never_sent(attempt, send):

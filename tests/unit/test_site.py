@@ -307,6 +307,15 @@ def test_an_inventory_name_that_no_unit_can_carry():
     ]
 
 
+@pytest.mark.parametrize(
+    "names, said", [(["b", "a.b"], ["a.b"]), (["a.b", "ab", "b.a"], []), (["c.a.b", "a.b", "b"], ["c.a.b", "c.a.b", "a.b"])]
+)
+def test_names_of_nodes_whose_logs_could_be_taken_for_each_others(names, said):
+    site, problems = sites.read_site({"trainers": names[:1], "spares": names[1:]}, {name: host(at) for at, name in enumerate(names)})
+    assert not problems  # what runs under such names already is followed and stopped
+    assert [problem.file for problem in sites.confusable(site)] == ["inventory, host %s" % name for name in said]
+
+
 def test_the_controllers_paths_start_at_home_or_at_the_project_and_the_nodes_stay_as_they_are(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     source = {

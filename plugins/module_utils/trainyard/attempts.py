@@ -15,7 +15,7 @@ import re
 import shutil
 import time
 
-from ansible.module_utils.trainyard import guarding, mesh_credential
+from ansible.module_utils.trainyard import guarding, manifest, mesh_credential
 
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 PLAIN_PATH = re.compile(r"^[A-Za-z0-9._/+@-]+\Z")
@@ -159,8 +159,7 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, beg
     os.makedirs(attempt, mode=0o700, exist_ok=True)
     stop = os.path.join(attempt, "stop.json")
     if os.path.exists(stop):
-        with open(stop, encoding="utf-8") as handle:
-            raise AttemptError("stopped before the start by %s" % json.load(handle).get("from", "the user"))
+        raise AttemptError("stopped before the start by %s" % manifest.read_mapping(stop).get("from", "the user"))
     plan = json.loads(plan_text)
     mine = next((item for item in plan["nodes"] if item["name"] == node), None)
     if mine is None:

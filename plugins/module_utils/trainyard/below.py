@@ -51,6 +51,32 @@ def read_in(folder, relative, limit, end=False):
         return handle.read(limit)
 
 
+def open_regular(path):
+    """Return a descriptor of a regular file at a path of our own whose directories may be links; raise OSError for all else.
+
+    The last part is no link, and a pipe or a device is not waited for.
+    """
+    descriptor = os.open(path, FILE)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is not a regular file")
+    return descriptor
+
+
+def open_file(path):
+    """Return `open_regular` as an open binary file."""
+    return os.fdopen(open_regular(path), "rb")
+
+
+def read_file(path, limit):
+    """Return the bytes of a regular file at a path of our own; raise OSError where there is none, or one of more than `limit` bytes."""
+    with open_file(path) as handle:
+        data = handle.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(f"{path} is larger than {limit} bytes")
+    return data
+
+
 def open_folder(root, relative, make=False):
     """Return a descriptor of a directory below the descriptor `root`; '' is root itself. No link is followed, missing ones are made with mode 0700."""
     parts = relative.split("/") if relative else []

@@ -15,7 +15,7 @@ import os
 import re
 import subprocess
 
-from ansible.module_utils.trainyard import distributions
+from ansible.module_utils.trainyard import below, distributions
 from ansible.module_utils.trainyard.display import SECRET_NAME, host_of, printable
 from ansible.module_utils.trainyard.distributions import normal_name
 
@@ -368,12 +368,11 @@ def inspect_environment(home_dir, digest, verify="cached"):
     """
     directory = os.path.join(home_dir, "env", digest)
     try:
-        with open(os.path.join(directory, MARKER), encoding="utf-8") as handle:
-            marker = json.load(handle)
+        marker = json.loads(below.read_file(os.path.join(directory, MARKER), 64 << 20).decode("utf-8"))
     except FileNotFoundError:
         state = "incomplete" if os.path.isdir(directory) else "absent"
         return {"state": state, "why": f"no marker in {directory}" if state == "incomplete" else f"no {directory}", "marker": None}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return {"state": "incomplete", "why": f"its marker cannot be read: {error}", "marker": None}
     if not isinstance(marker, dict) or marker.get("version") != FORMAT or marker.get("digest") != digest:
         return {"state": "incomplete", "why": "its marker is of another kind", "marker": None}

@@ -15,7 +15,7 @@ import re
 import signal
 import time
 
-from ansible.module_utils.trainyard import holds, stalls
+from ansible.module_utils.trainyard import holds, safe_names, stalls
 from ansible.module_utils.trainyard.below import DIRECTORY, open_below
 from ansible.module_utils.trainyard.display import printable_data, secrets_of
 from ansible.module_utils.trainyard.logs import Table, TableError, last_line, scan, tail_status
@@ -23,7 +23,8 @@ from ansible.module_utils.trainyard.stamps import span, utc_offset
 from ansible.module_utils.trainyard.vdl import records
 
 SMALL = 8 << 20  # bytes of plan.json, ranks.jsonl, exit.json and default.*.log that are read
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")  # of a node, and of a file at home, which bears the node's name
+_FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,%d}\Z" % (safe_names.PART_BYTES - 1))
 _ENDPOINTS_FILE = re.compile(r"^default\.[A-Za-z0-9_-]+\.log$")
 _ENDPOINT = re.compile(r"^[A-Za-z0-9._:\[\]-]+:\d{1,5}$")
 # A process that got one of these failed by itself; other signals came from outside.
@@ -214,10 +215,15 @@ class _Attempt:
         except OSError:
             return []
         try:
-            names = sorted(n for n in os.listdir(here) if pattern.match(n) and _NAME.match(n))
+            names = sorted(n for n in os.listdir(here) if pattern.match(n) and _FILE.match(n) and _NAME.match(_stray(n, self.node)))
         finally:
             os.close(here)
         return [n for n in (folder + "/" + n if folder else n for n in names) if n not in planned]
+
+
+def _stray(name, node):
+    """Return the name at home of a log that no rank of the plan owns."""
+    return f"stray-{name}.{node}.log"
 
 
 def collect(attempt_dir, node, digest=True, names=()):
@@ -257,7 +263,7 @@ def _collect(attempt, names):
             _rank(entry, relative, home, attempt.scan(relative, home, table), events["ranks"].get(entry["rank"], {}), children, unit)
         )
     for stray in attempt.strays(template, planned):
-        attempt.scan(stray, f"stray-{stray.rpartition('/')[2]}.{attempt.node}.log", Table())
+        attempt.scan(stray, _stray(stray.rpartition("/")[2], attempt.node), Table())
         attempt.problems.append(f"{stray}: no rank of the plan owns this log")
     scheduler = None
     for name in launcher.get("logs") if isinstance(launcher.get("logs"), list) else ():

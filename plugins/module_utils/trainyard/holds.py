@@ -7,11 +7,10 @@ the disk holds nothing, so a hold cannot outlive its owner; and while systemd do
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
-from ansible.module_utils.trainyard import attempts, processes
+from ansible.module_utils.trainyard import attempts, manifest, processes
 from ansible.module_utils.trainyard.display import printable
 
 # A start that meets a younger one, which began so many seconds ago at most, waits so long for it to give way.
@@ -31,11 +30,9 @@ def boot_mark():
 def record_of(base, run_id, number):
     """Return attempt.json of an attempt on this node; {} where there is none that can be read."""
     try:
-        with open(os.path.join(attempts.attempt_dir(base, run_id, number), "attempt.json"), encoding="utf-8") as handle:
-            found = json.load(handle)
-    except (attempts.AttemptError, OSError, ValueError):
+        return manifest.read_mapping(os.path.join(attempts.attempt_dir(base, run_id, number), "attempt.json"))
+    except attempts.AttemptError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def holders(run, base):

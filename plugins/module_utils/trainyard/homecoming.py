@@ -16,7 +16,7 @@ import tempfile
 
 from ansible.module_utils.trainyard import quota, safe_names
 from ansible.module_utils.trainyard import ranks as rank_index
-from ansible.module_utils.trainyard.below import open_below, open_root, parent_of
+from ansible.module_utils.trainyard.below import open_below, open_file, open_root, parent_of
 from ansible.module_utils.trainyard.display import printable
 from ansible.module_utils.trainyard.stream_lock import Busy, Lock
 
@@ -313,8 +313,8 @@ def _of_node(root, run_dir, entry, write, seconds, left):
 def put(path, text, write=True):
     """Write a file whole or not at all, mode 0600; returns whether it was different."""
     try:
-        with open(path, encoding="utf-8") as handle:
-            if handle.read() == text and stat.S_IMODE(os.fstat(handle.fileno()).st_mode) == 0o600:
+        with open_file(path) as handle:
+            if handle.read(len(text.encode()) + 1) == text.encode() and stat.S_IMODE(os.fstat(handle.fileno()).st_mode) == 0o600:
                 return False
     except (OSError, ValueError):
         pass

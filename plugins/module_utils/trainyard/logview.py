@@ -8,6 +8,7 @@ import os
 import re
 import time
 
+from ansible.module_utils.trainyard.below import open_file, open_regular
 from ansible.module_utils.trainyard.display import MASK, printable
 from ansible.module_utils.trainyard.stamps import Clock
 
@@ -87,7 +88,7 @@ def tail(path, count, end=None):
     `end` is where the last whole line ends: what follows it is not written to its end yet. Of a line at most LINE bytes are returned, and lines are
     looked for in the last BACK bytes, so that memory is bounded whatever the file holds.
     """
-    with open(path, "rb") as handle:
+    with open_file(path) as handle:
         size = handle.seek(0, os.SEEK_END) if end is None else end
         begin, whole = _begin(handle, size, count)
         lines = []
@@ -103,7 +104,7 @@ def tail(path, count, end=None):
 
 def _unended(path, end):
     """[what a file has after its last line end], [] for nothing."""
-    with open(path, "rb") as handle:
+    with open_file(path) as handle:
         handle.seek(end)
         rest = handle.read(LINE).replace(HOLE, b"")
     return [rest] if rest else []
@@ -217,7 +218,7 @@ class Growing:
         """Return [line as bytes], at most what BLOCK bytes hold; an empty list where there is nothing new."""
         if self.descriptor is None:
             try:
-                self.descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                self.descriptor = open_regular(self.path)
             except OSError:
                 return []
         while True:
@@ -237,7 +238,7 @@ class Growing:
             now, mine = os.stat(self.path, follow_symlinks=False), os.fstat(self.descriptor)
             if (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino) and now.st_size >= self.offset:
                 return []
-            other = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            other = open_regular(self.path)
         except OSError:
             return []
         near, size = min(self.offset, 4096), min(mine.st_size, os.fstat(other).st_size)

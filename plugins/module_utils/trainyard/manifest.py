@@ -14,9 +14,11 @@ import json
 import os
 import stat
 
-from ansible.module_utils.trainyard import git_tree
+from ansible.module_utils.trainyard import below, git_tree
 
 CHUNK = 1 << 20
+RECORD_BYTES = 64 << 20  # of a plan or a run's record: one of 10,000 ranks has 20 MB
+TREE_BYTES = 4 << 30  # of what has an entry a file of a tree
 ALWAYS_IGNORED = (".git", "__pycache__", ".ipynb_checkpoints")
 
 
@@ -25,9 +27,11 @@ class ManifestError(Exception):
 
 
 def file_sha256(path):
-    """Return the hex sha256 of a file, read in chunks of 1 MiB."""
+    """Return the hex sha256 of a regular file, read in chunks of 1 MiB; raise OSError for all else. A pipe or a device is not waited for."""
     digest = hashlib.sha256()
-    with open(path, "rb") as handle:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
+        if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+            raise OSError("%s is not a regular file" % path)
         for chunk in iter(lambda: handle.read(CHUNK), b""):
             digest.update(chunk)
     return digest.hexdigest()
@@ -97,18 +101,17 @@ def entry(path):
     return _entry(path, None)[0]
 
 
-def read_json(path):
-    """Return a JSON file's content, or None where it is missing or no JSON."""
+def read_json(path, limit=RECORD_BYTES):
+    """Return a JSON file's content, or None where there is no regular file, one of more than `limit` bytes, or no JSON in it."""
     try:
-        with open(path, encoding="utf-8") as handle:
-            return json.load(handle)
-    except (OSError, ValueError):
+        return json.loads(below.read_file(path, limit).decode("utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
 
 
-def read_mapping(path):
+def read_mapping(path, limit=RECORD_BYTES):
     """Return a JSON file's mapping; {} where it is missing, no JSON or something else: what is only remembered may be lost."""
-    kept = read_json(path)
+    kept = read_json(path, limit)
     return kept if isinstance(kept, dict) else {}
 
 
@@ -139,7 +142,7 @@ def scan(root, names=None, cache=None, fresh=False):
     """
     if not os.path.isdir(root):
         raise ManifestError("%s: no such directory" % root)
-    known = read_mapping(cache) if cache and not fresh else {}
+    known = read_mapping(cache, TREE_BYTES) if cache and not fresh else {}
     entries, records = {}, {}
     for name in walk_files(root) if names is None else names:
         if name.startswith("-") or any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in name):

@@ -14,7 +14,7 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard import nettries
+from ansible.module_utils.trainyard import below, nettries
 
 # Not trainyard-*: a check holds no node, and `stop` has nothing to do with it. Not the limits probe's either (limits.py: yardlimits-*).
 UNITS = "yardcheck-*.service"
@@ -85,10 +85,9 @@ def superseded(runtime, number, forget=False):
     """Return the rival that has ended this check's listener, or None."""
     path = word_of(runtime, number)
     try:
-        with open(path, encoding="utf-8") as handle:
-            said = json.load(handle)
-            rival = {"id": said["id"], "seconds": max(0, int(time.time() - said["began"]))}
-    except (OSError, ValueError, KeyError, TypeError):
+        said = json.loads(below.read_file(path, 1 << 16).decode("utf-8"))
+        rival = {"id": said["id"], "seconds": max(0, int(time.time() - said["began"]))}
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     if forget:
         with contextlib.suppress(OSError):

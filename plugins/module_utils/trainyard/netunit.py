@@ -99,8 +99,8 @@ def connected(_run, runtime, given):
     names, node = given["nodes"], given["node"]
     targets = ring.targets(names, node, given["matrix"])
     own = {key: given["book"].get(node, {}).get(key) for key in ("listening", "hcas", "interface", "msg")}
-    # Between listeners of two checks there is nothing to find.
-    rival = netturns.superseded(runtime, given["id"]) or next((said["rival"] for said in given["book"].values() if said.get("rival")), None)
+    # Between listeners of two checks there is nothing to find. A node answers for itself alone: its word keeps no other from trying.
+    rival = netturns.superseded(runtime, given["id"]) or given["book"].get(node, {}).get("rival")
     if rival:
         return dict(nettries.NOTHING, complete=False, own=own, rival=rival)
     spec = {

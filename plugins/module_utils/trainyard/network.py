@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ansible.module_utils.trainyard import carried, findings, interfaces, netshown, plan_text
+from ansible.module_utils.trainyard.netturns import ID
 
 CHECK = "network"
 # Launchers whose ranks all come to the first node's start port (docs/facts.md, 1, 3, 5; launchers.py): there it is needed, elsewhere nobody listens.
@@ -38,12 +39,17 @@ def needed(made):
 
 def judge(made, results, allowed):
     """Return findings; results: {node name: what library/network_proof.py returned in state connected, or what the connection said (msg)}."""
-    rivals = _rivals(results)
-    if rivals:
-        return rivals
+    met = _met(results)
+    if len(met) > 1:
+        return [_rival(met)]
+    found = [_alone(name, rivals, results[name]) for name, rivals in met.items()]
+    # What one node alone says of another check is taken for its own trouble: the others are judged as if it were not there.
+    busy = {name for name in met if (results[name] or {}).get("rival")}
+    results = {name: result for name, result in results.items() if name not in busy}
     nodes = {node["name"]: node for node in made["nodes"]}
     heard = {name: _whole(result, nodes) for name, result in results.items() if result and "reached" in result and result.get("own")}
-    found = [_mute(name, result or {}) for name, result in results.items() if name not in heard]
+    heard = {name: dict(result, unreached=_of_this_check(result["unreached"], busy)) for name, result in heard.items()}
+    found += [_mute(name, result or {}) for name, result in results.items() if name not in heard]
     for name, result in heard.items():
         found += _own(name, nodes[name], result, needed(made) if name == made["nodes"][0]["name"] else [])
     found += _unreached(made, nodes, heard)
@@ -62,19 +68,39 @@ def _whole(result, nodes):
     return dict(told, unreached=[row for row in told["unreached"] if row["to"] in nodes])
 
 
-def _rivals(results):
-    """Return the one finding that another check was met, or none: what two checks find of each other's listeners says nothing of the network."""
+def _of_this_check(rows, busy):
+    """Return the failed connections that say something of the network: none to another check's listener, none to a node that has such a one."""
+    return [row for row in rows if row["why"] != "other" and row["to"] not in busy]
+
+
+def _met(results):
+    """Return {node: [rival]} of the nodes that speak of another check: on themselves, or on a node that they came to.
+
+    A node says `other` of a peer. Where that peer says of itself that it has a rival, both count.
+    """
     met = {name: [result["rival"]] if result and result.get("rival") else [] for name, result in results.items()}
     for name, result in results.items():
         rows = (result or {}).get("unreached", [])
         met[name] += [{"id": row["text"], "seconds": row.get("age", 0)} for row in rows if row["why"] == "other"]
-    rivals = [rival for rows in met.values() for rival in rows]
-    if not rivals:
-        return []
-    ids = sorted({rival["id"] for rival in rivals if rival["id"]})
-    text = "another check of these nodes was running (%s), since %d s" % (
-        findings.named(ids) or "its id is not known", max(rival["seconds"] for rival in rivals))  # fmt: skip
-    return [findings.finding(CHECK, text, "run this one again when it is through", [name for name, rows in met.items() if rows])]
+    return {name: rivals for name, rivals in met.items() if rivals}
+
+
+def _since(rivals):
+    """Return in words which checks were met, and for how long they had been there."""
+    ids = findings.named(sorted({rival["id"] for rival in rivals if ID.match(rival["id"] or "")})) or "its id is not known"
+    return "(%s), since %d s" % (ids, max(rival["seconds"] for rival in rivals))
+
+
+def _rival(met):
+    """Return the one finding that another check was met: what two checks find of each other's listeners says nothing of the network."""
+    text = "another check of these nodes was running " + _since([rival for rivals in met.values() for rival in rivals])
+    return findings.finding(CHECK, text, "run this one again when it is through", list(met))
+
+
+def _alone(name, rivals, result):
+    """Return the finding about a node that speaks of another check when no other node does; it is about that node."""
+    words = "another check was running on it " if result.get("rival") else "it alone met another check on its peers "
+    return findings.finding(CHECK, words + _since(rivals), "run this one again when that one is through; then look at this node", name)
 
 
 def _mute(name, result):

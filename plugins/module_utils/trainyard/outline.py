@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 
-from ansible.module_utils.trainyard import git_tree, manifest, places
+from ansible.module_utils.trainyard import below, git_tree, manifest, places
 
 # A config names the files it builds on as words with this ending; the node needs no YAML for that, and the controller reads them properly.
 NAMED = re.compile(r"[\w./@+-]+\.ya?ml")
@@ -21,8 +21,10 @@ def texts_of(root, config, names):
         path = os.path.join(root, name)
         if name in found or name not in names or os.path.getsize(path) > LARGEST:
             continue
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            found[name] = handle.read()
+        try:
+            found[name] = below.read_file(os.path.realpath(path), LARGEST).decode("utf-8", "replace")
+        except OSError:
+            continue
         for word in NAMED.findall(found[name]):
             wanted += [os.path.normpath(os.path.join(os.path.dirname(name), word)), os.path.normpath(word)]
     return found

@@ -170,7 +170,7 @@ def reader(cache, fresh):
 
     fresh: read every byte, whatever is remembered.
     """
-    known, records = ({} if fresh else manifest.read_mapping(cache)), {}
+    known, records = ({} if fresh else manifest.read_mapping(cache, manifest.TREE_BYTES)), {}
 
     def read(name, path, info):
         record = [info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]

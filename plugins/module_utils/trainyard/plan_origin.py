@@ -20,8 +20,9 @@ def ours(data, record, number, attempt_dir):
     known = [item for item in record.get("attempts") or () if isinstance(item, dict) and item.get("number") == number]
     digests = [item.get("plan_sha256") for item in known] + ([record.get("plan_sha256")] if len(known) < 2 else [])
     try:
-        with open(os.path.join(attempt_dir, MARK), encoding="ascii", errors="replace") as handle:
-            digests.append(handle.read(64))
+        place = os.open(os.path.join(attempt_dir, MARK), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(place, "rb") as handle:
+            digests.append((handle.read(64) or b"").decode("ascii", "replace"))
     except OSError:
         pass
     return hashlib.sha256(data).hexdigest() in digests

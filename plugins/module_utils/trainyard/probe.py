@@ -106,7 +106,7 @@ def tree_state(base, kind, digest, verify="cached"):
         more["rate"] = places.sample(place, [(name, found[name][1]) for name in manifest.sampled(found, places.SAMPLED, float("inf"))])[1]
     if manifest.digest(found) == digest:
         return dict(more, ok=True, present=True, differences=[])
-    expected = manifest.read_mapping(place + ".manifest.json")
+    expected = manifest.read_mapping(place + ".manifest.json", manifest.TREE_BYTES)
     return dict(more, ok=False, present=True, differences=manifest.differences(expected, found))
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 
-from ansible.module_utils.trainyard import attempts, mesh_credential, rehearsal, status
+from ansible.module_utils.trainyard import attempts, below, mesh_credential, rehearsal, status
 from ansible.module_utils.trainyard.display import printable, printable_data, secrets_of
 
 LOG_LINES = 12
@@ -32,7 +32,7 @@ def wait(run, unit, seconds, clock=time.monotonic, sleep=time.sleep):
 def text_of(path):
     """Return the end of a file as text, '' where there is none."""
     try:
-        with open(path, "rb") as handle:
+        with below.open_file(path) as handle:
             handle.seek(max(0, os.fstat(handle.fileno()).st_size - READ_BYTES))
             return handle.read(READ_BYTES).decode("utf-8", "replace")
     except OSError:

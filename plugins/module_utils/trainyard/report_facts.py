@@ -12,7 +12,7 @@ import os
 import re
 import stat
 
-from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard import attempts, below, manifest
 
 # Lines shown around a line of evidence, and so much of each.
 BEFORE, AFTER, WIDTH = 12, 3, 400
@@ -116,8 +116,7 @@ def mapping(path):
     """Return a JSON file's mapping, {} where there is no such file; raises ValueError for what is none."""
     if not os.path.exists(path):
         return {}
-    with open(path, encoding="utf-8") as handle:
-        found = json.load(handle)
+    found = json.loads(below.read_file(path, manifest.RECORD_BYTES).decode("utf-8"))
     if not isinstance(found, dict):
         raise ValueError("it holds no mapping")
     return found
@@ -189,7 +188,7 @@ def excerpts(run_dir, record):
 def lines_of(path, first, last):
     """Return lines first..last (counted from 1) of a file; a line of gigabytes costs no memory."""
     found, number, begun = [], 1, True
-    with open(path, "rb") as handle:
+    with below.open_file(path) as handle:
         while number <= last:
             piece = handle.readline(1 << 16)
             if not piece:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 import os
 import re
 import stat
@@ -28,6 +29,10 @@ HOME = "home"
 UNFINISHED = (".tmp", ".part")
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,5})\Z")
 _LARGEST = 2**53
+# A training may write as many names as it likes. What is above these bounds is left out, and `skipped` says so.
+MOST_ATTEMPTS = 200  # of a run, the newest
+MOST_ENTRIES = 20_000  # of a folder and the folders in it
+MOST_READ = 50  # checkpoints of an attempt, the newest; reading one may take seconds
 
 
 # --- one checkpoint
@@ -99,21 +104,28 @@ def examine(root, folder, name, files, rule):
 
 
 def candidates(root, folder, rule):
-    """Return [(instead, saved in ns, name, {path: modification time in ns})] of a folder, the likeliest first: by name, then what was saved last."""
+    """Return (rows, whether the folder has more entries than are looked at).
+
+    rows: [(instead, saved in ns, name, {path: modification time in ns})], the likeliest first: by name, then what was saved last.
+    """
     try:
         here = open_below(root, folder, DIRECTORY)
     except OSError:
-        return []
+        return [], False
     folded, found = not rule["holds"][0].startswith("."), {}
+    entries = _names(here, MOST_ENTRIES + 1)
+    left = MOST_ENTRIES - len(entries)
     try:
-        for entry in os.listdir(here):
+        for entry in entries[:MOST_ENTRIES]:
             with contextlib.suppress(OSError):
                 if not folded:
                     _note(found, os.path.splitext(entry)[0], entry, os.stat(entry, dir_fd=here, follow_symlinks=False))
                     continue
                 inside = os.open(entry, DIRECTORY, dir_fd=here)
                 try:
-                    for each in os.listdir(inside):
+                    inner = _names(inside, max(0, left) + 1)
+                    left -= len(inner)
+                    for each in inner:
                         _note(found, entry, "%s/%s" % (entry, each), os.stat(each, dir_fd=inside, follow_symlinks=False))
                 finally:
                     os.close(inside)
@@ -124,7 +136,13 @@ def candidates(root, folder, rule):
         instead = not _fits(name, rule["names"])
         if not instead or _fits(name, rule.get("instead") or ()):
             rows.append((instead, files.get(wanted_files(rule, name)[-1], max(files.values())), name, files))
-    return sorted(rows, key=lambda row: (row[0], -row[1], row[2]))
+    return sorted(rows, key=lambda row: (row[0], -row[1], row[2])), left < 0
+
+
+def _names(folder, most):
+    """Return at most so many names of a directory descriptor."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in itertools.islice(entries, most)]
 
 
 def _note(found, name, path, info):
@@ -148,8 +166,16 @@ def of_attempt(attempt_dir, number, folders, rule):
     except OSError as error:
         return None, [{"attempt": number, "name": "", "why": "cannot be read: %s" % error.strerror}]
     try:
-        rows = [(row[:2], folder, row) for folder in folders for row in candidates(root, folder, rule)]
-        for _order, folder, (instead, saved, name, files) in sorted(rows, key=lambda row: (row[0][0], -row[0][1])):
+        rows = []
+        for folder in folders:
+            found, cut = candidates(root, folder, rule)
+            rows += [(row[:2], folder, row) for row in found]
+            if cut:
+                skipped.append(
+                    {"attempt": number, "name": "", "why": "%s has more than %d entries; the rest is left out" % (folder, MOST_ENTRIES)}
+                )
+        rows.sort(key=lambda row: (row[0][0], -row[0][1]))
+        for _order, folder, (instead, saved, name, files) in rows[:MOST_READ]:
             try:
                 numbers = examine(root, folder, name, files, rule)
             except completeness.Broken as error:
@@ -159,6 +185,8 @@ def of_attempt(attempt_dir, number, folders, rule):
             return dict(point, saved=saved / 1e9, paths=sorted(files), **numbers), skipped
     finally:
         os.close(root)
+    if len(rows) > MOST_READ:
+        skipped.append({"attempt": number, "name": "", "why": "%d older checkpoints are not looked at" % (len(rows) - MOST_READ)})
     return None, skipped
 
 
@@ -178,18 +206,20 @@ def of_run(run_dir, rule, at_home=False):
     the attempts' own plans say.
     """
     points, skipped, run_plan = [], [], os.path.join(run_dir, "plan.json")
-    for name in os.listdir(run_dir) if os.path.isdir(run_dir) else ():
-        match = _ATTEMPT.match(name)
-        if match and not os.path.islink(os.path.join(run_dir, name)):
-            attempt_dir = os.path.join(run_dir, name)
-            plan = manifest.read_mapping(os.path.join(attempt_dir, "plan.json")) or (manifest.read_mapping(run_plan) if at_home else {})
-            folders = [checkpoints.PLACE] if at_home else _folders(plan)
-            known = rule or _section(plan, "resume")
-            if not known.get("holds") or not known.get("names"):
-                continue
-            point, passed = of_attempt(attempt_dir, int(match.group(1)), folders, known)
-            points += [dict(point, first=_first(plan))] if point else []
-            skipped += passed
+    numbers = _numbers(run_dir)
+    if len(numbers) > MOST_ATTEMPTS:
+        text = "%d older attempts are not looked at" % (len(numbers) - MOST_ATTEMPTS)
+        skipped.append({"attempt": numbers[MOST_ATTEMPTS], "name": "", "why": text})
+    for number in numbers[:MOST_ATTEMPTS]:
+        attempt_dir = os.path.join(run_dir, "attempt-%d" % number)
+        plan = manifest.read_mapping(os.path.join(attempt_dir, "plan.json")) or (manifest.read_mapping(run_plan) if at_home else {})
+        folders = [checkpoints.PLACE] if at_home else _folders(plan)
+        known = rule or _section(plan, "resume")
+        if not known.get("holds") or not known.get("names"):
+            continue
+        point, passed = of_attempt(attempt_dir, number, folders, known)
+        points += [dict(point, first=_first(plan))] if point else []
+        skipped += passed
     for point in sorted(points, key=order, reverse=True):
         try:
             root = os.open(point["path"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -203,6 +233,13 @@ def of_run(run_dir, rule, at_home=False):
         size = sum(entry[1] for entry in files.values())
         return {"point": dict(point, files=files, bytes=size, digest=manifest.digest(files)), "skipped": _ordered(skipped)}
     return {"point": None, "skipped": _ordered(skipped)}
+
+
+def _numbers(run_dir):
+    """Return the numbers of a run's attempts in one place, the newest first."""
+    names = os.listdir(run_dir) if os.path.isdir(run_dir) else []
+    matches = [match for match in map(_ATTEMPT.match, names) if match and not os.path.islink(os.path.join(run_dir, match.group(0)))]
+    return sorted((int(match.group(1)) for match in matches), reverse=True)
 
 
 def _section(plan, name):

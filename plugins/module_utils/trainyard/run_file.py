@@ -124,7 +124,8 @@ def plan_of(run_dir, number):
 def show_plan(run_dir, number):
     """Make the run's plan.json the one of this attempt, byte for byte, where it is another one or missing."""
     source, target = os.path.join(run_dir, "attempt-%d" % number, "plan.json"), os.path.join(run_dir, "plan.json")
-    if os.path.exists(source) and manifest.read_json(source) != manifest.read_json(target):
+    wanted = manifest.read_json(source)
+    if wanted is not None and wanted != manifest.read_json(target):
         part = "%s.%d.part" % (target, os.getpid())
         with open(source, "rb") as handle, os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as copy:
             shutil.copyfileobj(handle, copy)

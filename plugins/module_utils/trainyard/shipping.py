@@ -40,7 +40,8 @@ REST_SECONDS = 30.0  # how long a log that still grows is read once the reader w
 WHOLE = "exit.json"  # no log: it is written anew when the peers have been told, so it is sent when the reader wants no more
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # at home; a file here has at most safe_names.PART_BYTES
+_STRAY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 # What Paddle's launcher writes of its whole environment (paddle/distributed/launch/job/pod.py, container.py: envlog; controllers: default).
 _ENVIRONMENT = re.compile(r"^(envlog\.|backup_env\.|default\..*\.log$)")
 
@@ -135,7 +136,7 @@ class Sender:
         try:
             here = self.folder(folder, known)
             try:
-                names = sorted(name for name in os.listdir(here) if pattern.fullmatch(name) and _NAME.fullmatch(name))
+                names = sorted(name for name in os.listdir(here) if pattern.fullmatch(name) and _STRAY.fullmatch(name))
             finally:
                 os.close(here)
         except OSError:

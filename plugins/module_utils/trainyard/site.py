@@ -138,6 +138,14 @@ def read_site(groups, hostvars):
     return site, problems
 
 
+def confusable(site):
+    """Return the problems of nodes whose logs cannot be told apart by name: `stray-x.a.b.log` is of a.b, and of b where there is a node b."""
+    names = [node["name"] for node in site["nodes"] + site["spares"]]
+    text = "ends in .%s, the name of another node: the controller could take a log of the one for a log of the other; rename one of them"
+    pairs = [(long, short) for long in names for short in names if long.endswith("." + short)]
+    return [Problem("inventory, host %s" % long, None, "", text % short) for long, short in pairs]
+
+
 def on_controller(source, project):
     """Return what the site says of a suite with the paths of the controller made absolute: ~ is its user's home, a relative path starts at the project.
 

@@ -17,6 +17,8 @@ from ansible.utils import color
 from ansible.utils.display import Display
 
 _MARK = "_trainyard_cleans"
+# What stands before errors and warnings. Their text may be a node's, and have several lines.
+_LABELLED = re.compile(r"\[[A-Z][A-Z ]{0,40}\]: ")
 # A whole result of `-vvv` is one text.
 _LONGEST = 1 << 40
 _hidden = Secrets((), ())
@@ -65,6 +67,7 @@ def install():
     for owner, name, wrap in ((Display, "display", _display), (Display, "banner", _banner), (Display, "_log", _log)):
         _wrap(owner, name, wrap)
     _wrap(CallbackBase, "_get_diff", _diff)
+    _wrap(CallbackBase, "_get_item_label", _label)
 
 
 def _wrap(owner, name, wrap):
@@ -78,10 +81,25 @@ def _display(before):
     def display(self, msg, color=None, *rest, **named):
         if isinstance(msg, str) and not self._final_q:
             msg = msg.replace("\r\n", "\n")
-            msg = clean(msg) if color else clean_painted(msg)
+            msg = _indented(clean(msg)) if color else clean_painted(msg)
         return before(self, msg, color, *rest, **named)
 
     return display
+
+
+def _indented(text):
+    """Return an error or a warning with its further lines indented: none can be taken for a line of Ansible's or of ours."""
+    if not _LABELLED.match(text):
+        return text
+    return re.sub(r"\n(?=[^\n])", "\n    ", text)
+
+
+def _label(before):
+    def get_item_label(self, result):
+        label = before(self, result)
+        return clean(label, newlines=False) if isinstance(label, str) else label
+
+    return get_item_label
 
 
 def _banner(before):
