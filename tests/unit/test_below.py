@@ -218,14 +218,11 @@ def test_what_is_no_plan_takes_no_plans_place(tmp_path):
     assert (tmp_path / "plan.json").read_text() == "{}" and sorted(os.listdir(tmp_path)) == ["attempt-1", "plan.json"]
 
 
-def test_an_attempt_that_left_pipes_is_stopped_and_not_started(tmp_path):
-    for name in ("stop.json", "attempt.json"):
-        (tmp_path / name).mkdir()
-        os.mkfifo(tmp_path / name / name)
+def test_a_note_of_a_stop_that_is_a_pipe_starts_nothing(tmp_path):
+    os.mkfifo(tmp_path / "stop.json")
     signal.alarm(20)
     with pytest.raises(attempts.AttemptError):
-        attempts.prepare(str(tmp_path / "stop.json"), "{}", "0" * 64, "node1", RUN, 1, {})
-    attempts.release(str(tmp_path / "attempt.json"))
+        attempts.prepare(str(tmp_path), "{}", "0" * 64, "node1", RUN, 1, {})
     signal.alarm(0)
 
 
