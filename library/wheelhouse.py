@@ -158,7 +158,7 @@ def common_python(nodes, remedy="set runtime_interpreter for the nodes that diff
     if len(kinds) > 1:
         found = "; ".join(f"Python {kind[0]} on {kind[1]}: {', '.join(names)}" for kind, names in kinds.items())
         raise core.EnvironmentRefused([f"an environment is the same on every node, but their Pythons differ ({found}); {remedy}"])
-    without = [name for name, node in nodes.items() if not node["libc"]]
+    without = [name for name, node in nodes.items() if not wheels.LIBC.match(node["libc"])]
     if without:
         raise core.EnvironmentRefused(
             [f"{', '.join(without)}: no GNU C library, and the wheels of Paddle and MindSpore need it; use a glibc distribution"]

@@ -8,6 +8,7 @@ import os
 
 import pytest
 import wheelhouse
+from ansible.module_utils.trainyard import answer_gate, wheels
 from ansible.module_utils.trainyard import environment as core
 
 NODE = {"python": "3.11", "machine": "x86_64", "libc": "2.36", "home": "/home/t/.trainyard", "free_bytes": 1 << 40, "environments": {}}
@@ -97,6 +98,18 @@ def test_unequal_pythons_are_named(run_module, arguments, provided):
 def test_nodes_without_glibc_are_named(run_module, arguments, provided):
     result = run_module(wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc="")}))
     assert result["failed"] and result["msg"].startswith("node2: no GNU C library") and provided == []
+
+
+@pytest.mark.parametrize("libc", ["..", "2", "0.99999999999999", "2.36\n", "2.1000", "x"])
+def test_a_node_that_tells_no_version_of_its_c_library_is_named_and_costs_nothing(run_module, arguments, provided, libc):
+    result = run_module(wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc=libc)}))
+    assert result["failed"] and result["msg"].startswith("node2: no GNU C library") and provided == []
+    with pytest.raises(ValueError):
+        wheels.platform_tags("x86_64", libc)
+    told = {"changed": False, "unusable": {}, **NODE, "libc": libc}
+    with pytest.raises(answer_gate.InvalidAnswer, match="libc"):
+        answer_gate.validate("python_environment_info", told, {})
+    answer_gate.validate("python_environment_info", dict(told, libc="2.36"), {})
 
 
 def test_every_node_without_room_is_named_with_numbers(run_module, arguments, provided):

@@ -25,8 +25,9 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schemas", "an
 MAX_DEPTH, MAX_VALUES, MAX_CHARACTERS = 32, 1_000_000, 64 << 20
 # What a schema does not bound itself.
 MAX_TEXT, MAX_ITEMS = 4096, 20_000
-# Address space that one answer may take beyond what the process has: an endless answer ends as an error of that node.
-MEMORY_BYTES = 2 << 30
+# Address space that one answer may take beyond what the process has: an endless answer ends as an error of that node. Ansible takes seven times an
+# answer's size while it reads it (measured with 200 MiB), and each of many nodes may send one at once.
+MEMORY_BYTES = 768 << 20
 # Seconds that a module may take where its schema says nothing.
 SECONDS = 900
 PROBLEMS = 5

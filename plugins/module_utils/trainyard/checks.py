@@ -9,6 +9,7 @@ from ansible.module_utils.trainyard import (
     findings,
     installed,
     interfaces,
+    isolation,
     machines,
     mesh_term,
     orphans,
@@ -20,13 +21,13 @@ from ansible.module_utils.trainyard import (
 
 # Each judges {node name: facts}: (nodes as read_site gives them, facts, what the site allows) -> findings. None of them needs a plan, so that
 # they are said even where no plan can be made. They pass over what a probe did not ask.
-SUBJECTS = (machines, devices, installed, orphans, placement)
+SUBJECTS = {"machines": machines, "devices": devices, "installed": installed, "orphans": orphans, "placement": placement}
 
 
 # What keeps things from being brought to the nodes (sync.yml): a node that does not answer, no plan, one directory under two names, no room, a Python
 # that differs, what root or another run has in hand (`ready`). Every other stop is about a start alone: a port or device that a colleague's
 # training has is free again when this job's turn comes, and its code and data can lie there by then.
-BRINGING = ("reach", "plan", "machine", "placement", "disk", "inodes", "environment", "ready")
+BRINGING = ("reach", "answer", "plan", "machine", "placement", "disk", "inodes", "environment", "ready")
 
 
 def of_bringing(found):
@@ -45,7 +46,23 @@ def silent(reasons):
 def of_nodes(nodes, facts, allowed):
     """Return what is wrong with the nodes that answered."""
     heard = [node for node in nodes if node["name"] in facts]
-    return [item for subject in SUBJECTS for item in subject.judge(heard, facts, allowed)]
+    return [
+        item
+        for key, subject in SUBJECTS.items()
+        for item in _apart(key, facts, lambda known, subject=subject: subject.judge(heard, known, allowed))
+    ]
+
+
+def _apart(key, facts, judge):
+    """Return what is judged of one subject; a node whose facts of it cannot be judged gets a finding of its own, and hides no other's.
+
+    key: the subject's name in the facts. judge(facts) gives findings; it passes over a node without this key.
+    """
+    found, left = isolation.judge_apart(
+        lambda names: judge({name: fact if name in names else {**fact, key: None} for name, fact in facts.items()}), facts
+    )
+    remedy = "look which programs of the training account start with every Python there: docs/security.md"
+    return found + [findings.finding("answer", "what it says of its %s cannot be judged" % key, remedy, name) for name in left]
 
 
 def of_trust(nodes, facts, state_dir, now, report=False):
@@ -62,7 +79,7 @@ def of_trust(nodes, facts, state_dir, now, report=False):
 
 def of_plan(made, facts, allowed, repair=False):
     """Return what stands between a plan and its start; see readiness.obstacles for repair."""
-    found = ports.judge(made, facts, allowed) + interfaces.forced(made, facts)
+    found = _apart("ports", facts, lambda known: ports.judge(made, known, allowed)) + interfaces.forced(made, facts)
     return found + [_about(text, facts) for text in readiness.obstacles(made, facts, repair)]
 
 

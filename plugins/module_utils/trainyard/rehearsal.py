@@ -14,6 +14,7 @@ import re
 
 from ansible.module_utils.trainyard.agent import as_planned
 from ansible.module_utils.trainyard.findings import finding, named
+from ansible.module_utils.trainyard.isolation import judge_apart
 
 # A rehearsal is attempt 0 of the run that it comes before; no run of a training has one.
 NUMBER = 0
@@ -102,8 +103,28 @@ def transports(text):
 def judge(made, results, allowed):
     """Return findings of a rehearsal; results: {node name: what the module rehearsal returned, or msg}.
 
-    allowed: rehearsal_seconds, the bound.
+    allowed: rehearsal_seconds, the bound. A node whose answer cannot be judged counts as one that gave none.
     """
+    names = [node["name"] for node in made["nodes"]]
+    found, left = judge_apart(lambda kept: _judge(_part_of(made, kept), {name: results.get(name) for name in kept}, allowed), names)
+    return _judge(made, dict(results, **{name: {"msg": UNREADABLE} for name in left}), allowed) if left else found
+
+
+UNREADABLE = "its answer cannot be judged (docs/security.md)"
+
+
+def _part_of(made, names):
+    """Return a plan with some of its nodes and their ranks."""
+    return dict(
+        made,
+        nodes=[node for node in made["nodes"] if node["name"] in names],
+        ranks=[rank for rank in made["ranks"] if rank["node"] in names],
+    )
+
+
+def _judge(made, results, allowed):
+    if not made["nodes"]:
+        return []
     names = [node["name"] for node in made["nodes"]]
     silent = {name: results.get(name) or {} for name in names if "ranks" not in (results.get(name) or {})}
     if silent:

@@ -99,9 +99,10 @@ def step_words(step):
 
 def hang_words(node, stall):
     """Return one sentence about a stall."""
-    after = step_words(stall["step"]) or (" before the first step" if stall["phase"] in ("rendezvous", "first_step") else "")
+    phase = stall.get("phase")
+    after = step_words(stall.get("step")) or (" before the first step" if phase in ("rendezvous", "first_step") else "")
     text = "the training hung%s: no sign of life for %.0f s in the phase %s, whose limit is %.0f s (seen by %s)"
-    return text % (after, stall["seconds"], PHASES.get(stall["phase"], stall["phase"]), stall["budget"], node)
+    return text % (after, stall["seconds"], PHASES.get(phase, phase), stall["budget"], node)
 
 
 def lost(asked):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ansible.module_utils.trainyard import stalls
 from ansible.module_utils.trainyard.causes import classify, entry_of
+from ansible.module_utils.trainyard.isolation import judge_apart
 from ansible.module_utils.trainyard.weighing import BEFORE, BEFORE_ELSEWHERE, DECIDES, KILLED, OOM, PRIMARY, SHARED, TERMINATED, Weighing
 
 _SIGNAL_CAUSES = {
@@ -40,6 +41,14 @@ def decide(plan_ranks, nodes, log_dir=""):
     """
     found = nodes if isinstance(nodes, dict) else {n.get("node"): n for n in nodes}
     names = list(dict.fromkeys(r["node"] for r in plan_ranks))
+    unreadable = {"unreachable": "its answer cannot be judged"}
+    decided, _left = judge_apart(
+        lambda kept: _decide(plan_ranks, names, {name: found.get(name) if name in kept else unreadable for name in names}, log_dir), names
+    )
+    return decided
+
+
+def _decide(plan_ranks, names, found, log_dir):
     missing = {
         n: str((found.get(n) or {}).get("unreachable") or "no findings") for n in names if not found.get(n) or found[n].get("unreachable")
     }

@@ -43,8 +43,14 @@ class WheelhouseError(Exception):
     """The wheelhouse could not be made; the text names the package or the cause and the remedy."""
 
 
+# The version of a C library as nodes tell it; each minor version is one more platform to look for, so it is bounded.
+LIBC = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}(?:\.[0-9]{1,3})?\Z")
+
+
 def version_pair(text):
-    """Return '2.36' as (2, 36), to compare."""
+    """Return '2.36' as (2, 36), to compare. Raises ValueError for what is not the version of a C library."""
+    if not LIBC.match(text):
+        raise ValueError("%r is not the version of a C library" % (text,))
     return tuple(int(part) for part in text.split(".")[:2])
 
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import lying_scenes
 import lying_site
 import lying_values
 
-LISTED = ("plan.json", "attempt.json", "job.json", "ranks.jsonl", "exit.json", "stop.json", "guard.json", "stall.json", "loss.json")
+LISTED = (
+    "plan.json",
+    "attempt.json",
+    "job.json",
+    "ranks.jsonl",
+    "exit.json",
+    "stop.json",
+    "guard.json",
+    "stall.json",
+    "loss.json",
+    "evidence/state.json",
+)
 NAMES = (
     "a --rsh=sh -c 'touch {mark}' x", "-e sh", "--remove-source-files", "..log", "\x1b]52;c;eA==\x07", "a\nb", "\udcff\udcfe", "$(touch {mark})",
     "*", "?", "[a]", "a:b", "localhost:x", "{{{{ lookup('pipe', 'touch {mark}') }}}}", "x" * 250, " ", "+ *", "- *", "#", ";touch {mark}",
@@ -20,6 +32,19 @@ NAMES = (
 def attempt_of(stage, node):
     """Return the directory of the run's attempt on a node."""
     return stage.top / "nodes" / node / ".trainyard" / "runs" / lying_scenes.RUN / "attempt-1"
+
+
+def some(stage, chance, count):
+    """Return changes of so many files, one a file, none of which makes an honest look long."""
+    found, files = [], set()
+    every = [change for change in changes(stage) if "5 GB" not in change[0]]
+    chance.shuffle(every)
+    for change in every:
+        file = change[0].split()[0].rstrip(":")
+        if file not in files and len(found) < count:
+            found.append(change)
+            files.add(file)
+    return found
 
 
 def changes(stage):
@@ -53,6 +78,11 @@ def changes(stage):
         )
         found.append(("%s: 5 GB of holes" % name, _sparse(name)))
     found.append(("log: a link to a directory", _link("log", stage.top / "outside")))
+    # beside the attempt: another one that nobody started, one that lies elsewhere, a number that is none, and runs that nobody asked for
+    for name in ("../attempt-2", "../attempt-999999", "../attempt-0x1", "../../%s/attempt-1" % lying_scenes.OTHER):
+        found.append(("%s: a copy" % name, _copy(name)))
+        found.append(("%s: a link to the controller's files" % name, _link(name, stage.top / "outside")))
+        found.append(("%s: a link to the attempt" % name, _link(name, there)))
     return found
 
 
@@ -89,6 +119,10 @@ def _link(name, target):
 
 def _fifo(name):
     return lambda attempt: os.mkfifo(_clear(attempt / name))
+
+
+def _copy(name):
+    return lambda attempt: shutil.copytree(attempt, _clear(attempt / name), symlinks=True)
 
 
 def _folder(name):

@@ -8,7 +8,11 @@ import json
 
 import lying_run
 import lying_schema
+import lying_values
 from ansible.module_utils.trainyard import answer_gate
+
+# So many values are tried for a field that the gate may take.
+TRIES = 12
 
 
 def changed(answer, lie):
@@ -21,6 +25,8 @@ def changed(answer, lie):
         except (KeyError, IndexError, TypeError):
             return None
     if not isinstance(place, (dict, list)) or (isinstance(place, list) and path[-1] >= len(place)):
+        return None
+    if lie.get("there") and isinstance(place, dict) and path[-1] not in place:
         return None
     if lie["do"] == "drop":
         if isinstance(place, dict) and path[-1] not in place:
@@ -56,6 +62,31 @@ def said(module, answer, lie):
     text = json.dumps({key: value for key, value in clean.items() if key not in raw}, ensure_ascii=False)
     found = lying_run.CONTROL.search(text)
     return True, "lets a control character through: %r" % text[max(0, found.start() - 40) : found.start() + 10] if found else ""
+
+
+def passes(module, answer):
+    """Return whether the gate lets an answer through as it is."""
+    try:
+        answer_gate.validate(module, answer, (answer.get("invocation") or {}).get("module_args") or {})
+    except answer_gate.InvalidAnswer:
+        return False
+    return True
+
+
+def believed(module, answers, changes, chance, most=60):
+    """Return lies about one node's answers of a module that the gate lets through all at once: one lie a field."""
+    leaves = sorted({path for answer in answers for path in lying_values.leaves(answer)}, key=str)
+    chance.shuffle(leaves)
+    lies = []
+    for path in leaves[:most]:
+        for label in chance.sample(list(changes), TRIES):
+            lie = dict(lying_values.told(module, path, label, changes[label]), there=True)
+            lied = [changed(answer, lie) or answer for answer in answers]
+            if lied != answers and all(passes(module, answer) for answer in lied):
+                lies.append(lie)
+                answers = lied
+                break
+    return lies
 
 
 def about_schema(module, changes, sampled):

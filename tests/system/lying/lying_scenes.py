@@ -9,12 +9,14 @@ import json
 import shutil
 from pathlib import Path
 
+import lying_gate
 import lying_run
 import lying_site
 import lying_values
 
 RUN, OTHER = lying_site.RUN, lying_site.OTHER
 EXTRA_SECONDS, EXTRA_BYTES = 45, 900 << 20
+HONEST_SECONDS = 300
 
 
 @dataclasses.dataclass
@@ -29,6 +31,9 @@ class Scene:
     home: bool = False  # the honest node's log and its end come home
     ends: str = ""  # what the honest command ends with
     shown: str = ""  # what the honest node is shown with
+    files: bool = False  # it reads what the attempt has left on a node
+    fatal: bool = False  # one node that fails ends it for all
+    spared: tuple = ()  # modules of which another verb's command tells the lies, since a lie ends this one before the others are heard
 
 
 RUNS = ("-e", "run=" + RUN)
@@ -37,20 +42,20 @@ QUICK = ("-e", "rehearse=false")
 SCENES = {
     scene.name: scene
     for scene in (
-        Scene("status", "status", RUNS, shown="{node:<10} failed    rank {rank} failed (exit code 1)"),
-        Scene("newest", "status", (), shown="{node:<10} failed    rank {rank} failed (exit code 1)"),
-        Scene("follow", "follow", RUNS, home=True, ends="FAILED: rank {rank} on {node}"),
-        Scene("logs", "logs", RUNS, home=True),
-        Scene("stop", "stop", RUNS, shown="{node:<11} nothing ran"),
-        Scene("prune", "prune", ("-e", "keep=0", "-e", "confirm=true"), shown="REMOVED"),
-        Scene("check", "check", (*JOB, *QUICK), ready=True, ends="READY", shown="{node}"),
-        Scene("rehearse", "check", JOB, ready=True, ends="READY", shown="{node}"),
-        Scene("sync", "sync", JOB),
-        Scene("trust", "trust", ("-e", "trust_accept=true")),
-        Scene("provision", "provision"),
-        Scene("plan", "train", (*JOB, *QUICK, "--check"), ready=True),
-        Scene("train", "train", (*JOB, *QUICK), ready=True, trains=True),
-        Scene("resume", "resume", (*RUNS, *QUICK, "--check"), ready=True),
+        Scene("status", "status", RUNS, shown="{node:<10} failed    rank {rank} failed (exit code 1)", files=True),
+        Scene("newest", "status", (), shown="{node:<10} failed    rank {rank} failed (exit code 1)", files=True),
+        Scene("follow", "follow", RUNS, home=True, ends="FAILED: rank {rank} on {node}", files=True),
+        Scene("logs", "logs", RUNS, home=True, files=True),
+        Scene("stop", "stop", RUNS, shown="{node:<11} nothing ran", files=True),
+        Scene("prune", "prune", ("-e", "keep=0", "-e", "confirm=true"), shown="REMOVED", files=True),
+        Scene("check", "check", (*JOB, *QUICK), ready=True, ends="READY", shown="{node}", spared=("node_probe",)),
+        Scene("rehearse", "check", JOB, ready=True, ends="READY", shown="{node}", spared=("node_probe", "network_proof")),
+        Scene("sync", "sync", JOB, fatal=True, spared=("node_probe", "mesh_node")),
+        Scene("trust", "trust", ("-e", "trust_accept=true"), ready=True, fatal=True),
+        Scene("provision", "provision", ready=True, fatal=True, spared=("placement", "mesh_node")),
+        Scene("plan", "train", (*JOB, *QUICK, "--check"), ready=True, fatal=True),
+        Scene("train", "train", (*JOB, *QUICK), ready=True, trains=True, fatal=True),
+        Scene("resume", "resume", (*RUNS, *QUICK, "--check"), ready=True, files=True, spared=("attempt_status", "slurp")),
     )
 }
 
@@ -66,42 +71,46 @@ class Stage:
         shutil.copytree(self.top, str(self.top) + ".fresh", symlinks=True)
         self.honest = lying_site.honest(self.nodes)
         self.liars = [name for name in self.nodes if name != self.honest]
-        self.base = {}
+        self.base, self.spoken = {}, {}
 
     def reset(self, wants_ready=False):
-        """Put the site back: as it was made, or with the mesh and the code of the job on its nodes."""
+        """Put the site back: as it was made, or with the mesh and the code of the job on its nodes, as an honest sync has left them."""
         ready = Path(str(self.top) + ".ready")
         if wants_ready and not ready.exists():
-            self.reset()
-            for verb, *words in (("sync", *JOB),):
-                done = lying_run.verb(self.top, verb, *words, seconds=300)
-                assert done.code == 0, done.text[-3000:]
-            shutil.copytree(self.top, ready, symlinks=True)
+            self.honestly(SCENES["sync"])
         shutil.rmtree(self.top, ignore_errors=True)
         shutil.copytree(ready if wants_ready else str(self.top) + ".fresh", self.top, symlinks=True)
 
-    def play(self, scene, lies=None, answers=False, **environment):
-        """Run the scene's command with {node: [lie]}; return how it ended."""
+    def play(self, scene, lies=None, answers=False, changes=(), **environment):
+        """Run the scene's command with {node: [lie]} and [(node, change of its files)]; return how it ended."""
         self.reset(scene.ready)
         for node, told in (lies or {}).items():
             lying_site.write(self.top / "lies" / (node + ".json"), told)
-        return lying_run.verb(self.top, scene.verb, *scene.words, answers=answers, **environment)
+        for node, change in changes:
+            change(self.top / "nodes" / node / ".trainyard" / "runs" / RUN / "attempt-1")
+        seconds = max(lying_run.SECONDS, 2 * self.base[scene.name][0].seconds) if scene.name in self.base else HONEST_SECONDS
+        return lying_run.verb(self.top, scene.verb, *scene.words, answers=answers, seconds=seconds, **environment)
 
     def honestly(self, scene):
         """Return how the scene ends without a lie, and the answers {module: [answer]} that its nodes gave."""
         if scene.name not in self.base:
             done = self.play(scene, answers=True)
-            found = {}
+            found, spoken = {}, []
             for path in sorted((self.top / "answers").iterdir()):
+                _number, node, module = path.name.split(".")[:3]
                 try:
-                    found.setdefault(path.name.split(".")[2], []).append(json.loads(path.read_bytes()))
+                    spoken.append((node, module, json.loads(path.read_bytes())))
                 except ValueError:
                     continue
+                found.setdefault(module, []).append(spoken[-1][2])
+            if scene.name == "sync":
+                shutil.rmtree(self.top / "answers")
+                shutil.copytree(self.top, str(self.top) + ".ready", symlinks=True)
             broken = self.broken(scene, done, done)
             assert not broken, (scene.name, broken, done.text[-3000:])
             # an honest command that breaks off would prove nothing about the lies
             assert not scene.ends or scene.ends.format(rank=self.nodes.index(self.honest), node=self.honest) in done.text, done.text[-3000:]
-            self.base[scene.name] = (done, found)
+            self.base[scene.name], self.spoken[scene.name] = (done, found), spoken
         return self.base[scene.name]
 
     def broken(self, scene, done, base):
@@ -166,40 +175,71 @@ class Stage:
             done, before=dict(done.before), after=dict(done.after), plays=set(done.plays), contacted=list(done.contacted)
         )
 
-    def rewrite(self, scene, changes):
-        """Change the files of several nodes' attempts, one change a node; return {label: what did not hold}."""
-        base, _answers = self.honestly(scene)
-        self.reset(scene.ready)
-        for node, (_label, change) in zip(self.liars, changes):
-            change(self.top / "nodes" / node / ".trainyard" / "runs" / RUN / "attempt-1")
-        done = lying_run.verb(self.top, scene.verb, *scene.words)
-        broken = self.broken(scene, done, base)
-        if not broken or len(changes) == 1:
-            return {changes[0][0]: "; ".join(broken)} if broken else {}
-        half = len(changes) // 2
-        found = dict(self.rewrite(scene, changes[:half]), **self.rewrite(scene, changes[half:]))
-        return found or {"together: " + " | ".join(label for label, _change in changes): "; ".join(broken)}
+    def tell(self, scene, items):
+        """Tell lies and rewrite files, on several nodes at once; return ({label: what did not hold}, items that were told).
 
-    def tell(self, scene, lies):
-        """Tell several lies at once, one a node; return {label: what did not hold} and the labels that were never told."""
+        items: [(node, lie or (label, change of the attempt's files))]. Of several that break something it is looked for which one does.
+        """
         base, _answers = self.honestly(scene)
-        # the first and the last one lie first: what one node says for all is asked of these
-        liars = (self.liars[:1] + self.liars[:0:-1])[: len(lies)]
-        done = self.play(scene, {node: [lie] for node, lie in zip(liars, lies)})
-        heard = {line.split()[0] for line in done.told}
-        untold = [lie["label"] for node, lie in zip(liars, lies) if node not in heard]
+        lies, changes = {}, [(node, item[1]) for node, item in items if isinstance(item, tuple)]
+        for node, item in items:
+            lies.setdefault(node, []).extend([] if isinstance(item, tuple) else [item])
+        done = self.play(scene, lies, changes=changes)
+        told = [lies[node][int(number)] for node, number in (line.split() for line in done.told)]
+        told += [item for _node, item in items if isinstance(item, tuple)]
         broken = self.broken(scene, done, base)
         if not broken:
-            return {}, untold
-        if len(lies) == 1:
-            return {lies[0]["label"]: "; ".join(broken)}, untold
+            return {}, told
+        if len(items) == 1:
+            return {"%s: %s" % (items[0][0], label_of(items[0][1])): "; ".join(broken)}, told
         found = {}
-        for part in (lies[: len(lies) // 2], lies[len(lies) // 2 :]):
-            said, _untold = self.tell(scene, part)
-            found.update(said)
+        for part in (items[: len(items) // 2], items[len(items) // 2 :]):
+            found.update(self.tell(scene, part)[0])
         if not found:
-            found["together: " + " | ".join(lie["label"] for lie in lies)] = "; ".join(broken)
-        return found, untold
+            found["together: " + " | ".join("%s: %s" % (node, label_of(item)) for node, item in items)[:4000]] = "; ".join(broken)
+        return found, told
+
+    def one_each(self, lies):
+        """Return items of one lie a node; the first and the last one lie first, since what one node says for all is asked of these."""
+        return list(zip(self.liars[:1] + self.liars[:0:-1], lies))
+
+
+def label_of(item):
+    """Return what names a lie or a change of files."""
+    return item[0] if isinstance(item, tuple) else item["label"]
+
+
+def believed(stage, scene, chance):
+    """Return ([(node, lie)], number of fields): for every module that a scene's liars execute, lies about its fields that the gate lets through."""
+    changes = lying_values.values(stage.top, RUN, OTHER, stage.honest, stage.liars[0])
+    changes = {label: change for label, change in changes.items() if label not in ("huge text", "long list", "deep")}
+    items, fields = [], set()
+    for node in stage.liars:
+        given = {}
+        for said, module, answer in stage.spoken[scene.name]:
+            given.setdefault(module, []).extend([answer] if said == node else [])
+        for module, answers in given.items():
+            if answers and module not in scene.spared and not (scene.files and node == stage.liars[-1]):
+                items += [(node, lie) for lie in lying_gate.believed(module, answers, changes, chance)]
+            fields |= {(module, path) for answer in answers for path in lying_values.leaves(answer)}
+    return items, fields
+
+
+def refused(stage, scene, chance):
+    """Return one lie for the second liar, in the module that it executes last, that the gate does not let through."""
+    node = stage.liars[1 % len(stage.liars)]
+    module, answer = [(module, answer) for said, module, answer in stage.spoken[scene.name] if said == node][-1]
+    lies = lies_about(stage, module, answer)
+    chance.shuffle(lies)
+    for lie in lies:
+        made = (
+            lying_gate.changed(answer, dict(lie, there=True))
+            if lie["label"].split(": ")[-1] not in ("huge text", "long list", "deep")
+            else None
+        )
+        if made is not None and not lying_gate.passes(module, made):
+            return [(node, lie)]
+    return []
 
 
 def digest(path):

@@ -6,6 +6,7 @@ What may become a path, a host or a word is judged here by hand, not by the sche
 
 from __future__ import annotations
 
+import json
 import re
 
 import jsonschema
@@ -75,6 +76,12 @@ def answer(module):
     return made, places
 
 
+def definitions(module):
+    """Return for each field of a module's schema what says its form: fields with one reference, or one form, share it."""
+    _made, places = answer(module)
+    return [name or json.dumps(part, sort_keys=True) for part, name in places.values()]
+
+
 def _name(text):
     return (
         text not in (".", "..") and "/" not in text and not text.startswith(("-", "~")) and not re.search(r"[\s*?\[\]{}$`;|&<>\"'\\]", text)
@@ -93,8 +100,9 @@ def _hex(size):
     return lambda text: len(text) == size and bool(HEX.fullmatch(text))
 
 
-# What is compared and shown, and never part of a path or of a command: a shared home, a boot's name, a version, an address.
-COMPARED = (r"^[ -~]{0,256}\Z", r"^[^\x00-\x1f\x7f]{0,256}\Z", r"^[0-9.]{0,16}\Z", r"^[0-9A-Fa-f.:]{2,45}\Z")
+# What is compared and shown, and never part of a path or of a command: a shared home (mesh_compiled.home_owners), a boot's name (proofs.keys) and
+# an address that counts where it is one of the node's own (plan.py, route_source).
+COMPARED = (r"^[ -~]{0,256}\Z", r"^[^\x00-\x1f\x7f]{0,256}\Z", r"^[0-9A-Fa-f.:]{2,45}\Z")
 # What is used as more than a number or a sentence, by the name of its definition.
 RULES = {
     "name": _name, "run_id": lambda text: _name(text) and text.isascii() and 22 <= len(text) <= 90, "below": _below, "path": _path,

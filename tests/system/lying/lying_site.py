@@ -7,13 +7,14 @@ import base64
 import hashlib
 import json
 import os
+import resource
 import shutil
 import venv
 from pathlib import Path
 
 import yaml
 from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import mesh
+from ansible.module_utils.trainyard import mesh, user_manager
 from ansible.module_utils.trainyard import plan as plans
 
 HERE = Path(__file__).resolve().parent
@@ -24,6 +25,7 @@ CODE, DATA, ENVIRONMENT = "c" * 64, "d" * 64, "e" * 64
 RUN = "20261120-190935-raise-1b3e"
 OTHER = "20261119-080000-other-77aa"
 BEGAN = 1795201787.5
+LIMITS = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}
 SAVED = {"model_final.pdparams": b"parameters " * 500, "model_final.pdopt": b"optimizer " * 500, "best_model.pdparams": b"best " * 900}
 
 
@@ -58,6 +60,9 @@ def machine(home, name):
     for file, text in (("address", "02:00:00:00:00:%02x" % number), ("mtu", "1500"), ("operstate", "up"), ("carrier", "1"), ("type", "1")):
         write(own / "sys" / "class" / "net" / "eth0" / file, text + "\n", 0o644)
     write(own / "var" / "lib" / "systemd" / "linger" / "trainer", "")
+    given = user_manager.node_limits({name: limit(kind) for name, kind in LIMITS.items()}, user_manager.read)
+    for path, text in user_manager.dropins(os.getuid(), given).items():
+        write(own / path.lstrip("/"), text, 0o644)
     (own / "run" / "user" / str(os.getuid())).mkdir(parents=True, mode=0o700)
 
 
@@ -148,12 +153,18 @@ def environment(place):
     write(place / "bin" / "fleetrun", "#!%s\n%s" % (place / "bin" / "python", source), 0o755)
 
 
+def limit(kind):
+    """Return what this machine allows, as provision.yml takes it: the pretended nodes lack nothing that root would have to give."""
+    value = resource.getrlimit(kind)[0]
+    return "infinity" if value == resource.RLIM_INFINITY else str(value)
+
+
 def build(top, count=2, **more):
     """Make the site below `top`, with `count` nodes and one finished run of all of them; return its nodes' names."""
     nodes = names(count)
     for folder in ("home", "runs", "lies", "node_bin", "outside"):
         (top / folder).mkdir(parents=True)
-    for name in ("systemctl", "systemd-run", "loginctl", "ip", "getent", "ssh"):
+    for name in ("systemctl", "systemd-run", "loginctl", "ip", "getent", "ssh", "sudo"):
         os.symlink(HERE / "bin" / name, top / "node_bin" / name)
     (top / "bin").mkdir()
     for name in ("ssh", "ssh-keyscan"):
@@ -171,6 +182,8 @@ def build(top, count=2, **more):
         "trainyard_site": "lying", "trainyard_accelerator": "cpu", "trainyard_devices": 1, "trainyard_suites": {"paddledetection": suite},
         "trainyard_state_dir": str(top / "home" / "state"), "trainyard_cache_dir": str(top / "home" / "cache"),
         "trainyard_runs_dir": str(top / "runs"), "launch_poll_seconds": 1, "ansible_python_interpreter": "/usr/bin/python3",
+        "ansible_user": "trainer", "trainyard_admin_user": "admin",
+        **{"runtime_limit_" + name: limit(kind) for name, kind in LIMITS.items()},
     }  # fmt: skip
     variables.update(more)
     write(top / "site" / "hosts.yml", yaml.safe_dump({"trainers": {"hosts": hosts}}))

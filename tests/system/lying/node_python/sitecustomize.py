@@ -58,7 +58,15 @@ if "LYING_NODE" in os.environ:
     socket.socket = _Socket
 
     # What belongs to the machine lies below the node's home here.
-    _OWN = ("/run/user/", "/etc/machine-id", "/etc/ssh", "/proc/sys/kernel/hostname", "/sys/class/net", "/var/lib/systemd/linger/")
+    _OWN = (
+        "/run/user/",
+        "/etc/machine-id",
+        "/etc/ssh",
+        "/proc/sys/kernel/hostname",
+        "/sys/class/net",
+        "/var/lib/systemd/linger/",
+        "/etc/systemd/system/user",
+    )
 
     def _mapped(path):
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
