@@ -205,6 +205,36 @@ def test_time_and_output_are_bounded(trap, tmp_path, monkeypatch):
     assert error.value.reason == "late" and time.monotonic() - begun < 10
 
 
+def test_each_switch_of_git_holds_by_itself(trap, tmp_path):
+    """A question that writes the index would run its hook, a look does not write, and no transport starts."""
+    root, program, mark = trap
+    hook(root, program)
+    index = (root / ".git/index").stat().st_mtime_ns
+    git_tree.is_dirty(str(root))
+    assert (root / ".git/index").stat().st_mtime_ns == index
+    git_tree.ask(str(root), ["update-index", "-q", "--refresh", "w.bin"])
+    assert (root / ".git/index").stat().st_mtime_ns != index and not mark.exists()
+    git(root, "config", "protocol.ext.allow", "always")
+    with pytest.raises(git_tree.GitError):
+        git_tree.ask(str(root), ["ls-remote", "ext::%s" % program])
+    assert not mark.exists()
+
+
+def test_a_filter_that_no_setting_can_name_is_refused(trap):
+    root, _program, mark = trap
+    git(root, "config", "filter.a=b.clean", "false")
+    with pytest.raises(git_tree.GitError):
+        git_tree.is_dirty(str(root))
+
+
+def test_git_is_ended_where_it_says_more_than_anybody_reads(trap):
+    root, _program, _mark = trap
+    put(root, {"%s%04d" % ("n" * 60, number): "" for number in range(2500)})
+    with pytest.raises(git_tree.GitError) as error:
+        git_tree.ask(str(root), ["ls-files", "--others"], limit=10, seconds=20)
+    assert error.value.reason == "large"
+
+
 def test_what_git_is_given_holds_no_secret_of_the_environment(trap, tmp_path, monkeypatch):
     """A fake git notes its words and its environment."""
     root, _program, _mark = trap

@@ -84,6 +84,31 @@ def test_a_hostile_outline_is_refused_and_nothing_is_written(run_module, told, t
     assert files_of(tmp_path) == before
 
 
+@pytest.mark.parametrize("bound, most", [("MOST_NAMES", 2), ("MOST_TEXTS", 1), ("LARGEST_TEXTS", 30)])
+def test_an_outline_is_bounded_as_a_whole(told, monkeypatch, bound, most):
+    outline_files.validate(told[0])
+    monkeypatch.setattr(outline_files, bound, most)
+    with pytest.raises(outline_files.InvalidOutline):
+        outline_files.validate(told[0])
+
+
+def test_an_outline_keeps_its_own_fields_alone(told):
+    assert sorted(outline_files.validate(dict(told[0], root="/etc", ansible_facts={}))) == sorted(
+        ["digest", "files", "bytes", "names", "texts", "commit", "dirty"]
+    )
+
+
+def test_a_text_is_written_into_no_file_that_is_there(tmp_path):
+    (tmp_path / "outside").write_text("kept")
+    (tmp_path / "in").mkdir()
+    os.symlink(tmp_path / "outside", tmp_path / "in" / "a.yml")
+    root = os.open(tmp_path / "in", os.O_RDONLY)
+    with pytest.raises(outline_files.InvalidOutline):
+        outline_files._write(root, ["a.yml"], "x")
+    os.close(root)
+    assert (tmp_path / "outside").read_text() == "kept"
+
+
 def test_a_name_that_is_a_file_and_a_directory_ends_as_a_refusal(run_module, told, tmp_path):
     found, given = told
     more = {"configs/x": "a: 1", "configs/x/y.yml": "b: 1"}

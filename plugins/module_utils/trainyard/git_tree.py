@@ -33,10 +33,7 @@ SET_ENV = {
 SETTINGS = (
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
-    "core.alternateRefsCommand=",
     "safe.bareRepository=explicit",
-    "submodule.recurse=false",
-    "status.submoduleSummary=false",
 )
 # Git would ask each submodule by a process of its own, which reads the submodule's configuration.
 NO_SUBMODULES = "--ignore-submodules=dirty"
