@@ -7,6 +7,8 @@ import math
 import pathlib
 import re
 import resource
+import signal
+import subprocess
 import time
 
 import ansible.plugins.action
@@ -236,6 +238,24 @@ def test_a_module_that_does_not_answer_is_ended(monkeypatch):
     begun = time.monotonic()
     result = action(lambda: time.sleep(30))._execute_module(task_vars={})
     assert result["code"] == "answer.late" and time.monotonic() - begun < 10
+
+
+def test_a_login_that_waits_for_an_answer_ends_with_it_and_no_other(monkeypatch):
+    monkeypatch.setitem(answer_gate.definition("tree"), "seconds", 1)
+    started = [subprocess.Popen(["sleep", "60"])]
+    time.sleep(0.05)  # two ticks of the kernel's clock
+    try:
+
+        def ask():
+            started.append(subprocess.Popen(["sleep", "60"]))
+            time.sleep(30)
+
+        assert action(ask)._execute_module(task_vars={})["code"] == "answer.late"
+        assert started[1].wait(10) == -signal.SIGTERM and started[0].poll() is None
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def test_an_endless_answer_costs_bounded_memory(monkeypatch):

@@ -17,6 +17,7 @@ import re
 import resource
 import signal
 import threading
+import time
 
 from ansible.module_utils.trainyard.display import escape, printable
 
@@ -107,10 +108,12 @@ class Gated:
         name = (module_name or self._task.action).rpartition(".")[2]
         node = self._task.delegate_to or (task_vars or {}).get("inventory_hostname") or "the node"
         arguments = dict(self._task.args if module_args is None else module_args)
+        began = time.clock_gettime(time.CLOCK_BOOTTIME)
         try:
             with bounded(definition(name)["seconds"]):
                 answer = super()._execute_module(module_name, module_args, tmp, task_vars, **more)
         except TooSlow as error:
+            end_children(began)
             return {"failed": True, "changed": False, "msg": "%s: %s %s" % (node, name, error), "code": "answer.late"}
         except MemoryError:
             return refusal(name, node, InvalidAnswer([("answer", "takes more than %d MiB" % (MEMORY_BYTES >> 20))]))
@@ -121,6 +124,19 @@ class Gated:
             return validate(name, answer, arguments)
         except InvalidAnswer as error:
             return refusal(name, node, error)
+
+
+def end_children(began):
+    """End the child processes that started since `began` (seconds since the boot): the login that waits for an answer would stay for ever."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    for name in os.listdir("/proc"):
+        try:
+            with open("/proc/%s/stat" % int(name), encoding="ascii", errors="replace") as handle:
+                fields = handle.read().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid() and int(fields[19]) >= int(began * ticks):
+                os.kill(int(name), signal.SIGTERM)
+        except (OSError, ValueError, IndexError):
+            continue  # not a process, or one that has ended
 
 
 @contextlib.contextmanager

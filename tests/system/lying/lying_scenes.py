@@ -81,15 +81,15 @@ class Stage:
         shutil.rmtree(self.top, ignore_errors=True)
         shutil.copytree(ready if wants_ready else str(self.top) + ".fresh", self.top, symlinks=True)
 
-    def play(self, scene, lies=None, answers=False, changes=(), **environment):
+    def play(self, scene, lies=None, answers=False, changes=(), seconds=None, **environment):
         """Run the scene's command with {node: [lie]} and [(node, change of its files)]; return how it ended."""
         self.reset(scene.ready)
         for node, told in (lies or {}).items():
             lying_site.write(self.top / "lies" / (node + ".json"), told)
         for node, change in changes:
             change(self.top / "nodes" / node / ".trainyard" / "runs" / RUN / "attempt-1")
-        seconds = max(lying_run.SECONDS, 2 * self.base[scene.name][0].seconds) if scene.name in self.base else HONEST_SECONDS
-        return lying_run.verb(self.top, scene.verb, *scene.words, answers=answers, seconds=seconds, **environment)
+        usual = max(lying_run.SECONDS, 2 * self.base[scene.name][0].seconds) if scene.name in self.base else HONEST_SECONDS
+        return lying_run.verb(self.top, scene.verb, *scene.words, answers=answers, seconds=seconds or usual, **environment)
 
     def honestly(self, scene):
         """Return how the scene ends without a lie, and the answers {module: [answer]} that its nodes gave."""
