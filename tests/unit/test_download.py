@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import urllib.error
 
 import pytest
 from ansible.module_utils.trainyard import download
@@ -43,6 +44,19 @@ def test_a_site_allows_single_hosts():
     assert download.validate("http://127.0.0.1/x", ["127.0.0.1"]) == "127.0.0.1"
     with pytest.raises(download.Refused):
         download.validate("https://me:secret@127.0.0.1/x", ["127.0.0.1"])
+
+
+def test_redirects_are_bounded_and_never_followed_for_us():
+    asked = []
+
+    def open_url(url, **more):
+        asked.append(more["follow_redirects"])
+        assert len(asked) < 50, "without end"
+        raise urllib.error.HTTPError(url, 302, "moved", {"Location": "https://example.org/x"}, None)
+
+    with pytest.raises(download.Refused), download.opened("https://example.org/", [], open_url):
+        pass
+    assert asked == ["none"] * (download.REDIRECTS + 1)
 
 
 def test_a_download_is_bounded(tmp_path, monkeypatch):
