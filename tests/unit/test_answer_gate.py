@@ -133,6 +133,23 @@ def test_a_checkpoint_to_go_on_from_passes():
     assert fields("resume_point", dict(answer, found=dict(answer["found"], point=dict(point, path="../x"))))
 
 
+@pytest.mark.parametrize(
+    "address, sound",
+    [("10.0.0.1", True), ("fe80::1", True), ("..", False), (":::", False), ("1.2.3", False), ("999.1.1.1", False), ("10.0.0.01", False)],
+)
+def test_an_address_is_one(address, sound):
+    """The controller's own functions raise for others, and the message would name no node."""
+    rows = [{"to": "node2", "port": 17000, "why": "error", "text": "", "you": address}]
+    answer = {"seen_as": {"node2": address}, "unreached": rows}
+    assert sorted(fields("network_proof", answer)) == ([] if sound else ["seen_as.node2", "unreached.0.you"])
+
+
+@pytest.mark.parametrize("libc, sound", [("2.36", True), ("", True), ("2.3.6", True), ("..", False), ("2", False), ("2.", False)])
+def test_a_version_of_the_c_library_is_one(libc, sound):
+    answer = {"home": "/h", "python": "3.11", "machine": "x86_64", "libc": libc, "free_bytes": 1, "environments": {}, "unusable": {}}
+    assert fields("python_environment_info", answer) == ([] if sound else ["libc"])
+
+
 @pytest.mark.parametrize("length", [safe_names.PART_BYTES, safe_names.PART_BYTES + 1])
 def test_one_bound_for_the_parts_of_a_name(length):
     """What a node may call a file of a checkpoint is what the controller takes, to the character."""

@@ -284,6 +284,25 @@ def test_a_line_of_megabytes_costs_no_memory_and_is_whole_in_the_file(home):
     assert [len(line) for line in found] == [receiving.LINE, 1] and (home / RANK0).stat().st_size == (40 << 16) + 3
 
 
+def test_what_is_kept_of_a_sender_is_bounded_and_safe_to_show(home):
+    found = []
+    receiver = receiving.Receiver(str(home), on_lines=lambda *line: found.extend(line[4]), node="node1")
+    receiver.apply({"file": "f", "home": RANK0, "offset": 0, "bytes": 1 << 17, "time": 1.0}, b"x" * (1 << 17) + b"\n")
+    assert [len(line) for line in found] == [receiving.LINE]
+    for _number in range(300):
+        receiver.apply({"event": "x" * 99, "file": "f" * 999, "home": RANK0})
+    assert len(receiver.events) == 100 and len(receiver.events[0]["file"]) == 300 and len(receiver.events[0]["event"]) == 20
+    end = json.dumps({"event": "end", "problems": ["a\x1b[2J\nb"] * 99}).encode() + b"\n"
+    assert consume(receiver, end) and receiver.problems == ["a\\x1b[2J\\nb"] * 20
+
+
+def test_a_pipe_in_the_place_of_a_log_is_not_written_to(home):
+    receiver = receiving.Receiver(str(home), node="node1")
+    os.mkfifo(home / RANK0)
+    with pytest.raises(OSError, match="regular"):
+        consume(receiver, frame())
+
+
 def test_lines_without_files_begin_with_a_whole_one():
     found = []
     receiver = receiving.Receiver(None, on_lines=lambda *line: found.extend(line[4]))

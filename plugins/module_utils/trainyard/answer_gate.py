@@ -213,7 +213,7 @@ def _compiled(found, drop):
     shape = {"type": "object", "properties": found.get("answer") or {}, "optional": "all" if drop else found.get("optional") or []}
     full = dict(complete(shape), **{"$defs": _shared()})
     return {
-        "validator": kind(full),
+        "validator": kind(full, format_checker=kind.FORMAT_CHECKER),
         "same_as": found.get("same_as") or {},
         "schema": full,
         "properties": set(shape["properties"]),
