@@ -189,6 +189,10 @@ class Stage:
         heard = {line.split()[0] for line in done.told}
         untold = [lie["label"] for node, lie in zip(liars, lies) if node not in heard]
         broken = self.broken(scene, done, base)
+        if not broken and untold and len(lies) > 1:
+            # another node's lie ended the command before these were asked for
+            alone = [self.tell(scene, [lie]) for lie in lies if lie["label"] in untold]
+            return {label: text for said, _untold in alone for label, text in said.items()}, [one for _said, rest in alone for one in rest]
         if not broken:
             return {}, untold
         if len(lies) == 1:
