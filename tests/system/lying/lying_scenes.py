@@ -188,10 +188,6 @@ class Stage:
         told = [lies[node][int(number)] for node, number in (line.split() for line in done.told)]
         told += [item for _node, item in items if isinstance(item, tuple)]
         broken = self.broken(scene, done, base)
-        if not broken and untold and len(lies) > 1:
-            # another node's lie ended the command before these were asked for
-            alone = [self.tell(scene, [lie]) for lie in lies if lie["label"] in untold]
-            return {label: text for said, _untold in alone for label, text in said.items()}, [one for _said, rest in alone for one in rest]
         if not broken:
             return {}, told
         if len(items) == 1:
