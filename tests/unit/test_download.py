@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import io
+import tarfile
 import urllib.error
 
 import pytest
-from ansible.module_utils.trainyard import download
+from ansible.module_utils.trainyard import download, sources
+from core_support import put
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,18 @@ def test_redirects_are_bounded_and_never_followed_for_us():
     with pytest.raises(download.Refused), download.opened("https://example.org/", [], open_url):
         pass
     assert asked == ["none"] * (download.REDIRECTS + 1)
+
+
+@pytest.mark.parametrize("owner, bound", [(sources, "MOST_MEMBERS"), (download, "LARGEST")])
+def test_an_archive_is_bounded_before_it_is_unpacked(tmp_path, monkeypatch, owner, bound):
+    put(tmp_path / "x", {"a": "1", "b": "2"})
+    with tarfile.open(tmp_path / "w.tar", "w") as archive:
+        for name in ("a", "b"):
+            archive.add(tmp_path / "x" / name, "out/" + name)
+    monkeypatch.setattr(owner, bound, 1)
+    with pytest.raises(sources.SourceError):
+        sources.unpack(str(tmp_path / "w.tar"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_download_is_bounded(tmp_path, monkeypatch):

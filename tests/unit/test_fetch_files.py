@@ -300,3 +300,15 @@ def test_the_task_takes_the_connections_own_words(node, tmp_path):
     for word in ("ControlPersist=60s", "Port=2222", 'User="u"', "ProxyJump=a b", "BatchMode=yes", "::1"):
         assert word in called, called
     assert any(word.startswith("ControlPath=") for word in called) and not any("StrictHostKeyChecking" in word for word in called)
+
+
+@pytest.mark.parametrize("word", ["", "a\0b"])
+def test_a_word_of_ssh_that_rsync_would_lose_is_refused(word):
+    with pytest.raises(fetching.FetchError):
+        fetching.shell_words(["ssh", word, "-p", "22"])
+
+
+@pytest.mark.parametrize("path", ["", "-x", "../x", "a/../../x", "a\x1b", 5, None])
+def test_a_directory_that_is_none_is_not_read(path):
+    with pytest.raises(fetching.FetchError):
+        fetching.source_of("node1", path)

@@ -227,6 +227,14 @@ def test_a_filter_that_no_setting_can_name_is_refused(trap):
         git_tree.is_dirty(str(root))
 
 
+def test_what_is_no_commit_is_none(trap, tmp_path, monkeypatch):
+    put(tmp_path / "bin", {"git": "#!/bin/sh\necho 'main; rm -r x'\n"})
+    os.chmod(tmp_path / "bin/git", 0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    with pytest.raises(git_tree.GitError):
+        git_tree.commit_of(str(trap[0]))
+
+
 def test_git_is_ended_where_it_says_more_than_anybody_reads(trap):
     root, _program, _mark = trap
     put(root, {"%s%04d" % ("n" * 60, number): "" for number in range(2500)})

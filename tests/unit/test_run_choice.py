@@ -125,3 +125,17 @@ def test_the_job_is_that_of_most_nodes():
     assert resuming.job_of({"job": None}, [jobs[0], jobs[1], jobs[1]]) == {"name": "b"}
     with pytest.raises(resuming.Refused):
         resuming.job_of({"job": None}, jobs)
+
+
+def test_a_lone_claim_counts_with_a_second_node_or_with_the_controllers_record():
+    def said(number):
+        return {"found": True, "ended": False, "run": RUN, "attempt": number, "nodes": ["node1", "node2", "node3"]}
+
+    answers = {"node1": said(3), "node2": said(3), "node3": said(2)}
+    kept, notes = run_choice.believed(answers, answers, [2], ["node1", "node2", "node3"])
+    assert sorted(kept) == ["node1", "node2", "node3"] and notes == []
+    answers["node2"] = said(2)
+    kept, notes = run_choice.believed(answers, answers, [2], ["node1", "node2", "node3"])
+    assert sorted(kept) == ["node2", "node3"] and len(notes) == 1
+    kept, notes = run_choice.believed(answers, answers, [2, 3], ["node1", "node2", "node3"])
+    assert sorted(kept) == ["node1", "node2", "node3"] and notes == []

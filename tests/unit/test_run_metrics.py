@@ -81,3 +81,13 @@ def test_a_directory_that_cannot_be_written_is_a_warning(run_module, arguments, 
 def test_a_run_without_a_record(run_module, arguments, tmp_path):
     (tmp_path / "runs" / RUN / "run.json").write_text("")
     assert "run.json is missing" in run_module(module, arguments)["msg"]
+
+
+@pytest.mark.parametrize("run", ["../outside", "outside", ".", "x/../../outside"])
+def test_what_is_no_run_id_leads_nowhere(run_module, arguments, tmp_path, run):
+    source = Path(arguments["runs_dir"]) / arguments["run_id"]
+    for place in (tmp_path / "outside", Path(arguments["runs_dir"]) / "outside"):
+        shutil.copytree(source, place)
+        (place / "metrics.prom").unlink(missing_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    assert run_module(module, dict(arguments, run_id=run))["failed"] and sorted(tmp_path.rglob("*")) == before

@@ -272,3 +272,15 @@ def test_check_mode_stops_nothing(run_module, node):
     node.hold()
     assert stop(run_module, check=True, run_id=RUN)["changed"] is True and node.running() == [UNIT]
     assert not any(line.startswith("--user stop") for line in recorded(node.bin, "systemctl"))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"noted": "x"}, {"stopped": [5]}, {"stopped": "x"}, {"ended": [{"pid": 1}]}, {"ended": ["x"]}, {"occupied": [{"own": True}]},
+        {"occupied": [None]}, {"left": None},
+    ],
+)  # fmt: skip
+def test_an_answer_of_another_shape_is_no_stop(lie):
+    sound = {"stopped": ["r"], "ended": [{"pid": 1, "signal": "TERM", "command": "x"}], "left": [], "occupied": [], "noted": None}
+    assert stopping._sound(sound) and not stopping._sound(dict(sound, **lie))
