@@ -90,6 +90,14 @@ def lines(path):
     return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
 
 
+def content(path):
+    """Return the bytes of a file that may be gone by now."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def verb(top, name, *words, seconds=SECONDS, answers=False, **environment):
     """Run a playbook on the site; return how it ended."""
     for file in ("contacted", "told", "plays"):

@@ -183,6 +183,8 @@ def test_a_node_that_never_answers_fails_alone_in_time(stage):
     print("never answers: %.0f s, %d MiB; honest: %.0f s, %d MiB" % (took, done.peak >> 20, base.seconds, base.peak >> 20))
     assert done.code not in ("late", 0) and took < answer_gate.definition("attempt_status")["seconds"] + base.seconds + 45
     assert [text for text in stage.broken(scene, done, base) if not text.startswith("took ")] == []
+    logins = [path for path in Path("/proc").glob("[0-9]*/cmdline") if os.fsencode(stage.top / "bin" / "ssh") in lying_run.content(path)]
+    assert not logins, "the login to it is still there"
 
 
 @pytest.mark.timeout(7200)
