@@ -84,6 +84,7 @@ def main():
             "ignored": {"type": "list", "elements": "str", "default": []},
             "extra": {"type": "list", "elements": "str", "default": []},
             "administrator": {"type": "bool", "default": False},
+            "logins": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
     ).fail_json(msg="read_job is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")

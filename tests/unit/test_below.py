@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tracemalloc
 
 import pytest
 from ansible.module_utils.trainyard import (
@@ -216,6 +217,15 @@ def test_what_is_no_plan_takes_no_plans_place(tmp_path):
     run_file.show_plan(str(tmp_path), 1)
     signal.alarm(0)
     assert (tmp_path / "plan.json").read_text() == "{}" and sorted(os.listdir(tmp_path)) == ["attempt-1", "plan.json"]
+
+
+def test_a_small_file_takes_little_memory_whatever_its_bound(tmp_path):
+    (tmp_path / "x").write_text("[1]")
+    tracemalloc.start()
+    try:
+        assert below.read_file(tmp_path / "x", 4 << 30) == b"[1]" and tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_note_of_a_stop_that_is_a_pipe_starts_nothing(tmp_path):

@@ -274,7 +274,7 @@ def judges(name, value):
     capacity.space("a", OWN, allowed)
     capacity.unit(NODE, fact, allowed)
     machines.clocks({"a": fact}, allowed)
-    rehearsal.judge({"nodes": [NODE]}, {}, allowed)
+    rehearsal.judge({"nodes": [NODE], "ranks": []}, {}, allowed)
     assert name not in ("preflight_bandwidth", "preflight_network_hours", "preflight_rehearsal_hours") or float(value) >= 0
 
 

@@ -12,6 +12,7 @@ import stat
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+READ_BYTES = 1 << 20
 
 
 def open_below(root, relative, flags=FILE):
@@ -70,11 +71,15 @@ def open_file(path):
 
 def read_file(path, limit):
     """Return the bytes of a regular file at a path of our own; raise OSError where there is none, or one of more than `limit` bytes."""
+    pieces, size = [], 0
     with open_file(path) as handle:
-        data = handle.read(limit + 1)
-    if len(data) > limit:
-        raise OSError(f"{path} is larger than {limit} bytes")
-    return data
+        # piece by piece: Python takes the memory of all that it is asked for at once, before it reads
+        for piece in iter(lambda: handle.read(READ_BYTES), b""):
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise OSError(f"{path} is larger than {limit} bytes")
+    return b"".join(pieces)
 
 
 def open_folder(root, relative, make=False):

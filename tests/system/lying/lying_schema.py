@@ -32,7 +32,8 @@ def defined(part, whole):
 
 def matches(value, part, whole):
     """Return whether a value matches a part of a schema."""
-    return jsonschema.Draft202012Validator(dict(part, **{"$defs": whole["$defs"]})).is_valid(value)
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    return jsonschema.Draft202012Validator(dict(part, **{"$defs": whole["$defs"]}), format_checker=checker).is_valid(value)
 
 
 def example(part, whole, places, path=()):
@@ -40,7 +41,7 @@ def example(part, whole, places, path=()):
     part, name = defined(part, whole)
     places[path] = (part, name)
     for key in ("anyOf", "allOf"):
-        if key in part:
+        if key in part and "type" not in part:  # beside a type they say which texts fit
             # the branch with the most in it: a field that may be null as well is described by its other form
             best = max(part[key], key=lambda one: len(str(defined(one, whole)[0])))
             value = example(best, whole, places, path)
