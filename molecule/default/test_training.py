@@ -15,20 +15,28 @@ JOB = ("-e", "config=%s/short.yml" % JOBS)
 
 
 @pytest.fixture(scope="module")
-def checked():
+def strays():
+    """Variables in the user's own systemd and shells that must reach neither rehearsal nor training."""
+    for node in NODES:
+        on(node, "systemctl --user set-environment PADDLE_NNODES=1 PADDLE_TRAINER_ENDPOINTS=127.0.0.1:1 TRAINYARD_STRAY=1")
+        on(node, "echo 'export PADDLE_NNODES=1' >> .bashrc; echo 'export PADDLE_NNODES=1' >> .profile")
+    yield
+    for node in NODES:
+        on(node, "systemctl --user unset-environment PADDLE_NNODES PADDLE_TRAINER_ENDPOINTS TRAINYARD_STRAY")
+        on(node, "sed -i /PADDLE_NNODES/d .bashrc .profile")
+
+
+@pytest.fixture(scope="module")
+def checked(strays):
     """The whole check of the job, rehearsal included."""
     return playbook("check", *JOB, "-e", "preflight_rehearsal_hours=0")
 
 
 @pytest.fixture(scope="module")
 def trained(checked):
-    """Train once; a stray variable in the user's own manager must not reach the training."""
-    for node in NODES:
-        on(node, "systemctl --user set-environment PADDLE_NNODES=1 PADDLE_TRAINER_ENDPOINTS=127.0.0.1:1 TRAINYARD_STRAY=1")
+    """Train once."""
     before = runs()
     done = playbook("train", *JOB)
-    for node in NODES:
-        on(node, "systemctl --user unset-environment PADDLE_NNODES PADDLE_TRAINER_ENDPOINTS TRAINYARD_STRAY")
     print(done.stdout)
     return done, new_run(before)
 
@@ -48,7 +56,7 @@ def test_completes_and_says_so_last(trained):
 def test_check_proves_all_of_it_without_a_start(checked):
     assert checked.returncode == 0, checked.stdout
     assert last_line(checked.stdout) == "READY: nothing keeps this job from starting"
-    assert "TASK [preflight : Start the rehearsal" in checked.stdout
+    assert "TASK [preflight : Start the rehearsal" in checked.stdout and re.search(r"^NOTE .* rehearsal .*2 ranks", checked.stdout, re.M)
 
 
 def test_a_site_that_was_proven_costs_a_node_three_tasks_before_the_start(trained):

@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 import pytest
-from harness import JOBS, NODES, PROJECT, background, ended, events, last_line, left_behind, new_run, on, playbook, runs, wait_for
+from harness import PROJECT, last_line, left_behind, playbook
 
-FAULTS = ("raise", "hang", "restart", "impostor", "node_kill", "cut")
-REFUSED = ("impostor",)  # nothing is started
+# Of the drill's faults those that no other scenario provokes; `make drill` does all of them.
+FAULTS = ("hang", "restart", "node_kill")
 # The budgets are for a machine that does nothing else.
 MARGIN = 3
 TIMES = {"detected": "detect", "stopped": "stop", "resumed": "resume"}
-STOP_SECONDS = 10.0  # from a rank's death until everything is stopped
 
 
 def drill(names):
@@ -56,55 +53,11 @@ def test_the_drill_says_what_came_of_it_and_leaves_nothing(drilled):
     results, done = drilled
     assert " of %d faults came out as promised" % len(FAULTS) in last_line(done.stdout), done.stdout
     of_runs = {result["run"] for result in results.values() if result.get("run")}
-    assert len(of_runs) == len(FAULTS) - len(REFUSED)
+    assert len(of_runs) == len(FAULTS)
     assert {run: left_behind(run) for run in of_runs} == {run: {} for run in of_runs}
-
-
-def test_the_verdict_points_at_the_line_of_the_log(drilled):
-    result = drilled[0]["raise"]
-    home = PROJECT / "runs" / result["run"] / "attempt-1"
-    assert result["says"].startswith(
-        "FAILED: rank 1 on node2 (local rank 0) raised ValueError: image 000000012.jpg is truncated (exit code 1)"
-    )
-    assert "runs/%s/attempt-1/rank-001.node2.log:" % result["run"] in result["says"]
-    line = int(result["says"].split("rank-001.node2.log:")[1].split(";")[0])
-    assert "truncated" in (home / "rank-001.node2.log").read_text().splitlines()[line - 1]
-    assert (home / "rank-000.node1.log").stat().st_size > 0
 
 
 def test_without_the_sites_name_nothing_is_done():
     done = playbook("drill", "-e", "confirm=local")
     assert done.returncode != 0 and "-e confirm=molecule" in " ".join(done.stdout.split())
     assert "[node1]" not in done.stdout, "a node was asked"
-
-
-def children(pid):
-    """Return the pids of a process's children; Ansible's workers are in sessions of their own."""
-    with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as handle:
-        return [int(word) for word in handle.read().split()]
-
-
-def test_a_killed_rank_stops_all_although_the_controller_is_gone(tmp_path):
-    before = runs()
-    controller = background(tmp_path / "log", "train", "-e", "config=%s/kill.yml" % JOBS)
-    run = wait_for(lambda: new_run(before), 120)
-    wait_for(lambda: all(any(event["event"] == "start" for event in events(node, run)) for node in NODES), 120)
-    assert controller.poll() is None, "the controller was to be killed while it follows"
-    workers = children(controller.pid)
-    os.killpg(controller.pid, signal.SIGKILL)
-    wait_for(lambda: all(ended(node, run) for node in NODES), 240)
-    died = min(event["time"] for node in NODES for event in events(node, run) if event["event"] == "end")
-    took = max(ended(node, run)["time"] for node in NODES) - died  # the nodes share one clock here
-    print("%.1f seconds from the kill to everything stopped, without the controller" % took)
-    assert took < STOP_SECONDS
-    assert left_behind(run) == {}
-    assert ended("node2", run)["peers"] == {"node1": "stopped"} or ended("node1", run)["stopped_by"] is None
-
-    done = playbook("follow", "-e", "run=%s" % run)
-    print(done.stdout)
-    assert done.returncode != 0
-    assert last_line(done.stdout).startswith("FAILED: rank 1 on node2 (local rank 0) was killed by SIGKILL")
-    record = json.loads((PROJECT / "runs" / run / "run.json").read_text())
-    assert record["attempts"][0]["verdict"]["signal"] == "SIGKILL"
-    wait_for(lambda: not [pid for pid in workers if os.path.exists("/proc/%d" % pid)], 30)
-    assert on("node2", "systemctl --user is-system-running", check=False) in ("running", "degraded")

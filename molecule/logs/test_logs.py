@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from harness import NODES, PROJECT, attempt_file, on, playbook
+from harness import NODES, PROJECT, attempt_file, last_line, on, playbook
 
 
 def shown(text, label):
@@ -68,3 +68,12 @@ def test_a_run_whose_copy_was_lost_comes_home_again(failed):
     assert done.returncode == 0, done.stdout
     after = {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()}
     assert after.keys() == before.keys() and after["rank-001.node2.log"] == before["rank-001.node2.log"]
+
+
+def test_the_verdict_points_at_the_line_of_the_log(beside):
+    verdict = last_line(beside.interrupted)
+    assert verdict.startswith("FAILED: rank 1 on node2 (local rank 0) raised ValueError: image 000000012.jpg is truncated (exit code 1)")
+    log = "runs/%s/attempt-1/rank-001.node2.log" % beside.run
+    number = int(verdict.split(log + ":")[1].split(";")[0])
+    assert "truncated" in (PROJECT / log).read_text().splitlines()[number - 1]
+    assert (PROJECT / "runs" / beside.run / "attempt-1" / "rank-000.node1.log").stat().st_size > 0

@@ -8,28 +8,14 @@ import json
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
-from harness import ENVIRONMENT, JOBS, NODES, PROJECT, command, new_run, on, playbook, runs, training, wait_for
+from harness import ENVIRONMENT, JOBS, NODES, PROJECT, command, new_run, on, playbook, runs, senders, training, wait_for
 
 LOGS = {"log/workerlog.0": {"node1": "rank-000.node1.log", "node2": "rank-001.node2.log"}}
 LOGS.update(
     {name: {node: home % node for node in NODES} for name, home in (("logs.txt", "launcher.%s.log"), ("ranks.jsonl", "ranks.%s.jsonl"))}
 )
-
-
-def senders(node):
-    """Return the pids of this machine's ssh processes that bring this node's logs home."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if os.path.basename(words[0]) == b"ssh" and NODES[node].encode() in words and any(b"shipping.py" in word for word in words):
-            found.append(int(path.parent.name))
-    return found
 
 
 def steps_at_home(home):
@@ -107,27 +93,3 @@ def test_no_sender_is_left_anywhere(streamed):
     for node in NODES:
         wait_for(lambda there=node: not on(there, "pgrep -f '[s]hipping.py' || true"), 30)
     assert streamed["run"]
-
-
-def test_a_follower_that_is_killed_takes_its_stream_along(streamed, tmp_path):
-    """Nothing that it has brought is lost, and the next one goes on from there."""
-    before = runs()
-    with open(tmp_path / "out", "wb") as handle:
-        words = command("train", "-e", "config=%s/long.yml" % JOBS)
-        controller = subprocess.Popen(words, cwd=PROJECT, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=handle, start_new_session=True)
-    run = wait_for(lambda: new_run(before), 300)
-    home = PROJECT / "runs" / run / "attempt-1"
-    try:
-        wait_for(lambda: training(run), 300)
-        grown(home, 0)
-    finally:
-        os.kill(controller.pid, signal.SIGKILL)
-        controller.wait(60)
-    wait_for(lambda: not any(senders(node) for node in NODES), 30)
-    had = (home / "rank-000.node1.log").read_bytes()
-    playbook("stop", "-e", "run=%s" % run)
-    playbook("follow", "-e", "run=%s" % run)
-    there = on("node1", "sha256sum .trainyard/runs/%s/attempt-1/log/workerlog.0" % run).split()[0]
-    now = (home / "rank-000.node1.log").read_bytes()
-    assert hashlib.sha256(now).hexdigest() == there and now.startswith(had) and len(had) > 0
-    assert not [path for path in home.iterdir() if path.name.startswith(".")]

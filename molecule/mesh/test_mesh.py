@@ -3,13 +3,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import signal
 import subprocess
 import time
 
 import pytest
-from harness import JOBS, NODES, STATE, background, ended, events, left_behind, new_run, on, playbook, runs, wait_for
+from harness import (
+    JOBS,
+    NODES,
+    PROJECT,
+    STATE,
+    background,
+    ended,
+    events,
+    last_line,
+    left_behind,
+    new_run,
+    on,
+    playbook,
+    runs,
+    senders,
+    wait_for,
+)
 
 REFUSED = 77
 MESH = ".trainyard/mesh"
@@ -84,14 +102,26 @@ def expire(node, folder):
     on(node, "cd %s && mkdir away && mv id_ed25519-cert.pub away/ && echo '%s' > id_ed25519-cert.pub" % (MESH, text))
 
 
+def children(pid):
+    """Return the pids of a process's children; Ansible's workers are in sessions of their own."""
+    with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as handle:
+        return [int(word) for word in handle.read().split()]
+
+
 def test_a_killed_rank_stops_all_with_expired_certificates_and_without_controller(training, tmp_path):
     """All that runs on node1 is frozen before, so that it cannot notice by itself that its peer has gone: what ends it is node2's word."""
     run, controller = training
+    log = PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log"
+    wait_for(lambda: log.exists() and log.stat().st_size, 120)
+    assert controller.poll() is None, "the controller was to be killed while it follows"
+    workers = children(controller.pid)
     try:
         for node in NODES:
             expire(node, tmp_path)
         assert call("node1", "node2", "identify")[0] == 255 and call("node2", "node1", "identify")[0] == 255
         os.killpg(controller.pid, signal.SIGKILL)
+        wait_for(lambda: not any(senders(node) for node in NODES), 30)
+        wait_for(lambda: not [pid for pid in workers if os.path.exists("/proc/%d" % pid)], 30)
         frozen = on("node1", "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -t kill -STOP 2>&1" % run)
         assert len(frozen.split()) > 2, frozen
         pid = next(event["pid"] for event in events("node2", run) if event["event"] == "start")
@@ -106,6 +136,22 @@ def test_a_killed_rank_stops_all_with_expired_certificates_and_without_controlle
     finally:
         for node in NODES:
             on(node, "cd %s && [ ! -e away ] || { mv away/* . && rmdir away; }" % MESH)
+
+
+def test_who_follows_after_that_has_the_verdict_and_the_rest_of_the_logs(training):
+    """Nothing that the killed controller has brought is lost, and the next one goes on from there."""
+    run, _controller = training
+    log = PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log"
+    had = log.read_bytes()
+    done = playbook("follow", "-e", "run=%s" % run)
+    assert done.returncode != 0
+    assert last_line(done.stdout).startswith("FAILED: rank 1 on node2 (local rank 0) was killed by SIGKILL"), done.stdout
+    record = json.loads((PROJECT / "runs" / run / "run.json").read_text())
+    assert record["attempts"][0]["verdict"]["signal"] == "SIGKILL"
+    there = on("node1", "sha256sum .trainyard/runs/%s/attempt-1/log/workerlog.0" % run).split()[0]
+    now = log.read_bytes()
+    assert hashlib.sha256(now).hexdigest() == there and now.startswith(had) and had
+    assert not [path for path in log.parent.iterdir() if path.name.startswith(".")]
 
 
 def test_the_credential_ends_with_the_run(training):

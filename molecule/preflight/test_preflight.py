@@ -117,7 +117,7 @@ FAULTS = {
     "memlock too small in units": (
         "node2", True,
         "mkdir -p $(dirname %s) && printf '[Service]\\nLimitMEMLOCK=65536\\n' > %s && systemctl daemon-reload && systemctl restart user@1000" % (LOWER, LOWER),
-        "rm %s && systemctl daemon-reload && systemctl restart user@1000" % LOWER, (*QUICK, "-e", "preflight_memlock=1048576"),
+        "rm %s && systemctl daemon-reload && systemctl restart user@1000" % LOWER, (*QUICK, *FRESH, "-e", "preflight_memlock=1048576"),
         ("STOP", "node2", "limits", "65536|64 KiB")),
     "SSH refused by one node": ("node2", True, "systemctl stop ssh", "systemctl start ssh", (*QUICK, *FRESH), ("STOP", "node2", "reach", "Connection refused")),
     "a wrong interface by the site": (
@@ -139,7 +139,9 @@ def clock():
 TOGETHER = {
     "of a node": (
         "start port of rank 0 taken", "another Paddle on one node", "one changed byte in the code", "an extra file in the code", "a shared memory too small",
-        "a disk nearly full", "a process that an old run has left"),
+        "a disk nearly full", "a process that an old run has left", "127.0.1.1 in /etc/hosts"),
+    # The clock last: its environment must be gone when undoing the other restarts the user's systemd.
+    "of its sessions": ("memlock too small in units", "a clock one hour off"),
     "of the network": ("DROP on the planned port", "DROP on the ephemeral range"),
 }  # fmt: skip
 TOGETHER.update({name: (name,) for name in FAULTS if not any(name in names for names in TOGETHER.values())})
@@ -165,7 +167,7 @@ def test_a_fault_is_named_in_time_and_nothing_is_left(names, clock):
         row = next(filter(None, (done.row(level, one, check, text) for one in nodes.split("|"))), None)
         assert row, done.stdout
         assert row[1], "no remedy is named: %s" % row[0]
-        assert (done.code != 0) == (level == "STOP")
+    assert (done.code != 0) == ("STOP" in {expected[0] for *_rest, expected in faults})
     assert done.seconds < BUDGET
     wait_for(lambda: {other: traces(other) for other in NODES} == before, 10)
 
@@ -226,7 +228,10 @@ def test_data_of_the_same_size_and_time_is_seen_in_full_mode():
         "os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns)); scan[name][3] = os.stat(path).st_ctime_ns;"
         "json.dump(scan, open(tree + '.scan.json', 'w')); print(name)"
     )
+    listed = "find .trainyard/data -path '*/annotations/*' -type f -exec sha256sum {} + | sort"
+    whole = on("node2", listed)
     name = on("node2", 'python3 -c "%s"' % script)
+    assert on("node2", listed) != whole
     try:
         assert Outcome(*QUICK).code == 0  # what is remembered is believed
         done = Outcome(*QUICK, "-e", "verify=full")
@@ -234,7 +239,7 @@ def test_data_of_the_same_size_and_time_is_seen_in_full_mode():
         assert done.code != 0 and name in done.row("STOP", "node2", "ready", "")[0], done.stdout
     finally:
         assert playbook("sync", *JOB, "-e", "verify=full").returncode == 0
-    assert Outcome(*QUICK, "-e", "verify=full").code == 0
+    assert on("node2", listed) == whole
 
 
 def test_another_order_of_the_nodes_on_one_of_them_is_seen_by_the_rehearsal():
@@ -257,20 +262,6 @@ def test_another_order_of_the_nodes_on_one_of_them_is_seen_by_the_rehearsal():
     print("another order on one node: %.1f seconds" % done.seconds)
     assert done.code != 0 and done.row("STOP", "node2", "rehearsal", "rank 0"), done.stdout
     assert {node: traces(node) for node in NODES} == before
-
-
-def test_a_stray_variable_has_no_effect():
-    for node in NODES:
-        on(
-            node,
-            "echo 'export PADDLE_NNODES=1' >> .bashrc; echo 'export PADDLE_NNODES=1' >> .profile; systemctl --user set-environment PADDLE_NNODES=1",
-        )
-    try:
-        done = Outcome(*AGAIN)
-    finally:
-        for node in NODES:
-            on(node, "sed -i /PADDLE_NNODES/d .bashrc .profile; systemctl --user unset-environment PADDLE_NNODES")
-    assert done.code == 0 and any("2 ranks" in line for line in done.table), done.stdout
 
 
 def test_a_check_of_a_check_is_refused_with_the_reason():

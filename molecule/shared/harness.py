@@ -134,3 +134,16 @@ def left_behind(run):
 def training(run):
     """Return the step lines rank 0 has printed so far."""
     return [line for line in attempt_file("node1", run, "log/workerlog.0").splitlines() if "Epoch: [" in line]
+
+
+def senders(node):
+    """Return the pids of this machine's ssh processes that bring this node's logs home."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.path.basename(words[0]) == b"ssh" and NODES[node].encode() in words and any(b"shipping.py" in word for word in words):
+            found.append(int(path.parent.name))
+    return found
