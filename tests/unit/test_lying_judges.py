@@ -32,7 +32,7 @@ from ansible.module_utils.trainyard import (
 from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang
 from test_devices import Smi
-from test_lying_peers import changes
+from test_lying_peers import changes, set_at
 from test_machines import shown
 from test_members import given as members_given
 from test_rehearsal import made_for, results_of
@@ -40,18 +40,6 @@ from test_stalls import LOSS, STALL, seen
 
 HONEST, LIAR = "node1", "node2"
 LEAST = 10  # lies that pass the gate; with fewer a test would prove little
-
-
-def set_at(value, path, odd):
-    """Return a copy of plain data in which one place has another value, or is gone."""
-    made = place = json.loads(json.dumps(value))
-    for word in path[:-1]:
-        place = place[word]
-    if odd == "DROP":
-        del place[path[-1]]
-    else:
-        place[path[-1]] = odd
-    return made
 
 
 def short(value, most=2):

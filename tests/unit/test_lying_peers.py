@@ -125,25 +125,29 @@ def changes(value, path=()):
         yield from changes(item, (*path, key))
 
 
+def set_at(value, path, odd):
+    """Return a copy of plain data in which one place has another value, or is gone."""
+    made = place = json.loads(json.dumps(value))
+    for word in path[:-1]:
+        place = place[word]
+    if odd == "DROP":
+        del place[path[-1]]
+    else:
+        place[path[-1]] = odd
+    return made
+
+
 def test_whatever_the_gate_lets_through_is_judged():
     plan, results = recorded()
     for edge in (edge for result in results.values() for edge in result["edges"].values()):
         edge.pop("mss", None)  # an earlier version measured it
     judged, liar = 0, list(results)[-1]
     for path, odd in changes(results[liar]):
-        said = json.loads(json.dumps(results))
-        place = said[liar]
-        for word in path[:-1]:
-            place = place[word]
-        if odd == "DROP":
-            del place[path[-1]]
-        else:
-            place[path[-1]] = odd
         try:
-            said[liar] = answer_gate.validate("network_proof", said[liar], {"node": liar})
+            lied = answer_gate.validate("network_proof", set_at(results[liar], path, odd), {"node": liar})
         except answer_gate.InvalidAnswer:
             continue
-        found = network.judge(plan, said, {"bandwidth": 1, "clock_seconds": {"stop": 60}})
+        found = network.judge(plan, {**results, liar: lied}, {"bandwidth": 1, "clock_seconds": {"stop": 60}})
         judged += len(findings.lines(found)) > 0
     assert judged > 50
 

@@ -20,13 +20,13 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import lying_files  # noqa: E402
-import lying_gate  # noqa: E402
-import lying_run  # noqa: E402
-import lying_scenes  # noqa: E402
-import lying_schema  # noqa: E402
-import lying_values  # noqa: E402
-from ansible.module_utils.trainyard import answer_gate  # noqa: E402
+import lying_files
+import lying_gate
+import lying_run
+import lying_scenes
+import lying_schema
+import lying_values
+from ansible.module_utils.trainyard import answer_gate
 
 COUNT = int(os.environ.get("TRAINYARD_LIES", "0"))
 SEED = os.environ.get("TRAINYARD_SEED", "lies")
@@ -87,16 +87,22 @@ def test_lies_that_the_gate_lets_through_harm_their_own_nodes_alone(stage, proje
 def test_a_lie_harms_its_own_node_alone(stage, project, name):
     scene = lying_scenes.SCENES[name]
     lies = lying_values.sample(lying_scenes.lies_of(stage, scene), COUNT, SEED + name)[:COUNT]
-    broken, told = {}, 0
-    for first in range(0, len(lies), LIARS):
-        some = lies[first : first + LIARS]
-        said, heard = stage.tell(scene, stage.one_each(some))
+    broken, heard = {}, set()
+
+    def tell(items):
+        said, told = stage.tell(scene, items)
         broken.update(said)
-        told += len({lie["label"] for lie in heard})
-        # where one node that fails ends the command for all, the others do not come to tell theirs
-        assert scene.fatal or {lie["label"] for lie in some} == {lie["label"] for lie in heard}
-    print("%s: %d of %d lies were told" % (name, told, len(lies)))
-    report(told, broken)
+        heard.update(item["label"] for item in told)
+
+    for first in range(0, len(lies), LIARS):
+        tell(stage.one_each(lies[first : first + LIARS]))
+    # A lie of one node can end the command before another comes to tell its own, and not every node has every field: all liars tell that one.
+    for lie in lies:
+        if lie["label"] not in heard:
+            tell([(node, lie) for node in stage.liars])
+    assert {lie["label"] for lie in lies} == heard
+    print("%s: %d of %d lies were told" % (name, len(heard), len(lies)))
+    report(len(heard), broken)
     assert lying_run.project() == project
 
 
