@@ -22,7 +22,7 @@ options:
   nodes: {description: All nodes' names in the order of the ranks., type: list, elements: str, default: []}
   address: {description: This node's fabric address., type: str, default: ""}
   interface: {description: The interface that holds it., type: str, default: ""}
-  ports: {description: Ports of the plan that are listened on (C(listening) only)., type: list, elements: int, default: []}
+  ports: {description: Ports of the plan that are listened on; C(connected) tries no others of them., type: list, elements: int, default: []}
   matrix: {description: Whether all pairs are tried., type: bool, default: false}
   depth: {description: "quick: whether the ports are reached; full: bandwidth and path MTU, too.", type: str, choices: [quick, full], default: full}
   book: {description: "Node name to what C(listening) returned there (C(connected) only).", type: dict, default: {}}

@@ -22,6 +22,10 @@ MENDED = "rsync (3.2.7-1+deb12u1)\n  * CVE-2024-12084, CVE-2024-12085,\n    CVE-
         ("rsync  version 3.2.7  protocol version 31\n", MENDED.replace("12087", "1"), "it is unknown whether rsync 3.2.7"),
         ("rsync  version 3.1.3  protocol version 31\n", "", "it is unknown whether rsync 3.1.3"),
         ("what?", "", "it is unknown whether rsync an unknown version"),
+        ("rsync  version 3.2.7  protocol version 31\n", MENDED.replace("12084", "1") + OLD, "is not mended for CVE-2024-12084,"),
+        ("rsync  version 3.3.0  protocol version 31\n", MENDED.replace("12085", "1") + OLD, "is not mended for CVE-2024-12085,"),
+        # Debian 11 and Ubuntu 20.04: older than the overflow, which their change logs do not name as fixed.
+        ("rsync  version 3.2.3  protocol version 31\n", MENDED.replace("12084", "1") + OLD, None),
     ],
 )
 def test_rsync_is_judged_by_version_and_by_its_package(version, changes, words):
@@ -72,7 +76,8 @@ def test_what_a_controller_has_is_looked_at_by_the_verbs_that_use_it(tmp_path, m
     said = controller_programs.warnings("train")
     assert len(said) == 2 and "CVE-2024-12086" in said[0] and openssh.CVE in said[1]
     assert openssh.look() == {"version": "OpenSSH_9.2p1 Debian-2+deb12u2", "fixed": False}
-    assert controller_programs.warnings("status") == controller_programs.warnings("provision") == []
+    assert controller_programs.warnings("sync") == controller_programs.warnings("provision") == said
+    assert controller_programs.warnings("status") == controller_programs.warnings("trust") == []
     (tmp_path / "rsync").unlink()
     assert len(controller_programs.warnings("logs")) == 1
 

@@ -29,13 +29,17 @@ def lying(words):
             with connection, contextlib.suppress(OSError, ValueError), connection.makefile("rb") as stream:
                 for word in iter(lambda: netprobe.read_line(stream), None):
                     if word["do"] == "echo":
-                        connection.sendall(stream.read(word["size"]))
+                        data = stream.read(word["size"])
+                        words["echo"](connection) if "echo" in words else connection.sendall(data)
+                    elif callable(words.get(word["do"])):
+                        words[word["do"]](connection)
                     else:
                         answer = dict({"hello": {"node": LIAR, "id": "c1", "you": [HERE, 1], "age": 1}}, **words).get(word["do"], {})
                         connection.sendall(json.dumps(answer).encode() + b"\n")
                     if word["do"] == "take":
                         netprobe.drained(connection, 1.5)
-                        connection.sendall(json.dumps(words.get("taken", {})).encode() + b"\n")
+                        said = words.get("taken", {})
+                        said(connection) if callable(said) else connection.sendall(json.dumps(said).encode() + b"\n")
 
         def serve():
             with contextlib.suppress(OSError):
@@ -48,16 +52,93 @@ def lying(words):
         made.shutdown(socket.SHUT_RDWR)
 
 
-def answer(tmp_path, book, depth="quick"):
-    """Return what the honest node answers, as the gate has it."""
+def answer(tmp_path, book, depth="quick", first=NODE):
+    """Return what the honest node answers, as the gate has it; first: whose listener the nodes meet at."""
     own = {"listening": dict(book, node=NODE), "hcas": [], "interface": {"name": "lo", "mtu": 65536}}
     given = {
-        "id": "c1", "node": NODE, "nodes": [NODE, LIAR], "address": HERE, "interface": "lo", "matrix": False, "depth": depth,
-        "book": {NODE: own, LIAR: {"listening": book}},
+        "id": "c1", "node": NODE, "nodes": sorted([NODE, LIAR], key=first.__ne__), "address": HERE, "interface": "lo", "matrix": False, "depth": depth,
+        "book": {NODE: own, LIAR: {"listening": book}}, "ports": book.get("planned", [])[:1],
     }  # fmt: skip
     found = netunit.connected(None, str(tmp_path), given)
     sent = json.loads(json.dumps(dict(found, changed=False)))
     return answer_gate.validate("network_proof", sent, {"state": "connected", "node": NODE})
+
+
+def trickle(connection):
+    """Send a byte now and then, for longer than any test waits; it comes to no end of a line."""
+    for _number in range(200):
+        connection.sendall(b" ")
+        time.sleep(0.1)
+
+
+def nest(connection):
+    connection.sendall(b"[" * 4000 + b"\n")
+
+
+@pytest.mark.parametrize("how", [trickle, nest])
+@pytest.mark.parametrize("word", ["hello", "echo", "ping", "take", "taken", "done", "meet"])
+def test_a_peer_that_trickles_or_nests_holds_no_honest_node_up(tmp_path, monkeypatch, word, how):
+    """Its own ports are as good as unreached; the honest node answers soon, and none of its threads stays behind."""
+    monkeypatch.setattr(nettries, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(nettries, "STREAM_SECONDS", 0.1)
+    monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", 1)
+    before = set(threading.enumerate())
+    with lying({word: how}) as book:
+        began = time.monotonic()
+        found = answer(tmp_path, book, "full", first=LIAR if word == "meet" else NODE)
+        assert time.monotonic() - began < 12
+        left = {thread.name for thread in set(threading.enumerate()) - before if "attend" not in thread.name and "serve" not in thread.name}
+        assert not left
+    said = {"hello": {trickle: "hello", nest: "stranger"}[how], "echo": {trickle: "large", nest: "large"}[how]}
+    assert [row["why"] for row in found["unreached"]] == ([said[word]] if word in said else [])
+    assert found["complete"] is False or word not in ("hello", "echo", "done")
+
+
+def test_no_more_of_a_peers_ports_are_tried_than_the_plan_and_a_listener_have(tmp_path):
+    with lying({}) as book:
+        told = dict(book, planned=[*book["planned"], 1, 2, 3], ephemeral=list(range(1, 60)))
+        found = answer(tmp_path, told)
+    assert found["reached"] == {LIAR: book["planned"]} and [row["port"] for row in found["unreached"]] == [1, 2, 3, 4]
+
+
+def test_a_peer_that_claims_to_have_taken_more_than_was_sent_makes_no_way_look_fast(tmp_path, monkeypatch):
+    """Half of all ways decide which ones are slow, so a rate without bounds would accuse two others."""
+    monkeypatch.setattr(nettries, "STREAM_SECONDS", 0.2)
+    rates = []
+    for claimed in ({"bytes": 10**17, "seconds": 0.2}, {"bytes": 10**17, "seconds": 0.0011}):
+        with lying({"taken": claimed}) as book:
+            rates.append(answer(tmp_path, book, "full")["edges"][LIAR]["gbits"])
+    assert 0 < rates[0] < 5000 and rates[1] < 20 * rates[0]
+
+
+def test_a_peer_that_answers_slowly_is_not_asked_for_the_time_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(nettries, "ANSWER_SECONDS", 0.5)
+
+    def late(connection):
+        time.sleep(0.3)
+        connection.sendall(b'{"time": 1.0}\n')
+
+    with lying({"ping": late}) as book:
+        began = time.monotonic()
+        assert answer(tmp_path, book)["edges"][LIAR]["rtt"] > 0.2 and time.monotonic() - began < 4
+
+
+def test_a_peer_that_is_through_for_all_others_ends_no_listener(tmp_path):
+    spec = {"id": "c1", "node": NODE, "address": HERE, "ports": [0], "expected": [LIAR, "node3"], "directory": str(tmp_path)}
+    listener = netprobe.Listener(spec)
+    threading.Thread(target=listener.serve, daemon=True).start()
+    peer = {"node": NODE, "address": HERE}
+
+    def through(name, address):
+        call, _made = nettries.attempt({"id": "c1", "node": name, "address": address}, peer, listener.planned[0])
+        with contextlib.closing(call):
+            return call.ask(do="done")
+
+    assert through(LIAR, "127.0.0.2") == {}
+    with pytest.raises((ValueError, OSError)):
+        through("node3", "127.0.0.2")
+    assert not listener.over.wait(0.3)
+    assert through("node3", "127.0.0.3") == {} and listener.over.wait(5)
 
 
 HELLO = {"node": LIAR, "id": "c1", "you": [HERE, 1], "age": 1}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import answer_gate, attempts, capacity, limits, machines, netturns, openssh
+from ansible.module_utils.trainyard import answer_gate, attempts, capacity, limits, machines, netturns, openssh, rsync
 from core_support import program, put
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +35,7 @@ def shown(**changes):
         "identity": {"kernel": "boot-a pid:[1] net:[1]", "macs": ["02:42:c6:33:64:79"], "machine_id": "a"},
         "kernel": "6.1.0", "system": "Debian 12", "places": [place], "shm": dict(place, path="/dev/shm", free=GIB, size=GIB), "memory": 30 * GIB,
         "unit": inside, "rdma": [], "selinux": False, "locks": [], "sshd": {"version": "OpenSSH_9.8p1", "fixed": True},
+        "rsync": {"version": "3.4.1", "fixed": True},
     }  # fmt: skip
     for key, value in changes.items():
         found[key] = dict(found[key], **value) if isinstance(value, dict) and "error" not in value else value
@@ -92,6 +93,43 @@ def test_a_server_with_a_known_hole_is_named_on_its_node(fixed, found):
     said = judged(fact(1, machines={"sshd": {"version": "OpenSSH_9.7p1", "fixed": fixed}}), fact(2))
     assert [(check, level, nodes) for check, level, nodes, _text in said] == [("sshd", "warn", [name]) for name in found]
     assert judged(fact(1, machines={"sshd": None})) == []
+
+
+@pytest.mark.parametrize(
+    "own, words",
+    [({"version": "3.4.1", "fixed": True}, None), (None, None), ({"version": "3.2.7", "fixed": False}, "is not fixed for CVE-2024-12084"),
+     ({"version": "", "fixed": None}, "it is unknown whether rsync (of an unknown version)")],
+)  # fmt: skip
+def test_an_rsync_that_a_peer_can_take_over_is_named_on_its_node(own, words):
+    said = judged(fact(1, machines={"rsync": own}) if own else fact(1, machines={"rsync": None}), fact(2))
+    assert [(check, level, nodes) for check, level, nodes, _text in said] == ([("rsync", "warn", ["n1"])] if words else [])
+    assert words is None or words in said[0][3]
+
+
+def test_the_rsync_of_a_node_that_does_not_tell_is_unknown():
+    older = fact(1)
+    del older["machines"]["rsync"]
+    check, level, nodes, text = only(judged(older, fact(2)))
+    assert (check, level, nodes) == ("rsync", "warn", ["n1"]) and "unknown" in text
+
+
+@pytest.mark.parametrize(
+    "own, passes",
+    [
+        (rsync.look(), True),
+        (None, True),
+        ("DROP", True),
+        ({"version": "3.2.7\x1b", "fixed": True}, False),
+        ({"version": "3.2.7", "fixed": 1}, False),
+    ],
+)
+def test_what_a_node_says_of_its_rsync_passes_the_gate_as_it_is_described(own, passes):
+    told = dict(shown(), identity={"kernel": "b", "macs": [], "machine_id": "a" * 16}, rsync=own)
+    if own == "DROP":
+        del told["rsync"]
+    with pytest.raises(answer_gate.InvalidAnswer) as error:  # the rest of the answer is left out
+        answer_gate.validate("node_probe", {"changed": False, "facts": {"machines": told}}, {})
+    assert ([field for field, _text in error.value.problems if field.startswith("facts.machines")] == []) is passes
 
 
 def test_ordinary_nodes_are_passed_over_in_silence():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import subprocess
 import threading
@@ -211,10 +212,23 @@ def test_the_units_own_words_remove_its_credential(home):
     config = grant(folder, keys)
     words = credential.release_words(folder, RUN, 1, "node2")
     at = words.index("/usr/bin/python3")
-    assert words[0] == "/usr/bin/systemd-run" and "--on-active=30" in words[:at] and " ".join(words).split() == words
-    assert words[at + 3] == os.path.join(os.path.dirname(config), "mesh_credential.py") and len(of_runs(folder)) == 2
-    subprocess.run(words[at:], check=True)
-    assert of_runs(folder) == [] and not os.path.exists(os.path.dirname(config))
+    assert words[0] == "/usr/bin/systemd-run" and "--on-active=30" in words[:at] and len(of_runs(folder)) == 2
+    place, executed = os.path.dirname(config), os.path.join(folder, "executed")
+    for name in os.listdir(place):  # the training can write all of them
+        if name.endswith(".py"):
+            with open(os.path.join(place, name), "w", encoding="utf-8") as handle:
+                handle.write("open(%r, 'w')\n" % executed)
+    subprocess.run(words[at:], check=True, cwd=place)
+    assert of_runs(folder) == [] and not os.path.exists(place) and not os.path.exists(executed)
+
+
+def test_systemd_takes_the_units_own_words_as_they_are(home):
+    """Its own reading of a command: words in double quotes; $ and % are replaced, a backslash begins an escape. One word has 128 KiB at most (execve(2))."""
+    words = credential.release_words(home[0], RUN, 1, "node2")
+    plan = {"launcher": {"console": "c"}, "stop": {"timeout": 5}}
+    (line,) = [word for word in attempts.start_argv("/a", plan, "node2", "u", "d", "", words) if word.startswith("ExecStopPost=-")]
+    assert shlex.split(line.partition("=-")[2]) == words
+    assert not set("$%\\\n'") & set(line) and max(map(len, words)) < 1 << 16
 
 
 @pytest.mark.parametrize(

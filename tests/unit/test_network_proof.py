@@ -92,7 +92,7 @@ def test_listen_connect_close(node, run_module):
     )
     # (node2 has the id of node1's check here, as on two machines)
     book = {"node1": said, "node2": {"msg": "its listener did not start"}}
-    found = run_module(network_proof, dict(arguments("connected", "node2", book=book, depth="quick"), id="0a1b1"))
+    found = run_module(network_proof, dict(arguments("connected", "node2", book=book, depth="quick", ports=[port]), id="0a1b1"))
     assert found["unreached"] == [] and port in found["reached"]["node1"]
     assert found["complete"] is False and found["own"]["msg"] == "its listener did not start"
     deadline = time.monotonic() + 30

@@ -227,7 +227,7 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
         "WorkingDirectory=%s" % attempt,
         "StandardOutput=append:%s" % console,
         "StandardError=append:%s" % console,
-        *(["ExecStopPost=-" + " ".join(release)] if release else []),
+        *(["ExecStopPost=-" + " ".join('"%s"' % word if " " in word else word for word in release)] if release else []),
         "ExecStopPost=" + " ".join([python, "-I", agent, "ended", attempt, node, *([mesh] if mesh else [])]),
     ]
     if plan["stop"].get("limit"):

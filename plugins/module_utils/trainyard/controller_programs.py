@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 
-from ansible.module_utils.trainyard import openssh, package_fixes
+from ansible.module_utils.trainyard import openssh, package_fixes, rsync
 
-# Client side: files outside the destination, links, and contents of the receiver's files (fixed upstream in 3.4.0).
-RSYNC_CVES = ("CVE-2024-12086", "CVE-2024-12087", "CVE-2024-12088")
-RSYNC_FIXED = (3, 4, 0)
-RSYNC_PUBLISHED = "2025-01-14"
-# The verbs that copy from nodes with rsync, and the one that says before a start what is wrong.
-VERBS = ("train", "check", "resume", "follow", "logs")
+# The verbs that copy from or to nodes with rsync, and the one that says before a start what is wrong.
+VERBS = ("train", "check", "resume", "follow", "logs", "sync", "provision")
 
 
 def warnings(verb):
@@ -30,14 +25,13 @@ def warnings(verb):
 
 def rsync_warning(version, changes):
     """Return a line about an rsync that is not known to be safe, or None. version: what it prints. changes: its package's change log."""
-    found = re.search(r"version v?(\d+)\.(\d+)\.(\d+)", version)
-    number = tuple(int(part) for part in found.groups()) if found else None
-    missing = package_fixes.unfixed(changes, RSYNC_CVES, RSYNC_PUBLISHED)
-    if (number and number >= RSYNC_FIXED) or missing == []:
+    number = rsync.number_of(version)
+    missing = rsync.unfixed(number, changes)
+    if missing == []:
         return None
     shown = ".".join(map(str, number)) if number else "an unknown version"
     remedy = "Update it with the distribution's package manager"
     if missing:
         return "rsync %s on this controller is not mended for %s, and it copies from the nodes. %s" % (shown, ", ".join(missing), remedy)
     text = "it is unknown whether rsync %s on this controller is mended for %s, and it copies from the nodes. Version 3.4.0 is. %s"
-    return text % (shown, ", ".join(RSYNC_CVES), remedy)
+    return text % (shown, ", ".join(rsync.holes(number)), remedy)

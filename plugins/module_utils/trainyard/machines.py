@@ -9,7 +9,7 @@ import ipaddress
 import os
 import platform
 
-from ansible.module_utils.trainyard import capacity, limits, openssh
+from ansible.module_utils.trainyard import capacity, limits, openssh, rsync
 from ansible.module_utils.trainyard.findings import finding, named, unequal
 
 # Locks of dpkg, apt, rpm and dnf 5, held by fcntl() or flock(), and files in which yum, dnf and zypper write who they are.
@@ -45,6 +45,7 @@ def look(run, base, asked):
         "selinux": shown("/sys/fs/selinux/enforce").strip() == "1",
         "locks": locks(),
         "sshd": openssh.look(),
+        "rsync": rsync.look(),
     }
 
 
@@ -95,6 +96,8 @@ def judge(nodes, facts, allowed):
         found += in_the_way(node["name"], own)
         unsafe = openssh.problem(own.get("sshd"))
         found += [finding("sshd", *unsafe, node["name"], "warn")] if unsafe else []
+        unsafe = rsync.problem(own.get("rsync", {}))
+        found += [finding("rsync", *unsafe, node["name"], "warn")] if unsafe else []
     for key, what in (("system", "the operating system"), ("kernel", "the kernel")):
         values = {name: fact["machines"][key] for name, fact in facts.items()}
         found += unequal("system", what, values, level="note")

@@ -6,7 +6,7 @@ and guard an attempt for weeks without the controller and without a certificate.
 the rehearsal before it, nothing else.
 Everything of a node lies in ~/.trainyard/mesh/runs/<run>/<attempt>/<node>, because nodes may share a home directory.
 
-The file is complete in itself and needs nothing but Python >= 3.8: a copy in the attempt's directory removes the credential.
+The file is complete in itself and needs nothing but Python >= 3.8: the unit of an attempt holds it as a word of the command that removes the credential.
 
     mesh_credential.py release HOME RUN ATTEMPT NODE
 """
@@ -16,12 +16,14 @@ from __future__ import annotations
 import base64
 import fcntl
 import hashlib
+import importlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import zlib
 
 MESH = ".trainyard/mesh"
 RUNS = "runs"
@@ -36,6 +38,8 @@ UNUSED_SECONDS = 86400
 # How long after the end of its unit the credential of an attempt is removed.
 RELEASE_SECONDS = 30
 SYSTEMD_RUN = "/usr/bin/systemd-run"
+# What starts a program that is given as a word. systemd replaces what begins with $ or %, and there is none.
+UNPACK = "import base64,sys,zlib;exec(zlib.decompress(base64.b64decode(sys.argv.pop(1))))"
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
@@ -321,11 +325,22 @@ def tidy(home, base, node, units, now):
 def release_words(home, run, number, node):
     """Return the command by which the end of an attempt's unit has its credential removed: a timer, so that the peers can still ask how it stands.
 
-    It is the unit's own, made at the start: nothing that the training can write says whether, and what, is removed.
+    Its program is in the words of the unit, which the manager has in memory since the start: no file of the attempt or of the mesh is executed.
+    The account stays the master of its own systemd and of its own authorized_keys.
     """
-    place = place_of(home, run, number, node)
-    words = [PYTHON, "-I", "-B", os.path.join(place, "mesh_credential.py"), "release", home, run, str(int(number)), node]
-    timer = ["--user", "--quiet", "--collect", "--no-block", "--on-active=%d" % RELEASE_SECONDS, "--timer-property=AccuracySec=1s"]
+    place_of(home, run, number, node)
+    source = importlib.import_module(release.__module__).__loader__.get_source(release.__module__)
+    packed = base64.b64encode(zlib.compress(source.encode("utf-8"), 9)).decode("ascii")
+    words = [PYTHON, "-I", "-B", "-c", UNPACK, packed, "release", home, run, str(int(number)), node]
+    timer = [
+        "--user",
+        "--quiet",
+        "--description=Remove the key of a Trainyard attempt",
+        "--collect",
+        "--no-block",
+        "--on-active=%d" % RELEASE_SECONDS,
+        "--timer-property=AccuracySec=1s",
+    ]
     return [SYSTEMD_RUN, *timer, *words]
 
 

@@ -56,6 +56,10 @@ def bound(kind, address, port):
     return made
 
 
+# So many ports of the ephemeral range a listener has.
+SPREAD = 4
+
+
 def spread(address, limits):
     """Return listening sockets at the low end, in the middle and at the high end of the ephemeral range, and one that the kernel chooses."""
     first, last = limits
@@ -71,12 +75,60 @@ def spread(address, limits):
     return found
 
 
+class Incoming:
+    """What a peer sends, read until a deadline for the whole of it: a byte now and then gains no time."""
+
+    def __init__(self, connection, seconds):
+        self.connection, self.rest = connection, b""
+        self.allow(seconds)
+
+    def allow(self, seconds):
+        """Give the peer so many seconds from now for what it sends next, and each answer to it as many."""
+        self.seconds, self.until = seconds, time.monotonic() + seconds
+        self.connection.settimeout(seconds)
+
+    def receive(self, most):
+        """Return what comes before the deadline, b'' at the end; raise socket.timeout."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise socket.timeout("timed out")
+        self.connection.settimeout(left)
+        try:
+            return self.connection.recv(most)
+        finally:
+            self.connection.settimeout(self.seconds)
+
+    def readline(self, most):
+        """Return one line, without its end where it is longer than most or the peer has ended."""
+        while b"\n" not in self.rest and len(self.rest) < most:
+            block = self.receive(most - len(self.rest))
+            if not block:
+                break
+            self.rest += block
+        end = self.rest.find(b"\n", 0, most) + 1 or most
+        line, self.rest = self.rest[:end], self.rest[end:]
+        return line
+
+    def read(self, size):
+        """Return so many bytes, fewer where the peer has ended."""
+        while len(self.rest) < size:
+            block = self.receive(size - len(self.rest))
+            if not block:
+                break
+            self.rest += block
+        found, self.rest = self.rest[:size], self.rest[size:]
+        return found
+
+
 def read_line(stream):
     """Return the next word as a dict, None at the end; raises ValueError for anything else."""
     line = stream.readline(LINE)
     if not line:
         return None
-    word = json.loads(line.decode("utf-8"))
+    try:
+        word = json.loads(line.decode("utf-8"))
+    except RecursionError as error:  # a few thousand brackets
+        raise ValueError("nested too deeply") from error
     if not isinstance(word, dict):
         raise ValueError("no mapping")
     return word
@@ -93,7 +145,7 @@ class Listener:
     def __init__(self, spec):
         self.spec, self.failed, self.sockets = spec, {}, []
         self.over, self.changed = threading.Event(), threading.Condition()
-        self.came, self.done, self.rounds, self.open = {}, set(), {}, 0
+        self.came, self.done, self.rounds, self.open = {}, {}, {}, 0
         self.began = self.last = time.monotonic()
         self.limits = ephemeral_range()
         for port in spec["ports"]:
@@ -152,12 +204,11 @@ class Listener:
 
     def attend(self, connection, peer):
         try:
-            connection.settimeout(SILENCE)
             if peer:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with connection, connection.makefile("rb") as stream:
-                self.converse(connection, stream, peer)
+            with connection:
+                self.converse(connection, Incoming(connection, SILENCE), peer)
         except (OSError, ValueError, KeyError, TypeError):
             pass  # somebody who speaks otherwise is of no concern here
         finally:
@@ -177,7 +228,7 @@ class Listener:
                 if not own:
                     return
                 who = str(word["from"])
-                if peer:
+                if peer and who in self.spec["expected"]:
                     self.came.setdefault(who, peer[0])
             elif who is None:
                 return
@@ -187,16 +238,18 @@ class Listener:
                 send_line(connection, {"time": time.time()})
             elif do == "take":
                 send_line(connection, {})  # nothing of what comes now may end in the stream's buffer
-                send_line(connection, taken(connection, float(word["seconds"])))
+                send_line(connection, taken(connection, min(ROUNDS_SECONDS, float(word["seconds"]))))
                 self.spoken()
                 drained(connection)
                 return
             elif do == "meet":
-                send_line(connection, self.meet(who, int(word["round"]), int(word["count"]), float(word["wait"])))
+                send_line(connection, self.meet(who, int(word["round"]), int(word["count"]), min(ROUNDS_SECONDS, float(word["wait"]))))
             elif do == "done":
+                # One name for one address: no peer can say it for the others, who would come to closed ports.
+                if self.done.setdefault(peer[0] if peer else "", who) != who:
+                    return
                 send_line(connection, {})
-                self.done.add(who)
-                if self.done >= set(self.spec["expected"]):
+                if set(self.done.values()) >= set(self.spec["expected"]):
                     self.over.set()
             elif do == "ports" and not peer:
                 send_line(connection, self.book())
@@ -204,8 +257,9 @@ class Listener:
                 idle = max(0.0, time.monotonic() - self.last)
                 send_line(connection, {"age": self.age(), "idle": idle, "came": len(self.came)})
             elif do == "close" and not peer:
-                send_line(connection, {"came": self.came, "missed": sorted(set(self.spec["expected"]) - self.done)})
+                send_line(connection, {"came": self.came, "missed": sorted(set(self.spec["expected"]) - set(self.done.values()))})
                 self.over.set()
+            stream.allow(SILENCE)
             word = read_line(stream)
 
     def age(self):

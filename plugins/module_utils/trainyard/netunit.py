@@ -94,6 +94,13 @@ def listening(run, runtime, given):
     }
 
 
+def offered(name, said, ports):
+    """Return what is tried of a peer's listener: the plan's ports, and no more of the others than a listener has."""
+    return dict(
+        said, node=name, planned=[port for port in said["planned"] if port in ports], ephemeral=said["ephemeral"][: netprobe.SPREAD]
+    )
+
+
 def connected(_run, runtime, given):
     """Try every way from this node; return nettries.proven's findings beside what listens here, and rival where another check was met."""
     names, node = given["nodes"], given["node"]
@@ -110,7 +117,9 @@ def connected(_run, runtime, given):
     }  # fmt: skip
     # A listener goes by the name that the controller knows it by, whatever it says of itself.
     told = {name: said.get("listening") or {} for name, said in given["book"].items()}
-    book = {name: dict(said, node=name) for name, said in told.items() if {"address", "planned", "ephemeral", "udp"} <= set(said)}
+    book = {
+        name: offered(name, said, given["ports"]) for name, said in told.items() if {"address", "planned", "ephemeral", "udp"} <= set(said)
+    }
     found = nettries.proven(spec, book)
     # Whether every listener that expects this node has seen it through, so that nobody has to end them.
     complete = book.keys() >= set(targets) | {node} and found["through"] == sorted(targets)

@@ -39,12 +39,11 @@ def needed(made):
 
 def judge(made, results, allowed):
     """Return findings; results: {node name: what library/network_proof.py returned in state connected, or what the connection said (msg)}."""
-    met = _met(results)
-    if len(met) > 1:
+    met, busy = _met(results), {name for name, result in results.items() if result and result.get("rival")}
+    if len(met) > 1 and busy:
         return [_rival(met)]
-    found = [_alone(name, rivals, results[name]) for name, rivals in met.items()]
     # What one node alone says of another check is taken for its own trouble: the others are judged as if it were not there.
-    busy = {name for name in met if (results[name] or {}).get("rival")}
+    found = [_alone(name, met[name]) for name in met if name in busy] or _elsewhere(results)
     results = {name: result for name, result in results.items() if name not in busy}
     nodes = {node["name"]: node for node in made["nodes"]}
     heard = {name: _whole(result, nodes) for name, result in results.items() if result and "reached" in result and result.get("own")}
@@ -97,10 +96,28 @@ def _rival(met):
     return findings.finding(CHECK, text, "run this one again when it is through", list(met))
 
 
-def _alone(name, rivals, result):
-    """Return the finding about a node that speaks of another check when no other node does; it is about that node."""
-    words = "another check was running on it " if result.get("rival") else "it alone met another check on its peers "
-    return findings.finding(CHECK, words + _since(rivals), "run this one again when that one is through; then look at this node", name)
+def _alone(name, rivals):
+    """Return the finding about a node that says that another check was running on it, when no other node speaks of one."""
+    text = "another check was running on it " + _since(rivals)
+    return findings.finding(CHECK, text, "run this one again when that one is through; then look at this node", name)
+
+
+def _elsewhere(results):
+    """Return findings about nodes that are said to have another check's listener and do not say so themselves.
+
+    Two nodes are believed. Where one node says so, either of the two may be wrong, and both are named.
+    """
+    rows = {}
+    for name, result in results.items():
+        for row in (result or {}).get("unreached", []):
+            if row["why"] == "other" and row["to"] in results:
+                rows.setdefault(row["to"], {}).setdefault(name, {"id": row["text"], "seconds": row.get("age", 0)})
+    found = []
+    for to, told in rows.items():
+        text = "%s met another check on %s %s" % (findings.named(told), to, _since(list(told.values())))
+        remedy = "run this one again when that one is through; then look at %s" % (to if len(told) > 1 else "both")
+        found.append(findings.finding(CHECK, text, remedy, to if len(told) > 1 else [*told, to]))
+    return found
 
 
 def _mute(name, result):
@@ -140,7 +157,8 @@ def _unreached(made, nodes, heard):
     alone = []
     for name in nodes:
         out, into = {pair for pair in tried if pair[0] == name}, {pair for pair in tried if pair[1] == name}
-        if len(nodes) > 2 and out and into and out | into <= dead:
+        peers = {peer for pair in out | into for peer in pair} - {name}
+        if len(nodes) > 2 and len(peers) > 1 and out and into and out | into <= dead:  # one peer may lie
             alone.append(name)
     for name in alone:
         mine = [row for row in failures if name in (row["source"], row["to"])]
@@ -151,7 +169,7 @@ def _unreached(made, nodes, heard):
     mute = [
         name
         for name in nodes
-        if len(nodes) > 2 and any(row["source"] == name for row in rest) and not any(pair[0] == name for pair in reached)
+        if len(nodes) > 2 and len({row["to"] for row in rest if row["source"] == name}) > 1 and not any(pair[0] == name for pair in reached)
     ]
     for name in mute:
         mine = [row for row in rest if row["source"] == name]
@@ -262,5 +280,6 @@ def _seen(nodes, heard):
             peers = [to for to, seen in result["seen_as"].items() if seen == address]
             text = "%s comes to %s as %s instead of %s" % (name, findings.named(peers), address, nodes[name]["address"])
             remedy = "an address translation (NAT) is between the nodes: ranks that answer to this address reach another machine; route the fabric without it"
-            found.append(findings.finding(CHECK, text, remedy, name, "warn"))
+            # The address is what the peers say: the word of one is about both.
+            found.append(findings.finding(CHECK, text, remedy, name if len(peers) > 1 else [name, *peers], "warn"))
     return found
