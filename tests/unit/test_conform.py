@@ -49,8 +49,15 @@ BASELINE = []
 
 @pytest.fixture(scope="module", autouse=True)
 def fast_reading():
-    """Read each file once in this module and wait for no disk: the checks are made a hundred times, and most of their time goes there."""
-    kept, patch = {}, pytest.MonkeyPatch()
+    """Read and validate each file once in this module and wait for no disk: the checks are made a hundred times, and most of their time goes there."""
+    kept, validated, patch = {}, {}, pytest.MonkeyPatch()
+    validate = yamldata.check
+
+    def check(value, schema, lines, file):
+        key = json.dumps([value, schema, file], default=repr), id(lines)
+        if key not in validated:
+            validated[key] = lines, validate(value, schema, lines, file)  # with its lines, whose id is then nobody else's
+        return list(validated[key][1])
 
     def once(real):
         def read(path, *more):
@@ -63,6 +70,7 @@ def fast_reading():
         return read
 
     patch.setattr(yamldata, "read", once(yamldata.read))
+    patch.setattr(yamldata, "check", check)
     patch.setattr(os, "fsync", lambda handle: None)
     yield
     patch.undo()
