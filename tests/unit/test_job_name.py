@@ -38,7 +38,7 @@ def made(request, tmp_path):
 def test_the_answers_about_a_run_pass_the_gate_whatever_its_job_is_called(made, tmp_path):
     name, _job, plan = made
     config = "configs/%s/%s.yml" % ("c" * 150, "d" * 150)
-    attempt_files(tmp_path, dict(plan, job=dict(plan["job"], config=config)), "node1")
+    attempt_files(tmp_path, dict(plan, site="s" * 200, job=dict(plan["job"], config=config)), "node1")
     found = status.look(lambda _argv: (0, "active\n", ""), str(tmp_path), RUN, 1, "node1")
     shown = gated("attempt_status", {"status": found}, run_id=RUN, number=1, node="node1")["status"]
     assert (shown["found"], shown["job"]) == (True, name)
