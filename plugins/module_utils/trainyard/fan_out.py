@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bring a checkpoint to a node from one that holds it: the node's own attempt, else another node over the mesh. Runs on the node that lacks it.
 
-The source is not trusted: a training there may have changed what it sends. It sends no more than was announced, in bounded time, and what its rsync
-prints is cut.
+The source is not trusted: a training there may have changed what it sends. It sends no more than
+was announced, in bounded time, and what its rsync prints is cut.
 """
 
 from __future__ import annotations
@@ -130,7 +130,10 @@ def excess(staging, files):
 
 
 def copy(argv, staging, files, seconds):
-    """Run rsync into a staging directory; return None, or why it gave nothing. Raises Excess where the source sends more than was announced."""
+    """Run rsync into a staging directory; return None, or why it gave nothing.
+
+    Raises Excess where the source sends more than was announced.
+    """
     largest, until, said = max(entry[1] for entry in files.values()), time.monotonic() + seconds, b""
     environment = dict({name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}, LC_ALL="C")
     with tempfile.TemporaryFile() as names:
