@@ -147,6 +147,7 @@ class ActionModule(ActionBase):
             if not self._administrator:
                 ways = {name: {key: entry for key, entry in way.items() if key != access.ADMIN_KEY} for name, way in ways.items()}
             problems += access.problems(ways, kept)
+            problems += hosts.accounts(ways) if self._administrator else []
         return site, problems
 
     @staticmethod
@@ -360,6 +361,19 @@ class _Hosts:
                 if text:
                     file, line = self._place(raw, name, key)
                     yield Problem(file, origin_of(raw, dotted)[1] if line and origin_of(raw, dotted) else line, dotted, text)
+
+    def accounts(self, names):
+        """Return a Problem for every account that trains and that root's part of provision.yml cannot be given, the same one once."""
+        found = {}
+        for name in names:
+            raw = self._of(name)[0]
+            key = next((key for key in ("ansible_ssh_user", "ansible_user") if key in raw), None)
+            value = self._values(name, [key]).get(key) if key else None
+            said = access.account_problem(value) if value not in (None, "") else None
+            if said:
+                problem = Problem(*self._place(raw, name, key), key, said)
+                found.setdefault(str(problem), problem)
+        return list(found.values())
 
     def unheard(self, name, judged):
         """Yield a Problem for every variable that a node has otherwise than the controller, which alone goes by it."""

@@ -244,6 +244,13 @@ def test_a_loss_that_is_no_number(paddledet, shown):
     assert found["last_step"]["loss"] is None
 
 
+@pytest.mark.parametrize("shown", ["1e305", "9e999", "-9e999"])
+def test_a_number_that_no_answer_can_hold_is_left_out(shown):
+    table = {"step": {"line": r"step (?P<step>\d+) loss: (?P<loss>\S+) speed: (?P<ips>\S+)", "scale": {"ips": 1e9}}}
+    found = scan("step 1 loss: %s speed: 1e300\n" % shown, table)["last_step"]
+    assert (found["loss"], found["ips"]) == (None, None)
+
+
 def test_only_the_last_checkpoints_are_kept(paddledet):
     found = scan("".join(f"[11/20 09:30:32] ppdet.utils.checkpoint INFO: Save checkpoint: out/{n}\n" for n in range(30)), paddledet)
     assert (found["saved_count"], len(found["saved"]), found["saved"][-1]["path"]) == (30, 20, "out/29")

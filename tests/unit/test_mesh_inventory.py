@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
-from ansible.module_utils.trainyard import mesh, mesh_compiled, mesh_inventory
+from ansible.module_utils.trainyard import answer_gate, mesh, mesh_compiled, mesh_inventory
 from test_mesh import CA, host_key, node
 
 NAMES = ["node1", "node2", "node3"]
+STATE = {
+    "present": False, "site": "s" * 200, "digest": None, "inventory": None, "nodes": [], "valid_until": None, "proven": None, "stale": [],
+    "authority": {}, "carried": False,
+}  # fmt: skip
+FOUND = {"ssh_directory": False, "mesh_directory": False, "replace_key": False, "authorized_keys_mode": "0600"}
 HOSTS = {name: "198.51.100.%d" % (11 + at) for at, name in enumerate(NAMES)}
 
 
@@ -166,6 +172,22 @@ def test_behind_an_authority_of_hosts_a_node_adds_nothing_but_keys(controller):
     assert controller(node(1), dict(node(2), host_keys=["* " + host_key(9), host_key(2)]), known_hosts=pinned)[1]["host_keys"] == [
         host_key(2)
     ]
+
+
+@pytest.mark.parametrize("user", ["1234567", "CORP\\alice", "first+last", "alice@corp.example", "host$", "a" * 253])
+def test_an_account_that_a_mesh_may_have_passes_the_gate(controller, user):
+    said = node(2, user=user, site="s" * 200)
+    answer = {"node": said, "state": STATE, "held": {}, "found": FOUND, "changed": False}
+    passed = answer_gate.validate("mesh_node", json.loads(json.dumps(answer)), {"name": "node2"})["node"]
+    assert passed == said and controller(node(1, user=user), passed)[1]["problems"] == []
+
+
+@pytest.mark.parametrize("user", ["", "-oProxyCommand=id", "a b", "a\n", "a" * 300, "a$b", "a;id", "../x"])
+def test_what_is_no_account_is_refused_by_gate_and_mesh(controller, user):
+    answer = {"node": node(2, user=user), "state": STATE, "held": {}, "found": FOUND, "changed": False}
+    with pytest.raises(answer_gate.InvalidAnswer, match="node.user"):
+        answer_gate.validate("mesh_node", answer, {"name": "node2"})
+    assert controller(node(1), node(2, user=user))[1]["problems"]
 
 
 def test_a_user_is_the_inventorys(controller):

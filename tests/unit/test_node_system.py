@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import node_system
 import pytest
+import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible.module_utils.trainyard import user_manager
+from ansible.module_utils.trainyard import answer_gate, root_records, user_manager
+from core_support import ROOT
 
 UBUNTU = 'PRETTY_NAME="Ubuntu 24.04"\nID=ubuntu\nID_LIKE=debian\n'
 PID1 = """Limit                     Soft Limit           Hard Limit           Units
@@ -161,3 +164,18 @@ def test_a_limit_that_is_no_number_is_refused(capsys):
     with patch_module_args({"packages": {}, "memlock": "lots"}), pytest.raises(SystemExit) as end:
         node_system.main()
     assert end.value.code == 1 and "want a number or infinity; got 'lots'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["1234567", "CORP\\alice", "first+last"])
+def test_an_account_that_root_is_not_given_is_no_lie(monkeypatch, name):
+    account = node_system.pwd.getpwuid(os.getuid())
+    monkeypatch.setattr(node_system.pwd, "getpwuid", lambda uid: node_system.pwd.struct_passwd((name, *account[1:])))
+    given = {"packages": {}, "memlock": "infinity", "nofile": "1048576"}
+    result = node_system.look(given, lambda argv: (0, ""))
+    assert answer_gate.validate("node_system", json.loads(json.dumps(dict(result, changed=False))), {})["user"] == name
+
+
+def test_root_is_given_one_kind_of_names():
+    role = yaml.safe_load((ROOT / "roles/runtime/vars/main.yml").read_text(encoding="utf-8"))
+    assert role["__runtime_account_pattern"] == "^" + user_manager.ACCOUNT.pattern
+    assert role["__runtime_site_pattern"] == "^" + root_records.SITE.pattern

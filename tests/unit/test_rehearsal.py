@@ -12,7 +12,7 @@ import time
 
 import pytest
 import rehearsal as module
-from ansible.module_utils.trainyard import attempts, findings, plan, rehearsal, rehearsing, status
+from ansible.module_utils.trainyard import answer_gate, attempts, findings, plan, rehearsal, rehearsing, status
 from core_support import ROOT, RUN, gang
 
 SCRIPT = (ROOT / "plugins" / "module_utils" / "trainyard" / "rehearse.py").read_text(encoding="utf-8")
@@ -422,3 +422,24 @@ def test_a_rank_says_every_step(rehearsed, reduce, stage):
         assert found["error"] == "RuntimeError: peer closed" and "sum" not in found
     else:
         assert found["sum"] == found["expected"] == 3.0 and found["bandwidth"] > 0 and found["bytes"] == 4 << 20
+
+
+@pytest.mark.parametrize("value, told", [("nan", "nan"), ("inf", "inf"), ("-inf", "-inf")])
+def test_an_all_reduce_that_gives_no_number_is_a_finding_and_no_lie(rehearsed, value, told):
+    base, place, made = rehearsed
+    work = os.path.join(place, "work")
+    with open(os.path.join(work, "tools", "paddle.py"), "w", encoding="ascii") as handle:
+        handle.write(PADDLE.format(reduce="values[0] = float('%s')" % value))
+    environment = {"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ENDPOINTS": ",".join(made["endpoints"])}
+    subprocess.run([sys.executable, made["script"][0], "-c", "x.yml"], cwd=work, env=environment, capture_output=True, check=True)
+    result = rehearsing.finish(Systemd(0), base, RUN, "node2", 5, "", False)
+    answer = answer_gate.validate("rehearsal", json.loads(json.dumps(dict(result, changed=False))), {})
+    assert answer["ranks"][0]["sum"] == told
+    found = rehearsal.sums(made, {"node1": {"ranks": [spoken(made, 0)]}, "node2": answer})
+    assert [(item["nodes"], item["level"]) for item in found] == [(["node2"], "stop")]
+    assert " gave %s on rank 1" % told in found[0]["text"]
+
+
+def test_a_line_that_no_rank_writes_hides_no_other():
+    lines = ['{"stage": "started", "rank": 1}', "[" * 100_000, '{"sum": 1e999, "stage": "added"}']
+    assert rehearsing.merged("\n".join(lines)) == {"stage": "added", "rank": 1, "sum": "inf"}

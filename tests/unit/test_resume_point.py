@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import resume_point as module
 import yaml
 from ansible.module_utils.trainyard import (
+    fan_out,
     inputs,
     manifest,
     mesh_credential,
@@ -141,6 +145,87 @@ def test_where_no_node_can_give_it_nothing_is_left(run_module, holder, tmp_path)
     files = dict(point["files"], **{"4.pdopt": ["f", 9, "0" * 64]})
     other = dict(point, files=files, digest=manifest.digest(files))
     assert "arrived changed" in bring(run_module, other, ("node2", root))["said"][0]
+
+
+def staged(tmp_path):
+    """Return how many bytes lie in the directories of copies that are not whole yet."""
+    folder = tmp_path / "home" / ".trainyard" / "staging"
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+HOSTILE_RSYNC = {
+    # A receiver that a hostile daemon has made write more than was announced, in one file, in many, or under other names.
+    "one file": "exec head -c 300000000 /dev/zero > $TO/4.pdopt",
+    "another name": "exec head -c 300000000 /dev/zero > $TO/.4.pdopt.Xa12",
+    "many files": "i=0; while [ $i -lt 2000 ]; do head -c 9 /dev/zero > $TO/.f.$i; i=$((i+1)); done",
+    "fast enough for no look": "head -c 900000 /dev/zero > $TO/4.pdopt",
+}
+
+
+@pytest.mark.parametrize("lie", HOSTILE_RSYNC)
+def test_a_source_that_sends_more_than_it_announced_leaves_nothing_and_the_next_is_asked(run_module, holder, tmp_path, monkeypatch, lie):
+    root, point, _log, _hold = holder
+    real = shutil.which("rsync")
+    honest = 'case "$*" in *node2::*) exec %s "$@";; esac\n' % real
+    program(tmp_path / "bin", "rsync", honest + "for TO; do :; done\ncat > /dev/null\n" + HOSTILE_RSYNC[lie])
+    found = bring(run_module, point, ("node3", root))
+    assert found["brought"] is False and found["said"] == ["node3: sends more than was announced"] and staged(tmp_path) == 0
+    found = bring(run_module, point, ("node3", root), ("node2", root))
+    assert found["brought"] is True and manifest.scan(place_of(tmp_path, point)) == point["files"]
+
+
+def test_no_file_grows_beyond_what_was_announced(holder, tmp_path, monkeypatch):
+    """The kernel ends the writer, so that not even what goes between two looks fills the disk."""
+    _root, point, _log, _hold = holder
+    place = put(tmp_path / "s", {"4.pdparams": ""})
+    monkeypatch.setattr(fan_out, "LOOK_SECONDS", 600)
+    with pytest.raises(fan_out.Excess):
+        fan_out.copy(["sh", "-c", "exec head -c 300000000 /dev/zero > %s/4.pdopt" % place], place, point["files"], 60)
+    assert os.path.getsize(place + "/4.pdopt") <= fan_out.LEAST_LIMIT
+
+
+def test_what_a_source_prints_and_how_long_it_takes_is_bounded(holder, tmp_path):
+    _root, point, _log, _hold = holder
+    began = time.monotonic()
+    tracemalloc.start()
+    said = fan_out.copy(["sh", "-c", "yes | tr -d '\\n'"], put(tmp_path / "s", {}), point["files"], 2)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert said and time.monotonic() - began < 15 and most < 1 << 20
+    said = fan_out.copy(["sh", "-c", "yes | head -c 50000000 | tr -d '\\n'; exit 3"], put(tmp_path / "s", {}), point["files"], 60)
+    assert len(said) <= fan_out.SAID_BYTES
+
+
+def test_a_source_that_is_slow_leaves_time_for_the_next(run_module, holder, tmp_path, monkeypatch):
+    root, point, _log, _hold = holder
+    program(tmp_path / "bin", "rsync", 'case "$*" in *node2::*) exec %s "$@";; esac\nexec sleep 600' % shutil.which("rsync"))
+    monkeypatch.setattr(fan_out, "MOST_SECONDS", 8)
+    began = time.monotonic()
+    found = bring(run_module, point, ("node3", root), ("node2", root))
+    assert found["brought"] is True and len(found["said"]) == 1 and time.monotonic() - began < 30
+
+
+def test_a_file_that_is_larger_than_announced_is_not_asked_for(run_module, holder, tmp_path):
+    root, point, _log, hold = holder
+    large = hold("node3", {"4.pdparams": "parameters", "4.pdopt": "o" * 5000})
+    found = bring(run_module, point, ("node3", large))
+    assert found["brought"] is False and staged(tmp_path) < 5000 and "4.pdopt" in found["said"][0]
+
+
+def test_a_checkpoint_that_does_not_fit_is_not_begun(run_module, holder, tmp_path):
+    root, point, log, _hold = holder
+    files = dict(point["files"], **{"4.pdopt": ["f", 1 << 44, "0" * 64]})
+    found = bring(run_module, dict(point, files=files, digest=manifest.digest(files)), ("node2", root))
+    assert found["brought"] is False and len(found["said"]) == 1 and not os.path.exists(log)
+
+
+@pytest.mark.parametrize("age, gone", [(fan_out.OLD + 9, True), (0, False)])
+def test_a_copy_that_was_never_whole_goes_when_it_is_old(tmp_path, age, gone):
+    base = tmp_path / "base"
+    put(base / "staging" / ("checkpoints-" + "1" * 16), {"sub/.4.pdopt.Xa12": "x"})
+    put(base / "staging" / ("code-" + "1" * 16), {"x": "x"})
+    fan_out.tidy(lambda _words: (0, "", ""), str(base), time.time() + age)
+    assert sorted(os.listdir(base / "staging")) == ["checkpoints-" + "1" * 16, "code-" + "1" * 16][gone:]
 
 
 @pytest.mark.parametrize("digest", ["0" * 64, "../../../x", "/etc/cron.d/x", "", None])

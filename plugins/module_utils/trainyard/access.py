@@ -8,7 +8,8 @@ import os
 import re
 import stat as modes
 
-from ansible.module_utils.trainyard.yamldata import Problem
+from ansible.module_utils.trainyard.user_manager import ACCOUNT
+from ansible.module_utils.trainyard.yamldata import Problem, shown
 
 SECRET = re.compile(r"ansible_(\w+_)?(pass|password|passphrase)\Z|ansible_(ssh_)?private_key\Z")
 CONNECTION = "ansible_connection"
@@ -96,6 +97,14 @@ def key_problem(path, stat=os.stat):
     if found.st_mode & 0o077 and not path.endswith(".pub"):
         return "the private key %s may be read by others (mode %04o); chmod 600 it" % (path, found.st_mode & 0o777)
     return None
+
+
+def account_problem(name):
+    """Say why the account that trains cannot be named to what runs as root, or return None; roles/runtime has the same pattern."""
+    if ACCOUNT.match(str(name)):
+        return None
+    text = "names the account that trains to tasks that run as root: at most 64 letters, digits, '_', '.', '@', '-', no digit in front"
+    return "%s; got %s" % (text, shown(name))
 
 
 def here_problems(hosts, usual=None):

@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a checkpoint to a node from one that holds it: the node's own attempt, else another node over the mesh. Runs on the node that lacks it."""
+"""Bring a checkpoint to a node from one that holds it: the node's own attempt, else another node over the mesh. Runs on the node that lacks it.
+
+The source is not trusted: a training there may have changed what it sends. It sends no more than
+was announced, in bounded time, and what its rsync prints is cut.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import selectors
 import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 
 from ansible.module_utils.trainyard import attempts, checkpoints, manifest, mesh, probe, resumable, trees
@@ -15,11 +24,27 @@ KIND = "checkpoints"
 # A source that is down or stands still is given up after so many seconds without a byte.
 SILENCE = 20
 CONNECT = 5
+# Every copy may take so long, and longer where it is large; all of them together end before the controller gives the node up (12 h).
+LEAST_SECONDS = 900
+LEAST_RATE = 512 << 10  # bytes a second
+MOST_SECONDS = 36000
+LOOK_SECONDS = 0.5
+SAID_BYTES = 16 << 10
+# What stays free on the file system.
+FREE_BYTES = 256 << 20
+# The bound holds for ssh, too, which may have a file of its own to write.
+LEAST_LIMIT = 1 << 20
+# Bounds the size of a file, and becomes rsync.
+_BOUND = (
+    "import os, resource, sys; most = int(sys.argv[1]);"
+    " resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)); os.execvp(sys.argv[2], sys.argv[2:])"
+)
 # A copy that nobody has asked for since, seconds. A start comes within minutes after its copy was brought.
 OLD = 3600
 _PLACE = re.compile(
     r"/runs/(?P<run>[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})/attempt-(?P<number>[0-9]{1,5})/(?P<folder>[A-Za-z0-9_][A-Za-z0-9._@+=/-]{0,400})\Z"
 )
+_STAGED = re.compile(r"%s-[0-9a-f]{16}\Z" % KIND)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 
 
@@ -46,13 +71,18 @@ def tidy(run, base, now):
 
     They are copies: what a training saved lies in its attempt. Every restart brings another one, and they are as large as the model. now: unix seconds.
     """
-    folder, gone = os.path.join(base, KIND), []
+    folder, staging, gone = os.path.join(base, KIND), os.path.join(base, "staging"), []
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    staged = sorted(os.listdir(staging)) if os.path.isdir(staging) else []
     try:
-        names = sorted(os.listdir(folder))
-        if not names or attempts.active_units(run):
+        if not (names or staged) or attempts.active_units(run):
             return []
-    except (OSError, attempts.AttemptError):
+    except attempts.AttemptError:
         return []
+    for name in staged:
+        path = os.path.join(staging, name)
+        if _STAGED.match(name) and not os.path.islink(path) and now - last_change(path) > OLD:
+            trees.remove(path)
     for name in names:
         path = os.path.join(folder, name)
         if re.match(r"[0-9a-f]{16}\Z", name) and not os.path.islink(path) and now - os.stat(path).st_mtime > OLD:
@@ -62,6 +92,108 @@ def tidy(run, base, now):
                     os.unlink(path + record)
             gone.append(name)
     return gone
+
+
+def last_change(folder):
+    """Return when anything in a directory changed last, in unix seconds. rsync sets the times of files, but not this one (ctime)."""
+    newest = os.lstat(folder).st_ctime
+    for where, folders, names in os.walk(folder):
+        for name in names + folders:
+            with contextlib.suppress(OSError):
+                newest = max(newest, os.lstat(os.path.join(where, name)).st_ctime)
+    return newest
+
+
+def sizes_in(folder):
+    """Return {path below the folder: bytes} of everything but directories."""
+    found = {}
+    for where, _folders, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(where, name)
+            with contextlib.suppress(OSError):
+                found[os.path.relpath(path, folder)] = os.lstat(path).st_size
+    return found
+
+
+def excess(staging, files):
+    """Return whether more lies in a staging directory than was announced; files: {path: [kind, bytes, digest]}.
+
+    rsync writes a file under another name first. So one more file is allowed, as large as the largest.
+    """
+    found, announced = sizes_in(staging), {name: entry[1] for name, entry in files.items()}
+    largest, total = max(announced.values()), sum(announced.values())
+    return (
+        any(size > announced.get(name, largest) for name, size in found.items())
+        or sum(found.values()) > total + largest
+        or len(found) > len(files) + 1
+    )
+
+
+def copy(argv, staging, files, seconds):
+    """Run rsync into a staging directory; return None, or why it gave nothing.
+
+    Raises Excess where the source sends more than was announced.
+    """
+    largest, until, said = max(entry[1] for entry in files.values()), time.monotonic() + seconds, b""
+    environment = dict({name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}, LC_ALL="C")
+    with tempfile.TemporaryFile() as names:
+        names.write("".join("%s\n" % name for name in sorted(files)).encode())
+        names.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _BOUND, str(max(largest + 1, LEAST_LIMIT)), *argv],
+            stdin=names, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+        )  # fmt: skip
+    try:
+        with process.stdout, selectors.DefaultSelector() as waiting:
+            waiting.register(process.stdout, selectors.EVENT_READ)
+            looked = time.monotonic()
+            while True:
+                ready, now = waiting.select(LOOK_SECONDS), time.monotonic()
+                if now > until:
+                    return "did not send the checkpoint within %d s" % seconds
+                if now - looked >= LOOK_SECONDS:
+                    looked = now
+                    if excess(staging, files):
+                        raise Excess("sends more than was announced")
+                chunk = os.read(process.stdout.fileno(), SAID_BYTES) if ready else None
+                if chunk == b"":
+                    break
+                said = (said + (chunk or b""))[:SAID_BYTES]
+        process.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return "did not send the checkpoint within %d s" % seconds
+    finally:
+        end(process)
+    if excess(staging, files):
+        raise Excess("sends more than was announced")
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    return (lines or ["rsync ended with %d" % process.returncode])[0] if process.returncode else None
+
+
+def end(process):
+    """End rsync and its ssh; rsync keeps a partial file where it was asked to."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+    # What rsync started may live on where rsync was killed.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+class Excess(Exception):
+    """A source sends more than was announced; nothing of it is kept."""
+
+
+def room_problem(base, staging, files):
+    """Return why a checkpoint does not fit on the file system, or None. Its sizes come from other nodes."""
+    lacking = sum(entry[1] for entry in files.values()) - sum(sizes_in(staging).values())
+    free = shutil.disk_usage(base).free
+    text = "the checkpoint takes %d MiB more, and %d MiB are free; %d MiB have to stay so"
+    return text % (lacking >> 20, free >> 20, FREE_BYTES >> 20) if lacking > 0 and free - lacking < FREE_BYTES else None
 
 
 def bring(run, home, base, node, point, write=True):
@@ -85,7 +217,12 @@ def bring(run, home, base, node, point, write=True):
         return bool(sources), bool(sources), said
     tidy(lambda words: run(words, None), base, time.time())
     os.makedirs(staging, mode=0o700, exist_ok=True)
-    for source in sources:
+    problem = room_problem(base, staging, files)
+    if problem:
+        return False, False, [problem]
+    largest, until = max(entry[1] for entry in files.values()), time.monotonic() + MOST_SECONDS
+    wanted = LEAST_SECONDS + sum(entry[1] for entry in files.values()) // LEAST_RATE
+    for at, source in enumerate(sources):
         try:
             words = source_words(home, node, source)
         except ValueError as error:
@@ -99,12 +236,20 @@ def bring(run, home, base, node, point, write=True):
             *(["--checksum"] if said else []),
             "--chmod=F600,D700",
             "--files-from=-",
+            "--max-size=%d" % largest,
             *words,
             staging + "/",
         ]
-        code, _out, err = run(argv, "".join("%s\n" % name for name in sorted(files)))
-        if code:
-            said.append("%s: %s" % (source["source"], (err.strip().splitlines() or ["rsync ended with %d" % code])[0]))
+        # Each source has its share of the time, so that a slow one cannot take all of it.
+        share = (until - time.monotonic()) / (len(sources) - at)
+        try:
+            problem = copy(argv, staging, files, min(wanted, share))
+        except Excess as error:
+            trees.remove(staging)
+            os.makedirs(staging, mode=0o700)
+            problem = str(error)
+        if problem:
+            said.append("%s: %s" % (source["source"], problem))
             continue
         try:
             trees.switch_in(base, KIND, digest, files)

@@ -102,7 +102,8 @@ def find_job(config, folder, cwd):
                     )
                 ],
             )
-    if not config.endswith(".yml") or config.startswith("-") or not config.isprintable():
+    named = config.endswith(".yml") and os.path.basename(config) != ".yml"
+    if not named or config.startswith("-") or not config.isprintable():
         text = "%r is neither the name of a job (%s) nor a path that ends in .yml" % (config, ", ".join(jobs))
         return None, None, [Problem(where, None, "config", text)]
     path = os.path.join(cwd, os.path.expanduser(config))

@@ -14,7 +14,6 @@ multiplies a group.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 import stat
@@ -25,6 +24,7 @@ from ansible.module_utils.trainyard.errors import ErrorScan
 CHUNK = 1 << 20
 MAX_LINE = 8192  # bytes of one line that are parsed; the digest, the size and the line count take everything
 KEEP_SAVED = 20
+LARGEST = 1e300  # the largest number in an answer of a node; a larger one counts as infinite
 TAIL = 65536
 TAIL_LIMIT = 1 << 20  # how far tail_status looks back for a step line when the last TAIL bytes have none
 
@@ -94,9 +94,10 @@ def _number(name, text, scale):
         value = int(text) if name in _WHOLE else float(text)
     except ValueError:
         return text
-    if isinstance(value, float) and not math.isfinite(value):
+    value = value * scale[name] if name in scale else value
+    if isinstance(value, float) and not abs(value) <= LARGEST:
         return None  # JSON has no NaN; `nan` in the result says where
-    return value * scale[name] if name in scale else value
+    return value
 
 
 def _groups(match, scale):

@@ -21,6 +21,8 @@ from jsonschema import Draft202012Validator
 
 PLAN_BYTES, JOB_BYTES = 16 << 20, 1 << 20
 DEPTH, VALUES = 16, 1_000_000
+# The longest name of a file.
+NAME_CHARACTERS = 255
 
 
 class PlanProblem(Exception):
@@ -111,7 +113,7 @@ def shipped(suite):
 def job_of(data):
     """Return the job in a node's bytes (job.json), held against the job schema; raise PlanProblem."""
     job, problems = jobs.recorded(parse(data, JOB_BYTES), "job.json of a node")
-    if not problems and (len(job["name"]) > 200 or not job["name"].isprintable()):
+    if not problems and (len(job["name"]) > NAME_CHARACTERS or not job["name"].isprintable()):
         problems = ["its name holds what no name does"]
     if problems:
         raise PlanProblem(printable("it is no job: %s" % "; ".join(map(str, problems[:5])), limit=2000))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
@@ -44,13 +45,19 @@ def tail(path, secrets):
     return [printable(line, *secrets, limit=LINE_CHARACTERS) for line in text_of(path).splitlines()[-LOG_LINES:]]
 
 
+def finite(text):
+    """Return a number of JSON as float, or as the text 'nan', 'inf' or '-inf': a wrong all-reduce gives those, and no answer can hold them."""
+    value = float(text)
+    return value if math.isfinite(value) else str(value)
+
+
 def merged(text):
     """Return what one rank said in all its lines as one mapping; `stage` is the last; None where it said nothing that is whole."""
     result = {}
     for line in text.splitlines():
         try:
-            value = json.loads(line)
-        except ValueError:
+            value = json.loads(line, parse_float=finite, parse_constant=finite)
+        except (ValueError, RecursionError):
             continue  # the rank was ended in the middle of it
         if isinstance(value, dict):
             result.update(value)

@@ -11,8 +11,8 @@ from ansible.module_utils.trainyard import quota, spares
 from ansible.module_utils.trainyard import suites as suite_tables
 from ansible.module_utils.trainyard.job import SITE_VARIABLES, load_suite, place_of, save_folders
 from ansible.module_utils.trainyard.launchers import LAUNCHERS
+from ansible.module_utils.trainyard.root_records import SITE
 from ansible.module_utils.trainyard.site_values import (
-    ACCOUNT,
     HOST,
     NAME,
     PLACES,
@@ -26,6 +26,7 @@ from ansible.module_utils.trainyard.site_values import (
     secret_env,
     suite_entries,
 )
+from ansible.module_utils.trainyard.user_manager import ACCOUNT
 from ansible.module_utils.trainyard.yamldata import Problem, near, shown
 
 ACCELERATORS = ("cpu", "gpu", "ascend")
@@ -121,8 +122,8 @@ def read_site(groups, hostvars):
         problems += [Problem("inventory", None, key, said)] if said else []
     problems += [Problem("inventory", None, key, "%s; got %s" % (text, shown(first[key]))) for key, text in quota.problems(first)]
     name = first.get("trainyard_site")
-    if name is not None and not (isinstance(name, str) and NAME.match(name)):
-        text = "must be letters, digits, dots, dashes: the site's directories carry it; got %s" % shown(name)
+    if name is not None and not (isinstance(name, str) and SITE.match(name)):
+        text = "must be letters, digits, dots, dashes, at most 128: the site's directories carry it; got %s" % shown(name)
         problems.append(Problem("inventory", None, "trainyard_site", text))
     start, env, suites = first.get("trainyard_start_port"), first.get("trainyard_env"), first.get("trainyard_suites")
     secret = secret_env(first.get("trainyard_secret_env"), problems)

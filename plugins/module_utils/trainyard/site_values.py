@@ -18,8 +18,6 @@ INTERFACE_ENV = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 MOST_DEVICES = 1024
 # A name of a machine, of ~/.ssh/config, or an address; a leading dash would be an option of ssh.
 HOST = re.compile(r"[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*\Z")
-# A name of an account: no option of ssh or loginctl, and one part of a path.
-ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}\Z")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 # Directories of the system: themselves, and all that is below where nothing of a user's lies (file-hierarchy(7)).
 SYSTEM = re.compile(r"/{1,2}(run|usr|dev|((usr/)?(s?bin|lib[^/]*|include)|etc|boot|proc|sys)(/.*)?|dev/(?!shm(/|\Z)).*)\Z")
