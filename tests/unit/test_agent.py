@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -293,6 +294,16 @@ def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
     assert ending(**FAILED)[0]["peers"] == {"node1": "no answer within 0 s", "node3": "no answer within 0 s"}
     monkeypatch.setenv("PATH", str(Path(ending.bin, "empty")))
     assert "No such file" in ending(**FAILED)[0]["peers"]["node1"]
+
+
+def test_an_endless_answer_of_one_peer_takes_no_memory_and_keeps_no_other_from_being_told(ending):
+    program(ending.bin, "ssh", 'echo "$3" >>$LOG; [ $3 = node3 ] || exec head -c 600000000 /dev/zero')
+    argv = [sys.executable, "-I", AGENT, "ended", ending.path, NODE]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))  # noqa: E731
+    subprocess.run(argv, env=dict(os.environ, **FAILED), check=True, timeout=30, preexec_fn=limit)
+    peers = json.loads(Path(ending.path, "exit.json").read_text(encoding="utf-8"))["peers"]
+    assert peers["node3"] == "stopped" and peers["node1"] != "stopped" and len(peers["node1"]) < 300
+    assert sorted(recorded(ending.bin, "ssh")) == ["node1", "node3"]
 
 
 def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending, monkeypatch):

@@ -34,6 +34,7 @@ NOT_YET = "Permission denied"
 EVIDENCE_SECONDS = 6
 SCHEDULER_SECONDS = 5
 CONSOLE_BYTES = 65536
+ANSWER_BYTES = 65536
 
 
 def at_once(path, flags):
@@ -480,14 +481,24 @@ def stop_peers(attempt, node, config):
 
 
 def answer_of(call, until):
-    """Return 'stopped' or what ssh said of a call to a peer, waiting until a time of the monotonic clock at most."""
+    """Return 'stopped' or what ssh said of a call to a peer, waiting until a time of the monotonic clock at most. End an endless answer."""
+    said, piece = b"", None
     try:
-        said, _none = call.communicate(timeout=max(0.1, until - time.monotonic()))
-        return "stopped" if call.returncode == 0 else said.decode("utf-8", "replace").strip()[-300:]
+        while piece != b"":
+            if not select.select([call.stdout], [], [], max(0, until - time.monotonic()))[0]:
+                return "no answer within %d s" % PEER_SECONDS
+            piece = os.read(call.stdout.fileno(), ANSWER_BYTES)
+            said += piece
+            if len(said) > ANSWER_BYTES:
+                return "an answer of more than %d bytes" % ANSWER_BYTES
+        code = call.wait(max(0.1, until - time.monotonic()))
+        return "stopped" if code == 0 else said.decode("utf-8", "replace").strip()[-300:]
     except subprocess.TimeoutExpired:
-        call.kill()
-        call.communicate()
         return "no answer within %d s" % PEER_SECONDS
+    finally:
+        call.kill()
+        call.stdout.close()
+        call.wait()
 
 
 def peers_of(attempt, node, config):
