@@ -285,6 +285,44 @@ def test_systemd_gives_the_peers_the_time_that_they_are_called_for(ending, tmp_p
     assert ending(**FAILED)[0]["peers"]["node1"] == "stopped", "nobody listens"
 
 
+def in_containers(ending, log, removes):
+    """Have the attempt's node2 run in containers whose engine notes their removal in a log."""
+    made = json.loads(Path(ending.path, "plan.json").read_text(encoding="utf-8"))
+    engine = os.path.join(program(ending.bin, "docker", 'echo "docker" >>%s; %s' % (log, removes)), "docker")
+    container = {"argv": [], "env": {"PATH": os.environ["PATH"]}, "remove": [engine, "rm", "--force"], "remove_apart": False}
+    made["nodes"][1].update(container=container, home="/home/trainer")
+    attempt_files(Path(ending.path).parents[2], made, NODE, mesh=CONFIG)
+
+
+@pytest.mark.parametrize(
+    "files, order",
+    [({}, ["time", "ssh", "ssh", "docker"]), ({"stop.json": '{"by": "user", "from": "ops"}'}, ["time", "docker"])],
+    ids=["failed", "stopped"],
+)
+def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(ending, tmp_path, monkeypatch, files, order):
+    log, asked, given = tmp_path / "order", agent.ask_for_time, []
+
+    def ask(seconds):
+        given.append(seconds)
+        with open(log, "a", encoding="ascii") as handle:
+            handle.write("time\n")
+        asked(seconds)
+
+    monkeypatch.setattr(agent, "ask_for_time", ask)
+    monkeypatch.setattr(agent, "REMOVE_SECONDS", 1)
+    program(ending.bin, "ssh", 'echo "ssh" >>%s' % log)
+    in_containers(ending, log, "exec sleep 60")
+    monkeypatch.setattr(agent, "SPARE_SECONDS", 1)
+    program(ending.bin, "systemctl", "exec sleep 60")
+    put(ending.path, {"guard.py": ""})
+    begun = time.monotonic()
+    result, _said = ending(files, **FAILED)
+    assert time.monotonic() - begun < 20, "engine and systemd are given up"
+    assert log.read_text(encoding="ascii").split() == order
+    assert given[0] > agent.PEER_SECONDS + agent.REMOVE_SECONDS
+    assert set(result["peers"].values()) == ({"stopped"} if "ssh" in order else set())
+
+
 def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
     monkeypatch.setenv("SSH_EXIT", "255")
     program(ending.bin, "ssh", 'echo "no route to $3" >&2; exit 255')

@@ -28,6 +28,7 @@ import time
 
 SCAN_SECONDS = 0.25
 PEER_SECONDS = 15
+REMOVE_SECONDS = 30
 SPARE_SECONDS = 5
 RETRY_SECONDS = 1.0
 NOT_YET = "Permission denied"
@@ -362,6 +363,7 @@ def remove_containers(attempt, node):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            timeout=REMOVE_SECONDS,
         )
     except OSError as error:
         print("trainyard: %s cannot be started: %s" % (container["remove"][0], error.strerror), flush=True)
@@ -460,7 +462,6 @@ def stop_peers(attempt, node, config):
     waiting, config = peers_of(attempt, node, config)
     if not config:
         return {}  # one node alone
-    carry_out(ask_for_time, PEER_SECONDS + SPARE_SECONDS)
     words = "stop %s peer" % os.path.basename(attempt).rpartition("-")[2]
     calls, told, until = {}, {}, time.monotonic() + PEER_SECONDS
     while waiting:
@@ -531,6 +532,7 @@ def carry_out(what, *arguments):
 
 def ended(attempt, node, config=""):
     """Write exit.json from what systemd tells ($SERVICE_RESULT, $EXIT_CODE, $EXIT_STATUS: systemd.exec(5)); stop the peers on failure."""
+    carry_out(ask_for_time, PEER_SECONDS + REMOVE_SECONDS + 2 * SPARE_SECONDS)
     stopped = read_stop(attempt)
     result = {
         "service_result": os.environ.get("SERVICE_RESULT"),
@@ -545,12 +547,12 @@ def ended(attempt, node, config=""):
     }
     written(attempt, "exit.json", result)  # first: the peers may take a while, and this must not be lost
     carry_out(stop_guard, attempt)
-    carry_out(remove_containers, attempt, node)
-    if os.path.exists(os.path.join(attempt, "mpi.json")):
-        subprocess.call([sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt])
     if not (stopped or (result["service_result"] == "success" and launcher_succeeded(attempt))):
         result["peers"] = carry_out(stop_peers, attempt, node, config) or {}
         written(attempt, "exit.json", result)
+    carry_out(remove_containers, attempt, node)  # after the peers: an engine may take its time
+    if os.path.exists(os.path.join(attempt, "mpi.json")):
+        subprocess.call([sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt])
     return 0
 
 
@@ -560,8 +562,9 @@ def stop_guard(attempt):
         with open(os.path.join(attempt, "attempt.json"), encoding="utf-8", opener=at_once) as handle:
             unit = json.load(handle)["unit"].replace("trainyard-", "yardguard-", 1)
         if os.path.exists(os.path.join(attempt, "guard.py")):
-            subprocess.call(["systemctl", "--user", "stop", "--no-block", unit], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    except (OSError, ValueError, KeyError):
+            quiet, argv = subprocess.DEVNULL, ["systemctl", "--user", "stop", "--no-block", unit]
+            subprocess.call(argv, stdin=quiet, stderr=quiet, timeout=SPARE_SECONDS)
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
         pass
 
 
