@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import resource
@@ -14,8 +15,21 @@ import sys
 import time
 from pathlib import Path
 
+import container_environment
 import pytest
-from ansible.module_utils.trainyard import agent, attempts
+from ansible.module_utils.trainyard import (
+    agent,
+    attempts,
+    environment,
+    guard_beat,
+    guard_evidence,
+    installed,
+    mesh_credential,
+    mesh_gate,
+    mesh_held,
+    openmpi,
+    shipping,
+)
 from core_support import ROOT, RUN, attempt_files, compiled, gate_ssh, open_gate, program, put, recorded
 
 AGENT = str(ROOT / "plugins" / "module_utils" / "trainyard" / "agent.py")
@@ -354,7 +368,7 @@ def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending,
 
 
 @pytest.mark.parametrize("name", ["plan.json", "attempt.json", "stop.json", "ranks.jsonl", "all"])
-@pytest.mark.parametrize("how", ["text", "list", "pipe", "folder"])
+@pytest.mark.parametrize("how", ["text", "list", "deep", "pipe", "folder"])
 def test_what_the_training_writes_into_its_attempt_keeps_no_peer_from_being_told(ending, tmp_path, name, how):
     """The unit's own words name the credential, which knows the nodes; a list or a pipe in a file's place ends nothing and holds nothing up."""
     config = os.path.join(put(tmp_path / "credential", {"machine.json": '{"nodes": ["node1", "node2", "node3"]}'}), "config")
@@ -368,12 +382,66 @@ def test_what_the_training_writes_into_its_attempt_keeps_no_peer_from_being_told
             os.mkdir(path)
         else:
             event = '{"event": "launched", "oom_kills": "x"}\n'
-            Path(path).write_text(event if each == "ranks.jsonl" else {"text": "x", "list": "[1]"}[how], encoding="utf-8")
+            Path(path).write_text(
+                event
+                if (each, how) in (("ranks.jsonl", "text"), ("ranks.jsonl", "list"))
+                else {"text": "x", "list": "[1]", "deep": "[" * 100000}[how],
+                encoding="utf-8",
+            )
     argv = [sys.executable, "-I", AGENT, "ended", ending.path, NODE, config]
     subprocess.run(argv, env=dict(os.environ, **FAILED), check=True, timeout=20, stdin=subprocess.DEVNULL)
     said = json.loads(Path(ending.path, "exit.json").read_text(encoding="utf-8"))
     assert said["peers"] == {"node1": "stopped", "node3": "stopped"}
     assert sorted(recorded(ending.bin, "ssh")) == ["-F %s %s stop 1 peer" % (config, peer) for peer in ("node1", "node3")]
+
+
+DEEP = "[" * 100000
+
+
+def sent_plan(folder):
+    """Return the plan that the sender of logs has found in an attempt's directory."""
+    sender = shipping.Sender({"attempt_dir": folder, "node": NODE}, io.BytesIO())
+    sender.find({})
+    os.close(sender.root)
+    return sender.plan
+
+
+@pytest.mark.parametrize(
+    "read, none",
+    [
+        (lambda folder: agent.read_stop(folder), {}),
+        (lambda folder: agent.read_notes(folder), []),
+        (lambda folder: guard_beat.load(folder, "exit.json"), {}),
+        (lambda folder: guard_beat.launcher_code(folder), None),
+        (lambda folder: mesh_gate.read_json(os.path.join(folder, "machine.json")), {}),
+        (lambda folder: mesh_credential.machine_of(folder), {}),
+        (lambda folder: mesh_held.read_record(folder, "."), None),
+        (lambda folder: guard_evidence.ranks_of(folder, "r/1"), {}),
+        (lambda folder: mesh_credential.register(folder, folder), None),
+        (lambda folder: installed.managed(None, folder, None), None),
+        (lambda folder: list(installed.own(lambda argv: (0, DEEP, ""), "python", None)), ["error"]),
+        (lambda folder: container_environment.read_marker(folder, {"digest": "d"}), None),
+        (lambda folder: sent_plan(folder), None),
+    ],
+    ids=["stop", "notes", "load", "launcher", "gate", "machine", "record", "ranks", "bases", "managed", "own", "container", "shipping"],
+)
+def test_a_file_that_is_nested_too_deep_is_as_good_as_none(tmp_path, read, none):
+    marker = environment.MARKER
+    names = ["stop.json", "exit.json", "machine.json", "mesh.json", "plan.json", marker, os.path.join("env", "d", marker)]
+    bases = os.path.relpath(mesh_credential.bases_path(str(tmp_path)), str(tmp_path))
+    put(tmp_path, dict({name: DEEP for name in [*names, bases]}, **{"ranks.jsonl": DEEP + '"launcher_end"\n'}))
+    assert read(str(tmp_path)) == none
+
+
+@pytest.mark.parametrize("name", ["plan.json", "attempt.json"])
+def test_a_plan_that_is_nested_too_deep_is_none(tmp_path, monkeypatch, name):
+    sha256 = agent.hashlib.sha256(DEEP.encode()).hexdigest()
+    put(tmp_path, dict({"plan.json": DEEP, "attempt.json": json.dumps({"plan_sha256": sha256})}, **{name: DEEP}))
+    with pytest.raises(ValueError):
+        agent.read_plan(str(tmp_path))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    assert openmpi.daemon_problem(["orted"])
 
 
 @pytest.fixture

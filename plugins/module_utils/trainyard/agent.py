@@ -43,16 +43,29 @@ def at_once(path, flags):
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+def parse(text):
+    """Return what JSON says; raise ValueError also where it is nested deeper than Python reads."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def read_json(*path):
+    """Return what a JSON file says; raise OSError or ValueError."""
+    with open(os.path.join(*path), encoding="utf-8", opener=at_once) as handle:
+        return parse(handle.read())
+
+
 def read_plan(attempt):
     """Return the plan; raise ValueError where its bytes are not those that were planned."""
-    with open(os.path.join(attempt, "attempt.json"), encoding="utf-8", opener=at_once) as handle:
-        record = json.load(handle)
+    record = read_json(attempt, "attempt.json")
     with open(os.path.join(attempt, "plan.json"), "rb", opener=at_once) as handle:
         raw = handle.read()
     found = hashlib.sha256(raw).hexdigest()
     if found != record["plan_sha256"]:
         raise ValueError("plan.json has sha256 %s, planned was %s" % (found, record["plan_sha256"]))
-    return json.loads(raw), record
+    return parse(raw), record
 
 
 def note(attempt, value):
@@ -513,8 +526,7 @@ def peers_of(attempt, node, config):
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         if not config:
             raise
-        with open(os.path.join(os.path.dirname(config), "machine.json"), encoding="utf-8", opener=at_once) as handle:
-            names = json.load(handle)["nodes"]
+        names = read_json(os.path.dirname(config), "machine.json")["nodes"]
     return [name for name in names if name != node], config
 
 
@@ -559,8 +571,7 @@ def ended(attempt, node, config=""):
 def stop_guard(attempt):
     """End the guard of this attempt, which goes by itself unless it is stuck; nobody waits for it."""
     try:
-        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8", opener=at_once) as handle:
-            unit = json.load(handle)["unit"].replace("trainyard-", "yardguard-", 1)
+        unit = read_json(attempt, "attempt.json")["unit"].replace("trainyard-", "yardguard-", 1)
         if os.path.exists(os.path.join(attempt, "guard.py")):
             quiet, argv = subprocess.DEVNULL, ["systemctl", "--user", "stop", "--no-block", unit]
             subprocess.call(argv, stdin=quiet, stderr=quiet, timeout=SPARE_SECONDS)
@@ -575,7 +586,7 @@ def read_notes(attempt):
         with open(os.path.join(attempt, "ranks.jsonl"), encoding="utf-8", errors="replace", opener=at_once) as handle:
             for line in handle:
                 try:
-                    events.append(json.loads(line))
+                    events.append(parse(line))
                 except ValueError:
                     continue
     except OSError:
@@ -598,8 +609,7 @@ def oom_kills_since(attempt):
 def read_stop(attempt):
     """Return stop.json: who asked for this attempt's end; {} where nobody did."""
     try:
-        with open(os.path.join(attempt, "stop.json"), encoding="utf-8", opener=at_once) as handle:
-            found = json.load(handle)
+        found = read_json(attempt, "stop.json")
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -634,8 +644,7 @@ def keep_evidence(attempt):
     """Have guard_evidence.py, where it lies in the attempt, look at the ranks while they can still be asked; it has EVIDENCE_SECONDS for it."""
     program, quiet = os.path.join(attempt, "guard_evidence.py"), subprocess.DEVNULL
     try:
-        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
-            argv = [sys.executable, "-I", "-B", program, attempt, json.load(handle)["node"]]
+        argv = [sys.executable, "-I", "-B", program, attempt, read_json(attempt, "attempt.json")["node"]]
         subprocess.run(argv, stdin=quiet, stdout=quiet, stderr=quiet, timeout=EVIDENCE_SECONDS)
     except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
         pass  # the stop goes on without it

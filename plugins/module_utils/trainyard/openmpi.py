@@ -199,7 +199,7 @@ def daemon_problem(words):
             plan = json.load(handle)
         with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
             node = json.load(handle)["node"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         return "the attempt's plan cannot be read: %s" % error
     problem = words_problem(words, plan, node)
     if problem:
