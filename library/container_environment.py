@@ -317,7 +317,7 @@ def read_marker(home, params):
     """Return the marker that is here already, or None."""
     try:
         marker = json.loads(read(os.path.join(home, "env", params["digest"]), core.MARKER) or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return marker if isinstance(marker, dict) and marker.get("version") == core.FORMAT and marker.get("container") else None
 

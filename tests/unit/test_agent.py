@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -13,8 +15,21 @@ import sys
 import time
 from pathlib import Path
 
+import container_environment
 import pytest
-from ansible.module_utils.trainyard import agent, attempts
+from ansible.module_utils.trainyard import (
+    agent,
+    attempts,
+    environment,
+    guard_beat,
+    guard_evidence,
+    installed,
+    mesh_credential,
+    mesh_gate,
+    mesh_held,
+    openmpi,
+    shipping,
+)
 from core_support import ROOT, RUN, attempt_files, compiled, gate_ssh, open_gate, program, put, recorded
 
 AGENT = str(ROOT / "plugins" / "module_utils" / "trainyard" / "agent.py")
@@ -284,6 +299,44 @@ def test_systemd_gives_the_peers_the_time_that_they_are_called_for(ending, tmp_p
     assert ending(**FAILED)[0]["peers"]["node1"] == "stopped", "nobody listens"
 
 
+def in_containers(ending, log, removes):
+    """Have the attempt's node2 run in containers whose engine notes their removal in a log."""
+    made = json.loads(Path(ending.path, "plan.json").read_text(encoding="utf-8"))
+    engine = os.path.join(program(ending.bin, "docker", 'echo "docker" >>%s; %s' % (log, removes)), "docker")
+    container = {"argv": [], "env": {"PATH": os.environ["PATH"]}, "remove": [engine, "rm", "--force"], "remove_apart": False}
+    made["nodes"][1].update(container=container, home="/home/trainer")
+    attempt_files(Path(ending.path).parents[2], made, NODE, mesh=CONFIG)
+
+
+@pytest.mark.parametrize(
+    "files, order",
+    [({}, ["time", "ssh", "ssh", "docker"]), ({"stop.json": '{"by": "user", "from": "ops"}'}, ["time", "docker"])],
+    ids=["failed", "stopped"],
+)
+def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(ending, tmp_path, monkeypatch, files, order):
+    log, asked, given = tmp_path / "order", agent.ask_for_time, []
+
+    def ask(seconds):
+        given.append(seconds)
+        with open(log, "a", encoding="ascii") as handle:
+            handle.write("time\n")
+        asked(seconds)
+
+    monkeypatch.setattr(agent, "ask_for_time", ask)
+    monkeypatch.setattr(agent, "REMOVE_SECONDS", 1)
+    program(ending.bin, "ssh", 'echo "ssh" >>%s' % log)
+    in_containers(ending, log, "exec sleep 60")
+    monkeypatch.setattr(agent, "SPARE_SECONDS", 1)
+    program(ending.bin, "systemctl", "exec sleep 60")
+    put(ending.path, {"guard.py": ""})
+    begun = time.monotonic()
+    result, _said = ending(files, **FAILED)
+    assert time.monotonic() - begun < 20, "engine and systemd are given up"
+    assert log.read_text(encoding="ascii").split() == order
+    assert given[0] > agent.PEER_SECONDS + agent.REMOVE_SECONDS
+    assert set(result["peers"].values()) == ({"stopped"} if "ssh" in order else set())
+
+
 def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
     monkeypatch.setenv("SSH_EXIT", "255")
     program(ending.bin, "ssh", 'echo "no route to $3" >&2; exit 255')
@@ -293,6 +346,16 @@ def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
     assert ending(**FAILED)[0]["peers"] == {"node1": "no answer within 0 s", "node3": "no answer within 0 s"}
     monkeypatch.setenv("PATH", str(Path(ending.bin, "empty")))
     assert "No such file" in ending(**FAILED)[0]["peers"]["node1"]
+
+
+def test_an_endless_answer_of_one_peer_takes_no_memory_and_keeps_no_other_from_being_told(ending):
+    program(ending.bin, "ssh", 'echo "$3" >>$LOG; [ $3 = node3 ] || exec head -c 600000000 /dev/zero')
+    argv = [sys.executable, "-I", AGENT, "ended", ending.path, NODE]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))  # noqa: E731
+    subprocess.run(argv, env=dict(os.environ, **FAILED), check=True, timeout=30, preexec_fn=limit)
+    peers = json.loads(Path(ending.path, "exit.json").read_text(encoding="utf-8"))["peers"]
+    assert peers["node3"] == "stopped" and peers["node1"] != "stopped" and len(peers["node1"]) < 300
+    assert sorted(recorded(ending.bin, "ssh")) == ["node1", "node3"]
 
 
 def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending, monkeypatch):
@@ -305,7 +368,7 @@ def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending,
 
 
 @pytest.mark.parametrize("name", ["plan.json", "attempt.json", "stop.json", "ranks.jsonl", "all"])
-@pytest.mark.parametrize("how", ["text", "list", "pipe", "folder"])
+@pytest.mark.parametrize("how", ["text", "list", "deep", "pipe", "folder"])
 def test_what_the_training_writes_into_its_attempt_keeps_no_peer_from_being_told(ending, tmp_path, name, how):
     """The unit's own words name the credential, which knows the nodes; a list or a pipe in a file's place ends nothing and holds nothing up."""
     config = os.path.join(put(tmp_path / "credential", {"machine.json": '{"nodes": ["node1", "node2", "node3"]}'}), "config")
@@ -319,12 +382,66 @@ def test_what_the_training_writes_into_its_attempt_keeps_no_peer_from_being_told
             os.mkdir(path)
         else:
             event = '{"event": "launched", "oom_kills": "x"}\n'
-            Path(path).write_text(event if each == "ranks.jsonl" else {"text": "x", "list": "[1]"}[how], encoding="utf-8")
+            Path(path).write_text(
+                event
+                if (each, how) in (("ranks.jsonl", "text"), ("ranks.jsonl", "list"))
+                else {"text": "x", "list": "[1]", "deep": "[" * 100000}[how],
+                encoding="utf-8",
+            )
     argv = [sys.executable, "-I", AGENT, "ended", ending.path, NODE, config]
     subprocess.run(argv, env=dict(os.environ, **FAILED), check=True, timeout=20, stdin=subprocess.DEVNULL)
     said = json.loads(Path(ending.path, "exit.json").read_text(encoding="utf-8"))
     assert said["peers"] == {"node1": "stopped", "node3": "stopped"}
     assert sorted(recorded(ending.bin, "ssh")) == ["-F %s %s stop 1 peer" % (config, peer) for peer in ("node1", "node3")]
+
+
+DEEP = "[" * 100000
+
+
+def sent_plan(folder):
+    """Return the plan that the sender of logs has found in an attempt's directory."""
+    sender = shipping.Sender({"attempt_dir": folder, "node": NODE}, io.BytesIO())
+    sender.find({})
+    os.close(sender.root)
+    return sender.plan
+
+
+@pytest.mark.parametrize(
+    "read, none",
+    [
+        (lambda folder: agent.read_stop(folder), {}),
+        (lambda folder: agent.read_notes(folder), []),
+        (lambda folder: guard_beat.load(folder, "exit.json"), {}),
+        (lambda folder: guard_beat.launcher_code(folder), None),
+        (lambda folder: mesh_gate.read_json(os.path.join(folder, "machine.json")), {}),
+        (lambda folder: mesh_credential.machine_of(folder), {}),
+        (lambda folder: mesh_held.read_record(folder, "."), None),
+        (lambda folder: guard_evidence.ranks_of(folder, "r/1"), {}),
+        (lambda folder: mesh_credential.register(folder, folder), None),
+        (lambda folder: installed.managed(None, folder, None), None),
+        (lambda folder: list(installed.own(lambda argv: (0, DEEP, ""), "python", None)), ["error"]),
+        (lambda folder: container_environment.read_marker(folder, {"digest": "d"}), None),
+        (lambda folder: sent_plan(folder), None),
+    ],
+    ids=["stop", "notes", "load", "launcher", "gate", "machine", "record", "ranks", "bases", "managed", "own", "container", "shipping"],
+)
+def test_a_file_that_is_nested_too_deep_is_as_good_as_none(tmp_path, read, none):
+    marker = environment.MARKER
+    names = ["stop.json", "exit.json", "machine.json", "mesh.json", "plan.json", marker, os.path.join("env", "d", marker)]
+    bases = os.path.relpath(mesh_credential.bases_path(str(tmp_path)), str(tmp_path))
+    put(tmp_path, dict({name: DEEP for name in [*names, bases]}, **{"ranks.jsonl": DEEP + '"launcher_end"\n'}))
+    assert read(str(tmp_path)) == none
+
+
+@pytest.mark.parametrize("name", ["plan.json", "attempt.json"])
+def test_a_plan_that_is_nested_too_deep_is_none(tmp_path, monkeypatch, name):
+    sha256 = agent.hashlib.sha256(DEEP.encode()).hexdigest()
+    put(tmp_path, dict({"plan.json": DEEP, "attempt.json": json.dumps({"plan_sha256": sha256})}, **{name: DEEP}))
+    with pytest.raises(ValueError):
+        agent.read_plan(str(tmp_path))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    assert openmpi.daemon_problem(["orted"])
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -475,6 +476,23 @@ def test_nobody_waits_for_ever(tmp_path, monkeypatch, capsys):
         openmpi.main(["door", str(tmp_path / "none"), "orted"]) == 1
         and "does not listen within 0 s: No such file" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    "says", ["head -c 300000000 /dev/zero", 'yes "$(printf %04000d 0) Permission denied" | head -c 300000000'], ids=["a line", "refusals"]
+)
+def test_what_a_peer_says_without_end_takes_no_memory(says):
+    code = "import openmpi, sys; code, kept = openmpi.call_door(sys.argv[1:]); print(code, len(kept) < 100000)"
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))  # noqa: E731
+    done = subprocess.run(
+        [PYTHON, "-c", code, "sh", "-c", "(%s) >&2; exit 7" % says],
+        env=dict(os.environ, PYTHONPATH=os.path.dirname(openmpi.__file__)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=limit,
+        timeout=60,
+    )
+    assert done.stdout.split() == [b"7", b"True"]
 
 
 # --- a rank by mpirun

@@ -204,6 +204,36 @@ def test_a_neighbour_that_lives_is_left_alone(site):
     assert len(asked) == 1, "systemd is not asked again as long as the unit's process lives"
 
 
+def beat(**changes):
+    """Return the line of a neighbour whose attempt is over, with changes."""
+    return json.dumps(dict({"state": "inactive", "holds": False, "ended": {"ok": False, "by": "peer"}}, **changes)) + "\n"
+
+
+def nested(depth):
+    """Return a list in a list and so on."""
+    found = []
+    for _level in range(depth):
+        found = [found]
+    return found
+
+
+def test_no_line_of_a_neighbours_ends_the_guard(tmp_path, monkeypatch):
+    lines = ["[" * 60000, beat(ended={"by": nested(400)}), beat(state=nested(400)), beat(ended=5), beat(ended="over"), "5", "[]", "\udcff"]
+    said = tmp_path / "said"
+    said.write_text("\n".join(lines) + "\n" + beat(ended={"by": "x" * 9000}), encoding="utf-8", errors="surrogateescape")
+    monkeypatch.setattr(guard.neighbours, "AFTER_END", 0)
+    nodes = [{"name": name, "address": "127.0.0.1"} for name in ("node1", "node2")]
+    found = guard.neighbours.Neighbour({"nodes": nodes}, "node1", {"attempt": 1}, 0.0)
+    found.argv = ["cat", str(said)]
+    found.connect(0.0)
+    deadline = time.monotonic() + 20
+    while found.call is not None and time.monotonic() < deadline:
+        reason = found.look(1.0)
+        time.sleep(0.01)
+    assert found.call is None, "all lines were read"
+    assert reason[0] == "peer" and len(reason[1]) < 300
+
+
 def test_a_neighbour_that_vanishes_ends_the_attempt_everywhere_else(site):
     made = site(3)
     made.cut("node2")

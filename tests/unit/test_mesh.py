@@ -713,6 +713,16 @@ def test_run_program_is_bounded_and_never_raises():
     assert mesh.run_program(["cat"])[0] == 0  # no input is ever waited for
 
 
+@pytest.mark.parametrize("where", ["", ">&2"], ids=["stdout", "stderr"])
+def test_a_program_that_says_too_much_is_ended(where):
+    many = "head -c 300000000 /dev/zero %s" % where
+    code, out, err = mesh.run_program(["sh", "-c", many])
+    assert (code, out) == (None, "") and 0 < len(err) < 300
+    most = mesh.run_program(["sh", "-c", "head -c %d /dev/zero %s; exit 3" % (mesh.MOST_BYTES, where)])
+    assert (most[0], len(most[1] + most[2])) == (3, mesh.MOST_BYTES)
+    assert mesh_logins.classify_login(code, err) != mesh_logins.classify_login(None, "")
+
+
 def test_own_fault(home):
     place = home[0] / ".trainyard/mesh"
     assert mesh_logins.own_fault(str(place), time.time()) is None

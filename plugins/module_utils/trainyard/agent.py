@@ -28,12 +28,14 @@ import time
 
 SCAN_SECONDS = 0.25
 PEER_SECONDS = 15
+REMOVE_SECONDS = 30
 SPARE_SECONDS = 5
 RETRY_SECONDS = 1.0
 NOT_YET = "Permission denied"
 EVIDENCE_SECONDS = 6
 SCHEDULER_SECONDS = 5
 CONSOLE_BYTES = 65536
+ANSWER_BYTES = 65536
 
 
 def at_once(path, flags):
@@ -41,16 +43,29 @@ def at_once(path, flags):
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+def parse(text):
+    """Return what JSON says; raise ValueError also where it is nested deeper than Python reads."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def read_json(*path):
+    """Return what a JSON file says; raise OSError or ValueError."""
+    with open(os.path.join(*path), encoding="utf-8", opener=at_once) as handle:
+        return parse(handle.read())
+
+
 def read_plan(attempt):
     """Return the plan; raise ValueError where its bytes are not those that were planned."""
-    with open(os.path.join(attempt, "attempt.json"), encoding="utf-8", opener=at_once) as handle:
-        record = json.load(handle)
+    record = read_json(attempt, "attempt.json")
     with open(os.path.join(attempt, "plan.json"), "rb", opener=at_once) as handle:
         raw = handle.read()
     found = hashlib.sha256(raw).hexdigest()
     if found != record["plan_sha256"]:
         raise ValueError("plan.json has sha256 %s, planned was %s" % (found, record["plan_sha256"]))
-    return json.loads(raw), record
+    return parse(raw), record
 
 
 def note(attempt, value):
@@ -361,6 +376,7 @@ def remove_containers(attempt, node):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            timeout=REMOVE_SECONDS,
         )
     except OSError as error:
         print("trainyard: %s cannot be started: %s" % (container["remove"][0], error.strerror), flush=True)
@@ -459,7 +475,6 @@ def stop_peers(attempt, node, config):
     waiting, config = peers_of(attempt, node, config)
     if not config:
         return {}  # one node alone
-    carry_out(ask_for_time, PEER_SECONDS + SPARE_SECONDS)
     words = "stop %s peer" % os.path.basename(attempt).rpartition("-")[2]
     calls, told, until = {}, {}, time.monotonic() + PEER_SECONDS
     while waiting:
@@ -480,14 +495,24 @@ def stop_peers(attempt, node, config):
 
 
 def answer_of(call, until):
-    """Return 'stopped' or what ssh said of a call to a peer, waiting until a time of the monotonic clock at most."""
+    """Return 'stopped' or what ssh said of a call to a peer, waiting until a time of the monotonic clock at most. End an endless answer."""
+    said, piece = b"", None
     try:
-        said, _none = call.communicate(timeout=max(0.1, until - time.monotonic()))
-        return "stopped" if call.returncode == 0 else said.decode("utf-8", "replace").strip()[-300:]
+        while piece != b"":
+            if not select.select([call.stdout], [], [], max(0, until - time.monotonic()))[0]:
+                return "no answer within %d s" % PEER_SECONDS
+            piece = os.read(call.stdout.fileno(), ANSWER_BYTES)
+            said += piece
+            if len(said) > ANSWER_BYTES:
+                return "an answer of more than %d bytes" % ANSWER_BYTES
+        code = call.wait(max(0.1, until - time.monotonic()))
+        return "stopped" if code == 0 else said.decode("utf-8", "replace").strip()[-300:]
     except subprocess.TimeoutExpired:
-        call.kill()
-        call.communicate()
         return "no answer within %d s" % PEER_SECONDS
+    finally:
+        call.kill()
+        call.stdout.close()
+        call.wait()
 
 
 def peers_of(attempt, node, config):
@@ -501,8 +526,7 @@ def peers_of(attempt, node, config):
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         if not config:
             raise
-        with open(os.path.join(os.path.dirname(config), "machine.json"), encoding="utf-8", opener=at_once) as handle:
-            names = json.load(handle)["nodes"]
+        names = read_json(os.path.dirname(config), "machine.json")["nodes"]
     return [name for name in names if name != node], config
 
 
@@ -520,6 +544,7 @@ def carry_out(what, *arguments):
 
 def ended(attempt, node, config=""):
     """Write exit.json from what systemd tells ($SERVICE_RESULT, $EXIT_CODE, $EXIT_STATUS: systemd.exec(5)); stop the peers on failure."""
+    carry_out(ask_for_time, PEER_SECONDS + REMOVE_SECONDS + 2 * SPARE_SECONDS)
     stopped = read_stop(attempt)
     result = {
         "service_result": os.environ.get("SERVICE_RESULT"),
@@ -534,23 +559,23 @@ def ended(attempt, node, config=""):
     }
     written(attempt, "exit.json", result)  # first: the peers may take a while, and this must not be lost
     carry_out(stop_guard, attempt)
-    carry_out(remove_containers, attempt, node)
-    if os.path.exists(os.path.join(attempt, "mpi.json")):
-        subprocess.call([sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt])
     if not (stopped or (result["service_result"] == "success" and launcher_succeeded(attempt))):
         result["peers"] = carry_out(stop_peers, attempt, node, config) or {}
         written(attempt, "exit.json", result)
+    carry_out(remove_containers, attempt, node)  # after the peers: an engine may take its time
+    if os.path.exists(os.path.join(attempt, "mpi.json")):
+        subprocess.call([sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt])
     return 0
 
 
 def stop_guard(attempt):
     """End the guard of this attempt, which goes by itself unless it is stuck; nobody waits for it."""
     try:
-        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8", opener=at_once) as handle:
-            unit = json.load(handle)["unit"].replace("trainyard-", "yardguard-", 1)
+        unit = read_json(attempt, "attempt.json")["unit"].replace("trainyard-", "yardguard-", 1)
         if os.path.exists(os.path.join(attempt, "guard.py")):
-            subprocess.call(["systemctl", "--user", "stop", "--no-block", unit], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    except (OSError, ValueError, KeyError):
+            quiet, argv = subprocess.DEVNULL, ["systemctl", "--user", "stop", "--no-block", unit]
+            subprocess.call(argv, stdin=quiet, stderr=quiet, timeout=SPARE_SECONDS)
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
         pass
 
 
@@ -561,7 +586,7 @@ def read_notes(attempt):
         with open(os.path.join(attempt, "ranks.jsonl"), encoding="utf-8", errors="replace", opener=at_once) as handle:
             for line in handle:
                 try:
-                    events.append(json.loads(line))
+                    events.append(parse(line))
                 except ValueError:
                     continue
     except OSError:
@@ -584,8 +609,7 @@ def oom_kills_since(attempt):
 def read_stop(attempt):
     """Return stop.json: who asked for this attempt's end; {} where nobody did."""
     try:
-        with open(os.path.join(attempt, "stop.json"), encoding="utf-8", opener=at_once) as handle:
-            found = json.load(handle)
+        found = read_json(attempt, "stop.json")
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -620,8 +644,7 @@ def keep_evidence(attempt):
     """Have guard_evidence.py, where it lies in the attempt, look at the ranks while they can still be asked; it has EVIDENCE_SECONDS for it."""
     program, quiet = os.path.join(attempt, "guard_evidence.py"), subprocess.DEVNULL
     try:
-        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
-            argv = [sys.executable, "-I", "-B", program, attempt, json.load(handle)["node"]]
+        argv = [sys.executable, "-I", "-B", program, attempt, read_json(attempt, "attempt.json")["node"]]
         subprocess.run(argv, stdin=quiet, stdout=quiet, stderr=quiet, timeout=EVIDENCE_SECONDS)
     except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
         pass  # the stop goes on without it

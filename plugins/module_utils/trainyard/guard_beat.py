@@ -25,7 +25,7 @@ def load(attempt, name):
     try:
         with open(os.path.join(attempt, name), encoding="utf-8", errors="replace") as handle:
             found = json.load(handle)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -41,7 +41,7 @@ def launcher_code(attempt):
         if '"launcher_end"' in line:
             try:
                 return json.loads(line).get("exit_code")
-            except ValueError:
+            except (ValueError, RecursionError):
                 return None
     return None
 

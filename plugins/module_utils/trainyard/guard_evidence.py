@@ -49,7 +49,7 @@ def ranks_of(attempt, marker):
     for line in read(os.path.join(attempt, "ranks.jsonl"), 1 << 22).splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if event.get("event") == "start":
             found[event["rank"]] = event["pid"]

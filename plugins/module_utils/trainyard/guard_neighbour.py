@@ -22,6 +22,8 @@ AFTER_END = 10.0
 NEVER = 300.0
 # Bytes of a neighbour that are taken at a look, and the longest line.
 TAKEN = 1 << 16
+# Characters of a word of its that are kept.
+WORD = 64
 # Between two logins that come to nothing, at the least and at the most.
 AGAIN, RARELY = 2.0, 60.0
 
@@ -29,6 +31,16 @@ AGAIN, RARELY = 2.0, 60.0
 def ssh(record, peer, words):
     """Return the command that calls the gate of a peer with the key of this attempt."""
     return ["ssh", "-F", record.get("mesh") or os.devnull, peer, words]
+
+
+def beat_of(said):
+    """Return {state, holds, ended} of what a neighbour says, in types and lengths of ours.
+
+    Raises ValueError, TypeError, KeyError or RecursionError for what is no beat.
+    """
+    ended = dict(said["ended"] or {})
+    over = {"ok": bool(ended.get("ok")), "by": str(ended.get("by") or "")[:WORD]} if ended else None
+    return {"state": str(said["state"])[:WORD], "holds": bool(said["holds"]), "ended": over}
 
 
 def call_port(host, port, seconds):
@@ -97,9 +109,8 @@ class Neighbour:
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
             try:
-                said = json.loads(line)
-                self.heard = {"state": str(said["state"]), "holds": bool(said["holds"]), "ended": said["ended"] and dict(said["ended"])}
-            except (ValueError, TypeError, KeyError):
+                self.heard = beat_of(json.loads(line))
+            except (ValueError, TypeError, KeyError, RecursionError):
                 continue  # a login may say something of its own
             self.last, self.failed, self.wait = now, 0, AGAIN
 

@@ -93,7 +93,7 @@ def managed(run, directory, verify):
     try:
         marker = json.loads(text_of(path, 1 << 20))
         paths, interpreter, want, python = (marker[key] for key in ("paths", "interpreter", "packages", "python"))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     if marker.get("container") or not marker.get("managed") or not os.access(interpreter, os.X_OK):
         return None
@@ -115,7 +115,7 @@ def own(run, python, verify):
     code, out, err = run(["timeout", "20", python, "-B", "-c", ABOUT])
     try:
         about = json.loads(out.strip().splitlines()[-1]) if code == 0 else None
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         about = None
     if not about:
         return {"error": (err.strip().splitlines() or ["ended with %d" % code])[-1][:200]}

@@ -14,7 +14,9 @@ import ipaddress
 import json
 import os
 import re
+import selectors
 import subprocess
+import time
 
 DIRECTORY = ".trainyard/mesh"
 KEY = "id_ed25519"
@@ -32,6 +34,8 @@ WHO = ("/etc/machine-id", "/proc/sys/kernel/hostname")
 HOST_KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 # A node's clock may be this much behind the controller's.
 CLOCK_SLACK_SECONDS = 300
+# What a program may say, on each of its two outputs: a peer may be behind it.
+MOST_BYTES = 1 << 20
 TRUST = "ansible-playbook playbooks/trust.yml"
 
 
@@ -41,15 +45,53 @@ def sha256(text):
 
 
 def run_program(argv, timeout=20):
-    """Run a program without terminal and input. Return (exit code, stdout, stderr); the code is None after timeout seconds."""
+    """Run a program without terminal and input. Return (exit code, stdout, stderr).
+
+    A program that runs longer than timeout seconds, or says more than MOST_BYTES, is ended. Its code is None, and stderr says which it was by
+    being empty or not.
+    """
     environ = dict(os.environ, LC_ALL="C", LANGUAGE="C")
+    until, pipe = time.monotonic() + timeout, subprocess.PIPE
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, env=environ, check=False)
-    except subprocess.TimeoutExpired:
-        return None, "", ""
+        call = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environ)
     except OSError as problem:
         return 127, "", f"{argv[0]}: {problem.strerror}"
-    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+    try:
+        out, err = take_outputs(call, until)
+        return call.wait(max(0.1, until - time.monotonic())), out, err
+    except subprocess.TimeoutExpired:
+        return None, "", ""
+    except OverflowError:
+        return None, "", f"{argv[0]}: more than {MOST_BYTES} bytes"
+    finally:
+        call.kill()
+        call.stdout.close()
+        call.stderr.close()
+        call.wait()
+
+
+def take_outputs(call, until):
+    """Return (stdout, stderr) of a process that was started with two pipes, as text.
+
+    Raises subprocess.TimeoutExpired at a time of the monotonic clock, and OverflowError where one of the two is longer than MOST_BYTES.
+    """
+    said = {call.stdout: bytearray(), call.stderr: bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for stream in said:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map():
+            left = until - time.monotonic()
+            ready = selector.select(left) if left > 0 else []
+            if not ready:
+                raise subprocess.TimeoutExpired(call.args, 0)
+            for key, _events in ready:
+                piece = os.read(key.fd, 1 << 16)
+                said[key.fileobj] += piece
+                if not piece:
+                    selector.unregister(key.fileobj)
+                elif len(said[key.fileobj]) > MOST_BYTES:
+                    raise OverflowError
+    return tuple(text.decode("utf-8", "replace") for text in said.values())
 
 
 def public_key(text):

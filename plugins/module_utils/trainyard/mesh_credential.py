@@ -277,7 +277,7 @@ def machine_of(place):
     """Return what the start has noted beside a key: {identity, node, base, run, number, nodes, begun}; {} where nothing was started with it."""
     try:
         found = json.loads(read_text(os.path.join(place, MACHINE)) or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -358,7 +358,7 @@ def register(home, base):
         return
     try:
         found = json.loads(read_text(bases_path(home)) or "[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         found = []
     found = found if isinstance(found, list) else []
     base = os.path.realpath(base)

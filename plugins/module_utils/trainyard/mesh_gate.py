@@ -84,7 +84,7 @@ def read_json(path):
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             return json.load(handle)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
 
 

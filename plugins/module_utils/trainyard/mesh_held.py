@@ -58,7 +58,7 @@ def read_record(home, directory=DIRECTORY):
     """Return the node's record of its mesh (mesh.json), or None."""
     try:
         record = json.loads(read_bytes(os.path.join(home, directory, RECORD)) or b"null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and record.get("version") in (1, RECORD_VERSION) else None
 

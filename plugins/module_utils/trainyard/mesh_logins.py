@@ -61,6 +61,8 @@ def classify_login(code, stderr, own=None):
 
     A refused login looks the same to ssh whatever the reason, so what is known of the node's own credentials (own_fault) comes first.
     """
+    if code is None and stderr:
+        return "its answer to the login has no end", f"look at what a login prints on that node, then {TRUST}"
     if code is None:
         return "no answer to the login in time", "check that the node is not frozen or overloaded"
     for needle, cause, remedy in LOGIN_FAILURES:

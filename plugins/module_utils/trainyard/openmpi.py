@@ -32,6 +32,8 @@ UNIT_SECONDS = 60  # the units of all nodes start at once, but not at the same m
 ORDER_SECONDS = 180
 HOLD_SECONDS = 0.5
 SSH_FAILED, NOT_YET = 255, "Permission denied"
+# A peer writes what ssh says: its longest line, and what is kept back of it at the most.
+LINE_BYTES, KEPT_CHARACTERS = 4096, 65536
 SETTING = "OMPI_MCA_"
 RANK_COMMAND = "python3 -I ../openmpi.py rank"
 # What mpirun (Open MPI 4.0 and 4.1) gives a daemon, with the pattern of each value. Any other setting loads libraries or starts programs, so it has to
@@ -79,9 +81,9 @@ def rsh(attempt, node, host, words):
 def call_door(argv):
     """Run ssh until its end; return its exit code and the refusal of the login, which is kept back. Other lines go to stderr at once."""
     call, kept = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE), ""
-    for line in call.stderr:
+    for line in iter(lambda: call.stderr.readline(LINE_BYTES), b""):
         text = line.decode("utf-8", "replace")
-        if NOT_YET in text:
+        if NOT_YET in text and len(kept) < KEPT_CHARACTERS:
             kept += text
         else:
             sys.stderr.write(text)
@@ -197,7 +199,7 @@ def daemon_problem(words):
             plan = json.load(handle)
         with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
             node = json.load(handle)["node"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         return "the attempt's plan cannot be read: %s" % error
     problem = words_problem(words, plan, node)
     if problem:

@@ -128,7 +128,7 @@ class Sender:
             try:
                 with os.fdopen(self.open("plan.json", known), "rb") as handle:
                     self.plan = json.loads(handle.read(SMALL).decode("utf-8"))
-            except (OSError, ValueError):
+            except (OSError, ValueError, RecursionError):
                 return
             for file, home in named(self.plan, self.spec["node"]).items():
                 self.add(file, home)
