@@ -6,7 +6,7 @@ NODES ?=
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo demo-down bench corpus drill lies lint test
+.PHONY: help setup engine demo demo-down bench corpus drill lies hostile lint test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,8 +51,11 @@ demo-down: setup ## remove the demo's nodes; runs and caches stay
 lies: setup ## more lies of pretended nodes than CI tells: TRAINYARD_LIES=60 a verb, over every verb (an hour)
 	@TRAINYARD_LIES=$${TRAINYARD_LIES:-60} pytest -q -s -p no:cacheprovider tests/system/lying
 
+hostile: engine setup ## day one on a site with a jump host, firewall and shared home, on nodes of its own (6 minutes)
+	@.config/test.sh hostile
+
 lint: setup ## static checks: YAML, Ansible, Python, configuration
 	@.config/test.sh lint
 
-test: engine setup ## everything that CI runs, in one go
+test: engine setup ## everything that CI runs, in one go: all but `make hostile`, `make drill` and the rest of `make lies`
 	@.config/test.sh
