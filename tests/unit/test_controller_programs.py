@@ -9,13 +9,19 @@ from ansible.module_utils.trainyard import controller_programs, openssh, package
 OLD = "\n -- A Maintainer <a@debian.invalid>  Mon, 13 Jan 2020 08:00:00 +0200\n"
 NEW = "\n -- A Maintainer <a@debian.invalid>  Tue, 13 May 2025 08:00:00 +0200\n"
 RPM = "* Mon Jan 13 2020 A Packager <a@redhat.invalid> - 8.7p1-1\n- first\n"
-MENDED = "rsync (3.2.7-1+deb12u1)\n  * CVE-2024-12084, CVE-2024-12085,\n    CVE-2024-12086, CVE-2024-12087, CVE-2024-12088\n" + NEW
+LATER = "  * CVE-2026-43618, CVE-2026-70456, CVE-2026-70458, CVE-2026-70461\n"
+MENDED = "rsync (3.2.7-1+deb12u1)\n  * CVE-2024-12084, CVE-2024-12085,\n    CVE-2024-12086, CVE-2024-12087, CVE-2024-12088\n" + LATER + NEW
 
 
 @pytest.mark.parametrize(
     "version, changes, words",
     [
-        ("rsync  version 3.4.0  protocol version 32\n", "", None),
+        ("rsync  version 3.5.0  protocol version 32\n", "", None),
+        ("rsync  version 3.4.4  protocol version 32\n", LATER, None),
+        ("rsync  version 3.4.4  protocol version 32\n", LATER.replace("70458", "704580") + OLD, "it is unknown whether rsync 3.4.4"),
+        ("rsync  version 3.4.2  protocol version 32\n", LATER.replace("43618", "1") + OLD, "is not mended for CVE-2026-43618,"),
+        ("rsync  version 3.4.2  protocol version 32\n", LATER.replace("43618", "1"), "it is unknown whether rsync 3.4.2"),
+        ("rsync  version 3.4.1  protocol version 32\n", "", "it is unknown whether rsync 3.4.1"),
         ("rsync  version 3.10.1  protocol version 33\n", "", None),
         ("rsync  version 3.2.7  protocol version 31\n", MENDED, None),
         ("rsync  version 3.2.7  protocol version 31\n", MENDED.replace("12087", "1") + OLD, "is not mended for CVE-2024-12087,"),

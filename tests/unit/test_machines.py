@@ -97,7 +97,7 @@ def test_a_server_with_a_known_hole_is_named_on_its_node(fixed, found):
 
 @pytest.mark.parametrize(
     "own, words",
-    [({"version": "3.4.1", "fixed": True}, None), (None, None), ({"version": "3.2.7", "fixed": False}, "is not fixed for CVE-2024-12084"),
+    [({"version": "3.4.1", "fixed": True}, None), (None, None), ({"version": "3.2.7", "fixed": False}, "is not fixed for all known holes (CVE-2024-12084"),
      ({"version": "", "fixed": None}, "it is unknown whether rsync (of an unknown version)")],
 )  # fmt: skip
 def test_an_rsync_that_a_peer_can_take_over_is_named_on_its_node(own, words):

@@ -33,5 +33,5 @@ def rsync_warning(version, changes):
     remedy = "Update it with the distribution's package manager"
     if missing:
         return "rsync %s on this controller is not mended for %s, and it copies from the nodes. %s" % (shown, ", ".join(missing), remedy)
-    text = "it is unknown whether rsync %s on this controller is mended for %s, and it copies from the nodes. Version 3.4.0 is. %s"
-    return text % (shown, ", ".join(rsync.holes(number)), remedy)
+    text = "it is unknown whether rsync %s on this controller is mended for %s, and it copies from the nodes. Version %s is. %s"
+    return text % (shown, ", ".join(rsync.holes(number)), ".".join(map(str, rsync.FIXED)), remedy)

@@ -45,12 +45,17 @@ def output(argv):
     return done.stdout[:LARGEST].decode("utf-8", "replace") if done.returncode == 0 else ""
 
 
+def unnamed(changes, names):
+    """Return the names (CVE-...) that do not stand in a change log."""
+    return [name for name in names if not re.search(re.escape(name) + r"(?!\d)", changes)]
+
+
 def unfixed(changes, names, published):
     """Return the names (CVE-...) that a change log does not name as fixed; None if that cannot be told.
 
     published: the day on which the holes became known, such as "2024-07-01". A log whose oldest entry is later may have lost the fix.
     """
-    missing = [name for name in names if not re.search(re.escape(name) + r"(?!\d)", changes)]
+    missing = unnamed(changes, names)
     if not missing:
         return []
     oldest = _oldest(changes)

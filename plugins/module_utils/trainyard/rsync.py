@@ -13,10 +13,15 @@ from ansible.module_utils.trainyard import package_fixes
 
 # Up to 3.3.0: contents of the stack, contents of files, files outside the destination, links (kb.cert.org/vuls/id/952657).
 CVES = ("CVE-2024-12085", "CVE-2024-12086", "CVE-2024-12087", "CVE-2024-12088")
-# In 3.2.7 and 3.3.0 alone: longer checksums than their buffer, so that a client writes into the daemon's memory.
-OVERFLOW, OVERFLOW_FIRST = "CVE-2024-12084", (3, 2, 7)
-FIXED = (3, 4, 0)
 PUBLISHED = "2025-01-14"
+# In 3.2.7 and 3.3.0 alone: longer checksums than their buffer, so that a client writes into the daemon's memory.
+OVERFLOW, OVERFLOW_FIRST, OVERFLOW_FIXED = "CVE-2024-12084", (3, 2, 7), (3, 4, 0)
+# Up to 3.4.2: a sender reads the receiver's memory (NEWS of 3.4.3).
+LEAK, LEAK_PUBLISHED, LEAK_FIXED = "CVE-2026-43618", "2026-05-20", (3, 4, 3)
+# Fixed in 3.5.0: a peer writes beyond an allocation of the daemon or of a pulling client (NEWS of 3.5.0). It does not say which versions they begin
+# with, so a change log that does not name them leaves it unknown.
+WRITES = ("CVE-2026-70456", "CVE-2026-70458", "CVE-2026-70461")
+FIXED = (3, 5, 0)
 LONGEST = 64
 
 
@@ -36,16 +41,23 @@ def number_of(text):
 
 
 def holes(number):
-    """Return the holes (CVE-...) that upstream's version has; all of them for an unknown one."""
-    if number and number >= FIXED:
-        return ()
-    return CVES if number and number < OVERFLOW_FIRST else (OVERFLOW, *CVES)
+    """Return the holes (CVE-...) that upstream's version has or may have; all of them for an unknown one."""
+    number = number or OVERFLOW_FIRST
+    found = [OVERFLOW] if OVERFLOW_FIRST <= number < OVERFLOW_FIXED else []
+    found += CVES if number < OVERFLOW_FIXED else ()
+    found += [LEAK] if number < LEAK_FIXED else []
+    return tuple(found) + (WRITES if number < FIXED else ())
 
 
 def unfixed(number, changes):
     """Return the holes that are not fixed, None if nothing tells. number: of `number_of`. changes: the package's change log."""
     names = holes(number)
-    return package_fixes.unfixed(changes, names, PUBLISHED) if names else []
+    missing, unknown = [], bool(package_fixes.unnamed(changes, [name for name in names if name in WRITES]))
+    for year, published in (("CVE-2024", PUBLISHED), ("CVE-2026", LEAK_PUBLISHED)):
+        known = [name for name in names if name.startswith(year) and name not in WRITES]
+        found = package_fixes.unfixed(changes, known, published)
+        unknown, missing = unknown or found is None, missing + (found or [])
+    return missing or (None if unknown else [])
 
 
 def problem(found):
@@ -53,8 +65,8 @@ def problem(found):
     if found is None or found.get("fixed"):
         return None
     shown = found.get("version") or "of an unknown version"
-    names = "%s to %s" % (OVERFLOW, CVES[-1][-5:])
-    remedy = "update it with the distribution's package manager; version 3.4.0 is fixed"
+    names = "all known holes (%s to %s)" % (OVERFLOW, WRITES[-1])
+    remedy = "update it with the distribution's package manager; version %s is fixed" % ".".join(map(str, FIXED))
     if found.get("fixed") is None:
         return "it is unknown whether rsync (%s) is fixed for %s: a peer may take over what it copies with" % (shown, names), remedy
     return "rsync (%s) is not fixed for %s: a peer may take over what it copies with" % (shown, names), remedy
