@@ -23,6 +23,7 @@ user = [word[5:].strip('"') for word in sys.argv if word.startswith("User=")]
 with open(os.environ["NODE"] + "/logins", "a") as handle:
     handle.write(json.dumps(user) + "\\n")
 os.environ["LOGIN"] = user[-1]
+os.chdir(os.environ["NODE"])  # as sshd starts in the account's home: "~trainer" is no account here, but a directory's name
 os.execvp("/bin/sh", ["sh", "-c", sys.argv[-1]])
 """
 SUDO = """#!%s
