@@ -12,13 +12,12 @@ import os
 import re
 import selectors
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 
-from ansible.module_utils.trainyard import attempts, checkpoints, manifest, mesh, probe, resumable, trees
+from ansible.module_utils.trainyard import attempts, checkpoints, manifest, mesh, probe, processes, resumable, trees
 
 KIND = "checkpoints"
 # A source that is down or stands still is given up after so many seconds without a byte.
@@ -163,25 +162,11 @@ def copy(argv, staging, files, seconds):
     except subprocess.TimeoutExpired:
         return "did not send the checkpoint within %d s" % seconds
     finally:
-        end(process)
+        processes.end_group(process)
     if excess(staging, files):
         raise Excess("sends more than was announced")
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
     return (lines or ["rsync ended with %d" % process.returncode])[0] if process.returncode else None
-
-
-def end(process):
-    """End rsync and its ssh; rsync keeps a partial file where it was asked to."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            break
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-    # What rsync started may live on where rsync was killed.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 class Excess(Exception):

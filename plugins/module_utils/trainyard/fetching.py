@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import stat
 import subprocess
 import sys
 import tempfile
 import time
 
-from ansible.module_utils.trainyard import quota, safe_names
+from ansible.module_utils.trainyard import processes, quota, safe_names
 from ansible.module_utils.trainyard.below import open_folder, open_root
 from ansible.module_utils.trainyard.display import printable
 
@@ -188,7 +187,7 @@ def _run(argv, folder, largest, names, most, bounds, password, seconds):
         try:
             _watch(process, folder, most, bounds, time.monotonic() + seconds)
         finally:
-            _end(process)
+            processes.end_group(process)
         if process.returncode:
             said.seek(max(0, said.seek(0, os.SEEK_END) - 4000))
             lines = [line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
@@ -209,14 +208,3 @@ def _watch(process, folder, most, bounds, deadline):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(min(0.02 + waited, LOOK_SECONDS))
         waited += 0.02
-
-
-def _end(process):
-    """End rsync and its ssh; rsync keeps a partial file where it was asked to."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            break
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)

@@ -7,10 +7,12 @@ well. The mark cannot be read of other users' processes, unless by root.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
 import signal
+import subprocess
 import time
 
 from ansible.module_utils.trainyard.display import printable
@@ -185,3 +187,17 @@ def end(run_id, number=None, grace=GRACE_S):
                     )
         time.sleep(_STEP_S)
     return sorted(known.values(), key=lambda item: item["pid"])
+
+
+def end_group(process):
+    """End a process that leads its own group, and all of the group: first by TERM, so that rsync keeps a partial file where it was asked to."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+    # What rsync started may live on where rsync was killed.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
