@@ -149,14 +149,36 @@ def started(module, run, base, params):
         plan, home = json.loads(params["plan"]), os.path.expanduser("~")
         number = params["number"] if params["key_of"] is None else params["key_of"]
         if len(plan["nodes"]) > 1:
-            begun["mesh"] = mesh_credential.config_of(home, params["run_id"], number, params["node"])
+            begun["mesh"] = mesh_credential.config_of(
+                home, params["run_id"], number, params["node"]
+            )
         found = attempts.prepare(
-            place, params["plan"], params["plan_sha256"], params["node"], params["run_id"], params["number"], files, begun
+            place,
+            params["plan"],
+            params["plan_sha256"],
+            params["node"],
+            params["run_id"],
+            params["number"],
+            files,
+            begun,
         )
-        mine, mesh, release = (home, params["run_id"], number, params["node"]), begun.get("mesh", ""), ()
+        mine, mesh, release = (
+            (home, params["run_id"], number, params["node"]),
+            begun.get("mesh", ""),
+            (),
+        )
         if mesh:
             keys = {item["name"]: params["keys"].get(item["name"]) for item in plan["nodes"]}
-            given = (home, base, plan["site"], params["run_id"], number, params["node"], keys, params["programs"])
+            given = (
+                home,
+                base,
+                plan["site"],
+                params["run_id"],
+                number,
+                params["node"],
+                keys,
+                params["programs"],
+            )
             mesh_credential.grant(*given, attempt=params["number"])
             release = mesh_credential.release_words(*mine) if params["number"] else ()
         try:
@@ -168,14 +190,31 @@ def started(module, run, base, params):
             raise
         return found
 
-    ours = {"changed": False, "unit": unit, "attempt_dir": place, "plan_sha256": params["plan_sha256"]}
-    acted = holds.free(run, base, params["run_id"], params["number"], params["start"], params["node"], lambda: (act(),))
-    return dict(ours, changed=True, plan_sha256=acted[0] or params["plan_sha256"]) if acted else ours
+    ours = {
+        "changed": False,
+        "unit": unit,
+        "attempt_dir": place,
+        "plan_sha256": params["plan_sha256"],
+    }
+    acted = holds.free(
+        run,
+        base,
+        params["run_id"],
+        params["number"],
+        params["start"],
+        params["node"],
+        lambda: (act(),),
+    )
+    return (
+        dict(ours, changed=True, plan_sha256=acted[0] or params["plan_sha256"]) if acted else ours
+    )
 
 
 def chosen(module, params):
     """Return which run a command is about; a node that says otherwise is named."""
-    answers = {node: said.get("status") for node, said in params["found"].items() if isinstance(said, dict)}
+    answers = {
+        node: said.get("status") for node, said in params["found"].items() if isinstance(said, dict)
+    }
     site, runs_dir = params["members"], params["runs_dir"]
     run_choice.check(params["run_id"])
     choice = run_choice.choose(runs_dir, site, answers, params["run_id"]) or {}
@@ -192,7 +231,8 @@ def main():
             "state": {"type": "str", "choices": ["started", "stopped", "planned", "chosen", "told"], "required": True},
             "run_id": text, "start": text, "number": {"type": "int", "default": 1}, "node": {"type": "str"},
             "base": {"type": "str", "default": ".trainyard"},
-            "plan": {"type": "str", "no_log": True},  # -vvv prints what a module says of its arguments, and this holds the environment
+            # -vvv prints what a module says of its arguments, and this holds the environment
+            "plan": {"type": "str", "no_log": True},
             "plan_sha256": {"type": "str"},
             "programs": {"type": "dict"},
             "job": {"type": "str", "no_log": True},  # the same
@@ -212,14 +252,18 @@ def main():
     base = os.path.join(os.path.expanduser("~"), given["base"])
 
     def run(argv):
-        return module.run_command(argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C"))
+        return module.run_command(
+            argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+        )
 
     states = {
         "started": lambda: started(module, run, base, given),
         "stopped": lambda: stopping.stop(run, base, given, not module.check_mode),
         "planned": lambda: stopping.planned(given["runs_dir"], given["run_id"], given["site"]),
         "chosen": lambda: chosen(module, given),
-        "told": lambda: stopping.told(given["results"], given["found"], given["run_id"], given["members"]),
+        "told": lambda: stopping.told(
+            given["results"], given["found"], given["run_id"], given["members"]
+        ),
     }
     try:
         module.exit_json(**states[given["state"]]())

@@ -77,11 +77,16 @@ def main():
     params = module.params
 
     def run(argv):
-        return module.run_command(argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C"))
+        return module.run_command(
+            argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+        )
 
     try:
         base = os.path.join(os.path.expanduser("~"), params["base"])
-        module.exit_json(changed=False, status=status.look(run, base, params["run_id"], params["number"], params["node"]))
+        module.exit_json(
+            changed=False,
+            status=status.look(run, base, params["run_id"], params["number"], params["node"]),
+        )
     except (attempts.AttemptError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 

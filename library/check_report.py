@@ -32,11 +32,21 @@ from ansible.module_utils.trainyard.display import printable
 
 
 def main():
-    module = AnsibleModule(argument_spec={"findings": {"type": "list", "elements": "dict", "required": True}}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"findings": {"type": "list", "elements": "dict", "required": True}},
+        supports_check_mode=True,
+    )
     found = module.params["findings"]
-    lines, stops = [printable(line) for line in findings.lines(found)], len(findings.stops(findings.merged(found)))
+    lines, stops = (
+        [printable(line) for line in findings.lines(found)],
+        len(findings.stops(findings.merged(found))),
+    )
     if stops:
-        head = "NOT READY: %d finding%s keep%s this job from starting" % (stops, "s" if stops > 1 else "", "" if stops > 1 else "s")
+        head = "NOT READY: %d finding%s keep%s this job from starting" % (
+            stops,
+            "s" if stops > 1 else "",
+            "" if stops > 1 else "s",
+        )
         module.fail_json(msg=head, lines=lines + [head])
     module.exit_json(changed=False, lines=lines + ["READY: nothing keeps this job from starting"])
 

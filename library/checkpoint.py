@@ -71,9 +71,17 @@ def result(given, write):
     path, files = given["path"], given["files"]
     if given["state"] == "found":
         patterns = {"best": given["best"], "last": given["last"]}
-        return {"changed": False, "saved": printable_data(checkpoints.find(path, given["folders"], patterns, given["wanted"]))}
+        return {
+            "changed": False,
+            "saved": printable_data(
+                checkpoints.find(path, given["folders"], patterns, given["wanted"])
+            ),
+        }
     if given["state"] == "compared":
-        return {"changed": False, "lacking": checkpoints.lacking(os.path.join(path, checkpoints.PLACE), files)}
+        return {
+            "changed": False,
+            "lacking": checkpoints.lacking(os.path.join(path, checkpoints.PLACE), files),
+        }
     return {"changed": checkpoints.take(path, files, write)}
 
 

@@ -66,7 +66,12 @@ def main():
             "plans": {"type": "str"},
         },
         supports_check_mode=True,
-    ).fail_json(msg="conform is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")
+    ).fail_json(
+        msg=(
+            "conform is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
+    )
 
 
 if __name__ == "__main__":

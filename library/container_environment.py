@@ -87,7 +87,8 @@ from ansible.module_utils.trainyard import attempts, containers
 from ansible.module_utils.trainyard import environment as core
 from ansible.module_utils.trainyard.display import printable
 
-# Runs inside, as a training does: says what there is, then starts a process in a session of its own, which a stop has to find, and waits.
+# Runs inside, as a training does: says what there is, then starts a process in a session of its
+# own, which a stop has to find, and waits.
 INSIDE = """
 import importlib, importlib.util, json, os, platform, shutil, subprocess, sys, time
 own = [p for p in sys.path if p.rstrip("/").rsplit("/", 1)[-1] in ("site-packages", "dist-packages")]
@@ -119,7 +120,10 @@ time.sleep(3600)
 COMMAND = [
     "sh",
     "-c",
-    'p=$(command -v python || command -v python3) || { echo "the image has no python" >&2; exit 127; }; exec "$p" -c "$0" "$1"',
+    (
+        'p=$(command -v python || command -v python3) || { echo "the image has no python" >&2; exit'
+        ' 127; }; exec "$p" -c "$0" "$1"'
+    ),
 ]
 
 
@@ -145,32 +149,51 @@ def find_image(run, image):
                         digest.update(block)
                 have.append((name, "sha256:" + digest.hexdigest()))
             else:
-                without.append(f"{name}: no file {image}; get it with {engine['get'].format(image=image)}")
+                without.append(
+                    f"{name}: no file {image}; get it with {engine['get'].format(image=image)}"
+                )
             continue
         code, out, err = run([*engine["image"], image])
         words = out.split()
         if code == 0 and words:
-            have.append((name, words[0] if words[0].startswith("sha256:") else "sha256:" + words[0]))
+            have.append(
+                (name, words[0] if words[0].startswith("sha256:") else "sha256:" + words[0])
+            )
         else:
             said = (err.strip().splitlines() or ["no answer"])[-1]
-            without.append(f"{name}: {said}; get it with {engine['get'].format(image=image)}, as the training user")
+            without.append(
+                f"{name}: {said}; get it with {engine['get'].format(image=image)}, as the training"
+                " user"
+            )
     if not have and not without:
         without.append(
-            f"no {', '.join(containers.ENGINES)} is installed here; install podman and crun, uidmap (packages), or use another environment"
+            f"no {', '.join(containers.ENGINES)} is installed here; install podman and crun, uidmap"
+            " (packages), or use another environment"
         )
     return have, without
 
 
 def trial_entry(params, home, engine, form, image):
     """Return how a container is started, by the plan's own code."""
-    found = {"engine": engine, "form": form, "image_id": image, "uid": os.getuid(), "gid": os.getgid()}
+    found = {
+        "engine": engine,
+        "form": form,
+        "image_id": image,
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+    }
     return containers.entry(
-        found, home, {"TRAINYARD_ATTEMPT": "", "PYTHONUNBUFFERED": "", "PYTHONDONTWRITEBYTECODE": ""}, mounts=params["mounts"]
+        found,
+        home,
+        {"TRAINYARD_ATTEMPT": "", "PYTHONUNBUFFERED": "", "PYTHONDONTWRITEBYTECODE": ""},
+        mounts=params["mounts"],
     )
 
 
 def processes(run_id):
-    """Return {pid: its control groups} of the trial's processes inside, as the agent of an attempt finds ranks."""
+    """Return {pid: its control groups} of the trial's processes inside, as the agent of an attempt
+    finds ranks.
+    """
     found = {}
     for pid in attempts.processes_of(run_id, 0):
         try:
@@ -203,14 +226,25 @@ def read(place, name):
 
 
 def trial(run, params, home, engine, form, image):
-    """Run one container in a unit, stop it and return what it said; raise ContainerError where a training could not be run or stopped so."""
+    """Run one container in a unit, stop it and return what it said; raise ContainerError where a
+    training could not be run or stopped so.
+    """
     name = f"trial-{params['digest']}"
     unit = name + ".service"
     container = trial_entry(params, home, engine, form, image)
-    module = core.PACKAGES[params["package"]]["module"] if params["package"] else ",".join(core.MODULES)
-    own = {"HOME": os.path.expanduser("~"), "TRAINYARD_ATTEMPT": f"{name}/0", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    module = (
+        core.PACKAGES[params["package"]]["module"] if params["package"] else ",".join(core.MODULES)
+    )
+    own = {
+        "HOME": os.path.expanduser("~"),
+        "TRAINYARD_ATTEMPT": f"{name}/0",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     place = tempfile.mkdtemp(prefix=".trial-", dir=home)
-    argv, environment = containers.filled(container, place, name, [*COMMAND, INSIDE, module], own, place)
+    argv, environment = containers.filled(
+        container, place, name, [*COMMAND, INSIDE, module], own, place
+    )
     made = [folder for folder in container["folders"] if not os.path.isdir(folder)]
     for folder in made:
         os.makedirs(folder, mode=0o700)
@@ -223,28 +257,47 @@ def trial(run, params, home, engine, form, image):
         f"StandardError=append:{place}/errors",
     ):
         start += ["--property", text]
-    # The environment is given whole, as the agent does, so that what the user's manager has set is not what makes it work.
-    start += ["/usr/bin/env", "-i", *[f"{key}={value}" for key, value in environment.items()], *argv]
+    # The environment is given whole, as the agent does, so that what the user's manager has set is
+    # not what makes it work.
+    start += [
+        "/usr/bin/env",
+        "-i",
+        *[f"{key}={value}" for key, value in environment.items()],
+        *argv,
+    ]
     try:
         code, _out, err = run(start)
         if code:
             raise ContainerError(f"systemd did not start the unit: {err.strip()}")
         says, deadline = None, time.monotonic() + params["wait"]
         while (
-            says is None and time.monotonic() < deadline and run(["systemctl", "--user", "is-active", unit])[1].strip() in attempts.ACTIVE
+            says is None
+            and time.monotonic() < deadline
+            and run(["systemctl", "--user", "is-active", unit])[1].strip() in attempts.ACTIVE
         ):
             time.sleep(0.2)
             says = read_answer(place)
         says = says or read_answer(place)
         if says is None:
-            raise ContainerError((read(place, "errors").strip().splitlines() or [f"no answer within {params['wait']} s"])[-1])
+            raise ContainerError(
+                (
+                    read(place, "errors").strip().splitlines()
+                    or [f"no answer within {params['wait']} s"]
+                )[-1]
+            )
         if "failed" in says:
             raise ImageError(says["failed"])
         inside = processes(name)
         if not inside:
-            raise ContainerError("processes inside cannot be seen from the node, so no rank's end would be known")
-        if engine not in containers.OUTSIDE and not all(containers.held(groups, unit) for groups in inside.values()):
-            raise ContainerError("it leaves the unit that it was started in, so a stop would leave it running")
+            raise ContainerError(
+                "processes inside cannot be seen from the node, so no rank's end would be known"
+            )
+        if engine not in containers.OUTSIDE and not all(
+            containers.held(groups, unit) for groups in inside.values()
+        ):
+            raise ContainerError(
+                "it leaves the unit that it was started in, so a stop would leave it running"
+            )
     finally:
         run(["systemctl", "--user", "stop", unit])
         if container["remove"]:
@@ -253,7 +306,11 @@ def trial(run, params, home, engine, form, image):
         for pid in left:  # the refusal is the news; nothing of the trial stays behind for it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        owner = os.stat(os.path.join(place, "probe")).st_uid if os.path.exists(os.path.join(place, "probe")) else None
+        owner = (
+            os.stat(os.path.join(place, "probe")).st_uid
+            if os.path.exists(os.path.join(place, "probe"))
+            else None
+        )
         shutil.rmtree(place, ignore_errors=True)
         for folder in made:
             with contextlib.suppress(OSError):
@@ -263,7 +320,11 @@ def trial(run, params, home, engine, form, image):
     if owner != os.getuid():
         raise ContainerError(
             "what it writes "
-            + ("is not seen on the node" if owner is None else f"belongs to uid {owner}, not to the training user ({os.getuid()})")
+            + (
+                "is not seen on the node"
+                if owner is None
+                else f"belongs to uid {owner}, not to the training user ({os.getuid()})"
+            )
         )
     return says
 
@@ -305,7 +366,12 @@ def try_all(run, params, home, have):
         for form in containers.ENGINES[engine]["forms"]:
             try:
                 given = params["image"] if containers.ENGINES[engine]["image"] is None else image
-                return describe(params, trial(run, params, home, engine, form, given), engine, form, image), refused
+                return (
+                    describe(
+                        params, trial(run, params, home, engine, form, given), engine, form, image
+                    ),
+                    refused,
+                )
             except ImageError:
                 raise
             except ContainerError as error:
@@ -316,10 +382,18 @@ def try_all(run, params, home, have):
 def read_marker(home, params):
     """Return the marker that is here already, or None."""
     try:
-        marker = json.loads(read(os.path.join(home, "env", params["digest"]), core.MARKER) or "null")
+        marker = json.loads(
+            read(os.path.join(home, "env", params["digest"]), core.MARKER) or "null"
+        )
     except (ValueError, RecursionError):
         return None
-    return marker if isinstance(marker, dict) and marker.get("version") == core.FORMAT and marker.get("container") else None
+    return (
+        marker
+        if isinstance(marker, dict)
+        and marker.get("version") == core.FORMAT
+        and marker.get("container")
+        else None
+    )
 
 
 def write_marker(home, marker):
@@ -343,13 +417,22 @@ def ensure(run, params, home, check_mode):
     known = marker and (marker["container"]["engine"], marker["container"]["image_sha256"])
     if known in have:
         return {"changed": False, "environments": {params["digest"]: marker}, "reason": ""}
-    reason = "changed: the image is another one" if marker else "absent: nobody has looked into the image here"
+    reason = (
+        "changed: the image is another one"
+        if marker
+        else "absent: nobody has looked into the image here"
+    )
     if check_mode:
         return {"changed": True, "environments": {}, "reason": reason}
     os.makedirs(home, mode=0o700, exist_ok=True)
     marker, refused = try_all(run, params, home, have)
     write_marker(home, marker)
-    return {"changed": True, "environments": {params["digest"]: marker}, "reason": reason, "refused": without + refused}
+    return {
+        "changed": True,
+        "environments": {params["digest"]: marker},
+        "reason": reason,
+        "refused": without + refused,
+    }
 
 
 def main():
@@ -366,15 +449,21 @@ def main():
         supports_check_mode=True,
     )
     params = module.params
-    problems = containers.problems({"container": params["image"], "mounts": params["mounts"]}, "container_environment")
+    problems = containers.problems(
+        {"container": params["image"], "mounts": params["mounts"]}, "container_environment"
+    )
     if not core.DIGEST.fullmatch(params["digest"]):
         problems.append(f"digest: want 16 hexadecimal digits; got {params['digest']!r}")
     if problems:
         module.fail_json(msg="; ".join(problems))
-    home = os.path.normpath(os.path.join(os.path.expanduser("~"), os.path.expanduser(params["home"])))
+    home = os.path.normpath(
+        os.path.join(os.path.expanduser("~"), os.path.expanduser(params["home"]))
+    )
 
     def run(argv):
-        return module.run_command(argv, environ_update=dict(attempts.user_environment(os.getuid()), LC_ALL="C.UTF-8"))
+        return module.run_command(
+            argv, environ_update=dict(attempts.user_environment(os.getuid()), LC_ALL="C.UTF-8")
+        )
 
     try:
         module.exit_json(**ensure(run, params, home, module.check_mode))

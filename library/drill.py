@@ -61,7 +61,11 @@ from ansible.module_utils.basic import AnsibleModule
 def main():
     AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["chosen", "way", "done", "told"], "required": True},
+            "state": {
+                "type": "str",
+                "choices": ["chosen", "way", "done", "told"],
+                "required": True,
+            },
             "only": {"type": "str", "default": ""},
             "list": {"type": "bool", "default": False},
             "confirm": {"type": "str", "default": ""},
@@ -72,7 +76,12 @@ def main():
             "results": {"type": "list", "elements": "dict"},
         },
         supports_check_mode=True,
-    ).fail_json(msg="drill is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")
+    ).fail_json(
+        msg=(
+            "drill is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -50,22 +50,39 @@ from ansible.module_utils.trainyard import environment as core
 
 def judge(digest, nodes, check_mode):
     """Return (result, None) or (None, message)."""
-    markers = {name: node["environments"][digest] for name, node in nodes.items() if digest in node.get("environments", {})}
+    markers = {
+        name: node["environments"][digest]
+        for name, node in nodes.items()
+        if digest in node.get("environments", {})
+    }
     without = [name for name in nodes if name not in markers]
     if without and not check_mode:
-        return None, f"{', '.join(without)}: no complete environment {digest}; run the same command again"
+        return (
+            None,
+            f"{', '.join(without)}: no complete environment {digest}; run the same command again",
+        )
     lines = core.compare_nodes(markers)
     if lines:
-        return None, "\n".join(
-            lines
-        ) + "\nMake the Pythons (or the image) equal on all nodes, or let package and version be installed by us"
+        return (
+            None,
+            "\n".join(lines)
+            + "\nMake the Pythons (or the image) equal on all nodes, or let package and version be"
+            " installed by us",
+        )
     first = next(iter(markers.values()), {})
-    return {"changed": False, "fingerprint": first.get("fingerprint", ""), "imported": first.get("imported", {})}, None
+    return {
+        "changed": False,
+        "fingerprint": first.get("fingerprint", ""),
+        "imported": first.get("imported", {}),
+    }, None
 
 
 def main():
     module = AnsibleModule(
-        argument_spec={"digest": {"type": "str", "required": True}, "nodes": {"type": "dict", "required": True}},
+        argument_spec={
+            "digest": {"type": "str", "required": True},
+            "nodes": {"type": "dict", "required": True},
+        },
         supports_check_mode=True,
     )
     result, message = judge(module.params["digest"], module.params["nodes"], module.check_mode)

@@ -61,7 +61,12 @@ def main():
             "compare": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
-    ).fail_json(msg="fetch_files is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")
+    ).fail_json(
+        msg=(
+            "fetch_files is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -73,7 +73,9 @@ def main():
     try:
         records = root_records.Records(given["site"])
         found = records.read("firewall")
-        changed = {"read": False, "absent": found is not None, "present": found != wanted}[given["state"]]
+        changed = {"read": False, "absent": found is not None, "present": found != wanted}[
+            given["state"]
+        ]
         said = root_records.firewall_problem(wanted) if given["state"] == "present" else None
         if said:
             module.fail_json(msg=said)

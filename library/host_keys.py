@@ -97,7 +97,12 @@ SPEC = {
 def nodes_of(hosts, ports, fingerprints):
     """Return the nodes as the core wants them; every value may be missing or empty."""
     return [
-        {"name": name, "host": str(host or name), "port": int(ports.get(name) or 22), "fingerprints": list(fingerprints.get(name) or [])}
+        {
+            "name": name,
+            "host": str(host or name),
+            "port": int(ports.get(name) or 22),
+            "fingerprints": list(fingerprints.get(name) or []),
+        }
         for name, host in hosts.items()
     ]
 
@@ -106,10 +111,16 @@ def main():
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     given = module.params
     nodes = nodes_of(given["hosts"], given["ports"], given["fingerprints"])
-    verdicts = host_keys.meet(nodes, [given["known_hosts"], *given["also"]], run_program, given["timeout"])
-    problems = [verdict["problem"] for verdict in verdicts.values() if verdict["status"] == "refused"]
+    verdicts = host_keys.meet(
+        nodes, [given["known_hosts"], *given["also"]], run_program, given["timeout"]
+    )
+    problems = [
+        verdict["problem"] for verdict in verdicts.values() if verdict["status"] == "refused"
+    ]
     if problems:
-        module.fail_json(msg="Nothing was pinned:\n{}".format("\n".join("  " + text for text in problems)))
+        module.fail_json(
+            msg="Nothing was pinned:\n{}".format("\n".join("  " + text for text in problems))
+        )
     before = host_keys.read_text(given["known_hosts"])
     after = host_keys.with_lines(before, nodes, verdicts)
     if after != before and not module.check_mode:

@@ -128,7 +128,11 @@ def main():
             "suite": {"type": "dict", "required": True},
             "job": {"type": "dict", "required": True},
             "code": {"type": "path", "required": True},
-            "placement": {"type": "str", "choices": ["push", "present", "shared"], "default": "push"},
+            "placement": {
+                "type": "str",
+                "choices": ["push", "present", "shared"],
+                "default": "push",
+            },
             "outline": {"type": "dict", "default": {}},
             "unread": {"type": "str", "default": ""},
             "data": {"type": "dict", "default": {}},

@@ -120,17 +120,30 @@ SPEC = {
 
 def taken_back_texts(taken):
     """Return a sentence for every node that was taken back."""
-    text = "%s was taken back by %s (%s UTC) and is not trusted; to take it in: playbooks/trust.yml -e take_in=%s"
-    stamp = {name: time.strftime("%Y-%m-%d %H:%M", time.gmtime(item.get("since") or 0)) for name, item in taken.items()}
-    return [text % (name, item.get("by"), stamp[name], name) for name, item in sorted(taken.items())]
+    text = (
+        "%s was taken back by %s (%s UTC) and is not trusted; to take it in: playbooks/trust.yml -e"
+        " take_in=%s"
+    )
+    stamp = {
+        name: time.strftime("%Y-%m-%d %H:%M", time.gmtime(item.get("since") or 0))
+        for name, item in taken.items()
+    }
+    return [
+        text % (name, item.get("by"), stamp[name], name) for name, item in sorted(taken.items())
+    ]
 
 
 def noted(given, check, by, now):
     """Take a node back and others in, as was asked for. Return the module's result."""
     folder, name = given["directory"], given["take_back"]
-    if name and (not authority.NAME.match(name) or not (name in given["known"] or authority.signed_files(folder, name))):
+    if name and (
+        not authority.NAME.match(name)
+        or not (name in given["known"] or authority.signed_files(folder, name))
+    ):
         known = ", ".join(given["known"])
-        raise authority.AuthorityError(f"{name!r} is not a node of this site, and nothing was signed for it; nodes: {known}")
+        raise authority.AuthorityError(
+            f"{name!r} is not a node of this site, and nothing was signed for it; nodes: {known}"
+        )
     taken, changed = authority.read_journal(folder)["taken_back"], bool(name or given["take_in"])
     if changed and not check:
         with authority.locked(folder):
@@ -141,23 +154,34 @@ def noted(given, check, by, now):
 
 
 def refuse_foreign(given, by):
-    """Fail where nodes hold another controller's authority of this site. Called before anything is made."""
+    """Fail where nodes hold another controller's authority of this site. Called before anything is
+    made.
+    """
     journal = authority.read_journal(given["directory"])
     keys = [authority.read_public_key(given["public_key"])] if given["public_key"] else []
     keys += [key for key in [authority.own_key(given["directory"], mesh.run_program)] if key]
-    journal["authorities"] = journal["authorities"] + [{"fingerprint": mesh.fingerprint(key)} for key in keys]
+    journal["authorities"] = journal["authorities"] + [
+        {"fingerprint": mesh.fingerprint(key)} for key in keys
+    ]
     nodes = {}
     for name, pair in given["nodes"].items():
         held, recorded = (list(pair) + [None, None])[:2]
         found = (held or {}).get("authorities")
-        nodes[name] = ([str(item) for item in found][:100] if isinstance(found, list) else [], recorded)
+        nodes[name] = (
+            [str(item) for item in found][:100] if isinstance(found, list) else [],
+            recorded,
+        )
     texts = [] if given["replace"] else authority.foreign(journal, nodes)
     if texts:
         mine = (journal["authorities"] or [{"fingerprint": "none yet"}])[-1]["fingerprint"]
-        head = "Another controller's authority is in use, and nothing was changed; the authority here ({}): {}".format(by, mine)
+        head = (
+            "Another controller's authority is in use, and nothing was changed; the authority here"
+            " ({}): {}".format(by, mine)
+        )
         tail = (
-            "Copy that controller's trainyard_state_dir here; or give this site another trainyard_site; or replace that authority, which then "
-            "works no more from there: playbooks/trust.yml -e replace_ca=true"
+            "Copy that controller's trainyard_state_dir here; or give this site another"
+            " trainyard_site; or replace that authority, which then works no more from there:"
+            " playbooks/trust.yml -e replace_ca=true"
         )
         raise authority.AuthorityError("\n".join([head] + ["  " + text for text in texts] + [tail]))
 
@@ -173,16 +197,33 @@ def present(given, check, by, now):
     if check:
         journal = authority.read_journal(folder)
         last = journal["authorities"][-1] if journal["authorities"] else {}
-        key = authority.read_public_key(given["public_key"]) if given["public_key"] else last.get("public_key", "")
+        key = (
+            authority.read_public_key(given["public_key"])
+            if given["public_key"]
+            else last.get("public_key", "")
+        )
         changed = not key or given["rotate"]
     else:
         with authority.locked(folder):
             last, journal, changed = authority.settle(
-                folder, given["site"], given["public_key"] or "", by, now, mesh.run_program, given["rotate"]
+                folder,
+                given["site"],
+                given["public_key"] or "",
+                by,
+                now,
+                mesh.run_program,
+                given["rotate"],
             )
         key = last["public_key"]
     own = [item["fingerprint"] for item in journal["authorities"]]
-    return {"changed": changed, "public_key": key, "authority": last, "own": own, "taken_back": taken, "texts": taken_back_texts(taken)}
+    return {
+        "changed": changed,
+        "public_key": key,
+        "authority": last,
+        "own": own,
+        "taken_back": taken,
+        "texts": taken_back_texts(taken),
+    }
 
 
 def main():
@@ -191,8 +232,16 @@ def main():
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     try:
         if given["state"] != "absent":
-            module.exit_json(**(present if given["state"] == "present" else noted)(given, module.check_mode, by, time.time()))
-        gone = os.path.isdir(given["directory"]) if module.check_mode else authority.remove(given["directory"])
+            module.exit_json(
+                **(present if given["state"] == "present" else noted)(
+                    given, module.check_mode, by, time.time()
+                )
+            )
+        gone = (
+            os.path.isdir(given["directory"])
+            if module.check_mode
+            else authority.remove(given["directory"])
+        )
         module.exit_json(changed=gone)
     except (authority.AuthorityError, OSError) as problem:
         module.fail_json(msg=str(problem))

@@ -166,19 +166,32 @@ def main():
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     given = module.params
     if len(given["nodes"]) != len(given["names"]):
-        module.fail_json(msg="every node has to describe itself: %d of %d did" % (len(given["nodes"]), len(given["names"])))
-    nodes = mesh_inventory.nodes_of(given["names"], given["inventory"], given["nodes"], given["known_hosts"], mesh.run_program)
+        module.fail_json(
+            msg="every node has to describe itself: %d of %d did"
+            % (len(given["nodes"]), len(given["names"]))
+        )
+    nodes = mesh_inventory.nodes_of(
+        given["names"], given["inventory"], given["nodes"], given["known_hosts"], mesh.run_program
+    )
     compiled, problems = mesh_compiled.compile_mesh(
         nodes, given["site"], given["ca_public_key"], given["directory"], given["extra_from"], given["shared_home"],
         given["validity"], given["renew_before"], given["gate"],
     )  # fmt: skip
     if problems:
-        module.fail_json(msg="The nodes cannot be made to trust each other:\n{}".format("\n".join("  " + text for text in problems)))
-    before, validity = (mesh_compiled.span_seconds(given[name]) for name in ("renew_before", "validity"))
+        module.fail_json(
+            msg="The nodes cannot be made to trust each other:\n{}".format(
+                "\n".join("  " + text for text in problems)
+            )
+        )
+    before, validity = (
+        mesh_compiled.span_seconds(given[name]) for name in ("renew_before", "validity")
+    )
     ready = len(given["states"]) == len(given["nodes"]) and mesh_compiled.is_ready(
         compiled, given["states"], time.time(), before, validity + mesh.CLOCK_SLACK_SECONDS
     )
-    module.exit_json(changed=False, ready=ready, pattern=mesh.line_pattern(given["site"]), **compiled)
+    module.exit_json(
+        changed=False, ready=ready, pattern=mesh.line_pattern(given["site"]), **compiled
+    )
 
 
 if __name__ == "__main__":

@@ -193,7 +193,12 @@ SPEC = {
     "address": {"type": "str", "default": ""},
     "ssh_port": {"type": "int", "default": 0},
     "directory": {"type": "str", "default": mesh.DIRECTORY},
-    "host_keys": {"type": "list", "elements": "str", "default": list(mesh.HOST_KEYS), "no_log": False},
+    "host_keys": {
+        "type": "list",
+        "elements": "str",
+        "default": list(mesh.HOST_KEYS),
+        "no_log": False,
+    },
     "network_filesystems": {"type": "list", "elements": "str", "default": []},
     "site": {"type": "str", "default": ""},
     "record": {
@@ -229,11 +234,15 @@ def main():
         given["name"], given["host"], given["port"], given["address"], given["ssh_port"], given["directory"],
         given["host_keys"], given["network_filesystems"], mesh.run_program, os.environ,
     )  # fmt: skip
-    node["problems"] += mesh_held.earlier_attempts(home, node["site"], given["directory"], mesh.run_program)
+    node["problems"] += mesh_held.earlier_attempts(
+        home, node["site"], given["directory"], mesh.run_program
+    )
     changed = False
     if given["record"]:
         writer = "" if node["home"] else node["identity"]
-        record = mesh_held.new_record(home, given["record"], time.time(), given["directory"], given["host_keys"], writer)
+        record = mesh_held.new_record(
+            home, given["record"], time.time(), given["directory"], given["host_keys"], writer
+        )
         changed = mesh_held.differs(mesh_held.read_record(home, given["directory"]), record)
         if not module.check_mode:
             mesh_held.write_record(place, record)
@@ -241,7 +250,11 @@ def main():
         changed=changed,
         node=node,
         state=mesh_held.mesh_state(home, time.time(), given["directory"]),
-        held=mesh_held.held_lines(home, given["site"], lambda: mesh_held.is_busy(module.run_command)) if given["site"] else {},
+        held=(
+            mesh_held.held_lines(home, given["site"], lambda: mesh_held.is_busy(module.run_command))
+            if given["site"]
+            else {}
+        ),
         found={
             "ssh_directory": os.path.isdir(os.path.join(home, ".ssh")),
             "mesh_directory": is_private(place),

@@ -119,14 +119,20 @@ def main():
     failures = mesh_logins.log_in_everywhere(
         given["node"],
         peers,
-        lambda peer: mesh.run_program(mesh_logins.login_argv(os.path.join(place, "config"), peer), given["timeout"]),
+        lambda peer: mesh.run_program(
+            mesh_logins.login_argv(os.path.join(place, "config"), peer), given["timeout"]
+        ),
         given["parallel"],
         mesh_logins.own_fault(place, started),
     )
     module.exit_json(
-        changed=bool(failures) and not module.check_mode and mesh_held.withdraw(home, given["directory"]),
+        changed=bool(failures)
+        and not module.check_mode
+        and mesh_held.withdraw(home, given["directory"]),
         failures=failures,
-        texts=["{from} -> {to}: {cause}; remedy: {remedy}".format(**failure) for failure in failures],
+        texts=[
+            "{from} -> {to}: {cause}; remedy: {remedy}".format(**failure) for failure in failures
+        ],
         logins=sum(name != given["node"] for name in given["nodes"]),
         seconds=round(time.time() - started, 3),
     )

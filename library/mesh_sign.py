@@ -98,7 +98,15 @@ def main():
     keys = {name: key for name, key in given["keys"].items() if key}
     try:
         spans = [mesh_compiled.span_seconds(given[name]) for name in ("validity", "renew_before")]
-        arguments = (given["directory"], given["ca_public_key"], keys, given["site"], *spans, time.time(), mesh.run_program)
+        arguments = (
+            given["directory"],
+            given["ca_public_key"],
+            keys,
+            given["site"],
+            *spans,
+            time.time(),
+            mesh.run_program,
+        )
         more = {name: given[name] or "" for name in ("user", "agent_key", "pkcs11")}
         if module.check_mode:
             found, signed = mesh_signing.sign_nodes(*arguments, write=False, **more)

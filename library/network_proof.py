@@ -97,7 +97,9 @@ def main():
         return module.run_command(argv, environ_update=dict(environment, LANG="C", LC_ALL="C"))
 
     try:
-        result = netunit.STATES[module.params["state"]](run, environment["XDG_RUNTIME_DIR"], module.params)
+        result = netunit.STATES[module.params["state"]](
+            run, environment["XDG_RUNTIME_DIR"], module.params
+        )
     except (netunit.ProofError, OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error) or type(error).__name__, newlines=True))
     module.exit_json(changed=False, **result)

@@ -35,13 +35,20 @@ from ansible.module_utils.trainyard.display import printable
 
 
 def main():
-    module = AnsibleModule(argument_spec={"base": {"type": "str", "default": ".trainyard"}}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"base": {"type": "str", "default": ".trainyard"}}, supports_check_mode=True
+    )
 
     def run(argv):
-        return module.run_command(argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C"))
+        return module.run_command(
+            argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+        )
 
     try:
-        module.exit_json(changed=False, held=holds.holders(run, os.path.join(os.path.expanduser("~"), module.params["base"])))
+        module.exit_json(
+            changed=False,
+            held=holds.holders(run, os.path.join(os.path.expanduser("~"), module.params["base"])),
+        )
     except (attempts.AttemptError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 

@@ -100,7 +100,9 @@ def main():
     def run(argv):
         try:
             return module.run_command(
-                argv, environ_update=dict(attempts.user_environment(probe.uid()), LANG="C", LC_ALL="C"), handle_exceptions=False
+                argv,
+                environ_update=dict(attempts.user_environment(probe.uid()), LANG="C", LC_ALL="C"),
+                handle_exceptions=False,
             )
         except OSError as error:  # a bare node may lack any program; facts.missing names what provision.yml brings
             return 127, "", str(error)

@@ -129,7 +129,12 @@ def family_of(os_release):
     words = " ".join(re.findall(r'^(?:ID|ID_LIKE)="?([^"\n]*)', os_release, re.M)).lower().split()
     if {"debian", "ubuntu"} & set(words):
         return "debian"
-    return "redhat" if {"rhel", "fedora", "centos", "openeuler", "kylin", "anolis", "rocky", "almalinux"} & set(words) else ""
+    return (
+        "redhat"
+        if {"rhel", "fedora", "centos", "openeuler", "kylin", "anolis", "rocky", "almalinux"}
+        & set(words)
+        else ""
+    )
 
 
 def missing_packages(family, packages, ask=call):
@@ -144,7 +149,9 @@ def missing_packages(family, packages, ask=call):
 
 
 def manager_started(uid, ask=call):
-    """Return when the user manager began, in seconds since 1970, or None. Process start times count from the boot."""
+    """Return when the user manager began, in seconds since 1970, or None. Process start times count
+    from the boot.
+    """
     _, text = ask(["systemctl", "show", f"user@{uid}.service", "--property", "MainPID"])
     status = read(f"/proc/{text.partition('=')[2] or 0}/stat")
     boot = re.search(r"^btime (\d+)", read("/proc/stat"), re.M)
@@ -161,17 +168,48 @@ def look(params, ask=call):
     missing = missing_packages(family, params["packages"].get(family, []), ask)
     _, manager = ask(["systemctl", "--user", "is-system-running"])
     answers = manager in ("running", "degraded", "starting")
-    _, text = ask(["systemd-run", "--user", "--wait", "--collect", "--pipe", "--quiet", "cat", "/proc/self/limits"]) if answers else (1, "")
+    _, text = (
+        ask(
+            [
+                "systemd-run",
+                "--user",
+                "--wait",
+                "--collect",
+                "--pipe",
+                "--quiet",
+                "cat",
+                "/proc/self/limits",
+            ]
+        )
+        if answers
+        else (1, "")
+    )
     measured = hard_limits(text)
     limits = node_limits(params, read)
     for name in LIMITS:
         limits[name]["measured"] = measured.get(name)
     wants = dropins(user.pw_uid, limits)
-    started, newest = manager_started(user.pw_uid, ask), max((os.path.getmtime(p) for p in wants if os.path.exists(p)), default=0)
-    low = any(each["measured"] is not None and less(each["measured"], each["allowed"]) for each in limits.values())
+    started, newest = (
+        manager_started(user.pw_uid, ask),
+        max((os.path.getmtime(p) for p in wants if os.path.exists(p)), default=0),
+    )
+    low = any(
+        each["measured"] is not None and less(each["measured"], each["allowed"])
+        for each in limits.values()
+    )
     records = root_records.Records(params["site"]) if params.get("site") else None
     home = os.path.join(user.pw_dir, os.path.expanduser(params.get("home") or ""))
-    _, units = ask(["systemctl", "--user", "list-units", "--plain", "--no-legend", "--state=active,activating,deactivating", "trainyard-*"])
+    _, units = ask(
+        [
+            "systemctl",
+            "--user",
+            "list-units",
+            "--plain",
+            "--no-legend",
+            "--state=active,activating,deactivating",
+            "trainyard-*",
+        ]
+    )
     checks = {
         "packages": bool(missing),
         "linger": not os.path.exists(os.path.join(LINGER, user.pw_name)),
@@ -184,8 +222,16 @@ def look(params, ask=call):
         "family": family,
         "missing": missing,
         "user": user.pw_name,
-        "records": [name for name in root_records.NAMES if os.path.exists(records.path(name))] if records else [],
-        "notes": [name for name in NOTES if os.path.exists(os.path.join(home, name))] if params.get("home") else [],
+        "records": (
+            [name for name in root_records.NAMES if os.path.exists(records.path(name))]
+            if records
+            else []
+        ),
+        "notes": (
+            [name for name in NOTES if os.path.exists(os.path.join(home, name))]
+            if params.get("home")
+            else []
+        ),
         "manager": manager,
         "limits": limits,
         "units": [line.split()[0] for line in units.splitlines()] if answers else [],

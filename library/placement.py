@@ -61,11 +61,20 @@ from ansible.module_utils.trainyard.display import printable
 
 def full(given, base):
     """Read every byte; shared places only on the first node."""
-    wanted = [place for place in given["places"] if place["placement"] != "shared" or given["node"] in given["nodes"][:1]]
+    wanted = [
+        place
+        for place in given["places"]
+        if place["placement"] != "shared" or given["node"] in given["nodes"][:1]
+    ]
     seen = {place["key"]: places.seen(base, place, "full") for place in wanted}
     return {
         "summary": placement.summary(seen),
-        "trees": {"%s/%s" % (t["kind"], t["digest"][:16]): probe.tree_state(base, t["kind"], t["digest"], "full") for t in given["trees"]},
+        "trees": {
+            "%s/%s" % (t["kind"], t["digest"][:16]): probe.tree_state(
+                base, t["kind"], t["digest"], "full"
+            )
+            for t in given["trees"]
+        },
         "places": seen,
     }
 
@@ -73,14 +82,21 @@ def full(given, base):
 def named(given, base):
     """Show files by name."""
     asked = [place for place in given["places"] if given["buckets"].get(place["key"])]
-    return {"places": {place["key"]: places.shown(base, place, given["buckets"][place["key"]], given["full"]) for place in asked}}
+    return {
+        "places": {
+            place["key"]: places.shown(base, place, given["buckets"][place["key"]], given["full"])
+            for place in asked
+        }
+    }
 
 
 def apart(given, base):
     """Fail where two nodes have one product directory."""
     found = placement.homes(given["facts"])
     if found:
-        raise manifest.ManifestError("; ".join("%s -> %s" % (item["text"], item["remedy"]) for item in found))
+        raise manifest.ManifestError(
+            "; ".join("%s -> %s" % (item["text"], item["remedy"]) for item in found)
+        )
     return {}
 
 
@@ -88,19 +104,30 @@ DO = {
     "full": full,
     "named": named,
     "apart": apart,
-    "outline": lambda given, base: {"outline": outline.of(base, given["path"], given["config"], given["exclude"])},
+    "outline": lambda given, base: {
+        "outline": outline.of(base, given["path"], given["config"], given["exclude"])
+    },
     "base": lambda given, base: {"found": placement.of_base(base, given["node"], given["nodes"])},
     "unlike": lambda given, base: placement.unlike(given["facts"]),
-    "estimated": lambda given, base: {"lines": placement.estimates(given["node"], given["facts"], given["trees"])},
+    "estimated": lambda given, base: {
+        "lines": placement.estimates(given["node"], given["facts"], given["trees"])
+    },
 }
 
 
 def main():
-    lists, dicts = {"type": "list", "elements": "dict", "default": []}, {"type": "dict", "default": {}}
+    lists, dicts = (
+        {"type": "list", "elements": "dict", "default": []},
+        {"type": "dict", "default": {}},
+    )
     words = {"type": "list", "elements": "str", "default": []}
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["full", "named", "outline", "base", "unlike", "estimated", "apart"], "required": True},
+            "state": {
+                "type": "str",
+                "choices": ["full", "named", "outline", "base", "unlike", "estimated", "apart"],
+                "required": True,
+            },
             "base": {"type": "str", "default": ".trainyard"},
             "node": {"type": "str", "default": ""},
             "nodes": words,
@@ -118,7 +145,10 @@ def main():
     )
     given = module.params
     try:
-        module.exit_json(changed=False, **DO[given["state"]](given, os.path.join(os.path.expanduser("~"), given["base"])))
+        module.exit_json(
+            changed=False,
+            **DO[given["state"]](given, os.path.join(os.path.expanduser("~"), given["base"])),
+        )
     except (manifest.ManifestError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 

@@ -69,7 +69,18 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import checks, environment, findings, network, plan, plan_text, point_plan, proofs, readiness, rehearsal
+from ansible.module_utils.trainyard import (
+    checks,
+    environment,
+    findings,
+    network,
+    plan,
+    plan_text,
+    point_plan,
+    proofs,
+    readiness,
+    rehearsal,
+)
 from ansible.module_utils.trainyard.display import printable
 
 # What the ranks of a rehearsal run, below the project's directory.
@@ -80,28 +91,53 @@ def compiled(given):
     """Return (plan, facts) of the module's arguments."""
     name = given["nodes"][0]["name"]
     if given["inputs"].get("unread"):
-        raise plan.PlanError(["%s has not told of the code that lies there: %s" % (name, given["inputs"]["unread"])])
+        raise plan.PlanError(
+            ["%s has not told of the code that lies there: %s" % (name, given["inputs"]["unread"])]
+        )
     first = given["facts"][name]
     wanted = given["source"]["environment"]
     texts = environment.requirement_texts(wanted.get("requirements") or [], given["project"])
-    digest = environment.environment_digest(wanted, texts, first["python_version"], first["machine"])
-    inputs = dict(given["inputs"], suite=given["suite"], environment=dict(wanted, digest=digest), resume=given["resume"] or None)
+    digest = environment.environment_digest(
+        wanted, texts, first["python_version"], first["machine"]
+    )
+    inputs = dict(
+        given["inputs"],
+        suite=given["suite"],
+        environment=dict(wanted, digest=digest),
+        resume=given["resume"] or None,
+    )
     return plan.compile_plan(given["job"], given["site"], given["nodes"], given["facts"], inputs)
 
 
 def to_prove(made, given, now):
-    """Return what is to be proven before the start (nodes for network and rehearsal, and how deeply the network is looked at), and what is said
-    of the proofs that are not repeated.
+    """Return what is to be proven before the start (nodes for network and rehearsal, and how deeply
+    the network is looked at), and what is said of the proofs that are not repeated.
 
-    That every node is reached is tried each time, since a firewall that has changed meanwhile costs nothing to find and half an hour to miss. What
-    takes longer (bandwidth, path MTU, the rehearsal) is not repeated for a while.
+    That every node is reached is tried each time, since a firewall that has changed meanwhile costs
+    nothing to find and half an hour to miss. What takes longer (bandwidth, path MTU, the rehearsal)
+    is not repeated for a while.
     """
     names = [node["name"] for node in made["nodes"]]
-    hours, keys = given["allowed"].get("proof_hours") or {}, proofs.keys(made, given["facts"], given["allowed"])
-    kept = {kind: proofs.valid(given["state_dir"] or "", kind, keys[kind], float(hours.get(kind, 0)), now) for kind in proofs.KINDS}
-    # Nobody's training is to share its wire with ours being measured; the run that holds a node is a stop of its own.
+    hours, keys = (
+        given["allowed"].get("proof_hours") or {},
+        proofs.keys(made, given["facts"], given["allowed"]),
+    )
+    kept = {
+        kind: proofs.valid(
+            given["state_dir"] or "", kind, keys[kind], float(hours.get(kind, 0)), now
+        )
+        for kind in proofs.KINDS
+    }
+    # Nobody's training is to share its wire with ours being measured; the run that holds a node is
+    # a stop of its own.
     busy = any(given["facts"][name].get("units") for name in names)
-    said = [item for proof in kept.values() if proof for item in (proof.get("result") or {}).get("findings", ()) if item["level"] == "warn"]
+    said = [
+        item
+        for proof in kept.values()
+        if proof
+        for item in (proof.get("result") or {}).get("findings", ())
+        if item["level"] == "warn"
+    ]
     todo = {
         "network": names if len(names) > 1 and not busy else [],
         "depth": "quick" if kept["network"] else "full",
@@ -118,7 +154,9 @@ def shown(found):
 def result(given):
     """Return the module's result; see RETURN."""
     facts, now = given["facts"], time.time()
-    found = checks.silent(given["silent"]) + checks.of_nodes(given["nodes"], facts, given["allowed"])
+    found = checks.silent(given["silent"]) + checks.of_nodes(
+        given["nodes"], facts, given["allowed"]
+    )
     found += checks.of_trust(given["nodes"], facts, given["state_dir"], now, given["report"])
     made = None
     if not given["silent"]:
@@ -130,18 +168,38 @@ def result(given):
     found = checks.of_bringing(found) if given["repair"] else found
     done = point_plan.complete(given["resume"], given["suite"], given["inputs"].get("config") or {})
     # a node that does not answer now is not waited for with nothing to train
-    found += checks.unplanned(plan.PlanError([done])) if done and done not in [item["text"] for item in found] else []
+    found += (
+        checks.unplanned(plan.PlanError([done]))
+        if done and done not in [item["text"] for item in found]
+        else []
+    )
     if not made:
-        return {"changed": False, "findings": found, "lines": shown(found), "todo": {}, "refused": bool(done)}
+        return {
+            "changed": False,
+            "findings": found,
+            "lines": shown(found),
+            "todo": {},
+            "refused": bool(done),
+        }
     proving, said = to_prove(made, given, now)
-    todo = dict(readiness.todo(made, facts, now, given["site"]["nodes"] + given["site"].get("spares", [])), **proving)
+    todo = dict(
+        readiness.todo(made, facts, now, given["site"]["nodes"] + given["site"].get("spares", [])),
+        **proving,
+    )
     keys, wrong = readiness.run_keys(made, facts)
-    if not (given["report"] and todo["trust"]):  # a look makes no key on a node that has no mesh yet
-        found += [findings.finding("mesh", text, "run it again; docs/runbooks/trust.md", node) for node, text in wrong]
+    if not (
+        given["report"] and todo["trust"]
+    ):  # a look makes no key on a node that has no mesh yet
+        found += [
+            findings.finding("mesh", text, "run it again; docs/runbooks/trust.md", node)
+            for node, text in wrong
+        ]
     found += said
     found += checks.of_todo(todo, found) if given["report"] else []
     with open(os.path.join(given["project"], REHEARSED), encoding="utf-8") as handle:
-        rehearsed = rehearsal.plan_of(made, handle.read(), given["allowed"].get("rehearsal_seconds", rehearsal.SECONDS))
+        rehearsed = rehearsal.plan_of(
+            made, handle.read(), given["allowed"].get("rehearsal_seconds", rehearsal.SECONDS)
+        )
     if given["report"] and todo["rehearsal"]:
         unfit = rehearsal.unfit(todo, findings.stops(found))
         found, todo["rehearsal"] = found + unfit, [] if unfit else todo["rehearsal"]
@@ -156,7 +214,10 @@ def result(given):
         "summary": plan_text.summary(made, facts, todo),
         "listen": network.planned(made),
         "keys": keys,
-        "rehearsal": {"text": plan.canonical(rehearsed).decode("ascii"), "sha256": plan.sha256(rehearsed)},
+        "rehearsal": {
+            "text": plan.canonical(rehearsed).decode("ascii"),
+            "sha256": plan.sha256(rehearsed),
+        },
     }
 
 
@@ -186,7 +247,9 @@ def main():
     # --check goes on to show the plan with what is in its way, where there is a plan.
     if stops and not module.params["report"] and not (module.check_mode and "plan" in found):
         module.fail_json(
-            msg="\n".join(["nothing was started:"] + ["  " + line for line in found["lines"]]), stops=findings.short(stops), refused=refused
+            msg="\n".join(["nothing was started:"] + ["  " + line for line in found["lines"]]),
+            stops=findings.short(stops),
+            refused=refused,
         )
     module.exit_json(**found)
 

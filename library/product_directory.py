@@ -59,24 +59,33 @@ class NotOurs(Exception):
 
 
 def base_of(home):
-    """Return the product's directory, None where it is not there; raise NotOurs where it cannot be one."""
+    """Return the product's directory, None where it is not there; raise NotOurs where it cannot be
+    one.
+    """
     mine = os.path.expanduser("~")
     base = os.path.normpath(os.path.join(mine, os.path.expanduser(home)))
     if (os.path.realpath(mine) + "/").startswith(os.path.realpath(base).rstrip("/") + "/"):
-        raise NotOurs(f"{base} is a home directory or above one; trainyard_home names a directory of its own")
+        raise NotOurs(
+            f"{base} is a home directory or above one; trainyard_home names a directory of its own"
+        )
     try:
         found = os.lstat(base)
     except FileNotFoundError:
         return None
     if not stat.S_ISDIR(found.st_mode):
-        raise NotOurs(f"{base} is a link or a file, and no link is followed; let trainyard_home name the directory itself")
+        raise NotOurs(
+            f"{base} is a link or a file, and no link is followed; let trainyard_home name the"
+            " directory itself"
+        )
     if found.st_uid != os.geteuid():
         raise NotOurs(f"{base} belongs to another user (uid {found.st_uid}); nothing was removed")
     return base
 
 
 def remove(path):
-    """Remove a tree or a file; a link goes as a link. Another node with the same home may remove it at the same time."""
+    """Remove a tree or a file; a link goes as a link. Another node with the same home may remove it
+    at the same time.
+    """
 
     def gone(_function, _path, problem):
         if not isinstance(problem[1], FileNotFoundError):

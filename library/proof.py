@@ -67,7 +67,10 @@ def main():
     found = JUDGES[given["kind"]](given["plan"], given["results"], given["allowed"])
     lines, stops = [printable(line) for line in findings.lines(found)], findings.stops(found)
     if stops and not given["report"]:
-        module.fail_json(msg="\n".join(["nothing was started:"] + ["  " + line for line in lines]), stops=findings.short(stops))
+        module.fail_json(
+            msg="\n".join(["nothing was started:"] + ["  " + line for line in lines]),
+            stops=findings.short(stops),
+        )
     undecided = given["kind"] == "rehearsal" and any(item["level"] == "warn" for item in found)
     keep = not stops and not undecided and given["depth"] == "full" and not module.check_mode
     if keep:
@@ -75,7 +78,11 @@ def main():
         try:
             proofs.keep(given["state_dir"], given["kind"], key, time.time(), {"findings": found})
         except OSError as error:  # what was proven is proven; it is only not remembered
-            found = found + [findings.finding("proof", "cannot be kept, and is repeated next time: %s" % error, "", (), "warn")]
+            found = found + [
+                findings.finding(
+                    "proof", "cannot be kept, and is repeated next time: %s" % error, "", (), "warn"
+                )
+            ]
             lines = [printable(line) for line in findings.lines(found)]
     module.exit_json(changed=False, findings=found, lines=lines)
 

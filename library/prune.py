@@ -77,7 +77,10 @@ def at_place(given, run, write):
 
     if given["state"] == "looked":
         running = held()
-        return {"changed": False, "look": printable_data(prune_look.look(folder, lambda name: describe(name, running)))}
+        return {
+            "changed": False,
+            "look": printable_data(prune_look.look(folder, lambda name: describe(name, running))),
+        }
     if not write:
         return {"changed": bool(given["names"]), "removed": [], "freed": 0, "problems": []}
     # on a node no start may come between the look and the removal
@@ -88,7 +91,10 @@ def at_place(given, run, write):
 
 def judged(given, now):
     """Return the result of C(decided) and C(told)."""
-    rule, decided = prune.rule_of(given["keep"], given["older_than"], given["run"]), given["decided"]
+    rule, decided = (
+        prune.rule_of(given["keep"], given["older_than"], given["run"]),
+        given["decided"],
+    )
     if rule["run"] and not attempts.RUN_ID.match(rule["run"]):
         raise ValueError("%r is no run id" % rule["run"])
     looks = {place: prune.sound((said or {}).get("look")) for place, said in given["looks"].items()}
@@ -97,13 +103,25 @@ def judged(given, now):
         if found["unknown"]:
             raise ValueError("no place that was asked knows the run %s" % rule["run"])
         return dict(found, changed=False)
-    done = {place: result for place, result in given["done"].items() if result and "removed" in result}
+    done = {
+        place: result for place, result in given["done"].items() if result and "removed" in result
+    }
     silent = [place for place, look in looks.items() if place in given["asked"] and look is None]
-    problems = ["%s: %s" % (place, text) for place, result in done.items() for text in result["problems"]]
+    problems = [
+        "%s: %s" % (place, text) for place, result in done.items() for text in result["problems"]
+    ]
     last = prune_text.last_line(looks, decided, done, given["confirmed"], silent)
-    lines = prune_text.plan_lines(rule, looks, decided, now, silent) + ["not removed: " + text for text in problems] + [last]
+    lines = (
+        prune_text.plan_lines(rule, looks, decided, now, silent)
+        + ["not removed: " + text for text in problems]
+        + [last]
+    )
     outcome = "problems" if problems or silent else "pruned" if given["confirmed"] else "shown"
-    return {"changed": False, "summary": [printable(line) for line in lines], "verdict": {"outcome": outcome, "text": printable(last)}}
+    return {
+        "changed": False,
+        "summary": [printable(line) for line in lines],
+        "verdict": {"outcome": outcome, "text": printable(last)},
+    }
 
 
 def main():
@@ -125,7 +143,9 @@ def main():
     )  # fmt: skip
 
     def run(argv):
-        return module.run_command(argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C"))
+        return module.run_command(
+            argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+        )
 
     given = module.params
     try:

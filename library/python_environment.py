@@ -109,16 +109,20 @@ import json, platform, site, sys
 own = [p for p in sys.path if p.rstrip("/").rsplit("/", 1)[-1] in ("site-packages", "dist-packages")]
 print(json.dumps({"python": platform.python_version(), "paths": own}))
 """
-# What each module says of itself; the last line that is printed counts. A MindSpore wheel carries a library for each device it can use.
+# What each module says of itself; the last line that is printed counts. A MindSpore wheel carries a
+# library for each device it can use.
 IMPORTS = {
-    "paddle": """
+    "paddle": (
+        """
 import json, paddle
 cuda = bool(paddle.is_compiled_with_cuda())
 built = str(paddle.version.cuda()) if cuda else None
 print()
 print(json.dumps({"version": paddle.__version__, "cuda": cuda, "cuda_version": built, "commit": paddle.version.commit}))
-""",
-    "mindspore": """
+"""
+    ),
+    "mindspore": (
+        """
 import glob, json, os, mindspore
 home = os.path.dirname(mindspore.__file__)
 devices = {"ascend": "Ascend", "gpu": "CUDA"}
@@ -130,7 +134,8 @@ except OSError:
     commit = None
 print()
 print(json.dumps({"version": mindspore.__version__, "targets": targets, "commit": commit}))
-""",
+"""
+    ),
 }
 # Which of the modules an own Python has, without importing any.
 WHICH = """
@@ -151,13 +156,23 @@ def wait_for_lock(handle, seconds, digest):
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise InstallError(f"another installation has been running here for {seconds} s; wait for it or end it") from None
+                raise InstallError(
+                    f"another installation has been running here for {seconds} s; wait for it or"
+                    " end it"
+                ) from None
             time.sleep(0.5)
 
 
 def run(argv, lock=None, environment=None, timeout=None):
-    """Run a program with a small environment; return its standard output, or say how it ended. lock: a file it inherits, or None."""
-    small = {"HOME": os.path.expanduser("~"), "PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", **(environment or {})}
+    """Run a program with a small environment; return its standard output, or say how it ended.
+    lock: a file it inherits, or None.
+    """
+    small = {
+        "HOME": os.path.expanduser("~"),
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LC_ALL": "C.UTF-8",
+        **(environment or {}),
+    }
     try:
         done = subprocess.run(
             argv,
@@ -172,26 +187,39 @@ def run(argv, lock=None, environment=None, timeout=None):
     except subprocess.TimeoutExpired:
         raise InstallError(f"{argv[0]} did not end within {timeout} s") from None
     if done.returncode < 0:
-        raise InstallError(f"{argv[0]} was ended by {signal.Signals(-done.returncode).name}; run the same command again")
+        raise InstallError(
+            f"{argv[0]} was ended by {signal.Signals(-done.returncode).name}; run the same command"
+            " again"
+        )
     if done.returncode:
-        raise InstallError(f"{argv[0]} ended with {done.returncode}: " + done.stderr.decode(errors="replace").strip()[-2000:])
+        raise InstallError(
+            f"{argv[0]} ended with {done.returncode}: "
+            + done.stderr.decode(errors="replace").strip()[-2000:]
+        )
     return done.stdout.decode(errors="replace")
 
 
 def check_wheels(wheelhouse, manifest_sha256):
-    """Return the manifest of the wheels that came to this node; remove what was damaged on the way and refuse it."""
+    """Return the manifest of the wheels that came to this node; remove what was damaged on the way
+    and refuse it.
+    """
     path = os.path.join(wheelhouse, wheels.MANIFEST)
     manifest = wheels.read_manifest(wheelhouse)
     if not manifest or wheels.file_sha256(path) != manifest_sha256:
         shutil.rmtree(wheelhouse, ignore_errors=True)
-        raise InstallError(f"{path} is not the controller's; the copy was removed, run the same command again")
+        raise InstallError(
+            f"{path} is not the controller's; the copy was removed, run the same command again"
+        )
     problems = wheels.verify(wheelhouse, manifest)
     for problem in problems:
         damaged = os.path.join(wheelhouse, problem.split(": ", 1)[0])
         if os.path.lexists(damaged):
             os.unlink(damaged)
     if problems:
-        raise InstallError(f"damaged on the way to this node: {'; '.join(problems)}; they were removed, run the same command again")
+        raise InstallError(
+            f"damaged on the way to this node: {'; '.join(problems)}; they were removed, run the"
+            " same command again"
+        )
     return manifest
 
 
@@ -217,7 +245,9 @@ def install(params, home, target, manifest, lock):
         uv = unpack_uv(params["wheelhouse"], manifest, work)
         pins = os.path.join(work, "pins.txt")
         with open(pins, "w", encoding="utf-8") as handle:
-            handle.writelines(f"{name}=={version}\n" for name, version in sorted(manifest["packages"].items()))
+            handle.writelines(
+                f"{name}=={version}\n" for name, version in sorted(manifest["packages"].items())
+            )
         settings = {
             "UV_CACHE_DIR": os.path.join(work, "cache"),
             "UV_NO_CONFIG": "1",
@@ -226,7 +256,11 @@ def install(params, home, target, manifest, lock):
             "UV_NO_PROGRESS": "1",
             "UV_LINK_MODE": "hardlink",
         }
-        run([uv, "venv", "--quiet", "--no-project", "--python", params["interpreter"], target], lock, settings)
+        run(
+            [uv, "venv", "--quiet", "--no-project", "--python", params["interpreter"], target],
+            lock,
+            settings,
+        )
         run(
             [
                 uv,
@@ -251,22 +285,40 @@ def install(params, home, target, manifest, lock):
 
 
 def describe(params, interpreter, lock=None):
-    """Return the marker of what is installed behind an interpreter, or refuse what is not what was asked for."""
+    """Return the marker of what is installed behind an interpreter, or refuse what is not what was
+    asked for.
+    """
     quiet = {"PYTHONDONTWRITEBYTECODE": "1"} if params["python"] else {}
     about = json.loads(run([interpreter, "-c", PATHS], lock, quiet, timeout=60))
     if params["package"]:
         module = core.PACKAGES[params["package"]]["module"]
     else:
-        module = (run([interpreter, "-c", WHICH, *core.MODULES], lock, quiet, timeout=60).split() or core.MODULES)[0]
+        module = (
+            run([interpreter, "-c", WHICH, *core.MODULES], lock, quiet, timeout=60).split()
+            or core.MODULES
+        )[0]
     try:
-        imported = json.loads(run([interpreter, "-c", IMPORTS[module]], lock, quiet, timeout=300).strip().splitlines()[-1])
+        imported = json.loads(
+            run([interpreter, "-c", IMPORTS[module]], lock, quiet, timeout=300)
+            .strip()
+            .splitlines()[-1]
+        )
     except InstallError as error:
         reason = str(error).strip().splitlines()[-1]
-        remedy = "; pin the package in a list of the environment's requirements" if reason.startswith("ModuleNotFoundError") else ""
-        raise InstallError(f"{module} cannot be imported with {interpreter}: {reason}{remedy}") from None
+        remedy = (
+            "; pin the package in a list of the environment's requirements"
+            if reason.startswith("ModuleNotFoundError")
+            else ""
+        )
+        raise InstallError(
+            f"{module} cannot be imported with {interpreter}: {reason}{remedy}"
+        ) from None
     wrong = core.check_import(params["package"], params["version"], imported)
     if wrong:
-        raise InstallError(f"{wrong}; correct package, version and index_url of the environment (the vendor's index has the device builds)")
+        raise InstallError(
+            f"{wrong}; correct package, version and index_url of the environment (the vendor's"
+            " index has the device builds)"
+        )
     packages = core.installed_packages(about["paths"])
     return {
         "version": core.FORMAT,
@@ -308,7 +360,9 @@ def make(params, home, target, lock):
         marker = describe(params, os.path.join(target, "bin", "python"), lock)
         differences = core.compare_packages(manifest["packages"], marker["packages"])
         if differences:
-            raise InstallError("the installed packages are not those of the wheelhouse: " + "; ".join(differences))
+            raise InstallError(
+                "the installed packages are not those of the wheelhouse: " + "; ".join(differences)
+            )
     write_marker(target, marker)
     lap("import")
     drop_wheels(params)
@@ -333,7 +387,9 @@ def ensure(params, home, check_mode):
     os.makedirs(os.path.join(home, "env"), mode=0o700, exist_ok=True)
     with open(os.path.join(home, "env", f".{digest}.lock"), "w", encoding="utf-8") as lock:
         wait_for_lock(lock, params["wait"], digest)
-        found = core.inspect_environment(home, digest, params["verify"])  # whoever held the lock may have made it
+        found = core.inspect_environment(
+            home, digest, params["verify"]
+        )  # whoever held the lock may have made it
         if found["state"] == "ready":
             drop_wheels(params)
             return {"changed": False, "environments": {digest: found["marker"]}, "reason": ""}
@@ -363,7 +419,9 @@ def main():
     )
     if not core.DIGEST.fullmatch(module.params["digest"]):
         module.fail_json(msg=f"digest: want 16 hexadecimal digits; got {module.params['digest']!r}")
-    home = os.path.normpath(os.path.join(os.path.expanduser("~"), os.path.expanduser(module.params["home"])))
+    home = os.path.normpath(
+        os.path.join(os.path.expanduser("~"), os.path.expanduser(module.params["home"]))
+    )
     try:
         module.exit_json(**ensure(module.params, home, module.check_mode))
     except (InstallError, OSError, ValueError) as error:

@@ -97,13 +97,23 @@ def existing_parent(path):
 def look(home, interpreter, verify="cached"):
     """Return what the module returns, without Ansible."""
     directory = os.path.join(home, "env")
-    names = [name for name in (os.listdir(directory) if os.path.isdir(directory) else []) if core.DIGEST.fullmatch(name)]
+    names = [
+        name
+        for name in (os.listdir(directory) if os.path.isdir(directory) else [])
+        if core.DIGEST.fullmatch(name)
+    ]
     found = {name: core.inspect_environment(home, name, verify) for name in sorted(names)}
     return {
         "home": home,
         "free_bytes": shutil.disk_usage(existing_parent(home)).free,
-        "environments": {name: each["marker"] for name, each in found.items() if each["state"] == "ready"},
-        "unusable": {name: f"{each['state']}: {each['why']}" for name, each in found.items() if each["state"] != "ready"},
+        "environments": {
+            name: each["marker"] for name, each in found.items() if each["state"] == "ready"
+        },
+        "unusable": {
+            name: f"{each['state']}: {each['why']}"
+            for name, each in found.items()
+            if each["state"] != "ready"
+        },
         **core.node_python(interpreter),
     }
 
@@ -119,9 +129,17 @@ def main():
     )
     interpreter = module.params["interpreter"]
     try:
-        module.exit_json(changed=False, **look(product_directory(module.params["home"]), interpreter, module.params["verify"]))
+        module.exit_json(
+            changed=False,
+            **look(product_directory(module.params["home"]), interpreter, module.params["verify"]),
+        )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        module.fail_json(msg=f"{interpreter} cannot be run here ({error}); install it, or set runtime_interpreter for this node")
+        module.fail_json(
+            msg=(
+                f"{interpreter} cannot be run here ({error}); install it, or set"
+                " runtime_interpreter for this node"
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -109,15 +109,20 @@ from ansible.module_utils.trainyard.quota import Quota, words
 def look(module, run_dir, nodes):
     """Return what is missing, and warn of what a bound leaves on its node."""
     params = module.params
-    missing, left = lacking(run_dir, nodes, Quota(params["bytes"], params["files"], 0), not module.check_mode)
+    missing, left = lacking(
+        run_dir, nodes, Quota(params["bytes"], params["files"], 0), not module.check_mode
+    )
     for node, files in left.items():
         if files:
             text = (
-                "%s: %d log files (%s) stay on the node: a run may bring %s and %d files of each node (trainyard_collect_bytes, _files): %s"
+                "%s: %d log files (%s) stay on the node: a run may bring %s and %d files of each"
+                " node (trainyard_collect_bytes, _files): %s"
             )
             names = ", ".join(sorted(files)[:5]) + (", ..." if len(files) > 5 else "")
             bound = (words(Quota(params["bytes"]).bytes), params["files"])
-            module.warn(printable(text % (node, len(files), words(sum(files.values())), *bound, names)))
+            module.warn(
+                printable(text % (node, len(files), words(sum(files.values())), *bound, names))
+            )
     return {"missing": missing, "left": left}
 
 
@@ -134,23 +139,39 @@ def main():
         },
         supports_check_mode=True,
     )
-    run_dir, nodes, strict = module.params["run_dir"], module.params["nodes"], module.params["strict"]
+    run_dir, nodes, strict = (
+        module.params["run_dir"],
+        module.params["nodes"],
+        module.params["strict"],
+    )
     nodes, refused = (nodes, {}) if strict else settled(nodes)
     for node, why in refused.items():
-        module.warn("%s: its logs stay there, because its answer is not valid: %s" % (printable(node), why))
+        module.warn(
+            "%s: its logs stay there, because its answer is not valid: %s" % (printable(node), why)
+        )
     try:
         if module.params["state"] == "missing":
             module.exit_json(changed=False, refused=refused, **look(module, run_dir, nodes))
         if not os.path.isdir(run_dir):
-            module.fail_json(msg=f"{run_dir} is no directory; collect makes it before the logs are brought")
-        result = dict(bring_home(run_dir, nodes, not module.check_mode, left=module.params["left"]), refused=refused)
+            module.fail_json(
+                msg=f"{run_dir} is no directory; collect makes it before the logs are brought"
+            )
+        result = dict(
+            bring_home(run_dir, nodes, not module.check_mode, left=module.params["left"]),
+            refused=refused,
+        )
     except (HomeError, OSError, ValueError) as error:
         module.fail_json(msg=f"{run_dir}: {error}")
     for item in result["replaced"]:
-        module.warn(f"{item['node']}: {item['file']} was truncated or replaced; what was brought before is kept as {item['kept']}")
+        module.warn(
+            f"{item['node']}: {item['file']} was truncated or replaced; what was brought before is"
+            f" kept as {item['kept']}"
+        )
     if result["mismatches"]:
         said = "; ".join(f"{m['node']}: {m['file']}: {m['problem']}" for m in result["mismatches"])
-        text = printable(f"logs were not brought as the nodes have them: {said}; collect again", limit=20_000)
+        text = printable(
+            f"logs were not brought as the nodes have them: {said}; collect again", limit=20_000
+        )
         if strict:
             module.fail_json(msg=text, **result)
         module.warn(text)

@@ -174,9 +174,16 @@ def main():
     )
     where = module.params["attempt_dir"]
     try:
-        found = collect(where, module.params["node"], module.params["digest"], module.params["mask"])
+        found = collect(
+            where, module.params["node"], module.params["digest"], module.params["mask"]
+        )
     except EvidenceError as error:
-        module.fail_json(msg=f"{module.params['node']}: {where}: {error}; start the attempt again or name another one")
+        module.fail_json(
+            msg=(
+                f"{module.params['node']}: {where}: {error}; start the attempt again or name"
+                " another one"
+            )
+        )
     module.exit_json(changed=False, **found)
 
 

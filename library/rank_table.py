@@ -78,10 +78,14 @@ def read_text(path):
 
 
 def checked(path, expected):
-    """Return the table of a user's file. Raises RankTableError; expected: the nodes' own table, or None."""
+    """Return the table of a user's file. Raises RankTableError; expected: the nodes' own table, or
+    None.
+    """
     with open(path, encoding="utf-8") as handle:
         table = rank_table.parse(handle.read(MAX_BYTES))
-    problems = rank_table.validate(table) or (rank_table.differences(table, expected) if expected else [])
+    problems = rank_table.validate(table) or (
+        rank_table.differences(table, expected) if expected else []
+    )
     if problems:
         raise rank_table.RankTableError(["%s: %s" % (path, problem) for problem in problems])
     return table
@@ -99,7 +103,9 @@ def write(path, content, check):
         return False, {}
     if not check:
         part = "%s.%d.part" % (path, os.getpid())
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as handle:
+        with os.fdopen(
+            os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as handle:
             handle.write(content)
             handle.flush()
             os.fsync(handle.fileno())
@@ -126,13 +132,18 @@ def main():
             result["dest"] = place(table, given["dest"])
             result["changed"], result["diff"] = write(result["dest"], content, module.check_mode)
     except rank_table.RankTableError as error:
-        module.fail_json(msg="This is no rank table:\n%s" % "\n".join("  " + problem for problem in error.problems))
+        module.fail_json(
+            msg="This is no rank table:\n%s"
+            % "\n".join("  " + problem for problem in error.problems)
+        )
     except (OSError, UnicodeDecodeError) as error:
         module.fail_json(msg=str(error))
     advice = rank_table.advice(table)
     for sentence in advice:
         module.warn(sentence)
-    module.exit_json(table=table, text=content, file_name=rank_table.file_name(table), advice=advice, **result)
+    module.exit_json(
+        table=table, text=content, file_name=rank_table.file_name(table), advice=advice, **result
+    )
 
 
 if __name__ == "__main__":

@@ -87,7 +87,12 @@ def main():
             "logins": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
-    ).fail_json(msg="read_job is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")
+    ).fail_json(
+        msg=(
+            "read_job is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
+    )
 
 
 if __name__ == "__main__":

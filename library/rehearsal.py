@@ -73,10 +73,20 @@ def main():
     base = os.path.join(os.path.expanduser("~"), given["base"])
 
     def run(argv):
-        return module.run_command(argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C"))
+        return module.run_command(
+            argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+        )
 
     try:
-        found = rehearsing.finish(run, base, given["run_id"], given["node"], given["seconds"], given["refused"], given["alone"])
+        found = rehearsing.finish(
+            run,
+            base,
+            given["run_id"],
+            given["node"],
+            given["seconds"],
+            given["refused"],
+            given["alone"],
+        )
         module.exit_json(changed=False, **found)
     except (attempts.AttemptError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))

@@ -67,11 +67,15 @@ from ansible.module_utils.trainyard.display import printable
 
 
 def noted(given, module):
-    """Note whom a verdict names, at the time when it happened: an old run's verdict can be made again."""
+    """Note whom a verdict names, at the time when it happened: an old run's verdict can be made
+    again.
+    """
     causes, now = failures.named(given["verdict"], given["nodes"]), time.time()
     if causes and not module.check_mode:
         try:
-            failures.note(given["state_dir"], causes, given["run_id"], min(given["ended"] or now, now))
+            failures.note(
+                given["state_dir"], causes, given["run_id"], min(given["ended"] or now, now)
+            )
         except OSError as error:  # how the run ended is told all the same
             module.warn("that %s failed is not remembered: %s" % (", ".join(causes), error))
     return {"noted": causes}
@@ -83,15 +87,29 @@ def chosen(given, module):
     known = failures.read(given["state_dir"])
     silent = members.silent(given["looks"], given["nodes"])
     # a verdict has said more of the same
-    told = {name: known[name].get("cause") for name in silent if name in known and known[name].get("run") == given["run_id"]}
+    told = {
+        name: known[name].get("cause")
+        for name in silent
+        if name in known and known[name].get("run") == given["run_id"]
+    }
     silent.update({name: cause for name, cause in told.items() if cause})
     if silent and not module.check_mode:
         failures.note(given["state_dir"], silent, given["run_id"], now)
     found = members.choose(given, failures.read(given["state_dir"]), now)
     if found["refused"]:
-        raise ValueError("\n".join(["the run %s cannot go on:" % given["run_id"]] + ["  " + line for line in found["refused"]]))
+        raise ValueError(
+            "\n".join(
+                ["the run %s cannot go on:" % given["run_id"]]
+                + ["  " + line for line in found["refused"]]
+            )
+        )
     new = [name for name in found["nodes"] if name not in given["nodes"]]
-    about = {"run": given["run_id"], "state_dir": os.path.abspath(given["state_dir"]), "new": new, "noted": silent}
+    about = {
+        "run": given["run_id"],
+        "state_dir": os.path.abspath(given["state_dir"]),
+        "new": new,
+        "noted": silent,
+    }
     return dict(found, **about, lines=[printable(line) for line in found["why"]])
 
 

@@ -77,7 +77,14 @@ said: {description: "Why a source could not give it, one line each.", type: list
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, checkpoints, fan_out, mesh_credential, resumable, unseen
+from ansible.module_utils.trainyard import (
+    attempts,
+    checkpoints,
+    fan_out,
+    mesh_credential,
+    resumable,
+    unseen,
+)
 from ansible.module_utils.trainyard.display import printable, printable_data
 
 
@@ -87,18 +94,33 @@ def find(given):
         raise attempts.AttemptError("%r is no run id" % given["run_id"])
     at_home = bool(given["runs_dir"])
     if not at_home:
-        mesh_credential.register(os.path.expanduser("~"), os.path.join(os.path.expanduser("~"), given["base"]))
-    runs = given["runs_dir"] if at_home else os.path.join(os.path.expanduser("~"), given["base"], "runs")
-    return {"changed": False, "found": printable_data(resumable.of_run(os.path.join(runs, given["run_id"]), given["rule"], at_home))}
+        mesh_credential.register(
+            os.path.expanduser("~"), os.path.join(os.path.expanduser("~"), given["base"])
+        )
+    runs = (
+        given["runs_dir"]
+        if at_home
+        else os.path.join(os.path.expanduser("~"), given["base"], "runs")
+    )
+    return {
+        "changed": False,
+        "found": printable_data(
+            resumable.of_run(os.path.join(runs, given["run_id"]), given["rule"], at_home)
+        ),
+    }
 
 
 def choose(given):
     """Return the best of what all places have found."""
     point, skipped = resumable.choose(given["found"])
     if point:
-        attempt = os.path.join(given["runs_dir"] or "runs", given["run_id"], "attempt-%d" % point["attempt"])
+        attempt = os.path.join(
+            given["runs_dir"] or "runs", given["run_id"], "attempt-%d" % point["attempt"]
+        )
         point = dict(point, home=os.path.join(attempt, checkpoints.PLACE))
-    found = unseen.holders(os.path.join(given["runs_dir"] or "runs", given["run_id"]), given["silent"], point)
+    found = unseen.holders(
+        os.path.join(given["runs_dir"] or "runs", given["run_id"]), given["silent"], point
+    )
     return {
         "changed": False,
         "point": point or {},
@@ -115,7 +137,9 @@ def result(given, run, write):
     if given["state"] == "chosen":
         return choose(given)
     home = os.path.expanduser("~")
-    changed, brought, said = fan_out.bring(run, home, os.path.join(home, given["base"]), given["node"], given["point"], write)
+    changed, brought, said = fan_out.bring(
+        run, home, os.path.join(home, given["base"]), given["node"], given["point"], write
+    )
     return {"changed": changed, "brought": brought, "said": [printable(line) for line in said]}
 
 

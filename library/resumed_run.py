@@ -57,7 +57,12 @@ def main():
             "runs_dir": {"type": "path", "required": True},
             "run_id": {"type": "str", "required": True},
             "answers": {"type": "dict", "required": True},
-            "job": {"type": "list", "elements": "str", "default": [], "no_log": True},  # its environment may hold secrets
+            "job": {
+                "type": "list",
+                "elements": "str",
+                "default": [],
+                "no_log": True,
+            },  # its environment may hold secrets
             "after": {"type": "int", "default": 0},
         },
         supports_check_mode=True,

@@ -53,18 +53,38 @@ def main():
     )
     if not attempts.RUN_ID.match(module.params["run_id"]):
         module.fail_json(msg=printable("%r is no run id" % module.params["run_id"]))
-    run_dir, directory = os.path.join(module.params["runs_dir"], module.params["run_id"]), module.params["directory"]
-    plan, record = (manifest.read_json(os.path.join(run_dir, name)) for name in ("plan.json", "run.json"))
+    run_dir, directory = (
+        os.path.join(module.params["runs_dir"], module.params["run_id"]),
+        module.params["directory"],
+    )
+    plan, record = (
+        manifest.read_json(os.path.join(run_dir, name)) for name in ("plan.json", "run.json")
+    )
     if not record:
-        module.fail_json(msg=f"{run_dir}/run.json is missing or no JSON; it is written when a run starts and when it ends")
-    text, path, copy = metrics.text_of(plan or {}, record), os.path.join(run_dir, metrics.NAME), None
+        module.fail_json(
+            msg=(
+                f"{run_dir}/run.json is missing or no JSON; it is written when a run starts and"
+                " when it ends"
+            )
+        )
+    text, path, copy = (
+        metrics.text_of(plan or {}, record),
+        os.path.join(run_dir, metrics.NAME),
+        None,
+    )
     changed = metrics.put(path, text, 0o600, not module.check_mode)
     if directory:
         copy = os.path.join(directory, metrics.file_name(plan or {}, record))
         try:
-            changed = (not metrics.newer(copy, text) and metrics.put(copy, text, 0o644, not module.check_mode)) or changed
+            changed = (
+                not metrics.newer(copy, text)
+                and metrics.put(copy, text, 0o644, not module.check_mode)
+            ) or changed
         except OSError as error:
-            module.warn(f"{copy}: {error.strerror}; the node exporter does not see this run, {path} has its figures")
+            module.warn(
+                f"{copy}: {error.strerror}; the node exporter does not see this run, {path} has its"
+                " figures"
+            )
             copy = None
     module.exit_json(changed=changed, path=path, copy=copy)
 

@@ -50,7 +50,12 @@ def main():
             "site": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
-    ).fail_json(msg="run_plan is an action plugin; plugins/action is missing from action_plugins in ansible.cfg")
+    ).fail_json(
+        msg=(
+            "run_plan is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -90,7 +90,9 @@ def main():
         required_if=[("state", "started", ("job", "plan", "plan_sha256"))],
         supports_check_mode=True,
     )
-    write = {"started": record.started, "ended": record.ended, "refused": record.refused}[module.params["state"]]
+    write = {"started": record.started, "ended": record.ended, "refused": record.refused}[
+        module.params["state"]
+    ]
     try:
         module.exit_json(changed=True, **write(module.params, module.check_mode))
     except FileExistsError:

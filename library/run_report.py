@@ -51,12 +51,25 @@ def make(params):
     """Return (path, text, notes) of the page; raises report_facts.ReportError, OSError."""
     from ansible.module_utils.trainyard import report_compare, report_page, report_view
 
-    runs_dir, runs = params["runs_dir"], report_facts.wanted(params["runs_dir"], params["run"], params["runs"])
-    tables = os.path.join(params["assets"], "..", "..", "plugins", "module_utils", "trainyard", "suites")
+    runs_dir, runs = (
+        params["runs_dir"],
+        report_facts.wanted(params["runs_dir"], params["run"], params["runs"]),
+    )
+    tables = os.path.join(
+        params["assets"], "..", "..", "plugins", "module_utils", "trainyard", "suites"
+    )
     of_run = functools.partial(series.of_run, folder=tables if os.path.isdir(tables) else None)
     found = [report_facts.read(runs_dir, run, of_run) for run in runs]
-    view = report_compare.view(found, time.time()) if params["runs"] else report_view.view(found[0], time.time())
-    return report_facts.page_path(runs_dir, runs), report_page.render(view, report_page.parts(params["assets"])), view["notes"]
+    view = (
+        report_compare.view(found, time.time())
+        if params["runs"]
+        else report_view.view(found[0], time.time())
+    )
+    return (
+        report_facts.page_path(runs_dir, runs),
+        report_page.render(view, report_page.parts(params["assets"])),
+        view["notes"],
+    )
 
 
 def main():
@@ -78,7 +91,12 @@ def main():
         module.fail_json(msg="no report: %s: %s" % (type(error).__name__, printable(str(error))))
     for note in notes:
         module.warn("the report is not complete: %s" % note)
-    module.exit_json(changed=changed, report=path, bytes=os.path.getsize(path) if os.path.exists(path) else len(text), notes=notes)
+    module.exit_json(
+        changed=changed,
+        report=path,
+        bytes=os.path.getsize(path) if os.path.exists(path) else len(text),
+        notes=notes,
+    )
 
 
 if __name__ == "__main__":

@@ -111,7 +111,9 @@ def main():
         may_sudo = None if absent else account.may_sudo()
     except (training_account.AccountError, root_records.RecordError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=bool(account.changes), uid=uid, changes=account.changes, may_sudo=may_sudo)
+    module.exit_json(
+        changed=bool(account.changes), uid=uid, changes=account.changes, may_sudo=may_sudo
+    )
 
 
 if __name__ == "__main__":

@@ -49,7 +49,11 @@ def main():
         argument_spec={
             "state": {"type": "str", "choices": ["probed", "placed"], "required": True},
             "base": {"type": "str", "default": ".trainyard"},
-            "kind": {"type": "str", "choices": ["code", "data", "weights", "checkpoints"], "required": True},
+            "kind": {
+                "type": "str",
+                "choices": ["code", "data", "weights", "checkpoints"],
+                "required": True,
+            },
             "digest": {"type": "str", "required": True},
             "manifest": {"type": "dict"},
         },
@@ -68,7 +72,13 @@ def main():
             elif changed:
                 trees.switch_in(base, kind, digest, module.params["manifest"])
                 state = {"ok": True, "differences": []}
-        module.exit_json(changed=changed, ok=state["ok"], differences=state["differences"], place=place, staging=staging)
+        module.exit_json(
+            changed=changed,
+            ok=state["ok"],
+            differences=state["differences"],
+            place=place,
+            staging=staging,
+        )
     except (trees.TreeError, manifest.ManifestError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 

@@ -130,14 +130,19 @@ def read_lists(asked, files_dir, project_dir):
             with open(path, encoding="utf-8") as handle:
                 texts.append(handle.read())
         except (OSError, UnicodeDecodeError) as error:
-            problems.append(f"requirements: {name}: cannot read {path}: {getattr(error, 'strerror', None) or error}")
+            problems.append(
+                f"requirements: {name}: cannot read {path}:"
+                f" {getattr(error, 'strerror', None) or error}"
+            )
     if problems:
         raise core.EnvironmentRefused(problems)
     return texts
 
 
 def installer_hashes(files_dir, version):
-    """Return the sha256 of the files of uv that may be used: those of the role's own list, which has to pin this version."""
+    """Return the sha256 of the files of uv that may be used: those of the role's own list, which
+    has to pin this version.
+    """
     name = wheels.INSTALLER + ".txt"
     try:
         with open(os.path.join(files_dir, name), encoding="utf-8") as handle:
@@ -146,22 +151,39 @@ def installer_hashes(files_dir, version):
         return []
     pin = next((pin for pin in pins if pin["name"] == wheels.INSTALLER), None)
     if problems or not pin or pin["version"] != version:
-        raise core.EnvironmentRefused(problems or [f"{name}: does not pin {wheels.INSTALLER} {version}; compile it again"])
+        raise core.EnvironmentRefused(
+            problems or [f"{name}: does not pin {wheels.INSTALLER} {version}; compile it again"]
+        )
     return pin["hashes"]
 
 
-def common_python(nodes, remedy="set runtime_interpreter for the nodes that differ, for example to /usr/bin/python3.11"):
-    """Return (python, machine, libc) of all nodes, libc being the oldest; refuse nodes that differ, by name."""
+def common_python(
+    nodes,
+    remedy="set runtime_interpreter for the nodes that differ, for example to /usr/bin/python3.11",
+):
+    """Return (python, machine, libc) of all nodes, libc being the oldest; refuse nodes that differ,
+    by name.
+    """
     kinds = {}
     for name, node in nodes.items():
         kinds.setdefault((node["python"], node["machine"]), []).append(name)
     if len(kinds) > 1:
-        found = "; ".join(f"Python {kind[0]} on {kind[1]}: {', '.join(names)}" for kind, names in kinds.items())
-        raise core.EnvironmentRefused([f"an environment is the same on every node, but their Pythons differ ({found}); {remedy}"])
+        found = "; ".join(
+            f"Python {kind[0]} on {kind[1]}: {', '.join(names)}" for kind, names in kinds.items()
+        )
+        raise core.EnvironmentRefused(
+            [
+                f"an environment is the same on every node, but their Pythons differ ({found});"
+                f" {remedy}"
+            ]
+        )
     without = [name for name, node in nodes.items() if not wheels.LIBC.match(node["libc"])]
     if without:
         raise core.EnvironmentRefused(
-            [f"{', '.join(without)}: no GNU C library, and the wheels of Paddle and MindSpore need it; use a glibc distribution"]
+            [
+                f"{', '.join(without)}: no GNU C library, and the wheels of Paddle and MindSpore"
+                " need it; use a glibc distribution"
+            ]
         )
     ((python, machine),) = kinds
     return python, machine, min((node["libc"] for node in nodes.values()), key=wheels.version_pair)
@@ -170,8 +192,9 @@ def common_python(nodes, remedy="set runtime_interpreter for the nodes that diff
 def check_room(nodes, missing, needed):
     """Refuse nodes without room for the environment, all of them at once, with numbers."""
     short = [
-        f"{name}: {nodes[name]['home']} has {nodes[name]['free_bytes'] / 1e9:.1f} GB free, the environment needs {needed / 1e9:.1f} GB; "
-        "make room there, or set trainyard_home to a larger file system"
+        f"{name}: {nodes[name]['home']} has {nodes[name]['free_bytes'] / 1e9:.1f} GB free, the"
+        f" environment needs {needed / 1e9:.1f} GB; make room there, or set trainyard_home to a"
+        " larger file system"
         for name in missing
         if nodes[name]["free_bytes"] < needed
     ]
@@ -183,7 +206,9 @@ def collect(params, check_mode):
     """Do the module's work; return its result."""
     asked, nodes = core.read_environment(params["environment"]), params["nodes"]
     texts = read_lists(asked, params["files_dir"], params["project_dir"])
-    python, machine, libc = ("", "", "") if asked["python"] or asked["container"] else common_python(nodes)
+    python, machine, libc = (
+        ("", "", "") if asked["python"] or asked["container"] else common_python(nodes)
+    )
     digest = core.environment_digest(asked, texts, python, machine)
     missing = [name for name, node in nodes.items() if digest not in node["environments"]]
     result = {
@@ -225,7 +250,11 @@ def collect(params, check_mode):
         return dict(result, changed=not ready, fetched=[] if ready else sorted(want.packages))
     with contextlib.ExitStack() as held:
         held.enter_context(wheels.locked(root, params["wait"]))
-        result.update(wheels.provide(root, want, [sys.executable, "-m", "pip"], free=lambda: shutil.disk_usage(root).free))
+        result.update(
+            wheels.provide(
+                root, want, [sys.executable, "-m", "pip"], free=lambda: shutil.disk_usage(root).free
+            )
+        )
     check_room(nodes, missing, result["needed_bytes"])
     return result
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let tests import the product as Ansible does: modules by name, module_utils below ansible.module_utils, plugins by kind and name."""
+"""Let tests import the product as Ansible does: modules by name, module_utils below
+ansible.module_utils, plugins by kind and name.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +51,14 @@ def samples():
 
 @pytest.fixture
 def load_plugin():
-    """Load plugins/<kind>/<name>.py; plugins of several kinds share one file name, so they cannot be on sys.path."""
+    """Load plugins/<kind>/<name>.py; plugins of several kinds share one file name, so they cannot
+    be on sys.path.
+    """
 
     def load(kind, name):
-        spec = importlib.util.spec_from_file_location(f"trainyard_{kind}_{name}", ROOT / "plugins" / kind / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(
+            f"trainyard_{kind}_{name}", ROOT / "plugins" / kind / f"{name}.py"
+        )
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
@@ -66,10 +72,13 @@ def run_module(capsys, monkeypatch):
 
     def run(module, arguments, check=False):
         capsys.readouterr()
-        # Once a test has imported a plugin, warnings would go to the controller's terminal; a module runs alone, and returns its own.
+        # Once a test has imported a plugin, warnings would go to the controller's terminal; a
+        # module runs alone, and returns its own.
         monkeypatch.setattr(_internal, "is_controller", False)
         monkeypatch.setattr(warnings, "_global_warnings", {})
-        with patch_module_args(dict(arguments, _ansible_check_mode=check)), pytest.raises(SystemExit):
+        with patch_module_args(dict(arguments, _ansible_check_mode=check)), pytest.raises(
+            SystemExit
+        ):
             module.main()
         result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
         hold_against_schema(module.__name__, result, arguments)
@@ -79,26 +88,40 @@ def run_module(capsys, monkeypatch):
 
 
 def hold_against_schema(name, result, arguments):
-    """Fail the test where the gate on the controller would refuse an honest answer of a module that runs on nodes."""
+    """Fail the test where the gate on the controller would refuse an honest answer of a module that
+    runs on nodes.
+    """
     states = FROM_NODES.get(name, True)
-    if name not in answer_gate.modules() or (states is not True and arguments.get("state") not in states):
+    if name not in answer_gate.modules() or (
+        states is not True and arguments.get("state") not in states
+    ):
         return
     try:
-        answer_gate.validate(name, json.loads(json.dumps(result)), {key: str(value) for key, value in arguments.items()})
+        answer_gate.validate(
+            name,
+            json.loads(json.dumps(result)),
+            {key: str(value) for key, value in arguments.items()},
+        )
     except answer_gate.InvalidAnswer as error:
         pytest.fail("the gate would refuse the answer of %s: %s" % (name, error))
 
 
 @pytest.fixture
 def marked():
-    """Start real processes that bear an attempt's mark (none where it is empty) and stand in no unit; they end with the test."""
+    """Start real processes that bear an attempt's mark (none where it is empty) and stand in no
+    unit; they end with the test.
+    """
     started = []
 
     def call(mark, argv=None):
-        environment = {key: value for key, value in os.environ.items() if key != "TRAINYARD_ATTEMPT"}
+        environment = {
+            key: value for key, value in os.environ.items() if key != "TRAINYARD_ATTEMPT"
+        }
         environment.update({"TRAINYARD_ATTEMPT": mark} if mark else {})
         argv = argv or [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
-        process = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, start_new_session=True)
+        process = subprocess.Popen(
+            argv, env=environment, stdout=subprocess.PIPE, start_new_session=True
+        )
         process.stdout.read(2)
         started.append(process)
         return process
@@ -123,23 +146,34 @@ def sample_plan(nodes=2, per_node=2, logs=None):
         for i in range(per_node)
     ]
     launcher = {"name": "paddle", "rank_log": "log/workerlog.{local_rank}", "console": "logs.txt"}
-    return {"ranks": ranks, "suite": {"name": "paddledetection", "logs": logs or {}}, "launcher": launcher}
+    return {
+        "ranks": ranks,
+        "suite": {"name": "paddledetection", "logs": logs or {}},
+        "launcher": launcher,
+    }
 
 
 @pytest.fixture
 def make_attempt(tmp_path, samples):
-    """Lay out a node's attempt directory, from a real sample where one is named: make_attempt("node2", sample=..., events=[...],
-    exit={...})."""
+    """Lay out a node's attempt directory, from a real sample where one is named:
+    make_attempt("node2", sample=..., events=[...], exit={...}).
+    """
 
-    def make(node, sample=None, plan=None, events=None, exit=None, stop=None, logs=None, console=None):
+    def make(
+        node, sample=None, plan=None, events=None, exit=None, stop=None, logs=None, console=None
+    ):
         home = tmp_path / "nodes" / node / "attempt-1"
         (home / "log").mkdir(parents=True)
         (home / "plan.json").write_text(json.dumps(plan or sample_plan()))
         if sample:
             for path in sorted((samples / "logs" / sample / node).iterdir()):
-                shutil.copyfile(path, home / ("logs.txt" if path.name == "launch.out" else f"log/{path.name}"))
+                shutil.copyfile(
+                    path, home / ("logs.txt" if path.name == "launch.out" else f"log/{path.name}")
+                )
         for local, text in (logs or {}).items():
-            (home / "log" / f"workerlog.{local}").write_bytes(text.encode() if isinstance(text, str) else text)
+            (home / "log" / f"workerlog.{local}").write_bytes(
+                text.encode() if isinstance(text, str) else text
+            )
         if console is not None:
             (home / "logs.txt").write_text(console)
         if events is not None:
@@ -153,6 +187,12 @@ def make_attempt(tmp_path, samples):
 
 
 def pytest_make_parametrize_id(val):
-    """A test has the same name in every process. core_support.RUN ends otherwise in each, so that none takes another's processes for its own."""
+    """A test has the same name in every process. core_support.RUN ends otherwise in each, so that
+    none takes another's processes for its own.
+    """
     core = sys.modules.get("core_support")
-    return val.replace(core.UNIQUE, "ppyoloe-run") if core and isinstance(val, str) and core.UNIQUE in val else None
+    return (
+        val.replace(core.UNIQUE, "ppyoloe-run")
+        if core and isinstance(val, str) and core.UNIQUE in val
+        else None
+    )

@@ -3,9 +3,10 @@
 
     python make_data.py OUT [--train 512] [--val 64] [--seed 2024]
 
-OUT then holds training/, validation/, gt_training.txt and gt_validation.txt; a line is `image<TAB>number`. The digits are strokes drawn
-here, so no font takes part: the same options give the same pixels everywhere. OUT appears whole or not at all, and one that is there
-already is left alone.
+OUT then holds training/, validation/, gt_training.txt and gt_validation.txt; a line is
+`image<TAB>number`. The digits are strokes drawn here, so no font takes part: the same options give
+the same pixels everywhere. OUT appears whole or not at all, and one that is there already is left
+alone.
 
 Exit codes: 0 written or already there, 1 OUT holds something else, 2 wrong options.
 """
@@ -24,7 +25,8 @@ from PIL import Image, ImageDraw
 
 HEIGHT, WIDTH = 32, 100
 SHORTEST, LONGEST = 3, 6
-# The seven strokes of a digit between six points, as pairs of (column, row), and which strokes each digit has.
+# The seven strokes of a digit between six points, as pairs of (column, row), and which strokes each
+# digit has.
 STROKES = {
     "top": ((0, 0), (1, 0)),
     "middle": ((0, 1), (1, 1)),
@@ -57,7 +59,10 @@ def count(text: str) -> int:
 def words(split: str, number: int, seed: int) -> list[str]:
     """The numbers of a split: a pure function of the options."""
     rng = random.Random(f"{seed} {split} words")
-    return ["".join(rng.choice("0123456789") for _ in range(rng.randint(SHORTEST, LONGEST))) for _ in range(number)]
+    return [
+        "".join(rng.choice("0123456789") for _ in range(rng.randint(SHORTEST, LONGEST)))
+        for _ in range(number)
+    ]
 
 
 def draw(word: str, rng: random.Random) -> Image.Image:
@@ -65,18 +70,30 @@ def draw(word: str, rng: random.Random) -> Image.Image:
     ground = rng.randint(150, 255)
     picture = Image.new("L", (WIDTH, HEIGHT), ground)
     pen = ImageDraw.Draw(picture)
-    ink, wide, tall, x, y = rng.randint(0, 80), rng.uniform(7, 9), rng.uniform(8, 10), rng.uniform(3, 8), rng.uniform(4, 7)
+    ink, wide, tall, x, y = (
+        rng.randint(0, 80),
+        rng.uniform(7, 9),
+        rng.uniform(8, 10),
+        rng.uniform(3, 8),
+        rng.uniform(4, 7),
+    )
     for digit in word:
         for name, ends in STROKES.items():
             if name not in MISSING[digit]:
-                pen.line([(x + column * wide, y + row * tall) for column, row in ends], fill=ink, width=2)
+                pen.line(
+                    [(x + column * wide, y + row * tall) for column, row in ends], fill=ink, width=2
+                )
         x += wide + rng.uniform(4.5, 6)
-    noise = Image.frombytes("L", (WIDTH, HEIGHT), bytes(rng.getrandbits(8) for _ in range(WIDTH * HEIGHT)))
+    noise = Image.frombytes(
+        "L", (WIDTH, HEIGHT), bytes(rng.getrandbits(8) for _ in range(WIDTH * HEIGHT))
+    )
     return Image.blend(picture, noise, 0.15)
 
 
 def lines(split: str, number: int, seed: int) -> str:
-    return "".join(f"word_{index}.png\t{word}\n" for index, word in enumerate(words(split, number, seed), 1))
+    return "".join(
+        f"word_{index}.png\t{word}\n" for index, word in enumerate(words(split, number, seed), 1)
+    )
 
 
 def write(out: Path, numbers: dict[str, int], seed: int) -> None:
@@ -98,7 +115,11 @@ def write(out: Path, numbers: dict[str, int], seed: int) -> None:
 
 def difference(out: Path, numbers: dict[str, int], seed: int) -> str | None:
     """What is not as these options would give it, or None."""
-    wanted = {f"{split}/word_{index}.png" for split, number in numbers.items() for index in range(1, number + 1)}
+    wanted = {
+        f"{split}/word_{index}.png"
+        for split, number in numbers.items()
+        for index in range(1, number + 1)
+    }
     wanted |= {f"gt_{split}.txt" for split in numbers}
     found = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
     for name in sorted(found ^ wanted):
@@ -111,10 +132,33 @@ def difference(out: Path, numbers: dict[str, int], seed: int) -> str | None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Draw a small data set of numbers in pictures.")
-    parser.add_argument("out", metavar="OUT", type=Path, help="directory to make; it must not exist, be empty or hold the same data set")
-    parser.add_argument("--train", type=count, default=512, metavar="N", help="training images (default: %(default)s)")
-    parser.add_argument("--val", type=count, default=64, metavar="N", help="validation images (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=2024, metavar="S", help="another seed, another data set (default: %(default)s)")
+    parser.add_argument(
+        "out",
+        metavar="OUT",
+        type=Path,
+        help="directory to make; it must not exist, be empty or hold the same data set",
+    )
+    parser.add_argument(
+        "--train",
+        type=count,
+        default=512,
+        metavar="N",
+        help="training images (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--val",
+        type=count,
+        default=64,
+        metavar="N",
+        help="validation images (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=2024,
+        metavar="S",
+        help="another seed, another data set (default: %(default)s)",
+    )
     options = parser.parse_args(argv)
 
     out, numbers = options.out.resolve(), {"training": options.train, "validation": options.val}
@@ -127,10 +171,14 @@ def main(argv: list[str] | None = None) -> int:
     elif out.exists() and not out.is_dir():
         reason = "it is not a directory"
     if reason:
-        print(f"{out}: not written: {reason}. Remove it or name another directory.", file=sys.stderr)
+        print(
+            f"{out}: not written: {reason}. Remove it or name another directory.", file=sys.stderr
+        )
         return 1
     write(out, numbers, options.seed)
-    print(f"{out}: {options.train} training and {options.val} validation images of {WIDTH}x{HEIGHT}")
+    print(
+        f"{out}: {options.train} training and {options.val} validation images of {WIDTH}x{HEIGHT}"
+    )
     return 0
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults to rehearse with: one rank goes wrong at a known step.
 
-A configuration in configs/faults/ names `faults.FailAt` under `callbacks` and says under `fault` what happens:
+A configuration in configs/faults/ names `faults.FailAt` under `callbacks` and says under `fault`
+what happens:
 
     rank   global rank that goes wrong
     epoch  epoch and
@@ -10,10 +11,13 @@ A configuration in configs/faults/ names `faults.FailAt` under `callbacks` and s
            exit      a silent exit with code 7
            kill      SIGKILL, as the kernel's out-of-memory killer sends it
            segv      a segmentation fault inside a library
-           memory    memory is taken until a limit objects, or 4 GiB have been taken: give the node or the run a lower limit
-           nan       a weight turns into NaN, and so does the loss of that step; Paddle's own checks end the rank one step later
+           memory    memory is taken until a limit objects, or 4 GiB have been taken: give the
+           node or the run a lower limit
+           nan       a weight turns into NaN, and so does the loss of that step; Paddle's own
+           checks end the rank one step later
            hang      the rank stops making progress and still obeys SIGTERM
-           stubborn  the rank stops making progress, ignores SIGTERM, and has a child in a session of its own that does too
+           stubborn  the rank stops making progress, ignores SIGTERM, and has a child in a
+           session of its own that does too
 """
 
 from __future__ import annotations
@@ -50,12 +54,18 @@ def fail_segv(trainer):
 def fail_memory(trainer):
     taken = []
     for _piece in range(MEMORY_GIB * 16):
-        taken.append(os.urandom(1 << 20) * 64)  # 64 MiB of written pages: a promise of memory would cost nothing
-    raise RuntimeError(f"took {MEMORY_GIB} GiB and nothing objected: this rank has no memory limit below that")
+        taken.append(
+            os.urandom(1 << 20) * 64
+        )  # 64 MiB of written pages: a promise of memory would cost nothing
+    raise RuntimeError(
+        f"took {MEMORY_GIB} GiB and nothing objected: this rank has no memory limit below that"
+    )
 
 
 def fail_nan(trainer):
-    weight = trainer.model.yolo_head.pred_reg[0].bias  # of the boxes: NaN in the classes would raise before a loss is logged
+    weight = trainer.model.yolo_head.pred_reg[
+        0
+    ].bias  # of the boxes: NaN in the classes would raise before a loss is logged
     weight.set_value(weight * float("nan"))
 
 
@@ -66,11 +76,17 @@ def fail_hang(trainer):
 
 def fail_stubborn(trainer):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the child inherits it
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(86400)"], start_new_session=True)
+    subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(86400)"], start_new_session=True
+    )
     fail_hang(trainer)
 
 
-FAULTS = {name[len("fail_") :]: function for name, function in list(globals().items()) if name.startswith("fail_")}
+FAULTS = {
+    name[len("fail_") :]: function
+    for name, function in list(globals().items())
+    if name.startswith("fail_")
+}
 
 
 class FailAt(Callback):

@@ -3,10 +3,10 @@
 
     python make_data.py OUT [--train 96] [--val 24] [--seed 2017] [--size 160x128]
 
-OUT then holds train2017/, val2017/, annotations/instances_train2017.json and annotations/instances_val2017.json.
-The same options give the same annotations and pixels; the JPEG bytes depend on the Pillow in use, so each annotation
-file records the digest of its own images. Nothing is written into an OUT that holds anything else, and OUT appears
-whole or not at all.
+OUT then holds train2017/, val2017/, annotations/instances_train2017.json and
+annotations/instances_val2017.json. The same options give the same annotations and pixels; the JPEG
+bytes depend on the Pillow in use, so each annotation file records the digest of its own images.
+Nothing is written into an OUT that holds anything else, and OUT appears whole or not at all.
 
 Exit codes: 0 written or already there, 1 OUT holds something else, 2 wrong options.
 """
@@ -46,9 +46,13 @@ class Refused(Exception):
 def size(text: str) -> tuple[int, int]:
     width, cross, height = text.partition("x")
     if not (cross and width.isdecimal() and height.isdecimal()):
-        raise argparse.ArgumentTypeError(f"got {text!r}; wanted WIDTHxHEIGHT in pixels, 160x128 say")
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}; wanted WIDTHxHEIGHT in pixels, 160x128 say"
+        )
     if not all(SMALLEST <= int(side) <= LARGEST for side in (width, height)):
-        raise argparse.ArgumentTypeError(f"got {text!r}; each side must be {SMALLEST} to {LARGEST} pixels")
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}; each side must be {SMALLEST} to {LARGEST} pixels"
+        )
     return int(width), int(height)
 
 
@@ -63,7 +67,15 @@ def annotations(split: str, number: int, seed: int, width: int, height: int) -> 
     rng = random.Random(f"{seed} {split} shapes")
     images, objects = [], []
     for image_id in range(1, number + 1):
-        images.append({"id": image_id, "file_name": f"{image_id:012d}.jpg", "width": width, "height": height, "license": 1})
+        images.append(
+            {
+                "id": image_id,
+                "file_name": f"{image_id:012d}.jpg",
+                "width": width,
+                "height": height,
+                "license": 1,
+            }
+        )
         for cell in rng.sample(range(CELLS * CELLS), rng.randint(1, 3)):
             category = rng.choice(CATEGORIES)
             polygon = outline(rng, category["name"], cell, width, height)
@@ -80,22 +92,34 @@ def annotations(split: str, number: int, seed: int, width: int, height: int) -> 
                 }
             )
     return {
-        "info": {"description": f"Coloured shapes, {split} split", "version": "1", "year": 2017, "seed": seed},
-        "licenses": [{"id": 1, "name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"}],
+        "info": {
+            "description": f"Coloured shapes, {split} split",
+            "version": "1",
+            "year": 2017,
+            "seed": seed,
+        },
+        "licenses": [
+            {"id": 1, "name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"}
+        ],
         "categories": CATEGORIES,
         "images": images,
         "annotations": objects,
     }
 
 
-def outline(rng: random.Random, name: str, cell: int, width: int, height: int) -> list[tuple[int, int]]:
+def outline(
+    rng: random.Random, name: str, cell: int, width: int, height: int
+) -> list[tuple[int, int]]:
     """The corners of one shape, in whole pixels and inside its cell."""
     cell_w, cell_h = width // CELLS, height // CELLS
     radius = rng.uniform(0.3, 0.48) * min(cell_w, cell_h)
     centre_x = (cell % CELLS) * cell_w + rng.uniform(radius + 1, cell_w - radius - 1)
     centre_y = (cell // CELLS) * cell_h + rng.uniform(radius + 1, cell_h - radius - 1)
     return [
-        (round(centre_x + radius * r * math.cos(math.tau * turn)), round(centre_y + radius * r * math.sin(math.tau * turn)))
+        (
+            round(centre_x + radius * r * math.cos(math.tau * turn)),
+            round(centre_y + radius * r * math.sin(math.tau * turn)),
+        )
         for turn, r in SHAPES[name][1]
     ]
 
@@ -116,13 +140,18 @@ def draw(document: dict, split: str, seed: int) -> list[Image.Image]:
     pictures = []
     for entry in document["images"]:
         extent = (entry["width"], entry["height"])
-        noise = Image.frombytes("RGB", extent, bytes(rng.getrandbits(8) for _ in range(extent[0] * extent[1] * 3)))
+        noise = Image.frombytes(
+            "RGB", extent, bytes(rng.getrandbits(8) for _ in range(extent[0] * extent[1] * 3))
+        )
         picture = Image.blend(Image.new("RGB", extent, (rng.randint(60, 190),) * 3), noise, 0.25)
         pen = ImageDraw.Draw(picture)
         for item in shapes[entry["id"]]:
             flat = item["segmentation"][0]
             colour = tuple(part + rng.randint(-24, 24) for part in colours[item["category_id"] - 1])
-            pen.polygon(list(zip(flat[::2], flat[1::2])), fill=tuple(min(255, max(0, part)) for part in colour))
+            pen.polygon(
+                list(zip(flat[::2], flat[1::2])),
+                fill=tuple(min(255, max(0, part)) for part in colour),
+            )
         pictures.append(picture)
     return pictures
 
@@ -148,8 +177,13 @@ def write(out: Path, documents: dict[str, dict], seed: int) -> None:
             directory.mkdir()
             for entry, picture in zip(document["images"], draw(document, split, seed)):
                 picture.save(directory / entry["file_name"], "JPEG", quality=90)
-            named = {**document, "info": {**document["info"], "images_sha256": digest(directory, document)}}
-            (staging / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(named) + "\n", encoding="utf-8")
+            named = {
+                **document,
+                "info": {**document["info"], "images_sha256": digest(directory, document)},
+            }
+            (staging / "annotations" / f"instances_{split}2017.json").write_text(
+                json.dumps(named) + "\n", encoding="utf-8"
+            )
         staging.chmod(0o755)  # mkdtemp makes it private, and the training user may be another one
         os.rename(staging, out)  # replaces an empty directory, refuses any other
     finally:
@@ -159,7 +193,11 @@ def write(out: Path, documents: dict[str, dict], seed: int) -> None:
 def check(out: Path, documents: dict[str, dict]) -> None:
     """Raise Refused unless `out` is what these options would give."""
     wanted = {f"annotations/instances_{split}2017.json" for split in documents}
-    wanted |= {f"{split}2017/{entry['file_name']}" for split, document in documents.items() for entry in document["images"]}
+    wanted |= {
+        f"{split}2017/{entry['file_name']}"
+        for split, document in documents.items()
+        for entry in document["images"]
+    }
     found = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
     for name in sorted(found ^ wanted):
         raise Refused(f"{name} is {'missing' if name in wanted else 'not part of this data set'}")
@@ -177,17 +215,51 @@ def check(out: Path, documents: dict[str, dict]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Draw a small data set of coloured shapes, laid out as COCO is.")
-    parser.add_argument("out", metavar="OUT", type=Path, help="directory to make; it must not exist, be empty or hold the same data set")
-    parser.add_argument("--train", type=count, default=96, metavar="N", help="training images (default: %(default)s)")
-    parser.add_argument("--val", type=count, default=24, metavar="N", help="validation images (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=2017, metavar="S", help="another seed, another data set (default: %(default)s)")
-    parser.add_argument("--size", type=size, default=(160, 128), metavar="WxH", help="pixels of an image (default: 160x128)")
+    parser = argparse.ArgumentParser(
+        description="Draw a small data set of coloured shapes, laid out as COCO is."
+    )
+    parser.add_argument(
+        "out",
+        metavar="OUT",
+        type=Path,
+        help="directory to make; it must not exist, be empty or hold the same data set",
+    )
+    parser.add_argument(
+        "--train",
+        type=count,
+        default=96,
+        metavar="N",
+        help="training images (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--val",
+        type=count,
+        default=24,
+        metavar="N",
+        help="validation images (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=2017,
+        metavar="S",
+        help="another seed, another data set (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--size",
+        type=size,
+        default=(160, 128),
+        metavar="WxH",
+        help="pixels of an image (default: 160x128)",
+    )
     options = parser.parse_args(argv)
 
     out = options.out.resolve()
     width, height = options.size
-    documents = {split: annotations(split, getattr(options, split), options.seed, width, height) for split in SPLITS}
+    documents = {
+        split: annotations(split, getattr(options, split), options.seed, width, height)
+        for split in SPLITS
+    }
     try:
         if out.is_dir() and any(out.iterdir()):
             check(out, documents)
@@ -197,9 +269,14 @@ def main(argv: list[str] | None = None) -> int:
             raise Refused("it is not a directory")
         write(out, documents, options.seed)
     except Refused as reason:
-        print(f"{out}: not written: {reason}. Remove it or name another directory.", file=sys.stderr)
+        print(
+            f"{out}: not written: {reason}. Remove it or name another directory.", file=sys.stderr
+        )
         return 1
-    print(f"{out}: {options.train} training and {options.val} validation images of {width}x{height}, {len(CATEGORIES)} categories")
+    print(
+        f"{out}: {options.train} training and {options.val} validation images of {width}x{height},"
+        f" {len(CATEGORIES)} categories"
+    )
     return 0
 
 

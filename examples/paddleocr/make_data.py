@@ -3,9 +3,10 @@
 
     python make_data.py OUT [--train 2048] [--test 256] [--seed 2015]
 
-OUT then holds train/, test/, rec_gt_train.txt and rec_gt_test.txt (image, tab, word), and SHA256SUMS of them all. The same options give the
-same words; the images' bytes depend on the Pillow in use. Nothing is written into an OUT that holds anything else, and OUT appears whole or
-not at all.
+OUT then holds train/, test/, rec_gt_train.txt and rec_gt_test.txt (image, tab, word), and
+SHA256SUMS of them all. The same options give the same words; the images' bytes depend on the Pillow
+in use. Nothing is written into an OUT that holds anything else, and OUT appears whole or not at
+all.
 
 Exit codes: 0 written or already there, 1 OUT holds something else, 2 wrong options.
 """
@@ -43,7 +44,9 @@ def count(text: str) -> int:
 def labels(split: str, number: int, seed: int) -> list[tuple[str, str]]:
     """The images of a split and the words on them: a pure function of the options."""
     rng = random.Random(f"{seed} {split} words")
-    words = ("".join(rng.choices(CHARACTERS, k=rng.randint(SHORTEST, LONGEST))) for _ in range(number))
+    words = (
+        "".join(rng.choices(CHARACTERS, k=rng.randint(SHORTEST, LONGEST))) for _ in range(number)
+    )
     return [(f"{split}/word_{n}.jpg", word) for n, word in enumerate(words, 1)]
 
 
@@ -55,22 +58,31 @@ def draw(rng: random.Random, word: str) -> Image.Image:
     ImageDraw.Draw(mask).text((-left, -top), word, fill=255, font=font)
     height = rng.randint(18, HEIGHT - 4)
     width = min(WIDTH - 4, round(mask.width * height / mask.height * rng.uniform(0.8, 1.2)))
-    mask = mask.resize((width, height), Image.Resampling.BILINEAR).rotate(rng.uniform(-2, 2), Image.Resampling.BILINEAR)
+    mask = mask.resize((width, height), Image.Resampling.BILINEAR).rotate(
+        rng.uniform(-2, 2), Image.Resampling.BILINEAR
+    )
     paper, ink = rng.sample((rng.randint(0, 90), rng.randint(150, 255)), 2)
     noise = Image.frombytes("RGB", (WIDTH, HEIGHT), rng.randbytes(WIDTH * HEIGHT * 3))
     picture = Image.blend(Image.new("RGB", (WIDTH, HEIGHT), (paper,) * 3), noise, 0.15)
-    picture.paste((ink,) * 3, (rng.randint(0, WIDTH - width), rng.randint(0, HEIGHT - height)), mask)
+    picture.paste(
+        (ink,) * 3, (rng.randint(0, WIDTH - width), rng.randint(0, HEIGHT - height)), mask
+    )
     return picture
 
 
 def sums(directory: Path, names: list[str]) -> str:
     """What `sha256sum` prints for these files."""
-    return "".join(f"{hashlib.sha256((directory / name).read_bytes()).hexdigest()}  {name}\n" for name in names)
+    return "".join(
+        f"{hashlib.sha256((directory / name).read_bytes()).hexdigest()}  {name}\n" for name in names
+    )
 
 
 def texts(samples: dict[str, list[tuple[str, str]]]) -> dict[str, str]:
     """The label files."""
-    return {f"rec_gt_{split}.txt": "".join(f"{name}\t{word}\n" for name, word in found) for split, found in samples.items()}
+    return {
+        f"rec_gt_{split}.txt": "".join(f"{name}\t{word}\n" for name, word in found)
+        for split, found in samples.items()
+    }
 
 
 def listed(samples: dict[str, list[tuple[str, str]]]) -> list[str]:
@@ -111,11 +123,32 @@ def check(out: Path, samples: dict[str, list[tuple[str, str]]]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Draw a small data set of word images, laid out as PaddleOCR's ic15_data is.")
-    parser.add_argument("out", metavar="OUT", type=Path, help="directory to make; it must not exist, be empty or hold the same data set")
-    parser.add_argument("--train", type=count, default=2048, metavar="N", help="training images (default: %(default)s)")
-    parser.add_argument("--test", type=count, default=256, metavar="N", help="test images (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=2015, metavar="S", help="another seed, another data set (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description="Draw a small data set of word images, laid out as PaddleOCR's ic15_data is."
+    )
+    parser.add_argument(
+        "out",
+        metavar="OUT",
+        type=Path,
+        help="directory to make; it must not exist, be empty or hold the same data set",
+    )
+    parser.add_argument(
+        "--train",
+        type=count,
+        default=2048,
+        metavar="N",
+        help="training images (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--test", type=count, default=256, metavar="N", help="test images (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=2015,
+        metavar="S",
+        help="another seed, another data set (default: %(default)s)",
+    )
     options = parser.parse_args(argv)
 
     out = options.out.resolve()
@@ -129,7 +162,9 @@ def main(argv: list[str] | None = None) -> int:
             raise Refused("it is not a directory")
         write(out, samples, options.seed)
     except Refused as reason:
-        print(f"{out}: not written: {reason}. Remove it or name another directory.", file=sys.stderr)
+        print(
+            f"{out}: not written: {reason}. Remove it or name another directory.", file=sys.stderr
+        )
         return 1
     print(f"{out}: {options.train} training and {options.test} test images of {WIDTH}x{HEIGHT}")
     return 0

@@ -3,9 +3,10 @@
 
     python make_data.py OUT [--train 96] [--val 24] [--seed 2016] [--size 256x128]
 
-OUT then holds leftImg8bit/{train,val}/<town>/*_leftImg8bit.png, gtFine/{train,val}/<town>/*_gtFine_labelTrainIds.png and made.json, which
-records the options and the digest of all pictures. The same options give the same pixels. Nothing is written into an OUT that holds
-anything else, and OUT appears whole or not at all.
+OUT then holds leftImg8bit/{train,val}/<town>/*_leftImg8bit.png,
+gtFine/{train,val}/<town>/*_gtFine_labelTrainIds.png and made.json, which records the options and
+the digest of all pictures. The same options give the same pixels. Nothing is written into an OUT
+that holds anything else, and OUT appears whole or not at all.
 
 Exit codes: 0 written or already there, 1 OUT holds something else, 2 wrong options.
 """
@@ -32,7 +33,9 @@ CLASSES = (
     "sky", "person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle",
 )  # fmt: skip
 BACKGROUND = ("sky", "building", "road")  # three bands, from the top
-UNLABELLED = 255  # the strip at the bottom: Cityscapes' own car, which training and evaluation leave out
+UNLABELLED = (
+    255  # the strip at the bottom: Cityscapes' own car, which training and evaluation leave out
+)
 TOWNS = {"train": "shapesbach", "val": "shapesfeld"}
 PICTURE, LABEL = "leftImg8bit", "gtFine"
 OBJECTS = 5  # of other classes than the background's, in every picture
@@ -47,9 +50,13 @@ class Refused(Exception):
 def size(text: str) -> tuple[int, int]:
     width, cross, height = text.partition("x")
     if not (cross and width.isdecimal() and height.isdecimal()):
-        raise argparse.ArgumentTypeError(f"got {text!r}; wanted WIDTHxHEIGHT in pixels, 256x128 say")
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}; wanted WIDTHxHEIGHT in pixels, 256x128 say"
+        )
     if not all(SMALLEST <= int(side) <= LARGEST for side in (width, height)):
-        raise argparse.ArgumentTypeError(f"got {text!r}; each side must be {SMALLEST} to {LARGEST} pixels")
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}; each side must be {SMALLEST} to {LARGEST} pixels"
+        )
     return int(width), int(height)
 
 
@@ -61,23 +68,41 @@ def count(text: str) -> int:
 
 def colour(number: int) -> tuple[int, int, int]:
     """A colour for every class, neighbours in the list far apart."""
-    red, green, blue = colorsys.hsv_to_rgb(number * 7 % len(CLASSES) / len(CLASSES), 0.9 if number % 2 else 0.5, 0.55 + number % 3 * 0.2)
+    red, green, blue = colorsys.hsv_to_rgb(
+        number * 7 % len(CLASSES) / len(CLASSES),
+        0.9 if number % 2 else 0.5,
+        0.55 + number % 3 * 0.2,
+    )
     return round(red * 255), round(green * 255), round(blue * 255)
 
 
 def scene(rng: random.Random, width: int, height: int) -> list[tuple[int, list[tuple[int, int]]]]:
     """What one picture shows, from back to front: (class, corners)."""
-    horizon, kerb, bonnet = round(height * rng.uniform(0.2, 0.35)), round(height * rng.uniform(0.5, 0.65)), height - max(2, height // 16)
+    horizon, kerb, bonnet = (
+        round(height * rng.uniform(0.2, 0.35)),
+        round(height * rng.uniform(0.5, 0.65)),
+        height - max(2, height // 16),
+    )
     edges = [0, horizon, kerb, bonnet]
     shown = [
         (CLASSES.index(name), [(0, top), (width, top), (width, bottom), (0, bottom)])
         for name, top, bottom in zip(BACKGROUND, edges, edges[1:])
     ]
-    for number in rng.sample([n for n, name in enumerate(CLASSES) if name not in BACKGROUND], OBJECTS):
+    for number in rng.sample(
+        [n for n, name in enumerate(CLASSES) if name not in BACKGROUND], OBJECTS
+    ):
         radius, corners = rng.uniform(0.14, 0.24) * height, 3 + number % 5
         x, y = rng.uniform(0, width), rng.uniform(radius, bonnet - radius)
         turns = [(corner + 0.5) / corners * math.tau for corner in range(corners)]
-        shown.append((number, [(round(x + 1.4 * radius * math.cos(turn)), round(y + radius * math.sin(turn))) for turn in turns]))
+        shown.append(
+            (
+                number,
+                [
+                    (round(x + 1.4 * radius * math.cos(turn)), round(y + radius * math.sin(turn)))
+                    for turn in turns
+                ],
+            )
+        )
     return [*shown, (UNLABELLED, [(0, bonnet), (width, bonnet), (width, height), (0, height)])]
 
 
@@ -86,16 +111,28 @@ def draw(rng: random.Random, width: int, height: int) -> tuple[Image.Image, Imag
     picture, label = Image.new("RGB", (width, height)), Image.new("L", (width, height))
     for number, corners in scene(rng, width, height):
         shade = (20, 20, 20) if number == UNLABELLED else colour(number)
-        ImageDraw.Draw(picture).polygon(corners, fill=tuple(min(255, max(0, part + rng.randint(-20, 20))) for part in shade))
+        ImageDraw.Draw(picture).polygon(
+            corners, fill=tuple(min(255, max(0, part + rng.randint(-20, 20))) for part in shade)
+        )
         ImageDraw.Draw(label).polygon(corners, fill=number)
-    return Image.blend(picture, Image.frombytes("RGB", (width, height), rng.randbytes(width * height * 3)), 0.12), label
+    return (
+        Image.blend(
+            picture,
+            Image.frombytes("RGB", (width, height), rng.randbytes(width * height * 3)),
+            0.12,
+        ),
+        label,
+    )
 
 
 def names(split: str, number: int) -> list[tuple[str, str]]:
     """The pictures of a split and their labels, below OUT; the library pairs them by sorting both."""
     town = TOWNS[split]
     stems = [f"{split}/{town}/{town}_{index:06d}_000019" for index in range(number)]
-    return [(f"{PICTURE}/{stem}_{PICTURE}.png", f"{LABEL}/{stem}_{LABEL}_labelTrainIds.png") for stem in stems]
+    return [
+        (f"{PICTURE}/{stem}_{PICTURE}.png", f"{LABEL}/{stem}_{LABEL}_labelTrainIds.png")
+        for stem in stems
+    ]
 
 
 def digest(out: Path, files: list[str]) -> str:
@@ -114,7 +151,9 @@ def write(out: Path, options: dict, files: list[tuple[str, str]]) -> None:
     staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
         for pair in files:
-            for name, image in zip(pair, draw(random.Random(f"{options['seed']} {pair[0]}"), *options["size"])):
+            for name, image in zip(
+                pair, draw(random.Random(f"{options['seed']} {pair[0]}"), *options["size"])
+            ):
                 (staging / name).parent.mkdir(parents=True, exist_ok=True)
                 image.save(staging / name)
         record = {**options, "sha256": digest(staging, [name for pair in files for name in pair])}
@@ -143,12 +182,43 @@ def check(out: Path, options: dict, files: list[tuple[str, str]]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Draw a small data set of street-like pictures, laid out as Cityscapes is.")
-    parser.add_argument("out", metavar="OUT", type=Path, help="directory to make; it must not exist, be empty or hold the same data set")
-    parser.add_argument("--train", type=count, default=96, metavar="N", help="training pictures (default: %(default)s)")
-    parser.add_argument("--val", type=count, default=24, metavar="N", help="validation pictures (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=2016, metavar="S", help="another seed, another data set (default: %(default)s)")
-    parser.add_argument("--size", type=size, default=(256, 128), metavar="WxH", help="pixels of a picture (default: 256x128)")
+    parser = argparse.ArgumentParser(
+        description="Draw a small data set of street-like pictures, laid out as Cityscapes is."
+    )
+    parser.add_argument(
+        "out",
+        metavar="OUT",
+        type=Path,
+        help="directory to make; it must not exist, be empty or hold the same data set",
+    )
+    parser.add_argument(
+        "--train",
+        type=count,
+        default=96,
+        metavar="N",
+        help="training pictures (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--val",
+        type=count,
+        default=24,
+        metavar="N",
+        help="validation pictures (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=2016,
+        metavar="S",
+        help="another seed, another data set (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--size",
+        type=size,
+        default=(256, 128),
+        metavar="WxH",
+        help="pixels of a picture (default: 256x128)",
+    )
     asked = parser.parse_args(argv)
 
     out = asked.out.resolve()
@@ -163,10 +233,15 @@ def main(argv: list[str] | None = None) -> int:
             raise Refused("it is not a directory")
         write(out, options, files)
     except Refused as reason:
-        print(f"{out}: not written: {reason}. Remove it or name another directory.", file=sys.stderr)
+        print(
+            f"{out}: not written: {reason}. Remove it or name another directory.", file=sys.stderr
+        )
         return 1
     width, height = asked.size
-    print(f"{out}: {asked.train} training and {asked.val} validation pictures of {width}x{height}, {len(CLASSES)} classes")
+    print(
+        f"{out}: {asked.train} training and {asked.val} validation pictures of {width}x{height},"
+        f" {len(CLASSES)} classes"
+    )
     return 0
 
 

@@ -16,10 +16,17 @@ MOST = 90  # addresses .11 to .100; molecule's nodes begin at .101
 
 def wanted() -> int:
     """TRAINYARD_LOCAL_NODES, else what the last `make demo` recorded, else two."""
-    recorded = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state", "trainyard/local/nodes")
-    text = os.environ.get("TRAINYARD_LOCAL_NODES") or (recorded.read_text() if recorded.exists() else "2")
+    recorded = Path(
+        os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state", "trainyard/local/nodes"
+    )
+    text = os.environ.get("TRAINYARD_LOCAL_NODES") or (
+        recorded.read_text() if recorded.exists() else "2"
+    )
     if not (text.strip().isdecimal() and 1 <= int(text) <= MOST):
-        sys.exit(f"TRAINYARD_LOCAL_NODES (or {recorded}): want a whole number from 1 to {MOST}, got {text.strip()!r}")
+        sys.exit(
+            f"TRAINYARD_LOCAL_NODES (or {recorded}): want a whole number from 1 to {MOST}, got"
+            f" {text.strip()!r}"
+        )
     return int(text)
 
 

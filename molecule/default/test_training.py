@@ -16,13 +16,26 @@ JOB = ("-e", "config=%s/short.yml" % JOBS)
 
 @pytest.fixture(scope="module")
 def strays():
-    """Variables in the user's own systemd and shells that must reach neither rehearsal nor training."""
+    """Variables in the user's own systemd and shells that must reach neither rehearsal nor
+    training.
+    """
     for node in NODES:
-        on(node, "systemctl --user set-environment PADDLE_NNODES=1 PADDLE_TRAINER_ENDPOINTS=127.0.0.1:1 TRAINYARD_STRAY=1")
-        on(node, "echo 'export PADDLE_NNODES=1' >> .bashrc; echo 'export PADDLE_NNODES=1' >> .profile")
+        on(
+            node,
+            "systemctl --user set-environment PADDLE_NNODES=1 PADDLE_TRAINER_ENDPOINTS=127.0.0.1:1"
+            " TRAINYARD_STRAY=1",
+        )
+        on(
+            node,
+            "echo 'export PADDLE_NNODES=1' >> .bashrc; echo 'export PADDLE_NNODES=1' >> .profile",
+        )
     yield
     for node in NODES:
-        on(node, "systemctl --user unset-environment PADDLE_NNODES PADDLE_TRAINER_ENDPOINTS TRAINYARD_STRAY")
+        on(
+            node,
+            "systemctl --user unset-environment PADDLE_NNODES PADDLE_TRAINER_ENDPOINTS"
+            " TRAINYARD_STRAY",
+        )
         on(node, "sed -i /PADDLE_NNODES/d .bashrc .profile")
 
 
@@ -45,29 +58,39 @@ def test_completes_and_says_so_last(trained):
     done, run = trained
     assert done.returncode == 0
     assert last_line(done.stdout).startswith("COMPLETED: 2 ranks on 2 nodes")
-    assert re.search(r"epoch 3/3  step \d+/\d+  loss [\d.]+  [\d.]+ images/s", done.stdout), "no progress was shown"
+    assert re.search(r"epoch 3/3  step \d+/\d+  loss [\d.]+  [\d.]+ images/s", done.stdout), (
+        "no progress was shown"
+    )
     record = json.loads((PROJECT / "runs" / run / "run.json").read_text())
     assert record["attempts"][0]["verdict"]["outcome"] == "completed"
     log = (PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log").read_text()
     losses = [float(loss) for loss in re.findall(r" loss: ([\d.]+) ", log)]
-    assert len(losses) >= 18 and sum(losses[-6:]) < 0.9 * sum(losses[:6]), "the loss does not fall: %s" % losses
+    assert len(losses) >= 18 and sum(losses[-6:]) < 0.9 * sum(losses[:6]), (
+        "the loss does not fall: %s" % losses
+    )
 
 
 def test_check_proves_all_of_it_without_a_start(checked):
     assert checked.returncode == 0, checked.stdout
     assert last_line(checked.stdout) == "READY: nothing keeps this job from starting"
-    assert "TASK [preflight : Start the rehearsal" in checked.stdout and re.search(r"^NOTE .* rehearsal .*2 ranks", checked.stdout, re.M)
+    assert "TASK [preflight : Start the rehearsal" in checked.stdout and re.search(
+        r"^NOTE .* rehearsal .*2 ranks", checked.stdout, re.M
+    )
 
 
 def test_a_site_that_was_proven_costs_a_node_three_tasks_before_the_start(trained):
     """A probe, a listener and a connection; nothing is rehearsed again."""
     before_start = trained[0].stdout.split("TASK [launch : Start the attempt]")[0]
     assert "TASK [preflight : Start the rehearsal" not in before_start
-    own = {node: re.findall(r"^(?:ok|changed|skipping): \[%s\]" % node, before_start, re.M) for node in NODES}
+    own = {
+        node: re.findall(r"^(?:ok|changed|skipping): \[%s\]" % node, before_start, re.M)
+        for node in NODES
+    }
     assert [len(lines) for lines in own.values()] == [3, 3], before_start
     # what the controller does once for all goes by the first node's name
     assert (
-        len(re.findall(r"^(?:ok|changed): \[node1 -> localhost\]", before_start, re.M)) <= 4 and "[node2 -> localhost]" not in before_start
+        len(re.findall(r"^(?:ok|changed): \[node1 -> localhost\]", before_start, re.M)) <= 4
+        and "[node2 -> localhost]" not in before_start
     )
 
 
@@ -75,32 +98,54 @@ def test_every_rank_log_is_home_bit_for_bit(trained):
     run = trained[1]
     home = PROJECT / "runs" / run / "attempt-1"
     for rank, node in enumerate(NODES):
-        for copy, original in (("rank-%03d.%s.log" % (rank, node), "log/workerlog.0"), ("launcher.%s.log" % node, "logs.txt")):
-            there = on(node, "sha256sum .trainyard/runs/%s/attempt-1/%s" % (run, original)).split()[0]
-            here = subprocess.run(["sha256sum", home / copy], text=True, check=True, stdout=subprocess.PIPE).stdout.split()[0]
+        for copy, original in (
+            ("rank-%03d.%s.log" % (rank, node), "log/workerlog.0"),
+            ("launcher.%s.log" % node, "logs.txt"),
+        ):
+            there = on(node, "sha256sum .trainyard/runs/%s/attempt-1/%s" % (run, original)).split()[
+                0
+            ]
+            here = subprocess.run(
+                ["sha256sum", home / copy], text=True, check=True, stdout=subprocess.PIPE
+            ).stdout.split()[0]
             assert here == there, copy
             assert stat.S_IMODE((home / copy).stat().st_mode) == 0o600
     names = " ".join(path.name for path in home.rglob("*"))
     assert "envlog" not in names and "backup_env" not in names and "default." not in names
-    assert on("node1", "ls .trainyard/runs/%s/attempt-1/log | grep -c ^default" % run) != "0", "there was nothing to leave behind"
-    assert {entry["rank"]: entry["node"] for entry in json.loads((home / "ranks.json").read_text())["ranks"]} == {0: "node1", 1: "node2"}
+    assert on("node1", "ls .trainyard/runs/%s/attempt-1/log | grep -c ^default" % run) != "0", (
+        "there was nothing to leave behind"
+    )
+    assert {
+        entry["rank"]: entry["node"]
+        for entry in json.loads((home / "ranks.json").read_text())["ranks"]
+    } == {0: "node1", 1: "node2"}
 
 
 def test_the_checkpoint_is_home_bit_for_bit(trained):
     run = trained[1]
     copy = PROJECT / "runs" / run / "attempt-1" / "checkpoint" / "best_model.pdparams"
-    there = on("node1", "sha256sum .trainyard/runs/%s/attempt-1/output/*/best_model.pdparams" % run).split()[0]
-    assert subprocess.run(["sha256sum", copy], text=True, check=True, stdout=subprocess.PIPE).stdout.split()[0] == there
+    there = on(
+        "node1", "sha256sum .trainyard/runs/%s/attempt-1/output/*/best_model.pdparams" % run
+    ).split()[0]
+    assert (
+        subprocess.run(
+            ["sha256sum", copy], text=True, check=True, stdout=subprocess.PIPE
+        ).stdout.split()[0]
+        == there
+    )
 
 
 def test_all_nodes_ran_the_same_plan_and_nothing_else(trained):
     run = trained[1]
-    digests = {on(node, "sha256sum < .trainyard/runs/%s/attempt-1/plan.json" % run) for node in NODES}
+    digests = {
+        on(node, "sha256sum < .trainyard/runs/%s/attempt-1/plan.json" % run) for node in NODES
+    }
     assert len(digests) == 1
     plan = json.loads((PROJECT / "runs" / run / "plan.json").read_text())
     assert plan["argv"][:2] == ["fleetrun", "--ips=198.51.100.101,198.51.100.102"]
     for node in NODES:
-        # what Paddle itself reports, and what really was in the children's environment (Paddle writes it down)
+        # what Paddle itself reports, and what really was in the children's environment (Paddle
+        # writes it down)
         reported = on(node, "cat .trainyard/runs/%s/attempt-1/log/default.*.log" % run)
         assert "['198.51.100.101:17000', '198.51.100.102:17000']" in reported
         assert "TRAINYARD_STRAY" not in reported and "'PADDLE_NNODES': '1'" not in reported
@@ -118,7 +163,10 @@ def test_check_mode_shows_the_commands_and_changes_nothing(trained):
     before = runs(), [on(node, "ls -R .trainyard/runs .trainyard/code") for node in NODES]
     done = playbook("train", *JOB, "--check")
     assert done.returncode == 0
-    assert "fleetrun --ips=198.51.100.101,198.51.100.102" in done.stdout and "FLAGS_START_PORT=17000" in done.stdout
+    assert (
+        "fleetrun --ips=198.51.100.101,198.51.100.102" in done.stdout
+        and "FLAGS_START_PORT=17000" in done.stdout
+    )
     assert before == (runs(), [on(node, "ls -R .trainyard/runs .trainyard/code") for node in NODES])
 
 
@@ -129,8 +177,14 @@ def test_a_changed_file_on_one_node_stops_the_run_by_name_and_sync_mends_it(trai
     before = runs()
     done = playbook("train", *JOB)
     assert done.returncode != 0 and runs() == before
-    rows = {tuple(line.split()[:4]) for line in done.stdout.splitlines() if line.lstrip().startswith("STOP ")}
-    assert rows == {("STOP", "node2", "ready", "code/%s" % plan["code"]["digest"][:16])}, done.stdout
+    rows = {
+        tuple(line.split()[:4])
+        for line in done.stdout.splitlines()
+        if line.lstrip().startswith("STOP ")
+    }
+    assert rows == {("STOP", "node2", "ready", "code/%s" % plan["code"]["digest"][:16])}, (
+        done.stdout
+    )
     assert "tools/train.py" in done.stdout
     assert playbook("sync", *JOB).returncode == 0
     assert "nothing, every node is ready" in playbook("train", *JOB, "--check").stdout
@@ -140,4 +194,6 @@ def test_one_machine_takes_the_same_path(trained):
     done = playbook("train", "-e", "config=%s/single.yml" % JOBS)
     assert done.returncode == 0, done.stdout
     assert last_line(done.stdout) == "COMPLETED: 1 rank on 1 node ended with exit code 0"
-    assert "--ips" not in json.loads((PROJECT / "runs" / runs()[-1] / "plan.json").read_text())["argv"]
+    assert (
+        "--ips" not in json.loads((PROJECT / "runs" / runs()[-1] / "plan.json").read_text())["argv"]
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""drill.yml on real nodes: each of a short selection of faults is known and over within its budget, rightly told, and every promise holds."""
+"""drill.yml on real nodes: each of a short selection of faults is known and over within its budget,
+rightly told, and every promise holds.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ TIMES = {"detected": "detect", "stopped": "stop", "resumed": "resume"}
 
 def drill(names):
     """Do the faults; return their results by name, and the command's output."""
-    done = playbook("drill", "-e", "confirm=molecule", "-e", "only=%s" % ",".join(names), timeout=1500)
+    done = playbook(
+        "drill", "-e", "confirm=molecule", "-e", "only=%s" % ",".join(names), timeout=1500
+    )
     print(done.stdout)
     found = json.loads((PROJECT / "runs/drill/drill.json").read_text())
     return {result["name"]: result for result in found["faults"]}, done
@@ -25,16 +29,36 @@ def drill(names):
 
 def broken(result):
     """Return what did not come out as promised: texts."""
-    late = [key for key, allowed in TIMES.items() if (result.get(key) or 0) > MARGIN * result["budget"][allowed]]
-    promises = ["%s: %s" % (name, held) for name, held in result["promises"].items() if held is False or (name == "N8" and not held)]
+    late = [
+        key
+        for key, allowed in TIMES.items()
+        if (result.get(key) or 0) > MARGIN * result["budget"][allowed]
+    ]
+    promises = [
+        "%s: %s" % (name, held)
+        for name, held in result["promises"].items()
+        if held is False or (name == "N8" and not held)
+    ]
     skipped = [] if not result.get("skipped") else ["skipped: %s" % result["skipped"]]
-    verdict = [] if result["verdict"] == "right" else ["verdict %s: %s" % (result["verdict"], result["says"])]
-    return skipped + verdict + promises + late + [text for text in result["problems"] if "allowed are" not in text]
+    verdict = (
+        []
+        if result["verdict"] == "right"
+        else ["verdict %s: %s" % (result["verdict"], result["says"])]
+    )
+    return (
+        skipped
+        + verdict
+        + promises
+        + late
+        + [text for text in result["problems"] if "allowed are" not in text]
+    )
 
 
 @pytest.fixture(scope="module")
 def drilled():
-    """The drill's results by name, and its output. What came out badly is done once more: a defect comes out badly again."""
+    """The drill's results by name, and its output. What came out badly is done once more: a defect
+    comes out badly again.
+    """
     results, done = drill(FAULTS)
     bad = {name: broken(result) for name, result in results.items() if broken(result)}
     if bad:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hostile site as its user and its administrators see it: the product's verbs on a copy of the inventory, and what must stay as it is."""
+"""The hostile site as its user and its administrators see it: the product's verbs on a copy of the
+inventory, and what must stay as it is.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +22,53 @@ JOB = ("-e", "config=molecule/shared/jobs/one_epoch.yml")
 
 # What nobody but its owner may change, as a line of shell that prints it.
 KEPT = {
-    "the Python environment": "find /opt/ -printf '%p %m %U %G %s %T@ %C@ %l\\n' | sort | sha256sum",
+    "the Python environment": (
+        "find /opt/ -printf '%p %m %U %G %s %T@ %C@ %l\\n' | sort | sha256sum"
+    ),
     "the data": "find /data -printf '%p %m %U %G %s %T@ %C@\\n' | sort | sha256sum",
-    "the other user's home": "find /home/alice ! -name steps ! -path /home/alice -printf '%p %m %U %G %s %T@ %C@\\n' | sort | sha256sum",
+    "the other user's home": (
+        "find /home/alice ! -name steps ! -path /home/alice -printf '%p %m %U %G %s %T@ %C@\\n' |"
+        " sort | sha256sum"
+    ),
     "the other user's processes": "pgrep -u alice -a",
-    "the system's configuration": ("find /etc -type f ! -name 50-trainyard.conf -exec sha256sum {} + | sort | sha256sum"),
-    "what others have in authorized_keys": "grep -vE 'trainyard-(ca|run) hostile ' /home/trainer/.ssh/authorized_keys | sha256sum",
-    "the firewall's other rules": "iptables-save | grep -v -i trainyard | sed 's/\\[[0-9:]*\\]//; /^#/d' | sha256sum",
+    "the system's configuration": (
+        "find /etc -type f ! -name 50-trainyard.conf -exec sha256sum {} + | sort | sha256sum"
+    ),
+    "what others have in authorized_keys": (
+        "grep -vE 'trainyard-(ca|run) hostile ' /home/trainer/.ssh/authorized_keys | sha256sum"
+    ),
+    "the firewall's other rules": (
+        "iptables-save | grep -v -i trainyard | sed 's/\\[[0-9:]*\\]//; /^#/d' | sha256sum"
+    ),
     "the packages": "sha256sum /var/lib/dpkg/status",
     "the routes": "ip -4 route",
 }
 
 
 def as_root(node, script):
-    """Return what a line of shell prints that an administrator runs on a node, whoever is locked out there."""
+    """Return what a line of shell prints that an administrator runs on a node, whoever is locked
+    out there.
+    """
     argv = ["docker", "exec", "-i", "trainyard-hostile-%s" % node, "sh", "-eu"]
-    return subprocess.run(argv, input=script, text=True, check=True, timeout=60, stdout=subprocess.PIPE).stdout.strip()
+    return subprocess.run(
+        argv, input=script, text=True, check=True, timeout=60, stdout=subprocess.PIPE
+    ).stdout.strip()
 
 
 def ssh(node, script, through=True):
-    """Return the completed process of a line of shell that the training user runs on a node, by way of the gateway or past it."""
+    """Return the completed process of a line of shell that the training user runs on a node, by way
+    of the gateway or past it.
+    """
     way = ["-o", "ProxyJump=gateway"] if through else ["-o", "ConnectTimeout=3"]
     argv = ["ssh", "-F", str(STATE / "ssh_config"), "-o", "BatchMode=yes", *way, NODES[node]]
-    return subprocess.run([*argv, script], text=True, timeout=60, check=False, stdin=subprocess.DEVNULL, capture_output=True)
+    return subprocess.run(
+        [*argv, script],
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+    )
 
 
 def kept():
@@ -75,13 +101,20 @@ class Site:
     def forget(self, name):
         """Take a variable back out."""
         told = yaml.safe_load(self._file("remedies.yml").read_text())
-        self._file("remedies.yml").write_text(yaml.safe_dump({key: value for key, value in told.items() if key != name}))
+        self._file("remedies.yml").write_text(
+            yaml.safe_dump({key: value for key, value in told.items() if key != name})
+        )
 
     def vault(self, **variables):
         """Add variables that only the vault's password opens."""
         path = self._file("vault.yml")
         path.write_text(yaml.safe_dump(variables))
-        subprocess.run(["ansible-vault", "encrypt", str(path)], env=self.environment(), check=True, capture_output=True)
+        subprocess.run(
+            ["ansible-vault", "encrypt", str(path)],
+            env=self.environment(),
+            check=True,
+            capture_output=True,
+        )
 
     def environment(self):
         """Return the environment of the user's commands."""

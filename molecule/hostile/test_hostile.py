@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Day one on a hostile site, as docs/runbooks/real-site.md tells it: refused with the remedy, mended, refused further on, trained.
+"""Day one on a hostile site, as docs/runbooks/real-site.md tells it: refused with the remedy,
+mended, refused further on, trained.
 
-The tests are one story and run in their order. After each of them, whatever belongs to somebody else is as it was.
+The tests are one story and run in their order. After each of them, whatever belongs to somebody
+else is as it was.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def untouched(before):
     yield
     now = kept()
     assert {key: value for key, value in now.items() if before[key] != value} == {}
-    assert int(as_root("node1", "cat /home/alice/steps")) > steps, "the other user's training stands still"
+    assert int(as_root("node1", "cat /home/alice/steps")) > steps, (
+        "the other user's training stands still"
+    )
 
 
 def refused(site, verb, *arguments, within=BOUND):
@@ -56,7 +60,15 @@ def test_data_that_the_controller_does_not_have_is_refused_before_a_node_is_aske
     assert "no /data/shapes-coco on the controller" in said and "Probe the node" not in said
     data = {"coco": {"path": "/data/shapes-coco", "placement": "shared"}}
     code = {"path": "{{ playbook_dir | dirname }}/examples/paddledetection"}
-    site.remedy(trainyard_suites={"paddledetection": {"code": code, "data": data, "environment": {"python": "/opt/paddle/bin/python"}}})
+    site.remedy(
+        trainyard_suites={
+            "paddledetection": {
+                "code": code,
+                "data": data,
+                "environment": {"python": "/opt/paddle/bin/python"},
+            }
+        }
+    )
 
 
 def test_a_shared_home_is_named_with_the_remedy(site):
@@ -71,19 +83,34 @@ def test_everything_else_is_named_at_once(site):
     home = as_root("node1", HOME)
     said = refused(site, "check", *JOB)
     assert as_root("node1", HOME) == home, "a look must leave nothing"
-    assert "port 17000: taken by a process of alice" in said and "-e start_port=17001 is free on all nodes" in said
+    assert (
+        "port 17000: taken by a process of alice" in said
+        and "-e start_port=17001 is free on all nodes" in said
+    )
     assert "lacks lingering for trainer -> playbooks/provision.yml" in said
-    assert "node1 cannot reach node2 at %s, any port of it: no answer, while ping works" % FABRIC["node2"] in said
+    assert (
+        "node1 cannot reach node2 at %s, any port of it: no answer, while ping works"
+        % FABRIC["node2"]
+        in said
+    )
     assert "runtime_firewall" in said
-    assert "a package manager is at work: python3" in said and "alice trains here beside this job" in said
+    assert (
+        "a package manager is at work: python3" in said
+        and "alice trains here beside this job" in said
+    )
     site.remedy(trainyard_start_port=17100)
 
 
 def test_sudo_without_a_password_and_a_password_in_clear_text_are_refused(site):
     said = refused(site, "provision")
-    assert "sudo refused trainer (Missing sudo password)" in said and "keep ansible_become_password in a vault" in said
+    assert (
+        "sudo refused trainer (Missing sudo password)" in said
+        and "keep ansible_become_password in a vault" in said
+    )
     site.remedy(ansible_become_password="not-a-secret")
-    assert "[ansible_become_password]: stands in clear text; put it into a vault" in refused(site, "provision")
+    assert "[ansible_become_password]: stands in clear text; put it into a vault" in refused(
+        site, "provision"
+    )
     site.forget("ansible_become_password")
     site.vault(ansible_become_password="not-a-secret")
 
@@ -99,8 +126,14 @@ def test_a_package_manager_at_work_is_waited_for_and_left_alone(site):
 
 def test_a_package_that_no_mirror_gives_is_named(site, before):
     said = refused(site, "provision")
-    assert "node2: cannot install rsync" in said and "Install them by hand, or give the node a package mirror" in said
-    told = "sed -i '/^Package: rsync$/,/^$/ s/^Status: deinstall ok config-files$/Status: install ok installed/' /var/lib/dpkg/status"
+    assert (
+        "node2: cannot install rsync" in said
+        and "Install them by hand, or give the node a package mirror" in said
+    )
+    told = (
+        "sed -i '/^Package: rsync$/,/^$/ s/^Status: deinstall ok config-files$/Status: install ok"
+        " installed/' /var/lib/dpkg/status"
+    )
     as_root("node2", told)
     before["node2", "the packages"] = kept()["node2", "the packages"]
 
@@ -111,7 +144,10 @@ def test_a_firewall_between_the_nodes_is_named_when_they_are_to_trust_each_other
     assert "shares its home directory with node1" in said and "ssh_trust_shared_home: true" in said
     site.remedy(ssh_trust_shared_home=True)
     said = refused(site, "provision", within=300)
-    assert "node1 -> node2: no answer from its SSH port" in said and "no firewall drops the port between the nodes" in said
+    assert (
+        "node1 -> node2: no answer from its SSH port" in said
+        and "no firewall drops the port between the nodes" in said
+    )
     site.remedy(runtime_firewall="iptables")
 
 
@@ -143,4 +179,6 @@ def test_what_was_done_can_be_undone(site):
     code, said = site.play("unprovision")
     assert code == 0, said
     for node in NODES:
-        assert "trainyard" not in as_root(node, "iptables-save; cat /home/trainer/.ssh/authorized_keys | grep -v ^ssh-ed25519")
+        assert "trainyard" not in as_root(
+            node, "iptables-save; cat /home/trainer/.ssh/authorized_keys | grep -v ^ssh-ed25519"
+        )

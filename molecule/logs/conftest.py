@@ -10,20 +10,28 @@ import signal
 import pytest
 from harness import JOBS, NODES, background, ended, events, new_run, playbook, runs, wait_for
 
-# run: its id. text: what logs.yml -e follow=true printed, to its end. code: its exit code. interrupted: what it had printed when Ctrl-C ended it once.
+# run: its id. text: what logs.yml -e follow=true printed, to its end. code: its exit code.
+# interrupted: what it had printed when Ctrl-C ended it once.
 Followed = collections.namedtuple("Followed", "run code text interrupted")
 
 
 def started(before):
     """Return the id of the run that was started since, once its ranks have started on every node."""
     run = wait_for(lambda: new_run(before), 180)
-    wait_for(lambda: all(any(event["event"] == "start" for event in events(node, run)) for node in NODES), 180)
+    wait_for(
+        lambda: all(
+            any(event["event"] == "start" for event in events(node, run)) for node in NODES
+        ),
+        180,
+    )
     return run
 
 
 @pytest.fixture(scope="session")
 def followed(tmp_path_factory):
-    """A short training that was left with Ctrl-C, followed by logs.yml (interrupted once), and finished by follow.yml."""
+    """A short training that was left with Ctrl-C, followed by logs.yml (interrupted once), and
+    finished by follow.yml.
+    """
     before, folder = runs(), tmp_path_factory.mktemp("followed")
     controller = background(folder / "train", "train", "-e", "config=%s/short.yml" % JOBS)
     run = started(before)
@@ -48,7 +56,9 @@ def finished(followed):
 
 @pytest.fixture(scope="session")
 def beside(tmp_path_factory):
-    """A training whose rank 1 raises an exception; train.yml follows it in one terminal and logs.yml in another."""
+    """A training whose rank 1 raises an exception; train.yml follows it in one terminal and
+    logs.yml in another.
+    """
     before, folder = runs(), tmp_path_factory.mktemp("beside")
     controller = background(folder / "train", "train", "-e", "config=%s/raise.yml" % JOBS)
     run = started(before)

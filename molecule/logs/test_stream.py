@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs come home while a real training runs: as they are on the nodes, each byte once, also where the connection is cut in between."""
+"""Logs come home while a real training runs: as they are on the nodes, each byte once, also where
+the connection is cut in between.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,27 @@ import signal
 import subprocess
 
 import pytest
-from harness import ENVIRONMENT, JOBS, NODES, PROJECT, command, new_run, on, playbook, runs, senders, training, wait_for
+from harness import (
+    ENVIRONMENT,
+    JOBS,
+    NODES,
+    PROJECT,
+    command,
+    new_run,
+    on,
+    playbook,
+    runs,
+    senders,
+    training,
+    wait_for,
+)
 
 LOGS = {"log/workerlog.0": {"node1": "rank-000.node1.log", "node2": "rank-001.node2.log"}}
 LOGS.update(
-    {name: {node: home % node for node in NODES} for name, home in (("logs.txt", "launcher.%s.log"), ("ranks.jsonl", "ranks.%s.jsonl"))}
+    {
+        name: {node: home % node for node in NODES}
+        for name, home in (("logs.txt", "launcher.%s.log"), ("ranks.jsonl", "ranks.%s.jsonl"))
+    }
 )
 
 
@@ -32,12 +50,23 @@ def grown(home, steps):
 
 @pytest.fixture(scope="module")
 def streamed(tmp_path_factory):
-    """A training that was followed; node1's stream was killed twice, then the run was stopped. What came of it, and where."""
+    """A training that was followed; node1's stream was killed twice, then the run was stopped. What
+    came of it, and where.
+    """
     before, out, cuts = runs(), tmp_path_factory.mktemp("stream") / "out.json", []
-    environment = dict(ENVIRONMENT, ANSIBLE_STDOUT_CALLBACK="ansible.posix.json")  # every task's result, which nobody sees otherwise
+    environment = dict(
+        ENVIRONMENT, ANSIBLE_STDOUT_CALLBACK="ansible.posix.json"
+    )  # every task's result, which nobody sees otherwise
     with open(out, "wb") as handle:
         words = command("train", "-e", "config=%s/long.yml" % JOBS)
-        controller = subprocess.Popen(words, cwd=PROJECT, env=environment, stdin=subprocess.DEVNULL, stdout=handle, start_new_session=True)
+        controller = subprocess.Popen(
+            words,
+            cwd=PROJECT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=handle,
+            start_new_session=True,
+        )
     try:
         run = wait_for(lambda: new_run(before), 300)
         home = PROJECT / "runs" / run / "attempt-1"
@@ -48,7 +77,11 @@ def streamed(tmp_path_factory):
             for pid in cuts[-1][0]:
                 os.kill(pid, signal.SIGKILL)
             grown(home, cuts[-1][1])
-        running = {"mode": os.stat(home / "rank-000.node1.log").st_mode & 0o777, "there": len(training(run)), "here": steps_at_home(home)}
+        running = {
+            "mode": os.stat(home / "rank-000.node1.log").st_mode & 0o777,
+            "there": len(training(run)),
+            "here": steps_at_home(home),
+        }
         playbook("stop", "-e", "run=%s" % run)
         controller.wait(300)
     finally:
@@ -65,17 +98,28 @@ def streamed(tmp_path_factory):
 def test_the_logs_were_here_while_it_ran(streamed):
     assert streamed["running"]["mode"] == 0o600
     assert streamed["running"]["here"] >= 3
-    assert all(len(pids) == 1 for pids, _steps in streamed["cuts"]), "there was no stream, or more than one, to be cut"
+    assert all(len(pids) == 1 for pids, _steps in streamed["cuts"]), (
+        "there was no stream, or more than one, to be cut"
+    )
 
 
 @pytest.mark.parametrize("node", NODES)
 def test_what_is_at_home_is_what_the_node_has(streamed, node):
     for file, homes in LOGS.items():
-        there = on(node, "sha256sum .trainyard/runs/%s/attempt-1/%s" % (streamed["run"], file)).split()[0]
-        assert hashlib.sha256((streamed["home"] / homes[node]).read_bytes()).hexdigest() == there, file
+        there = on(
+            node, "sha256sum .trainyard/runs/%s/attempt-1/%s" % (streamed["run"], file)
+        ).split()[0]
+        assert hashlib.sha256((streamed["home"] / homes[node]).read_bytes()).hexdigest() == there, (
+            file
+        )
     names = sorted(path.name for path in streamed["home"].iterdir() if path.is_file())
-    assert not [name for name in names if name.startswith(".")], "a lock or a part of a file was left"
-    index = {item["home"]: item for item in json.loads((streamed["home"] / "ranks.json").read_text())["files"]}
+    assert not [name for name in names if name.startswith(".")], (
+        "a lock or a part of a file was left"
+    )
+    index = {
+        item["home"]: item
+        for item in json.loads((streamed["home"] / "ranks.json").read_text())["files"]
+    }
     assert set(index) == set(names) - {"ranks.json", "plan.json"}
 
 
@@ -85,7 +129,12 @@ def test_each_byte_crossed_once_and_nothing_was_left_for_the_end(streamed, node)
     here = sum(path.stat().st_size for path in streamed["home"].glob("*.%s.*" % node))
     assert stream["bytes"] == here > 0
     assert stream["restarts"] == (2 if node == "node1" else 0)
-    assert streamed["results"]["Find what did not come home while the run was followed"]["node1"]["missing"][node] == {}
+    assert (
+        streamed["results"]["Find what did not come home while the run was followed"]["node1"][
+            "missing"
+        ][node]
+        == {}
+    )
 
 
 def test_no_sender_is_left_anywhere(streamed):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lying training on a real node: the honest rank's verdict and logs are right, and nothing changes on the controller but this run."""
+"""A lying training on a real node: the honest rank's verdict and logs are right, and nothing
+changes on the controller but this run.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,19 @@ from pathlib import Path
 
 import pytest
 import yaml
-from harness import INVENTORY, NODES, PROJECT, STATE, attempt_file, last_line, new_run, on, playbook, runs, wait_for
+from harness import (
+    INVENTORY,
+    NODES,
+    PROJECT,
+    STATE,
+    attempt_file,
+    last_line,
+    new_run,
+    on,
+    playbook,
+    runs,
+    wait_for,
+)
 
 MARK = Path("/tmp/trainyard-lying-pwned")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -34,17 +48,37 @@ def entries(top, skipped=()):
             info = os.lstat(path)
             kind = stat.S_IFMT(info.st_mode)
             times = (0, 0) if kind == stat.S_IFDIR else (info.st_size, info.st_mtime_ns)
-            found[path] = (info.st_mode, info.st_uid, times, os.readlink(path) if kind == stat.S_IFLNK else "")
+            found[path] = (
+                info.st_mode,
+                info.st_uid,
+                times,
+                os.readlink(path) if kind == stat.S_IFLNK else "",
+            )
     return found
 
 
 def controller():
-    """Return what lies on the controller that no run may change: keys, the site's authority, other runs, the project."""
-    git = subprocess.run(["git", "status", "--porcelain"], cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=False).stdout
+    """Return what lies on the controller that no run may change: keys, the site's authority, other
+    runs, the project.
+    """
+    git = subprocess.run(
+        ["git", "status", "--porcelain"],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    ).stdout
     kept = {str(PROJECT / "runs" / run): entries(PROJECT / "runs" / run) for run in runs()}
     ways = {str(STATE / name): entries(STATE / name) for name in ("ca",)}
     keys = {name: (STATE / name).read_bytes() for name in ("known_hosts", "id_ed25519")}
-    return {"git": git, "runs": kept, "authority": ways, "keys": keys, "ssh": entries(Path.home() / ".ssh"), "mark": MARK.exists()}
+    return {
+        "git": git,
+        "runs": kept,
+        "authority": ways,
+        "keys": keys,
+        "ssh": entries(Path.home() / ".ssh"),
+        "mark": MARK.exists(),
+    }
 
 
 def disarm():
@@ -52,7 +86,8 @@ def disarm():
     for node in NODES:
         on(
             node,
-            "rm -f .local/lib/python3.*/site-packages/usercustomize.py; rm -rf .local/lib/python3.*/site-packages/__pycache__",
+            "rm -f .local/lib/python3.*/site-packages/usercustomize.py; rm -rf"
+            " .local/lib/python3.*/site-packages/__pycache__",
             check=False,
         )
 
@@ -66,12 +101,16 @@ def lied(tmp_path_factory):
     site = yaml.safe_load((INVENTORY / "group_vars" / "all.yml").read_text(encoding="utf-8"))
     workspace = str(PROJECT / "molecule/lying/workspace")
     suite = dict(site["trainyard_suites"]["paddledetection"], code={"path": workspace}, data={})
-    (folder / "given.json").write_text(json.dumps(dict(QUOTA, trainyard_suites={"paddledetection": suite})), encoding="utf-8")
+    (folder / "given.json").write_text(
+        json.dumps(dict(QUOTA, trainyard_suites={"paddledetection": suite})), encoding="utf-8"
+    )
     given = ("-e", "@%s/given.json" % folder)
     before, known, outputs, codes = controller(), runs(), {}, {}
     begun = time.monotonic()
     try:
-        done = playbook("train", "-e", "config=%s/lie.yml" % folder, "-e", "rehearse=false", *given, timeout=300)
+        done = playbook(
+            "train", "-e", "config=%s/lie.yml" % folder, "-e", "rehearse=false", *given, timeout=300
+        )
         run = new_run(known)
         assert run, done.stdout[-4000:]
         outputs["train"], codes["train"] = done.stdout, done.returncode
@@ -97,7 +136,9 @@ def lied(tmp_path_factory):
 
 def test_the_training_has_lied(lied):
     plan = json.loads(attempt_file("node1", lied.run, "plan.json"))
-    assert plan["nodes"][-1]["name"] == "localhost", "the attack did not happen, so nothing here would prove anything"
+    assert plan["nodes"][-1]["name"] == "localhost", (
+        "the attack did not happen, so nothing here would prove anything"
+    )
     assert "node1 gave an answer" in "".join(lied.outputs.values())
 
 
@@ -116,12 +157,19 @@ def test_the_honest_nodes_logs_are_home(lied):
         ("logs.txt", "launcher.node2.log"),
         ("ranks.jsonl", "ranks.node2.jsonl"),
     ):
-        digest = on("node2", "sha256sum .trainyard/runs/%s/attempt-1/%s" % (lied.run, there)).split()[0]
+        digest = on(
+            "node2", "sha256sum .trainyard/runs/%s/attempt-1/%s" % (lied.run, there)
+        ).split()[0]
         assert hashlib.sha256((home / here).read_bytes()).hexdigest() == digest, here
 
 
 def test_nothing_changes_on_the_controller_but_this_run(lied):
-    after = dict(lied.after, runs={path: tree for path, tree in lied.after["runs"].items() if not path.endswith(lied.run)})
+    after = dict(
+        lied.after,
+        runs={
+            path: tree for path, tree in lied.after["runs"].items() if not path.endswith(lied.run)
+        },
+    )
     assert {name for name in after if after[name] != lied.before[name]} == set()
     for path, (mode, owner, (size, _time), link) in entries(PROJECT / "runs" / lied.run).items():
         assert stat.S_ISREG(mode) or stat.S_ISDIR(mode), "%s is a link or a pipe: %s" % (path, link)
@@ -133,8 +181,13 @@ def test_nothing_changes_on_the_controller_but_this_run(lied):
 def test_what_is_beyond_the_quota_stays_on_the_node(lied):
     home = PROJECT / "runs" / lied.run / "attempt-1"
     own = [path for path in home.rglob("*") if path.is_file() and "node1" in path.name]
-    assert len(own) <= QUOTA["trainyard_collect_files"] and sum(path.stat().st_blocks * 512 for path in own) <= BYTES
-    assert on("node1", "ls .trainyard/runs/%s/attempt-1/log | wc -l" % lied.run) > "400", "nothing is deleted there"
+    assert (
+        len(own) <= QUOTA["trainyard_collect_files"]
+        and sum(path.stat().st_blocks * 512 for path in own) <= BYTES
+    )
+    assert on("node1", "ls .trainyard/runs/%s/attempt-1/log | wc -l" % lied.run) > "400", (
+        "nothing is deleted there"
+    )
 
 
 def test_the_terminal_obeys_nothing(lied):
@@ -144,8 +197,13 @@ def test_the_terminal_obeys_nothing(lied):
 
 
 def test_the_credential_of_the_run_has_ended(lied):
-    """Node1 holds another plan than the one that was started: its unit's own words end the credential."""
-    left = "grep -c 'trainyard-run .* %s ' .ssh/authorized_keys; ls -d .trainyard/mesh/runs/%s 2>/dev/null; true" % (lied.run, lied.run)
+    """Node1 holds another plan than the one that was started: its unit's own words end the
+    credential.
+    """
+    left = (
+        "grep -c 'trainyard-run .* %s ' .ssh/authorized_keys; ls -d .trainyard/mesh/runs/%s"
+        " 2>/dev/null; true" % (lied.run, lied.run)
+    )
     wait_for(lambda: all(on(node, left) == "0" for node in NODES), 60)
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mesh between real nodes: verbs instead of a shell, and a gang stop that needs neither certificates nor the controller."""
+"""The mesh between real nodes: verbs instead of a shell, and a gang stop that needs neither
+certificates nor the controller.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ RELEASE_SECONDS = 60
 
 def call(node, peer, words, config=MESH + "/config"):
     """Return (exit code, what is printed) of a call over the mesh from a node to a peer."""
-    *said, code = on(node, "ssh -F %s %s '%s' 2>&1 < /dev/null; echo $?" % (config, peer, words)).splitlines() or ["255"]
+    *said, code = on(
+        node, "ssh -F %s %s '%s' 2>&1 < /dev/null; echo $?" % (config, peer, words)
+    ).splitlines() or ["255"]
     return int(code), "\n".join(said)
 
 
@@ -51,9 +55,16 @@ def lines(node, word):
 def training(tmp_path_factory):
     """A training whose ranks run; return (run id, the controller's process)."""
     before = runs()
-    controller = background(tmp_path_factory.mktemp("mesh") / "log", "train", "-e", "config=%s/long.yml" % JOBS)
+    controller = background(
+        tmp_path_factory.mktemp("mesh") / "log", "train", "-e", "config=%s/long.yml" % JOBS
+    )
     run = wait_for(lambda: new_run(before), 120)
-    wait_for(lambda: all(any(event["event"] == "start" for event in events(node, run)) for node in NODES), 180)
+    wait_for(
+        lambda: all(
+            any(event["event"] == "start" for event in events(node, run)) for node in NODES
+        ),
+        180,
+    )
     yield run, controller
     playbook("stop", "-e", "run=%s" % run)
 
@@ -63,7 +74,18 @@ def of_run(run, node):
     return "%s/runs/%s/1/%s/config" % (MESH, run, node)
 
 
-@pytest.mark.parametrize("words", ["id", "sh -c id", "", "identify; id", "stop 1 peer", "rsync --server --sender -r . .", "python3 -I -"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "id",
+        "sh -c id",
+        "",
+        "identify; id",
+        "stop 1 peer",
+        "rsync --server --sender -r . .",
+        "python3 -I -",
+    ],
+)
 def test_a_certificate_gives_no_shell(words):
     code, said = call("node1", "node2", words)
     assert code == REFUSED and "uid=" not in said
@@ -75,7 +97,16 @@ def test_a_certificate_permits_the_proof():
 
 
 @pytest.mark.parametrize(
-    "words", ["id", "stop 2 peer", "stop 0001 peer", "identify", "door 1 orted -mca ess env", "stop 1 user", "beat 1; id"]
+    "words",
+    [
+        "id",
+        "stop 2 peer",
+        "stop 0001 peer",
+        "identify",
+        "door 1 orted -mca ess env",
+        "stop 1 user",
+        "beat 1; id",
+    ],
 )
 def test_the_key_of_a_run_permits_its_own_verbs_alone(training, words):
     code, said = call("node1", "node2", words, of_run(training[0], "node1"))
@@ -83,23 +114,45 @@ def test_the_key_of_a_run_permits_its_own_verbs_alone(training, words):
 
 
 def test_the_key_of_one_run_stops_no_other(training):
-    """An attempt of the same name on another run: the gate takes the run from the line, and the words have none."""
+    """An attempt of the same name on another run: the gate takes the run from the line, and the
+    words have none.
+    """
     other = "20260101-000000-other-0000"
     on("node2", "mkdir -p .trainyard/runs/%s/attempt-1" % other)
-    assert call("node1", "node2", "stop %s peer" % other, of_run(training[0], "node1"))[0] == REFUSED
+    assert (
+        call("node1", "node2", "stop %s peer" % other, of_run(training[0], "node1"))[0] == REFUSED
+    )
     assert on("node2", "ls .trainyard/runs/%s/attempt-1" % other) == ""
     on("node2", "rm -r .trainyard/runs/%s" % other)
     assert all(ended(node, training[0]) is None for node in NODES)
 
 
 def expire(node, folder):
-    """Give a node a certificate that the site's authority has signed and that is over; its valid one lies in MESH/away."""
+    """Give a node a certificate that the site's authority has signed and that is over; its valid
+    one lies in MESH/away.
+    """
     key = folder / ("%s.pub" % node)
     key.write_text(on(node, "cat %s/id_ed25519.pub" % MESH) + "\n", encoding="utf-8")
-    argv = ["ssh-keygen", "-q", "-s", str(STATE / "ca/id_ed25519"), "-I", "expired", "-n", "molecule/%s" % node, "-V", "-2h:-1h", str(key)]
+    argv = [
+        "ssh-keygen",
+        "-q",
+        "-s",
+        str(STATE / "ca/id_ed25519"),
+        "-I",
+        "expired",
+        "-n",
+        "molecule/%s" % node,
+        "-V",
+        "-2h:-1h",
+        str(key),
+    ]
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
     text = (folder / ("%s-cert.pub" % node)).read_text(encoding="utf-8").strip()
-    on(node, "cd %s && mkdir away && mv id_ed25519-cert.pub away/ && echo '%s' > id_ed25519-cert.pub" % (MESH, text))
+    on(
+        node,
+        "cd %s && mkdir away && mv id_ed25519-cert.pub away/ && echo '%s' > id_ed25519-cert.pub"
+        % (MESH, text),
+    )
 
 
 def children(pid):
@@ -108,8 +161,12 @@ def children(pid):
         return [int(word) for word in handle.read().split()]
 
 
-def test_a_killed_rank_stops_all_with_expired_certificates_and_without_controller(training, tmp_path):
-    """All that runs on node1 is frozen before, so that it cannot notice by itself that its peer has gone: what ends it is node2's word."""
+def test_a_killed_rank_stops_all_with_expired_certificates_and_without_controller(
+    training, tmp_path
+):
+    """All that runs on node1 is frozen before, so that it cannot notice by itself that its peer has
+    gone: what ends it is node2's word.
+    """
     run, controller = training
     log = PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log"
     wait_for(lambda: log.exists() and log.stat().st_size, 120)
@@ -118,20 +175,33 @@ def test_a_killed_rank_stops_all_with_expired_certificates_and_without_controlle
     try:
         for node in NODES:
             expire(node, tmp_path)
-        assert call("node1", "node2", "identify")[0] == 255 and call("node2", "node1", "identify")[0] == 255
+        assert (
+            call("node1", "node2", "identify")[0] == 255
+            and call("node2", "node1", "identify")[0] == 255
+        )
         os.killpg(controller.pid, signal.SIGKILL)
         wait_for(lambda: not any(senders(node) for node in NODES), 30)
         wait_for(lambda: not [pid for pid in workers if os.path.exists("/proc/%d" % pid)], 30)
-        frozen = on("node1", "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -t kill -STOP 2>&1" % run)
+        frozen = on(
+            "node1",
+            "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -t kill"
+            " -STOP 2>&1" % run,
+        )
         assert len(frozen.split()) > 2, frozen
         pid = next(event["pid"] for event in events("node2", run) if event["event"] == "start")
         begun = time.time()
         on("node2", "kill -9 %d" % pid)
         wait_for(lambda: all(ended(node, run) for node in NODES), 60)
         took = max(ended(node, run)["time"] for node in NODES) - begun
-        print("%.1f s from the kill to the end on all nodes, without certificates and controller" % took)
+        print(
+            "%.1f s from the kill to the end on all nodes, without certificates and controller"
+            % took
+        )
         wait_for(lambda: ended("node2", run)["peers"], 30)
-        assert ended("node2", run)["peers"] == {"node1": "stopped"} and ended("node1", run)["stopped_from"] == "node2"
+        assert (
+            ended("node2", run)["peers"] == {"node1": "stopped"}
+            and ended("node1", run)["stopped_from"] == "node2"
+        )
         assert took < STOP_SECONDS and left_behind(run) == {}
     finally:
         for node in NODES:
@@ -145,7 +215,9 @@ def test_who_follows_after_that_has_the_verdict_and_the_rest_of_the_logs(trainin
     had = log.read_bytes()
     done = playbook("follow", "-e", "run=%s" % run)
     assert done.returncode != 0
-    assert last_line(done.stdout).startswith("FAILED: rank 1 on node2 (local rank 0) was killed by SIGKILL"), done.stdout
+    assert last_line(done.stdout).startswith(
+        "FAILED: rank 1 on node2 (local rank 0) was killed by SIGKILL"
+    ), done.stdout
     record = json.loads((PROJECT / "runs" / run / "run.json").read_text())
     assert record["attempts"][0]["verdict"]["signal"] == "SIGKILL"
     there = on("node1", "sha256sum .trainyard/runs/%s/attempt-1/log/workerlog.0" % run).split()[0]
@@ -155,7 +227,9 @@ def test_who_follows_after_that_has_the_verdict_and_the_rest_of_the_logs(trainin
 
 
 def test_the_credential_ends_with_the_run(training):
-    """Of no run that was begun is there a line or a key; keys of starts that were refused stay for a day."""
+    """Of no run that was begun is there a line or a key; keys of starts that were refused stay for
+    a day.
+    """
     run, _controller = training
     wait_for(lambda: not any(lines(node, " trainyard-run ") for node in NODES), RELEASE_SECONDS)
     begun = "grep -l '\"begun\": true' %s/runs/*/*/*/machine.json 2>/dev/null || true" % MESH
@@ -176,7 +250,13 @@ def test_a_node_whose_line_is_removed_cannot_call():
     assert len(kept) == 1
     on("node2", "sed -i.kept '/trainyard-ca molecule node1$/d' .ssh/authorized_keys")
     try:
-        assert call("node1", "node2", "identify")[0] == 255 and call("node2", "node1", "identify")[0] == 0
+        assert (
+            call("node1", "node2", "identify")[0] == 255
+            and call("node2", "node1", "identify")[0] == 0
+        )
     finally:
-        on("node2", "cat .ssh/authorized_keys.kept > .ssh/authorized_keys; rm .ssh/authorized_keys.kept")
+        on(
+            "node2",
+            "cat .ssh/authorized_keys.kept > .ssh/authorized_keys; rm .ssh/authorized_keys.kept",
+        )
     assert call("node1", "node2", "identify")[0] == 0

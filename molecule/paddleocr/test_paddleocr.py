@@ -20,7 +20,9 @@ def trained():
 
 def test_two_nodes_learn_to_read(trained):
     done, run = trained
-    assert done.returncode == 0 and last_line(done.stdout).startswith("COMPLETED: 2 ranks on 2 nodes")
+    assert done.returncode == 0 and last_line(done.stdout).startswith(
+        "COMPLETED: 2 ranks on 2 nodes"
+    )
     log = (PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log").read_text()
     losses = [float(loss) for loss in re.findall(r", loss: ([\d.]+),", log)]
     assert losses[-1] < 0.5 * losses[0], "the loss does not fall: %s" % losses
@@ -30,10 +32,15 @@ def test_two_nodes_learn_to_read(trained):
 
 def test_the_best_model_is_home_and_the_last_one_on_request(trained):
     home = PROJECT / "runs" / trained[1] / "attempt-1" / "checkpoint"
-    best, last = ({stem + ending for ending in (".pdparams", ".pdopt", ".states")} for stem in ("best_accuracy", "latest"))
+    best, last = (
+        {stem + ending for ending in (".pdparams", ".pdopt", ".states")}
+        for stem in ("best_accuracy", "latest")
+    )
     assert {path.name for path in home.iterdir()} == best
     done = playbook("follow", "-e", "run=%s" % trained[1], "-e", "collect_checkpoint=last")
-    assert done.returncode == 0 and {path.name for path in home.iterdir()} == best | last, done.stdout
+    assert done.returncode == 0 and {path.name for path in home.iterdir()} == best | last, (
+        done.stdout
+    )
 
 
 def test_data_that_is_not_there_is_named_before_a_node_is_asked(tmp_path):
@@ -44,4 +51,7 @@ def test_data_that_is_not_there_is_named_before_a_node_is_asked(tmp_path):
     done = playbook("train", "-e", "config=%s" % (tmp_path / "job.yml"))
     assert done.returncode != 0 and new_run(before) is None and "Probe the node" not in done.stdout
     said = " ".join(done.stdout.split())
-    assert "Train.dataset.label_file_list: train_data/ic15_data/none.txt is not in the data set 'ic15_data'" in said
+    assert (
+        "Train.dataset.label_file_list: train_data/ic15_data/none.txt is not in the data set"
+        " 'ic15_data'" in said
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every fault of a start, done to real nodes: check.yml names it with node, cause and remedy within its budget, and leaves nothing behind."""
+"""Every fault of a start, done to real nodes: check.yml names it with node, cause and remedy within
+its budget, and leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ JOB = ("-e", "config=%s/short.yml" % JOBS)
 QUICK = (*JOB, "-e", "rehearse=false")
 AGAIN = (*JOB, "-e", "preflight_rehearsal_hours=0", "-e", "preflight_rehearsal_seconds=40")
 # An open connection would outlive a closed sshd and keep the environment that it was opened with.
-FRESH = ("-e", "ansible_ssh_args='-o ControlMaster=no -o ControlPath=none -o ServerAliveInterval=3 -o ServerAliveCountMax=3'")
+FRESH = (
+    "-e",
+    (
+        "ansible_ssh_args='-o ControlMaster=no -o ControlPath=none -o ServerAliveInterval=3 -o"
+        " ServerAliveCountMax=3'"
+    ),
+)
 HOME = "/home/trainer"
 # Other scenarios' environments and code may lie on the nodes, too: these are PaddleDetection's.
 SITE_PACKAGES = "$(dirname $(ls -d .trainyard/env/*/lib/python3.11/site-packages/ppdet | head -1))"
@@ -31,7 +39,11 @@ class Outcome:
     def __init__(self, *words):
         begun = time.monotonic()
         done = playbook("check", *words)
-        self.seconds, self.code, self.stdout = time.monotonic() - begun, done.returncode, done.stdout
+        self.seconds, self.code, self.stdout = (
+            time.monotonic() - begun,
+            done.returncode,
+            done.stdout,
+        )
         self.table = done.stdout.rpartition("PLAY RECAP")[2].strip().splitlines()
 
     def row(self, level, nodes, check, text):
@@ -44,7 +56,9 @@ class Outcome:
 
 def traces(node):
     """Return what a check could leave on a node: units, runs, listeners, processes of a rehearsal."""
-    units = on(node, "systemctl --user list-units --all --plain --no-legend 'trainyard-*' 'yardcheck-*'")
+    units = on(
+        node, "systemctl --user list-units --all --plain --no-legend 'trainyard-*' 'yardcheck-*'"
+    )
     return (
         units,
         on(node, "ls .trainyard/runs 2>/dev/null"),
@@ -59,14 +73,21 @@ def ready():
     assert playbook("sync", *JOB).returncode == 0
     before = {node: traces(node) for node in NODES}
     done = Outcome(*JOB)
-    assert done.code == 0 and done.table[-1] == "READY: nothing keeps this job from starting", done.stdout
+    assert done.code == 0 and done.table[-1] == "READY: nothing keeps this job from starting", (
+        done.stdout
+    )
     print("a check without a fault, with its rehearsal: %.1f seconds" % done.seconds)
     assert {node: traces(node) for node in NODES} == before
 
 
 def hosts(node, address):
-    """Give a node another address for its own name; /etc/hosts is a mount and can only be written over."""
-    return "cp /etc/hosts /root/hosts && sed 's/^%s/%s/' /root/hosts > /etc/hosts" % (NODES[node].replace(".", "[.]"), address)
+    """Give a node another address for its own name; /etc/hosts is a mount and can only be written
+    over.
+    """
+    return "cp /etc/hosts /root/hosts && sed 's/^%s/%s/' /root/hosts > /etc/hosts" % (
+        NODES[node].replace(".", "[.]"),
+        address,
+    )
 
 
 def drop(rule):
@@ -75,11 +96,10 @@ def drop(rule):
 
 
 # A training that has just ended leaves the port in TIME-WAIT, which the listener must not mind.
-LISTENER = (
-    """python3 -c 'import socket, time; s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(("", 17000)); s.listen(1); time.sleep(300)'"""
-)
+LISTENER = """python3 -c 'import socket, time; s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(("", 17000)); s.listen(1); time.sleep(300)'"""
 LOWER = "/etc/systemd/system/user@1000.service.d/90-low.conf"
-# name: (node, as root?, what is done, how it is undone, words for check.yml, (level, nodes, check, text))
+# name: (node, as root?, what is done, how it is undone, words for check.yml, (level, nodes, check,
+# text))
 FAULTS = {
     "127.0.1.1 in /etc/hosts": (
         "node2", True, hosts("node2", "127.0.1.1"), "cat /root/hosts > /etc/hosts", QUICK, ("WARN", "node2", "name", r"127\.0\.1\.1")),
@@ -132,19 +152,27 @@ FAULTS = {
 @pytest.fixture
 def clock():
     """What the fault of the clock needs on its node; the package brings nothing else."""
-    root("node2", "test -e %s || { apt-get -q update && apt-get -qy install --no-install-recommends libfaketime; } > /dev/null" % FAKETIME)
+    root(
+        "node2",
+        "test -e %s || { apt-get -q update && apt-get -qy install --no-install-recommends"
+        " libfaketime; } > /dev/null" % FAKETIME,
+    )
 
 
-# Done at once, each must have its row in one report: none hides another. The others are done one by one.
+# Done at once, each must have its row in one report: none hides another. The others are done one by
+# one.
 TOGETHER = {
     "of a node": (
         "start port of rank 0 taken", "another Paddle on one node", "one changed byte in the code", "an extra file in the code", "a shared memory too small",
         "a disk nearly full", "a process that an old run has left", "127.0.1.1 in /etc/hosts"),
-    # The clock last: its environment must be gone when undoing the other restarts the user's systemd.
+    # The clock last: its environment must be gone when undoing the other restarts the user's
+    # systemd.
     "of its sessions": ("memlock too small in units", "a clock one hour off"),
     "of the network": ("DROP on the planned port", "DROP on the ephemeral range"),
 }  # fmt: skip
-TOGETHER.update({name: (name,) for name in FAULTS if not any(name in names for names in TOGETHER.values())})
+TOGETHER.update(
+    {name: (name,) for name in FAULTS if not any(name in names for names in TOGETHER.values())}
+)
 
 
 @pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER)
@@ -161,10 +189,17 @@ def test_a_fault_is_named_in_time_and_nothing_is_left(names, clock):
         for run, node, undoes in reversed(done_to):
             run(node, undoes)
     for node in NODES:
-        wait_for(lambda node=node: on(node, "systemctl --user is-active basic.target", check=False) == "active", 20)
+        wait_for(
+            lambda node=node: (
+                on(node, "systemctl --user is-active basic.target", check=False) == "active"
+            ),
+            20,
+        )
     print("%s: %.1f seconds" % (", ".join(names), done.seconds))
     for _node, _by_root, _does, _undoes, _words, (level, nodes, check, text) in faults:
-        row = next(filter(None, (done.row(level, one, check, text) for one in nodes.split("|"))), None)
+        row = next(
+            filter(None, (done.row(level, one, check, text) for one in nodes.split("|"))), None
+        )
         assert row, done.stdout
         assert row[1], "no remedy is named: %s" % row[0]
     assert (done.code != 0) == ("STOP" in {expected[0] for *_rest, expected in faults})
@@ -174,7 +209,11 @@ def test_a_fault_is_named_in_time_and_nothing_is_left(names, clock):
 
 def test_a_port_that_is_taken_comes_with_one_that_is_free_everywhere():
     for node, port in (("node1", 17000), ("node2", 17001)):
-        on(node, "setsid %s > /dev/null 2>&1 & echo $! > /tmp/listener" % LISTENER.replace("17000", str(port)))
+        on(
+            node,
+            "setsid %s > /dev/null 2>&1 & echo $! > /tmp/listener"
+            % LISTENER.replace("17000", str(port)),
+        )
     try:
         done = Outcome(*QUICK)
         assert "start_port=17002" in done.row("STOP", "node1", "port", "17000")[1]
@@ -186,15 +225,28 @@ def test_a_port_that_is_taken_comes_with_one_that_is_free_everywhere():
 
 def test_a_node_that_is_down_does_not_hide_what_is_wrong_with_the_other():
     root("node1", "mount -o remount,size=64m /dev/shm")
-    subprocess.run(["docker", "stop", "-t", "5", "trainyard-molecule-node2"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["docker", "stop", "-t", "5", "trainyard-molecule-node2"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     try:
         done = Outcome(*QUICK, *FRESH)
     finally:
-        subprocess.run(["docker", "start", "trainyard-molecule-node2"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ["docker", "start", "trainyard-molecule-node2"], check=True, stdout=subprocess.DEVNULL
+        )
         root("node1", "mount -o remount,size=1g /dev/shm")
-        wait_for(lambda: on("node2", "systemctl --user is-active basic.target", check=False) == "active", 60)
+        wait_for(
+            lambda: on("node2", "systemctl --user is-active basic.target", check=False) == "active",
+            60,
+        )
     print("one node down: %.1f seconds" % done.seconds)
-    assert done.code != 0 and done.row("STOP", "node2", "reach", "did not answer") and done.row("STOP", "node1", "shm", "")
+    assert (
+        done.code != 0
+        and done.row("STOP", "node2", "reach", "did not answer")
+        and done.row("STOP", "node1", "shm", "")
+    )
     assert done.seconds < BUDGET
 
 
@@ -209,24 +261,34 @@ def test_one_machine_under_two_names_is_seen(tmp_path):
     finally:
         root("node1", "ip address del %s/24 dev eth0" % twin)
     print("one machine twice: %.1f seconds" % done.seconds)
-    assert done.code != 0 and done.row("STOP", "node1, node2", "machine", "one machine"), done.stdout
+    assert done.code != 0 and done.row("STOP", "node1, node2", "machine", "one machine"), (
+        done.stdout
+    )
 
 
 def test_unequal_numbers_of_devices_are_refused_before_a_node_is_asked(tmp_path):
     inventory = tmp_path / "more.yml"
     inventory.write_text(json.dumps({"trainers": {"hosts": {"node2": {"trainyard_devices": 2}}}}))
     done = Outcome("-i", str(inventory), *QUICK)
-    assert done.code != 0 and "need equal numbers of devices: node1 1, node2 2" in done.stdout and "[node1]" not in done.stdout
+    assert (
+        done.code != 0
+        and "need equal numbers of devices: node1 1, node2 2" in done.stdout
+        and "[node1]" not in done.stdout
+    )
 
 
 def test_data_of_the_same_size_and_time_is_seen_in_full_mode():
-    """As after silent damage on the disk: neither size nor any time tells of it, and what was remembered of the file says that it is unchanged."""
+    """As after silent damage on the disk: neither size nor any time tells of it, and what was
+    remembered of the file says that it is unchanged.
+    """
     script = (
-        "import glob, json, os; tree = glob.glob('.trainyard/data/*[0-9a-f]/annotations')[0].rpartition('/')[0]; scan = json.load(open(tree + '.scan.json'));"
-        "name = sorted(scan)[0]; path = os.path.join(tree, name); was = os.stat(path); os.chmod(path, 0o600);"
-        "raw = bytearray(open(path, 'rb').read()); raw[-1] ^= 1; open(path, 'r+b').write(raw); os.chmod(path, was.st_mode & 0o777);"
-        "os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns)); scan[name][3] = os.stat(path).st_ctime_ns;"
-        "json.dump(scan, open(tree + '.scan.json', 'w')); print(name)"
+        "import glob, json, os; tree ="
+        " glob.glob('.trainyard/data/*[0-9a-f]/annotations')[0].rpartition('/')[0]; scan ="
+        " json.load(open(tree + '.scan.json'));name = sorted(scan)[0]; path = os.path.join(tree,"
+        " name); was = os.stat(path); os.chmod(path, 0o600);raw = bytearray(open(path,"
+        " 'rb').read()); raw[-1] ^= 1; open(path, 'r+b').write(raw); os.chmod(path, was.st_mode &"
+        " 0o777);os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns)); scan[name][3] ="
+        " os.stat(path).st_ctime_ns;json.dump(scan, open(tree + '.scan.json', 'w')); print(name)"
     )
     listed = "find .trainyard/data -path '*/annotations/*' -type f -exec sha256sum {} + | sort"
     whole = on("node2", listed)
@@ -244,15 +306,15 @@ def test_data_of_the_same_size_and_time_is_seen_in_full_mode():
 
 def test_another_order_of_the_nodes_on_one_of_them_is_seen_by_the_rehearsal():
     launch = "cd %s/paddle/distributed/launch" % SITE_PACKAGES
-    turned = (
-        r"""import sys\nsys.argv = ["--ips=" + ",".join(reversed(w[6:].split(","))) if w.startswith("--ips=") else w for w in sys.argv]\n"""
-    )
+    turned = r"""import sys\nsys.argv = ["--ips=" + ",".join(reversed(w[6:].split(","))) if w.startswith("--ips=") else w for w in sys.argv]\n"""
     on(
         "node2",
-        "%s && cp -p main.py /tmp/main.py && touch -r main.py /tmp/time && printf '%s' > /tmp/turned && cat /tmp/turned /tmp/main.py > main.py"
-        % (launch, turned),
+        "%s && cp -p main.py /tmp/main.py && touch -r main.py /tmp/time && printf '%s' >"
+        " /tmp/turned && cat /tmp/turned /tmp/main.py > main.py" % (launch, turned),
     )
-    on("node2", "touch .trainyard/env/*/.trainyard.json")  # what has changed since the installation would be named before any rehearsal
+    on(
+        "node2", "touch .trainyard/env/*/.trainyard.json"
+    )  # what has changed since the installation would be named before any rehearsal
     before = {node: traces(node) for node in NODES}
     try:
         done = Outcome(*AGAIN)
@@ -266,4 +328,7 @@ def test_another_order_of_the_nodes_on_one_of_them_is_seen_by_the_rehearsal():
 
 def test_a_check_of_a_check_is_refused_with_the_reason():
     done = playbook("check", *JOB, "--check")
-    assert done.returncode != 0 and "command line --check: leaves check.yml nothing to prove" in done.stdout
+    assert (
+        done.returncode != 0
+        and "command line --check: leaves check.yml nothing to prove" in done.stdout
+    )

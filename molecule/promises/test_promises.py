@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conform.yml on real nodes: every line holds, and one that does not is named and costs the exit code."""
+"""conform.yml on real nodes: every line holds, and one that does not is named and costs the exit
+code.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ import json
 import pytest
 from harness import JOBS, PROJECT, last_line, on, playbook, runs
 
-# Suite -> a job whose completed run its lines stand on; where the other scenarios have run, there is one.
+# Suite -> a job whose completed run its lines stand on; where the other scenarios have run, there
+# is one.
 WITNESSES = {"paddledetection": "short", "paddleocr": "recognition", "paddleseg": "segmentation"}
 
 
@@ -17,7 +20,10 @@ def completed(run):
     folder = PROJECT / "runs" / run
     record = json.loads((folder / "run.json").read_text())
     # a run whose controller was killed has no verdict
-    if not record["attempts"] or (record["attempts"][-1]["verdict"] or {}).get("outcome") != "completed":
+    if (
+        not record["attempts"]
+        or (record["attempts"][-1]["verdict"] or {}).get("outcome") != "completed"
+    ):
         return None
     plan = json.loads((folder / "plan.json").read_text())
     if plan["site"] != "molecule" or len(plan["nodes"]) < 2:
@@ -39,7 +45,9 @@ def witnesses():
 def test_every_promise_holds(witnesses):
     done = playbook("conform")
     print(done.stdout)
-    assert done.returncode == 0 and last_line(done.stdout).startswith("37 of 37 promises hold"), done.stdout[-6000:]
+    assert done.returncode == 0 and last_line(done.stdout).startswith("37 of 37 promises hold"), (
+        done.stdout[-6000:]
+    )
 
 
 def test_a_node_that_lost_its_run_is_named(witnesses):
@@ -50,4 +58,6 @@ def test_a_node_that_lost_its_run_is_named(witnesses):
         done = playbook("conform")
     finally:
         on("node2", "mv %s.kept %s" % (plan, plan))
-    assert done.returncode != 0 and "NOT HELD: B4" in done.stdout and "on node2" in done.stdout, done.stdout[-6000:]
+    assert done.returncode != 0 and "NOT HELD: B4" in done.stdout and "on node2" in done.stdout, (
+        done.stdout[-6000:]
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What molecule's checks share: the product's commands as a user types them, and a look at the nodes over SSH."""
+"""What molecule's checks share: the product's commands as a user types them, and a look at the
+nodes over SSH.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ STATE = Path.home() / ".local/state/trainyard/molecule"
 JOBS = "molecule/shared/jobs"
 NODES = {"node1": "198.51.100.101", "node2": "198.51.100.102"}
 ENVIRONMENT = {
-    **{key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "MOLECULE_"))},
+    **{
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("ANSIBLE_", "MOLECULE_"))
+    },
     "PATH": "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"]),
     "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
 }
@@ -73,13 +79,19 @@ def on(node, script, check=True):
         "trainer@%s" % NODES[node],
         "export XDG_RUNTIME_DIR=/run/user/$(id -u); %s" % script,
     ]
-    return subprocess.run(argv, text=True, check=check, timeout=60, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL).stdout.strip()
+    return subprocess.run(
+        argv, text=True, check=check, timeout=60, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+    ).stdout.strip()
 
 
 def root(node, script, check=True):
-    """Run a line of shell in a node's container as root: a fault's own way in, which a broken network or sshd does not close."""
+    """Run a line of shell in a node's container as root: a fault's own way in, which a broken
+    network or sshd does not close.
+    """
     argv = ["docker", "exec", "trainyard-molecule-%s" % node, "sh", "-c", script]
-    return subprocess.run(argv, text=True, check=check, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.strip()
+    return subprocess.run(
+        argv, text=True, check=check, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ).stdout.strip()
 
 
 def wait_for(what, seconds, every=0.5):
@@ -95,7 +107,9 @@ def wait_for(what, seconds, every=0.5):
 
 def runs():
     """Return the controller's run ids, oldest first."""
-    return sorted(path.name for path in (PROJECT / "runs").glob("*") if (path / "run.json").exists())
+    return sorted(
+        path.name for path in (PROJECT / "runs").glob("*") if (path / "run.json").exists()
+    )
 
 
 def new_run(before):
@@ -133,7 +147,11 @@ def left_behind(run):
 
 def training(run):
     """Return the step lines rank 0 has printed so far."""
-    return [line for line in attempt_file("node1", run, "log/workerlog.0").splitlines() if "Epoch: [" in line]
+    return [
+        line
+        for line in attempt_file("node1", run, "log/workerlog.0").splitlines()
+        if "Epoch: [" in line
+    ]
 
 
 def senders(node):
@@ -144,6 +162,10 @@ def senders(node):
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if os.path.basename(words[0]) == b"ssh" and NODES[node].encode() in words and any(b"shipping.py" in word for word in words):
+        if (
+            os.path.basename(words[0]) == b"ssh"
+            and NODES[node].encode() in words
+            and any(b"shipping.py" in word for word in words)
+        ):
             found.append(int(path.parent.name))
     return found

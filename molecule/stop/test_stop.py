@@ -7,16 +7,35 @@ import os
 import signal
 
 import pytest
-from harness import JOBS, NODES, background, ended, last_line, left_behind, new_run, on, playbook, runs, training, wait_for
+from harness import (
+    JOBS,
+    NODES,
+    background,
+    ended,
+    last_line,
+    left_behind,
+    new_run,
+    on,
+    playbook,
+    runs,
+    training,
+    wait_for,
+)
 
 JOB = ("-e", "config=%s/long.yml" % JOBS)
 
 
 @pytest.fixture(scope="module")
 def detached(tmp_path_factory):
-    """A long training that was left with Ctrl-C once it had made its first steps, and a bystander of the same user on every node."""
+    """A long training that was left with Ctrl-C once it had made its first steps, and a bystander
+    of the same user on every node.
+    """
     for node in NODES:
-        on(node, "systemctl --user reset-failed bystander.service 2>/dev/null; systemd-run --user --quiet --unit=bystander sleep 3600")
+        on(
+            node,
+            "systemctl --user reset-failed bystander.service 2>/dev/null; systemd-run --user"
+            " --quiet --unit=bystander sleep 3600",
+        )
     before, log = runs(), tmp_path_factory.mktemp("stop") / "log"
     controller = background(log, "train", *JOB)
     run = wait_for(lambda: new_run(before), 120)
@@ -32,7 +51,10 @@ def detached(tmp_path_factory):
 def test_ctrl_c_detaches_and_says_how_to_come_back(detached):
     run, code, text = detached
     assert code != 0
-    assert "playbooks/follow.yml -e run=%s" % run in text and "playbooks/stop.yml -e run=%s" % run in text
+    assert (
+        "playbooks/follow.yml -e run=%s" % run in text
+        and "playbooks/stop.yml -e run=%s" % run in text
+    )
     steps = len(training(run))
     wait_for(lambda: len(training(run)) > steps, 60)
 
@@ -48,7 +70,9 @@ def test_a_second_run_is_refused_and_told_who_holds_the_nodes(detached):
     done = playbook("train", *JOB)
     assert done.returncode != 0
     assert "held by Trainyard run %s" % detached[0] in done.stdout
-    assert all(ended(node, detached[0]) is None for node in NODES), "the refused start must not end the run that holds the nodes"
+    assert all(ended(node, detached[0]) is None for node in NODES), (
+        "the refused start must not end the run that holds the nodes"
+    )
 
 
 def test_stop_of_an_unknown_run_names_the_known_ones(detached):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run attempt_status on a node, and be the second line of the gang: see library/attempt_status.py for the documentation.
+"""Run attempt_status on a node, and be the second line of the gang: see library/attempt_status.py
+for the documentation.
 
-The nodes stop each other over the mesh. Where that does not arrive (the mesh is cut, a node is too busy), the controller that follows stops
-what still runs. An `until` loop knows its own host only, so the hosts' workers tell each other through a directory of this process.
-Besides, a thread of the worker brings the node's logs home; all looks of one `until` loop are made by one worker.
+The nodes stop each other over the mesh. Where that does not arrive (the mesh is cut, a node is too
+busy), the controller that follows stops what still runs. An `until` loop knows its own host only,
+so the hosts' workers tell each other through a directory of this process. Besides, a thread of the
+worker brings the node's logs home; all looks of one `until` loop are made by one worker.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ printable = importlib.import_module("ansible.module_utils.trainyard.display").pr
 RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
 NAME = importlib.import_module("ansible.module_utils.trainyard.site_values").NAME
 
-# What the task asks about: the run's id or '', the attempt's number or 0, the node's name in the inventory.
+# What the task asks about: the run's id or '', the attempt's number or 0, the node's name in the
+# inventory.
 Asked = collections.namedtuple("Asked", "run number node")
 
 # How long the mesh has before the controller steps in, in seconds.
 MESH_SECONDS = 6
-# How long an ended attempt waits for the rest of its logs here; collect brings what is still missing.
+# How long an ended attempt waits for the rest of its logs here; collect brings what is still
+# missing.
 REST_SECONDS = 5
 _PARENTS = {}
 _STREAMS = {}
@@ -44,7 +48,9 @@ _TOLD = set()
 
 
 class ActionModule(answer_gate.Gated, ActionBase):
-    """One look at a node; where another node of the run has failed a while ago, the attempt is stopped here, too."""
+    """One look at a node; where another node of the run has failed a while ago, the attempt is
+    stopped here, too.
+    """
 
     TRANSFERS_FILES = False
 
@@ -59,14 +65,25 @@ class ActionModule(answer_gate.Gated, ActionBase):
             return result
         problem = _differs(status, asked)
         if problem:
-            text = "%s gave an answer about an attempt that is not valid: %s" % (asked.node, problem)
-            return {"failed": True, "changed": False, "code": "answer.invalid", "msg": printable(text, limit=500)}
-        # A node that was renamed since answers with the name in its plan. Files and messages bear the inventory's.
+            text = "%s gave an answer about an attempt that is not valid: %s" % (
+                asked.node,
+                problem,
+            )
+            return {
+                "failed": True,
+                "changed": False,
+                "code": "answer.invalid",
+                "msg": printable(text, limit=500),
+            }
+        # A node that was renamed since answers with the name in its plan. Files and messages bear
+        # the inventory's.
         status["node"] = asked.node
         if not gang or not status["found"]:
             return result
         if not (asked.run and asked.number):
-            raise AnsibleActionFail("gang needs the run and the attempt that are followed (run_id, number)")
+            raise AnsibleActionFail(
+                "gang needs the run and the attempt that are followed (run_id, number)"
+            )
         marker = os.path.join(C.DEFAULT_LOCAL_TMP, "failed-%s-%d" % (asked.run, asked.number))
         if status["ended"] and status["state"] in ("failed", "lost"):
             _note(marker, asked.node)
@@ -82,27 +99,45 @@ class ActionModule(answer_gate.Gated, ActionBase):
                 "reason": "peer",
                 "by": "the controller, because %s failed" % culprit,
             }
-            stopped = self._execute_module(module_name="attempt", module_args=arguments, task_vars=task_vars)
+            stopped = self._execute_module(
+                module_name="attempt", module_args=arguments, task_vars=task_vars
+            )
             result["stopped_by_controller"] = not stopped.get("failed")
         status["stream"] = self._stream(asked, status["ended"])
         if (status["stream"] or {}).get("problem") and asked.node not in _TOLD:
             _TOLD.add(asked.node)
-            text = "the logs of %s do not come home for now: %s; it is tried again, and they are collected at the end"
+            text = (
+                "the logs of %s do not come home for now: %s; it is tried again, and they are"
+                " collected at the end"
+            )
             if status["stream"].get("cut"):
                 text = "the logs of %s do not come home any more: %s; the rest stays on the node"
             self._display.warning(text % (asked.node, status["stream"]["problem"]))
         return result
 
     def _asked(self):
-        """Return the run, the attempt and the node that the task names; what a node answers never takes their place."""
+        """Return the run, the attempt and the node that the task names; what a node answers never
+        takes their place.
+        """
         args = plain(self._task.args)
-        run, node, number = str(args.get("run_id") or ""), str(args.get("node") or ""), int(args.get("number") or 0)
+        run, node, number = (
+            str(args.get("run_id") or ""),
+            str(args.get("node") or ""),
+            int(args.get("number") or 0),
+        )
         if (run and not RUN_ID.match(run)) or not NAME.match(node) or not 0 <= number < 10**6:
-            raise AnsibleActionFail(printable("run_id, number or node cannot be one: %r, %r, %r" % (run, number, node), limit=300))
+            raise AnsibleActionFail(
+                printable(
+                    "run_id, number or node cannot be one: %r, %r, %r" % (run, number, node),
+                    limit=300,
+                )
+            )
         return Asked(run, number, node)
 
     def _stream(self, key, ended):
-        """Have the node's logs come home while the attempt runs; return {bytes, restarts, problem, events}, or None without a stream."""
+        """Have the node's logs come home while the attempt runs; return {bytes, restarts, problem,
+        events}, or None without a stream.
+        """
         try:
             if key not in _STREAMS and not ended and self._may_stream():
                 _STREAMS[key] = self._begin(*key, quota.Quota.of_host(self._vars, key.node))
@@ -116,23 +151,38 @@ class ActionModule(answer_gate.Gated, ActionBase):
 
     def _may_stream(self):
         here = self._task.args.get("logs_dir") and not self._task.check_mode
-        return here and getattr(self._connection, "transport", None) == "ssh" and self._connection.become is None
+        return (
+            here
+            and getattr(self._connection, "transport", None) == "ssh"
+            and self._connection.become is None
+        )
 
     def _begin(self, run, number, node, bounds):
         attempt = os.path.join("runs", run, "attempt-%d" % number)
         interpreter = (self._used_interpreter or "python3").lstrip("#!").split()[0]
-        spec = {"attempt_dir": os.path.join(self._task.args.get("base", ".trainyard"), attempt), "follow": True}
-        home = os.path.join(os.path.expanduser(self._task.args["logs_dir"]), run, "attempt-%d" % number)
+        spec = {
+            "attempt_dir": os.path.join(self._task.args.get("base", ".trainyard"), attempt),
+            "follow": True,
+        }
+        home = os.path.join(
+            os.path.expanduser(self._task.args["logs_dir"]), run, "attempt-%d" % number
+        )
         if os.path.islink(home) or os.path.islink(os.path.dirname(home)):
             raise OSError("%s is a link, and not a directory of a run" % home)
-        stream = streaming.Stream(receiving.ssh_argv(self._connection, interpreter), spec, home, node, bounds)
+        stream = streaming.Stream(
+            receiving.ssh_argv(self._connection, interpreter), spec, home, node, bounds
+        )
         stream.start()
         return stream
 
 
 def _differs(status, asked):
     """Say why a status is not about what was asked, or return ''."""
-    if not isinstance(status, dict) or not isinstance(status.get("found"), bool) or not isinstance(status.get("ended"), bool):
+    if (
+        not isinstance(status, dict)
+        or not isinstance(status.get("found"), bool)
+        or not isinstance(status.get("ended"), bool)
+    ):
         return "found and ended are missing"
     said = status.get("run")
     if said is not None and not (isinstance(said, str) and RUN_ID.match(said)):
@@ -142,13 +192,20 @@ def _differs(status, asked):
     if not status["found"]:
         return ""
     number = status.get("attempt")
-    if said is None or isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 10**6:
+    if (
+        said is None
+        or isinstance(number, bool)
+        or not isinstance(number, int)
+        or not 1 <= number < 10**6
+    ):
         return "run or attempt is missing"
     return "it is about attempt %d" % number if asked.number and number != asked.number else ""
 
 
 def _end_with_parent():
-    """End a worker whose ansible-playbook was killed: it would sleep for ever, since Ansible gives every worker a session of its own."""
+    """End a worker whose ansible-playbook was killed: it would sleep for ever, since Ansible gives
+    every worker a session of its own.
+    """
     parent = _PARENTS.setdefault(os.getpid(), os.getppid())
     if parent != os.getppid():
         os._exit(1)

@@ -13,7 +13,8 @@ _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
 answer_gate, builtin_action = (
-    importlib.import_module("ansible.module_utils.trainyard." + name) for name in ("answer_gate", "builtin_action")
+    importlib.import_module("ansible.module_utils.trainyard." + name)
+    for name in ("answer_gate", "builtin_action")
 )
 
 

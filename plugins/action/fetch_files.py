@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pull named files from a node into a run's directory on the controller; see library/fetch_files.py for the documentation."""
+"""Pull named files from a node into a run's directory on the controller; see library/fetch_files.py
+for the documentation.
+"""
 
 from __future__ import annotations
 
@@ -47,29 +49,39 @@ class ActionModule(ActionBase):
         if self._task.check_mode or not given["sizes"]:
             return result
         node = task_vars["inventory_hostname"]
-        options = (["--partial"] if given["partial"] else []) + (["--ignore-times", "--sparse"] if given["compare"] else [])
+        options = (["--partial"] if given["partial"] else []) + (
+            ["--ignore-times", "--sparse"] if given["compare"] else []
+        )
         try:
             bounds = quota.Quota(given["bytes"], given["files"], given["free"])
             shell, host, password = self._login()
             source = fetching.source_of(host, given["src"])
             into = (given["root"], given["into"])
-            result["brought"] = fetching.fetch(shell, source, *into, given["sizes"], bounds, options, password)
+            result["brought"] = fetching.fetch(
+                shell, source, *into, given["sizes"], bounds, options, password
+            )
             result["changed"] = bool(result["brought"])
         except fetching.Cut as error:
             result["cut"] = printable(str(error))
             text = "%s was cut off while its files came: %s; what is missing stays on the node"
             self._display.warning(text % (node, result["cut"]))
         except (fetching.FetchError, safe_names.UnsafeName, ValueError, OSError) as error:
-            result.update(failed=True, msg=printable("the files of %s did not come: %s" % (node, error)))
+            result.update(
+                failed=True, msg=printable("the files of %s did not come: %s" % (node, error))
+            )
         return result
 
     def _login(self):
-        """Return (words of ssh, host, password) of this task's connection; (None, None, None) for this machine itself."""
+        """Return (words of ssh, host, password) of this task's connection; (None, None, None) for
+        this machine itself.
+        """
         transport = getattr(self._connection, "transport", "")
         if transport == "local":
             return None, None, None
         if transport != "ssh":
-            raise fetching.FetchError("files come over connections of type ssh; this one is %s" % transport)
+            raise fetching.FetchError(
+                "files come over connections of type ssh; this one is %s" % transport
+            )
         password = self._connection.get_option("password")
         password = str(password) if password and shutil.which("sshpass") else None
         words, host = receiving.ssh_words(self._connection, batch=password is None)

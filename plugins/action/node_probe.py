@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run node_probe on a node and note the controller's time before and after: only the controller can; see library/node_probe.py for the documentation."""
+"""Run node_probe on a node and note the controller's time before and after: only the controller
+can; see library/node_probe.py for the documentation.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ answer_gate = importlib.import_module("ansible.module_utils.trainyard.answer_gat
 
 
 class ActionModule(answer_gate.Gated, ActionBase):
-    """The module's result, with facts.sent and facts.received (unix seconds), between which all that it tells was read."""
+    """The module's result, with facts.sent and facts.received (unix seconds), between which all
+    that it tells was read.
+    """
 
     TRANSFERS_FILES = False
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Run a module as Ansible's own `normal` action does, and let its answer pass the gate.
 
-Ansible takes this plugin for every module that has no action plugin of its own: `ansible.legacy.normal` is its override point."""
+Ansible takes this plugin for every module that has no action plugin of its own:
+`ansible.legacy.normal` is its override point.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
 answer_gate, builtin_action = (
-    importlib.import_module("ansible.module_utils.trainyard." + name) for name in ("answer_gate", "builtin_action")
+    importlib.import_module("ansible.module_utils.trainyard." + name)
+    for name in ("answer_gate", "builtin_action")
 )
 
 

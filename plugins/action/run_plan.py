@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keep this controller's plan and job of a run, or take another's from the nodes; see library/run_plan.py for the documentation."""
+"""Keep this controller's plan and job of a run, or take another's from the nodes; see
+library/run_plan.py for the documentation.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ SPEC = {
 
 
 class ActionModule(ActionBase):
-    """The schemas and the suites' tables lie beside this plugin and do not travel with a module; so this is none."""
+    """The schemas and the suites' tables lie beside this plugin and do not travel with a module; so
+    this is none.
+    """
 
     TRANSFERS_FILES = False
     _requires_connection = False

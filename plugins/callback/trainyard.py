@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The terminal while a run is prepared, followed and ended: Ansible's own output, plus a live view and the verdict as the last line."""
+"""The terminal while a run is prepared, followed and ended: Ansible's own output, plus a live view
+and the verdict as the last line.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
 columns, display, live, ticker, watch = (
-    importlib.import_module("ansible.module_utils.trainyard." + name) for name in ("columns", "display", "live", "ticker", "watch")
+    importlib.import_module("ansible.module_utils.trainyard." + name)
+    for name in ("columns", "display", "live", "ticker", "watch")
 )
 printable = display.printable
 terminal = importlib.import_module("ansible.module_utils.trainyard.terminal")
@@ -53,15 +56,34 @@ importlib.import_module("ansible.module_utils.trainyard.answer_gate").prepare()
 RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
 plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
 
-COLOURS = {"good": C.COLOR_OK, "bad": C.COLOR_ERROR, "warn": C.COLOR_WARN, "gone": C.COLOR_UNREACHABLE, "quiet": C.COLOR_SKIP}
-# Of more nodes than this, not every answer is drawn at once: a picture costs about as much as the answers of all of them.
+COLOURS = {
+    "good": C.COLOR_OK,
+    "bad": C.COLOR_ERROR,
+    "warn": C.COLOR_WARN,
+    "gone": C.COLOR_UNREACHABLE,
+    "quiet": C.COLOR_SKIP,
+}
+# Of more nodes than this, not every answer is drawn at once: a picture costs about as much as the
+# answers of all of them.
 FEW_NODES, PAUSE_SECONDS = 8, 0.5
-# Modules whose arguments or results hold the plan, and in it the site's and the job's environment: -v and -vvv must not print a secret of it.
-HOLD_SECRETS = ("attempt", "job_inputs", "plan", "proof", "read_job", "replacement", "resumed_run", "run_record")
+# Modules whose arguments or results hold the plan, and in it the site's and the job's environment:
+# -v and -vvv must not print a secret of it.
+HOLD_SECRETS = (
+    "attempt",
+    "job_inputs",
+    "plan",
+    "proof",
+    "read_job",
+    "replacement",
+    "resumed_run",
+    "run_record",
+)
 
 
 class Picture:
-    """What stands on the terminal: the next picture goes over it, and it makes room before anybody else prints."""
+    """What stands on the terminal: the next picture goes over it, and it makes room before anybody
+    else prints.
+    """
 
     def __init__(self, display):
         self._display, self._lock, self._pid = display, threading.RLock(), os.getpid()
@@ -75,13 +97,21 @@ class Picture:
             size = (0, 0)
         size = size if all(size) else shutil.get_terminal_size((100, 24))
         encoding = str(getattr(sys.stdout, "encoding", "utf-8")).lower().replace("-", "")
-        return live.Look(*size, encoding == "utf8" and os.environ.get("TERM") != "linux")  # the kernel's console has no such font
+        return live.Look(
+            *size, encoding == "utf8" and os.environ.get("TERM") != "linux"
+        )  # the kernel's console has no such font
 
     def draw(self, lines, look):
         """Draw lines of (text, style) over the picture that stands."""
         if not look.utf8:
-            lines = [[(text.encode("ascii", "replace").decode(), style) for text, style in line] for line in lines]
-        painted = ["".join(paint(display.escape(text), COLOURS.get(style)) for text, style in line) for line in lines]
+            lines = [
+                [(text.encode("ascii", "replace").decode(), style) for text, style in line]
+                for line in lines
+            ]
+        painted = [
+            "".join(paint(display.escape(text), COLOURS.get(style)) for text, style in line)
+            for line in lines
+        ]
         with self._lock:
             self._display.display = self._display_beside
             self._write(live.repaint(self._stood, look.columns, painted))
@@ -89,7 +119,9 @@ class Picture:
             self.when, self.due = time.monotonic(), False
 
     def _display_beside(self, *args, **kwargs):
-        """Ansible's display() while a picture stands: warnings and errors come from everywhere, not from callbacks alone."""
+        """Ansible's display() while a picture stands: warnings and errors come from everywhere, not
+        from callbacks alone.
+        """
         if os.getpid() != self._pid:  # a worker hands it to this process
             return type(self._display).display(self._display, *args, **kwargs)
         with self._lock:
@@ -110,12 +142,16 @@ class Picture:
 
 
 def paint(text, colour):
-    """Return text in a colour, where Ansible's settings and NO_COLOR (any value, no-color.org) want colours."""
+    """Return text in a colour, where Ansible's settings and NO_COLOR (any value, no-color.org) want
+    colours.
+    """
     return stringc(text, colour) if colour and not os.environ.get("NO_COLOR") else text
 
 
 def _of_controller(result):
-    """Return whether a task ran on the controller: a node's answer must not stand in for the verdict."""
+    """Return whether a task ran on the controller: a node's answer must not stand in for the
+    verdict.
+    """
     return "localhost" in (result.task.delegate_to, result.host.get_name())
 
 
@@ -130,8 +166,15 @@ class CallbackModule(Default):
         super().__init__()
         terminal.install()
         if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(line_buffering=True)  # Display does not flush; who reads a pipe gets every line when it is printed
-        self._watch, self._ticker, self._picture, self._summary = watch.Watch(), ticker.Ticker(), Picture(self._display), []
+            sys.stdout.reconfigure(
+                line_buffering=True
+            )  # Display does not flush; who reads a pipe gets every line when it is printed
+        self._watch, self._ticker, self._picture, self._summary = (
+            watch.Watch(),
+            ticker.Ticker(),
+            Picture(self._display),
+            [],
+        )
         self._pid, self._following, self._secrets = os.getpid(), None, display.Secrets((), ())
         self._unshown = set()  # nodes whose status could not be shown
         atexit.register(self._detached)
@@ -139,19 +182,29 @@ class CallbackModule(Default):
     # --- live view
 
     def _in_place(self):
-        # ansible-runner's callback inherits from this one, and has a pseudo-terminal whose bytes become events.
+        # ansible-runner's callback inherits from this one, and has a pseudo-terminal whose bytes
+        # become events.
         own = self.CALLBACK_NAME == "trainyard" and self.get_option("live")
-        return own and self._display.verbosity == 0 and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        return (
+            own
+            and self._display.verbosity == 0
+            and sys.stdout.isatty()
+            and os.environ.get("TERM", "dumb") != "dumb"
+        )
 
     def _show(self, name, status, last=False):
-        """Show how a node stands; a status that cannot be shown costs that node's line and nothing else."""
+        """Show how a node stands; a status that cannot be shown costs that node's line and nothing
+        else.
+        """
         try:
             self._show_sound(name, status, last)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             self._watch.nodes.pop(name, None)
             if name not in self._unshown:
                 self._unshown.add(name)
-                self._display.display(printable("%s gave a status that cannot be shown" % name), color=C.COLOR_WARN)
+                self._display.display(
+                    printable("%s gave a status that cannot be shown" % name), color=C.COLOR_WARN
+                )
 
     def _show_sound(self, name, status, last):
         now, self._watch.secrets = time.monotonic(), self._secrets
@@ -162,7 +215,11 @@ class CallbackModule(Default):
             self._following = status["run"] if goes_on and RUN_ID.match(status["run"]) else None
         if self._in_place():
             self._picture.due = True
-            if last or len(self._watch.order()) <= FEW_NODES or now - self._picture.when >= PAUSE_SECONDS:
+            if (
+                last
+                or len(self._watch.order()) <= FEW_NODES
+                or now - self._picture.when >= PAUSE_SECONDS
+            ):
                 self._draw()
         else:
             for text, style in self._ticker.lines(self._watch, name, now):
@@ -181,8 +238,16 @@ class CallbackModule(Default):
         self._picture.leave()
 
     def _status_of(self, result):
-        found = result.result.get("status") if result.task.action.split(".")[-1] == "attempt_status" else None
-        return plain({key: found[key] for key in found if key in watch.KEEP}) if isinstance(found, dict) else None
+        found = (
+            result.result.get("status")
+            if result.task.action.split(".")[-1] == "attempt_status"
+            else None
+        )
+        return (
+            plain({key: found[key] for key in found if key in watch.KEEP})
+            if isinstance(found, dict)
+            else None
+        )
 
     def v2_runner_retry(self, result):
         status = self._status_of(result)
@@ -197,9 +262,13 @@ class CallbackModule(Default):
             self._show(result.host.get_name(), status, last=True)
             return
         if _of_controller(result) and result.result.get("summary") and "verdict" in result.result:
-            self._summary = [printable(line, *self._secrets) for line in plain(result.result["summary"])]
+            self._summary = [
+                printable(line, *self._secrets) for line in plain(result.result["summary"])
+            ]
             self._following = None
-        stopped = result.result.get("stopped") if result.task.action.split(".")[-1] == "attempt" else None
+        stopped = (
+            result.result.get("stopped") if result.task.action.split(".")[-1] == "attempt" else None
+        )
         if isinstance(stopped, (list, tuple)) and self._following in stopped:
             self._following = None  # stop.yml has just ended it
         self._keep_table(result)
@@ -211,20 +280,30 @@ class CallbackModule(Default):
         self._spare_secrets(result)
         super().v2_runner_on_failed(result, ignore_errors)
 
-    def _dump_results(self, result, indent=None, sort_keys=True, keep_invocation=False, serialize=True):
-        """Whatever Ansible shows of a result, however verbose, without what the plan calls secret and what a terminal would obey."""
+    def _dump_results(
+        self, result, indent=None, sort_keys=True, keep_invocation=False, serialize=True
+    ):
+        """Whatever Ansible shows of a result, however verbose, without what the plan calls secret
+        and what a terminal would obey.
+        """
         shown = {
             key: result[key] for key in result if key not in ("stops", "refused")
         }  # what a preflight refuses stands in its message, for people
         text = super()._dump_results(shown, indent, sort_keys, keep_invocation, serialize)
-        return printable(text, *self._secrets, limit=len(text) + 1, newlines=True) if isinstance(text, str) else text
+        return (
+            printable(text, *self._secrets, limit=len(text) + 1, newlines=True)
+            if isinstance(text, str)
+            else text
+        )
 
     def v2_runner_on_unreachable(self, result):
         self._watch.lose(result.host.get_name())
         super().v2_runner_on_unreachable(result)
 
     def _spare_secrets(self, result):
-        if result.task.action.split(".")[-1] == "plan" and isinstance(result.result.get("plan"), dict):
+        if result.task.action.split(".")[-1] == "plan" and isinstance(
+            result.result.get("plan"), dict
+        ):
             self._secrets = display.secrets_of(plain(result.result["plan"]))
             terminal.hide(self._secrets)
         if result.task.action.split(".")[-1] in HOLD_SECRETS:
@@ -232,12 +311,22 @@ class CallbackModule(Default):
             result.result.pop("invocation", None)
 
     def _keep_table(self, result):
-        """What check.yml has found is said once more at the very end, as it stands in the table; a run's report is named before its verdict."""
-        if result.task.action.split(".")[-1] == "check_report" and isinstance(result.result.get("lines"), list):
-            self._summary = [printable(line, *self._secrets) for line in plain(result.result.pop("lines"))]
+        """What check.yml has found is said once more at the very end, as it stands in the table; a
+        run's report is named before its verdict.
+        """
+        if result.task.action.split(".")[-1] == "check_report" and isinstance(
+            result.result.get("lines"), list
+        ):
+            self._summary = [
+                printable(line, *self._secrets) for line in plain(result.result.pop("lines"))
+            ]
         if result.task.action.split(".")[-1] == "run_report" and self._summary:
             path = str(result.result.get("report") or "none")
-            near = path if path == "none" or os.path.relpath(path).startswith("..") else os.path.relpath(path)
+            near = (
+                path
+                if path == "none" or os.path.relpath(path).startswith("..")
+                else os.path.relpath(path)
+            )
             self._summary.insert(-1, printable("report       " + near))
 
     def v2_playbook_on_play_start(self, play):
@@ -251,7 +340,9 @@ class CallbackModule(Default):
     # --- the end
 
     def v2_playbook_on_no_hosts_matched(self):
-        """A play without hosts is a step that is not needed; Ansible's 'skipping: no hosts matched' would only worry."""
+        """A play without hosts is a step that is not needed; Ansible's 'skipping: no hosts matched'
+        would only worry.
+        """
 
     def v2_playbook_on_stats(self, stats):
         self._leave()
@@ -260,13 +351,17 @@ class CallbackModule(Default):
             self._display.display(line)
 
     def _detached(self):
-        """After Ctrl-C (or any other end of this process) with the run still going: say how to come back."""
+        """After Ctrl-C (or any other end of this process) with the run still going: say how to come
+        back.
+        """
         if os.getpid() != self._pid or not self._following:
             return
         run = self._following
         self._leave()
         given = [
-            source for source in context.CLIARGS.get("inventory") or () if source not in [os.path.abspath(p) for p in C.DEFAULT_HOST_LIST]
+            source
+            for source in context.CLIARGS.get("inventory") or ()
+            if source not in [os.path.abspath(p) for p in C.DEFAULT_HOST_LIST]
         ]
         site = "".join("-i %s " % shlex.quote(source) for source in given)
         run = shlex.quote(run)
@@ -276,5 +371,7 @@ class CallbackModule(Default):
             "\n  how it stands:    ansible-playbook %splaybooks/status.yml -e run=%s"
             "\n  stop it:          ansible-playbook %splaybooks/stop.yml -e run=%s\n"
         )
-        sys.stdout.write(display.escape(text % (run, site, run, site, run, site, run), newlines=True))
+        sys.stdout.write(
+            display.escape(text % (run, site, run, site, run, site, run), newlines=True)
+        )
         sys.stdout.flush()

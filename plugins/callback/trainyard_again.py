@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Start a run again after its end, where its record says so: wait, and put resume.yml in the place of this process."""
+"""Start a run again after its end, where its record says so: wait, and put resume.yml in the place
+of this process.
+"""
 
 from __future__ import annotations
 
@@ -74,16 +76,22 @@ class CallbackModule(CallbackBase):
         said = self._of(result, "run_record")
         if said and "again" in said and "verdict" in said and RUN_ID.match(str(said.get("run"))):
             self._ended = said
-        self._followed = self._followed or (self._of(result, "resumed_run") or {}).get("mode") == "follow"
+        self._followed = (
+            self._followed or (self._of(result, "resumed_run") or {}).get("mode") == "follow"
+        )
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
-        self._refused = self._refused or bool((self._of(result, "resumed_run") or {}).get("refused"))
+        self._refused = self._refused or bool(
+            (self._of(result, "resumed_run") or {}).get("refused")
+        )
         self._complete = self._complete or bool((self._of(result, "plan") or {}).get("refused"))
         stops = (self._of(result, "plan") or self._of(result, "proof") or {}).get("stops")
         if stops:
             self._newcomers.stopped(stops)
         elif not (ignore_errors or result.task.run_once or self._of(result, "run_record")):
-            self._newcomers.failed(result.task._uuid, result.host.get_name(), result.task.name or result.task.action)
+            self._newcomers.failed(
+                result.task._uuid, result.host.get_name(), result.task.name or result.task.action
+            )
 
     def v2_runner_on_unreachable(self, result):
         if self._of(result, "attempt_status"):
@@ -99,12 +107,22 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_stats(self, stats):
         if context.CLIARGS.get("check"):
             return
-        self._note_unready([host for host in stats.processed if any(stats.summarize(host)[kind] for kind in ("failures", "unreachable"))])
+        self._note_unready(
+            [
+                host
+                for host in stats.processed
+                if any(stats.summarize(host)[kind] for kind in ("failures", "unreachable"))
+            ]
+        )
         if not self.get_option("restart"):
             return
         mine = again_words.of_restart(context.CLIARGS.get("extra_vars") or ())
         decided = (self._ended or {}).get("again") or {}
-        failed = any(stats.summarize(host)[kind] for host in stats.processed for kind in ("failures", "unreachable"))
+        failed = any(
+            stats.summarize(host)[kind]
+            for host in stats.processed
+            for kind in ("failures", "unreachable")
+        )
         if decided.get("again"):
             self._go_on(self._ended["run"], self._ended["attempt"], 1, decided["delay"])
         elif mine and self._complete:
@@ -113,27 +131,41 @@ class CallbackModule(CallbackBase):
         elif mine and failed and not self._refused and not self._decided_since(mine["after"]):
             delay = restarts.next_try(mine["tries"])
             if delay is None:
-                text = "the restart of %s was tried %d times and given up; by hand: ansible-playbook playbooks/resume.yml -e run=%s"
-                self._display.display(text % (mine["run"], mine["tries"], mine["run"]), color=C.COLOR_ERROR)
+                text = (
+                    "the restart of %s was tried %d times and given up; by hand: ansible-playbook"
+                    " playbooks/resume.yml -e run=%s"
+                )
+                self._display.display(
+                    text % (mine["run"], mine["tries"], mine["run"]), color=C.COLOR_ERROR
+                )
             else:
                 self._go_on(mine["run"], mine["after"], mine["tries"] + 1, delay)
 
     def _note_unready(self, failed):
-        """Remember who took a place and was not ready for it, and say so: a further try, by itself or by hand, takes another node."""
+        """Remember who took a place and was not ready for it, and say so: a further try, by itself
+        or by hand, takes another node.
+        """
         came, now = self._newcomers, time.time()
         for node, why in came.unready(failed).items():
             text = (
-                "%s was to stand in for a lost node of %s and counts as failed (%s): the next try takes another one, where one can be had"
+                "%s was to stand in for a lost node of %s and counts as failed (%s): the next try"
+                " takes another one, where one can be had"
             )
             try:
                 failures.note(came.state_dir, {node: printable(why)}, came.run, now)
             except OSError as error:
                 text += "; that is not remembered: %s" % error
-            self._display.display("\n" + printable(text % (node, came.run, why)), color=C.COLOR_WARN)
+            self._display.display(
+                "\n" + printable(text % (node, came.run, why)), color=C.COLOR_WARN
+            )
 
     def _decided_since(self, after):
-        """Whether this command saw an attempt end that its restart follows, or that very attempt once more, which had gone on after all."""
-        return self._ended is not None and self._ended["attempt"] > (after - 1 if self._followed else after)
+        """Whether this command saw an attempt end that its restart follows, or that very attempt
+        once more, which had gone on after all.
+        """
+        return self._ended is not None and self._ended["attempt"] > (
+            after - 1 if self._followed else after
+        )
 
     def _go_on(self, run, after, tries, delay):
         """Wait, then become the next command; return only where that was not to be."""
@@ -141,31 +173,47 @@ class CallbackModule(CallbackBase):
         try:
             words = again_words.resumed(sys.argv, self._playbook(), run, after, tries)
         except again_words.NotAgain as error:
-            self._display.display(printable("%s is not started again: %s; %s" % (run, error, by_hand)), color=C.COLOR_WARN)
+            self._display.display(
+                printable("%s is not started again: %s; %s" % (run, error, by_hand)),
+                color=C.COLOR_WARN,
+            )
             return
         again = "" if tries == 1 else ", try %d of %d" % (tries, restarts.TRIES)
         try:
-            self._display.display("\n%s is started again in %d s%s; Ctrl-C leaves it as it is" % (run, delay, again), color=C.COLOR_WARN)
+            self._display.display(
+                "\n%s is started again in %d s%s; Ctrl-C leaves it as it is" % (run, delay, again),
+                color=C.COLOR_WARN,
+            )
             sys.stdout.flush()  # Display does not, and the wait is long for who reads a pipe
             time.sleep(delay)
         except KeyboardInterrupt:
-            self._display.display("\n%s is not started again; %s" % (run, by_hand), color=C.COLOR_WARN)
+            self._display.display(
+                "\n%s is not started again; %s" % (run, by_hand), color=C.COLOR_WARN
+            )
             return
         self._leave()
         os.execv(sys.executable, [*again_words.program(), *words])
 
     @staticmethod
     def _playbook():
-        """Return resume.yml as the user wrote the playbook that ends, else the product's own: a user's playbook may import ours."""
-        beside = again_words.playbook_beside((list(context.CLIARGS.get("args") or ()) or ["playbooks/train.yml"])[0])
+        """Return resume.yml as the user wrote the playbook that ends, else the product's own: a
+        user's playbook may import ours.
+        """
+        beside = again_words.playbook_beside(
+            (list(context.CLIARGS.get("args") or ()) or ["playbooks/train.yml"])[0]
+        )
         own = os.path.join(os.path.dirname(os.path.dirname(_CORE)), "playbooks", "resume.yml")
         return beside if os.path.exists(beside) and os.path.samefile(beside, own) else own
 
     @staticmethod
     def _leave():
-        """What Python would do at this process's end, which never comes: Ansible's temporary directory, and what is not written yet."""
+        """What Python would do at this process's end, which never comes: Ansible's temporary
+        directory, and what is not written yet.
+        """
         shutil.rmtree(C.DEFAULT_LOCAL_TMP, ignore_errors=True)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         for descriptor in (0, 1, 2):
-            os.set_inheritable(descriptor, True)  # Ansible keeps its terminal from its workers, and so from whoever comes after it
+            os.set_inheritable(
+                descriptor, True
+            )  # Ansible keeps its terminal from its workers, and so from whoever comes after it

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filter trainyard_query: JMESPath over what modules return, with Ansible's tagged values made plain first. See trainyard_query.yml."""
+"""Filter trainyard_query: JMESPath over what modules return, with Ansible's tagged values made
+plain first. See trainyard_query.yml.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,24 @@ except ImportError:
 
 
 def trainyard_query(data, expression):
-    """Search data with a JMESPath expression; functions such as sum and max_by look at exact types, which tagged values do not have."""
+    """Search data with a JMESPath expression; functions such as sum and max_by look at exact types,
+    which tagged values do not have.
+    """
     if jmespath is None:
-        raise AnsibleFilterError("trainyard_query needs the Python package jmespath on the controller: pip install -r requirements.txt")
+        raise AnsibleFilterError(
+            "trainyard_query needs the Python package jmespath on the controller: pip install -r"
+            " requirements.txt"
+        )
     if not isinstance(expression, str):
-        raise AnsibleFilterError(f"trainyard_query: the expression is {type(expression).__name__}, not text")
+        raise AnsibleFilterError(
+            f"trainyard_query: the expression is {type(expression).__name__}, not text"
+        )
     try:
         return jmespath.search(plain(expression), plain(data))
     except jmespath.exceptions.JMESPathError as error:
-        raise AnsibleFilterError(f"trainyard_query: {expression!r}: {str(error).strip()}") from error
+        raise AnsibleFilterError(
+            f"trainyard_query: {expression!r}: {str(error).strip()}"
+        ) from error
 
 
 class FilterModule:

@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of playbooks/drill.yml done to bare `python -m paddle.distributed.launch`, started over SSH in two terminals: JSON for docs/drills.md.
+"""The faults of playbooks/drill.yml done to bare `python -m paddle.distributed.launch`, started
+over SSH in two terminals: JSON for docs/drills.md.
 
-Not part of CI and nothing is asserted: the figures depend on the machine. The site is one of two Docker nodes that is provisioned and synchronised
-for PaddleDetection, as `make drill` leaves it, or by hand as bare_faults.py says:
+Not part of CI and nothing is asserted: the figures depend on the machine. The site is one of two
+Docker nodes that is provisioned and synchronised for PaddleDetection, as `make drill` leaves it, or
+by hand as bare_faults.py says:
 
-    .venv/bin/python tests/bench/bare_drill.py -i INVENTORY --out FOLDER [--limit 120] [--only NAME ...]
+.venv/bin/python tests/bench/bare_drill.py -i INVENTORY --out FOLDER [--limit 120] [--only NAME ...]
 
-The same training, the same moments and the same steps as in plugins/module_utils/trainyard/drills.yml, in a folder of this script's own on both nodes.
-Noted are: the first error that a terminal shows, the end of both commands, which of both came by themselves within the limit, and the processes that
-were left when the terminals were closed. What is left is then ended by pid. Faults that have no counterpart there (a controller, a resume) are left out.
+The same training, the same moments and the same steps as in
+plugins/module_utils/trainyard/drills.yml, in a folder of this script's own on both nodes. Noted
+are: the first error that a terminal shows, the end of both commands, which of both came by
+themselves within the limit, and the processes that were left when the terminals were closed. What
+is left is then ended by pid. Faults that have no counterpart there (a controller, a resume) are
+left out.
 """
 
 from __future__ import annotations
@@ -45,7 +50,10 @@ coco=$(ls -td ~/.trainyard/data/*/annotations/instances_train2017.json | head -1
 rm -rf %(folder)s; mkdir -p %(folder)s; cd %(folder)s
 cp -rL "${code%%/configs/*}/." .; chmod -R u+w .; mkdir -p dataset; rm -rf dataset/coco; ln -s "${coco%%/annotations/*}" dataset/coco"""
 # The installed packages of the detector: a site may have other suites' environments beside it.
-PACKAGES = "P=$(ls -td /home/trainer/.trainyard/env/*/lib/python3.*/site-packages/ppdet | head -1); S=${P%/ppdet}; "
+PACKAGES = (
+    "P=$(ls -td /home/trainer/.trainyard/env/*/lib/python3.*/site-packages/ppdet | head -1);"
+    " S=${P%/ppdet}; "
+)
 PYTHON = "${S%/lib/*}/bin/python"
 # rank: the first process in our folder that has a rank's variable.
 PRELUDE = (
@@ -55,7 +63,8 @@ rank() { for one in /proc/[0-9]*; do [ "$(readlink $one/cwd)" = %(folder)s ] && 
   && echo ${one#/proc/} && return; done; }
 """
 )
-# Twice a second the pid of the node's rank, an empty line without one: a look by its own `docker exec` costs more than a step of the training.
+# Twice a second the pid of the node's rank, an empty line without one: a look by its own `docker
+# exec` costs more than a step of the training.
 EYE = """import os, select, sys
 def is_rank(pid):
     try:
@@ -72,22 +81,43 @@ while True:
 """
 # What a start without any fault says, too, and no person takes for an error.
 USUAL = re.compile(r"^Warning: Unable to use|\b0 samples invalid\]")
-# Seconds: from a fault inside a rank until this script has seen that the rank is gone; what was said meanwhile belongs to the fault.
+# Seconds: from a fault inside a rank until this script has seen that the rank is gone; what was
+# said meanwhile belongs to the fault.
 SEEN = 15
 
 
 class Eye:
-    """A look at a node that goes on: `rank` is the pid of its rank, '' without one and while the node does not answer."""
+    """A look at a node that goes on: `rank` is the pid of its rank, '' without one and while the
+    node does not answer.
+    """
 
     def __init__(self, container, folder):
-        self.argv = ["docker", "exec", "-i", "-u", "trainer", container, "python3", "-I", "-c", EYE, folder]
+        self.argv = [
+            "docker",
+            "exec",
+            "-i",
+            "-u",
+            "trainer",
+            container,
+            "python3",
+            "-I",
+            "-c",
+            EYE,
+            folder,
+        ]
         self.rank, self.call, self.over = "", None, threading.Event()
         self.thread = threading.Thread(target=self.follow, daemon=True)
         self.thread.start()
 
     def follow(self):
         while not self.over.is_set():
-            self.call = subprocess.Popen(self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            self.call = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
             for line in self.call.stdout:
                 self.rank = line.strip()
             self.rank = ""
@@ -109,7 +139,9 @@ class Site(bare_faults.Site):
         super().__init__(inventory)
         asked = ["docker", "inspect", "--format", "{{.HostConfig.Memory}}", self.container("node2")]
         # Before any fault: afterwards it is the fault's own limit.
-        self.memory = subprocess.run(asked, check=True, text=True, stdout=subprocess.PIPE, timeout=60).stdout.strip()
+        self.memory = subprocess.run(
+            asked, check=True, text=True, stdout=subprocess.PIPE, timeout=60
+        ).stdout.strip()
 
     def prepare(self):
         for node in self.nodes:
@@ -117,12 +149,19 @@ class Site(bare_faults.Site):
 
     def words(self, job, resume=None):
         overrides = dict(job["overrides"], use_gpu="false")
-        words = "tools/train.py -c %s -o %s" % (job["config"], " ".join("%s=%s" % pair for pair in sorted(overrides.items())))
+        words = "tools/train.py -c %s -o %s" % (
+            job["config"],
+            " ".join("%s=%s" % pair for pair in sorted(overrides.items())),
+        )
         return words + (" -r %s" % resume if resume else "")
 
     def bare(self, node, job, resume=None):
         """Return the argv of one terminal: a login shell, as by hand, and the documents' command."""
-        command = "cd %s && %sOMP_NUM_THREADS=1 exec %s -m paddle.distributed.launch" % (FOLDER, PACKAGES, PYTHON)
+        command = "cd %s && %sOMP_NUM_THREADS=1 exec %s -m paddle.distributed.launch" % (
+            FOLDER,
+            PACKAGES,
+            PYTHON,
+        )
         command += " --ips=%s --nproc_per_node=1 --start_port %d %s" % (
             ",".join(self.nodes.values()),
             bare_faults.PORT,
@@ -138,16 +177,23 @@ class Site(bare_faults.Site):
         if "sleep" in step:
             time.sleep(step["sleep"])
         elif "docker" in step:
-            containers = dict({place: self.container(node) for place, node in names.items()}, memory=self.memory)
+            containers = dict(
+                {place: self.container(node) for place, node in names.items()}, memory=self.memory
+            )
             subprocess.run(
-                ["docker", *(word.format(**containers) for word in step["docker"])], check=True, stdout=subprocess.DEVNULL, timeout=120
+                ["docker", *(word.format(**containers) for word in step["docker"])],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                timeout=120,
             )
         elif "up" in step:
             self.up(names[step["up"]])
         elif "user" in step or "root" in step:
             node = names[step.get("user") or step["root"]]
             other = next(address for name, address in self.nodes.items() if name != node)
-            (self.on if "user" in step else self.root)(node, PRELUDE % {"folder": FOLDER, "other": other} + step["do"])
+            (self.on if "user" in step else self.root)(
+                node, PRELUDE % {"folder": FOLDER, "other": other} + step["do"]
+            )
 
     def up(self, node):
         for _time in range(60):
@@ -186,7 +232,9 @@ def left_in(folder):
 
 
 def moment(site, fault, terminals, limit, eyes):
-    """Wait until the training has come to the fault's moment; return whether it did. From inside: until the rank's log says so or the rank is gone."""
+    """Wait until the training has come to the fault's moment; return whether it did. From inside:
+    until the rank's log says so or the rank is gone.
+    """
     kind, _space, count = fault["at"].partition(" ")
     end, seen = time.monotonic() + limit, False
     while kind != "run" and time.monotonic() < end:  # run: before anything of it is started
@@ -216,7 +264,9 @@ def measure(site, job, fault, limit, out):
         for step in fault.get("before", ()):
             site.step(step)
         begun = time.monotonic()
-        terminals += [bare_faults.Terminal(node, site.bare(node, job), begun) for node in site.nodes]
+        terminals += [
+            bare_faults.Terminal(node, site.bare(node, job), begun) for node in site.nodes
+        ]
         reached = moment(site, fault, terminals, 240, eyes)
         for eye in eyes.values():
             eye.close()
@@ -232,17 +282,27 @@ def measure(site, job, fault, limit, out):
             else:
                 site.step(step)
         steps = site.log().count("Epoch: [")
-        while time.monotonic() - since < limit and any(terminal.process.poll() is None for terminal in terminals):
+        while time.monotonic() - since < limit and any(
+            terminal.process.poll() is None for terminal in terminals
+        ):
             time.sleep(0.2)
         found["went_on"] = site.log().count("Epoch: [") - steps
         found["codes"] = {terminal.node: terminal.close() for terminal in terminals}
         ends = [getattr(terminal, "ended", None) for terminal in terminals]
         whole = all(code is not None for code in found["codes"].values())
         found["ended"] = round(max(ends) + begun - since, 1) if whole and None not in ends else None
-        lines = [(second + begun - since, terminal.node, line) for terminal in terminals for second, line in terminal.lines]
+        lines = [
+            (second + begun - since, terminal.node, line)
+            for terminal in terminals
+            for second, line in terminal.lines
+        ]
         errors = errors_of(lines, -SEEN if fault["at"] == "inside" else 0)
         found["first_error"] = round(max(errors[0][0], 0), 1) if errors else None
-        telling = [line for line in errors if re.search(r"^\w*(Error|Exception): |^ssh: |signal|SIG", line[2])] or errors
+        telling = [
+            line
+            for line in errors
+            if re.search(r"^\w*(Error|Exception): |^ssh: |signal|SIG", line[2])
+        ] or errors
         found["said"] = "%s: %s" % telling[0][1:] if telling else ""
         time.sleep(2)
         found["left"] = sum(len(pids) for pids in site.left_anywhere().values())
@@ -274,17 +334,32 @@ def interrupt(terminal):
 
 
 def errors_of(lines, earliest):
-    """Return the lines (second, node, text) that a person takes for errors, from a second on; those of one moment stay in their order."""
+    """Return the lines (second, node, text) that a person takes for errors, from a second on; those
+    of one moment stay in their order.
+    """
     told = (bare_faults.HARMLESS, USUAL)
-    chosen = [line for line in lines if bare_faults.ERROR.search(line[2]) and not any(one.search(line[2]) for one in told)]
+    chosen = [
+        line
+        for line in lines
+        if bare_faults.ERROR.search(line[2]) and not any(one.search(line[2]) for one in told)
+    ]
     return sorted((line for line in chosen if line[0] >= earliest), key=lambda line: line[0])
 
 
 def main():
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("-i", "--inventory", default=str(PROJECT / "molecule" / "inventory"))
-    asked.add_argument("--out", type=Path, help="where texts and bare.json go; default: a new folder in the temporary directory")
-    asked.add_argument("--limit", type=float, default=120, help="seconds that the bare command gets after the fault (default 120)")
+    asked.add_argument(
+        "--out",
+        type=Path,
+        help="where texts and bare.json go; default: a new folder in the temporary directory",
+    )
+    asked.add_argument(
+        "--limit",
+        type=float,
+        default=120,
+        help="seconds that the bare command gets after the fault (default 120)",
+    )
     asked.add_argument("--only", nargs="*", help="names of faults")
     asked = asked.parse_args()
     os.environ["PATH"] = "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"])
@@ -299,9 +374,15 @@ def main():
         for name in asked.only or FAULTS:
             fault = table["faults"][name]
             try:
-                results[name] = measure(site, drills.job_of(table["job"], fault, ""), fault, asked.limit, out)
+                results[name] = measure(
+                    site, drills.job_of(table["job"], fault, ""), fault, asked.limit, out
+                )
             except (subprocess.SubprocessError, OSError) as error:  # the others are measured, too
-                results[name] = {"name": name, "limit": asked.limit, "note": "not measured: %s" % error}
+                results[name] = {
+                    "name": name,
+                    "limit": asked.limit,
+                    "note": "not measured: %s" % error,
+                }
             kept.write_text(json.dumps(results, indent=1))
             print(json.dumps(results[name]), flush=True)
     finally:

@@ -1,20 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What bare `paddle.distributed.launch` does with the faults of a start, beside what check.yml says of them: a Markdown table.
+"""What bare `paddle.distributed.launch` does with the faults of a start, beside what check.yml says
+of them: a Markdown table.
 
-Not part of CI and nothing is asserted: the figures depend on the machine. The site is one of two Docker nodes (playbooks/local.yml) that is
-provisioned and synchronised; `make bench` does all that, or by hand:
+Not part of CI and nothing is asserted: the figures depend on the machine. The site is one of two
+Docker nodes (playbooks/local.yml) that is provisioned and synchronised; `make bench` does all that,
+or by hand:
 
     ansible-playbook -i INVENTORY playbooks/local.yml
     ansible-playbook -i INVENTORY playbooks/provision.yml -e suite=paddledetection
     ansible-playbook -i INVENTORY playbooks/sync.yml -e config=molecule/shared/jobs/short.yml
-    .venv/bin/python tests/bench/bare_faults.py -i INVENTORY --out FOLDER [--limit 60] [--only PART_OF_A_NAME ...]
+    .venv/bin/python tests/bench/bare_faults.py -i INVENTORY --out FOLDER [--limit 60] [--only
+    PART_OF_A_NAME ...]
 
-For each fault: do it to the nodes (those of molecule/preflight/test_preflight.py where it has them); start the bare command on both nodes at
-once, each in a terminal of its own over SSH and a login shell, with nothing of ours in the environment; note the first error that any terminal
-shows, the last one, and the exit codes, or that the limit came first; close the terminals; run check.yml on the same nodes; undo the fault and
-end what is left by pid: only processes whose working directory is the folder that this script made. FOLDER gets every terminal's and every
-check's text, result.json and table.md; a further call with the same FOLDER replaces the rows that it measures.
+For each fault: do it to the nodes (those of molecule/preflight/test_preflight.py where it has
+them); start the bare command on both nodes at once, each in a terminal of its own over SSH and a
+login shell, with nothing of ours in the environment; note the first error that any terminal shows,
+the last one, and the exit codes, or that the limit came first; close the terminals; run check.yml
+on the same nodes; undo the fault and end what is left by pid: only processes whose working
+directory is the folder that this script made. FOLDER gets every terminal's and every check's text,
+result.json and table.md; a further call with the same FOLDER replaces the rows that it measures.
 """
 
 from __future__ import annotations
@@ -48,11 +53,18 @@ if dist.get_world_size() > 1:
 print("rank %d of %d: sum %d" % (dist.get_rank(), dist.get_world_size(), int(total)), flush=True)
 """
 ERROR = re.compile(
-    r"error|exception|traceback|refused|fatal|fail|timeout|timed out|abort|signal|unable|no route|closed by|cannot|can't|invalid", re.I
+    r"error|exception|traceback|refused|fatal|fail|timeout|timed out|abort|signal|unable|no"
+    r" route|closed by|cannot|can't|invalid",
+    re.I,
 )
-# Lines with such a word that are no error: the launcher's table of its options, and its list of the children's environment.
-HARMLESS = re.compile(r"elastic_timeout|log_overwrite|^LAUNCH INFO .*(Successfully|Create|configuration)|max_restart|-{9}")
-# Seconds that the launcher must have been up before its silence counts; without a fault it has done all after 10.
+# Lines with such a word that are no error: the launcher's table of its options, and its list of the
+# children's environment.
+HARMLESS = re.compile(
+    r"elastic_timeout|log_overwrite|^LAUNCH INFO"
+    r" .*(Successfully|Create|configuration)|max_restart|-{9}"
+)
+# Seconds that the launcher must have been up before its silence counts; without a fault it has done
+# all after 10.
 FAIR = 40
 # What an exception says, and ssh: the line that a person looks for.
 TELLING = re.compile(r"^\w*(Error|Exception): |^ssh: ")
@@ -61,9 +73,11 @@ COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @dataclass
 class Fault:
-    """One fault. does, undoes: (root, on or docker; node; line of shell). given: what a user types instead, {node: (ips, devices, before)};
-    a node with None is not started. words: for check.yml. row: the finding (level, nodes, check, text), or said: a pattern in its output.
-    tries: of the bare command, where chance decides; the first that fails is shown."""
+    """One fault. does, undoes: (root, on or docker; node; line of shell). given: what a user types
+    instead, {node: (ips, devices, before)}; a node with None is not started. words: for check.yml.
+    row: the finding (level, nodes, check, text), or said: a pattern in its output. tries: of the
+    bare command, where chance decides; the first that fails is shown.
+    """
 
     name: str
     does: list = field(default_factory=list)
@@ -82,12 +96,20 @@ class Site:
     def __init__(self, inventory):
         self.inventory = str(Path(inventory).resolve())
         listed = subprocess.run(
-            ["ansible-inventory", "-i", self.inventory, "--list"], cwd=PROJECT, check=True, text=True, stdout=subprocess.PIPE, timeout=60
+            ["ansible-inventory", "-i", self.inventory, "--list"],
+            cwd=PROJECT,
+            check=True,
+            text=True,
+            stdout=subprocess.PIPE,
+            timeout=60,
         )
         hosts = json.loads(listed.stdout)["_meta"]["hostvars"]
         self.nodes = {name: hosts[name]["ansible_host"] for name in sorted(hosts)}
         if list(self.nodes) != ["node1", "node2"]:
-            sys.exit("this takes a site of two Docker nodes, node1 and node2; %s has: %s" % (inventory, ", ".join(self.nodes) or "none"))
+            sys.exit(
+                "this takes a site of two Docker nodes, node1 and node2; %s has: %s"
+                % (inventory, ", ".join(self.nodes) or "none")
+            )
         self.name = hosts["node1"]["trainyard_site"]
         self.state = Path.home() / ".local/state/trainyard" / self.name
 
@@ -108,15 +130,34 @@ class Site:
 
     def root(self, node, script, check=True):
         argv = ["docker", "exec", self.container(node), "sh", "-c", script]
-        return subprocess.run(argv, check=check, text=True, timeout=240, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.strip()
+        return subprocess.run(
+            argv,
+            check=check,
+            text=True,
+            timeout=240,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ).stdout.strip()
 
     def on(self, node, script, check=True):
         argv = [*self.ssh(node), "export XDG_RUNTIME_DIR=/run/user/$(id -u); " + script]
-        done = subprocess.run(argv, check=check, text=True, timeout=60, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        done = subprocess.run(
+            argv,
+            check=check,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
         return done.stdout.strip()
 
     def docker(self, node, verb):
-        subprocess.run(["docker", verb, self.container(node)], check=True, stdout=subprocess.DEVNULL, timeout=60)
+        subprocess.run(
+            ["docker", verb, self.container(node)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=60,
+        )
 
     def do(self, steps):
         for way, node, script in steps:
@@ -125,15 +166,30 @@ class Site:
     def bare(self, node, ips=None, devices=1, before=""):
         """Return the argv of one terminal: a login shell, as by hand, and the documents' command."""
         ips = ips or ",".join(self.nodes.values())
-        command = "cd %s && %s $(ls -d ~/.trainyard/env/*/bin/python) -m paddle.distributed.launch" % (FOLDER, before)
+        command = (
+            "cd %s && %s $(ls -d ~/.trainyard/env/*/bin/python) -m paddle.distributed.launch"
+            % (FOLDER, before)
+        )
         command += " --ips=%s --nproc_per_node=%d --start_port %d tiny.py" % (ips, devices, PORT)
         return [*self.ssh(node, "-tt"), "exec bash -lc %s" % shlex.quote(command)]
 
     def left(self, node):
-        """Return the pids of this script's own processes on a node. Asked as their owner: a container's root may not see their directory."""
-        script = 'for one in /proc/[0-9]*; do [ "$(readlink $one/cwd)" = %s ] && echo ${one#/proc/}; done; true' % FOLDER
+        """Return the pids of this script's own processes on a node. Asked as their owner: a
+        container's root may not see their directory.
+        """
+        script = (
+            'for one in /proc/[0-9]*; do [ "$(readlink $one/cwd)" = %s ] && echo ${one#/proc/};'
+            " done; true" % FOLDER
+        )
         argv = ["docker", "exec", "-u", "trainer", self.container(node), "sh", "-c", script]
-        return subprocess.run(argv, check=True, text=True, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.split()
+        return subprocess.run(
+            argv,
+            check=True,
+            text=True,
+            timeout=60,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ).stdout.split()
 
     def clear(self, node):
         """End them, by pid."""
@@ -141,13 +197,17 @@ class Site:
             self.root(node, "kill -9 %s" % pid, check=False)
 
     def quiet(self, node):
-        """Wait until nothing listens where rank 0 will: what an earlier row has left would look like a fault of this one."""
+        """Wait until nothing listens where rank 0 will: what an earlier row has left would look
+        like a fault of this one.
+        """
         listening = "ss -Htln sport = :%d" % PORT
         for _time in range(20):
             if not self.root(node, listening):
                 return
             time.sleep(0.5)
-        sys.exit("something listens on port %d of %s: %s" % (PORT, node, self.root(node, listening)))
+        sys.exit(
+            "something listens on port %d of %s: %s" % (PORT, node, self.root(node, listening))
+        )
 
 
 class Terminal:
@@ -155,13 +215,20 @@ class Terminal:
 
     def __init__(self, node, argv, begun):
         self.node, self.begun, self.lines = node, begun, []
-        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         self.thread = threading.Thread(target=self.read, daemon=True)
         self.thread.start()
 
     def read(self):
         for raw in self.process.stdout:
-            self.lines.append((round(time.monotonic() - self.begun, 1), COLOURS.sub("", raw.decode("utf-8", "replace")).rstrip()))
+            self.lines.append(
+                (
+                    round(time.monotonic() - self.begun, 1),
+                    COLOURS.sub("", raw.decode("utf-8", "replace")).rstrip(),
+                )
+            )
         self.ended = time.monotonic() - self.begun
 
     def up(self):
@@ -169,7 +236,9 @@ class Terminal:
         return next((second for second, line in list(self.lines) if "Watching Pod" in line), None)
 
     def close(self):
-        """Return the exit code, None where the command still ran; the terminal is closed then, as a window is."""
+        """Return the exit code, None where the command still ran; the terminal is closed then, as a
+        window is.
+        """
         code = self.process.poll()
         if code is None:
             self.process.terminate()
@@ -182,29 +251,42 @@ def try_bare(site, fault, limit, out, number=1):
     """Start the bare command on both nodes; return what the terminals showed."""
     load, begun = os.getloadavg()[0], time.monotonic()
     given = {node: fault.given.get(node, {}) for node in site.nodes}
-    terminals = [Terminal(node, site.bare(node, **how), begun) for node, how in given.items() if how is not None]
+    terminals = [
+        Terminal(node, site.bare(node, **how), begun)
+        for node, how in given.items()
+        if how is not None
+    ]
     seconds = 0
     while any(terminal.process.poll() is None for terminal in terminals):
         time.sleep(0.2)
         seconds = time.monotonic() - begun
-        # On a loaded machine the launcher itself takes half a minute; a terminal that never shows it is not waited for much longer.
+        # On a loaded machine the launcher itself takes half a minute; a terminal that never shows
+        # it is not waited for much longer.
         ups = [terminal.up() for terminal in terminals if terminal.process.poll() is None]
         if seconds > (limit + max(ups, default=0) if None not in ups else 1.5 * limit):
             break
     codes = {terminal.node: terminal.close() for terminal in terminals}
     for terminal in terminals:
         text = "".join("%7.1f  %s\n" % line for line in terminal.lines)
-        (out / ("%s-%d.txt" % (terminal.node, number))).write_text(text + "exit code: %s\n" % codes[terminal.node])
-    lines = [(second, terminal.node, line) for terminal in terminals for second, line in terminal.lines]
+        (out / ("%s-%d.txt" % (terminal.node, number))).write_text(
+            text + "exit code: %s\n" % codes[terminal.node]
+        )
+    lines = [
+        (second, terminal.node, line) for terminal in terminals for second, line in terminal.lines
+    ]
     lines.sort(key=lambda line: line[0])  # lines of one moment stay in their order
     return {"load": load, "seconds": seconds, "codes": codes, "lines": lines}
 
 
 def heard(bare):
     """Return what the terminals' lines say: the errors, the sums, and whether all went right."""
-    errors = [line for line in bare["lines"] if ERROR.search(line[2]) and not HARMLESS.search(line[2])]
+    errors = [
+        line for line in bare["lines"] if ERROR.search(line[2]) and not HARMLESS.search(line[2])
+    ]
     sums = sorted(line[2] for line in bare["lines"] if re.match(r"rank \d+ of \d+: sum", line[2]))
-    right = sums == ["rank 0 of 2: sum 3", "rank 1 of 2: sum 3"] and set(bare["codes"].values()) == {0}
+    right = sums == ["rank 0 of 2: sum 3", "rank 1 of 2: sum 3"] and set(
+        bare["codes"].values()
+    ) == {0}
     return errors, sums, right
 
 
@@ -216,7 +298,9 @@ def try_ours(tests, fault, out):
     row = None
     if fault.row:
         level, nodes, check, text = fault.row
-        row = next(filter(None, (done.row(level, one, check, text) for one in nodes.split("|"))), None)
+        row = next(
+            filter(None, (done.row(level, one, check, text) for one in nodes.split("|"))), None
+        )
     elif fault.said:
         found = re.search(fault.said, done.stdout)
         row = (found.group(0), "") if found else None
@@ -244,25 +328,47 @@ def faults(site, tests, scratch):
         node, by_root, does, undoes, words, row = tests.FAULTS[name]
         way = "root" if by_root else "on"
         before = more.pop("before", [])
-        return Fault(shown or name, before + [(way, node, does)], [(way, node, undoes)], words=words, row=row, **more)
+        return Fault(
+            shown or name,
+            before + [(way, node, does)],
+            [(way, node, undoes)],
+            words=words,
+            row=row,
+            **more,
+        )
 
     swapped = ",".join(reversed(site.nodes.values()))
     loopback = tests.hosts("node1", "127.0.1.1"), "cat /root/hosts > /etc/hosts"
     eth9 = "GLOO_SOCKET_IFNAME=eth9"
-    stray = "echo 'export PADDLE_NNODES=1' >> .bashrc; echo 'export PADDLE_NNODES=1' >> .profile; systemctl --user set-environment PADDLE_NNODES=1"
+    stray = (
+        "echo 'export PADDLE_NNODES=1' >> .bashrc; echo 'export PADDLE_NNODES=1' >> .profile;"
+        " systemctl --user set-environment PADDLE_NNODES=1"
+    )
     more = scratch / "more.yml"
     more.write_text(json.dumps({"trainers": {"hosts": {"node2": {"trainyard_devices": 2}}}}))
-    both = known("127.0.1.1 in /etc/hosts", "127.0.1.1 for its own name in `/etc/hosts`, both nodes")
+    both = known(
+        "127.0.1.1 in /etc/hosts", "127.0.1.1 for its own name in `/etc/hosts`, both nodes"
+    )
     both.does.append(("root", "node1", loopback[0]))
     both.undoes.append(("root", "node1", loopback[1]))
     both.row = ("WARN", "node1, node2|node1", "name", r"127\.0\.1\.1")
     taken = known("start port of rank 0 taken", "rank 0's start port taken")
     # The launcher's own words are turned on node2, since with us nobody types them twice.
     launch = "cd %s/paddle/distributed/launch" % tests.SITE_PACKAGES
-    turn = 'import sys; sys.argv = ["--ips=%s" if w.startswith("--ips=") else w for w in sys.argv]' % swapped
-    turned = "%s && cp -p main.py /tmp/main.py && { echo '%s'; cat /tmp/main.py; } > main.py" % (launch, turn)
-    fresh = "touch ~/.trainyard/env/*/.trainyard.json"  # what has changed since the installation would be named before any rehearsal
-    clock = "test -e %s || { apt-get -q update && apt-get -qy install --no-install-recommends libfaketime; } > /dev/null" % tests.FAKETIME
+    turn = (
+        'import sys; sys.argv = ["--ips=%s" if w.startswith("--ips=") else w for w in sys.argv]'
+        % swapped
+    )
+    turned = "%s && cp -p main.py /tmp/main.py && { echo '%s'; cat /tmp/main.py; } > main.py" % (
+        launch,
+        turn,
+    )
+    # what has changed since the installation would be named before any rehearsal
+    fresh = "touch ~/.trainyard/env/*/.trainyard.json"
+    clock = (
+        "test -e %s || { apt-get -q update && apt-get -qy install --no-install-recommends"
+        " libfaketime; } > /dev/null" % tests.FAKETIME
+    )
     return [
         Fault("none, rehearsed", words=tests.AGAIN, note="with its rehearsal"),
         Fault("none", words=tests.QUICK),
@@ -317,36 +423,61 @@ def faults(site, tests, scratch):
 def shown(text, width=170):
     """Return a text as one cell of a table."""
     text = " ".join(text.split())
-    return "`%s`" % (text if len(text) <= width else text[: width - 1] + "…").replace("|", "\\|").replace("`", "'")
+    return "`%s`" % (text if len(text) <= width else text[: width - 1] + "…").replace(
+        "|", "\\|"
+    ).replace("`", "'")
 
 
 def cells(fault, bare, ours):
     """Return a fault's line of the table."""
-    codes = ", ".join("%s %s" % (node, "waits" if code is None else code) for node, code in bare["codes"].items())
+    codes = ", ".join(
+        "%s %s" % (node, "waits" if code is None else code) for node, code in bare["codes"].items()
+    )
     errors, sums, right = heard(bare)
     if right:
         seconds, said = "–", "nothing; both ranks add up right (%.0f s)" % bare["seconds"]
     elif errors:
         telling = [line for line in errors if TELLING.search(line[2])] or errors
-        seconds, said = "%.0f (%s)" % tuple(errors[0][:2]), "%s: %s" % (telling[-1][1], shown(telling[-1][2]))
+        seconds, said = (
+            "%.0f (%s)" % tuple(errors[0][:2]),
+            "%s: %s" % (telling[-1][1], shown(telling[-1][2])),
+        )
     elif None in bare["codes"].values():
         up = [line[0] for line in bare["lines"] if "Watching Pod" in line[2]]
         silent = bare["seconds"] - max(up) if up else 0
         said = "nothing for %.0f s after the launcher was up" % silent
         if silent < FAIR:
-            said = "not judged: the machine was so loaded that the launcher ran for only %.0f s" % silent
+            said = (
+                "not judged: the machine was so loaded that the launcher ran for only %.0f s"
+                % silent
+            )
         seconds = "none in %.0f" % bare["seconds"]
     else:
-        seconds, said = "–", "nothing, and wrong: %s" % "; ".join(sums or ["no rank came to its sum"])
+        seconds, said = (
+            "–",
+            "nothing, and wrong: %s" % "; ".join(sums or ["no rank came to its sum"]),
+        )
     if len(bare.get("tries", [])) > 1:
         said += "; %d of %d tries went right" % (sum(bare["tries"]), len(bare["tries"]))
     if bare["left"]:
         said += "; left when the terminals were closed: %d" % bare["left"]
     if ours is None:
         return [fault.name, seconds, said, codes, "–", fault.note, "%.0f" % bare["load"]]
-    words = " ".join(shown(part) for part in ours["row"] if part) if ours["row"] else shown(ours["last"])
+    words = (
+        " ".join(shown(part) for part in ours["row"] if part)
+        if ours["row"]
+        else shown(ours["last"])
+    )
     words += " (%s)" % fault.note if fault.note else ""
-    return [fault.name, seconds, said, codes, "%.0f" % ours["seconds"], words, "%.0f, %.0f" % (bare["load"], ours["load"])]
+    return [
+        fault.name,
+        seconds,
+        said,
+        codes,
+        "%.0f" % ours["seconds"],
+        words,
+        "%.0f, %.0f" % (bare["load"], ours["load"]),
+    ]
 
 
 def measure(site, tests, fault, limit, out):
@@ -385,8 +516,15 @@ def table(known, results):
         "check.yml: finding, remedy",
         "load",
     ]
-    lines = [head, ["---"] * len(head), *(cells(fault, **results[fault.name]) for fault in known if fault.name in results)]
-    foot = "%s; load: average of the last minute when bare and when check.yml began, on %d processors.\n"
+    lines = [
+        head,
+        ["---"] * len(head),
+        *(cells(fault, **results[fault.name]) for fault in known if fault.name in results),
+    ]
+    foot = (
+        "%s; load: average of the last minute when bare and when check.yml began, on %d"
+        " processors.\n"
+    )
     foot %= (datetime.date.today().isoformat(), os.cpu_count())
     return "\n".join("| %s |" % " | ".join(line) for line in lines) + "\n\n" + foot
 
@@ -394,8 +532,17 @@ def table(known, results):
 def main():
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("-i", "--inventory", default=str(PROJECT / "molecule" / "inventory"))
-    asked.add_argument("--out", type=Path, help="where texts and table go; default: a new folder in the temporary directory")
-    asked.add_argument("--limit", type=float, default=60, help="seconds that the bare command gets once its launchers are up (default 60)")
+    asked.add_argument(
+        "--out",
+        type=Path,
+        help="where texts and table go; default: a new folder in the temporary directory",
+    )
+    asked.add_argument(
+        "--limit",
+        type=float,
+        default=60,
+        help="seconds that the bare command gets once its launchers are up (default 60)",
+    )
     asked.add_argument("--only", nargs="*", help="parts of names of faults")
     asked = asked.parse_args()
     # As `. .venv/bin/activate` would: Ansible's own commands lie beside this Python.
@@ -405,7 +552,10 @@ def main():
     out = asked.out or Path(tempfile.mkdtemp(prefix="bare-faults-"))
     out.mkdir(parents=True, exist_ok=True)
     for node in site.nodes:
-        site.on(node, "mkdir -p %s && printf %%s %s > %s/tiny.py" % (FOLDER, shlex.quote(SCRIPT), FOLDER))
+        site.on(
+            node,
+            "mkdir -p %s && printf %%s %s > %s/tiny.py" % (FOLDER, shlex.quote(SCRIPT), FOLDER),
+        )
     known, kept = faults(site, tests, out), out / "result.json"
     results = json.loads(kept.read_text()) if kept.exists() else {}
     try:

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Put the tables of a drill into docs/drills.md, between its marks: drill.json's, bare.json's, goodput.json's and log_stress.py's.
+"""Put the tables of a drill into docs/drills.md, between its marks: drill.json's, bare.json's,
+goodput.json's and log_stress.py's.
 
-.venv/bin/python tests/bench/drill_page.py --drill runs/drill/drill.json [--bare FOLDER/bare.json] [--goodput FOLDER/goodput.json] [--logs FILE]
+.venv/bin/python tests/bench/drill_page.py --drill runs/drill/drill.json [--bare FOLDER/bare.json]
+[--goodput FOLDER/goodput.json] [--logs FILE]
 """
 
 from __future__ import annotations
@@ -39,7 +41,15 @@ LOG_HEAD = [
     "delay p50, p99",
     "at home as on the node",
 ]
-WAY_HEAD = ["way", "wall time", "steps", "seconds a step", "goodput", "faults that it met", "came to its end"]
+WAY_HEAD = [
+    "way",
+    "wall time",
+    "steps",
+    "seconds a step",
+    "goodput",
+    "faults that it met",
+    "came to its end",
+]
 
 
 def read(path):
@@ -47,7 +57,13 @@ def read(path):
 
 
 def lines(head, rows):
-    return "\n".join("| %s |" % " | ".join(drills.cell(part) for part in row) for row in [head, ["---"] * len(head), *rows]) + "\n"
+    return (
+        "\n".join(
+            "| %s |" % " | ".join(drills.cell(part) for part in row)
+            for row in [head, ["---"] * len(head), *rows]
+        )
+        + "\n"
+    )
 
 
 def shown(value):
@@ -62,9 +78,17 @@ def bare_rows(ours, bare):
         if found.get("note"):
             yield [name, "–", found["note"], "–", "–", "–"]
             continue
-        ended = shown(found["ended"]) if found["ended"] is not None else "not in %.0f s" % found["limit"]
+        ended = (
+            shown(found["ended"])
+            if found["ended"] is not None
+            else "not in %.0f s" % found["limit"]
+        )
         first = shown(found["first_error"]) if found["first_error"] is not None else "none"
-        known = "goes on" if mine.get("goes_on") else "%s, %s" % (shown(mine.get("detected")), shown(mine.get("stopped")))
+        known = (
+            "goes on"
+            if mine.get("goes_on")
+            else "%s, %s" % (shown(mine.get("detected")), shown(mine.get("stopped")))
+        )
         yield [
             name,
             known,
@@ -97,9 +121,11 @@ def log_rows(cases):
             "%.1f MB" % (found["wire"] / 1e6),
             found["lines"],
             found["seconds"],
-            "%.1f, %.1f MB" % (found["sender_kib"] / 1024, found["receiver_kib"] / 1024)
-            if found["sender_kib"]
-            else "-, %.1f MB" % (found["receiver_kib"] / 1024),
+            (
+                "%.1f, %.1f MB" % (found["sender_kib"] / 1024, found["receiver_kib"] / 1024)
+                if found["sender_kib"]
+                else "-, %.1f MB" % (found["receiver_kib"] / 1024)
+            ),
             "%d, %d ms" % (delay["p50"], delay["p99"]) if delay else "–",
             "yes" if found["equal"] and found["whole"] else "no",
         ]
@@ -113,12 +139,25 @@ def main():
     asked.add_argument("--logs")
     asked.add_argument("--page", type=Path, default=PAGE)
     asked = asked.parse_args()
-    ours, bare, ways, logs = read(asked.drill), read(asked.bare), read(asked.goodput), read(asked.logs)
+    ours, bare, ways, logs = (
+        read(asked.drill),
+        read(asked.bare),
+        read(asked.goodput),
+        read(asked.logs),
+    )
     if ours is None:
         sys.exit("%s: there is no drill's result; make one with playbooks/drill.yml" % asked.drill)
     ours = ours["faults"]
     parts = {
-        "drill": "%s\n%s. %s, %d processors.\n" % (drills.table(ours), drills.sums(ours), datetime.date.today().isoformat(), os.cpu_count())
+        "drill": (
+            "%s\n%s. %s, %d processors.\n"
+            % (
+                drills.table(ours),
+                drills.sums(ours),
+                datetime.date.today().isoformat(),
+                os.cpu_count(),
+            )
+        )
     }
     parts["bare"] = lines(BARE_HEAD, bare_rows(ours, bare)) if bare else None
     parts["goodput"] = lines(WAY_HEAD, way_rows(ways)) if ways else None

@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Goodput: useful step time over wall time of one training under one seeded schedule of faults, ours, bare Paddle's and mpirun's: JSON for docs/drills.md.
+"""Goodput: useful step time over wall time of one training under one seeded schedule of faults,
+ours, bare Paddle's and mpirun's: JSON for docs/drills.md.
 
-Not part of CI and nothing is asserted: the figures depend on the machine. The site is one of two Docker nodes as `make drill` leaves it; for mpirun both
-need Open MPI (playbooks/provision.yml -e suite=mindocr brings it).
+Not part of CI and nothing is asserted: the figures depend on the machine. The site is one of two
+Docker nodes as `make drill` leaves it; for mpirun both need Open MPI (playbooks/provision.yml -e
+suite=mindocr brings it).
 
-    .venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 40] [--faults 3] [--ways quiet ours bare mpirun]
+.venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 40] [--faults
+3] [--ways quiet ours bare mpirun]
 
-The training saves after every epoch. Useful are the steps that had to be made, each once, at the pace of the way `quiet` (no fault); wall time is from the
-command to the last step, `whole` to the end of the command. The schedule (which fault, how many seconds of training after the one before) is the same for
-all; its clock stands still while nothing trains. Ours is `train.yml` with max_restarts. Bare Paddle and mpirun are restarted by this script, as fast as it
-can: it looks every half second for every rank on every node, takes a silence of 20 s for a hang, as our watchdog does, ends what is left, waits for the
-node, copies the newest checkpoint of rank 0 to the other node (the one before, where a start from it made no step), and starts again with the suite's own
--r. No person would be as quick.
+The training saves after every epoch. Useful are the steps that had to be made, each once, at the
+pace of the way `quiet` (no fault); wall time is from the command to the last step, `whole` to the
+end of the command. The schedule (which fault, how many seconds of training after the one before) is
+the same for all; its clock stands still while nothing trains. Ours is `train.yml` with
+max_restarts. Bare Paddle and mpirun are restarted by this script, as fast as it can: it looks every
+half second for every rank on every node, takes a silence of 20 s for a hang, as our watchdog does,
+ends what is left, waits for the node, copies the newest checkpoint of rank 0 to the other node (the
+one before, where a start from it made no step), and starts again with the suite's own -r. No person
+would be as quick.
 """
 
 from __future__ import annotations
@@ -39,7 +45,8 @@ SILENCE = 20
 # Seconds that a start gets for its first step.
 START = 90
 STEP = re.compile(r"Epoch: \[(\d+)\] \[\s*(\d+)/(\d+)\]")
-# A shell's words for one rank of an mpirun: what Paddle's launcher would have put into its environment (controllers/collective.py of 2.6.2).
+# A shell's words for one rank of an mpirun: what Paddle's launcher would have put into its
+# environment (controllers/collective.py of 2.6.2).
 RANK = """cd %(folder)s && export PADDLE_TRAINER_ID=$OMPI_COMM_WORLD_RANK PADDLE_TRAINERS_NUM=2 PADDLE_TRAINER_ENDPOINTS=%(endpoints)s OMP_NUM_THREADS=1
 export PADDLE_GLOBAL_RANK=$OMPI_COMM_WORLD_RANK PADDLE_GLOBAL_SIZE=2 PADDLE_LOCAL_RANK=0 PADDLE_RANK_IN_NODE=0 PADDLE_LOCAL_SIZE=1 PADDLE_NNODES=2
 export PADDLE_CURRENT_ENDPOINT=$(echo $PADDLE_TRAINER_ENDPOINTS | cut -d, -f$((OMPI_COMM_WORLD_RANK + 1))) PADDLE_DISTRI_BACKEND=gloo
@@ -60,7 +67,9 @@ def job_of(epochs):
 
 
 def schedule(seed, count):
-    """Return [(seconds of training after the fault before, kind)]; of as many faults as there are kinds, each is another."""
+    """Return [(seconds of training after the fault before, kind)]; of as many faults as there are
+    kinds, each is another.
+    """
     chance, kinds = random.Random(seed), []
     while len(kinds) < count:
         kinds += chance.sample(KINDS, len(KINDS))
@@ -74,7 +83,9 @@ class Steps:
         self.made, self.times, self.lines, self.last = set(), [], 0, float("-inf")
 
     def read(self, text):
-        """Take in all that was logged up to now. last: when there was a step, be it one that was made before."""
+        """Take in all that was logged up to now. last: when there was a step, be it one that was
+        made before.
+        """
         found = STEP.findall(text)
         if len(found) > self.lines:
             self.last = time.monotonic()
@@ -85,10 +96,19 @@ class Steps:
 
 
 class Faults:
-    """The schedule on its way: a fault is due after so many seconds in which the training made steps."""
+    """The schedule on its way: a fault is due after so many seconds in which the training made
+    steps.
+    """
 
     def __init__(self, site, plan, do):
-        self.site, self.plan, self.do, self.done, self.since, self.trained = site, list(plan), do, [], None, 0.0
+        self.site, self.plan, self.do, self.done, self.since, self.trained = (
+            site,
+            list(plan),
+            do,
+            [],
+            None,
+            0.0,
+        )
 
     def tick(self, trains, passed):
         """passed: seconds since the last call; trains: whether it trained meanwhile."""
@@ -97,7 +117,9 @@ class Faults:
             kind = self.plan[0][1]
             try:
                 self.do(kind)
-            except subprocess.SubprocessError as error:  # the rank has just gone; the next time, then
+            except (
+                subprocess.SubprocessError
+            ) as error:  # the rank has just gone; the next time, then
                 print("  %s: %s" % (kind, error), flush=True)
                 return
             print("  %s" % kind, flush=True)
@@ -107,7 +129,9 @@ class Faults:
 
 
 def watch_out(site, steps, faults, over, limit, idle=lambda: None):
-    """Follow a training until over() is true; return whether it was before the limit. idle() is called every half second."""
+    """Follow a training until over() is true; return whether it was before the limit. idle() is
+    called every half second.
+    """
     begun = before = time.monotonic()
     while time.monotonic() - begun < limit:
         text = site.training_log()
@@ -127,7 +151,9 @@ class Ours(bare_drill.Site):
 
     def train(self, job, plan, out, limit):
         path = out.resolve() / "goodput.yml"
-        path.write_text(json.dumps(dict(job, max_restarts=20, watchdog={"step": "20s", "checkpoint": "20s"})))
+        path.write_text(
+            json.dumps(dict(job, max_restarts=20, watchdog={"step": "20s", "checkpoint": "20s"}))
+        )
         playbook = ["ansible-playbook", "-i", self.inventory]
         argv = [*playbook, "playbooks/train.yml", "-e", json.dumps({"config": str(path)})]
         environment = dict(os.environ, ANSIBLE_CONFIG=str(PROJECT / "ansible.cfg"))
@@ -135,7 +161,13 @@ class Ours(bare_drill.Site):
         steps, faults, begun = Steps(), Faults(self, plan, self.fault), time.monotonic()
         with open(out / ("ours.txt" if plan else "quiet.txt"), "wb") as log:
             process = subprocess.Popen(
-                argv, cwd=PROJECT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                argv,
+                cwd=PROJECT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         try:
             watch_out(self, steps, faults, lambda _text: process.poll() is not None, limit)
@@ -144,33 +176,63 @@ class Ours(bare_drill.Site):
                 os.killpg(process.pid, signal.SIGINT)
                 process.wait(120)
                 # A run goes on without its controller; the next way needs its nodes.
-                words = [*playbook, "playbooks/stop.yml", "-e", "run=%s" % os.path.basename(self.run or "none")]
-                subprocess.run(words, cwd=PROJECT, env=environment, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                words = [
+                    *playbook,
+                    "playbooks/stop.yml",
+                    "-e",
+                    "run=%s" % os.path.basename(self.run or "none"),
+                ]
+                subprocess.run(
+                    words,
+                    cwd=PROJECT,
+                    env=environment,
+                    check=False,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                )
         return steps, faults, begun, time.monotonic() - begun, process.returncode == 0
 
     def runs(self):
         """Return the runs on node1 that trained for this script, earlier ones, too."""
-        return self.root("node1", "ls -d /home/trainer/.trainyard/runs/*-goodput-* 2> /dev/null", check=False).split()
+        return self.root(
+            "node1", "ls -d /home/trainer/.trainyard/runs/*-goodput-* 2> /dev/null", check=False
+        ).split()
 
     def training_log(self):
-        """Return what the attempts of this run have logged on rank 0, one after the other; never another run's."""
+        """Return what the attempts of this run have logged on rank 0, one after the other; never
+        another run's.
+        """
         self.run = self.run or next((run for run in self.runs() if run not in self.others), None)
         return (
-            self.root("node1", "cat /dev/null $(ls -v %s/attempt-*/log/workerlog.0 2> /dev/null)" % self.run, check=False)
+            self.root(
+                "node1",
+                "cat /dev/null $(ls -v %s/attempt-*/log/workerlog.0 2> /dev/null)" % self.run,
+                check=False,
+            )
             if self.run
             else ""
         )
 
     def fault(self, kind):
-        mark = "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ | xargs -r grep -lzs '^PADDLE_TRAINER_ID=' | cut -d/ -f3 | head -1"
+        mark = (
+            "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ | xargs -r grep -lzs"
+            " '^PADDLE_TRAINER_ID=' | cut -d/ -f3 | head -1"
+        )
         self.hurt(kind, mark % os.path.basename(self.run))
 
     def hurt(self, kind, mark):
         """Do a fault to node2. mark: shell words that print the rank's pid."""
         if kind == "reboot":
-            subprocess.run(["docker", "restart", "-t", "0", self.container("node2")], check=True, stdout=subprocess.DEVNULL, timeout=120)
+            subprocess.run(
+                ["docker", "restart", "-t", "0", self.container("node2")],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                timeout=120,
+            )
         else:
-            self.on("node2", "pid=$(%s); kill -%s $pid" % (mark, "KILL" if kind == "kill" else "STOP"))
+            self.on(
+                "node2", "pid=$(%s); kill -%s $pid" % (mark, "KILL" if kind == "kill" else "STOP")
+            )
 
 
 class Bare(Ours):
@@ -179,7 +241,8 @@ class Bare(Ours):
     def train(self, job, plan, out, limit):
         self.job, self.out, self.since, self.there = job, out, 0.0, False
         self.steps, faults = Steps(), Faults(self, plan, self.fault)
-        # skipped: how many of the newest checkpoints did not do, since a start from them made no step.
+        # skipped: how many of the newest checkpoints did not do, since a start from them made no
+        # step.
         self.kept, self.text, self.terminals, self.skipped = "", "", [], 0
         self.prepare()
         self.eye, begun = self.eyes(), time.monotonic()
@@ -198,27 +261,41 @@ class Bare(Ours):
         return self.kept + self.text
 
     def over(self, text):
-        return all(terminal.process.poll() == 0 for terminal in self.terminals) and self.at_end(text)
+        return all(terminal.process.poll() == 0 for terminal in self.terminals) and self.at_end(
+            text
+        )
 
     def at_end(self, text):
         """Whether the last step of the last epoch was made."""
         last = self.job["overrides"]["epoch"] - 1
-        return any(int(epoch) == last and int(step) == int(steps) - 1 for epoch, step, steps in STEP.findall(text)[-1:])
+        return any(
+            int(epoch) == last and int(step) == int(steps) - 1
+            for epoch, step, steps in STEP.findall(text)[-1:]
+        )
 
     def fault(self, kind):
-        self.hurt(kind, bare_drill.PRELUDE % {"folder": bare_drill.FOLDER, "other": "none"} + "rank")
+        self.hurt(
+            kind, bare_drill.PRELUDE % {"folder": bare_drill.FOLDER, "other": "none"} + "rank"
+        )
 
     def commands(self, resume):
-        return [bare_faults.Terminal(node, self.bare(node, self.job, resume), time.monotonic()) for node in self.nodes]
+        return [
+            bare_faults.Terminal(node, self.bare(node, self.job, resume), time.monotonic())
+            for node in self.nodes
+        ]
 
     def start(self, resume=None):
         self.since, self.there = time.monotonic(), False
         self.terminals = self.commands(resume)
 
     def look(self):
-        """Start again where a rank is gone that was there, a command has failed, or nothing was said for too long."""
+        """Start again where a rank is gone that was there, a command has failed, or nothing was
+        said for too long.
+        """
         there = all(eye.rank for eye in self.eye.values())
-        dead = (self.there and not there) or any(terminal.process.poll() not in (None, 0) for terminal in self.terminals)
+        dead = (self.there and not there) or any(
+            terminal.process.poll() not in (None, 0) for terminal in self.terminals
+        )
         self.there = self.there or there
         log = self.text
         silent = time.monotonic() - max(self.steps.last, self.since)
@@ -248,9 +325,12 @@ class Bare(Ours):
             time.sleep(0.1)  # what was ended must not be taken for the next start's
 
     def newest(self):
-        """Copy rank 0's newest checkpoint of both files to the other node; return its stem, None without one."""
+        """Copy rank 0's newest checkpoint of both files to the other node; return its stem, None
+        without one.
+        """
         script = (
-            "cd %s && for f in $(ls -t output/*/*.pdopt 2> /dev/null); do test -s ${f%%.pdopt}.pdparams && echo ${f%%.pdopt}; done; true"
+            "cd %s && for f in $(ls -t output/*/*.pdopt 2> /dev/null); do test -s"
+            " ${f%%.pdopt}.pdparams && echo ${f%%.pdopt}; done; true"
         )
         stems = self.on("node1", script % bare_drill.FOLDER).split()
         if not stems:
@@ -258,27 +338,52 @@ class Bare(Ours):
         stem = stems[min(self.skipped, len(stems) - 1)]
         give = [*self.ssh("node1"), "cd %s && tar -c %s.*" % (bare_drill.FOLDER, stem)]
         take = [*self.ssh("node2"), "cd %s && tar -xm" % bare_drill.FOLDER]
-        packed = subprocess.run(give, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=120).stdout
+        packed = subprocess.run(
+            give, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=120
+        ).stdout
         subprocess.run(take, check=True, input=packed, timeout=120)
         return stem
 
 
 class Mpirun(Bare):
-    """One terminal: mpirun on node1 starts a rank on each node, over a key pair of its own, as a user without Trainyard would make it."""
+    """One terminal: mpirun on node1 starts a rank on each node, over a key pair of its own, as a
+    user without Trainyard would make it.
+    """
 
     def commands(self, resume):
         values = {"folder": bare_drill.FOLDER, "words": self.words(self.job, resume)}
-        values["endpoints"] = ",".join("%s:%d" % (address, bare_faults.PORT) for address in self.nodes.values())
+        values["endpoints"] = ",".join(
+            "%s:%d" % (address, bare_faults.PORT) for address in self.nodes.values()
+        )
         values.update(packages=bare_drill.PACKAGES, python=bare_drill.PYTHON)
-        # Without --bind-to none both ranks get the first processor, which two containers of one machine share.
-        words = "-np 2 --bind-to none --host %s" % ",".join("%s:1" % address for address in self.nodes.values())
+        # Without --bind-to none both ranks get the first processor, which two containers of one
+        # machine share.
+        words = "-np 2 --bind-to none --host %s" % ",".join(
+            "%s:1" % address for address in self.nodes.values()
+        )
         # The mesh has no shell for it; its known_hosts is read.
-        self.on("node1", "test -e .ssh/goodput || ssh-keygen -q -t ed25519 -N '' -C goodput -f .ssh/goodput")
+        self.on(
+            "node1",
+            "test -e .ssh/goodput || ssh-keygen -q -t ed25519 -N '' -C goodput -f .ssh/goodput",
+        )
         key = self.on("node1", "cat .ssh/goodput.pub").strip()
-        self.on("node2", "grep -qF '%s' .ssh/authorized_keys || echo '%s' >> .ssh/authorized_keys" % (key, key))
-        known = "-o UserKnownHostsFile=/home/trainer/.trainyard/mesh/known_hosts -o StrictHostKeyChecking=yes -o BatchMode=yes"
-        words += " --mca plm_rsh_agent 'ssh -i /home/trainer/.ssh/goodput -o IdentitiesOnly=yes %s'" % known
-        command = "cd %s && exec mpirun %s sh -c %s" % (bare_drill.FOLDER, words, shlex.quote(RANK % values))
+        self.on(
+            "node2",
+            "grep -qF '%s' .ssh/authorized_keys || echo '%s' >> .ssh/authorized_keys" % (key, key),
+        )
+        known = (
+            "-o UserKnownHostsFile=/home/trainer/.trainyard/mesh/known_hosts -o"
+            " StrictHostKeyChecking=yes -o BatchMode=yes"
+        )
+        words += (
+            " --mca plm_rsh_agent 'ssh -i /home/trainer/.ssh/goodput -o IdentitiesOnly=yes %s'"
+            % known
+        )
+        command = "cd %s && exec mpirun %s sh -c %s" % (
+            bare_drill.FOLDER,
+            words,
+            shlex.quote(RANK % values),
+        )
         argv = [*self.ssh("node1", "-tt"), "exec bash -lc %s" % shlex.quote(command)]
         return [bare_faults.Terminal("node1", argv, time.monotonic())]
 
@@ -293,7 +398,9 @@ def main():
     asked.add_argument("--seed", type=int, default=6)
     asked.add_argument("--epochs", type=int, default=40)
     asked.add_argument("--faults", type=int, default=3)
-    asked.add_argument("--limit", type=float, default=1500, help="seconds that a way gets (default 1500)")
+    asked.add_argument(
+        "--limit", type=float, default=1500, help="seconds that a way gets (default 1500)"
+    )
     asked.add_argument("--ways", nargs="*", default=list(WAYS))
     asked = asked.parse_args()
     os.environ["PATH"] = "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"])
@@ -304,16 +411,30 @@ def main():
     results = json.loads(kept.read_text()) if kept.exists() else {}
     for way in asked.ways:
         site = WAYS[way](asked.inventory)
-        if way == "mpirun" and not all(site.root(node, "command -v mpirun", check=False) for node in site.nodes):
+        if way == "mpirun" and not all(
+            site.root(node, "command -v mpirun", check=False) for node in site.nodes
+        ):
             print("mpirun: left out, Open MPI is not on the nodes")
             continue
         print(way, flush=True)
-        steps, faults, begun, whole, done = site.train(job_of(asked.epochs), [] if way == "quiet" else plan, out, asked.limit)
-        results[way] = {"whole": round(whole, 1), "steps": len(steps.made), "completed": done, "faults": faults.done, "plan": plan}
+        steps, faults, begun, whole, done = site.train(
+            job_of(asked.epochs), [] if way == "quiet" else plan, out, asked.limit
+        )
+        results[way] = {
+            "whole": round(whole, 1),
+            "steps": len(steps.made),
+            "completed": done,
+            "faults": faults.done,
+            "plan": plan,
+        }
         wall = steps.times[-1] - begun if done and steps.times else whole
         results[way]["wall"] = round(wall, 1)
         # From the first step to the last, so with what a checkpoint takes.
-        results[way]["pace"] = round((steps.times[-1] - steps.times[0]) / max(1, len(steps.made) - 1), 3) if steps.times else None
+        results[way]["pace"] = (
+            round((steps.times[-1] - steps.times[0]) / max(1, len(steps.made) - 1), 3)
+            if steps.times
+            else None
+        )
         pace = results.get("quiet", {}).get("pace")
         results[way]["goodput"] = round(len(steps.made) * pace / wall, 3) if pace else None
         kept.write_text(json.dumps(results, indent=1))

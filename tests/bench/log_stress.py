@@ -1,17 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of gigabytes, 64 ranks, 50,000 lines a second, lines of megabytes and rotation, brought home by the real sender and receiver.
+"""Logs of gigabytes, 64 ranks, 50,000 lines a second, lines of megabytes and rotation, brought home
+by the real sender and receiver.
 
-Not part of CI and nothing is asserted but that what is at home is what was written: the figures depend on the machine.
+Not part of CI and nothing is asserted but that what is at home is what was written: the figures
+depend on the machine.
 
-    .venv/bin/python tests/bench/log_stress.py --folder FOLDER [--gigabytes 2] [--seconds 60] [--only size delay rate long rotation]
-    .venv/bin/python tests/bench/log_stress.py --folder FOLDER --over "ssh -F CONFIG NODE"      the node's part over SSH, below ~/log-stress there
-    .venv/bin/python tests/bench/log_stress.py --folder FOLDER -i INVENTORY --json FILE         the same on node1 of a site of Docker nodes (make drill)
+    .venv/bin/python tests/bench/log_stress.py --folder FOLDER [--gigabytes 2] [--seconds 60]
+    [--only size delay rate long rotation]
+    .venv/bin/python tests/bench/log_stress.py --folder FOLDER --over "ssh -F CONFIG NODE"
+    the node's part over SSH, below ~/log-stress there
+    .venv/bin/python tests/bench/log_stress.py --folder FOLDER -i INVENTORY --json FILE
+    the same on node1 of a site of Docker nodes (make drill)
 
-Without --over, writer, sender and receiver are three processes on this machine, joined by pipes. Each case prints one line of JSON: bytes that
-were written and that came over the wire, seconds, peak memory of sender and receiver (KiB; the sender's only here), and where lines carry the
-time of their writing, the delay from there to the receiver's hands in milliseconds. A node in a container has this machine's clock; on another
-machine the delays hold the difference of the clocks. FOLDER needs as much space as is asked for, twice; it is emptied after each case.
+Without --over, writer, sender and receiver are three processes on this machine, joined by pipes.
+Each case prints one line of JSON: bytes that were written and that came over the wire, seconds,
+peak memory of sender and receiver (KiB; the sender's only here), and where lines carry the time of
+their writing, the delay from there to the receiver's hands in milliseconds. A node in a container
+has this machine's clock; on another machine the delays hold the difference of the clocks. FOLDER
+needs as much space as is asked for, twice; it is emptied after each case.
 """
 
 from __future__ import annotations
@@ -29,10 +36,14 @@ import threading
 import time
 
 NODE = "node1"
-LINE = "@%.6f ppdet.engine.callbacks INFO: Epoch: [%d] [%d/8000] learning_rate: 0.000500 loss: 5.294779 eta: 0:01:13 batch_cost: 0.58 ips: 27.4 images/s\n"
+LINE = (
+    "@%.6f ppdet.engine.callbacks INFO: Epoch: [%d] [%d/8000] learning_rate: 0.000500 loss:"
+    " 5.294779 eta: 0:01:13 batch_cost: 0.58 ips: 27.4 images/s\n"
+)
 
 
-# --- on the node: needs nothing but Python's own library, since it may come there over standard input
+# --- on the node: needs nothing but Python's own library, since it may come there over standard
+# input
 
 
 def begin(place, ranks):
@@ -70,15 +81,21 @@ def write_rate(place, _gigabytes, seconds):
 
 
 def paced(logs, rate, seconds):
-    """Write lines to the logs in turn, so many a second in all; those that are due at once go in one write, as a buffer would."""
+    """Write lines to the logs in turn, so many a second in all; those that are due at once go in
+    one write, as a buffer would.
+    """
     start, done, written = time.time(), 0, 0
     while time.time() - start < seconds:
         due = int((time.time() - start) * rate)
         if len(logs) > 1:
             for number in range(done, due):
-                written += logs[number % len(logs)].write((LINE % (time.time(), 1, number)).encode())
+                written += logs[number % len(logs)].write(
+                    (LINE % (time.time(), 1, number)).encode()
+                )
         elif due > done:
-            written += logs[0].write("".join(LINE % (time.time(), 1, number) for number in range(done, due)).encode())
+            written += logs[0].write(
+                "".join(LINE % (time.time(), 1, number) for number in range(done, due)).encode()
+            )
         done = due
         time.sleep(0.002)
     return written
@@ -95,7 +112,9 @@ def write_long(place, _gigabytes, seconds):
 
 
 def write_rotation(place, _gigabytes, seconds):
-    """Four logs of 20,000 lines a second together, renamed away or truncated in turn, every second; what a rename leaves is removed."""
+    """Four logs of 20,000 lines a second together, renamed away or truncated in turn, every second;
+    what a rename leaves is removed.
+    """
     logs, written, number = {path: open(path, "ab", buffering=0) for path in begin(place, 4)}, 0, 0
     start = turn = time.time()
     while time.time() - start < min(seconds, 20):
@@ -120,7 +139,13 @@ def write_rotation(place, _gigabytes, seconds):
     return written
 
 
-WRITERS = {"size": write_size, "delay": write_delay, "rate": write_rate, "long": write_long, "rotation": write_rotation}
+WRITERS = {
+    "size": write_size,
+    "delay": write_delay,
+    "rate": write_rate,
+    "long": write_long,
+    "rotation": write_rotation,
+}
 
 
 def digests(place):
@@ -142,7 +167,9 @@ def digests(place):
 
 
 def used_by(pid):
-    """Return (the most memory a process had so far in KiB, its processor time in seconds); (0, 0) where it is gone."""
+    """Return (the most memory a process had so far in KiB, its processor time in seconds); (0, 0)
+    where it is gone.
+    """
     try:
         with open("/proc/%d/status" % pid, encoding="ascii") as handle:
             memory = next((int(line.split()[1]) for line in handle if line.startswith("VmHWM")), 0)
@@ -157,7 +184,9 @@ def receive(place, home, over):
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     import ansible.module_utils
 
-    core = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "plugins", "module_utils")
+    core = os.path.join(
+        os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "plugins", "module_utils"
+    )
     ansible.module_utils.__path__.append(os.path.abspath(core))
     from ansible.module_utils.trainyard import receiving, shipping
 
@@ -167,8 +196,14 @@ def receive(place, home, over):
         now = time.time()
         first.append(now) if not first else None
         lines[0] += len(whole)
-        times = [float(line[1 : line.index(b" ")]) for line in whole[:: 1 if len(whole) < 100 else 50] if line[:1] == b"@"]
-        delays.extend([now - when for when in times if when > first[0]])  # what was there before waited for the start
+        times = [
+            float(line[1 : line.index(b" ")])
+            for line in whole[:: 1 if len(whole) < 100 else 50]
+            if line[:1] == b"@"
+        ]
+        delays.extend(
+            [now - when for when in times if when > first[0]]
+        )  # what was there before waited for the start
 
     receiver = receiving.Receiver(home, on_lines, NODE)
     spec = {"attempt_dir": place, "node": NODE, "follow": True, "interval": 0.25, "have": {}}
@@ -242,7 +277,10 @@ def case(name, arguments):
     else:
         time.sleep(1)  # its plan is there
     receiver = subprocess.Popen(
-        [sys.executable, own, "receive", there, home, arguments.over], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, own, "receive", there, home, arguments.over],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     if name != "size":
         written = said(writer)
@@ -251,8 +289,13 @@ def case(name, arguments):
     here = digests(home)
     result = dict({"case": name, "written": written}, **result)
     if name == "rotation":
-        result["at_home"] = sum(os.path.getsize(os.path.join(home, file)) for file in os.listdir(home))
-    result["equal"] = all(here.get("rank-%03d.%s.log" % (number, NODE)) == node["workerlog.%d" % number] for number in range(len(node) - 1))
+        result["at_home"] = sum(
+            os.path.getsize(os.path.join(home, file)) for file in os.listdir(home)
+        )
+    result["equal"] = all(
+        here.get("rank-%03d.%s.log" % (number, NODE)) == node["workerlog.%d" % number]
+        for number in range(len(node) - 1)
+    )
     print(json.dumps(result), flush=True)
     shutil.rmtree(home)
     on_node("remove", there).communicate()
@@ -262,7 +305,11 @@ def case(name, arguments):
 def main():
     """Dispatch: the parts of a case run as processes of their own."""
     if sys.argv[1:2] == ["write"]:
-        print(WRITERS[sys.argv[2]](os.path.expanduser(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])))
+        print(
+            WRITERS[sys.argv[2]](
+                os.path.expanduser(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+            )
+        )
     elif sys.argv[1:2] == ["digests"]:
         print(json.dumps(digests(sys.argv[2])))
     elif sys.argv[1:2] == ["remove"]:
@@ -270,18 +317,26 @@ def main():
     elif sys.argv[1:2] == ["receive"]:
         receive(*sys.argv[2:5])
     else:
-        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser = argparse.ArgumentParser(
+            description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         parser.add_argument("--folder", required=True)
         parser.add_argument("--gigabytes", type=float, default=2)
         parser.add_argument("--seconds", type=int, default=60)
         parser.add_argument("--over", default="")
-        parser.add_argument("-i", "--inventory", help="a site of Docker nodes: the node's part on its node1, over SSH")
+        parser.add_argument(
+            "-i",
+            "--inventory",
+            help="a site of Docker nodes: the node's part on its node1, over SSH",
+        )
         parser.add_argument("--json", help="where the cases' results go, besides")
         parser.add_argument("--only", nargs="*", default=list(WRITERS), choices=list(WRITERS))
         arguments = parser.parse_args()
         os.makedirs(arguments.folder, exist_ok=True)
         if arguments.inventory:
-            from bare_faults import Site  # here, since the node's part of this file needs nothing but Python
+            from bare_faults import (
+                Site,
+            )  # here, since the node's part of this file needs nothing but Python
 
             arguments.over = shlex.join(Site(arguments.inventory).ssh("node1"))
         results = [case(name, arguments) for name in arguments.only]

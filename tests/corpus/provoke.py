@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Provoke the failures of faults.yml on two Docker nodes and keep what the nodes know of each, with the right answer beside it.
+"""Provoke the failures of faults.yml on two Docker nodes and keep what the nodes know of each, with
+the right answer beside it.
 
 Not part of CI; `make corpus`, or by hand on a site that is provisioned for all four suites:
 
     .venv/bin/python tests/corpus/provoke.py -i INVENTORY [--only PART_OF_A_NAME ...] [--again]
 
-A plan is compiled by the product (plan.yml) once for each of the `plans` of faults.yml. A case takes a copy, puts its fault into it, and starts
-the attempt on all of its nodes by the product's own functions (node/attempt.py). Then it does what it has to do from outside, waits for the end,
-and copies what the product itself would read there: plan, events, exits, logs; no environment dumps, no data. The answer is what faults.yml
-says was done. What the product's verdict says is printed, for information, and written nowhere.
+A plan is compiled by the product (plan.yml) once for each of the `plans` of faults.yml. A case
+takes a copy, puts its fault into it, and starts the attempt on all of its nodes by the product's
+own functions (node/attempt.py). Then it does what it has to do from outside, waits for the end, and
+copies what the product itself would read there: plan, events, exits, logs; no environment dumps, no
+data. The answer is what faults.yml says was done. What the product's verdict says is printed, for
+information, and written nowhere.
 """
 
 from __future__ import annotations
@@ -37,10 +40,17 @@ HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 CORE = PROJECT / "plugins" / "module_utils" / "trainyard"
 THERE = "/home/trainer/corpus"  # beside the product's own directory on every node
-# What a node keeps of an attempt and the product reads; default.<pod>.log, envlog.N and backup_env.N.json hold whole environments.
-KEPT = "find . -maxdepth 1 -type f \\( -name '*.json' -o -name '*.jsonl' -o -name '*.txt' \\) -print0;"
-KEPT += " find log -type f ! -name 'envlog.*' ! -name 'backup_env.*' ! -name 'default.*.log' -print0 2> /dev/null"
-# For the shell lines of faults.yml: the attempt's directory, the pids that the agent has noted, the node's installed packages.
+# What a node keeps of an attempt and the product reads; default.<pod>.log, envlog.N and
+# backup_env.N.json hold whole environments.
+KEPT = (
+    "find . -maxdepth 1 -type f \\( -name '*.json' -o -name '*.jsonl' -o -name '*.txt' \\) -print0;"
+)
+KEPT += (
+    " find log -type f ! -name 'envlog.*' ! -name 'backup_env.*' ! -name 'default.*.log' -print0 2>"
+    " /dev/null"
+)
+# For the shell lines of faults.yml: the attempt's directory, the pids that the agent has noted, the
+# node's installed packages.
 PRELUDE = """export XDG_RUNTIME_DIR=/run/user/$(id -u trainer) A=%(place)s S=%(packages)s OTHER=%(other)s
 pid() { sed -n "s/.*\\"event\\": \\"$1\\".*\\"pid\\": \\([0-9]*\\).*/\\1/p" $A/ranks.jsonl | tail -n 1; }
 rank() { sed -n "s/.*\\"start\\", \\"rank\\": $1,.*\\"pid\\": \\([0-9]*\\).*/\\1/p" $A/ranks.jsonl | tail -n 1; }
@@ -54,7 +64,11 @@ class Site:
     def __init__(self, inventory):
         self.inventory = str(Path(inventory).resolve())
         words = ["ansible-inventory", "-i", self.inventory, "--list"]
-        hosts = json.loads(subprocess.run(words, cwd=PROJECT, check=True, text=True, stdout=subprocess.PIPE, timeout=60).stdout)
+        hosts = json.loads(
+            subprocess.run(
+                words, cwd=PROJECT, check=True, text=True, stdout=subprocess.PIPE, timeout=60
+            ).stdout
+        )
         hosts = hosts["_meta"]["hostvars"]
         self.nodes = {name: hosts[name]["ansible_host"] for name in sorted(hosts)}
         self.name = hosts["node1"]["trainyard_site"]
@@ -71,17 +85,43 @@ class Site:
             "BatchMode=yes",
             "UserKnownHostsFile=%s" % (self.state / "known_hosts"),
         ]
-        argv = ["ssh", "-i", str(self.state / "id_ed25519"), *(word for option in options for word in ("-o", option))]
+        argv = [
+            "ssh",
+            "-i",
+            str(self.state / "id_ed25519"),
+            *(word for option in options for word in ("-o", option)),
+        ]
         argv += ["trainer@%s" % self.nodes[node], command]
         given = {"input": data} if data is not None else {"stdin": subprocess.DEVNULL}
-        done = subprocess.run(argv, check=False, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **given)
+        done = subprocess.run(
+            argv,
+            check=False,
+            timeout=timeout,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **given,
+        )
         if check and done.returncode:
-            raise Provoked("%s: %s: %s" % (node, command[:60], (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-400:]))
+            raise Provoked(
+                "%s: %s: %s"
+                % (
+                    node,
+                    command[:60],
+                    (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-400:],
+                )
+            )
         return done.stdout
 
     def root(self, node, script, check=True):
         argv = ["docker", "exec", self.container(node), "sh", "-c", script]
-        done = subprocess.run(argv, check=False, text=True, timeout=120, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            argv,
+            check=False,
+            text=True,
+            timeout=120,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         if check and done.returncode:
             raise Provoked("%s: %s: %s" % (node, script[-80:], done.stdout.strip()[-400:]))
         return done.stdout
@@ -93,7 +133,10 @@ class Site:
         """Wait until a node that was started again takes logins and has its user's manager."""
         for _try in range(60):
             if b"running" in self.ssh(
-                node, "export XDG_RUNTIME_DIR=/run/user/$(id -u); systemctl --user is-active default.target && echo running", check=False
+                node,
+                "export XDG_RUNTIME_DIR=/run/user/$(id -u); systemctl --user is-active"
+                " default.target && echo running",
+                check=False,
             ):
                 return
             time.sleep(1)
@@ -106,9 +149,15 @@ class Site:
             shutil.copytree(CORE, package, ignore=shutil.ignore_patterns("__pycache__"))
             for place in (package.parents[1], package.parents[0], package):
                 (place / "__init__.py").touch()
-            shutil.copytree(HERE / "node", Path(folder) / "corpus/inject", ignore=shutil.ignore_patterns("attempt.py", "__pycache__"))
+            shutil.copytree(
+                HERE / "node",
+                Path(folder) / "corpus/inject",
+                ignore=shutil.ignore_patterns("attempt.py", "__pycache__"),
+            )
             shutil.copy(HERE / "node/attempt.py", Path(folder) / "corpus/attempt.py")
-            packed = subprocess.run(["tar", "-C", folder, "-c", "corpus"], check=True, stdout=subprocess.PIPE).stdout
+            packed = subprocess.run(
+                ["tar", "-C", folder, "-c", "corpus"], check=True, stdout=subprocess.PIPE
+            ).stdout
         for node in self.nodes:
             self.ssh(node, "tar -C /home/trainer -x", packed)
 
@@ -118,17 +167,36 @@ class Provoked(Exception):
 
 
 def compile_plan(site, name, known, folder):
-    """Return a plan of the product for one of the known jobs, and bring what the job needs to the nodes."""
+    """Return a plan of the product for one of the known jobs, and bring what the job needs to the
+    nodes.
+    """
     spec = known[name]
     base = known.get(spec.get("like"), {})
     spec = {**base, **spec, "job": {**base.get("job", {}), **spec.get("job", {})}}
     path, job = folder / (name + ".plan.json"), folder / (name + ".yml")
     if not path.exists():
         job.write_text(yaml.safe_dump(dict(spec["job"], description="a job of the corpus")))
-        words = ["ansible-playbook", "-i", site.inventory, "tests/corpus/plan.yml", "-e", "config=%s" % job]
+        words = [
+            "ansible-playbook",
+            "-i",
+            site.inventory,
+            "tests/corpus/plan.yml",
+            "-e",
+            "config=%s" % job,
+        ]
         words += ["-e", json.dumps({"trainyard_devices": spec.get("devices", 1)})]
-        environment = dict(os.environ, CORPUS_PLAN=str(path), ANSIBLE_CONFIG=str(PROJECT / "ansible.cfg"))
-        done = subprocess.run(words, cwd=PROJECT, env=environment, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        environment = dict(
+            os.environ, CORPUS_PLAN=str(path), ANSIBLE_CONFIG=str(PROJECT / "ansible.cfg")
+        )
+        done = subprocess.run(
+            words,
+            cwd=PROJECT,
+            env=environment,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         if done.returncode:
             raise Provoked("no plan %s:\n%s" % (name, done.stdout[-3000:]))
     return json.loads(path.read_text())
@@ -141,10 +209,12 @@ def changed(plan, case, run):
     environment = dict(case.get("env", {}))
     if case.get("inject"):
         environment.update(
-            CORPUS_FAULT=json.dumps(case["inject"]), PYTHONPATH=":".join([THERE + "/inject", plan["env"].get("PYTHONPATH", "")]).strip(":")
+            CORPUS_FAULT=json.dumps(case["inject"]),
+            PYTHONPATH=":".join([THERE + "/inject", plan["env"].get("PYTHONPATH", "")]).strip(":"),
         )
     laid = {
-        node: ["%s/wheels/%s" % (THERE, wheel.replace("==", "-")) for wheel in wheels] for node, wheels in case.get("wheels", {}).items()
+        node: ["%s/wheels/%s" % (THERE, wheel.replace("==", "-")) for wheel in wheels]
+        for node, wheels in case.get("wheels", {}).items()
     }
     for node, folders in laid.items():
         nodes[node]["env"]["PYTHONPATH"] = ":".join(folders)
@@ -168,7 +238,10 @@ def changed(plan, case, run):
         nodes[node]["argv"] = list(nodes[node].get("argv") or plan["argv"])
         replace(nodes[node]["argv"], words)
     if case.get("own_data"):
-        plan["links"] = {path: "runs/%s/attempt-1/own/%s" % (run, target) for path, target in plan["links"].items()}
+        plan["links"] = {
+            path: "runs/%s/attempt-1/own/%s" % (run, target)
+            for path, target in plan["links"].items()
+        }
     return plan
 
 
@@ -187,7 +260,11 @@ class Case:
     def __init__(self, site, name, case, plan):
         self.site, self.name, self.case = site, name, case
         now = datetime.datetime.now(datetime.timezone.utc)
-        self.run = "%s-%s-%s" % (now.strftime("%Y%m%d-%H%M%S"), name.replace("-", "_"), secrets.token_hex(2))
+        self.run = "%s-%s-%s" % (
+            now.strftime("%Y%m%d-%H%M%S"),
+            name.replace("-", "_"),
+            secrets.token_hex(2),
+        )
         self.unit = "trainyard-%s-1.service" % self.run
         self.place = "/home/trainer/.trainyard/runs/%s/attempt-1" % self.run
         self.plan = changed(plan, case, self.run)
@@ -211,11 +288,23 @@ class Case:
         """Do the steps in order: see the head of faults.yml."""
         for step in steps:
             if "until" in step:
-                self.tell(step["until"], "until", name=step["file"], has=step["has"], seconds=step.get("seconds", 300), timeout=330)
+                self.tell(
+                    step["until"],
+                    "until",
+                    name=step["file"],
+                    has=step["has"],
+                    seconds=step.get("seconds", 300),
+                    timeout=330,
+                )
             elif "sleep" in step:
                 time.sleep(step["sleep"])
             elif "docker" in step:
-                self.site.docker(*(word.replace("{node", "trainyard-%s-node" % self.site.name).replace("}", "") for word in step["docker"]))
+                self.site.docker(
+                    *(
+                        word.replace("{node", "trainyard-%s-node" % self.site.name).replace("}", "")
+                        for word in step["docker"]
+                    )
+                )
             elif "up" in step:
                 self.site.up(step["up"])
             elif "gone" in step:
@@ -228,10 +317,24 @@ class Case:
                 self.give_up(step["give_up"])
             else:
                 node = step.get("user") or step["root"]
-                mine = next((item for item in self.plan["nodes"] if item["name"] == node), self.plan["nodes"][0])
-                other = next((address for name, address in self.site.nodes.items() if name != node), "")
+                mine = next(
+                    (item for item in self.plan["nodes"] if item["name"] == node),
+                    self.plan["nodes"][0],
+                )
+                other = next(
+                    (address for name, address in self.site.nodes.items() if name != node), ""
+                )
                 packages = str(Path(mine["python"]).parents[1] / "lib/python3.11/site-packages")
-                script = PRELUDE % {"place": self.place, "unit": self.unit, "packages": packages, "other": other} + step["do"]
+                script = (
+                    PRELUDE
+                    % {
+                        "place": self.place,
+                        "unit": self.unit,
+                        "packages": packages,
+                        "other": other,
+                    }
+                    + step["do"]
+                )
                 if "user" in step:
                     self.site.ssh(node, script)
                 else:
@@ -251,11 +354,14 @@ class Case:
         for node, wheels in case.get("wheels", {}).items():
             for wheel in wheels:
                 self.lay(node, wheel)
-        self.everywhere("prepare", plan=self.text, sha256=hashlib.sha256(self.text.encode()).hexdigest())
+        self.everywhere(
+            "prepare", plan=self.text, sha256=hashlib.sha256(self.text.encode()).hexdigest()
+        )
         if case.get("own_data"):
             for node in self.nodes:
                 copied = "".join(
-                    "mkdir -p $A/own/%s && cp -rL ~/.trainyard/%s/. $A/own/%s/ && chmod -R u+w $A/own/%s; " % (t, t, t, t)
+                    "mkdir -p $A/own/%s && cp -rL ~/.trainyard/%s/. $A/own/%s/ && chmod -R u+w"
+                    " $A/own/%s; " % (t, t, t, t)
                     for t in self.targets()
                 )
                 self.act([{"user": node, "do": copied}])
@@ -266,7 +372,9 @@ class Case:
             self.tell(node, "wait", seconds=case.get("seconds", 300), timeout=330)
 
     def undo(self):
-        """Leave the nodes as they were, but for the attempt's directory; what cannot be undone is said, and the rest is."""
+        """Leave the nodes as they were, but for the attempt's directory; what cannot be undone is
+        said, and the rest is.
+        """
         for step in self.case.get("undo", []):
             try:
                 self.act([step])
@@ -282,27 +390,52 @@ class Case:
         cached = sorted((Path.home() / ".cache/trainyard/wheels").glob("*/" + pattern))
         with tempfile.TemporaryDirectory() as folder:
             if not cached:
-                words = [sys.executable, "-m", "pip", "download", "-q", wheel, "--no-deps", "--only-binary=:all:", "--python-version=3.11"]
-                subprocess.run([*words, "-d", folder], check=True, stdout=subprocess.DEVNULL, timeout=300)
+                words = [
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "download",
+                    "-q",
+                    wheel,
+                    "--no-deps",
+                    "--only-binary=:all:",
+                    "--python-version=3.11",
+                ]
+                subprocess.run(
+                    [*words, "-d", folder], check=True, stdout=subprocess.DEVNULL, timeout=300
+                )
                 cached = sorted(Path(folder).glob(pattern))
             there = "%s/wheels/%s-%s" % (THERE, name, version)
-            script = "test -e %s || { mkdir -p %s && cat > /tmp/w.whl && python3 -m zipfile -e /tmp/w.whl %s && rm /tmp/w.whl; }"
+            script = (
+                "test -e %s || { mkdir -p %s && cat > /tmp/w.whl && python3 -m zipfile -e"
+                " /tmp/w.whl %s && rm /tmp/w.whl; }"
+            )
             self.site.ssh(node, script % (there, there, there), cached[0].read_bytes())
 
     def targets(self):
-        return [target.split("/own/", 1)[1] for target in self.plan["links"].values() if "/own/" in target]
+        return [
+            target.split("/own/", 1)[1]
+            for target in self.plan["links"].values()
+            if "/own/" in target
+        ]
 
     def bring(self, folder):
         """Copy what the nodes keep to folder/<node>/."""
         for node in self.nodes:
             if node not in self.gone:
                 (folder / node).mkdir(parents=True)
-                packed = self.site.ssh(node, "cd %s && { %s; } | tar --null --files-from=- --format=pax -c" % (self.place, KEPT))
+                packed = self.site.ssh(
+                    node,
+                    "cd %s && { %s; } | tar --null --files-from=- --format=pax -c"
+                    % (self.place, KEPT),
+                )
                 subprocess.run(["tar", "-C", str(folder / node), "-x"], input=packed, check=True)
                 os.chmod(folder / node, 0o755)
 
     def keep(self, files):
-        """Lay a checkpoint of this training on every node, for cases that go on from one. files: a pattern of the shell."""
+        """Lay a checkpoint of this training on every node, for cases that go on from one. files: a
+        pattern of the shell.
+        """
         packed = self.site.ssh("node1", "cd %s && tar -c %s" % (self.place, files))
         for node in self.site.nodes:
             self.site.ssh(node, "mkdir -p %s/kept && tar -C %s/kept -x" % (THERE, THERE), packed)
@@ -311,29 +444,55 @@ class Case:
 def answer_of(case, work, name):
     """Return the case's answer.yml: what was done, and by whose fault it ended."""
     plan = work.plan
-    answer = {"case": name, "done": " ".join(case["done"].split()), "date": datetime.date.today().isoformat()}
+    answer = {
+        "case": name,
+        "done": " ".join(case["done"].split()),
+        "date": datetime.date.today().isoformat(),
+    }
     answer["suite"], answer["launcher"] = plan["suite"]["name"], plan["launcher"]["name"]
     answer["nodes_x_devices"] = "%dx%d" % (len(plan["nodes"]), len(plan["nodes"][0]["devices"]))
-    answer["versions"] = {plan["environment"]["package"]: plan["environment"]["version"], "python": "3.11"}
+    answer["versions"] = {
+        plan["environment"]["package"]: plan["environment"]["version"],
+        "python": "3.11",
+    }
     answer["moment"] = case["moment"]
     answer["unreachable"] = work.gone
     answer.update(
-        {key: case["answer"][key] for key in ("outcome", "ranks", "nodes", "causes", "symptoms", "unknown") if key in case["answer"]}
+        {
+            key: case["answer"][key]
+            for key in ("outcome", "ranks", "nodes", "causes", "symptoms", "unknown")
+            if key in case["answer"]
+        }
     )
     if work.gave_up:
         answer["done"] += "; the user gave up after %d s" % work.gave_up
     if any("give_up" in step for step in case.get("then", [])):
         left = "failed" if work.gave_up else "stopped"  # what it cannot have been then
         answer["outcome"] = [outcome for outcome in answer["outcome"] if outcome != left]
-    answer.setdefault("nodes", sorted({item["node"] for item in plan["ranks"] if item["rank"] in answer["ranks"]}))
+    answer.setdefault(
+        "nodes", sorted({item["node"] for item in plan["ranks"] if item["rank"] in answer["ranks"]})
+    )
     return answer
 
 
 def pack(folder, place):
     """Write folder's nodes as place/nodes.tar.xz; times stay, names of users do not."""
     place.mkdir(parents=True, exist_ok=True)
-    words = ["tar", "-C", str(folder), "--format=pax", "--pax-option=delete=atime,delete=ctime", "--sort=name", "--owner=trainer:1000"]
-    words += ["--group=trainer:1000", "-cJf", str(place / "nodes.tar.xz"), *sorted(path.name for path in folder.iterdir())]
+    words = [
+        "tar",
+        "-C",
+        str(folder),
+        "--format=pax",
+        "--pax-option=delete=atime,delete=ctime",
+        "--sort=name",
+        "--owner=trainer:1000",
+    ]
+    words += [
+        "--group=trainer:1000",
+        "-cJf",
+        str(place / "nodes.tar.xz"),
+        *sorted(path.name for path in folder.iterdir()),
+    ]
     subprocess.run(words, check=True, env=dict(os.environ, XZ_OPT="-9e"))
 
 
@@ -353,10 +512,18 @@ def main():
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("-i", "--inventory", default=str(PROJECT / "molecule" / "inventory"))
     asked.add_argument("--only", nargs="*", help="parts of names of cases")
-    asked.add_argument("--again", action="store_true", help="provoke cases that the corpus has already, too")
-    asked.add_argument("--plans", type=Path, help="where plans are kept between calls; default: a new temporary directory")
+    asked.add_argument(
+        "--again", action="store_true", help="provoke cases that the corpus has already, too"
+    )
+    asked.add_argument(
+        "--plans",
+        type=Path,
+        help="where plans are kept between calls; default: a new temporary directory",
+    )
     asked = asked.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a case did to the nodes is undone then, too
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # what a case did to the nodes is undone then, too
     os.environ["PATH"] = "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"])
     table, site = yaml.safe_load((HERE / "faults.yml").read_text()), Site(asked.inventory)
     plans = asked.plans or Path(tempfile.mkdtemp(prefix="corpus-"))
@@ -368,8 +535,12 @@ def main():
             asked.again or not (HERE / "cases" / name / "answer.yml").exists()
         ):
             wanted[name] = case
-    # All of them before the first fault: some break packages for a while, which the product would mend.
-    compiled = {name: compile_plan(site, name, table["plans"], plans) for name in dict.fromkeys(case["plan"] for case in wanted.values())}
+    # All of them before the first fault: some break packages for a while, which the product would
+    # mend.
+    compiled = {
+        name: compile_plan(site, name, table["plans"], plans)
+        for name in dict.fromkeys(case["plan"] for case in wanted.values())
+    }
     failed = []
     for name, case in wanted.items():
         begun, place = time.monotonic(), HERE / "cases" / name
@@ -385,11 +556,16 @@ def main():
                     work.keep(case["keep"])
             finally:
                 work.undo()
-            (place / "answer.yml").write_text("---\n" + yaml.safe_dump(answer_of(case, work, name), sort_keys=False, width=140))
+            (place / "answer.yml").write_text(
+                "---\n" + yaml.safe_dump(answer_of(case, work, name), sort_keys=False, width=140)
+            )
             print("%-30s %4.0f s  %s" % (name, time.monotonic() - begun, shown), flush=True)
         except (Provoked, subprocess.SubprocessError) as error:
             failed.append(name)
-            print("%-30s %4.0f s  NOT PROVOKED: %s" % (name, time.monotonic() - begun, error), flush=True)
+            print(
+                "%-30s %4.0f s  NOT PROVOKED: %s" % (name, time.monotonic() - begun, error),
+                flush=True,
+            )
     sys.exit("not provoked: %s" % ", ".join(failed) if failed else 0)
 
 

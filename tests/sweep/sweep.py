@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""SIGKILL of the controller at every task of train.yml, stop.yml and logs.yml on real nodes; what is lost and what is doubled, as a table.
+"""SIGKILL of the controller at every task of train.yml, stop.yml and logs.yml on real nodes; what
+is lost and what is doubled, as a table.
 
-    python tests/sweep/sweep.py -i INVENTORY --job JOB.yml [--long JOB.yml] [--verbs train,stop,logs] [--only 3,7+0.5] [--work DIR]
+python tests/sweep/sweep.py -i INVENTORY --job JOB.yml [--long JOB.yml] [--verbs train,stop,logs]
+[--only 3,7+0.5] [--work DIR]
 
-INVENTORY is a directory with a site of its own that nobody else uses; its nodes are provisioned for the job. `7+0.5` kills half a second after the
-seventh task has begun. After each kill a second controller (another HOME, its own key, no runs/, no state directory) looks at the run, and follows it
-to its end or stops it; the next kill's command is the same command again. Checked by effect:
+INVENTORY is a directory with a site of its own that nobody else uses; its nodes are provisioned for
+the job. `7+0.5` kills half a second after the seventh task has begun. After each kill a second
+controller (another HOME, its own key, no runs/, no state directory) looks at the run, and follows
+it to its end or stops it; the next kill's command is the same command again. Checked by effect:
 
-    N1  every log at home has the digest of the node's file        N3  after stop.yml no process of the run is left
-    N2  checkpoints of the first run are what they were            N5  the second controller finds, follows and stops the run
+    N1  every log at home has the digest of the node's file        N3  after stop.yml no process
+    of the run is left
+    N2  checkpoints of the first run are what they were            N5  the second controller
+    finds, follows and stops the run
     N8  the same command works again; never two attempts at once; never half a gang that stays
 """
 
@@ -33,7 +38,8 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 RUN = r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]+-[0-9a-f]{4}"
-# What a node is asked: its active units, the runs whose mark a process bears, and the digests of a run's files.
+# What a node is asked: its active units, the runs whose mark a process bears, and the digests of a
+# run's files.
 LOOK = """
 import glob, hashlib, json, os, re, subprocess, sys
 env = dict(os.environ, XDG_RUNTIME_DIR="/run/user/%d" % os.getuid())
@@ -65,10 +71,19 @@ class Controller:
     """Somebody who types the product's commands: a HOME, an inventory, a place for runs."""
 
     def __init__(self, inventory, home, runs, folder):
-        self.inventory, self.home, self.runs, self.folder = str(inventory), str(home), Path(runs), Path(folder)
+        self.inventory, self.home, self.runs, self.folder = (
+            str(inventory),
+            str(home),
+            Path(runs),
+            Path(folder),
+        )
 
     def environment(self, **more):
-        found = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "SWEEP_"))}
+        found = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("ANSIBLE_", "SWEEP_"))
+        }
         config = configparser.ConfigParser()
         config.read(PROJECT / "ansible.cfg")
         enabled = config["defaults"].get("callbacks_enabled", "")
@@ -76,17 +91,23 @@ class Controller:
             HOME=self.home,
             PATH="%s:%s" % (Path(sys.executable).parent, found["PATH"]),
             ANSIBLE_CONFIG=str(PROJECT / "ansible.cfg"),
-            ANSIBLE_CALLBACK_PLUGINS="%s:%s" % (PROJECT / "plugins/callback", PROJECT / "tests/sweep/callback"),
+            ANSIBLE_CALLBACK_PLUGINS="%s:%s"
+            % (PROJECT / "plugins/callback", PROJECT / "tests/sweep/callback"),
             ANSIBLE_CALLBACKS_ENABLED=",".join(name for name in (enabled, "sweep_kill") if name),
             **more,
         )
         return found
 
     def play(self, verb, *words, at=None, after=0.0, log=None, timeout=900):
-        """Run a playbook; return (exit code, output, seconds). at: the task at whose start it is killed."""
+        """Run a playbook; return (exit code, output, seconds). at: the task at whose start it is
+        killed.
+        """
         sweep = {"SWEEP_LOG": str(log)} if log else {}
         sweep.update({"SWEEP_AT": str(at), "SWEEP_AFTER": str(after)} if at else {})
-        argv, began = ["ansible-playbook", "-i", self.inventory, "playbooks/%s.yml" % verb, *words], time.monotonic()
+        argv, began = (
+            ["ansible-playbook", "-i", self.inventory, "playbooks/%s.yml" % verb, *words],
+            time.monotonic(),
+        )
         # A file and not a pipe: what a killed controller leaves behind keeps a pipe open.
         path = self.folder / ("output-%s" % Path(self.home).name)
         with open(path, "w+", encoding="utf-8", errors="replace") as handle:
@@ -101,8 +122,22 @@ class Controller:
 
     def ask(self, run="none", first="none"):
         """Return {node: what LOOK says}, None for a node that does not answer."""
-        script = "echo %s | base64 -d | python3 - %s %s" % (base64.b64encode(LOOK.encode()).decode(), run, first)
-        argv = ["ansible", "-i", self.inventory, "trainers", "-m", "ansible.builtin.raw", "-a", script, "-o"]
+        script = "echo %s | base64 -d | python3 - %s %s" % (
+            base64.b64encode(LOOK.encode()).decode(),
+            run,
+            first,
+        )
+        argv = [
+            "ansible",
+            "-i",
+            self.inventory,
+            "trainers",
+            "-m",
+            "ansible.builtin.raw",
+            "-a",
+            script,
+            "-o",
+        ]
         done = subprocess.run(
             argv,
             cwd=PROJECT,
@@ -122,16 +157,30 @@ class Controller:
 
 
 def second(first, folder):
-    """Return a second controller: the inventory with another key and place for everything; its key is let in by the first one."""
+    """Return a second controller: the inventory with another key and place for everything; its key
+    is let in by the first one.
+    """
     home = folder / "second"
     shutil.rmtree(home, ignore_errors=True)
     (home / ".ssh").mkdir(parents=True, mode=0o700)
     key = home / ".ssh/id_ed25519"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "second", "-f", str(key)], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "second", "-f", str(key)], check=True
+    )
     line = key.with_suffix(".pub").read_text(encoding="ascii").strip()
-    script = "grep -qF '%s' ~/.ssh/authorized_keys || echo '%s' >> ~/.ssh/authorized_keys" % (line, line)
+    script = "grep -qF '%s' ~/.ssh/authorized_keys || echo '%s' >> ~/.ssh/authorized_keys" % (
+        line,
+        line,
+    )
     argv = ["ansible", "-i", first.inventory, "trainers", "-m", "ansible.builtin.raw", "-a", script]
-    subprocess.run(argv, cwd=PROJECT, env=first.environment(), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        argv,
+        cwd=PROJECT,
+        env=first.environment(),
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     listed = subprocess.run(
         ["ansible", "-i", first.inventory, "trainers", "-m", "ansible.builtin.debug", "-a", "msg={{ ansible_host }}", "-o"],
         cwd=PROJECT, env=first.environment(), check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -142,7 +191,10 @@ def second(first, folder):
         for address in hosts.values():
             handle.write(
                 subprocess.run(
-                    ["ssh-keyscan", "-t", "ed25519", address], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+                    ["ssh-keyscan", "-t", "ed25519", address],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    check=True,
                 ).stdout
             )
     shutil.copytree(first.inventory, home / "inventory")
@@ -150,14 +202,23 @@ def second(first, folder):
     places = {"trainyard_state_dir": str(home / "state"), "trainyard_runs_dir": str(home / "runs")}
     options = "-o IdentitiesOnly=yes -o StrictHostKeyChecking=yes -o UserKnownHostsFile=%s" % known
     for name in [*hosts, "localhost"]:
-        way = {} if name == "localhost" else {"ansible_ssh_private_key_file": str(key), "ansible_ssh_common_args": options}
-        (home / "inventory/host_vars" / (name + ".yml")).write_text(json.dumps(dict(way, **places)), encoding="utf-8")
+        way = (
+            {}
+            if name == "localhost"
+            else {"ansible_ssh_private_key_file": str(key), "ansible_ssh_common_args": options}
+        )
+        (home / "inventory/host_vars" / (name + ".yml")).write_text(
+            json.dumps(dict(way, **places)), encoding="utf-8"
+        )
     return Controller(home / "inventory", home, home / "runs", folder)
 
 
 def held(nodes):
     """Return {node: runs whose attempt holds it}."""
-    return {name: sorted({unit[10:-10] for unit in told["units"] if unit.startswith("trainyard-")}) for name, told in nodes.items()}
+    return {
+        name: sorted({unit[10:-10] for unit in told["units"] if unit.startswith("trainyard-")})
+        for name, told in nodes.items()
+    }
 
 
 def left(nodes, run):
@@ -165,7 +226,12 @@ def left(nodes, run):
     found = {}
     for name, told in nodes.items():
         units = [unit for unit in told["units"] if run in unit]
-        pids = [pid for mark, pids in told["marked"].items() if mark.startswith(run + "/") for pid in pids]
+        pids = [
+            pid
+            for mark, pids in told["marked"].items()
+            if mark.startswith(run + "/")
+            for pid in pids
+        ]
         if units or pids:
             found[name] = units + pids
     return found
@@ -212,15 +278,26 @@ class Sweep:
     def row(self, verb, place, task, **said):
         bad = [key for key, value in said.items() if str(value).startswith("NO")]
         self.rows.append((verb, place, task, said, bad))
-        print("%-5s %-7s %-62s %s" % (verb, place, task[:62], "  ".join("%s %s" % pair for pair in said.items())), flush=True)
+        print(
+            "%-5s %-7s %-62s %s"
+            % (verb, place, task[:62], "  ".join("%s %s" % pair for pair in said.items())),
+            flush=True,
+        )
 
     def tasks(self, verb, *words, log="tasks"):
         """Run a command to its end; return (exit code, output, names of its tasks)."""
         path = self.folder / log
         path.unlink(missing_ok=True)
         code, output, seconds = self.first.play(verb, *words, log=path)
-        names = [line.split("\t")[1] for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-        print("# %s to its end: exit code %d, %d tasks, %.0f s" % (verb, code, len(names), seconds), flush=True)
+        names = (
+            [line.split("\t")[1] for line in path.read_text(encoding="utf-8").splitlines()]
+            if path.exists()
+            else []
+        )
+        print(
+            "# %s to its end: exit code %d, %d tasks, %.0f s" % (verb, code, len(names), seconds),
+            flush=True,
+        )
         return code, output, names
 
     def newest(self, before):
@@ -230,7 +307,9 @@ class Sweep:
         return max(names - before, default="")
 
     def known(self):
-        return {path.name for path in self.first.runs.glob("*")} | {run for told in self.first.ask().values() for run in told["runs"]}
+        return {path.name for path in self.first.runs.glob("*")} | {
+            run for told in self.first.ask().values() for run in told["runs"]
+        }
 
     def whole_run(self):
         with alone(self.lock):
@@ -243,13 +322,25 @@ class Sweep:
         return names
 
     def train(self, names, only):
-        for index, (at, after) in enumerate(only or [(number, 0.0) for number in range(1, len(names) + 1)]):
+        for index, (at, after) in enumerate(
+            only or [(number, 0.0) for number in range(1, len(names) + 1)]
+        ):
             with alone(self.lock):
                 before = self.known()
                 code, output, _s = self.first.play("train", *self.job, at=at, after=after)
                 time.sleep(5 if after else 0)  # what was sent to a node goes on there
-                again = "ok" if code == -signal.SIGKILL else "NO: exit code %d: %s" % (code, output.strip()[-300:])
-                self.after_train("%d%s" % (at, "+%g" % after if after else ""), names[at - 1], before, again, stop=index % 2 == 1)
+                again = (
+                    "ok"
+                    if code == -signal.SIGKILL
+                    else "NO: exit code %d: %s" % (code, output.strip()[-300:])
+                )
+                self.after_train(
+                    "%d%s" % (at, "+%g" % after if after else ""),
+                    names[at - 1],
+                    before,
+                    again,
+                    stop=index % 2 == 1,
+                )
 
     def after_train(self, place, task, before, again, stop):
         run = self.newest(before)
@@ -260,7 +351,9 @@ class Sweep:
         code, output, _s = self.other.play("status")
         found = all(one in output for one in runs)
         said["N5"] = (
-            "ok" if code == 0 and (found or "| running" in output or "running" in output) else "NO: status %d: %s" % (code, output[-400:])
+            "ok"
+            if code == 0 and (found or "| running" in output or "running" in output)
+            else "NO: status %d: %s" % (code, output[-400:])
         )
         if not runs:
             self.row("train", place, task, holds="-", **said, N2=self.untouched(nodes))
@@ -277,11 +370,23 @@ class Sweep:
             said["N1"] = "ok (%d logs)" % count if not wrong and count else "NO: %s" % wrong
         if code:
             said["N5"] = "NO: %s %d: %s" % (verb, code, output.strip()[-400:])
-        self.row("train", place, task, holds="all" if whole else "HALF", then=verb, **said, N2=self.untouched(nodes))
+        self.row(
+            "train",
+            place,
+            task,
+            holds="all" if whole else "HALF",
+            then=verb,
+            **said,
+            N2=self.untouched(nodes),
+        )
 
     def untouched(self, nodes):
         now = {name: told["kept"] for name, told in nodes.items() if name in self.kept}
-        return "ok" if not self.kept or now == {name: self.kept[name] for name in now} else "NO: changed"
+        return (
+            "ok"
+            if not self.kept or now == {name: self.kept[name] for name in now}
+            else "NO: changed"
+        )
 
     def begun(self, follow):
         """Start the long job and leave it; return its run."""
@@ -292,14 +397,19 @@ class Sweep:
     def stop(self, follow, only):
         run = self.begun(follow)
         _code, _output, names = self.tasks("stop", "-e", "run=%s" % run, log="stop-tasks")
-        for index, (at, after) in enumerate(only or [(number, 0.0) for number in range(1, len(names) + 1)]):
+        for index, (at, after) in enumerate(
+            only or [(number, 0.0) for number in range(1, len(names) + 1)]
+        ):
             run = self.begun(follow)
             code, output, _s = self.first.play("stop", "-e", "run=%s" % run, at=at, after=after)
             said = {"killed": "yes" if code == -signal.SIGKILL else "no (%d)" % code}
             who = self.other if index % 2 else self.first
             code, output, _s = who.play("stop", "-e", "run=%s" % run)
             rest = left(self.first.ask(run), run)
-            said.update(N8="ok" if code == 0 else "NO: %d: %s" % (code, output.strip()[-300:]), N3="ok" if not rest else "NO: %s" % rest)
+            said.update(
+                N8="ok" if code == 0 else "NO: %d: %s" % (code, output.strip()[-300:]),
+                N3="ok" if not rest else "NO: %s" % rest,
+            )
             said["by"] = "second" if index % 2 else "first"
             self.row("stop", "%d%s" % (at, "+%g" % after if after else ""), names[at - 1], **said)
 
@@ -307,13 +417,19 @@ class Sweep:
         run = self.begun(follow)
         time.sleep(15)
         _code, _output, names = self.tasks("logs", "-e", "run=%s" % run, log="logs-tasks")
-        for index, (at, after) in enumerate(only or [(number, 0.0) for number in range(1, len(names) + 1)]):
+        for index, (at, after) in enumerate(
+            only or [(number, 0.0) for number in range(1, len(names) + 1)]
+        ):
             who = self.other if index % 3 == 2 else self.first
             code, _output, _s = who.play("logs", "-e", "run=%s" % run, at=at, after=after)
             said = {"killed": "yes" if code == -signal.SIGKILL else "no (%d)" % code}
             code, output, _s = who.play("logs", "-e", "run=%s" % run)
             said["N8"] = "ok" if code == 0 else "NO: %d: %s" % (code, output.strip()[-300:])
-            said["goes on"] = "ok" if all(run in str(several) for several in held(self.first.ask()).values()) else "NO"
+            said["goes on"] = (
+                "ok"
+                if all(run in str(several) for several in held(self.first.ask()).values())
+                else "NO"
+            )
             self.row("logs", "%d%s" % (at, "+%g" % after if after else ""), names[at - 1], **said)
         code, output, _s = self.first.play("stop", "-e", "run=%s" % run)
         for number in range(1, 60):  # of a run that is over
@@ -328,7 +444,11 @@ class Sweep:
 
     def rubbish(self):
         """Return what the kills have left at home that is held or half."""
-        found = [str(path) for path in self.first.runs.glob("*/attempt-*/.incoming/**/*") if path.is_file()]
+        found = [
+            str(path)
+            for path in self.first.runs.glob("*/attempt-*/.incoming/**/*")
+            if path.is_file()
+        ]
         for path in self.first.runs.glob("*/attempt-*/.stream.*"):
             done = subprocess.run(["flock", "-n", str(path), "true"], check=False)
             found += ["%s is held" % path] if done.returncode else []
@@ -337,19 +457,30 @@ class Sweep:
 
 def places(text):
     """Return [(task, seconds after)] of '3,7+0.5'."""
-    return [(int(word.partition("+")[0]), float(word.partition("+")[2] or 0)) for word in text.split(",")] if text else []
+    return (
+        [
+            (int(word.partition("+")[0]), float(word.partition("+")[2] or 0))
+            for word in text.split(",")
+        ]
+        if text
+        else []
+    )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-i", "--inventory", required=True)
-    parser.add_argument("--runs", required=True, help="where the inventory has its runs (trainyard_runs_dir)")
+    parser.add_argument(
+        "--runs", required=True, help="where the inventory has its runs (trainyard_runs_dir)"
+    )
     parser.add_argument("--job", required=True)
     parser.add_argument("--long", default="molecule/shared/jobs/long.yml")
     parser.add_argument("--verbs", default="train,stop,logs")
     parser.add_argument("--only", default="")
     parser.add_argument("--work", default="sweep-work")
-    parser.add_argument("--lock", default="", help="a lock file that others who train on this machine hold, too")
+    parser.add_argument(
+        "--lock", default="", help="a lock file that others who train on this machine hold, too"
+    )
     given = parser.parse_args()
     folder = Path(given.work).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -357,7 +488,11 @@ def main():
     sweep = Sweep(first, second(first, folder), folder, given.job, given.long)
     sweep.lock = given.lock
     names = sweep.whole_run()
-    follow = next(number for number, name in enumerate(names, 1) if name.endswith("Follow the attempt until it ends"))
+    follow = next(
+        number
+        for number, name in enumerate(names, 1)
+        if name.endswith("Follow the attempt until it ends")
+    )
     for verb in given.verbs.split(","):
         with alone("" if verb == "train" else given.lock):
             getattr(sweep, verb)(names if verb == "train" else follow, places(given.only))

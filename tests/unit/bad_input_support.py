@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the real read_job action about real files: an inventory that Ansible reads, a job, and the words of a command line."""
+"""Ask the real read_job action about real files: an inventory that Ansible reads, a job, and the
+words of a command line.
+"""
 
 from __future__ import annotations
 
@@ -68,20 +70,41 @@ class Bench:
         variables.update(site or {})
         variables = {key: value for key, value in variables.items() if value is not None}
         self.write("site/group_vars/all.yml", yaml.safe_dump(variables, allow_unicode=True))
-        hosts = {"node%d" % n: dict({"ansible_host": "192.0.2.%d" % n}, **(more or {})) for n, more in ((1, node1), (2, node2))}
-        self.write("site/hosts.yml", yaml.safe_dump({"trainers": {"hosts": hosts}}) if inventory is None else inventory)
+        hosts = {
+            "node%d" % n: dict({"ansible_host": "192.0.2.%d" % n}, **(more or {}))
+            for n, more in ((1, node1), (2, node2))
+        }
+        self.write(
+            "site/hosts.yml",
+            yaml.safe_dump({"trainers": {"hosts": hosts}}) if inventory is None else inventory,
+        )
         return [str(self.folder / "site")]
 
-    def ask(self, job=GOOD, words=(), verb="train", check=False, limit=None, cli=None, sources=None, environ=None, **site):
-        """Return (result, lines): what the verb would go on with, or None and the lines of the refusal.
+    def ask(
+        self,
+        job=GOOD,
+        words=(),
+        verb="train",
+        check=False,
+        limit=None,
+        cli=None,
+        sources=None,
+        environ=None,
+        **site,
+    ):
+        """Return (result, lines): what the verb would go on with, or None and the lines of the
+        refusal.
 
-        job: the text of a job file, or None for a command line that says config itself. words: of -e. cli: further options.
+        job: the text of a job file, or None for a command line that says config itself. words: of
+        -e. cli: further options.
         """
         sources = sources or self.site(**site)
         plugins()
         words = list(words) + ([] if job is None else ["config=" + self.write("mine.yml", job)])
         given = {
-            "extra_vars": tuple(CLI.tag(TrustedAsTemplate().tag(word)) for word in words),  # as Ansible's own options are
+            "extra_vars": tuple(
+                CLI.tag(TrustedAsTemplate().tag(word)) for word in words
+            ),  # as Ansible's own options are
             "inventory": tuple(sources),
             "subset": limit,
             "args": ("playbooks/%s.yml" % verb,),
@@ -101,9 +124,15 @@ class Bench:
             inventory = InventoryManager(loader=loader, sources=sources)
             variables = VariableManager(loader=loader, inventory=inventory)
             task = SimpleNamespace(args=arguments, async_val=0, check_mode=check, action="read_job")
-            action = self.plugin.ActionModule(task, SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp")), None, loader, None)
+            action = self.plugin.ActionModule(
+                task, SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp")), None, loader, None
+            )
             hostvars = HostVars(inventory, variables, loader)
-            known = {"playbook_dir": str(ROOT / "playbooks"), "groups": inventory.get_groups_dict(), "hostvars": hostvars}
+            known = {
+                "playbook_dir": str(ROOT / "playbooks"),
+                "groups": inventory.get_groups_dict(),
+                "hostvars": hostvars,
+            }
             before = self.listing()
             try:
                 result, lines = action.run(task_vars=known), []
@@ -115,7 +144,10 @@ class Bench:
     def listing(self):
         """Return what lies in the folder, with sizes and times."""
         return {
-            os.path.join(where, name): (os.stat(os.path.join(where, name)).st_size, os.stat(os.path.join(where, name)).st_mtime_ns)
+            os.path.join(where, name): (
+                os.stat(os.path.join(where, name)).st_size,
+                os.stat(os.path.join(where, name)).st_mtime_ns,
+            )
             for where, _folders, names in os.walk(self.folder)
             for name in names
         }

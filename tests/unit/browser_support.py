@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A headless Chromium that writes down what a page says to its console and whom it asks for anything."""
+"""A headless Chromium that writes down what a page says to its console and whom it asks for
+anything.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import json
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-# Root in a container has no user namespaces and little shared memory. Nothing but our own file is opened, and no name is resolved.
+# Root in a container has no user namespaces and little shared memory. Nothing but our own file is
+# opened, and no name is resolved.
 SWITCHES = (
     "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-extensions",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND",
@@ -32,17 +35,31 @@ class Browser:
         return self.driver.execute_cdp_cmd(command, arguments)
 
     def open(self, path, width=1280, height=900, scheme="light"):
-        """Open a file in a window of this width, on a system of this colour scheme, and wait for its charts."""
+        """Open a file in a window of this width, on a system of this colour scheme, and wait for
+        its charts.
+        """
         wishes = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
-        self.tell("Emulation.setEmulatedMedia", features=[{"name": name, "value": value} for name, value in wishes.items()])
-        self.tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.tell(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": name, "value": value} for name, value in wishes.items()],
+        )
+        self.tell(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
         self.console(), self.asked()
         self.driver.get("file://%s" % path)
         self.settle()
 
     def settle(self):
         """Wait until what was asked for is drawn: two frames."""
-        self.driver.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))")
+        self.driver.execute_async_script(
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() =>"
+            " done()))"
+        )
 
     def run(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)
@@ -61,25 +78,52 @@ class Browser:
 
     def console(self):
         """Return what was said on the console since the last look."""
-        return ["%s %s" % (entry["level"], entry["message"]) for entry in self.driver.get_log("browser")]
+        return [
+            "%s %s" % (entry["level"], entry["message"]) for entry in self.driver.get_log("browser")
+        ]
 
     def asked(self):
         """Return the addresses that were asked for anything since the last look."""
-        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+        messages = [
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        ]
+        return [
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+        ]
 
     def pdf(self):
         """Print the page on A4; return the PDF's bytes."""
-        answer = self.tell("Page.printToPDF", printBackground=True, paperWidth=8.27, paperHeight=11.69)
+        answer = self.tell(
+            "Page.printToPDF", printBackground=True, paperWidth=8.27, paperHeight=11.69
+        )
         return base64.b64decode(answer["data"])
 
     def picture(self, chart):
         """Return a chart's pixels, to be compared with another time's."""
-        return self.run("return document.querySelector('[data-chart=\"%s\"] canvas').toDataURL()" % chart)
+        return self.run(
+            "return document.querySelector('[data-chart=\"%s\"] canvas').toDataURL()" % chart
+        )
 
     def names(self):
         """Return [(role, name)] of all that can be used, as a screen reader is told."""
-        wanted = ("button", "link", "radio", "checkbox", "combobox", "DisclosureTriangle", "image", "img", "table", "region")
+        wanted = (
+            "button",
+            "link",
+            "radio",
+            "checkbox",
+            "combobox",
+            "DisclosureTriangle",
+            "image",
+            "img",
+            "table",
+            "region",
+        )
         nodes = self.tell("Accessibility.getFullAXTree")["nodes"]
-        found = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")]
+        found = [
+            (node["role"]["value"], node.get("name", {}).get("value", ""))
+            for node in nodes
+            if not node.get("ignored")
+        ]
         return [pair for pair in found if pair[0] in wanted]

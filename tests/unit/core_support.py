@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several tests of the core need: a site, its nodes and facts as the product makes them, programs that record how they were called."""
+"""What several tests of the core need: a site, its nodes and facts as the product makes them,
+programs that record how they were called.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ RUN = "20261120-103501-" + UNIQUE
 
 
 def renamed(log, kept, data):
-    """Rotate a log: what it has gets another name, and a new file its own. A look in between finds one of the two, never no file."""
+    """Rotate a log: what it has gets another name, and a new file its own. A look in between finds
+    one of the two, never no file.
+    """
     new = log.with_name("new~")
     new.write_bytes(data)
     os.link(log, kept)
@@ -37,7 +41,9 @@ def renamed(log, kept, data):
 @functools.lru_cache(maxsize=None)
 def shipped():
     """Return (the shipped PP-YOLOE job, its suite's table) as the product reads them."""
-    found, problems = jobs.read_job(str(ROOT / "playbooks" / "configs" / "ppyoloe.yml"), "playbooks/configs/ppyoloe.yml")
+    found, problems = jobs.read_job(
+        str(ROOT / "playbooks" / "configs" / "ppyoloe.yml"), "playbooks/configs/ppyoloe.yml"
+    )
     assert not problems
     return found, jobs.load_suite("paddledetection")
 
@@ -63,7 +69,9 @@ def fact_of(address, **changes):
 
 
 def gang(count=2, devices=8, accelerator="gpu", job=None, suite=None, **inputs):
-    """Return compile_plan's five arguments for a site of count nodes, as keyword arguments that a test may change."""
+    """Return compile_plan's five arguments for a site of count nodes, as keyword arguments that a
+    test may change.
+    """
     nodes = [
         {
             "name": "node%d" % (n + 1),
@@ -113,7 +121,9 @@ def put(folder, files):
 
 
 def program(folder, name, body):
-    """Write an executable shell script that a test puts first on PATH; it may use $LOG, a file beside it that is unique to it."""
+    """Write an executable shell script that a test puts first on PATH; it may use $LOG, a file
+    beside it that is unique to it.
+    """
     path = Path(put(folder, {name: "#!/bin/sh\nLOG=%s/%s.log\n%s\n" % (folder, name, body)}), name)
     path.chmod(0o755)
     return str(folder)
@@ -130,7 +140,10 @@ GATE_PROGRAMS = ("agent.py", "guard_beat.py", "mesh_credential.py", "mesh_gate.p
 
 def programs(names=GATE_PROGRAMS):
     """Return {file name: source} of programs that the controller ships."""
-    return {name: (ROOT / "plugins/module_utils/trainyard" / name).read_text(encoding="utf-8") for name in names}
+    return {
+        name: (ROOT / "plugins/module_utils/trainyard" / name).read_text(encoding="utf-8")
+        for name in names
+    }
 
 
 def peer_key(number):
@@ -140,16 +153,35 @@ def peer_key(number):
 
 
 def trusted(home, names, node, site="test", run=RUN, number=1):
-    """Put a mesh and the key pair of an attempt into a node's home; return {node: public key}, the own one as it was made."""
-    line = 'cert-authority,restrict,principals="%s/%s",from="198.51.100.%d",command="gate" ssh-ed25519 AAAA trainyard-ca %s %s\n'
-    put(Path(home, ".ssh"), {"authorized_keys": "".join(line % (site, name, 10 + at, site, name) for at, name in enumerate(names))})
-    config = "Host node2\n  HostName 198.51.100.12\nHost *\n  User trainer\n  IdentityFile ~/k\n  CertificateFile ~/c\n  UserKnownHostsFile ~/h\n"
-    put(Path(home, ".trainyard/mesh"), {"config": config, "known_hosts": "node2 %s\n" % peer_key(200)})
+    """Put a mesh and the key pair of an attempt into a node's home; return {node: public key}, the
+    own one as it was made.
+    """
+    line = (
+        'cert-authority,restrict,principals="%s/%s",from="198.51.100.%d",command="gate" ssh-ed25519'
+        " AAAA trainyard-ca %s %s\n"
+    )
+    put(
+        Path(home, ".ssh"),
+        {
+            "authorized_keys": "".join(
+                line % (site, name, 10 + at, site, name) for at, name in enumerate(names)
+            )
+        },
+    )
+    config = (
+        "Host node2\n  HostName 198.51.100.12\nHost *\n  User trainer\n  IdentityFile ~/k\n "
+        " CertificateFile ~/c\n  UserKnownHostsFile ~/h\n"
+    )
+    put(
+        Path(home, ".trainyard/mesh"),
+        {"config": config, "known_hosts": "node2 %s\n" % peer_key(200)},
+    )
     own = mesh_credential.make(str(home), run, number, node)
     return {name: own if name == node else peer_key(at + 1) for at, name in enumerate(names)}
 
 
-# sshd's part: the line of the caller's key starts the gate of the node that is called, as {folder}/<node> has it.
+# sshd's part: the line of the caller's key starts the gate of the node that is called, as
+# {folder}/<node> has it.
 GATE_SSH = """
 GATE={folder}/$3/.trainyard/mesh/runs/{run}/{number}/$3/gate.py
 [ -e $GATE ] || {{ echo "trainer@$3: Permission denied (publickey)." >&2; exit 255; }}
@@ -160,23 +192,39 @@ exec env -i SSH_ORIGINAL_COMMAND="$4" PATH="{path}" HOME=/nowhere $KEPT {python}
 
 
 def gate_ssh(folder, path, number=1):
-    """Return the text of a program that stands in for ssh and sshd between the nodes below a folder."""
+    """Return the text of a program that stands in for ssh and sshd between the nodes below a
+    folder.
+    """
     return GATE_SSH.format(folder=folder, run=RUN, number=number, path=path, python=sys.executable)
 
 
 def open_gate(folder, node, nodes, base=None, number=1):
-    """Put what a start leaves of an attempt's credential into the home <folder>/<node>; return the path of its ssh configuration."""
+    """Put what a start leaves of an attempt's credential into the home <folder>/<node>; return the
+    path of its ssh configuration.
+    """
     home = os.path.join(str(folder), node)
     place = mesh_credential.place_of(home, RUN, number, node)
     machine = {"identity": mesh_credential.identity(), "node": node, "base": base or os.path.join(home, ".trainyard"), "run": RUN,
                "number": number, "nodes": sorted(nodes)}  # fmt: skip
     shipped = programs()
-    put(place, dict(shipped, **{"gate.py": shipped["mesh_gate.py"], "machine.json": json.dumps(machine), "config": ""}))
+    put(
+        place,
+        dict(
+            shipped,
+            **{
+                "gate.py": shipped["mesh_gate.py"],
+                "machine.json": json.dumps(machine),
+                "config": "",
+            },
+        ),
+    )
     return os.path.join(place, "config")
 
 
 def attempt_files(folder, made, node, number=1, mesh=None):
-    """Write what attempts.prepare leaves for the node's agent: plan, record and the working directory; return the attempt's path."""
+    """Write what attempts.prepare leaves for the node's agent: plan, record and the working
+    directory; return the attempt's path.
+    """
     attempt = Path(folder, "runs", RUN, "attempt-%d" % number)
     text = core.canonical(made).decode("ascii")
     record = {

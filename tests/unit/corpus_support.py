@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay the corpus: what the product finds on each node's copy of an attempt, its verdict on that, and whether the verdict is right."""
+"""Replay the corpus: what the product finds on each node's copy of an attempt, its verdict on that,
+and whether the verdict is right.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,12 @@ from ansible.module_utils.trainyard import evidence, record, verdict
 
 CASES = Path(__file__).resolve().parents[1] / "corpus" / "cases"
 
-# Causes that say how an attempt ended and not why: where they are not the right ones they accuse nobody of anything.
+# Causes that say how an attempt ended and not why: where they are not the right ones they accuse
+# nobody of anything.
 VAGUE = frozenset(
-    "unknown connection_lost aborted terminated killed silent_exit silent_end launcher_failed python_exception cpp_exception unreachable "
-    "no_end_recorded no_step rank_missing stopped_by_peer seen_by_launcher mpi_runtime".split()
+    "unknown connection_lost aborted terminated killed silent_exit silent_end launcher_failed"
+    " python_exception cpp_exception unreachable no_end_recorded no_step rank_missing"
+    " stopped_by_peer seen_by_launcher mpi_runtime".split()
 )
 
 
@@ -31,11 +35,15 @@ def answer(case):
 
 def unpack(case, folder):
     """Lay a case's nodes below a folder, with the times of their files."""
-    subprocess.run(["tar", "-C", str(folder), "-xJf", str(CASES / case / "nodes.tar.xz")], check=True)
+    subprocess.run(
+        ["tar", "-C", str(folder), "-xJf", str(CASES / case / "nodes.tar.xz")], check=True
+    )
 
 
 def decide(folder, unreachable=None):
-    """The verdict on folder/<node>/, as record.ended makes it; unreachable: {node: reason} of nodes that could not be asked."""
+    """The verdict on folder/<node>/, as record.ended makes it; unreachable: {node: reason} of nodes
+    that could not be asked.
+    """
     places = sorted(path for path in folder.iterdir() if path.is_dir())
     plan = json.loads((places[0] / "plan.json").read_text())
     nodes = [evidence.collect(str(place), place.name) for place in places]
@@ -45,11 +53,16 @@ def decide(folder, unreachable=None):
     mismatch = record.endpoint_mismatch(plan.get("endpoints"), found)
     if mismatch:
         decided = dict(decided, outcome="failed", cause="endpoints", text=mismatch)
-    return record.untrained(decided, [rank for node in found for rank in node["ranks"]], [], plan) or decided
+    return (
+        record.untrained(decided, [rank for node in found for rank in node["ranks"]], [], plan)
+        or decided
+    )
 
 
 def grade(decided, right):
-    """`right`, `unknown` (it names nobody, or no cause, though there is one) or `wrong` (a false accusation), and why."""
+    """`right`, `unknown` (it names nobody, or no cause, though there is one) or `wrong` (a false
+    accusation), and why.
+    """
     outcome, cause = decided["outcome"], decided["cause"]
     if outcome not in right["outcome"]:
         return ("unknown" if outcome == "unknown" else "wrong"), "outcome"
@@ -60,10 +73,19 @@ def grade(decided, right):
         fits = decided["node"] in right.get("nodes", [])
     if named and not fits:
         return "wrong", "who"
-    if cause is not None and cause not in right["causes"] and cause not in VAGUE and cause not in right.get("symptoms", []):
+    if (
+        cause is not None
+        and cause not in right["causes"]
+        and cause not in VAGUE
+        and cause not in right.get("symptoms", [])
+    ):
         return "wrong", "cause"
     if outcome == "failed" and not named and not right.get("unknown"):
         return "unknown", "who"
-    if right["causes"] and cause not in right["causes"] and not (right.get("unknown") and not named and cause in VAGUE):
+    if (
+        right["causes"]
+        and cause not in right["causes"]
+        and not (right.get("unknown") and not named and cause in VAGUE)
+    ):
         return "unknown", "cause"
     return "right", ""

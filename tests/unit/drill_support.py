@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for the product and two nodes, as real processes: playbooks that train, stop, follow and show, without SSH and without Paddle.
+"""A stand-in for the product and two nodes, as real processes: playbooks that train, stop, follow
+and show, without SSH and without Paddle.
 
 behave.json beside it changes what it does:
-    says, code   train refuses: prints this and ends so         greedy    a second train does not mind the first
+    says, code   train refuses: prints this and ends so         greedy    a second train does not
+    mind the first
     steps        a rank makes no more steps                     verdict   changes of the verdict
-    restart      a second attempt follows the first             hold      a unit stays when all is over
+    restart      a second attempt follows the first             hold      a unit stays when all
+    is over
     linger       train does not come back by itself             status    what status prints
-    ends         a rank ends at once                            dies      the last rank is killed after its third step; `seen` is waited for
+    ends         a rank ends at once                            dies      the last rank is killed
+    after its third step; `seen` is waited for
     stubborn     train does not mind Ctrl-C
 """
 
@@ -175,15 +179,26 @@ elif verb == "status":
 
 
 class Here(drill_ground.Node):
-    """A node whose home is a directory of this machine, reached without SSH; units are lines of its file `units`."""
+    """A node whose home is a directory of this machine, reached without SSH; units are lines of its
+    file `units`.
+    """
 
     def __init__(self, name, home, path=""):
-        self.name, self.home, self.address, self.user, self.container, self.memory = name, str(home), "198.51.100.9", "trainer", None, 0
+        self.name, self.home, self.address, self.user, self.container, self.memory = (
+            name,
+            str(home),
+            "198.51.100.9",
+            "trainer",
+            None,
+            0,
+        )
         self.path = path
 
     def ssh(self, script):
         path = os.pathsep.join([self.path, os.environ["PATH"]]) if self.path else os.environ["PATH"]
-        script = "exec " + script if script.startswith("python3 ") else script  # the eye ends with the connection
+        script = (
+            "exec " + script if script.startswith("python3 ") else script
+        )  # the eye ends with the connection
         return ["env", "-C", self.home, "HOME=" + self.home, "PATH=" + path, "sh", "-c", script]
 
     def run(self, script, timeout=60, root=False):
@@ -204,7 +219,15 @@ def site(folder, **behave):
             "bin/ansible-playbook": "#!%s\n%s" % (sys.executable, PRODUCT),
         },
     )
-    put(top, {"bin/systemctl": '#!/bin/sh\ncase "$*" in *list-units*) cat "$HOME/units" 2> /dev/null;; esac; true\n'})
+    put(
+        top,
+        {
+            "bin/systemctl": (
+                '#!/bin/sh\ncase "$*" in *list-units*) cat "$HOME/units" 2> /dev/null;; esac;'
+                " true\n"
+            )
+        },
+    )
     for name in ("ansible-playbook", "systemctl"):
         os.chmod("%s/bin/%s" % (top, name), 0o755)
     for node in NODES:
@@ -216,7 +239,11 @@ def site(folder, **behave):
 def course(ground, fault):
     """Return the Course of a fault on a site as `site` makes it."""
     fault = dict(
-        fault, name=fault.get("name", "fault"), group="process", injected="something", budget=dict(drills.BUDGET, **fault.get("budget", {}))
+        fault,
+        name=fault.get("name", "fault"),
+        group="process",
+        injected="something",
+        budget=dict(drills.BUDGET, **fault.get("budget", {})),
     )
     return drilling.Course(ground, {"nodes": 2}, fault, ground.project + "/out", lambda _line: None)
 
@@ -226,4 +253,7 @@ def settle(ground):
     for run in os.listdir(ground.runs_dir) if os.path.isdir(ground.runs_dir) else ():
         if run.startswith("2026"):
             for number in (1, 2):
-                put("%s/node1/.trainyard/runs/%s/attempt-%d" % (ground.project, run, number), {"stop.json": "{}"})
+                put(
+                    "%s/node1/.trainyard/runs/%s/attempt-%d" % (ground.project, run, number),
+                    {"stop.json": "{}"},
+                )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site of pretended nodes for tests: a stand-in for ssh executes the remote command here, and changes what a lying node's modules answer."""
+"""A site of pretended nodes for tests: a stand-in for ssh executes the remote command here, and
+changes what a lying node's modules answer.
+"""
 
 from __future__ import annotations
 
@@ -79,18 +81,35 @@ class Site:
         return str(path)
 
     def lie(self, **nodes):
-        """Set what the nodes lie: {node: {answers: {module: [[path, value]]}, banner, unreachable}}."""
+        """Set what the nodes lie: {node: {answers: {module: [[path, value]]}, banner,
+        unreachable}}.
+        """
         self.write("lies.json", nodes)
 
     def play(self, play, *words, cwd=ROOT, **environment):
-        """Run a play (its tasks as data) or a playbook by its path; return (exit code, bytes of stdout, bytes of stderr)."""
+        """Run a play (its tasks as data) or a playbook by its path; return (exit code, bytes of
+        stdout, bytes of stderr).
+        """
         path = self.write("play.yml", play) if isinstance(play, list) else str(ROOT / play)
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
-        given = dict(kept, HOME=str(self.folder), ANSIBLE_LOCAL_TEMP=str(self.folder / "tmp"), **environment)
+        given = dict(
+            kept, HOME=str(self.folder), ANSIBLE_LOCAL_TEMP=str(self.folder / "tmp"), **environment
+        )
         argv = [ANSIBLE, "-i", str(self.folder / "hosts.json"), *words, path]
-        done = subprocess.run(argv, cwd=str(cwd), env=given, stdin=subprocess.DEVNULL, capture_output=True, timeout=240, check=False)
+        done = subprocess.run(
+            argv,
+            cwd=str(cwd),
+            env=given,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=240,
+            check=False,
+        )
         return done.returncode, done.stdout, done.stderr
 
     def logins(self):
         """Return the argv of every login."""
-        return [json.loads(line)[1:] for line in (self.folder / "argv").read_text(encoding="utf-8").splitlines()]
+        return [
+            json.loads(line)[1:]
+            for line in (self.folder / "argv").read_text(encoding="utf-8").splitlines()
+        ]

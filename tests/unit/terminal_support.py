@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A terminal for tests: what its screen shows after the bytes that were written to it, on a real pseudo-terminal.
+"""A terminal for tests: what its screen shows after the bytes that were written to it, on a real
+pseudo-terminal.
 
-It knows what the product may say to a terminal and nothing else: an unknown sequence is an error. Lines are wrapped anew when its width changes, as
-VTE, kitty, iTerm2, tmux and Windows Terminal do.
+It knows what the product may say to a terminal and nothing else: an unknown sequence is an error.
+Lines are wrapped anew when its width changes, as VTE, kitty, iTerm2, tmux and Windows Terminal do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import termios
 import threading
 import unicodedata
 
-_BEGUN = re.compile(r"(?:\x1b(?:\[[0-9;]*)?)?\Z")  # what came of a sequence whose rest is still on its way
+_BEGUN = re.compile(
+    r"(?:\x1b(?:\[[0-9;]*)?)?\Z"
+)  # what came of a sequence whose rest is still on its way
 _SEQUENCE = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])")
 
 
@@ -27,8 +30,15 @@ class Screen:
 
     def __init__(self, columns, rows):
         self.columns, self.height = columns, rows
-        self.lines, self.wraps = [[]], [False]  # cells of each row; whether the row goes on in the next one
-        self.row = self.column = self.top = 0  # of the cursor, counted from the first row that ever was; top: the first row that is seen
+        self.lines, self.wraps = (
+            [[]],
+            [False],
+        )  # cells of each row; whether the row goes on in the next one
+        self.row = self.column = self.top = (
+            # of the cursor, counted from the first row that ever was; top: the first row that is
+            # seen
+            0
+        )
         self.style, self.colours = "0", set()
 
     def feed(self, text):
@@ -55,7 +65,9 @@ class Screen:
             del self.lines[self.row][self.column :]
             self.wraps[self.row] = False
         else:
-            raise AssertionError("a sequence that this terminal does not know: ESC [ %s %s" % (argument, kind))
+            raise AssertionError(
+                "a sequence that this terminal does not know: ESC [ %s %s" % (argument, kind)
+            )
 
     def _put(self, char):
         if char == "\r":
@@ -64,7 +76,13 @@ class Screen:
             self._down(False)
         elif char != "\0":
             assert char.isprintable(), "a control character: %r" % char
-            size = 0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+            size = (
+                0
+                if unicodedata.combining(char)
+                else 2
+                if unicodedata.east_asian_width(char) in "WF"
+                else 1
+            )
             if self.column + size > self.columns:
                 self._down(True)
                 self.column = 0
@@ -107,7 +125,9 @@ class Screen:
 
 
 class Terminal:
-    """A pseudo-terminal with a Screen behind it; `stream` is the program's side, as sys.stdout would be."""
+    """A pseudo-terminal with a Screen behind it; `stream` is the program's side, as sys.stdout
+    would be.
+    """
 
     def __init__(self, columns=80, rows=24, echo=False):
         self.screen = Screen(columns, rows)
@@ -125,7 +145,9 @@ class Terminal:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def size(self, columns, rows):
-        """Change the terminal's size, as a window manager does, after everything that was written has been shown."""
+        """Change the terminal's size, as a window manager does, after everything that was written
+        has been shown.
+        """
         self.shown()
         with self._news:
             self._tell(columns, rows)
@@ -143,7 +165,9 @@ class Terminal:
                 try:
                     self.screen.feed(text[: len(text) - len(rest)])
                 except AssertionError as error:
-                    self._wrong = self._wrong or error  # and read on: who writes must not wait for ever
+                    self._wrong = (
+                        self._wrong or error
+                    )  # and read on: who writes must not wait for ever
                 self._marks += text.count("\0")
                 self._news.notify_all()
 
@@ -154,19 +178,25 @@ class Terminal:
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-        return subprocess.Popen(argv, stdin=self.slave, stdout=self.slave, stderr=self.slave, preexec_fn=own, **options)
+        return subprocess.Popen(
+            argv, stdin=self.slave, stdout=self.slave, stderr=self.slave, preexec_fn=own, **options
+        )
 
     def wait(self, condition, seconds=90):
         """Wait until the screen's rows fulfil a condition; return them."""
         with self._news:
-            met = self._news.wait_for(lambda: self._wrong or condition(self.screen.text()), timeout=seconds)
+            met = self._news.wait_for(
+                lambda: self._wrong or condition(self.screen.text()), timeout=seconds
+            )
             if self._wrong:
                 raise self._wrong
             assert met, "\n".join(self.screen.text())
             return self.screen.text()
 
     def shown(self):
-        """The screen after everything that was written so far: a NUL, which terminals pass over, is the mark."""
+        """The screen after everything that was written so far: a NUL, which terminals pass over, is
+        the mark.
+        """
         self.stream.write("\0")
         self.stream.flush()
         self._sent += 1
@@ -175,5 +205,7 @@ class Terminal:
     def close(self):
         self.stream.close()
         os.close(self.slave)
-        self._reader.join(30)  # its next read must not meet another terminal that has got the number of this one's descriptor
+        self._reader.join(
+            30
+        )  # its next read must not meet another terminal that has got the number of this one's descriptor
         os.close(self.master)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A restart: the command line that goes on, and ansible-playbook processes that really take each other's place."""
+"""A restart: the command line that goes on, and ansible-playbook processes that really take each
+other's place.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +31,51 @@ OWN = ["-e", json.dumps({"run": RUN, "again": 1})]
     "given, kept",
     [
         (["-e", "config=ppyoloe.yml"], []),
-        (["-e", "config=a.yml nodes=2 devices=1 start_port=18000 max_restarts=3", "-e", "verify=full"], []),
-        (["-e", "config=a.yml collect_checkpoint=last launch_poll_seconds=1"], ["-e", "collect_checkpoint=last launch_poll_seconds=1"]),
+        (
+            [
+                "-e",
+                "config=a.yml nodes=2 devices=1 start_port=18000 max_restarts=3",
+                "-e",
+                "verify=full",
+            ],
+            [],
+        ),
+        (
+            ["-e", "config=a.yml collect_checkpoint=last launch_poll_seconds=1"],
+            ["-e", "collect_checkpoint=last launch_poll_seconds=1"],
+        ),
         (["-e", "config=a.yml x='a b' rehearse=false"], ["-e", "x='a b' rehearse=false"]),
-        (["-e", '{"config": "a.yml", "launch_poll_seconds": 1}'], ["-e", '{"launch_poll_seconds": 1}']),
+        (
+            ["-e", '{"config": "a.yml", "launch_poll_seconds": 1}'],
+            ["-e", '{"launch_poll_seconds": 1}'],
+        ),
         (["-e", '{"config": "a.yml"}', "-e", '{"a": {"run": 1}}'], ["-e", '{"a": {"run": 1}}']),
-        (["-e", "@/tmp/vars.yml"], ["-e", "@/tmp/vars.yml"]),  # it may be a vault; resume.yml leaves out what its record holds
+        (
+            ["-e", "@/tmp/vars.yml"],
+            ["-e", "@/tmp/vars.yml"],
+        ),  # it may be a vault; resume.yml leaves out what its record holds
         (["-e", "run=x again=3", "-e", "again_try=2"], []),
-        (["-i", "inventory/mine", "-i", "more"], ["--inventory=inventory/mine", "--inventory=more"]),
-        (["-iinventory/mine", "--forks=8", "-vv"], ["--verbose", "--verbose", "--inventory=inventory/mine", "--forks=8"]),
-        (["-l", "localhost,node1", "-u", "me", "-T", "20"], ["--user=me", "--timeout=20", "--limit=localhost,node1"]),
+        (
+            ["-i", "inventory/mine", "-i", "more"],
+            ["--inventory=inventory/mine", "--inventory=more"],
+        ),
+        (
+            ["-iinventory/mine", "--forks=8", "-vv"],
+            ["--verbose", "--verbose", "--inventory=inventory/mine", "--forks=8"],
+        ),
+        (
+            ["-l", "localhost,node1", "-u", "me", "-T", "20"],
+            ["--user=me", "--timeout=20", "--limit=localhost,node1"],
+        ),
         (["--vault-id", "a@p1", "--vault-id", "b@p2"], ["--vault-id=a@p1", "--vault-id=b@p2"]),
-        (["--ssh-common-args=-o ProxyJump=x", "-c", "local"], ["--connection=local", "--ssh-common-args=-o ProxyJump=x"]),
-        (["-b", "--become-user", "root", "--start-at-task", "Follow", "--step"], ["--become", "--become-user=root"]),
+        (
+            ["--ssh-common-args=-o ProxyJump=x", "-c", "local"],
+            ["--connection=local", "--ssh-common-args=-o ProxyJump=x"],
+        ),
+        (
+            ["-b", "--become-user", "root", "--start-at-task", "Follow", "--step"],
+            ["--become", "--become-user=root"],
+        ),
     ],
 )
 def test_what_stays_of_a_command(given, kept):
@@ -53,21 +87,40 @@ def test_a_follow_up_of_a_follow_up_does_not_grow():
     once = words("playbooks/train.yml", "-e", "config=a.yml collect_checkpoint=none", "-f", "3")
     twice = again_words.resumed(["ansible-playbook", *once], "playbooks/resume.yml", RUN, 2, 3)
     assert twice == [*once[:-1], json.dumps({"run": RUN, "again": 2, "again_try": 3})]
-    assert again_words.of_restart([word for flag, word in zip(twice, twice[1:]) if flag == "-e"]) == {"run": RUN, "after": 2, "tries": 3}
+    assert again_words.of_restart(
+        [word for flag, word in zip(twice, twice[1:]) if flag == "-e"]
+    ) == {"run": RUN, "after": 2, "tries": 3}
     assert again_words.of_restart(["config=a.yml", "run=" + RUN]) is None
-    older = ["config=a.yml", "run=" + RUN, "again=2"]  # an older Trainyard's command that still waits
+    older = [
+        "config=a.yml",
+        "run=" + RUN,
+        "again=2",
+    ]  # an older Trainyard's command that still waits
     assert again_words.of_restart(older) == {"run": RUN, "after": 2, "tries": 1}
 
 
-@pytest.mark.parametrize("run", [RUN + " launch_runs_dir=/tmp/x", RUN + "\n-e x", "../" + RUN, "{{ 1 }}", ""])
+@pytest.mark.parametrize(
+    "run", [RUN + " launch_runs_dir=/tmp/x", RUN + "\n-e x", "../" + RUN, "{{ 1 }}", ""]
+)
 def test_what_is_no_run_id_becomes_no_word_of_a_command(run):
     with pytest.raises(again_words.NotAgain):
-        again_words.resumed(["ansible-playbook", "playbooks/train.yml"], "playbooks/resume.yml", run, 1)
+        again_words.resumed(
+            ["ansible-playbook", "playbooks/train.yml"], "playbooks/resume.yml", run, 1
+        )
     assert again_words.of_restart([json.dumps({"run": run, "again": 1})]) is None
 
 
 @pytest.mark.parametrize(
-    "option", ["-k", "-K", "-J", "--ask-become-pass", "--vault-id=mine@prompt", "--vault-id=@prompt", "--vault-id=prompt"]
+    "option",
+    [
+        "-k",
+        "-K",
+        "-J",
+        "--ask-become-pass",
+        "--vault-id=mine@prompt",
+        "--vault-id=@prompt",
+        "--vault-id=prompt",
+    ],
 )
 def test_a_password_that_was_typed_cannot_be_given_again(option):
     with pytest.raises(again_words.NotAgain, match="password"):
@@ -95,21 +148,39 @@ TASKS = """---
       ansible.builtin.fail: {msg: FAILED}
       when: %s
 """
-DECIDED = {"again": True, "delay": 0, "reason": None, "why": "", "number": 1, "of": 2, "cause": "killed"}
+DECIDED = {
+    "again": True,
+    "delay": 0,
+    "reason": None,
+    "why": "",
+    "number": 1,
+    "of": 2,
+    "cause": "killed",
+}
 
 
 def ended(attempt, again):
     """What run_record says at the end of an attempt."""
-    return {"run": RUN, "attempt": attempt, "verdict": {"outcome": "failed" if again is not None else "completed"}, "again": again}
+    return {
+        "run": RUN,
+        "attempt": attempt,
+        "verdict": {"outcome": "failed" if again is not None else "completed"},
+        "again": again,
+    }
 
 
 @pytest.fixture
 def project(tmp_path):
-    """A project with the callback, a module that says what it is told, and playbooks that end at once; call(*words) runs one."""
+    """A project with the callback, a module that says what it is told, and playbooks that end at
+    once; call(*words) runs one.
+    """
 
     def call(*given, train=None, resume=None, environment=None, start=False):
         log = tmp_path / "log"
-        first, then = train or ("run_record", ended(1, DECIDED), True), resume or ("run_record", ended(2, None), False)
+        first, then = (
+            train or ("run_record", ended(1, DECIDED), True),
+            resume or ("run_record", ended(2, None), False),
+        )
         put(
             str(tmp_path),
             {
@@ -117,15 +188,27 @@ def project(tmp_path):
                 "library/resumed_run.py": MODULE % str(log),
                 "library/other.py": MODULE % str(log),
                 "library/plan.py": MODULE % str(log),
-                "playbooks/train.yml": TASKS % (first[0], json.dumps(first[1]), str(first[2]).lower()),
-                "playbooks/resume.yml": TASKS % (then[0], json.dumps(then[1]), str(then[2]).lower()),
-                "ansible.cfg": "[defaults]\nlibrary = library\ncallback_plugins = plugins/callback\ncallbacks_enabled = trainyard_again\n"
-                "localhost_warning = False\ninterpreter_python = %s\n" % sys.executable,
+                "playbooks/train.yml": (
+                    TASKS % (first[0], json.dumps(first[1]), str(first[2]).lower())
+                ),
+                "playbooks/resume.yml": (
+                    TASKS % (then[0], json.dumps(then[1]), str(then[2]).lower())
+                ),
+                "ansible.cfg": (
+                    "[defaults]\nlibrary = library\ncallback_plugins ="
+                    " plugins/callback\ncallbacks_enabled = trainyard_again\nlocalhost_warning ="
+                    " False\ninterpreter_python = %s\n" % sys.executable
+                ),
             },
         )
         if not (tmp_path / "plugins").exists():
             os.symlink(ROOT / "plugins", tmp_path / "plugins")
-        environment = dict(os.environ, ANSIBLE_LOCAL_TEMP=str(tmp_path / "tmp"), HOME=str(tmp_path), **(environment or {}))
+        environment = dict(
+            os.environ,
+            ANSIBLE_LOCAL_TEMP=str(tmp_path / "tmp"),
+            HOME=str(tmp_path),
+            **(environment or {}),
+        )
         for name in ("ANSIBLE_CONFIG", "PYTHONUNBUFFERED"):
             environment.pop(name, None)
         process = subprocess.Popen(
@@ -151,12 +234,15 @@ def test_the_last_attempts_exit_code_is_the_commands(project):
     code, output, said = project("playbooks/train.yml", "-e", "config=x other=1")
     assert code == 0 and len(said) == 2, output
     assert "%s is started again in 0 s" % RUN in output and left(project) == []
-    # a process takes the place of the other, so whoever waits for it (ansible-runner, a batch system) waits for the whole
+    # a process takes the place of the other, so whoever waits for it (ansible-runner, a batch
+    # system) waits for the whole
     assert len({line.split()[0] for line in said}) <= 2 and output.count("PLAY RECAP") == 2
 
 
 def test_where_the_second_fails_the_command_fails(project):
-    code, output, said = project("playbooks/train.yml", resume=("run_record", ended(2, dict(DECIDED, again=False)), True))
+    code, output, said = project(
+        "playbooks/train.yml", resume=("run_record", ended(2, dict(DECIDED, again=False)), True)
+    )
     assert code == 2 and len(said) == 2, output
 
 
@@ -185,14 +271,23 @@ def test_a_refusal_to_resume_is_not_tried_again(project):
 
 
 def test_a_restart_with_nothing_left_to_train_ends_at_once(project):
-    code, output, said = project("playbooks/resume.yml", *OWN, resume=("plan", {"fail": True, "refused": True}, False))
+    code, output, said = project(
+        "playbooks/resume.yml", *OWN, resume=("plan", {"fail": True, "refused": True}, False)
+    )
     assert code == 2 and len(said) == 1 and "started again in" not in output, output
-    assert "%s is not started again: as far as its newest checkpoint says, it is complete" % RUN in output
+    assert (
+        "%s is not started again: as far as its newest checkpoint says, it is complete" % RUN
+        in output
+    )
 
 
 def test_a_restart_whose_preparation_fails_is_tried_again(project):
-    """A node still boots: it is given up after some times, and only what fails before the attempt counts."""
-    process = project("playbooks/resume.yml", *OWN, resume=("other", {"fail": True}, False), start=True)
+    """A node still boots: it is given up after some times, and only what fails before the attempt
+    counts.
+    """
+    process = project(
+        "playbooks/resume.yml", *OWN, resume=("other", {"fail": True}, False), start=True
+    )
     lines = []
     for line in process.stdout:
         lines.append(line)
@@ -201,10 +296,18 @@ def test_a_restart_whose_preparation_fails_is_tried_again(project):
     process.kill()
     process.communicate()
     assert lines and "try 2 of 5" in lines[-1], lines
-    code, output, _said = project("playbooks/resume.yml", *OWN, "-e", "again_try=5", resume=("other", {"fail": True}, False))
+    code, output, _said = project(
+        "playbooks/resume.yml", *OWN, "-e", "again_try=5", resume=("other", {"fail": True}, False)
+    )
     assert code == 2 and "was tried 5 times and given up" in output
-    code, output, _said = project("playbooks/resume.yml", *OWN, resume=("run_record", ended(2, dict(DECIDED, again=False)), True))
-    assert code == 2 and "started again" not in output, output  # that attempt ran, and its own record decides
+    code, output, _said = project(
+        "playbooks/resume.yml",
+        *OWN,
+        resume=("run_record", ended(2, dict(DECIDED, again=False)), True),
+    )
+    assert code == 2 and "started again" not in output, (
+        output
+    )  # that attempt ran, and its own record decides
 
 
 STAND_IN = """---
@@ -258,26 +361,67 @@ def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken,
     """The next try chooses by that memory; TRAINYARD_RESTART=0 and a try by hand are no exception."""
     state = tmp_path / "state"
     put(str(tmp_path), {"library/replacement.py": MODULE % str(tmp_path / "log")})
-    put(str(tmp_path), {"playbooks/stand_in.yml": STAND_IN.replace("RUN", RUN).replace("STATE", str(state))})
+    put(
+        str(tmp_path),
+        {"playbooks/stand_in.yml": STAND_IN.replace("RUN", RUN).replace("STATE", str(state))},
+    )
     environment = {"TRAINYARD_RESTART": "0"}
-    code, output, _said = project("-i", "n1,s1,", "playbooks/stand_in.yml", *broken, environment=environment)
+    code, output, _said = project(
+        "-i", "n1,s1,", "playbooks/stand_in.yml", *broken, environment=environment
+    )
     assert code in (2, 4), output
     found = failures.read(str(state))
     assert {name: entry["cause"] for name, entry in found.items()} == noted, output
-    assert ("s1 was to stand in for a lost node of %s and counts as failed" % RUN in output) == bool(noted), output
+    assert (
+        "s1 was to stand in for a lost node of %s and counts as failed" % RUN in output
+    ) == bool(noted), output
     if noted:  # and so another spare is tried
-        chosen = replacing.choose(["n1", "n2"], ["n1", "n2"], found, {"n2": "it does not answer"}, ["s1", "s2"], None, 1800, time.time())
+        chosen = replacing.choose(
+            ["n1", "n2"],
+            ["n1", "n2"],
+            found,
+            {"n2": "it does not answer"},
+            ["s1", "s2"],
+            None,
+            1800,
+            time.time(),
+        )
         assert chosen["nodes"] == ["n1", "s2"]
-        alone = replacing.choose(["n1", "n2"], ["n1", "n2"], found, {"n2": "it does not answer"}, ["s1"], None, 1800, time.time())
+        alone = replacing.choose(
+            ["n1", "n2"],
+            ["n1", "n2"],
+            found,
+            {"n2": "it does not answer"},
+            ["s1"],
+            None,
+            1800,
+            time.time(),
+        )
         assert alone["nodes"] == ["n1", "s1"] and "(%s)" % noted["s1"] in "".join(alone["why"])
 
 
-@pytest.mark.parametrize("followed, tried", [({"mode": "follow"}, False), ({"mode": "start"}, True)])
+@pytest.mark.parametrize(
+    "followed, tried", [({"mode": "follow"}, False), ({"mode": "start"}, True)]
+)
 def test_what_is_followed_again_has_its_own_decision(project, followed, tried):
-    """The restart's own attempt went on after all, and then a person stopped it: nothing is tried again."""
-    known = {"resumed_run": followed, "run_record": ended(1, dict(DECIDED, again=False, reason="never"))}
-    tasks = "".join("    - %s: {say: %s}\n" % (name, json.dumps(said)) for name, said in known.items())
-    path = put(str(project.tmp.parent), {"own/resume.yml": "- hosts: localhost\n  gather_facts: false\n  tasks:\n%s    - fail:\n" % tasks})
+    """The restart's own attempt went on after all, and then a person stopped it: nothing is tried
+    again.
+    """
+    known = {
+        "resumed_run": followed,
+        "run_record": ended(1, dict(DECIDED, again=False, reason="never")),
+    }
+    tasks = "".join(
+        "    - %s: {say: %s}\n" % (name, json.dumps(said)) for name, said in known.items()
+    )
+    path = put(
+        str(project.tmp.parent),
+        {
+            "own/resume.yml": (
+                "- hosts: localhost\n  gather_facts: false\n  tasks:\n%s    - fail:\n" % tasks
+            )
+        },
+    )
     process = project("%s/own/resume.yml" % path, *OWN, start=True)
     lines = []
     for line in process.stdout:
@@ -289,15 +433,24 @@ def test_what_is_followed_again_has_its_own_decision(project, followed, tried):
 
 
 def test_ctrl_c_ends_the_wait_and_the_restart(project):
-    process = project("playbooks/train.yml", train=("run_record", ended(1, dict(DECIDED, delay=600)), True), start=True)
+    process = project(
+        "playbooks/train.yml",
+        train=("run_record", ended(1, dict(DECIDED, delay=600)), True),
+        start=True,
+    )
     lines = []
     for line in process.stdout:
         lines.append(line)
         if "is started again in 600 s" in line:
             break
     deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:  # (the wait begins a moment after the line)
+    while (
+        process.poll() is None and time.monotonic() < deadline
+    ):  # (the wait begins a moment after the line)
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
     output = process.communicate(timeout=60)[0]
-    assert process.returncode != 0 and "is not started again; by hand: ansible-playbook playbooks/resume.yml -e run=" in output, lines
+    assert (
+        process.returncode != 0
+        and "is not started again; by hand: ansible-playbook playbooks/resume.yml -e run=" in output
+    ), lines

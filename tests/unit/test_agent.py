@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's agent with real processes: a script stands in for Paddle's launcher and starts ranks as it does."""
+"""The node's agent with real processes: a script stands in for Paddle's launcher and starts ranks
+as it does.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,23 @@ from ansible.module_utils.trainyard import (
     openmpi,
     shipping,
 )
-from core_support import ROOT, RUN, attempt_files, compiled, gate_ssh, open_gate, program, put, recorded
+from core_support import (
+    ROOT,
+    RUN,
+    attempt_files,
+    compiled,
+    gate_ssh,
+    open_gate,
+    program,
+    put,
+    recorded,
+)
 
 AGENT = str(ROOT / "plugins" / "module_utils" / "trainyard" / "agent.py")
 NODE = "node2"
 CONFIG = "/home/trainer/.trainyard/mesh/runs/%s/1/node2/config" % RUN
-# What Paddle's launcher does: ranks in sessions of their own, their number and all endpoints in the environment, looked after now and then.
+# What Paddle's launcher does: ranks in sessions of their own, their number and all endpoints in the
+# environment, looked after now and then.
 LAUNCHER = """
 import json, os, subprocess, sys, time
 spec = json.load(open(sys.argv[1]))
@@ -53,16 +66,27 @@ SLEEP = "import time; time.sleep(0.6)"
 LONG = "import time; time.sleep(60)"
 KILL = "import os, signal, time; time.sleep(0.6); os.kill(os.getpid(), signal.SIGKILL)"
 # A data loader: a child that inherits the rank's environment and outlives it.
-LOADER = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); time.sleep(0.6)"
+LOADER = (
+    "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time;"
+    " time.sleep(60)']); time.sleep(0.6)"
+)
 
 
 class Attempt:
     """An attempt on node2 of two nodes with two devices each: ranks 2 and 3 are here."""
 
     def __init__(self, folder, ranks, devices=2, **spec):
-        self.made = compiled(count=2, devices=devices, job={"launcher": "paddle", "env": {"FROM_PLAN": "1"}})
+        self.made = compiled(
+            count=2, devices=devices, job={"launcher": "paddle", "env": {"FROM_PLAN": "1"}}
+        )
         endpoints = spec.pop("endpoints", ",".join(self.made["endpoints"]))
-        tools = put(folder / "tools", {"launcher.py": LAUNCHER, "spec.json": json.dumps(dict(spec, ranks=ranks, endpoints=endpoints))})
+        tools = put(
+            folder / "tools",
+            {
+                "launcher.py": LAUNCHER,
+                "spec.json": json.dumps(dict(spec, ranks=ranks, endpoints=endpoints)),
+            },
+        )
         self.made["argv"] = [sys.executable, tools + "/launcher.py", tools + "/spec.json"]
         self.path = attempt_files(folder, self.made, NODE)
 
@@ -70,7 +94,13 @@ class Attempt:
         """Start the agent as the unit does."""
         argv = [sys.executable, "-I", AGENT, "run", self.path, NODE]
         with open(os.path.join(self.path, "logs.txt"), "ab") as console:
-            self.process = subprocess.Popen(argv, env=dict(os.environ, **environment), stdout=console, stderr=console, cwd=self.path)
+            self.process = subprocess.Popen(
+                argv,
+                env=dict(os.environ, **environment),
+                stdout=console,
+                stderr=console,
+                cwd=self.path,
+            )
         return self
 
     def end(self, seconds=15):
@@ -92,7 +122,9 @@ class Attempt:
 
     def ends(self):
         """Return {rank: (exit code, signal)}."""
-        return {event["rank"]: (event["exit_code"], event["signal"]) for event in self.events("end")}
+        return {
+            event["rank"]: (event["exit_code"], event["signal"]) for event in self.events("end")
+        }
 
 
 def test_a_good_run_with_the_plans_environment_alone(tmp_path):
@@ -101,7 +133,8 @@ def test_a_good_run_with_the_plans_environment_alone(tmp_path):
     assert attempt.end() == 0
     names = set(Path(attempt.path, "work", "launcher.env").read_text(encoding="ascii").splitlines())
     assert (
-        names - {"LC_CTYPE"} == set(attempt.made["env"]) | set(attempt.made["nodes"][1]["env"]) | {"TRAINYARD_ATTEMPT"}
+        names - {"LC_CTYPE"}
+        == set(attempt.made["env"]) | set(attempt.made["nodes"][1]["env"]) | {"TRAINYARD_ATTEMPT"}
         and "FROM_PLAN" in names
     )
     assert [
@@ -109,10 +142,14 @@ def test_a_good_run_with_the_plans_environment_alone(tmp_path):
         for event in sorted(attempt.events("start"), key=lambda e: e["rank"])
     ] == [(2, 0, True), (3, 1, True)]
     assert attempt.ends() == {2: (0, None), 3: (0, None)}
-    assert [(event["exit_code"], event["signal"]) for event in attempt.events("launcher_end")] == [(0, None)]
+    assert [(event["exit_code"], event["signal"]) for event in attempt.events("launcher_end")] == [
+        (0, None)
+    ]
     started = {event["rank"]: event for event in attempt.events("start")}
     assert all(
-        event["pid"] == started[event["rank"]]["pid"] and event["time"] >= started[event["rank"]]["time"] for event in attempt.events("end")
+        event["pid"] == started[event["rank"]]["pid"]
+        and event["time"] >= started[event["rank"]]["time"]
+        for event in attempt.events("end")
     )
 
 
@@ -131,7 +168,11 @@ def test_a_ranks_real_end_is_seen_although_the_launcher_hangs(tmp_path, code, se
     assert attempt.start().end() == 1
     assert attempt.ends() == {3: seen}
     # the rank lives 0.6 s; then the agent gives the launcher its grace and ends for it
-    assert attempt.made["stop"]["grace"] <= time.monotonic() - begun <= attempt.made["stop"]["grace"] + 10
+    assert (
+        attempt.made["stop"]["grace"]
+        <= time.monotonic() - begun
+        <= attempt.made["stop"]["grace"] + 10
+    )
 
 
 def test_a_launcher_that_ends_with_0_although_a_rank_died(tmp_path):
@@ -142,13 +183,18 @@ def test_a_launcher_that_ends_with_0_although_a_rank_died(tmp_path):
 def test_the_launchers_own_failure(tmp_path):
     attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]], code=250).start()
     assert attempt.end() == 250
-    assert [(event["exit_code"], event["signal"]) for event in attempt.events("launcher_end")] == [(250, None)]
+    assert [(event["exit_code"], event["signal"]) for event in attempt.events("launcher_end")] == [
+        (250, None)
+    ]
 
 
 def test_a_helper_that_outlives_its_rank_is_no_rank(tmp_path):
     # rank 4 never starts, so the agent goes on looking for ranks at its quick pace
     attempt = Attempt(
-        tmp_path, [[3, LOADER + "; import os, signal; os.kill(os.getpid(), signal.SIGKILL)"], [5, LONG]], devices=3, hang=True
+        tmp_path,
+        [[3, LOADER + "; import os, signal; os.kill(os.getpid(), signal.SIGKILL)"], [5, LONG]],
+        devices=3,
+        hang=True,
     ).start()
     assert attempt.end() == 1
     assert [event["rank"] for event in attempt.events("start")] in ([3, 5], [5, 3])
@@ -156,16 +202,28 @@ def test_a_helper_that_outlives_its_rank_is_no_rank(tmp_path):
 
 
 def test_endpoints_that_are_not_the_plans_end_the_attempt(tmp_path):
-    attempt = Attempt(tmp_path, [[2, LONG], [3, LONG]], endpoints="10.0.0.1:6070,10.0.0.2:6070", hang=True).start()
+    attempt = Attempt(
+        tmp_path, [[2, LONG], [3, LONG]], endpoints="10.0.0.1:6070,10.0.0.2:6070", hang=True
+    ).start()
     assert attempt.end() == 1, "ranks with wrong endpoints wait for each other for ever"
-    reported = [(event["endpoints_as_planned"], event["endpoints"]) for event in attempt.events("start")]
-    assert reported and set(map(str, reported)) == {str((False, ["10.0.0.1:6070", "10.0.0.2:6070"]))}
-    assert "was given the endpoints 10.0.0.1:6070,10.0.0.2:6070; planned are" in Path(attempt.path, "logs.txt").read_text(encoding="utf-8")
+    reported = [
+        (event["endpoints_as_planned"], event["endpoints"]) for event in attempt.events("start")
+    ]
+    assert reported and set(map(str, reported)) == {
+        str((False, ["10.0.0.1:6070", "10.0.0.2:6070"]))
+    }
+    assert "was given the endpoints 10.0.0.1:6070,10.0.0.2:6070; planned are" in Path(
+        attempt.path, "logs.txt"
+    ).read_text(encoding="utf-8")
 
 
 def test_on_one_node_any_port_will_do(tmp_path):
-    """Without --ips Paddle takes free ports, whatever PADDLE_START_PORT says; nobody else has to find them."""
-    attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]], endpoints="10.127.5.142:39687,10.127.5.142:39688")
+    """Without --ips Paddle takes free ports, whatever PADDLE_START_PORT says; nobody else has to
+    find them.
+    """
+    attempt = Attempt(
+        tmp_path, [[2, SLEEP], [3, SLEEP]], endpoints="10.127.5.142:39687,10.127.5.142:39688"
+    )
     attempt.made["nodes"] = [node for node in attempt.made["nodes"] if node["name"] == NODE]
     attempt.path = attempt_files(tmp_path / "one", attempt.made, NODE)
     assert attempt.start().end() == 0
@@ -175,8 +233,14 @@ def test_on_one_node_any_port_will_do(tmp_path):
 def test_a_plan_that_was_changed_is_refused(tmp_path):
     attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]])
     plan = Path(attempt.path, "plan.json")
-    plan.write_text(plan.read_text(encoding="ascii").replace('"17000"', '"17001"'), encoding="ascii")
-    assert attempt.start().end() == 1 and attempt.events() == [] and not Path(attempt.path, "work", "launcher.env").exists()
+    plan.write_text(
+        plan.read_text(encoding="ascii").replace('"17000"', '"17001"'), encoding="ascii"
+    )
+    assert (
+        attempt.start().end() == 1
+        and attempt.events() == []
+        and not Path(attempt.path, "work", "launcher.env").exists()
+    )
     with pytest.raises(ValueError, match="plan.json has sha256"):
         agent.read_plan(attempt.path)
 
@@ -197,15 +261,22 @@ def test_an_environment_that_no_process_can_have(tmp_path, env, reason):
     attempt = Attempt(tmp_path, [])
     attempt.made["env"].update(env)
     attempt.path = attempt_files(tmp_path, attempt.made, NODE)
-    assert attempt.start().end() == 127 and [event["exit_code"] for event in attempt.events("launcher_end")] == [127]
-    assert Path(attempt.path, "logs.txt").read_text(encoding="utf-8") == "trainyard: the plan's command cannot be started: %s\n" % reason
+    assert attempt.start().end() == 127 and [
+        event["exit_code"] for event in attempt.events("launcher_end")
+    ] == [127]
+    assert (
+        Path(attempt.path, "logs.txt").read_text(encoding="utf-8")
+        == "trainyard: the plan's command cannot be started: %s\n" % reason
+    )
 
 
 def test_a_stop_that_the_start_did_not_see_keeps_the_unit_from_starting_anything(tmp_path):
     attempt = Attempt(tmp_path, [[2, LONG]])
     put(attempt.path, {"stop.json": '{"by": "user"}'})
     assert attempt.start().end() == 0
-    assert attempt.events() == [] and "stopped before it began" in Path(attempt.path, "logs.txt").read_text(encoding="utf-8")
+    assert attempt.events() == [] and "stopped before it began" in Path(
+        attempt.path, "logs.txt"
+    ).read_text(encoding="utf-8")
 
 
 def test_a_stop_is_no_failure_of_this_node(tmp_path):
@@ -224,14 +295,21 @@ def test_a_stop_is_no_failure_of_this_node(tmp_path):
 
 @pytest.fixture
 def ending(tmp_path, monkeypatch):
-    """An attempt that has ended on node2 of three, and the ssh that its peers would be reached with; call it with what systemd says."""
+    """An attempt that has ended on node2 of three, and the ssh that its peers would be reached
+    with; call it with what systemd says.
+    """
     made = compiled(count=3, devices=1, job={"launcher": "paddle"})
     path = attempt_files(tmp_path / "n2", made, NODE, mesh=CONFIG)
     ssh = program(tmp_path / "bin", "ssh", 'echo "$@" >>$LOG; exit ${SSH_EXIT:-0}')
     monkeypatch.setenv("PATH", ssh + os.pathsep + os.environ["PATH"])
 
     def end(files=None, ranks=(), **told):
-        put(path, dict(files or {}, **{"ranks.jsonl": "".join(json.dumps(event) + "\n" for event in ranks)}))
+        put(
+            path,
+            dict(
+                files or {}, **{"ranks.jsonl": "".join(json.dumps(event) + "\n" for event in ranks)}
+            ),
+        )
         for name, value in told.items():
             monkeypatch.setenv(name, value)
         assert agent.main(["ended", path, NODE]) == 0
@@ -257,12 +335,23 @@ GOOD = {"SERVICE_RESULT": "success", "EXIT_CODE": "exited", "EXIT_STATUS": "0"}
         (FAILED, {"stop.json": '{"by": "user", "from": "ops"}'}, [], 0),
         (GOOD, {"stop.json": '{"by": "peer", "from": "node1"}'}, [], 0),
     ],
-    ids=["failed", "killed", "stopped from outside", "launcher failed", "completed", "stopped by the user", "stopped by a peer"],
+    ids=[
+        "failed",
+        "killed",
+        "stopped from outside",
+        "launcher failed",
+        "completed",
+        "stopped by the user",
+        "stopped by a peer",
+    ],
 )
 def test_who_is_told_of_the_end(ending, told, files, ranks, calls):
     result, said = ending(files, ranks, **told)
     stopped = json.loads(files.get("stop.json", "{}"))
-    assert {key: result[key] for key in ("service_result", "exit_code", "exit_status", "stopped_by", "stopped_from")} == {
+    assert {
+        key: result[key]
+        for key in ("service_result", "exit_code", "exit_status", "stopped_by", "stopped_from")
+    } == {
         "service_result": told["SERVICE_RESULT"],
         "exit_code": told["EXIT_CODE"],
         "exit_status": told["EXIT_STATUS"],
@@ -280,9 +369,17 @@ def test_the_peers_get_the_order_to_stop_with_the_key_of_the_attempt(ending):
 
 def test_a_peer_whose_start_is_under_way_is_told_as_soon_as_it_lets_anybody_in(ending, monkeypatch):
     monkeypatch.setattr(agent, "RETRY_SECONDS", 0.1)
-    program(ending.bin, "ssh", 'echo "$3" >>$LOG; [ $(grep -c $3 $LOG) -gt 2 ] || { echo "$3: Permission denied (publickey)."; exit 255; }')
+    program(
+        ending.bin,
+        "ssh",
+        'echo "$3" >>$LOG; [ $(grep -c $3 $LOG) -gt 2 ] || { echo "$3: Permission denied'
+        ' (publickey)."; exit 255; }',
+    )
     result, said = ending(**FAILED)
-    assert result["peers"] == {"node1": "stopped", "node3": "stopped"} and sorted(said) == ["node1"] * 3 + ["node3"] * 3
+    assert (
+        result["peers"] == {"node1": "stopped", "node3": "stopped"}
+        and sorted(said) == ["node1"] * 3 + ["node3"] * 3
+    )
     monkeypatch.setattr(agent, "PEER_SECONDS", 0.3)
     program(ending.bin, "ssh", 'echo "$3: Permission denied (publickey)."; exit 255')
     assert "Permission denied" in ending(**FAILED)[0]["peers"]["node1"]
@@ -302,18 +399,30 @@ def test_systemd_gives_the_peers_the_time_that_they_are_called_for(ending, tmp_p
 def in_containers(ending, log, removes):
     """Have the attempt's node2 run in containers whose engine notes their removal in a log."""
     made = json.loads(Path(ending.path, "plan.json").read_text(encoding="utf-8"))
-    engine = os.path.join(program(ending.bin, "docker", 'echo "docker" >>%s; %s' % (log, removes)), "docker")
-    container = {"argv": [], "env": {"PATH": os.environ["PATH"]}, "remove": [engine, "rm", "--force"], "remove_apart": False}
+    engine = os.path.join(
+        program(ending.bin, "docker", 'echo "docker" >>%s; %s' % (log, removes)), "docker"
+    )
+    container = {
+        "argv": [],
+        "env": {"PATH": os.environ["PATH"]},
+        "remove": [engine, "rm", "--force"],
+        "remove_apart": False,
+    }
     made["nodes"][1].update(container=container, home="/home/trainer")
     attempt_files(Path(ending.path).parents[2], made, NODE, mesh=CONFIG)
 
 
 @pytest.mark.parametrize(
     "files, order",
-    [({}, ["time", "ssh", "ssh", "docker"]), ({"stop.json": '{"by": "user", "from": "ops"}'}, ["time", "docker"])],
+    [
+        ({}, ["time", "ssh", "ssh", "docker"]),
+        ({"stop.json": '{"by": "user", "from": "ops"}'}, ["time", "docker"]),
+    ],
     ids=["failed", "stopped"],
 )
-def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(ending, tmp_path, monkeypatch, files, order):
+def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(
+    ending, tmp_path, monkeypatch, files, order
+):
     log, asked, given = tmp_path / "order", agent.ask_for_time, []
 
     def ask(seconds):
@@ -340,16 +449,24 @@ def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(ending, tm
 def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
     monkeypatch.setenv("SSH_EXIT", "255")
     program(ending.bin, "ssh", 'echo "no route to $3" >&2; exit 255')
-    assert ending(**FAILED)[0]["peers"] == {"node1": "no route to node1", "node3": "no route to node3"}
+    assert ending(**FAILED)[0]["peers"] == {
+        "node1": "no route to node1",
+        "node3": "no route to node3",
+    }
     program(ending.bin, "ssh", "exec sleep 30")
     monkeypatch.setattr(agent, "PEER_SECONDS", 0.3)
-    assert ending(**FAILED)[0]["peers"] == {"node1": "no answer within 0 s", "node3": "no answer within 0 s"}
+    assert ending(**FAILED)[0]["peers"] == {
+        "node1": "no answer within 0 s",
+        "node3": "no answer within 0 s",
+    }
     monkeypatch.setenv("PATH", str(Path(ending.bin, "empty")))
     assert "No such file" in ending(**FAILED)[0]["peers"]["node1"]
 
 
 def test_an_endless_answer_of_one_peer_takes_no_memory_and_keeps_no_other_from_being_told(ending):
-    program(ending.bin, "ssh", 'echo "$3" >>$LOG; [ $3 = node3 ] || exec head -c 600000000 /dev/zero')
+    program(
+        ending.bin, "ssh", 'echo "$3" >>$LOG; [ $3 = node3 ] || exec head -c 600000000 /dev/zero'
+    )
     argv = [sys.executable, "-I", AGENT, "ended", ending.path, NODE]
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))  # noqa: E731
     subprocess.run(argv, env=dict(os.environ, **FAILED), check=True, timeout=30, preexec_fn=limit)
@@ -361,7 +478,10 @@ def test_an_endless_answer_of_one_peer_takes_no_memory_and_keeps_no_other_from_b
 def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending, monkeypatch):
     program(ending.bin, "ssh", "cp %s/exit.json $LOG.exit" % ending.path)
     ending(**FAILED)
-    assert json.loads(Path(ending.bin, "ssh.log.exit").read_text(encoding="utf-8"))["exit_status"] == "9"
+    assert (
+        json.loads(Path(ending.bin, "ssh.log.exit").read_text(encoding="utf-8"))["exit_status"]
+        == "9"
+    )
     put(ending.path, {"plan.json": "{}"})
     os.unlink(os.path.join(ending.path, "exit.json"))
     assert ending(**FAILED)[0]["peers"] == {}
@@ -369,11 +489,20 @@ def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending,
 
 @pytest.mark.parametrize("name", ["plan.json", "attempt.json", "stop.json", "ranks.jsonl", "all"])
 @pytest.mark.parametrize("how", ["text", "list", "deep", "pipe", "folder"])
-def test_what_the_training_writes_into_its_attempt_keeps_no_peer_from_being_told(ending, tmp_path, name, how):
-    """The unit's own words name the credential, which knows the nodes; a list or a pipe in a file's place ends nothing and holds nothing up."""
-    config = os.path.join(put(tmp_path / "credential", {"machine.json": '{"nodes": ["node1", "node2", "node3"]}'}), "config")
+def test_what_the_training_writes_into_its_attempt_keeps_no_peer_from_being_told(
+    ending, tmp_path, name, how
+):
+    """The unit's own words name the credential, which knows the nodes; a list or a pipe in a file's
+    place ends nothing and holds nothing up.
+    """
+    config = os.path.join(
+        put(tmp_path / "credential", {"machine.json": '{"nodes": ["node1", "node2", "node3"]}'}),
+        "config",
+    )
     put(ending.path, {"stop.json": "", "ranks.jsonl": ""})
-    for each in ("plan.json", "attempt.json", "stop.json", "ranks.jsonl") if name == "all" else (name,):
+    for each in (
+        ("plan.json", "attempt.json", "stop.json", "ranks.jsonl") if name == "all" else (name,)
+    ):
         path = os.path.join(ending.path, each)
         os.unlink(path)
         if how == "pipe":
@@ -383,16 +512,22 @@ def test_what_the_training_writes_into_its_attempt_keeps_no_peer_from_being_told
         else:
             event = '{"event": "launched", "oom_kills": "x"}\n'
             Path(path).write_text(
-                event
-                if (each, how) in (("ranks.jsonl", "text"), ("ranks.jsonl", "list"))
-                else {"text": "x", "list": "[1]", "deep": "[" * 100000}[how],
+                (
+                    event
+                    if (each, how) in (("ranks.jsonl", "text"), ("ranks.jsonl", "list"))
+                    else {"text": "x", "list": "[1]", "deep": "[" * 100000}[how]
+                ),
                 encoding="utf-8",
             )
     argv = [sys.executable, "-I", AGENT, "ended", ending.path, NODE, config]
-    subprocess.run(argv, env=dict(os.environ, **FAILED), check=True, timeout=20, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        argv, env=dict(os.environ, **FAILED), check=True, timeout=20, stdin=subprocess.DEVNULL
+    )
     said = json.loads(Path(ending.path, "exit.json").read_text(encoding="utf-8"))
     assert said["peers"] == {"node1": "stopped", "node3": "stopped"}
-    assert sorted(recorded(ending.bin, "ssh")) == ["-F %s %s stop 1 peer" % (config, peer) for peer in ("node1", "node3")]
+    assert sorted(recorded(ending.bin, "ssh")) == [
+        "-F %s %s stop 1 peer" % (config, peer) for peer in ("node1", "node3")
+    ]
 
 
 DEEP = "[" * 100000
@@ -423,20 +558,52 @@ def sent_plan(folder):
         (lambda folder: container_environment.read_marker(folder, {"digest": "d"}), None),
         (lambda folder: sent_plan(folder), None),
     ],
-    ids=["stop", "notes", "load", "launcher", "gate", "machine", "record", "ranks", "bases", "managed", "own", "container", "shipping"],
+    ids=[
+        "stop",
+        "notes",
+        "load",
+        "launcher",
+        "gate",
+        "machine",
+        "record",
+        "ranks",
+        "bases",
+        "managed",
+        "own",
+        "container",
+        "shipping",
+    ],
 )
 def test_a_file_that_is_nested_too_deep_is_as_good_as_none(tmp_path, read, none):
     marker = environment.MARKER
-    names = ["stop.json", "exit.json", "machine.json", "mesh.json", "plan.json", marker, os.path.join("env", "d", marker)]
+    names = [
+        "stop.json",
+        "exit.json",
+        "machine.json",
+        "mesh.json",
+        "plan.json",
+        marker,
+        os.path.join("env", "d", marker),
+    ]
     bases = os.path.relpath(mesh_credential.bases_path(str(tmp_path)), str(tmp_path))
-    put(tmp_path, dict({name: DEEP for name in [*names, bases]}, **{"ranks.jsonl": DEEP + '"launcher_end"\n'}))
+    put(
+        tmp_path,
+        dict(
+            {name: DEEP for name in [*names, bases]}, **{"ranks.jsonl": DEEP + '"launcher_end"\n'}
+        ),
+    )
     assert read(str(tmp_path)) == none
 
 
 @pytest.mark.parametrize("name", ["plan.json", "attempt.json"])
 def test_a_plan_that_is_nested_too_deep_is_none(tmp_path, monkeypatch, name):
     sha256 = agent.hashlib.sha256(DEEP.encode()).hexdigest()
-    put(tmp_path, dict({"plan.json": DEEP, "attempt.json": json.dumps({"plan_sha256": sha256})}, **{name: DEEP}))
+    put(
+        tmp_path,
+        dict(
+            {"plan.json": DEEP, "attempt.json": json.dumps({"plan_sha256": sha256})}, **{name: DEEP}
+        ),
+    )
     with pytest.raises(ValueError):
         agent.read_plan(str(tmp_path))
     (tmp_path / "work").mkdir()
@@ -467,10 +634,16 @@ def test_on_a_full_disk_the_peers_are_told_all_the_same(ending, full_disk, capfd
 
 @pytest.fixture
 def peer(tmp_path, monkeypatch):
-    """A peer's attempt directory that is not there yet, and a systemctl that records; call it to stop the attempt."""
+    """A peer's attempt directory that is not there yet, and a systemctl that records; call it to
+    stop the attempt.
+    """
     path, tools = (
         str(tmp_path / "runs" / RUN / "attempt-1"),
-        program(tmp_path / "bin", "systemctl", 'echo "$XDG_RUNTIME_DIR $@" >>$LOG; [ $2 = stop ] || echo $STATE; exit ${CTL_EXIT:-0}'),
+        program(
+            tmp_path / "bin",
+            "systemctl",
+            'echo "$XDG_RUNTIME_DIR $@" >>$LOG; [ $2 = stop ] || echo $STATE; exit ${CTL_EXIT:-0}',
+        ),
     )
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
     unit = "trainyard-%s-1.service" % RUN
@@ -488,12 +661,19 @@ def peer(tmp_path, monkeypatch):
     return stop
 
 
-@pytest.mark.parametrize("systemctl, result", [(0, 0), (5, 0), (1, 1)], ids=["stopped", "not loaded", "refused"])
+@pytest.mark.parametrize(
+    "systemctl, result", [(0, 0), (5, 0), (1, 1)], ids=["stopped", "not loaded", "refused"]
+)
 def test_a_peer_notes_who_stopped_it_and_stops_its_unit(peer, systemctl, result):
     assert peer(systemctl) == result
     said = json.loads(Path(peer.path, "stop.json").read_text(encoding="utf-8"))
-    assert (said["by"], said["from"]) == ("peer", "node2") and os.stat(os.path.join(peer.path, "stop.json")).st_mode & 0o077 == 0
-    assert peer.calls() == ["/run/user/%d --user %s %s" % (os.getuid(), verb, peer.unit) for verb in ("is-active", "stop")]
+    assert (said["by"], said["from"]) == ("peer", "node2") and os.stat(
+        os.path.join(peer.path, "stop.json")
+    ).st_mode & 0o077 == 0
+    assert peer.calls() == [
+        "/run/user/%d --user %s %s" % (os.getuid(), verb, peer.unit)
+        for verb in ("is-active", "stop")
+    ]
 
 
 def test_a_peer_with_a_full_disk_stops_its_unit_all_the_same(peer, full_disk):
@@ -501,7 +681,9 @@ def test_a_peer_with_a_full_disk_stops_its_unit_all_the_same(peer, full_disk):
 
 
 def test_two_nodes_that_stop_each_other_do_not_wait_for_each_other(peer):
-    assert peer(state="deactivating") == 0 and [call.split()[2] for call in peer.calls()] == ["is-active"]
+    assert peer(state="deactivating") == 0 and [call.split()[2] for call in peer.calls()] == [
+        "is-active"
+    ]
 
 
 def test_a_start_that_comes_after_the_stop_gives_up(peer):
@@ -513,7 +695,9 @@ def test_a_start_that_comes_after_the_stop_gives_up(peer):
 
 
 @pytest.mark.parametrize(
-    "files", [{"exit.json": "{}"}, {"stop.json": '{"by": "user", "from": "ops"}'}], ids=["has ended", "was stopped by the user"]
+    "files",
+    [{"exit.json": "{}"}, {"stop.json": '{"by": "user", "from": "ops"}'}],
+    ids=["has ended", "was stopped by the user"],
 )
 def test_an_end_that_is_known_already_stays(peer, files):
     put(peer.path, files)
@@ -530,10 +714,15 @@ def test_the_order_reaches_a_peer_that_has_no_attempt_yet(ending, tmp_path):
     program(ending.bin, "ssh", gate_ssh(tmp_path, systemctl + ":/usr/bin:/bin"))
     assert ending(**FAILED)[0]["peers"] == {"node1": "stopped", "node3": "stopped"}
     for name in ("node1", "node3"):
-        said = json.loads((tmp_path / name / ".trainyard/runs" / RUN / "attempt-1" / "stop.json").read_text(encoding="utf-8"))
+        said = json.loads(
+            (tmp_path / name / ".trainyard/runs" / RUN / "attempt-1" / "stop.json").read_text(
+                encoding="utf-8"
+            )
+        )
         assert said["by"] == "peer" and said["from"] == NODE
     assert sorted(recorded(systemctl, "systemctl")) == [
-        "--user %s trainyard-%s-1.service" % (verb, RUN) for verb in ("is-active", "is-active", "stop", "stop")
+        "--user %s trainyard-%s-1.service" % (verb, RUN)
+        for verb in ("is-active", "is-active", "stop", "stop")
     ]
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's agent with every kind of launcher, MindSpore's scheduler and Open MPI's daemons, all of them real processes.
+"""The node's agent with every kind of launcher, MindSpore's scheduler and Open MPI's daemons, all
+of them real processes.
 
 Programs stand in for mpirun, orted and ssh; the real ones run in molecule's scenario `mindspore`.
 """
@@ -22,7 +23,10 @@ from core_support import ROOT, RUN, attempt_files, gate_ssh, open_gate, program,
 
 CORE = ROOT / "plugins" / "module_utils" / "trainyard"
 PYTHON = sys.executable
-SHOW = "import json, os, sys; print(json.dumps(dict(os.environ)), flush=True); print('to stderr', file=sys.stderr, flush=True)"
+SHOW = (
+    "import json, os, sys; print(json.dumps(dict(os.environ)), flush=True); print('to stderr',"
+    " file=sys.stderr, flush=True)"
+)
 # A rank that does what its own variable says.
 RANK = SHOW + "\nexec(os.environ.get('WHAT', ''))"
 LONG = "import time; time.sleep(60)"
@@ -31,7 +35,9 @@ KILL = "import os, signal, time; time.sleep(0.6); os.kill(os.getpid(), signal.SI
 
 
 class Node:
-    """An attempt of two nodes with two ranks each on one of them; the other's directory is beside it."""
+    """An attempt of two nodes with two ranks each on one of them; the other's directory is beside
+    it.
+    """
 
     def __init__(self, folder, kind, node="node1", what=("", ""), **changes):
         self.folder, self.node = folder, node
@@ -48,7 +54,11 @@ class Node:
                 }
                 for number, name in enumerate(("node1", "node2"))
             ],
-            "launcher": {"kind": kind, "rank_env": "RANK_ID" if kind == "ranks" else "TRAINYARD_RANK", "endpoints_env": None},
+            "launcher": {
+                "kind": kind,
+                "rank_env": "RANK_ID" if kind == "ranks" else "TRAINYARD_RANK",
+                "endpoints_env": None,
+            },
             "argv": [PYTHON, "-c", RANK],
             "env": {"OF_PLAN": "1"},
             "endpoints": ["10.0.0.1:17000"],
@@ -82,7 +92,9 @@ class Node:
         """Start the agent as the unit does."""
         with open(os.path.join(self.path, "logs.txt"), "ab") as console:
             argv = [PYTHON, "-I", os.path.join(self.path, "agent.py"), "run", self.path, self.node]
-            self.process = subprocess.Popen(argv, env=dict(os.environ, STRAY="1"), stdout=console, stderr=console, cwd=self.path)
+            self.process = subprocess.Popen(
+                argv, env=dict(os.environ, STRAY="1"), stdout=console, stderr=console, cwd=self.path
+            )
         return self
 
     def end(self, seconds=15):
@@ -105,7 +117,9 @@ class Node:
 
     def ends(self):
         """Return {rank: (exit code, signal)}."""
-        return {event["rank"]: (event["exit_code"], event["signal"]) for event in self.events("end")}
+        return {
+            event["rank"]: (event["exit_code"], event["signal"]) for event in self.events("end")
+        }
 
     def text(self, name="logs.txt"):
         """Return a file of the attempt's directory."""
@@ -129,7 +143,13 @@ def test_ranks_get_their_own_environment_and_log(tmp_path):
     for number in (2, 3):
         name = "log/rank_%d/train.log" % number
         seen, second = node.text(name).splitlines()
-        planned = dict(node.plan["env"], **node.plan["nodes"][1]["env"], RANK_ID=str(number), WHAT=SHORT, TRAINYARD_ATTEMPT=RUN + "/1")
+        planned = dict(
+            node.plan["env"],
+            **node.plan["nodes"][1]["env"],
+            RANK_ID=str(number),
+            WHAT=SHORT,
+            TRAINYARD_ATTEMPT=RUN + "/1",
+        )
         found = json.loads(seen)
         found.pop("LC_CTYPE", None)  # Python's own
         assert found == planned and second == "to stderr"
@@ -138,7 +158,9 @@ def test_ranks_get_their_own_environment_and_log(tmp_path):
     assert sorted((e["rank"], e["local_rank"]) for e in node.events("start")) == [(2, 0), (3, 1)]
 
 
-@pytest.mark.parametrize("code, seen", [("sys.exit(7)", (7, None)), (KILL, (None, "SIGKILL"))], ids=["exit 7", "SIGKILL"])
+@pytest.mark.parametrize(
+    "code, seen", [("sys.exit(7)", (7, None)), (KILL, (None, "SIGKILL"))], ids=["exit 7", "SIGKILL"]
+)
 def test_the_first_failing_rank_ends_the_attempt(tmp_path, code, seen):
     node = Node(tmp_path, "ranks", what=(LONG, code)).start()
     assert node.end() == 1 and node.ends() == {1: seen} and node.events("launcher_end") == []
@@ -153,10 +175,14 @@ def test_ranks_have_succeeded_only_where_all_have(tmp_path):
 def test_a_rank_is_not_collected_before_its_end_was_seen(tmp_path):
     node = Node(tmp_path, "ranks", argv=["true"])
     ranks = node.plan["ranks"][:1]
-    launcher = agent.Launcher(node.path, node.plan, node.plan["nodes"][0], ranks, {"PATH": "/usr/bin:/bin"})
+    launcher = agent.Launcher(
+        node.path, node.plan, node.plan["nodes"][0], ranks, {"PATH": "/usr/bin:/bin"}
+    )
     pid = launcher.processes[0].pid
     assert until(lambda: not alive(pid))
-    assert launcher.poll({pid: None}) is None and os.path.exists("/proc/%d" % pid), "its exit code is gone with it"
+    assert launcher.poll({pid: None}) is None and os.path.exists("/proc/%d" % pid), (
+        "its exit code is gone with it"
+    )
     assert launcher.poll({}) == 0
 
 
@@ -171,7 +197,11 @@ def test_a_log_outside_the_attempt_is_refused(tmp_path, log):
     node.plan["ranks"][0]["log"] = log
     node.path = node.write("node1")
     os.symlink(str(tmp_path), os.path.join(node.path, "work", "away"))
-    assert node.start().end() == 127 and "is not below the attempt's directory" in node.text() and node.events("start") == []
+    assert (
+        node.start().end() == 127
+        and "is not below the attempt's directory" in node.text()
+        and node.events("start") == []
+    )
 
 
 def test_a_nodes_own_command_beats_the_plans(tmp_path):
@@ -186,14 +216,27 @@ def test_a_nodes_own_command_beats_the_plans(tmp_path):
 
 def scheduler(code, node="node1"):
     """Return the plan's entry of a scheduler."""
-    argv = [PYTHON, "-c", "import os, sys; print(os.getpid(), os.environ['MS_ROLE'], os.environ['OF_NODE'], flush=True)\n" + code]
-    return {"node": node, "argv": argv, "env": {"MS_ROLE": "MS_SCHED", "RANK_ID": "0"}, "log": "log/scheduler.log"}
+    argv = [
+        PYTHON,
+        "-c",
+        "import os, sys; print(os.getpid(), os.environ['MS_ROLE'], os.environ['OF_NODE'],"
+        " flush=True)\n" + code,
+    ]
+    return {
+        "node": node,
+        "argv": argv,
+        "env": {"MS_ROLE": "MS_SCHED", "RANK_ID": "0"},
+        "log": "log/scheduler.log",
+    }
 
 
 def alive(pid):
     """Whether a process runs."""
     try:
-        return Path("/proc/%d/stat" % pid).read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path("/proc/%d/stat" % pid).read_text(encoding="ascii").rpartition(")")[2].split()[0]
+            != "Z"
+        )
     except OSError:
         return False
 
@@ -204,11 +247,15 @@ def test_the_scheduler_runs_beside_the_ranks_is_none_and_ends_after_them(tmp_pat
     pid, role, of = node.text("log/scheduler.log").split()
     assert until(lambda: not alive(int(pid))), "the agent leaves its scheduler behind"
     assert node.end() == 0 and sorted(node.ends()) == [0, 1]
-    assert (role, of) == ("MS_SCHED", "node1") and os.stat(os.path.join(node.path, "log/scheduler.log")).st_mode & 0o777 == 0o600
+    assert (role, of) == ("MS_SCHED", "node1") and os.stat(
+        os.path.join(node.path, "log/scheduler.log")
+    ).st_mode & 0o777 == 0o600
 
 
 def test_the_scheduler_of_another_node(tmp_path):
-    node = Node(tmp_path, "ranks", what=(SHORT, SHORT), scheduler=scheduler(LONG, node="node2")).start()
+    node = Node(
+        tmp_path, "ranks", what=(SHORT, SHORT), scheduler=scheduler(LONG, node="node2")
+    ).start()
     assert node.end() == 0 and not os.path.exists(os.path.join(node.path, "log/scheduler.log"))
 
 
@@ -224,17 +271,27 @@ def test_a_scheduler_that_leaves_before_any_rank_is_there(tmp_path):
     assert node.end() == 1 and "the scheduler ended with 0" in node.text()
 
 
-@pytest.mark.parametrize("end, more", [("", 7), ("sys.exit(1)", 3)], ids=["well", "badly, as its ranks leave"])
+@pytest.mark.parametrize(
+    "end, more", [("", 7), ("sys.exit(1)", 3)], ids=["well", "badly, as its ranks leave"]
+)
 def test_a_scheduler_that_has_done_its_work(tmp_path, end, more):
     node = Node(
-        tmp_path, "ranks", what=("import time; time.sleep(%s)" % more, SHORT), scheduler=scheduler("import time; time.sleep(0.5)\n" + end)
+        tmp_path,
+        "ranks",
+        what=("import time; time.sleep(%s)" % more, SHORT),
+        scheduler=scheduler("import time; time.sleep(0.5)\n" + end),
     )
-    assert node.start().end(25) == 0 and node.ends() == {0: (0, None), 1: (0, None)} and "scheduler" not in node.text()
+    assert (
+        node.start().end(25) == 0
+        and node.ends() == {0: (0, None), 1: (0, None)}
+        and "scheduler" not in node.text()
+    )
 
 
 # --- msrun
 
-# What msrun does: a rank and a tail of its log with the same environment, the rank looked after without a pause.
+# What msrun does: a rank and a tail of its log with the same environment, the rank looked after
+# without a pause.
 MSRUN = """
 import os, subprocess, sys
 environment = dict(os.environ, MS_NODE_ID="1")
@@ -251,7 +308,9 @@ if os.environ.get("HANG"):
     time.sleep(60)
 sys.exit(1 if rank.returncode else 0)
 """
-WORDS_OF_MSRUN = r"Worker process (?P<pid>[0-9]+) exit with exception\. Error code: (?P<code>-?[0-9]+)"
+WORDS_OF_MSRUN = (
+    r"Worker process (?P<pid>[0-9]+) exit with exception\. Error code: (?P<code>-?[0-9]+)"
+)
 
 
 @pytest.mark.parametrize(
@@ -265,13 +324,29 @@ def test_msrun_collects_its_ranks_at_once_and_tails_their_logs(tmp_path, code, s
     node.plan["launcher"].update(rank_env="MS_NODE_ID", end_words=WORDS_OF_MSRUN)
     node.path = node.write("node1")
     assert node.start().end() == result
-    assert [event["rank"] for event in node.events("start")] == [1] and list(node.ends()) == [1] and node.ends()[1] in seen
+    assert (
+        [event["rank"] for event in node.events("start")] == [1]
+        and list(node.ends()) == [1]
+        and node.ends()[1] in seen
+    )
 
 
 # --- mpirun: node 0, its daemon on the peer, a rank
 
-WORDS = [" orted", "-mca", "ess", '"env"', "-mca", "plm_rsh_agent", '"python3 -I /of/node1/openmpi.py"', "-mca", "ess_base_jobid", '"77"']
-# A daemon notes how it was started and, asked to, starts ranks by the program it is given, whose ends it collects at once.
+WORDS = [
+    " orted",
+    "-mca",
+    "ess",
+    '"env"',
+    "-mca",
+    "plm_rsh_agent",
+    '"python3 -I /of/node1/openmpi.py"',
+    "-mca",
+    "ess_base_jobid",
+    '"77"',
+]
+# A daemon notes how it was started and, asked to, starts ranks by the program it is given, whose
+# ends it collects at once.
 ORTED = (
     """exec %s -c '
 import json, os, subprocess, sys
@@ -288,7 +363,9 @@ sys.exit(int(os.environ.get("ORTED_EXIT") or code))' "$@"
 
 @pytest.fixture
 def peer(tmp_path, monkeypatch):
-    """node2 of an attempt by mpirun, its directory longer than a socket's address may be, and an ssh that is this machine's shell."""
+    """node2 of an attempt by mpirun, its directory longer than a socket's address may be, and an
+    ssh that is this machine's shell.
+    """
     folder = tmp_path / ("long" * 25)
     node = Node(folder, "first", node="node2")
     program(folder / "node2" / "bin", "orted", ORTED)
@@ -299,17 +376,38 @@ def peer(tmp_path, monkeypatch):
     origin = node.write("node1")
 
     def rsh(*words, host="10.0.0.2", **options):
-        argv = [PYTHON, "-I", os.path.join(origin, "openmpi.py"), "rsh", origin, "node1", host] + list(words or WORDS)
-        return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, **options)
+        argv = [
+            PYTHON,
+            "-I",
+            os.path.join(origin, "openmpi.py"),
+            "rsh",
+            origin,
+            "node1",
+            host,
+        ] + list(words or WORDS)
+        return subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            universal_newlines=True,
+            **options,
+        )
 
     node.rsh, node.origin, node.tools = rsh, origin, tools
-    node.set = lambda **values: (node.plan["env"].update(values), node.write("node2"), node.write("node1"))
+    node.set = lambda **values: (
+        node.plan["env"].update(values),
+        node.write("node2"),
+        node.write("node1"),
+    )
     return node
 
 
 def daemon_of(node):
     """Return how the daemon was started."""
-    return json.loads(until(lambda: os.path.exists(os.path.join(node.path, "work", "orted.json"))) and node.text("work/orted.json"))
+    return json.loads(
+        until(lambda: os.path.exists(os.path.join(node.path, "work", "orted.json")))
+        and node.text("work/orted.json")
+    )
 
 
 def test_mpirun_gets_our_programs_and_the_documents_command(tmp_path):
@@ -319,7 +417,11 @@ def test_mpirun_gets_our_programs_and_the_documents_command(tmp_path):
     command, *environment = node.text().splitlines()
     assert command.split() == node.plan["argv"][1:]
     helper = "%s -I %s/openmpi.py rsh %s node1" % (PYTHON, node.path, node.path)
-    assert {"OMPI_MCA_plm_rsh_agent=" + helper, "OMPI_MCA_orte_fork_agent=python3 -I ../openmpi.py rank", "OF_PLAN=1"} <= set(environment)
+    assert {
+        "OMPI_MCA_plm_rsh_agent=" + helper,
+        "OMPI_MCA_orte_fork_agent=python3 -I ../openmpi.py rank",
+        "OF_PLAN=1",
+    } <= set(environment)
 
 
 def test_the_daemon_runs_inside_the_peers_unit_with_the_plans_environment(peer):
@@ -331,11 +433,25 @@ def test_the_daemon_runs_inside_the_peers_unit_with_the_plans_environment(peer):
     said, _none = call.communicate(timeout=15)
     assert (call.returncode, peer.end(), said) == (0, 0, "")
     found = daemon_of(peer)
-    assert found["argv"] == ["-mca", "ess", "env", "-mca", "ess_base_jobid", "77"], "node 0's remote shell is no use here"
-    assert found["cwd"] == os.path.join(peer.path, "work") and found["parent"] == peer.events("launched")[0]["pid"]
-    assert {"OF_PLAN": "1", "OF_NODE": "node2", "TRAINYARD_ATTEMPT": RUN + "/1"}.items() <= found["env"].items()
+    assert found["argv"] == [
+        "-mca",
+        "ess",
+        "env",
+        "-mca",
+        "ess_base_jobid",
+        "77",
+    ], "node 0's remote shell is no use here"
+    assert (
+        found["cwd"] == os.path.join(peer.path, "work")
+        and found["parent"] == peer.events("launched")[0]["pid"]
+    )
+    assert {"OF_PLAN": "1", "OF_NODE": "node2", "TRAINYARD_ATTEMPT": RUN + "/1"}.items() <= found[
+        "env"
+    ].items()
     assert not {"SESSION", "STRAY"} & set(found["env"])
-    assert Path(peer.tools, "ssh.log").read_text(encoding="utf-8") == "-F %s/node1/.trainyard/mesh/runs/%s/1/node1/config node2\n" % (
+    assert Path(peer.tools, "ssh.log").read_text(
+        encoding="utf-8"
+    ) == "-F %s/node1/.trainyard/mesh/runs/%s/1/node1/config node2\n" % (
         peer.folder,
         RUN,
     )
@@ -349,14 +465,21 @@ def test_a_daemons_exit_code_arrives(peer):
 
 @pytest.mark.parametrize(
     "words",
-    [["sh", "-c", "'touch done'"], ["/usr/bin/orted", "-mca"], [" PATH=/opt/mpi/bin:$PATH ; export PATH ; ", "orted"], ["orted;", "id"]],
+    [
+        ["sh", "-c", "'touch done'"],
+        ["/usr/bin/orted", "-mca"],
+        [" PATH=/opt/mpi/bin:$PATH ; export PATH ; ", "orted"],
+        ["orted;", "id"],
+    ],
     ids=["another program", "a path", "a shell's text", "two commands"],
 )
 def test_nothing_but_the_installed_orted_is_started(peer, words):
     call = peer.start().rsh(*words)
     said, _none = call.communicate(timeout=15)
     assert call.returncode == 77 and "mpirun's daemon is orted" in said
-    assert "install the distribution's (Debian: openmpi-bin)" in said and "noprefix" not in said  # the command takes no words of the user's
+    assert (
+        "install the distribution's (Debian: openmpi-bin)" in said and "noprefix" not in said
+    )  # the command takes no words of the user's
     assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
 
 
@@ -377,22 +500,50 @@ def test_nothing_but_the_installed_orted_is_started(peer, words):
 def test_a_setting_that_the_plan_does_not_have_is_refused(peer, words):
     """The gate refuses it, and so does the unit, should it be asked past the gate."""
     call = peer.start().rsh("orted", *words)
-    assert "orted's words are not those of this plan" in call.communicate(timeout=15)[0] and call.returncode == 77
+    assert (
+        "orted's words are not those of this plan" in call.communicate(timeout=15)[0]
+        and call.returncode == 77
+    )
     assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
     asked = (
-        "import json, sys; sys.path.insert(0, sys.argv[1]); import openmpi; sys.exit(openmpi.door(sys.argv[2], json.loads(sys.argv[3])))"
+        "import json, sys; sys.path.insert(0, sys.argv[1]); import openmpi;"
+        " sys.exit(openmpi.door(sys.argv[2], json.loads(sys.argv[3])))"
     )
     spoken = json.dumps(["orted", *(word.strip("'") for word in words)])
-    done = subprocess.run([PYTHON, "-c", asked, str(CORE), peer.path, spoken], stderr=subprocess.PIPE, universal_newlines=True, timeout=15)
-    assert done.returncode == 1 and "orted's words are not those of this plan" in done.stderr and peer.end() == 1
+    done = subprocess.run(
+        [PYTHON, "-c", asked, str(CORE), peer.path, spoken],
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=15,
+    )
+    assert (
+        done.returncode == 1
+        and "orted's words are not those of this plan" in done.stderr
+        and peer.end() == 1
+    )
     assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
 
 
 def test_settings_of_the_accepted_plan_and_quoted_words_reach_the_daemon(peer):
     peer.set(OMPI_MCA_btl_tcp_if_include="eth0")
-    call = peer.start().rsh("orted", "-mca", "btl_tcp_if_include", '"eth0"', "-mca", "orte_node_regex", '"node[1:1-2]@0(2)"')
+    call = peer.start().rsh(
+        "orted",
+        "-mca",
+        "btl_tcp_if_include",
+        '"eth0"',
+        "-mca",
+        "orte_node_regex",
+        '"node[1:1-2]@0(2)"',
+    )
     assert call.wait(timeout=15) == 0 and peer.end() == 0
-    assert daemon_of(peer)["argv"] == ["-mca", "btl_tcp_if_include", "eth0", "-mca", "orte_node_regex", "node[1:1-2]@0(2)"]
+    assert daemon_of(peer)["argv"] == [
+        "-mca",
+        "btl_tcp_if_include",
+        "eth0",
+        "-mca",
+        "orte_node_regex",
+        "node[1:1-2]@0(2)",
+    ]
 
 
 @pytest.mark.parametrize("change", ["the launcher", "the caller"])
@@ -403,7 +554,9 @@ def test_only_the_first_node_of_an_mpirun_plan_gets_a_daemon(peer, change):
         peer.plan["nodes"].insert(0, dict(peer.plan["nodes"][0], name="node0"))
     peer.write("node2")
     call = peer.rsh()
-    assert call.communicate(timeout=15)[0].startswith("trainyard: refused: ") and call.returncode == 77
+    assert (
+        call.communicate(timeout=15)[0].startswith("trainyard: refused: ") and call.returncode == 77
+    )
 
 
 def test_an_orted_that_is_not_installed(peer):
@@ -411,13 +564,21 @@ def test_an_orted_that_is_not_installed(peer):
     peer.plan["nodes"][1]["env"]["PATH"] = str(peer.folder / "node2" / "bin")
     peer.write("node2")
     call = peer.start().rsh()
-    assert "orted is not installed" in call.communicate(timeout=15)[0] and (call.returncode, peer.end()) == (1, 1)
+    assert "orted is not installed" in call.communicate(timeout=15)[0] and (
+        call.returncode,
+        peer.end(),
+    ) == (1, 1)
 
 
-@pytest.mark.parametrize("host", ["10.0.0.1", "node1", "10.9.9.9"], ids=["itself", "itself by name", "a stranger"])
+@pytest.mark.parametrize(
+    "host", ["10.0.0.1", "node1", "10.9.9.9"], ids=["itself", "itself by name", "a stranger"]
+)
 def test_a_daemon_somewhere_else_is_refused(peer, host):
     call = peer.rsh(host=host)
-    assert "which is no other node of the plan" in call.communicate(timeout=15)[0] and call.returncode == 1
+    assert (
+        "which is no other node of the plan" in call.communicate(timeout=15)[0]
+        and call.returncode == 1
+    )
     assert not os.path.exists(os.path.join(peer.tools, "ssh.log"))
 
 
@@ -445,10 +606,14 @@ def test_a_unit_that_ends_before_its_daemon(peer):
     peer.set(RANKS="2", CODE=LONG)
     call = peer.start().rsh()
     assert until(lambda: peer.events("start"))
-    # systemd sends TERM to every process of the unit; the one that waits for the daemon first, or it might still tell how that ended
+    # systemd sends TERM to every process of the unit; the one that waits for the daemon first, or
+    # it might still tell how that ended
     for pid in sorted(attempts.processes_of(RUN, 1)):
         os.kill(pid, signal.SIGTERM)
-    assert "the attempt's unit ended before its daemon" in call.communicate(timeout=15)[0] and call.returncode == 1
+    assert (
+        "the attempt's unit ended before its daemon" in call.communicate(timeout=15)[0]
+        and call.returncode == 1
+    )
     peer.process.send_signal(signal.SIGTERM)
     peer.end()
     assert peer.ends() == {2: (None, "SIGTERM")}
@@ -459,11 +624,17 @@ def test_a_request_that_breaks_off(peer, half):
     peer.start()
     assert until(lambda: os.path.exists(os.path.join(peer.path, openmpi.SOCKET)))
     dialled = (
-        "import os, socket, sys; s = socket.socket(socket.AF_UNIX); os.chdir(sys.argv[1]); s.connect(%r); s.send(sys.argv[2].encode())"
+        "import os, socket, sys; s = socket.socket(socket.AF_UNIX); os.chdir(sys.argv[1]);"
+        " s.connect(%r); s.send(sys.argv[2].encode())"
     )
-    subprocess.run([PYTHON, "-c", dialled % openmpi.SOCKET, peer.path, half], check=True, timeout=15)
+    subprocess.run(
+        [PYTHON, "-c", dialled % openmpi.SOCKET, peer.path, half], check=True, timeout=15
+    )
     assert peer.end() == 1
-    assert peer.text() == "trainyard: mpirun on node 0 asked for this node's daemon, but the request broke off\n"
+    assert (
+        peer.text()
+        == "trainyard: mpirun on node 0 asked for this node's daemon, but the request broke off\n"
+    )
 
 
 def test_nobody_waits_for_ever(tmp_path, monkeypatch, capsys):
@@ -471,7 +642,9 @@ def test_nobody_waits_for_ever(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(openmpi, "UNIT_SECONDS", 0.2)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    assert openmpi.main(["daemon"]) == 1 and "mpirun on node 0 did not ask" in capsys.readouterr().err
+    assert (
+        openmpi.main(["daemon"]) == 1 and "mpirun on node 0 did not ask" in capsys.readouterr().err
+    )
     assert (
         openmpi.main(["door", str(tmp_path / "none"), "orted"]) == 1
         and "does not listen within 0 s: No such file" in capsys.readouterr().err
@@ -479,10 +652,18 @@ def test_nobody_waits_for_ever(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "says", ["head -c 300000000 /dev/zero", 'yes "$(printf %04000d 0) Permission denied" | head -c 300000000'], ids=["a line", "refusals"]
+    "says",
+    [
+        "head -c 300000000 /dev/zero",
+        'yes "$(printf %04000d 0) Permission denied" | head -c 300000000',
+    ],
+    ids=["a line", "refusals"],
 )
 def test_what_a_peer_says_without_end_takes_no_memory(says):
-    code = "import openmpi, sys; code, kept = openmpi.call_door(sys.argv[1:]); print(code, len(kept) < 100000)"
+    code = (
+        "import openmpi, sys; code, kept = openmpi.call_door(sys.argv[1:]); print(code, len(kept) <"
+        " 100000)"
+    )
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))  # noqa: E731
     done = subprocess.run(
         [PYTHON, "-c", code, "sh", "-c", "(%s) >&2; exit 7" % says],
@@ -510,7 +691,10 @@ def test_a_ranks_real_end_is_seen_although_its_daemon_collects_it_at_once(peer, 
     call.wait(timeout=20)
     assert peer.end() != 0 and peer.ends()[2] == seen
     starts = peer.events("start")
-    assert [(event["rank"], event["local_rank"]) for event in starts] in ([(2, 0)], [(2, 0), (3, 1)])
+    assert [(event["rank"], event["local_rank"]) for event in starts] in (
+        [(2, 0)],
+        [(2, 0), (3, 1)],
+    )
 
 
 @pytest.mark.parametrize("role", ["MS_WORKER", None], ids=["MindSpore on a CPU", "MPI itself"])
@@ -518,7 +702,12 @@ def test_a_rank_gets_what_the_plan_has_for_it(tmp_path, role):
     node = Node(tmp_path, "first")
     node.plan["ranks"][1]["env"] = {"MS_ROLE": role, "MS_NODE_ID": "1"} if role else {}
     node.path = node.write("node1")
-    given = {"PATH": "/usr/bin:/bin", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMMAND": "python", "PMIX_RANK": "1"}
+    given = {
+        "PATH": "/usr/bin:/bin",
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_COMMAND": "python",
+        "PMIX_RANK": "1",
+    }
     argv = [
         PYTHON,
         "-I",
@@ -526,25 +715,45 @@ def test_a_rank_gets_what_the_plan_has_for_it(tmp_path, role):
         "rank",
         "python3",
         "-c",
-        "import json, os; print(json.dumps(dict(os.environ)), flush=True); os.system('echo told >&2')",
+        (
+            "import json, os; print(json.dumps(dict(os.environ)), flush=True); os.system('echo told"
+            " >&2')"
+        ),
     ]
-    said = subprocess.run(argv, env=given, cwd=os.path.join(node.path, "work"), stdout=subprocess.PIPE, check=True).stdout
+    said = subprocess.run(
+        argv, env=given, cwd=os.path.join(node.path, "work"), stdout=subprocess.PIPE, check=True
+    ).stdout
     log = os.path.join(node.path, node.plan["ranks"][1]["log"])
     with open(log, encoding="utf-8") as handle:
         environment, told = handle.read().splitlines()
     assert not said and told == "told" and os.stat(log).st_mode & 0o777 == 0o600
     found = json.loads(environment)
-    assert (found.get("MS_ROLE"), found.get("MS_NODE_ID")) == ((role, "1") if role else (None, None))
-    assert found["TRAINYARD_RANK"] == "1" and found["PMIX_RANK"] == "1" and ("OMPI_COMMAND" in found) == (role is None)
+    assert (found.get("MS_ROLE"), found.get("MS_NODE_ID")) == (
+        (role, "1") if role else (None, None)
+    )
+    assert (
+        found["TRAINYARD_RANK"] == "1"
+        and found["PMIX_RANK"] == "1"
+        and ("OMPI_COMMAND" in found) == (role is None)
+    )
 
 
 @pytest.mark.parametrize(
-    "code, status", [("import sys; sys.exit(7)", 7), ("import os; os.abort()", -signal.SIGABRT), (LONG, -signal.SIGTERM)]
+    "code, status",
+    [
+        ("import sys; sys.exit(7)", 7),
+        ("import os; os.abort()", -signal.SIGABRT),
+        (LONG, -signal.SIGTERM),
+    ],
 )
 def test_a_rank_ends_as_its_command_does_and_passes_signals_on(tmp_path, code, status):
     node = Node(tmp_path, "first")
     argv = [PYTHON, "-I", "../openmpi.py", "rank", PYTHON, "-c", "open('up', 'w').close()\n" + code]
-    wrapper = subprocess.Popen(argv, env={"PATH": "/usr/bin:/bin", "OMPI_COMM_WORLD_RANK": "0"}, cwd=os.path.join(node.path, "work"))
+    wrapper = subprocess.Popen(
+        argv,
+        env={"PATH": "/usr/bin:/bin", "OMPI_COMM_WORLD_RANK": "0"},
+        cwd=os.path.join(node.path, "work"),
+    )
     assert until(lambda: os.path.exists(os.path.join(node.path, "work", "up")))
     if code == LONG:
         wrapper.terminate()
@@ -556,7 +765,11 @@ def test_a_rank_whose_command_is_not_there(tmp_path):
     argv = [PYTHON, "-I", "../openmpi.py", "rank", "no-such-python"]
     work = os.path.join(node.path, "work")
     done = subprocess.run(
-        argv, env={"PATH": "/usr/bin", "OMPI_COMM_WORLD_RANK": "0"}, cwd=work, stderr=subprocess.PIPE, universal_newlines=True
+        argv,
+        env={"PATH": "/usr/bin", "OMPI_COMM_WORLD_RANK": "0"},
+        cwd=work,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
     )
     assert done.returncode == 1 and "no-such-python cannot be started: No such file" in done.stderr
 
@@ -566,23 +779,46 @@ def test_what_a_killed_daemon_left_is_swept_and_nothing_else(tmp_path):
     session = tmp_path / "ompi.node1.1000"
     put(session, {"jf.18011/contact.txt": "", "jf.7/contact.txt": ""})
     ours = ["vader_segment.node1.%d.465b0001.%d" % (uid, n) for n in (0, 1)]
-    others = ["vader_segment.node1.%d.465c0001.0" % uid, "vader_segment.node1.%d.465b0001.0" % (uid + 1), "something"]
+    others = [
+        "vader_segment.node1.%d.465c0001.0" % uid,
+        "vader_segment.node1.%d.465b0001.0" % (uid + 1),
+        "something",
+    ]
     put(tmp_path / "shm", dict.fromkeys(ours + others, ""))
-    given = {"PATH": "/usr/bin:/bin", "OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_ess_base_jobid": str(0x465B0001)}
+    given = {
+        "PATH": "/usr/bin:/bin",
+        "OMPI_COMM_WORLD_RANK": "0",
+        "OMPI_MCA_ess_base_jobid": str(0x465B0001),
+    }
     given["OMPI_MCA_orte_jobfam_session_dir"] = str(session / "jf.18011")
-    subprocess.run([PYTHON, "-I", "../openmpi.py", "rank", "true"], env=given, cwd=os.path.join(attempt, "work"), check=True)
+    subprocess.run(
+        [PYTHON, "-I", "../openmpi.py", "rank", "true"],
+        env=given,
+        cwd=os.path.join(attempt, "work"),
+        check=True,
+    )
     assert openmpi.sweep(attempt, memory=str(tmp_path / "shm")) == 0
-    assert os.listdir(str(session)) == ["jf.7"] and sorted(os.listdir(str(tmp_path / "shm"))) == sorted(others)
+    assert os.listdir(str(session)) == ["jf.7"] and sorted(
+        os.listdir(str(tmp_path / "shm"))
+    ) == sorted(others)
     put(attempt, {"mpi.json": json.dumps({"folder": str(tmp_path / "shm"), "job": 1})})
     openmpi.sweep(attempt, memory=str(tmp_path / "shm"))
-    assert sorted(os.listdir(str(tmp_path / "shm"))) == sorted(others), "only Open MPI's own directory is removed"
+    assert sorted(os.listdir(str(tmp_path / "shm"))) == sorted(others), (
+        "only Open MPI's own directory is removed"
+    )
 
 
 def test_the_end_of_the_unit_sweeps(tmp_path):
     node = Node(tmp_path, "first")
     session = tmp_path / "ompi.node1.1000" / "pid.4242"
     put(session, {"contact.txt": ""})
-    put(node.path, {"mpi.json": json.dumps({"folder": str(session), "job": 1}), "stop.json": json.dumps({"by": "user"})})
+    put(
+        node.path,
+        {
+            "mpi.json": json.dumps({"folder": str(session), "job": 1}),
+            "stop.json": json.dumps({"by": "user"}),
+        },
+    )
     assert agent.main(["ended", node.path, "node1"]) == 0 and not session.exists()
 
 

@@ -19,8 +19,17 @@ from ansible.module_utils.trainyard import answer_gate, checkpoints, devices, or
 from test_devices import FIXTURES, Smi
 
 RUN = "20261120-103501-ppyoloe-1f2e"
-TREE = {"ok": True, "differences": [], "staging": "/home/t/.trainyard/staging/x", "place": "/home/t/.trainyard/code/x", "changed": False}
-NONE = {"changed": False, "status": {"found": False, "ended": True, "state": "none", "known": [], "run": RUN}}
+TREE = {
+    "ok": True,
+    "differences": [],
+    "staging": "/home/t/.trainyard/staging/x",
+    "place": "/home/t/.trainyard/code/x",
+    "changed": False,
+}
+NONE = {
+    "changed": False,
+    "status": {"found": False, "ended": True, "state": "none", "known": [], "run": RUN},
+}
 
 
 def fields(module, answer, **arguments):
@@ -39,13 +48,18 @@ def test_every_schema_is_closed_and_bounded(module):
 
     def walk(part, where):
         assert part.get("$ref", "#/$defs/").startswith("#/$defs/"), where
-        assert "$ref" not in part or part["$ref"][len("#/$defs/") :] in schema["$defs"], (where, part["$ref"])
+        assert "$ref" not in part or part["$ref"][len("#/$defs/") :] in schema["$defs"], (
+            where,
+            part["$ref"],
+        )
         kinds = part.get("type", ())
         kinds = [kinds] if isinstance(kinds, str) else kinds
         assert "string" not in kinds or "maxLength" in part, where
         assert "array" not in kinds or "maxItems" in part, where
         if "object" in kinds:
-            closed = part.get("additionalProperties", True) is not True or part.get("maxProperties") == 0
+            closed = (
+                part.get("additionalProperties", True) is not True or part.get("maxProperties") == 0
+            )
             assert closed or "allOf" in part, where
         for key in ("properties", "$defs", "patternProperties"):
             for name, value in part.get(key, {}).items():
@@ -71,9 +85,19 @@ def test_what_ansible_would_obey_is_refused(key):
 
 
 def test_facts_never_come_through_but_for_the_interpreter_that_ansible_found():
-    answer = dict(TREE, ansible_facts={"ssh_trust_validity": "+3650d", "discovered_interpreter_python": "/usr/bin/python3.11"})
-    assert answer_gate.validate("tree", answer, {})["ansible_facts"] == {"discovered_interpreter_python": "/usr/bin/python3.11"}
-    assert fields("tree", dict(TREE, ansible_facts={"discovered_interpreter_python": "/bin/sh -c id"}))
+    answer = dict(
+        TREE,
+        ansible_facts={
+            "ssh_trust_validity": "+3650d",
+            "discovered_interpreter_python": "/usr/bin/python3.11",
+        },
+    )
+    assert answer_gate.validate("tree", answer, {})["ansible_facts"] == {
+        "discovered_interpreter_python": "/usr/bin/python3.11"
+    }
+    assert fields(
+        "tree", dict(TREE, ansible_facts={"discovered_interpreter_python": "/bin/sh -c id"})
+    )
 
 
 def test_the_answer_is_about_what_was_asked():
@@ -83,20 +107,64 @@ def test_the_answer_is_about_what_was_asked():
 
 
 @pytest.mark.parametrize(
-    "run", ["../../x", RUN + "\n", RUN + " -e x=y", "/" + RUN, "-" + RUN, "localhost", 7, None, ["a"], RUN[:8], "{{ lookup('pipe','id') }}"]
+    "run",
+    [
+        "../../x",
+        RUN + "\n",
+        RUN + " -e x=y",
+        "/" + RUN,
+        "-" + RUN,
+        "localhost",
+        7,
+        None,
+        ["a"],
+        RUN[:8],
+        "{{ lookup('pipe','id') }}",
+    ],
 )
 def test_a_run_id_is_one(run):
     status = dict(NONE["status"], run=run)
-    assert fields("attempt_status", {"changed": False, "status": status}, run_id="", node="node1") == ["status.run"]
+    assert fields(
+        "attempt_status", {"changed": False, "status": status}, run_id="", node="node1"
+    ) == ["status.run"]
 
 
-@pytest.mark.parametrize("name", ["a b", "-rf", "../x", "/x", "x/../y", "x\n", "a//b", "", ".", "x/..", "a" * 300, "--rsh=sh", "x\x1b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        "-rf",
+        "../x",
+        "/x",
+        "x/../y",
+        "x\n",
+        "a//b",
+        "",
+        ".",
+        "x/..",
+        "a" * 300,
+        "--rsh=sh",
+        "x\x1b",
+    ],
+)
 def test_a_checkpoints_file_name_is_one(name):
-    saved = {"wanted": "best", "kind": "best", "name": "x", "folder": "output", "bytes": 1, "note": "", "passed_over": []}
+    saved = {
+        "wanted": "best",
+        "kind": "best",
+        "name": "x",
+        "folder": "output",
+        "bytes": 1,
+        "note": "",
+        "passed_over": [],
+    }
     good = {"changed": False, "saved": dict(saved, files={"x.pdparams": ["f", 1, "0" * 64]})}
     assert fields("checkpoint", good) == []
-    assert fields("checkpoint", {"changed": False, "saved": dict(saved, files={name: ["f", 1, "0" * 64]})})
-    assert fields("checkpoint", {"changed": False, "saved": dict(saved, folder=name or "/", files={})})
+    assert fields(
+        "checkpoint", {"changed": False, "saved": dict(saved, files={name: ["f", 1, "0" * 64]})}
+    )
+    assert fields(
+        "checkpoint", {"changed": False, "saved": dict(saved, folder=name or "/", files={})}
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,11 +182,15 @@ def test_depth_and_size_are_bounded_before_anything_else():
         deep = [deep]
     assert fields("tree", dict(TREE, differences=deep)) == ["answer"]
     assert fields("tree", dict(TREE, differences=[0] * (answer_gate.MAX_VALUES + 1))) == ["answer"]
-    assert fields("tree", dict(TREE, place="/" + "x" * (answer_gate.MAX_CHARACTERS + 1))) == ["answer"]
+    assert fields("tree", dict(TREE, place="/" + "x" * (answer_gate.MAX_CHARACTERS + 1))) == [
+        "answer"
+    ]
 
 
 def test_text_is_escaped_and_a_line_end_cannot_forge_a_line():
-    answer = answer_gate.validate("tree", dict(TREE, differences=["a\nCOMPLETED: all\x1b]52;c;eA==\x07\u202e"]), {})
+    answer = answer_gate.validate(
+        "tree", dict(TREE, differences=["a\nCOMPLETED: all\x1b]52;c;eA==\x07\u202e"]), {}
+    )
     assert answer["differences"] == ["a\\nCOMPLETED: all\\x1b]52;c;eA==\\x07\\u202e"]
 
 
@@ -128,25 +200,54 @@ def test_a_checkpoint_to_go_on_from_passes():
         "attempt": 1, "name": "0", "stem": "0", "path": "/home/t/.trainyard/runs/%s/attempt-1/output/x" % RUN, "instead": False, "saved": 1.5,
         "epoch": 1, "step": 4, "lr": 0.001, "first": "node1", "files": files, "bytes": 9, "digest": "0" * 64,
     }  # fmt: skip
-    answer = {"changed": False, "found": {"point": point, "skipped": [{"attempt": 1, "name": "1", "why": "1.pdopt is missing"}]}}
+    answer = {
+        "changed": False,
+        "found": {
+            "point": point,
+            "skipped": [{"attempt": 1, "name": "1", "why": "1.pdopt is missing"}],
+        },
+    }
     assert fields("resume_point", answer) == []
-    assert fields("resume_point", dict(answer, found=dict(answer["found"], point=dict(point, path="../x"))))
+    assert fields(
+        "resume_point", dict(answer, found=dict(answer["found"], point=dict(point, path="../x")))
+    )
 
 
 @pytest.mark.parametrize(
     "address, sound",
-    [("10.0.0.1", True), ("fe80::1", True), ("..", False), (":::", False), ("1.2.3", False), ("999.1.1.1", False), ("10.0.0.01", False)],
+    [
+        ("10.0.0.1", True),
+        ("fe80::1", True),
+        ("..", False),
+        (":::", False),
+        ("1.2.3", False),
+        ("999.1.1.1", False),
+        ("10.0.0.01", False),
+    ],
 )
 def test_an_address_is_one(address, sound):
     """The controller's own functions raise for others, and the message would name no node."""
     rows = [{"to": "node2", "port": 17000, "why": "error", "text": "", "you": address}]
     answer = {"seen_as": {"node2": address}, "unreached": rows}
-    assert sorted(fields("network_proof", answer)) == ([] if sound else ["seen_as.node2", "unreached.0.you"])
+    assert sorted(fields("network_proof", answer)) == (
+        [] if sound else ["seen_as.node2", "unreached.0.you"]
+    )
 
 
-@pytest.mark.parametrize("libc, sound", [("2.36", True), ("", True), ("2.3.6", True), ("..", False), ("2", False), ("2.", False)])
+@pytest.mark.parametrize(
+    "libc, sound",
+    [("2.36", True), ("", True), ("2.3.6", True), ("..", False), ("2", False), ("2.", False)],
+)
 def test_a_version_of_the_c_library_is_one(libc, sound):
-    answer = {"home": "/h", "python": "3.11", "machine": "x86_64", "libc": libc, "free_bytes": 1, "environments": {}, "unusable": {}}
+    answer = {
+        "home": "/h",
+        "python": "3.11",
+        "machine": "x86_64",
+        "libc": libc,
+        "free_bytes": 1,
+        "environments": {},
+        "unusable": {},
+    }
     assert fields("python_environment_info", answer) == ([] if sound else ["libc"])
 
 
@@ -158,22 +259,46 @@ def test_one_bound_for_the_parts_of_a_name(length):
         "attempt": 1, "name": name, "stem": name, "path": "/home/t/output", "instead": False, "saved": 1.5, "epoch": 1, "step": 4, "lr": 0.001,
         "first": "node1", "files": {name: ["f", 3, "0" * 64]}, "bytes": 3, "digest": "0" * 64,
     }  # fmt: skip
-    taken = fields("resume_point", {"changed": False, "found": {"point": point, "skipped": []}}) == []
-    assert taken is checkpoints.plain(name) is (safe_names.problem(name) is None) is (length == safe_names.PART_BYTES)
+    taken = (
+        fields("resume_point", {"changed": False, "found": {"point": point, "skipped": []}}) == []
+    )
+    assert (
+        taken
+        is checkpoints.plain(name)
+        is (safe_names.problem(name) is None)
+        is (length == safe_names.PART_BYTES)
+    )
 
 
 def test_a_failed_answer_keeps_its_message_and_no_fields():
-    answer = {"failed": True, "msg": "no\x1b[2J", "status": NONE["status"], "place": "/etc", "rc": 1}
-    assert answer_gate.validate("tree", answer, {}) == {"failed": True, "msg": "no\\x1b[2J", "rc": 1}
+    answer = {
+        "failed": True,
+        "msg": "no\x1b[2J",
+        "status": NONE["status"],
+        "place": "/etc",
+        "rc": 1,
+    }
+    assert answer_gate.validate("tree", answer, {}) == {
+        "failed": True,
+        "msg": "no\\x1b[2J",
+        "rc": 1,
+    }
 
 
 def test_of_ansibles_own_modules_only_what_is_read_is_kept():
     stat = {"changed": False, "stat": {"exists": True, "path": "/x"}, "evil": 1}
-    assert answer_gate.validate("stat", stat, {}) == {"changed": False, "stat": {"exists": True, "path": "/x"}}
-    assert answer_gate.validate("unknown_module", {"changed": True, "add_host": {"host_name": "x"}}, {}) == {"changed": True}
+    assert answer_gate.validate("stat", stat, {}) == {
+        "changed": False,
+        "stat": {"exists": True, "path": "/x"},
+    }
+    assert answer_gate.validate(
+        "unknown_module", {"changed": True, "add_host": {"host_name": "x"}}, {}
+    ) == {"changed": True}
     key = {"changed": False, "public_key": "ssh-ed25519 " + "A" * 68 + " local-node1"}
     assert answer_gate.validate("openssh_keypair", key, {})["public_key"] == key["public_key"]
-    assert fields("openssh_keypair", dict(key, public_key=key["public_key"] + "\nssh-rsa AAAA")) == ["public_key"]
+    assert fields(
+        "openssh_keypair", dict(key, public_key=key["public_key"] + "\nssh-rsa AAAA")
+    ) == ["public_key"]
 
 
 def test_the_refusal_holds_nothing_that_the_node_said():
@@ -208,13 +333,19 @@ class Base:
 
 
 def action(answer, transport="ssh"):
-    plugin = type("Action", (answer_gate.Gated, Base), {"answer": staticmethod(answer) if callable(answer) else answer})()
+    plugin = type(
+        "Action",
+        (answer_gate.Gated, Base),
+        {"answer": staticmethod(answer) if callable(answer) else answer},
+    )()
     plugin._connection, plugin._task = FakeConnection(transport), FakeTask()
     return plugin
 
 
 def test_an_invalid_answer_fails_the_node_that_gave_it():
-    result = action(dict(TREE, place="../x"))._execute_module(task_vars={"inventory_hostname": "node7"})
+    result = action(dict(TREE, place="../x"))._execute_module(
+        task_vars={"inventory_hostname": "node7"}
+    )
     assert result["code"] == "answer.invalid" and result["msg"].startswith("node7 ")
     assert action(TREE)._execute_module(task_vars={})["place"] == TREE["place"]
 
@@ -226,13 +357,19 @@ def test_a_node_cannot_leave_out_its_answer_as_if_it_were_check_mode():
     assert asked._execute_module(task_vars={}) == {"skipped": True, "changed": False}
 
 
-@pytest.mark.parametrize("table", ["geforce.csv", "h100x2.csv", "h100x2_ill.csv", "npu_910b.txt", "npu_a3.txt"])
+@pytest.mark.parametrize(
+    "table", ["geforce.csv", "h100x2.csv", "h100x2_ill.csv", "npu_910b.txt", "npu_a3.txt"]
+)
 def test_devices_with_a_process_that_cannot_be_seen_pass(table):
     folder = FIXTURES
     if table.startswith("npu"):
-        told = devices.look(lambda _argv: (0, (folder / table).read_text(), ""), "/b", {"accelerator": "ascend"})
+        told = devices.look(
+            lambda _argv: (0, (folder / table).read_text(), ""), "/b", {"accelerator": "ascend"}
+        )
     else:
-        told = devices.look(Smi(table, (folder / "apps.csv").read_text()), "/b", {"accelerator": "gpu"})
+        told = devices.look(
+            Smi(table, (folder / "apps.csv").read_text()), "/b", {"accelerator": "gpu"}
+        )
     full = answer_gate.schema("node_probe")
     part = dict(full["properties"]["facts"]["properties"]["devices"], **{"$defs": full["$defs"]})
     assert told["processes"] and list(jsonschema.Draft202012Validator(part).iter_errors(told)) == []
@@ -240,8 +377,19 @@ def test_devices_with_a_process_that_cannot_be_seen_pass(table):
 
 @pytest.mark.parametrize("lost", ["attempt", "rss_mib", "run", "pid", "age_s", "command", "user"])
 def test_a_process_that_is_half_described_spoils_no_check(lost):
-    process = {"pid": 7, "user": "a", "command": "x", "age_s": 3, "rss_mib": 1, "run": RUN, "attempt": 1}
-    for told in (dict(process, **{lost: None}), {key: value for key, value in process.items() if key != lost}):
+    process = {
+        "pid": 7,
+        "user": "a",
+        "command": "x",
+        "age_s": 3,
+        "rss_mib": 1,
+        "run": RUN,
+        "attempt": 1,
+    }
+    for told in (
+        dict(process, **{lost: None}),
+        {key: value for key, value in process.items() if key != lost},
+    ):
         facts = {"n": {"orphans": {"ours": [told, process], "foreign": [told]}}}
         assert orphans.judge([{"name": "n"}], facts, {})[0]["nodes"] == ["n"]
 
@@ -314,8 +462,16 @@ KEYWORDS = {
 def tasks_of(items, local=False):
     """Yield the action of every task in a list of tasks or plays that may run on a node."""
     for item in items if isinstance(items, list) else ():
-        here = local or str(item.get("delegate_to", "")) == "localhost" or item.get("hosts") == "localhost"
-        nested = [key for key in ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "rescue", "always") if key in item]
+        here = (
+            local
+            or str(item.get("delegate_to", "")) == "localhost"
+            or item.get("hosts") == "localhost"
+        )
+        nested = [
+            key
+            for key in ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "rescue", "always")
+            if key in item
+        ]
         for key in nested:
             yield from tasks_of(item[key], here)
         if not nested and not here and "hosts" not in item:
@@ -323,25 +479,45 @@ def tasks_of(items, local=False):
 
 
 def test_what_is_sent_goes_where_the_controller_says(root):
-    """The paths of synchronize come from the inventory, the plan and digests; no name in them is one that a node's answer is registered under."""
+    """The paths of synchronize come from the inventory, the plan and digests; no name in them is
+    one that a node's answer is registered under.
+    """
     roles, seen = [path for path in root.glob("roles/*") if path.name != "local_cluster"], 0
     for role in roles:
-        known = yaml.safe_load((role / "vars" / "main.yml").read_text()) if (role / "vars" / "main.yml").exists() else {}
+        known = (
+            yaml.safe_load((role / "vars" / "main.yml").read_text())
+            if (role / "vars" / "main.yml").exists()
+            else {}
+        )
         tasks = "\n".join(path.read_text() for path in sorted(role.glob("tasks/*.yml")))
-        registered = set(re.findall(r"register: (\w+)", tasks)) - {"__runtime_wheelhouse"}  # (of the controller)
+        registered = set(re.findall(r"register: (\w+)", tasks)) - {
+            "__runtime_wheelhouse"
+        }  # (of the controller)
         for text in re.findall(r"synchronize:\n(?: +\w+: .*\n| +#.*\n| +- .*\n)+", tasks):
             words, seen = set(re.findall(r"\w+", text)), seen + 1
             for _level in range(4):
-                words |= {word for name in words & set(known) for word in re.findall(r"\w+", str(known[name]))}
+                words |= {
+                    word
+                    for name in words & set(known)
+                    for word in re.findall(r"\w+", str(known[name]))
+                }
             assert not words & registered, (role.name, words & registered)
     assert seen == 2
 
 
 def test_every_task_on_a_node_passes_the_gate(root, load_plugin):
-    """Ansible's own action plugins, by their full names, would hand a node's answer on as it is: `add_host` in it is obeyed."""
+    """Ansible's own action plugins, by their full names, would hand a node's answer on as it is:
+    `add_host` in it is obeyed.
+    """
     own = {path.stem for path in (root / "plugins" / "action").glob("*.py")}
-    builtin = {path.stem for path in pathlib.Path(ansible.plugins.action.__file__).parent.glob("*.py")} - {"normal", "__init__"}
-    roles = [path for path in sorted(root.glob("roles/*/tasks/*.yml")) if path.parts[-3] != "local_cluster"]
+    builtin = {
+        path.stem for path in pathlib.Path(ansible.plugins.action.__file__).parent.glob("*.py")
+    } - {"normal", "__init__"}
+    roles = [
+        path
+        for path in sorted(root.glob("roles/*/tasks/*.yml"))
+        if path.parts[-3] != "local_cluster"
+    ]
     found = set()
     for path in [*roles, *root.glob("roles/*/handlers/*.yml"), *root.glob("playbooks/**/*.yml")]:
         data = yaml.safe_load(path.read_text())

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attempt module: started, held, stopped, idempotent, --check; with programs in place of systemd's."""
+"""The attempt module: started, held, stopped, idempotent, --check; with programs in place of
+systemd's.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,17 @@ UNIT = "trainyard-%s-1.service" % RUN
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):
-    """A node's home with the code tree, a systemctl that lists $UNITS and a systemd-run that records."""
+    """A node's home with the code tree, a systemctl that lists $UNITS and a systemd-run that
+    records.
+    """
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     put(home / ".trainyard/code" / CODE[:16], {"tools/train.py": "1"})
     tools = program(
         tmp_path / "bin",
         "systemctl",
-        'echo "$XDG_RUNTIME_DIR $@" >>$LOG\ncase "$2" in list-units) [ -z "$UNITS" ] || echo "$UNITS";; is-active) echo "$STATE";; esac',
+        'echo "$XDG_RUNTIME_DIR $@" >>$LOG\ncase "$2" in list-units) [ -z "$UNITS" ] || echo'
+        ' "$UNITS";; is-active) echo "$STATE";; esac',
     )
     program(tools, "systemd-run", 'echo "$@" >>$LOG; exit ${RUN_EXIT:-0}')
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
@@ -53,7 +58,12 @@ def node(tmp_path, monkeypatch):
 
 def units(monkeypatch, *names):
     """Let systemctl list these units as running."""
-    monkeypatch.setenv("UNITS", "\n".join("%s loaded active running Trainyard run %s" % (name, name[10:-10]) for name in names))
+    monkeypatch.setenv(
+        "UNITS",
+        "\n".join(
+            "%s loaded active running Trainyard run %s" % (name, name[10:-10]) for name in names
+        ),
+    )
     monkeypatch.setenv("STATE", "active" if names else "inactive")
 
 
@@ -71,20 +81,33 @@ def test_started_answers_with_the_digest_on_the_disk(run_module, node):
         "plan_sha256": node.start["plan_sha256"],
     }
     calls = recorded(node.bin, "systemd-run")
-    assert len(calls) == 1 and "--unit=" + UNIT in calls[0] and calls[0].endswith("agent.py run %s node2" % node.place)
-    assert recorded(node.bin, "systemctl")[0].startswith("/run/user/%d --user list-units" % os.getuid())
+    assert (
+        len(calls) == 1
+        and "--unit=" + UNIT in calls[0]
+        and calls[0].endswith("agent.py run %s node2" % node.place)
+    )
+    assert recorded(node.bin, "systemctl")[0].startswith(
+        "/run/user/%d --user list-units" % os.getuid()
+    )
 
 
 def test_the_record_says_whose_start_it_is_and_of_which_boot(run_module, node):
     run_module(module, dict(node.start, start="mine", by="ann@desk"))
     with open(node.place + "/attempt.json", encoding="ascii") as handle:
         record = json.load(handle)
-    assert (record["start"], record["by"], record["boot"]) == ("mine", "ann@desk", holds.boot_mark())
+    assert (record["start"], record["by"], record["boot"]) == (
+        "mine",
+        "ann@desk",
+        holds.boot_mark(),
+    )
 
 
 def test_the_same_start_again_changes_nothing(run_module, node, monkeypatch):
     units(monkeypatch, UNIT)
-    assert run_module(module, node.start)["changed"] is False and recorded(node.bin, "systemd-run") == []
+    assert (
+        run_module(module, node.start)["changed"] is False
+        and recorded(node.bin, "systemd-run") == []
+    )
 
 
 def test_a_node_that_another_run_holds_is_refused(run_module, node, monkeypatch):
@@ -92,7 +115,8 @@ def test_a_node_that_another_run_holds_is_refused(run_module, node, monkeypatch)
     result = run_module(module, node.start)
     assert (
         result["failed"]
-        and "node2 is held by Trainyard run %s (%s, active)" % (RUN.replace("ppyoloe", "other"), UNIT.replace("ppyoloe", "other"))
+        and "node2 is held by Trainyard run %s (%s, active)"
+        % (RUN.replace("ppyoloe", "other"), UNIT.replace("ppyoloe", "other"))
         in result["msg"]
     )
     assert not os.path.exists(node.place)
@@ -110,7 +134,9 @@ def test_a_node_that_another_run_holds_is_refused(run_module, node, monkeypatch)
     ],
 )
 def test_what_cannot_start(run_module, node, change, words):
-    arguments = {key: value for key, value in dict(node.start, **change).items() if value is not None}
+    arguments = {
+        key: value for key, value in dict(node.start, **change).items() if value is not None
+    }
     result = run_module(module, arguments)
     assert result["failed"] and words in result["msg"] and recorded(node.bin, "systemd-run") == []
 
@@ -118,10 +144,16 @@ def test_what_cannot_start(run_module, node, change, words):
 def test_systemds_refusal_is_shown(run_module, node, monkeypatch):
     program(node.bin, "systemd-run", 'echo "Failed to start transient service unit" >&2; exit 1')
     result = run_module(module, node.start)
-    assert result["failed"] and "systemd did not start %s: Failed to start transient service unit" % UNIT in result["msg"]
+    assert (
+        result["failed"]
+        and "systemd did not start %s: Failed to start transient service unit" % UNIT
+        in result["msg"]
+    )
 
 
-@pytest.mark.parametrize("given, by", [({}, "user"), ({"reason": "peer", "by": "the controller"}, "peer")])
+@pytest.mark.parametrize(
+    "given, by", [({}, "user"), ({"reason": "peer", "by": "the controller"}, "peer")]
+)
 def test_stopped_by_name(run_module, node, monkeypatch, given, by):
     units(monkeypatch, UNIT)
     result = run_module(module, dict(node.stop, run_id=RUN, **given))
@@ -136,17 +168,24 @@ def test_stopped_whatever_holds_the_node(run_module, node, monkeypatch):
     second = UNIT.replace("ppyoloe", "other")
     units(monkeypatch, UNIT, second)
     checked = run_module(module, node.stop, check=True)
-    assert checked["changed"] is True and not any(" stop " in call for call in recorded(node.bin, "systemctl"))
+    assert checked["changed"] is True and not any(
+        " stop " in call for call in recorded(node.bin, "systemctl")
+    )
     result = run_module(module, node.stop)
     assert result["stopped"] == [RUN, RUN.replace("ppyoloe", "other")]
-    assert [call.split()[-1] for call in recorded(node.bin, "systemctl") if " stop " in call] == [UNIT, second]
+    assert [call.split()[-1] for call in recorded(node.bin, "systemctl") if " stop " in call] == [
+        UNIT,
+        second,
+    ]
 
 
 def test_stopping_twice_changes_nothing(run_module, node, monkeypatch):
     units(monkeypatch)
     assert run_module(module, node.stop)["changed"] is False
     put(node.place, {"exit.json": "{}"})
-    assert run_module(module, dict(node.stop, run_id=RUN))["changed"] is False and sorted(os.listdir(node.place)) == ["exit.json"]
+    assert run_module(module, dict(node.stop, run_id=RUN))["changed"] is False and sorted(
+        os.listdir(node.place)
+    ) == ["exit.json"]
 
 
 # --- what a run has left outside its units
@@ -154,14 +193,18 @@ def test_stopping_twice_changes_nothing(run_module, node, monkeypatch):
 
 def test_a_person_ends_all_that_a_run_left_and_nothing_else(run_module, node, monkeypatch, marked):
     units(monkeypatch)
-    first, second, other = marked(RUN + "/1"), marked(RUN + "/2"), marked(RUN.replace("ppyoloe", "other") + "/1")
+    first, second, other = (
+        marked(RUN + "/1"),
+        marked(RUN + "/2"),
+        marked(RUN.replace("ppyoloe", "other") + "/1"),
+    )
     asked = dict(node.stop, run_id=RUN)
     assert run_module(module, asked, check=True)["changed"] is True and first.poll() is None
     result = run_module(module, asked)
     assert (result["changed"], result["stopped"], result["left"]) == (True, [RUN], [])
-    assert sorted((item["pid"], item["attempt"], item["signal"]) for item in result["ended"]) == sorted(
-        [(first.pid, 1, "TERM"), (second.pid, 2, "TERM")]
-    )
+    assert sorted(
+        (item["pid"], item["attempt"], item["signal"]) for item in result["ended"]
+    ) == sorted([(first.pid, 1, "TERM"), (second.pid, 2, "TERM")])
     assert first.wait(5) and second.wait(5) and other.poll() is None
     again = run_module(module, asked)
     assert (again["changed"], again["ended"]) == (False, [])
@@ -178,23 +221,38 @@ def test_another_attempt_of_the_run_that_runs_is_stopped_as_a_unit(run_module, n
     running = UNIT.replace("-1.service", "-2.service")
     units(monkeypatch, running)
     run_module(module, dict(node.stop, run_id=RUN, number=1))
-    assert [call.split()[-1] for call in recorded(node.bin, "systemctl") if " stop " in call][-1] == running
+    assert [call.split()[-1] for call in recorded(node.bin, "systemctl") if " stop " in call][
+        -1
+    ] == running
 
 
-def test_without_a_user_manager_what_is_named_is_ended_all_the_same(run_module, node, monkeypatch, marked):
+def test_without_a_user_manager_what_is_named_is_ended_all_the_same(
+    run_module, node, monkeypatch, marked
+):
     program(node.bin, "systemctl", 'echo "Failed to connect to bus" >&2; exit 1')
     process = marked(RUN + "/1")
-    assert [item["pid"] for item in run_module(module, dict(node.stop, run_id=RUN))["ended"]] == [process.pid]
+    assert [item["pid"] for item in run_module(module, dict(node.stop, run_id=RUN))["ended"]] == [
+        process.pid
+    ]
     result = run_module(module, node.stop)
     assert result["failed"] and "provision.yml" in result["msg"]
 
 
 def test_what_runs_on_nodes_needs_no_pyyaml():
-    """Nodes have Python and nothing else (check, node_probe): a module that imports more fails there, and only there."""
+    """Nodes have Python and nothing else (check, node_probe): a module that imports more fails
+    there, and only there.
+    """
     code = (
-        "import sys; sys.modules['yaml'] = sys.modules['jinja2'] = None; sys.path[:0] = ['library']\n"
-        "import ansible.module_utils; ansible.module_utils.__path__.append('plugins/module_utils')\n"
-        "import attempt, attempt_status, prune, rehearsal, run_history"
+        "import sys; sys.modules['yaml'] = sys.modules['jinja2'] = None; sys.path[:0] ="
+        " ['library']\nimport ansible.module_utils;"
+        " ansible.module_utils.__path__.append('plugins/module_utils')\nimport attempt,"
+        " attempt_status, prune, rehearsal, run_history"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=str(ROOT),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout

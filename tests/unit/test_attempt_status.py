@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an attempt stands: the core on attempt directories, the module, and the action that is the gang's second line."""
+"""How an attempt stands: the core on attempt directories, the module, and the action that is the
+gang's second line.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,16 @@ from ansible.utils.display import Display
 from core_support import RUN, attempt_files, compiled, program, put
 
 LINE = (
-    "[11/20 09:29:26] ppdet.engine.callbacks INFO: Epoch: [1] [2/8] learning_rate: 0.000500 loss: 5.294779 eta: 0:01:13 "
-    "batch_cost: 5.8334 data_cost: 0.0026 ips: 0.3429 images/s\n"
+    "[11/20 09:29:26] ppdet.engine.callbacks INFO: Epoch: [1] [2/8] learning_rate: 0.000500 loss:"
+    " 5.294779 eta: 0:01:13 batch_cost: 5.8334 data_cost: 0.0026 ips: 0.3429 images/s\n"
 )
 OVER = {"event": "launcher_end", "exit_code": 0, "signal": None}
 
 
 def start(rank, **more):
-    return dict({"event": "start", "rank": rank, "pid": 100 + rank, "endpoints_as_planned": True}, **more)
+    return dict(
+        {"event": "start", "rank": rank, "pid": 100 + rank, "endpoints_as_planned": True}, **more
+    )
 
 
 def end(rank, code=0, name=None):
@@ -43,12 +47,20 @@ def systemctl(state="active", units=()):
 
 @pytest.fixture
 def look(tmp_path):
-    """Write an attempt of node1 (ranks 0 and 1) with these events and files; return what status.look says of it."""
+    """Write an attempt of node1 (ranks 0 and 1) with these events and files; return what
+    status.look says of it.
+    """
     made = compiled(count=2, devices=2)
 
     def call(events=(), files=None, state="active", run_id=RUN, number=1, node="node1", units=()):
         path = attempt_files(tmp_path, made, "node1")
-        put(path, dict(files or {}, **{"ranks.jsonl": "".join(json.dumps(event) + "\n" for event in events)}))
+        put(
+            path,
+            dict(
+                files or {},
+                **{"ranks.jsonl": "".join(json.dumps(event) + "\n" for event in events)},
+            ),
+        )
         return status.look(systemctl(state, units), str(tmp_path), run_id, number, node)
 
     return call
@@ -85,7 +97,14 @@ def test_states(look, unit, events, files, expected):
             "the user's systemd was ended there, or what writes the end was killed",
         ),
         ({"boot": holds.boot_mark()}, [], "its start was cut off before anything of it ran"),
-        ({}, [{"event": "launched"}], "the node was restarted, or the user's systemd was ended there, or what writes the end was killed"),
+        (
+            {},
+            [{"event": "launched"}],
+            (
+                "the node was restarted, or the user's systemd was ended there, or what writes the"
+                " end was killed"
+            ),
+        ),
     ],
 )
 def test_a_lost_attempt_says_why_and_holds_nothing(look, tmp_path, record, events, words):
@@ -94,15 +113,26 @@ def test_a_lost_attempt_says_why_and_holds_nothing(look, tmp_path, record, event
     kept = json.loads(open(path, encoding="utf-8").read())
     found = look(events, state="inactive")
     assert found["state"] == "lost"
-    assert status.how_lost(dict(kept, **record), events) == words and found["lost"] == status.how_lost(kept, events)
+    assert status.how_lost(dict(kept, **record), events) == words and found[
+        "lost"
+    ] == status.how_lost(kept, events)
     assert look(events, state="active")["lost"] is None
     view = watch.Watch()
     view.add("node1", dict(found, lost=words), 1.0)
-    assert any("the attempt is lost: on node1 %s; it holds no node" % words in text for _kind, _names, text in troubles.warnings(view, 1.0))
+    assert any(
+        "the attempt is lost: on node1 %s; it holds no node" % words in text
+        for _kind, _names, text in troubles.warnings(view, 1.0)
+    )
 
 
 def test_what_a_person_stopped_before_it_began_is_told(look, tmp_path):
-    put(tmp_path, {"runs/%s/attempt-2/stop.json" % RUN: '{"by": "user"}', "runs/%s/attempt-3/stop.json" % RUN: '{"by": "peer"}'})
+    put(
+        tmp_path,
+        {
+            "runs/%s/attempt-2/stop.json" % RUN: '{"by": "user"}',
+            "runs/%s/attempt-3/stop.json" % RUN: '{"by": "peer"}',
+        },
+    )
     assert look()["noted"] == [2] and look()["attempts"] == [1, 2, 3]
 
 
@@ -117,7 +147,11 @@ def test_what_a_person_stopped_before_it_began_is_told(look, tmp_path):
         ([start(0), end(0, None, "SIGKILL")], LINE, ("failed", None, "SIGKILL")),
         # nobody saw how it ended: only its launcher's good end speaks for it
         ([start(0), end(0, None)], LINE, ("ended", None, None)),
-        ([start(0), end(0, None), {"event": "launcher_end", "exit_code": 0}], LINE, ("done", None, None)),
+        (
+            [start(0), end(0, None), {"event": "launcher_end", "exit_code": 0}],
+            LINE,
+            ("done", None, None),
+        ),
     ],
 )
 def test_a_ranks_state(look, events, log, expected):
@@ -125,21 +159,45 @@ def test_a_ranks_state(look, events, log, expected):
     assert (rank["state"], rank["exit_code"], rank["signal"]) == expected
     if log:
         step = rank["step"]
-        assert (step["epoch"], step["step"], step["steps"], step["loss"], step["ips"], step["eta"]) == (1, 2, 8, 5.294779, 0.3429, 73)
+        assert (
+            step["epoch"],
+            step["step"],
+            step["steps"],
+            step["loss"],
+            step["ips"],
+            step["eta"],
+        ) == (1, 2, 8, 5.294779, 0.3429, 73)
         assert rank["fraction"] == pytest.approx(11 / (300 * 8)) and rank["log_bytes"] == len(log)
 
 
 def test_a_rank_whose_suite_prints_nothing_there_is_running(look):
-    assert [rank["state"] for rank in look([start(0), start(1)])["ranks"]] == ["starting", "running"]
+    assert [rank["state"] for rank in look([start(0), start(1)])["ranks"]] == [
+        "starting",
+        "running",
+    ]
 
 
 def test_what_the_live_view_says_besides(look):
-    found = look([start(0), start(1)], {"log/workerlog.0": LINE + LINE.replace("[2/8]", "[3/8]").replace("5.294779", "nan")})
+    found = look(
+        [start(0), start(1)],
+        {"log/workerlog.0": LINE + LINE.replace("[2/8]", "[3/8]").replace("5.294779", "nan")},
+    )
     rank, other = found["ranks"]
-    assert rank["nan"]["loss"] == "nan" and rank["nan"]["step"] == 3 and abs(rank["log_time"] - time.time()) < 3600
+    assert (
+        rank["nan"]["loss"] == "nan"
+        and rank["nan"]["step"] == 3
+        and abs(rank["log_time"] - time.time()) < 3600
+    )
     assert other["nan"] is None and other["log_time"] is None
-    assert (found["ranks_in_all"], found["accelerator"], found["only_first_prints"], found["main_figure"]) == (4, "gpu", True, "ap")
-    assert 0 < found["disk"]["free"] <= found["disk"]["total"] and status.disk_of("/nowhere") is None
+    assert (
+        found["ranks_in_all"],
+        found["accelerator"],
+        found["only_first_prints"],
+        found["main_figure"],
+    ) == (4, "gpu", True, "ap")
+    assert (
+        0 < found["disk"]["free"] <= found["disk"]["total"] and status.disk_of("/nowhere") is None
+    )
 
 
 def test_what_paddle_reports_as_endpoints_is_told(look):
@@ -160,7 +218,9 @@ def test_a_line_that_is_not_whole_yet_is_left_for_later(look, tmp_path):
 def test_the_console_is_shown_only_where_it_explains_something(look):
     console = {"logs.txt": "1\n2\n3\n\x1b[31mfour\x1b[0m\n5\n6\n"}
     assert look([], console, "active")["console_tail"] == []
-    assert look([], dict(console, **{"exit.json": exit_of("exit-code")}), "failed")["console_tail"] == [
+    assert look([], dict(console, **{"exit.json": exit_of("exit-code")}), "failed")[
+        "console_tail"
+    ] == [
         "2",
         "3",
         "\\x1b[31mfour\\x1b[0m",
@@ -172,11 +232,20 @@ def test_the_console_is_shown_only_where_it_explains_something(look):
 def test_which_run_is_meant(look, tmp_path):
     newer = RUN.replace("20261120", "20261121")
     put(tmp_path, {"runs/%s/attempt-1/stop.json" % newer: "{}"})
-    assert look(run_id="", number=0)["run"] == RUN  # the newer one is a start that was refused: it left nothing but stop.json
+    assert (
+        look(run_id="", number=0)["run"] == RUN
+    )  # the newer one is a start that was refused: it left nothing but stop.json
     put(tmp_path, {"runs/%s/attempt-1/attempt.json" % newer: "{}"})
     found = look(run_id="", number=0)
-    assert not found["found"] and found["ended"] and found["run"] == newer and found["known"] == [RUN, newer]
-    held = look(run_id="", number=0, units=[attempts.unit_name(RUN, 1)])  # what runs comes before what is newest
+    assert (
+        not found["found"]
+        and found["ended"]
+        and found["run"] == newer
+        and found["known"] == [RUN, newer]
+    )
+    held = look(
+        run_id="", number=0, units=[attempts.unit_name(RUN, 1)]
+    )  # what runs comes before what is newest
     assert (held["found"], held["run"], held["attempt"]) == (True, RUN, 1)
     assert look(number=0)["attempt"] == 1
     assert look(node="renamed")["node"] == "node1"
@@ -185,12 +254,19 @@ def test_which_run_is_meant(look, tmp_path):
 
 
 def test_a_node_that_knows_no_run(tmp_path):
-    assert status.look(systemctl(), str(tmp_path), "", 0, "node1") == {"found": False, "ended": True, "state": "none", "known": []}
+    assert status.look(systemctl(), str(tmp_path), "", 0, "node1") == {
+        "found": False,
+        "ended": True,
+        "state": "none",
+        "known": [],
+    }
 
 
 def test_a_run_that_no_directory_tells_of_may_have_left_processes(tmp_path):
     argv = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
-    with subprocess.Popen(argv, env=dict(os.environ, TRAINYARD_ATTEMPT=RUN + "/3"), stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        argv, env=dict(os.environ, TRAINYARD_ATTEMPT=RUN + "/3"), stdout=subprocess.PIPE
+    ) as process:
         process.stdout.read(2)
         found = status.look(systemctl(), str(tmp_path), RUN, 0, "node1")
         process.kill()
@@ -210,7 +286,9 @@ def test_module(run_module, tmp_path, monkeypatch):
     attempt_files(tmp_path / "home" / ".trainyard", compiled(count=2, devices=1), "node1")
     result = run_module(module, {"run_id": RUN, "node": "node1"}, check=True)
     assert (
-        result["changed"] is False and result["status"]["state"] == "running" and result["status"]["unit"] == "trainyard-%s-1.service" % RUN
+        result["changed"] is False
+        and result["status"]["state"] == "running"
+        and result["status"]["unit"] == "trainyard-%s-1.service" % RUN
     )
     result = run_module(module, {"run_id": "../x", "node": "node1"})
     assert result["failed"] and "'../x' is no run id" in result["msg"]
@@ -221,12 +299,17 @@ def test_module(run_module, tmp_path, monkeypatch):
 
 @pytest.fixture
 def action(load_plugin, tmp_path, monkeypatch):
-    """The action plugin with modules that answer from a list; call it for one host with what attempt_status says there."""
+    """The action plugin with modules that answer from a list; call it for one host with what
+    attempt_status says there.
+    """
     plugin = load_plugin("action", "attempt_status")
     monkeypatch.setattr(plugin.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
 
     def call(host, state, ended, gang=True, check=False, **lie):
-        told = dict({"found": True, "run": RUN, "attempt": 1, "node": host, "state": state, "ended": ended}, **lie)
+        told = dict(
+            {"found": True, "run": RUN, "attempt": 1, "node": host, "state": state, "ended": ended},
+            **lie,
+        )
         args = {"gang": gang, "base": "/b", "run_id": RUN, "number": 1, "node": host}
         task = SimpleNamespace(args=args, async_val=0, check_mode=check, action="attempt_status")
         connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"))
@@ -269,7 +352,9 @@ def test_the_controller_stops_what_the_mesh_did_not(action):
     assert action("node2", "failed", True)[1] == []
 
 
-@pytest.mark.parametrize("state, ended", [("completed", True), ("stopped", True), ("running", False)])
+@pytest.mark.parametrize(
+    "state, ended", [("completed", True), ("stopped", True), ("running", False)]
+)
 def test_a_node_that_did_not_fail_stops_nobody(action, state, ended):
     action("node1", state, ended)
     action.later()
@@ -301,7 +386,10 @@ def test_an_answer_about_another_attempt_fails_the_node_and_does_nothing(action,
 
 def test_paths_and_stops_bear_the_inventorys_name(action, tmp_path):
     result = action("node1", "failed", True, node="../../evil")[0]
-    assert result["status"]["node"] == "node1" and (tmp_path / ("failed-%s-1" % RUN)).read_text() == "node1"
+    assert (
+        result["status"]["node"] == "node1"
+        and (tmp_path / ("failed-%s-1" % RUN)).read_text() == "node1"
+    )
     action.later()
     assert action("node2", "running", False, node="; rm -rf /")[1][0]["node"] == "node2"
 
@@ -311,17 +399,32 @@ def test_paths_and_stops_bear_the_inventorys_name(action, tmp_path):
 
 @pytest.fixture
 def streaming_action(load_plugin, tmp_path, monkeypatch, make_attempt):
-    """The action plugin on a node whose sender runs here without ssh; call it with what the unit's state is."""
+    """The action plugin on a node whose sender runs here without ssh; call it with what the unit's
+    state is.
+    """
     plugin = load_plugin("action", "attempt_status")
     monkeypatch.setattr(plugin.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
-    monkeypatch.setattr(plugin.receiving, "ssh_argv", lambda _connection, _python: [sys.executable, "-I", "-c", shipping.BOOT])
-    monkeypatch.setattr(plugin, "REST_SECONDS", 60)  # a slow machine may take longer than a follow waits
+    monkeypatch.setattr(
+        plugin.receiving,
+        "ssh_argv",
+        lambda _connection, _python: [sys.executable, "-I", "-c", shipping.BOOT],
+    )
+    monkeypatch.setattr(
+        plugin, "REST_SECONDS", 60
+    )  # a slow machine may take longer than a follow waits
     place = tmp_path / "base" / "runs" / RUN
     place.mkdir(parents=True)
     make_attempt("node1", logs={0: "zero\n"}).rename(place / "attempt-1")
 
     def call(ended=False, check=False, transport="ssh", become=None, **arguments):
-        told = {"found": True, "run": RUN, "attempt": 1, "node": "node1", "state": "completed" if ended else "running", "ended": ended}
+        told = {
+            "found": True,
+            "run": RUN,
+            "attempt": 1,
+            "node": "node1",
+            "state": "completed" if ended else "running",
+            "ended": ended,
+        }
         args = {
             "gang": True,
             "base": str(tmp_path / "base"),
@@ -333,19 +436,32 @@ def streaming_action(load_plugin, tmp_path, monkeypatch, make_attempt):
         args.update(arguments)
         task = SimpleNamespace(args=args, async_val=0, check_mode=check, action="attempt_status")
         one = plugin.ActionModule(
-            task, SimpleNamespace(transport=transport, become=become, _shell=SimpleNamespace(tmpdir="/tmp")), None, None, None
+            task,
+            SimpleNamespace(
+                transport=transport, become=become, _shell=SimpleNamespace(tmpdir="/tmp")
+            ),
+            None,
+            None,
+            None,
         )
         monkeypatch.setattr(one, "_execute_module", lambda **_arguments: {"status": told})
         return one.run(task_vars={"inventory_hostname": "node1"})["status"]
 
-    call.node, call.home, call.plugin = place / "attempt-1", tmp_path / "runs" / RUN / "attempt-1", plugin
+    call.node, call.home, call.plugin = (
+        place / "attempt-1",
+        tmp_path / "runs" / RUN / "attempt-1",
+        plugin,
+    )
     yield call
     for stream in plugin._STREAMS.values():
         stream.finish(10)
 
 
 def test_logs_come_home_between_the_looks_and_to_their_end_with_the_last(streaming_action):
-    log, home = streaming_action.node / "log" / "workerlog.0", streaming_action.home / "rank-000.node1.log"
+    log, home = (
+        streaming_action.node / "log" / "workerlog.0",
+        streaming_action.home / "rank-000.node1.log",
+    )
     assert streaming_action()["stream"]["problem"] is None
     deadline = time.monotonic() + 60
     while not home.exists() or home.read_bytes() != b"zero\n":
@@ -353,19 +469,34 @@ def test_logs_come_home_between_the_looks_and_to_their_end_with_the_last(streami
         time.sleep(0.05)
     with open(log, "ab") as handle:
         handle.write(os.urandom(3 << 20))
-    assert streaming_action(ended=True)["stream"] == {"bytes": 5 + (3 << 20), "restarts": 0, "problem": None, "events": []}
+    assert streaming_action(ended=True)["stream"] == {
+        "bytes": 5 + (3 << 20),
+        "restarts": 0,
+        "problem": None,
+        "events": [],
+    }
     assert home.read_bytes() == log.read_bytes()
 
 
 @pytest.mark.parametrize(
-    "how", [{"check": True}, {"transport": "docker"}, {"logs_dir": ""}, {"ended": True}, {"become": "sudo"}, {"gang": False}]
+    "how",
+    [
+        {"check": True},
+        {"transport": "docker"},
+        {"logs_dir": ""},
+        {"ended": True},
+        {"become": "sudo"},
+        {"gang": False},
+    ],
 )
 def test_nothing_is_streamed_where_that_is_not_asked_or_not_possible(streaming_action, how):
     assert streaming_action(**how).get("stream") is None
     assert not streaming_action.home.exists() and not streaming_action.plugin._STREAMS
 
 
-def test_a_stream_that_fails_is_told_once_and_the_follow_goes_on(streaming_action, tmp_path, monkeypatch):
+def test_a_stream_that_fails_is_told_once_and_the_follow_goes_on(
+    streaming_action, tmp_path, monkeypatch
+):
     told = []
     monkeypatch.setattr(Display, "warning", lambda _self, text: told.append(text))
     (tmp_path / "runs").write_text("no directory")
@@ -379,7 +510,9 @@ def test_no_log_comes_home_through_a_link(streaming_action, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / RUN).symlink_to(tmp_path / "elsewhere")
-    assert "is a link" in streaming_action()["stream"]["problem"] and not list((tmp_path / "elsewhere").iterdir())
+    assert "is a link" in streaming_action()["stream"]["problem"] and not list(
+        (tmp_path / "elsewhere").iterdir()
+    )
 
 
 def test_a_second_follower_leaves_the_logs_to_the_first_and_takes_over_from_it(streaming_action):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts on a node: names, the directory, the working directory of links, the unit, stopping; without systemd."""
+"""Attempts on a node: names, the directory, the working directory of links, the unit, stopping;
+without systemd.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,18 @@ class Systemctl:
 
     def __call__(self, argv):
         self.calls.append(argv)
-        return self.answers.get(next((word for word in argv if word in self.answers), ""), (0, "", ""))
+        return self.answers.get(
+            next((word for word in argv if word in self.answers), ""), (0, "", "")
+        )
 
 
 # --- names
 
 
 def test_names_go_both_ways():
-    assert attempts.unit_name(RUN, 2) == "trainyard-%s-2.service" % RUN and attempts.parse_unit(attempts.unit_name(RUN, 2)) == (RUN, 2)
+    assert attempts.unit_name(RUN, 2) == "trainyard-%s-2.service" % RUN and attempts.parse_unit(
+        attempts.unit_name(RUN, 2)
+    ) == (RUN, 2)
     assert attempts.attempt_dir("/b", RUN, 2) == "/b/runs/%s/attempt-2" % RUN
     with pytest.raises(attempts.AttemptError, match="is no attempt's unit"):
         attempts.parse_unit("sshd.service")
@@ -92,9 +98,24 @@ def test_units_that_hold_the_node():
     run = Systemctl(**{"list-units": (0, listing, "")})
     assert attempts.active_units(run) == [
         {"unit": UNIT, "state": "active", "description": "Trainyard run X attempt 1"},
-        {"unit": "trainyard-a-1.service", "state": "deactivating", "description": "Trainyard run Y"},
+        {
+            "unit": "trainyard-a-1.service",
+            "state": "deactivating",
+            "description": "Trainyard run Y",
+        },
     ]
-    assert run.calls == [["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "--full", "trainyard-*.service"]]
+    assert run.calls == [
+        [
+            "systemctl",
+            "--user",
+            "list-units",
+            "--all",
+            "--plain",
+            "--no-legend",
+            "--full",
+            "trainyard-*.service",
+        ]
+    ]
 
 
 def test_a_node_without_a_user_manager_is_told_the_remedy():
@@ -136,20 +157,33 @@ def test_the_unit_is_started_with_exactly_these_words():
         "/b/a",
         "node2",
     ]
-    assert made["stop"]["grace"] + made["stop"]["timeout"] < 10  # all is stopped within 10 s of a rank's death
+    assert (
+        made["stop"]["grace"] + made["stop"]["timeout"] < 10
+    )  # all is stopped within 10 s of a rank's death
 
 
 def test_the_units_own_words_take_its_credential_back_and_name_what_reaches_the_peers():
-    words = attempts.start_argv("/b/a", compiled(), "node2", UNIT, "Trainyard run X", "/h/config", ["/usr/bin/systemd-run", "release"])
+    words = attempts.start_argv(
+        "/b/a",
+        compiled(),
+        "node2",
+        UNIT,
+        "Trainyard run X",
+        "/h/config",
+        ["/usr/bin/systemd-run", "release"],
+    )
     assert [word for word in words if word.startswith("ExecStopPost=")] == [
-        "ExecStopPost=-/usr/bin/systemd-run release",  # first, and its own failure keeps nobody from being told
+        # first, and its own failure keeps nobody from being told
+        "ExecStopPost=-/usr/bin/systemd-run release",
         "ExecStopPost=/usr/bin/python3 -I /b/a/agent.py ended /b/a node2 /h/config",
     ]
 
 
 def test_a_start_that_fails_says_what_systemd_said():
     run = Systemctl(**{"systemd-run": (1, "", "Unit already exists\n")})
-    with pytest.raises(attempts.AttemptError, match="systemd did not start %s: Unit already exists$" % UNIT):
+    with pytest.raises(
+        attempts.AttemptError, match="systemd did not start %s: Unit already exists$" % UNIT
+    ):
         attempts.start(run, "/b/a", compiled(), "node2", UNIT, "d")
 
 
@@ -161,16 +195,29 @@ def code(tmp_path):
     """A code tree as it lies on a node, with an output folder of its own in it."""
     return put(
         tmp_path / "code",
-        {"tools/train.py": "1", "configs/a.yml": "2", "dataset/voc/x": "3", "dataset/README": "4", "output/old": "5", "top": "6"},
+        {
+            "tools/train.py": "1",
+            "configs/a.yml": "2",
+            "dataset/voc/x": "3",
+            "dataset/README": "4",
+            "output/old": "5",
+            "top": "6",
+        },
     )
 
 
 def test_links_stand_where_the_suite_looks_and_the_code_stays_as_it_is(code, tmp_path):
     before = sorted(str(path) for path in (tmp_path / "code").rglob("*"))
-    data, output, work = str(tmp_path / "data"), str(tmp_path / "attempt/output"), str(tmp_path / "attempt/work")
+    data, output, work = (
+        str(tmp_path / "data"),
+        str(tmp_path / "attempt/output"),
+        str(tmp_path / "attempt/work"),
+    )
     put(data, {"annotations": "7"})
     os.makedirs(output)
-    attempts.link_tree(code, work, {"dataset/coco": data, "output": output, "weights/0123/deep": data})
+    attempts.link_tree(
+        code, work, {"dataset/coco": data, "output": output, "weights/0123/deep": data}
+    )
     for name in ("tools", "configs", "top", "dataset/voc", "dataset/README"):
         assert os.readlink(os.path.join(work, name)) == os.path.join(code, name)
     assert (
@@ -180,13 +227,18 @@ def test_links_stand_where_the_suite_looks_and_the_code_stays_as_it_is(code, tmp
     )
     assert not os.path.islink(work + "/dataset") and not os.path.islink(work + "/weights/0123")
     put(work, {"output/model": "8", "dataset/new": "9"})
-    assert os.listdir(output) == ["model"] and sorted(str(path) for path in (tmp_path / "code").rglob("*")) == before
+    assert (
+        os.listdir(output) == ["model"]
+        and sorted(str(path) for path in (tmp_path / "code").rglob("*")) == before
+    )
 
 
 def test_a_place_inside_a_tracked_folder_hides_only_itself(code, tmp_path):
     work = str(tmp_path / "work")
     attempts.link_tree(code, work, {"dataset/voc": "/data/voc", "configs": "/data/configs"})
-    assert os.readlink(work + "/dataset/voc") == "/data/voc" and os.readlink(work + "/dataset/README").startswith(code)
+    assert os.readlink(work + "/dataset/voc") == "/data/voc" and os.readlink(
+        work + "/dataset/README"
+    ).startswith(code)
     assert os.readlink(work + "/configs") == "/data/configs"
 
 
@@ -194,7 +246,10 @@ def test_a_place_inside_a_tracked_folder_hides_only_itself(code, tmp_path):
 def node(tmp_path):
     """A node with the code tree of a plan: (attempt, arguments of prepare)."""
     base = tmp_path / ".trainyard"
-    put(base / "code" / CODE[:16], {"tools/train.py": "1", "dataset/README": "2", "output/README": "3"})
+    put(
+        base / "code" / CODE[:16],
+        {"tools/train.py": "1", "dataset/README": "2", "output/README": "3"},
+    )
     arguments = gang(count=2)
     for fact in arguments["facts"].values():
         fact["base"] = str(base)
@@ -213,7 +268,16 @@ def node(tmp_path):
 def test_what_prepare_leaves(node):
     attempt, given = node
     assert attempts.prepare(attempt, **given) == given["plan_sha256"]
-    assert sorted(os.listdir(attempt)) == ["agent.py", "attempt.json", "log", "openmpi.py", "output", "plan.json", "vdl", "work"]
+    assert sorted(os.listdir(attempt)) == [
+        "agent.py",
+        "attempt.json",
+        "log",
+        "openmpi.py",
+        "output",
+        "plan.json",
+        "vdl",
+        "work",
+    ]
     with open(attempt + "/plan.json", encoding="ascii") as handle:
         assert handle.read() == given["plan_text"]
     with open(attempt + "/attempt.json", encoding="ascii") as handle:
@@ -228,7 +292,10 @@ def test_what_prepare_leaves(node):
         "started": 0,
     }
     base = attempt[: attempt.index("/runs/")]
-    links = {name: os.readlink(os.path.join(attempt, "work", name)) for name in ("log", "output", "vdl_log_dir", "dataset/coco", "tools")}
+    links = {
+        name: os.readlink(os.path.join(attempt, "work", name))
+        for name in ("log", "output", "vdl_log_dir", "dataset/coco", "tools")
+    }
     assert links == {
         "log": attempt + "/log",
         "output": attempt + "/output",
@@ -237,7 +304,8 @@ def test_what_prepare_leaves(node):
         "tools": base + "/code/%s/tools" % CODE[:16],
     }
     assert os.stat(attempt).st_mode & 0o077 == 0 and all(
-        os.stat(os.path.join(attempt, name)).st_mode & 0o077 == 0 for name in ("plan.json", "agent.py", "attempt.json")
+        os.stat(os.path.join(attempt, name)).st_mode & 0o077 == 0
+        for name in ("plan.json", "agent.py", "attempt.json")
     )
 
 
@@ -251,20 +319,42 @@ def test_the_plans_files_lie_in_the_working_directory_alone(node):
     attempt, given = node
     code = os.path.join(attempt[: attempt.index("/runs/")], "code", CODE[:16])
     put(code, {"hostfile": "of the code"})
-    attempts.prepare(attempt, **with_files(given, **{"hostfile": "10.0.0.1 slots=8\n", "tools/table.json": "{}"}))
+    attempts.prepare(
+        attempt, **with_files(given, **{"hostfile": "10.0.0.1 slots=8\n", "tools/table.json": "{}"})
+    )
     for name, text in {"hostfile": "10.0.0.1 slots=8\n", "tools/table.json": "{}"}.items():
         path = os.path.join(attempt, "work", name)
-        assert open(path, encoding="utf-8").read() == text and os.stat(path).st_mode & 0o777 == 0o600 and not os.path.islink(path)
-    assert open(code + "/hostfile", encoding="utf-8").read() == "of the code" and os.listdir(code + "/tools") == ["train.py"]
+        assert (
+            open(path, encoding="utf-8").read() == text
+            and os.stat(path).st_mode & 0o777 == 0o600
+            and not os.path.islink(path)
+        )
+    assert open(code + "/hostfile", encoding="utf-8").read() == "of the code" and os.listdir(
+        code + "/tools"
+    ) == ["train.py"]
     assert open(os.path.join(attempt, "work", "tools/train.py"), encoding="utf-8").read() == "1"
 
 
 @pytest.mark.parametrize(
-    "path", ["/tmp/trainyard-file", "../agent.py", "tools/../../plan.json", "a//b", "./a", "..", "", "log/x", "hostfile/"]
+    "path",
+    [
+        "/tmp/trainyard-file",
+        "../agent.py",
+        "tools/../../plan.json",
+        "a//b",
+        "./a",
+        "..",
+        "",
+        "log/x",
+        "hostfile/",
+    ],
 )
 def test_a_file_of_the_plan_anywhere_else_is_refused(node, path):
     attempt, given = node
-    with pytest.raises(attempts.AttemptError, match="does not lie below the working directory|would lie below the link"):
+    with pytest.raises(
+        attempts.AttemptError,
+        match="does not lie below the working directory|would lie below the link",
+    ):
         attempts.prepare(attempt, **with_files(given, **{path: "x"}))
     assert not os.path.exists(attempt + "/attempt.json")
     if os.path.exists(attempt + "/agent.py"):
@@ -274,7 +364,9 @@ def test_a_file_of_the_plan_anywhere_else_is_refused(node, path):
 def test_what_a_start_left_that_was_cut_off_is_in_nobodys_way(node):
     attempt, given = node
     put(attempt, {"work/tools": "x", "plan.json": "{", "agent.py": "half"})
-    assert attempts.prepare(attempt, **given) == given["plan_sha256"] and os.path.islink(os.path.join(attempt, "work", "tools"))
+    assert attempts.prepare(attempt, **given) == given["plan_sha256"] and os.path.islink(
+        os.path.join(attempt, "work", "tools")
+    )
 
 
 def test_no_attempt_is_ever_reused(node):
@@ -286,7 +378,10 @@ def test_no_attempt_is_ever_reused(node):
 
 @pytest.mark.parametrize(
     "said, words",
-    [({"by": "peer", "from": "node1"}, "stopped before the start by node1"), ({"by": "user"}, "stopped before the start by the user")],
+    [
+        ({"by": "peer", "from": "node1"}, "stopped before the start by node1"),
+        ({"by": "user"}, "stopped before the start by the user"),
+    ],
 )
 def test_a_stopped_attempt_does_not_start(node, said, words):
     attempt, given = node
@@ -299,7 +394,9 @@ def test_a_stopped_attempt_does_not_start(node, said, words):
 def test_a_plan_that_arrived_changed_is_refused(node):
     attempt, given = node
     with pytest.raises(attempts.AttemptError, match="the plan arrived with sha256"):
-        attempts.prepare(attempt, **dict(given, plan_text=given["plan_text"].replace("17000", "17001")))
+        attempts.prepare(
+            attempt, **dict(given, plan_text=given["plan_text"].replace("17000", "17001"))
+        )
     assert not os.path.exists(attempt + "/attempt.json")
 
 
@@ -358,14 +455,16 @@ def test_stop(tmp_path, state, files, note, stops):
     attempt = put(tmp_path / "attempt", dict(files, x=""))
     run = Systemctl(**{"is-active": (0 if state == "active" else 3, state + "\n", "")})
     assert attempts.stop(run, attempt, UNIT, "user", "ops") is stops
-    assert run.calls == [["systemctl", "--user", "is-active", UNIT]] + [["systemctl", "--user", "stop", UNIT]] * stops + [
-        ["systemctl", "--user", "reset-failed", UNIT]
-    ]
+    assert run.calls == [["systemctl", "--user", "is-active", UNIT]] + [
+        ["systemctl", "--user", "stop", UNIT]
+    ] * stops + [["systemctl", "--user", "reset-failed", UNIT]]
     assert os.path.exists(attempt + "/stop.json") == note
     if note:
         with open(attempt + "/stop.json", encoding="ascii") as handle:
             said = json.load(handle)
-        assert (said["by"], said["from"]) == ("user", "ops") and os.stat(attempt + "/stop.json").st_mode & 0o077 == 0
+        assert (said["by"], said["from"]) == ("user", "ops") and os.stat(
+            attempt + "/stop.json"
+        ).st_mode & 0o077 == 0
 
 
 def test_what_runs_on_a_full_disk_is_stopped_and_no_empty_note_is_left(tmp_path, monkeypatch):
@@ -376,7 +475,9 @@ def test_what_runs_on_a_full_disk_is_stopped_and_no_empty_note_is_left(tmp_path,
     monkeypatch.setattr(attempts, "_write", full)
     run = Systemctl(**{"is-active": (0, "active", "")})
     assert attempts.stop(run, str(tmp_path), UNIT, "user", "ops") is True
-    assert ["systemctl", "--user", "stop", UNIT] in run.calls and not os.path.exists(str(tmp_path / "stop.json"))
+    assert ["systemctl", "--user", "stop", UNIT] in run.calls and not os.path.exists(
+        str(tmp_path / "stop.json")
+    )
 
 
 def test_the_first_word_on_who_stopped_it_stays(tmp_path):
@@ -408,7 +509,12 @@ def test_processes_are_found_by_their_mark_and_no_others():
     mark = "TRAINYARD_ATTEMPT"
     argv = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(30)"]
     started = [
-        subprocess.Popen(argv, env=dict(os.environ, **{mark: value}), stdout=subprocess.PIPE, start_new_session=True)
+        subprocess.Popen(
+            argv,
+            env=dict(os.environ, **{mark: value}),
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
         for value in (RUN + "/1", RUN + "/11", RUN + "/1x")
     ]
     try:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input is refused before a node is contacted, every problem in one report; unusual input that is right is accepted.
+"""Bad input is refused before a node is contacted, every problem in one report; unusual input that
+is right is accepted.
 
-The tables go through the promises word by word; each case is put to the real read_job action, with files that Ansible itself reads.
+The tables go through the promises word by word; each case is put to the real read_job action, with
+files that Ansible itself reads.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def job(text="", **changes):
     """Return a job file's text: the good one, lines changed by key, more below."""
     lines = GOOD.splitlines()
     for key, value in changes.items():
-        lines = [line for line in lines if not line.startswith(key + ":")] + ([] if value is None else ["%s: %s" % (key, value)])
+        lines = [line for line in lines if not line.startswith(key + ":")] + (
+            [] if value is None else ["%s: %s" % (key, value)]
+        )
     return "\n".join(lines) + "\n" + text
 
 
@@ -269,7 +273,11 @@ ROLES = [
     ("a template that is none of it", {"preflight_nofile": "{{ 'x' * 2 }}"}, "preflight_nofile: must be a whole number; got 'xx'"),
     ("a template that leads nowhere", {"preflight_nofile": "{{ nothere }}"}, "all.yml:2 preflight_nofile: cannot be templated"),
 ]  # fmt: skip
-SITES += [("role, " + name, {"site": given}, words) for name, given, words in ROLES if None not in given.values()]
+SITES += [
+    ("role, " + name, {"site": given}, words)
+    for name, given, words in ROLES
+    if None not in given.values()
+]
 SITES += [
     ("misspelt of a role", {"site": {"preflight_shm": {"stop": 1}}},
      "all.yml:3 preflight_shm: no variable of the role preflight; did you mean 'preflight_shm_mib'?"),
@@ -351,7 +359,9 @@ WORDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("given, words", [pytest.param(*case[1:], id=case[0]) for case in JOB + SITES + WORDS])
+@pytest.mark.parametrize(
+    "given, words", [pytest.param(*case[1:], id=case[0]) for case in JOB + SITES + WORDS]
+)
 def test_refused(bench, given, words):
     result, lines = bench.ask(**given)
     assert result is None and lines[0].endswith("nothing was touched:"), "accepted"
@@ -444,7 +454,11 @@ def test_accepted(bench, given):
 
 
 def test_job_site_and_command_line_in_one_report(bench):
-    text = job(launcher="msrun") + 'nodes: 9\nnode: 1\nenv: {PATH: /x}\narguments: [-o, --conf]\noverrides: {save_dir: /, a: "\\a"}\n'
+    text = (
+        job(launcher="msrun")
+        + "nodes: 9\nnode: 1\nenv: {PATH: /x}\narguments: [-o, --conf]\noverrides: {save_dir: /, a:"
+        ' "\\a"}\n'
+    )
     _result, lines = bench.ask(
         job=text,
         words=["devices=x", "verify=fast", "confg=1"],
@@ -462,7 +476,9 @@ def test_job_site_and_command_line_in_one_report(bench):
 
 
 def test_a_job_that_cannot_be_read_hides_nothing_of_the_site(bench):
-    _result, lines = bench.ask(job="suite: [\n", words=["nodes=x", "verfy=full"], node2={"trainyard_device": 1})
+    _result, lines = bench.ask(
+        job="suite: [\n", words=["nodes=x", "verfy=full"], node2={"trainyard_device": 1}
+    )
     assert len(lines) == 4, lines
 
 
@@ -483,13 +499,19 @@ def test_a_key_in_an_agent_has_its_public_half_here(bench):
 def test_a_password_in_a_vault(bench):
     locked = VaultLib([("default", VaultSecret(b"secret"))]).encrypt("hunter2").decode()
     sources = bench.site()
-    bench.write("site/group_vars/trainers.yml", "ansible_password: !vault |\n" + "".join("  %s\n" % line for line in locked.splitlines()))
+    bench.write(
+        "site/group_vars/trainers.yml",
+        "ansible_password: !vault |\n" + "".join("  %s\n" % line for line in locked.splitlines()),
+    )
     assert bench.ask(sources=sources)[1] == []
     whole = VaultLib([("default", VaultSecret(b"secret"))]).encrypt("ansible_password: hunter2\n")
     bench.write("site/group_vars/trainers.yml", whole)
     assert bench.ask(sources=sources)[1] == []
     bench.write("site/group_vars/trainers.yml", "ansible_password: hunter2\n")
-    assert any("trainers.yml:1 [ansible_password]: stands in clear text" in line for line in bench.ask(sources=sources)[1])
+    assert any(
+        "trainers.yml:1 [ansible_password]: stands in clear text" in line
+        for line in bench.ask(sources=sources)[1]
+    )
 
 
 @pytest.mark.parametrize("name, text, words", [
@@ -505,17 +527,37 @@ def test_a_host_that_ansible_would_lose(bench, name, text, words):
 
 def test_a_list_of_hosts_with_one_twice(bench):
     bench.site()
-    assert any("command line -i: lists the host a twice" in line for line in bench.ask(sources=["a,b,a,"])[1])
+    assert any(
+        "command line -i: lists the host a twice" in line
+        for line in bench.ask(sources=["a,b,a,"])[1]
+    )
 
 
-@pytest.mark.parametrize("port, place", [(9999, "mine.yml:4 start_port"), (20001, "mine.yml:4 start_port"), (10000, None), (20000, None)])
+@pytest.mark.parametrize(
+    "port, place",
+    [
+        (9999, "mine.yml:4 start_port"),
+        (20001, "mine.yml:4 start_port"),
+        (10000, None),
+        (20000, None),
+    ],
+)
 def test_a_port_outside_the_recommended_ones_is_warned_of(bench, port, place):
     result, lines = bench.ask(job=GOOD + "start_port: %d\n" % port)
-    said = ["%s: %d is allowed; recommended are ports from 10000 to 20000" % (place, port)] if place else []
+    said = (
+        ["%s: %d is allowed; recommended are ports from 10000 to 20000" % (place, port)]
+        if place
+        else []
+    )
     assert lines == [] and [text.rpartition("/")[2] for text in result["warnings"]] == said
     if place:
-        assert "command line start_port" in bench.ask(words=["start_port=%d" % port])[0]["warnings"][0]
-        assert "trainyard_start_port" in bench.ask(site={"trainyard_start_port": port})[0]["warnings"][0]
+        assert (
+            "command line start_port" in bench.ask(words=["start_port=%d" % port])[0]["warnings"][0]
+        )
+        assert (
+            "trainyard_start_port"
+            in bench.ask(site={"trainyard_start_port": port})[0]["warnings"][0]
+        )
 
 
 @pytest.mark.parametrize(
@@ -525,8 +567,20 @@ def test_a_port_outside_the_recommended_ones_is_warned_of(bench, port, place):
         ({"site": {"ansible_ssh_args": "-C"}}, True),
         ({"environ": {"ANSIBLE_SSH_ARGS": "-o ControlMaster=auto"}}, True),
         ({"node2": {"ansible_ssh_common_args": "-A"}}, True),
-        ({"node2": {"ansible_ssh_common_args": "-J jump -o ForwardAgent=yes"}}, False),  # ssh takes the first value
-        ({"site": {"ansible_ssh_args": "-o ForwardAgent=no -oForwardX11=no -o 'PermitLocalCommand no'"}}, False),
+        (
+            {"node2": {"ansible_ssh_common_args": "-J jump -o ForwardAgent=yes"}},
+            False,
+        ),  # ssh takes the first value
+        (
+            {
+                "site": {
+                    "ansible_ssh_args": (
+                        "-o ForwardAgent=no -oForwardX11=no -o 'PermitLocalCommand no'"
+                    )
+                }
+            },
+            False,
+        ),
     ],
 )
 def test_a_login_that_passes_the_users_agent_on_is_warned_of(bench, given, warned):
@@ -536,13 +590,22 @@ def test_a_login_that_passes_the_users_agent_on_is_warned_of(bench, given, warne
 
 def test_templates_in_a_job_stay_text(bench):
     text = "{{ lookup('pipe', 'touch %s/ran') }}" % bench.folder
-    result, _lines = bench.ask(job=GOOD + 'arguments: ["%s"]\noverrides: {a: "%s"}\n' % (text, text))
+    result, _lines = bench.ask(
+        job=GOOD + 'arguments: ["%s"]\noverrides: {a: "%s"}\n' % (text, text)
+    )
     assert result["job"]["arguments"] == [text] and result["job"]["overrides"] == {"a": text}
 
 
 def playbook(bench, verb, *words):
     """Run a verb as a user does; return (exit status, what it printed)."""
-    argv = [sys.executable, "-m", "ansible.cli.playbook", "-i", str(bench.folder / "site"), "playbooks/%s.yml" % verb]
+    argv = [
+        sys.executable,
+        "-m",
+        "ansible.cli.playbook",
+        "-i",
+        str(bench.folder / "site"),
+        "playbooks/%s.yml" % verb,
+    ]
     done = subprocess.run(argv + list(words), cwd=ROOT, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout + done.stderr
 
@@ -572,11 +635,18 @@ def test_no_verb_does_everything_as_another_user(bench, verb):
     bench.site()
     before = bench.listing()
     status, said = playbook(bench, verb, "-b")
-    assert status == 2 and "command line become: would do everything as another user" in said and "UNREACHABLE" not in said
+    assert (
+        status == 2
+        and "command line become: would do everything as another user" in said
+        and "UNREACHABLE" not in said
+    )
     assert bench.listing() == before
 
 
-@pytest.mark.parametrize("inventory", ["molecule/inventory", "molecule/hostile/inventory", "inventory/local", "inventory/sample"])
+@pytest.mark.parametrize(
+    "inventory",
+    ["molecule/inventory", "molecule/hostile/inventory", "inventory/local", "inventory/sample"],
+)
 def test_a_site_that_is_shipped_says_nothing_wrong_of_a_role(bench, inventory):
     """Their private keys are made by other playbooks, and may not be here."""
     lines = bench.ask(sources=[str(ROOT / inventory)])[1]
@@ -584,5 +654,9 @@ def test_a_site_that_is_shipped_says_nothing_wrong_of_a_role(bench, inventory):
 
 
 def test_what_the_command_line_says_of_every_node_is_said_once(bench):
-    for words in ("trainyard_devices=two", "preflight_nofile={{ nothere }}", "trainyard_accelerator=gpus"):
+    for words in (
+        "trainyard_devices=two",
+        "preflight_nofile={{ nothere }}",
+        "trainyard_accelerator=gpus",
+    ):
         assert len(bench.ask(words=["'%s'" % words])[1]) == 2

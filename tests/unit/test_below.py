@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hostile training leaves in its own directory: nothing outside of it is read, nothing waits, nothing of it is shown that a terminal obeys.
+"""What a hostile training leaves in its own directory: nothing outside of it is read, nothing
+waits, nothing of it is shown that a terminal obeys.
 
-rank_logs and the sender of logs have tests of their own (test_rank_logs.py, test_shipping.py); here are the live look and what they share.
+rank_logs and the sender of logs have tests of their own (test_rank_logs.py, test_shipping.py); here
+are the live look and what they share.
 """
 
 from __future__ import annotations
@@ -35,10 +37,17 @@ from core_support import RUN, attempt_files, compiled, put
 
 @pytest.fixture
 def attempt(tmp_path):
-    """An attempt that has failed, with a console and a log: its path; everything outside is in tmp_path/outside."""
+    """An attempt that has failed, with a console and a log: its path; everything outside is in
+    tmp_path/outside.
+    """
     put(
         tmp_path / "outside",
-        {"secret": "root:x:0:0 Epoch: [0] [ 0/48] learning_rate: 0.1 loss: 1.0 ips: 3.3 images/s\n", "log/workerlog.0": "outside\n"},
+        {
+            "secret": (
+                "root:x:0:0 Epoch: [0] [ 0/48] learning_rate: 0.1 loss: 1.0 ips: 3.3 images/s\n"
+            ),
+            "log/workerlog.0": "outside\n",
+        },
     )
     path = attempt_files(tmp_path, compiled(count=1, devices=1), "node1")
     files = {
@@ -46,7 +55,12 @@ def attempt(tmp_path):
         "logs.txt": "one\ntwo\n",
         "ranks.jsonl": '{"event": "start", "rank": 0, "pid": 7, "time": 1.0}\n',
     }
-    put(path, dict(files, **{"exit.json": json.dumps({"service_result": "exit-code", "stopped_by": None})}))
+    put(
+        path,
+        dict(
+            files, **{"exit.json": json.dumps({"service_result": "exit-code", "stopped_by": None})}
+        ),
+    )
     return path
 
 
@@ -73,7 +87,9 @@ def replaced(attempt, name, how, tmp_path):
 def test_a_look_reads_nothing_but_files_of_the_attempt(attempt, tmp_path, name, how):
     replaced(attempt, name, how, tmp_path)
     found = look(tmp_path)
-    assert found["found"] and "root:x" not in json.dumps(found) and found["ranks"][0]["step"] is None
+    assert (
+        found["found"] and "root:x" not in json.dumps(found) and found["ranks"][0]["step"] is None
+    )
 
 
 def test_a_log_folder_that_is_a_link_is_not_entered(attempt, tmp_path):
@@ -82,7 +98,10 @@ def test_a_log_folder_that_is_a_link_is_not_entered(attempt, tmp_path):
     assert look(tmp_path)["ranks"][0]["log_bytes"] == 0
 
 
-@pytest.mark.parametrize("path", ["../outside/secret", "log/../../x", "/etc/passwd", "", ".", "log//workerlog.0", "log/\0"])
+@pytest.mark.parametrize(
+    "path",
+    ["../outside/secret", "log/../../x", "/etc/passwd", "", ".", "log//workerlog.0", "log/\0"],
+)
 def test_a_path_stays_inside(attempt, path):
     with pytest.raises((OSError, ValueError)):
         os.close(below.open_in(attempt, path))
@@ -99,7 +118,13 @@ def test_the_console_s_first_line_is_whole_or_not_shown(attempt, tmp_path):
     """Half a secret cannot be recognised."""
     value = "canary-" * 3000
     made = json.loads(open(os.path.join(attempt, "plan.json"), encoding="utf-8").read())
-    put(attempt, {"plan.json": json.dumps(dict(made, env=dict(made["env"], MY_TOKEN=value))), "logs.txt": "token " + value + "\nlast\n"})
+    put(
+        attempt,
+        {
+            "plan.json": json.dumps(dict(made, env=dict(made["env"], MY_TOKEN=value))),
+            "logs.txt": "token " + value + "\nlast\n",
+        },
+    )
     assert look(tmp_path)["console_tail"] == ["last"]
     put(attempt, {"logs.txt": "\x1b[2J{{ 7 * 7 }}\u202e said " + value + "\n"})
     assert look(tmp_path)["console_tail"] == []
@@ -107,7 +132,9 @@ def test_the_console_s_first_line_is_whole_or_not_shown(attempt, tmp_path):
     assert look(tmp_path)["console_tail"] == ["\\x1b[2J{{ 7 * 7 }}\\u202e said", "more"]
 
 
-@pytest.mark.parametrize("raw", [b"[]", b'"x"', b"\xff", b"[" * 100000, b"", b'{"event": [1]}\n[]\n7\nnull\n'])
+@pytest.mark.parametrize(
+    "raw", [b"[]", b'"x"', b"\xff", b"[" * 100000, b"", b'{"event": [1]}\n[]\n7\nnull\n']
+)
 def test_records_that_are_none_are_none(attempt, tmp_path, raw):
     for name in ("exit.json", "ranks.jsonl"):
         with open(os.path.join(attempt, name), "wb") as handle:
@@ -115,7 +142,9 @@ def test_records_that_are_none_are_none(attempt, tmp_path, raw):
     assert look(tmp_path)["found"]
 
 
-def test_a_run_that_holds_hostile_things_is_measured_and_judged_without_following_them(attempt, tmp_path):
+def test_a_run_that_holds_hostile_things_is_measured_and_judged_without_following_them(
+    attempt, tmp_path
+):
     folder = os.path.dirname(attempt)
     os.symlink("/", os.path.join(attempt, "output"))
     os.mkfifo(os.path.join(attempt, "pipe"))
@@ -185,7 +214,10 @@ def test_what_is_no_record_is_not_read(tmp_path, reader, kind):
 
 def test_a_record_is_read_up_to_its_bound(tmp_path):
     (tmp_path / "x").write_text("[1]")
-    assert manifest.read_json(tmp_path / "x", 3) == [1] and manifest.read_json(tmp_path / "x", 2) is None
+    assert (
+        manifest.read_json(tmp_path / "x", 3) == [1]
+        and manifest.read_json(tmp_path / "x", 2) is None
+    )
     assert below.read_file(tmp_path / "x", 3) == b"[1]"
 
 
@@ -204,7 +236,11 @@ def test_a_log_that_is_no_file_is_not_shown(tmp_path, kind):
                 manifest.file_sha256(place)
             assert outline.texts_of(tmp_path, place.name, [place.name]) == {}
         # what is written in its place is whole, and what the link meant is as it was
-        assert homecoming.put(str(place), "text") and place.read_text() == "text" and not place.is_symlink()
+        assert (
+            homecoming.put(str(place), "text")
+            and place.read_text() == "text"
+            and not place.is_symlink()
+        )
     finally:
         signal.alarm(0)
 
@@ -216,14 +252,20 @@ def test_what_is_no_plan_takes_no_plans_place(tmp_path):
     signal.alarm(20)
     run_file.show_plan(str(tmp_path), 1)
     signal.alarm(0)
-    assert (tmp_path / "plan.json").read_text() == "{}" and sorted(os.listdir(tmp_path)) == ["attempt-1", "plan.json"]
+    assert (tmp_path / "plan.json").read_text() == "{}" and sorted(os.listdir(tmp_path)) == [
+        "attempt-1",
+        "plan.json",
+    ]
 
 
 def test_a_small_file_takes_little_memory_whatever_its_bound(tmp_path):
     (tmp_path / "x").write_text("[1]")
     tracemalloc.start()
     try:
-        assert below.read_file(tmp_path / "x", 4 << 30) == b"[1]" and tracemalloc.get_traced_memory()[1] < 16 << 20
+        assert (
+            below.read_file(tmp_path / "x", 4 << 30) == b"[1]"
+            and tracemalloc.get_traced_memory()[1] < 16 << 20
+        )
     finally:
         tracemalloc.stop()
 

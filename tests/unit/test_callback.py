@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the terminal shows: plain lines in a pipe, redrawn lines on a terminal, the verdict last, and how to come back after Ctrl-C."""
+"""What the terminal shows: plain lines in a pipe, redrawn lines on a terminal, the verdict last,
+and how to come back after Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ class Terminal:
         self.plugin, self.capsys = plugin, capsys
 
     def result(self, action, data, host=None):
-        host = host or ("localhost" if action in ("run_record", "run_report", "check_report", "plan") else "node1")
+        host = host or (
+            "localhost"
+            if action in ("run_record", "run_report", "check_report", "plan")
+            else "node1"
+        )
         task = SimpleNamespace(
             action=action,
             get_name=lambda: "Follow",
@@ -50,7 +56,9 @@ class Terminal:
         )
 
     def retry(self, said, host="node1"):
-        self.plugin.v2_runner_retry(self.result("attempt_status", {"status": said, "attempts": 1, "retries": 9}, host))
+        self.plugin.v2_runner_retry(
+            self.result("attempt_status", {"status": said, "attempts": 1, "retries": 9}, host)
+        )
         return self.capsys.readouterr().out
 
     def ok(self, action, data, host=None):
@@ -84,9 +92,14 @@ def terminal(capsys, monkeypatch):
 def screen(terminal, monkeypatch):
     """A terminal of 60 columns; test_terminal.py has a real one."""
     stdout = SimpleNamespace(
-        isatty=lambda: True, write=lambda text: sys.stdout.write(text), flush=lambda: sys.stdout.flush(), encoding="utf-8"
+        isatty=lambda: True,
+        write=lambda text: sys.stdout.write(text),
+        flush=lambda: sys.stdout.flush(),
+        encoding="utf-8",
     )
-    monkeypatch.setattr(sys.modules[type(terminal.plugin).__module__], "sys", SimpleNamespace(stdout=stdout))
+    monkeypatch.setattr(
+        sys.modules[type(terminal.plugin).__module__], "sys", SimpleNamespace(stdout=stdout)
+    )
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("TERM", "xterm")
     yield terminal
@@ -111,27 +124,45 @@ def test_plain_lines_for_what_changes_and_not_more_often_than_useful(terminal, m
 
     assert at_second(0, at(0)).splitlines() == [
         "run %s, job ppyoloe, 2 nodes" % RUN,
-        "node1      running   rank 0 training  epoch 1/3  step 1/8  loss 5.295  0.34 images/s  ETA 1:13",
+        (
+            "node1      running   rank 0 training  epoch 1/3  step 1/8  loss 5.295  0.34 images/s "
+            " ETA 1:13"
+        ),
     ]
     assert at_second(3, at(0)) == ""  # nothing new
     assert at_second(3, at(0, "node2", 1), "node2").startswith("node2 ")
     assert at_second(6, at(1)) == ""  # a step: not worth a line every few seconds
     assert "step 4/8" in at_second(12, at(3)) and at_second(15, at(3)) == ""
-    assert at_second(18, at(3, state="failed")).startswith("node1      failed")  # a state is worth one at once
+    assert at_second(18, at(3, state="failed")).startswith(
+        "node1      failed"
+    )  # a state is worth one at once
     assert at_second(40, at(3, state="failed")) == at_second(47, at(0, "node2", 1), "node2") == ""
-    assert at_second(49, at(3, state="failed")).startswith("run %s  50 %%  epoch 1/3  step 4/8" % RUN)  # a sign of life
+    assert at_second(49, at(3, state="failed")).startswith(
+        "run %s  50 %%  epoch 1/3  step 4/8" % RUN
+    )  # a sign of life
 
 
 def test_other_retries_are_shown_as_ansible_does(terminal):
-    terminal.plugin.v2_runner_retry(terminal.result("ansible.builtin.uri", {"attempts": 1, "retries": 3, "status": "x"}))
+    terminal.plugin.v2_runner_retry(
+        terminal.result("ansible.builtin.uri", {"attempts": 1, "retries": 3, "status": "x"})
+    )
     assert "FAILED - RETRYING" in terminal.capsys.readouterr().out
 
 
 def test_what_a_preflight_refuses_is_shown_once(terminal):
-    said = terminal.result("plan", {"msg": "nothing was started: disk", "stops": [{"check": "disk", "nodes": ["node2"]}], "refused": True})
+    said = terminal.result(
+        "plan",
+        {
+            "msg": "nothing was started: disk",
+            "stops": [{"check": "disk", "nodes": ["node2"]}],
+            "refused": True,
+        },
+    )
     terminal.plugin.v2_runner_on_failed(said)
     shown = terminal.capsys.readouterr()
-    assert "nothing was started: disk" in shown.out + shown.err and not re.search("stops|refused", shown.out + shown.err)
+    assert "nothing was started: disk" in shown.out + shown.err and not re.search(
+        "stops|refused", shown.out + shown.err
+    )
 
 
 @pytest.mark.parametrize("failed", [False, True])
@@ -154,15 +185,28 @@ def test_what_the_plan_calls_secret_is_hidden_in_what_any_other_task_says(termin
     monkeypatch.setattr(terminal.plugin._display, "verbosity", 4)
     made = {"env": {"MY_LOGIN": "hunter2-Zq9"}, "secret_env": ["MY_LOGIN"]}
     terminal.plugin.v2_runner_on_ok(terminal.result("plan", {"plan": made}))
-    said = terminal.result("ansible.builtin.command", {"stdout": "as hunter2-Zq9 \u202e\x1b[2J", "changed": False})
+    said = terminal.result(
+        "ansible.builtin.command", {"stdout": "as hunter2-Zq9 \u202e\x1b[2J", "changed": False}
+    )
     terminal.plugin.v2_runner_on_ok(said)
     shown = terminal.capsys.readouterr().out
-    assert "as ********" in shown and "hunter2" not in shown and "\u202e" not in shown and "\x1b[2J" not in shown
+    assert (
+        "as ********" in shown
+        and "hunter2" not in shown
+        and "\u202e" not in shown
+        and "\x1b[2J" not in shown
+    )
 
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_the_table_of_a_check_is_the_last_thing_shown(terminal, failed):
-    said = terminal.result("check_report", {"lines": ["STOP  node1  port  17000 is taken\x1b[2J", "NOT READY: 1"], "msg": "NOT READY: 1"})
+    said = terminal.result(
+        "check_report",
+        {
+            "lines": ["STOP  node1  port  17000 is taken\x1b[2J", "NOT READY: 1"],
+            "msg": "NOT READY: 1",
+        },
+    )
     (terminal.plugin.v2_runner_on_failed if failed else terminal.plugin.v2_runner_on_ok)(said)
     terminal.capsys.readouterr()
     shown = terminal.stats()
@@ -176,9 +220,15 @@ def test_the_table_of_a_check_is_the_last_thing_shown(terminal, failed):
 def test_the_last_look_is_shown_too(terminal):
     said = dict(at(7, state="completed", ended=True))
     del said["node"]
-    assert terminal.ok("attempt_status", {"status": said}).splitlines()[1].startswith("node1      completed")
     assert (
-        terminal.ok("attempt_status", {"status": {"found": False, "ended": True, "state": "none"}}, "node9")
+        terminal.ok("attempt_status", {"status": said})
+        .splitlines()[1]
+        .startswith("node1      completed")
+    )
+    assert (
+        terminal.ok(
+            "attempt_status", {"status": {"found": False, "ended": True, "state": "none"}}, "node9"
+        )
         == "node9      no such run here\n"
     )
 
@@ -188,15 +238,25 @@ def test_the_last_look_is_shown_too(terminal):
 
 def test_a_picture_goes_over_the_last_one(screen):
     first = screen.retry(at(0))
-    assert first.startswith("run %s, job ppyoloe, 2 nodes\n\rppyoloe  2 nodes x 1 rank" % RUN) and not re.search(r"\x1b\[\d*A", first)
+    assert first.startswith(
+        "run %s, job ppyoloe, 2 nodes\n\rppyoloe  2 nodes x 1 rank" % RUN
+    ) and not re.search(r"\x1b\[\d*A", first)
     second = screen.retry(at(0, "node2", 1), "node2")
-    assert second.startswith("\r\x1b[5Appyoloe") and second.count("\n") == 5 and second.endswith("\x1b[J")
+    assert (
+        second.startswith("\r\x1b[5Appyoloe")
+        and second.count("\n") == 5
+        and second.endswith("\x1b[J")
+    )
 
 
 def test_a_new_task_is_never_drawn_over(screen):
     screen.retry(at(0))
     screen.plugin._play = SimpleNamespace(strategy="linear")
-    screen.plugin._task_start(SimpleNamespace(get_name=lambda: "Next", _uuid="v", check_mode=False, diff=False, no_log=False, args={}))
+    screen.plugin._task_start(
+        SimpleNamespace(
+            get_name=lambda: "Next", _uuid="v", check_mode=False, diff=False, no_log=False, args={}
+        )
+    )
     screen.capsys.readouterr()
     assert screen.retry(at(1)).startswith("\rppyoloe")
 
@@ -205,7 +265,9 @@ def test_a_warning_is_not_drawn_over_and_the_picture_comes_again(screen):
     screen.retry(at(0))
     screen.plugin._display.display("somebody else")
     said = screen.capsys.readouterr().out
-    assert said.startswith("\r\x1b[5A") and said.endswith("\x1b[Jsomebody else\n")  # the picture made room
+    assert said.startswith("\r\x1b[5A") and said.endswith(
+        "\x1b[Jsomebody else\n"
+    )  # the picture made room
     assert screen.retry(at(1)).startswith("\rppyoloe")
     screen.plugin._display.display("again")
     screen.capsys.readouterr()
@@ -243,7 +305,9 @@ def test_a_terminal_that_cannot_go_up_gets_plain_lines(screen, monkeypatch, term
 
 
 def test_under_ansible_runner_events_hold_plain_lines(screen, monkeypatch):
-    monkeypatch.setattr(type(screen.plugin), "CALLBACK_NAME", "awx_display")  # it inherits from the callback that the user asked for
+    monkeypatch.setattr(
+        type(screen.plugin), "CALLBACK_NAME", "awx_display"
+    )  # it inherits from the callback that the user asked for
     assert screen.retry(at(0)).splitlines()[1].startswith("node1      running   rank 0 training")
 
 
@@ -269,7 +333,11 @@ def test_escape_bytes_never_reach_the_screen(screen, monkeypatch, field):
     assert "\\x1b]0;owned" in shown and not [char for char in shown if char in "\x1b\x07\u202e"]
     screen.plugin._picture.leave()
     screen.plugin.set_option("live", False)
-    assert not [char for char in screen.retry(dict(said, epochs=9, state="x" + EVIL)) if char in "\x1b\x07\u202e"]
+    assert not [
+        char
+        for char in screen.retry(dict(said, epochs=9, state="x" + EVIL))
+        if char in "\x1b\x07\u202e"
+    ]
 
 
 # --- the end
@@ -279,7 +347,11 @@ def test_the_verdict_is_the_last_line(terminal):
     terminal.ok(
         "run_record",
         {
-            "summary": ["rank  node" + EVIL, "", "FAILED: rank 3 on node2 ended with SIGKILL" + EVIL],
+            "summary": [
+                "rank  node" + EVIL,
+                "",
+                "FAILED: rank 3 on node2 ended with SIGKILL" + EVIL,
+            ],
             "verdict": {"outcome": "failed"},
             "changed": True,
         },
@@ -294,13 +366,26 @@ def test_the_verdict_is_the_last_line(terminal):
 
 
 def test_a_node_gives_no_verdict_and_no_command_to_copy(terminal):
-    terminal.ok("ansible.builtin.command", {"summary": ["COMPLETED"], "verdict": {"outcome": "completed"}, "stopped": 7})
+    terminal.ok(
+        "ansible.builtin.command",
+        {"summary": ["COMPLETED"], "verdict": {"outcome": "completed"}, "stopped": 7},
+    )
     assert "COMPLETED" not in terminal.stats()
     terminal.ok("attempt_status", {"status": dict(at(0), run=RUN + "; rm -rf ~")})
     assert terminal.exit() == ""
 
 
-@pytest.mark.parametrize("wrong", [{"ranks": "x"}, {"now": "x"}, {"nodes": 7}, {"ranks": [{"rank": {}}]}, {"started": []}, {"epochs": {}}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ranks": "x"},
+        {"now": "x"},
+        {"nodes": 7},
+        {"ranks": [{"rank": {}}]},
+        {"started": []},
+        {"epochs": {}},
+    ],
+)
 def test_a_status_of_another_shape_costs_its_node_only(terminal, wrong):
     terminal.ok("attempt_status", {"status": dict(at(0), **wrong)})
     shown = terminal.ok("attempt_status", {"status": at(3, "node2", 1)}, "node2")
@@ -311,12 +396,21 @@ def test_the_report_is_named_before_the_verdict(terminal, monkeypatch):
     monkeypatch.chdir(ROOT)
     terminal.ok("run_report", {"report": "/elsewhere/r/report.html"})
     assert "report.html" not in terminal.stats(), "report.yml says itself where it is"
-    ended = {"summary": ["rank  node", "FAILED: rank 3"], "verdict": {"outcome": "failed"}, "changed": True}
+    ended = {
+        "summary": ["rank  node", "FAILED: rank 3"],
+        "verdict": {"outcome": "failed"},
+        "changed": True,
+    }
     terminal.ok("run_record", dict(ended))
     terminal.ok("run_report", {"report": str(ROOT / "runs" / RUN / "report.html")})
-    assert terminal.stats().splitlines()[-2:] == ["report       runs/%s/report.html" % RUN, "FAILED: rank 3"]
+    assert terminal.stats().splitlines()[-2:] == [
+        "report       runs/%s/report.html" % RUN,
+        "FAILED: rank 3",
+    ]
     terminal.ok("run_record", dict(ended))
-    terminal.plugin.v2_runner_on_failed(terminal.result("run_report", {"msg": "no report: disk full"}))
+    terminal.plugin.v2_runner_on_failed(
+        terminal.result("run_report", {"msg": "no report: disk full"})
+    )
     terminal.capsys.readouterr()
     assert terminal.stats().splitlines()[-2:] == ["report       none", "FAILED: rank 3"]
 

@@ -10,12 +10,20 @@ from ansible.module_utils.trainyard.findings import finding
 
 @pytest.mark.parametrize("level, fails", [("stop", True), ("warn", False), ("note", False)])
 def test_the_table_is_shown_and_only_a_stop_fails(run_module, level, fails):
-    result = run_module(module, {"findings": [finding("clock", "is 31 s ahead\x1b[2J", "start NTP", "node1", level)]})
+    result = run_module(
+        module,
+        {"findings": [finding("clock", "is 31 s ahead\x1b[2J", "start NTP", "node1", level)]},
+    )
     assert bool(result.get("failed")) == fails
     assert result["lines"][-1].startswith("NOT READY: 1 finding keeps" if fails else "READY: ")
-    assert any("node1" in line and "is 31 s ahead" in line for line in result["lines"]) and "start NTP" in result["lines"][1]
+    assert (
+        any("node1" in line and "is 31 s ahead" in line for line in result["lines"])
+        and "start NTP" in result["lines"][1]
+    )
     assert "\x1b" not in str(result)
 
 
 def test_nothing_found_is_said(run_module):
-    assert run_module(module, {"findings": []})["lines"] == ["READY: nothing keeps this job from starting"]
+    assert run_module(module, {"findings": []})["lines"] == [
+        "READY: nothing keeps this job from starting"
+    ]

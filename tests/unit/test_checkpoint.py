@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoint module: which trained model comes home, of every suite; and that a copy is whole or is none."""
+"""The checkpoint module: which trained model comes home, of every suite; and that a copy is whole
+or is none.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import pytest
 from ansible.module_utils.trainyard import checkpoints, suites
 from core_support import modes, put
 
-# Names as the suites wrote them in real runs: {suite: (folder, files of the best one, files of the last one, older ones)}.
+# Names as the suites wrote them in real runs: {suite: (folder, files of the best one, files of the
+# last one, older ones)}.
 SAVED = {
     "paddledetection": (
         "output/ppyoloe_crn_s_300e_coco",
@@ -37,7 +40,9 @@ SAVED = {
 
 
 def attempt(folder, suite, best=True, last=True):
-    """Lay out what a suite saves below an attempt's directory; return (its path, the module's arguments but for wanted)."""
+    """Lay out what a suite saves below an attempt's directory; return (its path, the module's
+    arguments but for wanted).
+    """
     where, bests, lasts, others = SAVED[suite]
     names = others + (bests if best else []) + (lasts if last else [])
     root = put(folder, {"%s/%s" % (where, name): "%s of %s" % (name, suite) for name in names})
@@ -45,7 +50,13 @@ def attempt(folder, suite, best=True, last=True):
         os.utime(os.path.join(root, where, name.split("/")[0]), (1, 1))
     table = suites.load(suite)["checkpoints"]
     folders = [text.format(save=where, stem=os.path.basename(where)) for text in table["folders"]]
-    return root, {"state": "found", "path": root, "folders": folders, "best": table["best"], "last": table["last"]}
+    return root, {
+        "state": "found",
+        "path": root,
+        "folders": folders,
+        "best": table["best"],
+        "last": table["last"],
+    }
 
 
 @pytest.fixture
@@ -53,7 +64,9 @@ def found(run_module, tmp_path):
     """Ask for a suite's model: found(suite, wanted, best=..., last=...)."""
 
     def ask(suite, wanted, **there):
-        return run_module(module, dict(attempt(tmp_path / "node", suite, **there)[1], wanted=wanted), check=True)["saved"]
+        return run_module(
+            module, dict(attempt(tmp_path / "node", suite, **there)[1], wanted=wanted), check=True
+        )["saved"]
 
     return ask
 
@@ -63,7 +76,12 @@ def found(run_module, tmp_path):
 def test_the_wanted_one_of_every_suite(found, suite, wanted):
     saved = found(suite, wanted)
     folder, bests, lasts, _others = SAVED[suite]
-    assert (saved["kind"], saved["folder"], saved["note"], saved["passed_over"]) == (wanted, folder, "", [])
+    assert (saved["kind"], saved["folder"], saved["note"], saved["passed_over"]) == (
+        wanted,
+        folder,
+        "",
+        [],
+    )
     assert sorted(saved["files"]) == sorted(bests if wanted == "best" else lasts)
     assert saved["bytes"] == sum(len("%s of %s" % (name, suite)) for name in saved["files"])
 
@@ -73,7 +91,9 @@ def test_without_an_evaluation_the_last_one_and_it_is_said(found, suite):
     saved = found(suite, "best", best=False)
     assert saved["kind"] == "last" and sorted(saved["files"]) == sorted(SAVED[suite][2])
     assert (
-        saved["note"] == "there is no %s (was anything evaluated?), so the last one was taken" % suites.load(suite)["checkpoints"]["best"]
+        saved["note"]
+        == "there is no %s (was anything evaluated?), so the last one was taken"
+        % suites.load(suite)["checkpoints"]["best"]
     )
 
 
@@ -86,17 +106,26 @@ def test_a_detection_that_was_killed_has_its_newest_epoch(found, wanted):
 def test_of_one_that_came_to_its_end_the_final_one_is_the_last(run_module, tmp_path):
     root, asked = attempt(tmp_path / "node", "paddledetection", best=False)
     folder = os.path.join(root, SAVED["paddledetection"][0])
-    for age, name in enumerate(sorted(os.listdir(folder), reverse=True)):  # model_final.* first, 0.pdparams last
+    for age, name in enumerate(
+        sorted(os.listdir(folder), reverse=True)
+    ):  # model_final.* first, 0.pdparams last
         os.utime(os.path.join(folder, name), (9 - age, 9 - age))
-    assert run_module(module, dict(asked, wanted="last"), check=True)["saved"]["name"] == "model_final"
+    assert (
+        run_module(module, dict(asked, wanted="last"), check=True)["saved"]["name"] == "model_final"
+    )
 
 
-def test_one_that_was_cut_off_before_its_first_epoch_ended_says_what_was_looked_for(run_module, tmp_path):
+def test_one_that_was_cut_off_before_its_first_epoch_ended_says_what_was_looked_for(
+    run_module, tmp_path
+):
     root, asked = attempt(tmp_path / "node", "paddledetection", last=False)
     for name in SAVED["paddledetection"][3]:
         os.unlink(os.path.join(root, SAVED["paddledetection"][0], name))
     saved = run_module(module, dict(asked, wanted="last"), check=True)["saved"]
-    said = "there is no model_final or [0-9]* (the training did not come to its end), so the best one was taken"
+    said = (
+        "there is no model_final or [0-9]* (the training did not come to its end), so the best one"
+        " was taken"
+    )
     assert (saved["kind"], saved["note"]) == ("best", said)
 
 
@@ -111,18 +140,28 @@ def test_none_stays_where_it_is_and_nothing_saved_is_said(found, run_module, tmp
         "", {}, "left on the nodes, as collect_checkpoint says",
     )  # fmt: skip
     (tmp_path / "empty").mkdir()
-    arguments = {"state": "found", "path": str(tmp_path / "empty"), "folders": ["output"], "best": "best", "last": "last"}
+    arguments = {
+        "state": "found",
+        "path": str(tmp_path / "empty"),
+        "folders": ["output"],
+        "best": "best",
+        "last": "last",
+    }
     assert run_module(module, arguments)["saved"]["note"] == "the training has saved none"
 
 
 def test_an_empty_file_is_said(found, run_module, tmp_path):
     root, arguments = attempt(tmp_path / "node", "mindocr")
     put(root, {"tmp_rec/best.ckpt": ""})
-    assert run_module(module, dict(arguments, wanted="best"))["saved"]["note"] == "best.ckpt is empty"
+    assert (
+        run_module(module, dict(arguments, wanted="best"))["saved"]["note"] == "best.ckpt is empty"
+    )
 
 
 def test_links_pipes_and_odd_names_are_passed_over_and_named(run_module, tmp_path):
-    """ansible.posix.synchronize joins a name into rsync's command line unquoted: ` --rsh=...` in it would run on the controller."""
+    """ansible.posix.synchronize joins a name into rsync's command line unquoted: ` --rsh=...` in it
+    would run on the controller.
+    """
     root, arguments = attempt(tmp_path / "node", "paddledetection")
     folder = os.path.join(root, SAVED["paddledetection"][0])
     secret = put(tmp_path / "elsewhere", {"id_ed25519": "a key"}) + "/id_ed25519"
@@ -144,7 +183,10 @@ def test_a_folder_that_is_a_link_is_not_entered(run_module, tmp_path):
     shutil.move(os.path.join(root, "tmp_rec"), tmp_path / "outside")
     os.symlink(tmp_path / "outside", os.path.join(root, "tmp_rec"))
     assert run_module(module, dict(arguments, wanted="best"))["saved"]["files"] == {}
-    assert run_module(module, dict(arguments, wanted="best", folders=["../outside"]))["saved"]["files"] == {}
+    assert (
+        run_module(module, dict(arguments, wanted="best", folders=["../outside"]))["saved"]["files"]
+        == {}
+    )
 
 
 # --- at home
@@ -152,7 +194,9 @@ def test_a_folder_that_is_a_link_is_not_entered(run_module, tmp_path):
 
 @pytest.fixture
 def home(run_module, tmp_path, found):
-    """Bring a suite's model home as collect does: home(suite, wanted, harm={name: content or None}) -> (the attempt at home, result)."""
+    """Bring a suite's model home as collect does: home(suite, wanted, harm={name: content or None})
+    -> (the attempt at home, result).
+    """
 
     def bring(suite, wanted, harm=(), check=False, **there):
         files = found(suite, wanted, **there)["files"]
@@ -166,19 +210,27 @@ def home(run_module, tmp_path, found):
                 shutil.copy2(tmp_path / "node" / SAVED[suite][0] / name, target)
             for name, text in dict(harm).items():
                 put(staging, {name: text}) if text is not None else os.unlink(staging / name)
-        return place, run_module(module, {"state": "taken", "path": str(place), "files": files}, check)
+        return place, run_module(
+            module, {"state": "taken", "path": str(place), "files": files}, check
+        )
 
     return bring
 
 
 def names(folder):
-    return sorted(os.path.relpath(os.path.join(where, name), folder) for where, _f, found in os.walk(folder) for name in found)
+    return sorted(
+        os.path.relpath(os.path.join(where, name), folder)
+        for where, _f, found in os.walk(folder)
+        for name in found
+    )
 
 
 @pytest.mark.parametrize("suite", sorted(SAVED))
 def test_it_comes_home_whole_and_a_second_time_moves_nothing(home, suite):
     place, result = home(suite, "best")
-    assert result["changed"] is True and names(place) == sorted("checkpoint/" + name for name in SAVED[suite][1])
+    assert result["changed"] is True and names(place) == sorted(
+        "checkpoint/" + name for name in SAVED[suite][1]
+    )
     assert set(modes(place / "checkpoint").values()) <= {0o600, 0o700}
     before = {name: os.stat(place / name).st_ino for name in names(place)}
     assert home(suite, "best")[1]["changed"] is False
@@ -188,17 +240,30 @@ def test_it_comes_home_whole_and_a_second_time_moves_nothing(home, suite):
 def test_the_other_one_comes_beside_it(home):
     place, _first = home("paddleseg", "best")
     assert home("paddleseg", "last")[1]["changed"] is True
-    assert names(place / "checkpoint") == ["best_model/model.pdparams", "iter_30/model.pdopt", "iter_30/model.pdparams"]
+    assert names(place / "checkpoint") == [
+        "best_model/model.pdparams",
+        "iter_30/model.pdopt",
+        "iter_30/model.pdparams",
+    ]
     assert home("paddleseg", "best")[1]["changed"] is False
 
 
-@pytest.mark.parametrize("harm", [{"best_model.pdopt": None}, {"best_model.pdopt": "torn"}, {"best_model.pdopt": ""}])
+@pytest.mark.parametrize(
+    "harm", [{"best_model.pdopt": None}, {"best_model.pdopt": "torn"}, {"best_model.pdopt": ""}]
+)
 def test_a_copy_that_was_interrupted_never_looks_whole(home, harm):
     place, result = home("paddledetection", "best", harm)
-    assert result["failed"] and "best_model.pdopt" in result["msg"] and not (place / "checkpoint").exists()
+    assert (
+        result["failed"]
+        and "best_model.pdopt" in result["msg"]
+        and not (place / "checkpoint").exists()
+    )
     # what differs is gone, what is right stays for the next copy
     assert names(place / checkpoints.STAGING) == ["best_model.pdema", "best_model.pdparams"]
-    assert home("paddledetection", "best")[1]["changed"] is True and not (place / checkpoints.STAGING).exists()
+    assert (
+        home("paddledetection", "best")[1]["changed"] is True
+        and not (place / checkpoints.STAGING).exists()
+    )
 
 
 def test_a_new_one_replaces_an_old_one_only_when_it_is_whole(home, tmp_path):
@@ -219,7 +284,10 @@ def test_what_an_interruption_has_left_is_no_hindrance(home, left):
     else:
         put(place, {left + "/best.ckpt": "half"})
     assert home("mindocr", "last")[1]["changed"] is True
-    assert not (place / left).exists() and names(place / "checkpoint") == ["best.ckpt", "train_resume.ckpt"]
+    assert not (place / left).exists() and names(place / "checkpoint") == [
+        "best.ckpt",
+        "train_resume.ckpt",
+    ]
     assert home("mindocr", "best")[1]["changed"] is False
 
 
@@ -239,7 +307,19 @@ def test_a_place_that_is_a_link_is_not_written_through(home, tmp_path):
 # --- names and links that lead elsewhere
 
 ENTRY = ["f", 4, hashlib.sha256(b"evil").hexdigest()]
-LEAVING = ["../../mine/x", "/etc/x", "a/../../../mine/x", "-x", "a\nb", "", "a//b", "n" * 300, "./x", "a/" * 20 + "x", "\x1b]52;c;x\x07"]
+LEAVING = [
+    "../../mine/x",
+    "/etc/x",
+    "a/../../../mine/x",
+    "-x",
+    "a\nb",
+    "",
+    "a//b",
+    "n" * 300,
+    "./x",
+    "a/" * 20 + "x",
+    "\x1b]52;c;x\x07",
+]
 
 
 @pytest.mark.parametrize("name", LEAVING)
@@ -255,19 +335,39 @@ def test_a_name_that_leaves_the_directory_touches_nothing(run_module, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    "planted", [checkpoints.STAGING, "checkpoint", ".checkpoint.new", ".checkpoint.old", checkpoints.STAGING + "/sub", "checkpoint/sub"]
+    "planted",
+    [
+        checkpoints.STAGING,
+        "checkpoint",
+        ".checkpoint.new",
+        ".checkpoint.old",
+        checkpoints.STAGING + "/sub",
+        "checkpoint/sub",
+    ],
 )
 def test_a_link_on_the_way_leads_nowhere(run_module, tmp_path, planted):
     mine = put(tmp_path / "mine", {"best": "mine", "sub/best": "mine", "left": "mine"})
-    before = {name: (os.stat(os.path.join(mine, name)).st_mode, os.stat(os.path.join(mine, name)).st_ino) for name in names(mine)}
+    before = {
+        name: (os.stat(os.path.join(mine, name)).st_mode, os.stat(os.path.join(mine, name)).st_ino)
+        for name in names(mine)
+    }
     place = put(tmp_path / "home" / "attempt-1", {"ranks.json": "{}"})
     put(place, {} if planted == checkpoints.STAGING else {checkpoints.STAGING + "/best": "evil"})
     os.makedirs(os.path.dirname(os.path.join(place, planted)), exist_ok=True)
     os.symlink(mine if not planted.endswith("sub") else mine + "/sub", os.path.join(place, planted))
-    for files in ({"best": ENTRY}, {"best": ENTRY, "sub/best": ENTRY}, {"best": ["f", 4, "0" * 64], "sub/best": ENTRY}):
+    for files in (
+        {"best": ENTRY},
+        {"best": ENTRY, "sub/best": ENTRY},
+        {"best": ["f", 4, "0" * 64], "sub/best": ENTRY},
+    ):
         run_module(module, {"state": "taken", "path": place, "files": files})
-    assert before == {name: (os.stat(os.path.join(mine, name)).st_mode, os.stat(os.path.join(mine, name)).st_ino) for name in names(mine)}
-    assert all(open(os.path.join(mine, name), encoding="utf-8").read() == "mine" for name in names(mine))
+    assert before == {
+        name: (os.stat(os.path.join(mine, name)).st_mode, os.stat(os.path.join(mine, name)).st_ino)
+        for name in names(mine)
+    }
+    assert all(
+        open(os.path.join(mine, name), encoding="utf-8").read() == "mine" for name in names(mine)
+    )
 
 
 def test_a_file_that_is_a_link_or_a_pipe_is_no_checkpoint(run_module, tmp_path):
@@ -277,16 +377,45 @@ def test_a_file_that_is_a_link_or_a_pipe_is_no_checkpoint(run_module, tmp_path):
         place = tmp_path / make.__name__ / "attempt-1"
         (place / checkpoints.STAGING).mkdir(parents=True)
         make(place / checkpoints.STAGING / "best")
-        assert run_module(module, {"state": "taken", "path": str(place), "files": {"best": ENTRY}})["failed"] is True
+        assert (
+            run_module(module, {"state": "taken", "path": str(place), "files": {"best": ENTRY}})[
+                "failed"
+            ]
+            is True
+        )
         assert not (place / "checkpoint").exists()
     assert os.stat(mine + "/x").st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize(
-    "entry", [["x", 4, "0" * 64], ["f", -1, "0" * 64], ["f", True, "0" * 64], ["f", 4, "x"], ["f", 4], "f", None, ["f", 1 << 60, "0" * 64]]
+    "entry",
+    [
+        ["x", 4, "0" * 64],
+        ["f", -1, "0" * 64],
+        ["f", True, "0" * 64],
+        ["f", 4, "x"],
+        ["f", 4],
+        "f",
+        None,
+        ["f", 1 << 60, "0" * 64],
+    ],
 )
 def test_an_entry_that_is_none(run_module, tmp_path, entry):
-    assert run_module(module, {"state": "compared", "path": str(tmp_path), "files": {"best": entry}})["failed"] is True
+    assert (
+        run_module(module, {"state": "compared", "path": str(tmp_path), "files": {"best": entry}})[
+            "failed"
+        ]
+        is True
+    )
     many = {"f%d" % number: ENTRY for number in range(checkpoints.MOST_FILES + 1)}
-    assert run_module(module, {"state": "compared", "path": str(tmp_path), "files": many})["failed"] is True
-    assert run_module(module, {"state": "compared", "path": str(tmp_path), "files": {"a": ENTRY, "a/b": ENTRY}})["failed"] is True
+    assert (
+        run_module(module, {"state": "compared", "path": str(tmp_path), "files": many})["failed"]
+        is True
+    )
+    assert (
+        run_module(
+            module,
+            {"state": "compared", "path": str(tmp_path), "files": {"a": ENTRY, "a/b": ENTRY}},
+        )["failed"]
+        is True
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The role collect against two pretended nodes: real Ansible, real rsync, a stand-in for ssh; one node's training does what it can."""
+"""The role collect against two pretended nodes: real Ansible, real rsync, a stand-in for ssh; one
+node's training does what it can.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,38 @@ FOLDER = PLAN["suite"]["checkpoints"]["folders"][0]
 
 @pytest.fixture
 def site(tmp_path):
-    """Two nodes that hold an attempt of PLAN; collect(what={...}) -> (exit code, output); the attempt at home is `home`."""
+    """Two nodes that hold an attempt of PLAN; collect(what={...}) -> (exit code, output); the
+    attempt at home is `home`.
+    """
     script = Path(put(tmp_path / "bin", {"ssh": SSH % (sys.executable, str(tmp_path))}), "ssh")
     script.chmod(0o755)
     made = type("Site", (), {})()
     made.home = tmp_path / "runs" / RUN / "attempt-1"
-    made.node = {name: tmp_path / name / ".trainyard" / "runs" / RUN / "attempt-1" for name in ("node1", "node2")}
+    made.node = {
+        name: tmp_path / name / ".trainyard" / "runs" / RUN / "attempt-1"
+        for name in ("node1", "node2")
+    }
     for name, folder in made.node.items():
-        put(folder, {"plan.json": plan.canonical(PLAN).decode(), "job.json": "{}", "logs.txt": "console of %s\n" % name, "exit.json": "{}"})
-        put(folder, {"log/workerlog.%d" % local: "rank %d of %s\n" % (local, name) for local in range(8)})
-        put(folder, {FOLDER + "/best_model.pdparams": "parameters", FOLDER + "/best_model.pdopt": "optimizer"})
+        put(
+            folder,
+            {
+                "plan.json": plan.canonical(PLAN).decode(),
+                "job.json": "{}",
+                "logs.txt": "console of %s\n" % name,
+                "exit.json": "{}",
+            },
+        )
+        put(
+            folder,
+            {"log/workerlog.%d" % local: "rank %d of %s\n" % (local, name) for local in range(8)},
+        )
+        put(
+            folder,
+            {
+                FOLDER + "/best_model.pdparams": "parameters",
+                FOLDER + "/best_model.pdopt": "optimizer",
+            },
+        )
 
     def collect(task="main", **more):
         status = {
@@ -51,24 +75,49 @@ def site(tmp_path):
         hosts = {
             name: {
                 "ansible_ssh_executable": str(script),
-                "launch_found": {"status": dict(status, plan_sha256=hashlib.sha256((folder / "plan.json").read_bytes()).hexdigest())},
+                "launch_found": {
+                    "status": dict(
+                        status,
+                        plan_sha256=hashlib.sha256((folder / "plan.json").read_bytes()).hexdigest(),
+                    )
+                },
             }
             for name, folder in made.node.items()
         }
         known = {"launch_run": {"run_id": RUN, "number": 1, "nodes": sorted(hosts)}}
-        last = {"copy": {"content": "{{ collect_incomplete | default([]) | to_json }}", "dest": str(tmp_path / "incomplete")}}
+        last = {
+            "copy": {
+                "content": "{{ collect_incomplete | default([]) | to_json }}",
+                "dest": str(tmp_path / "incomplete"),
+            }
+        }
         plays = [
             {"hosts": "localhost", "tasks": [{"set_fact": known}]},
-            {"hosts": "trainers", "tasks": [{"import_role": {"name": "collect", "tasks_from": task}}]},
+            {
+                "hosts": "trainers",
+                "tasks": [{"import_role": {"name": "collect", "tasks_from": task}}],
+            },
             {"hosts": "localhost", "tasks": [last]},
         ]
-        variables = dict({"trainyard_runs_dir": str(tmp_path / "runs"), "trainyard_collect_free": 0}, **more)
+        variables = dict(
+            {"trainyard_runs_dir": str(tmp_path / "runs"), "trainyard_collect_free": 0}, **more
+        )
         inventory = {
             "trainers": {"hosts": hosts, "vars": variables},
             "ungrouped": {"hosts": {"localhost": {"ansible_connection": "local"}}},
         }
-        put(tmp_path, {"play.yml": json.dumps([dict(play, gather_facts=False) for play in plays]), "hosts.yml": json.dumps(inventory)})
-        words = [os.path.join(os.path.dirname(sys.executable), "ansible-playbook"), "-i", str(tmp_path / "hosts.yml")]
+        put(
+            tmp_path,
+            {
+                "play.yml": json.dumps([dict(play, gather_facts=False) for play in plays]),
+                "hosts.yml": json.dumps(inventory),
+            },
+        )
+        words = [
+            os.path.join(os.path.dirname(sys.executable), "ansible-playbook"),
+            "-i",
+            str(tmp_path / "hosts.yml"),
+        ]
         done = subprocess.run(
             [*words, str(tmp_path / "play.yml"), "-e", json.dumps({"ansible_python_interpreter": sys.executable})],
             cwd=ROOT, env=dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg")), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -81,7 +130,11 @@ def site(tmp_path):
 
 
 def names(folder):
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() or path.is_symlink()}
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() or path.is_symlink()
+    }
 
 
 def test_what_a_training_does_costs_nothing_but_its_own_excess(site, tmp_path):
@@ -99,26 +152,39 @@ def test_what_a_training_does_costs_nothing_but_its_own_excess(site, tmp_path):
     os.symlink(mine, first / "best_model.link")
     os.mkfifo(first / "best_model.pipe")
     put(first, {"best_model.x --rsh=touch": "x"})
-    put(evil, {"job.json": '{"theirs": 1}'})  # (a plan that differs, below: rank_logs goes by the node's own)
+    put(
+        evil, {"job.json": '{"theirs": 1}'}
+    )  # (a plan that differs, below: rank_logs goes by the node's own)
     other = copy.deepcopy(PLAN)
     other["env"]["LD_PRELOAD"] = "/tmp/x.so"
     put(evil, {"plan.json": plan.canonical(other).decode()})
-    code, said, incomplete = site.collect(trainyard_collect_bytes="1 MiB", trainyard_collect_files=50)
+    code, said, incomplete = site.collect(
+        trainyard_collect_bytes="1 MiB", trainyard_collect_files=50
+    )
     assert code == 0 and incomplete == [], said
-    assert (site.home / "plan.json").read_text() == ours and (site.home.parent / "job.json").read_text() == '{"ours": 1}'
+    assert (site.home / "plan.json").read_text() == ours and (
+        site.home.parent / "job.json"
+    ).read_text() == '{"ours": 1}'
     here = names(site.home)
-    assert {"rank-%03d.node1.log" % rank for rank in range(8)} <= here and "rank-012.node2.log" in here
+    assert {
+        "rank-%03d.node1.log" % rank for rank in range(8)
+    } <= here and "rank-012.node2.log" in here
     assert not {"rank-011.node2.log", "rank-013.node2.log", "rank-014.node2.log"} & here
     assert "trainyard_collect_bytes" in said and "log/workerlog.3" in said
     assert (site.home / "rank-000.node1.log").read_text() == "rank 0 of node1\n"
-    assert {name for name in here if name.startswith("checkpoint/")} == {"checkpoint/best_model.pdopt", "checkpoint/best_model.pdparams"}
+    assert {name for name in here if name.startswith("checkpoint/")} == {
+        "checkpoint/best_model.pdopt",
+        "checkpoint/best_model.pdparams",
+    }
     assert not any((site.home / name).is_symlink() for name in here) and not any(
         name.startswith((".incoming", ".checkpoint")) for name in here
     )
     assert sum((site.home / name).stat().st_size for name in here if ".node2." in name) <= 1 << 20
 
 
-def test_another_controller_takes_what_the_nodes_agree_on_and_one_goes_without_where_they_do_not(site):
+def test_another_controller_takes_what_the_nodes_agree_on_and_one_goes_without_where_they_do_not(
+    site,
+):
     code, said, _incomplete = site.collect("plan")
     assert code == 0, said
     assert json.loads((site.home / "plan.json").read_text())["endpoints"] == PLAN["endpoints"]

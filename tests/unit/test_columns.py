@@ -8,13 +8,25 @@ from ansible.module_utils.trainyard import columns
 
 
 @pytest.mark.parametrize(
-    "seconds, text", [(0, "0:00"), (None, "0:00"), (-5, "0:00"), (59.9, "0:59"), (65, "1:05"), (3600, "1:00:00"), (90061, "25:01:01")]
+    "seconds, text",
+    [
+        (0, "0:00"),
+        (None, "0:00"),
+        (-5, "0:00"),
+        (59.9, "0:59"),
+        (65, "1:05"),
+        (3600, "1:00:00"),
+        (90061, "25:01:01"),
+    ],
 )
 def test_durations(seconds, text):
     assert columns.span(seconds) == text
 
 
-@pytest.mark.parametrize("text, wide", [("", 0), ("job", 3), ("训练", 4), ("ﾊﾞ", 2), ("ＡＢ", 4), ("é", 1), ("e\u0301", 1)])
+@pytest.mark.parametrize(
+    "text, wide",
+    [("", 0), ("job", 3), ("训练", 4), ("ﾊﾞ", 2), ("ＡＢ", 4), ("é", 1), ("e\u0301", 1)],
+)
 def test_widths(text, wide):
     assert columns.width(text) == wide
 
@@ -34,7 +46,17 @@ def test_cut_and_filled(text, room, cut, filled):
     assert columns.cut(text, room) == cut and columns.fill(text, room) == filled
 
 
-@pytest.mark.parametrize("fraction, text", [(None, "[    ]"), (0, "[....]"), (0.5, "[##..]"), (1, "[####]"), (7, "[####]"), (-1, "[....]")])
+@pytest.mark.parametrize(
+    "fraction, text",
+    [
+        (None, "[    ]"),
+        (0, "[....]"),
+        (0.5, "[##..]"),
+        (1, "[####]"),
+        (7, "[####]"),
+        (-1, "[....]"),
+    ],
+)
 def test_bars(fraction, text):
     assert columns.bar(fraction, 4) == text
 
@@ -60,7 +82,12 @@ def test_samples_stand_for_the_whole_time_in_bounded_memory():
     kept = columns.Samples(most=8)
     for value in range(1000):
         kept.add(float(value))
-    assert len(kept.values) < 8 and kept.values == sorted(kept.values) and kept.values[0] < 128 and kept.values[-1] > 700
+    assert (
+        len(kept.values) < 8
+        and kept.values == sorted(kept.values)
+        and kept.values[0] < 128
+        and kept.values[-1] > 700
+    )
     kept.add(float("inf"))
     for _index in range(400):
         kept.add(1.0)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a checkpoint's file is whole: real files of Paddle and MindSpore and made ones, cut at every byte; and that nothing in them is executed."""
+"""Whether a checkpoint's file is whole: real files of Paddle and MindSpore and made ones, cut at
+every byte; and that nothing in them is executed.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,17 @@ from hypothesis import strategies as st
 REAL = ROOT / "tests" / "fixtures" / "checkpoints"
 FILES = sorted(str(path.relative_to(REAL)) for path in REAL.rglob("*.*") if path.is_file())
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=300) | st.binary(max_size=300),
-    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=300)
+    | st.binary(max_size=300),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -31,7 +42,9 @@ def read(data, ending, **more):
 
 
 def kept(value):
-    """What the reader keeps of a plain value: tuples are lists, bytes are nothing that is looked at."""
+    """What the reader keeps of a plain value: tuples are lists, bytes are nothing that is looked
+    at.
+    """
     if isinstance(value, dict):
         return {key: kept(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -52,10 +65,17 @@ def test_what_stands_in_real_files():
     options = read((REAL / "paddle/1.pdopt").read_bytes(), ".pdopt")
     assert completeness.lookup(options, ["last_epoch"]) == 2
     assert completeness.lookup(options, ["LR_Scheduler", "last_epoch"]) == 6
-    assert completeness.lookup(options, ["LR_Scheduler", "last_lr"]) == pytest.approx(0.00406, abs=1e-5)
+    assert completeness.lookup(options, ["LR_Scheduler", "last_lr"]) == pytest.approx(
+        0.00406, abs=1e-5
+    )
     assert read((REAL / "paddle/latest.states").read_bytes(), ".states")["global_step"] == 640
     rows = ("epoch_num", "learning_rate", "loss_scale", "global_step")
-    found = read((REAL / "mindspore/train_resume.ckpt").read_bytes(), ".ckpt", last_record="loss_scale", rows=rows)
+    found = read(
+        (REAL / "mindspore/train_resume.ckpt").read_bytes(),
+        ".ckpt",
+        last_record="loss_scale",
+        rows=rows,
+    )
     assert found == {
         "head.weight": None,
         "global_step": 3,
@@ -69,7 +89,9 @@ def test_what_stands_in_real_files():
 @given(PLAIN, st.integers(2, 5))
 def test_a_pickle_is_read_to_its_end_and_every_cut_is_none(value, protocol):
     data = pickle.dumps(value, protocol=protocol)
-    assert read(data, ".states") == kept(value) or (protocol == 2 and b"_codecs" in data)  # (there, bytes are made by a call)
+    assert read(data, ".states") == kept(value) or (
+        protocol == 2 and b"_codecs" in data
+    )  # (there, bytes are made by a call)
     for size in range(len(data)):
         with pytest.raises(Broken):
             read(data[:size], ".states")
@@ -93,7 +115,10 @@ def test_dictionaries_of_another_class_and_shared_values_are_read():
     value = collections.OrderedDict([("LR_Scheduler", inner), ("again", inner), ("last_epoch", 7)])
     for protocol in (2, 4):
         found = read(pickle.dumps(value, protocol=protocol), ".pdopt")
-        assert found["again"] == {"last_lr": 0.5} and completeness.lookup(found, ["LR_Scheduler", "last_lr"]) == 0.5
+        assert (
+            found["again"] == {"last_lr": 0.5}
+            and completeness.lookup(found, ["LR_Scheduler", "last_lr"]) == 0.5
+        )
 
 
 def test_nothing_is_called(tmp_path):
@@ -102,7 +127,10 @@ def test_nothing_is_called(tmp_path):
             return os.mkdir, (str(tmp_path / "called"),)
 
     for protocol in (2, 4):
-        assert read(pickle.dumps({"epoch": Trap(), "step": 1}, protocol=protocol), ".states") == {"epoch": {}, "step": 1}
+        assert read(pickle.dumps({"epoch": Trap(), "step": 1}, protocol=protocol), ".states") == {
+            "epoch": {},
+            "step": 1,
+        }
     assert not (tmp_path / "called").exists()
 
 
@@ -150,7 +178,13 @@ def test_the_number_of_parts_is_bounded_whatever_the_time(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "data, words", [(b"", "is empty"), (b"PK\x03\x04" * 9, "is no pickle"), (b"\0" * 64, "is no pickle"), (b"\x80\x04s.", "is no pickle")]
+    "data, words",
+    [
+        (b"", "is empty"),
+        (b"PK\x03\x04" * 9, "is no pickle"),
+        (b"\0" * 64, "is no pickle"),
+        (b"\x80\x04s.", "is no pickle"),
+    ],
 )
 def test_what_is_no_pickle(data, words):
     with pytest.raises(Broken, match=words):
@@ -160,14 +194,20 @@ def test_what_is_no_pickle(data, words):
 def test_a_mindspore_file_cut_between_two_records_lacks_its_last_one():
     data = (REAL / "mindspore/train_resume.ckpt").read_bytes()
     end = data.index(b"loss_scale") - 4
-    assert len(completeness.records(io.BytesIO(data[:end]), end)) == 4  # whole as far as protobuf knows
+    assert (
+        len(completeness.records(io.BytesIO(data[:end]), end)) == 4
+    )  # whole as far as protobuf knows
     with pytest.raises(Broken, match="is cut off: its last record is epoch_num and not loss_scale"):
         read(data[:end], ".ckpt", last_record="loss_scale")
 
 
 def test_a_part_that_is_longer_than_what_holds_it_is_found_out():
     data = (REAL / "mindspore/train_resume.ckpt").read_bytes()
-    assert (data[1], data[15], data[16]) == (46, 18, 31)  # a record of 46 bytes, in it a tensor of 31
+    assert (data[1], data[15], data[16]) == (
+        46,
+        18,
+        31,
+    )  # a record of 46 bytes, in it a tensor of 31
     with pytest.raises(Broken, match="a part of it goes on after byte"):
         read(data[:16] + bytes([40]) + data[17:], ".ckpt", last_record="loss_scale")
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conform: every promise of the documents holds, and whatever breaks one of them is seen in exactly the lines that it is about."""
+"""conform: every promise of the documents holds, and whatever breaks one of them is seen in exactly
+the lines that it is about.
+"""
 
 from __future__ import annotations
 
@@ -43,20 +45,26 @@ RUNS = {
     "ppyoloe": "20261120-120000-det-0003",
 }
 SITE = ["A4", "A5", "B4", "C4", "E1"]
-# What does not hold of the product as it is, found once; test_every_promise_holds says it, and the other tests look at what changes.
+# What does not hold of the product as it is, found once; test_every_promise_holds says it, and the
+# other tests look at what changes.
 BASELINE = []
 
 
 @pytest.fixture(scope="module", autouse=True)
 def fast_reading():
-    """Read and validate each file once in this module and wait for no disk: the checks are made a hundred times, and most of their time goes there."""
+    """Read and validate each file once in this module and wait for no disk: the checks are made a
+    hundred times, and most of their time goes there.
+    """
     kept, validated, patch = {}, {}, pytest.MonkeyPatch()
     validate = yamldata.check
 
     def check(value, schema, lines, file):
         key = json.dumps([value, schema, file], default=repr), id(lines)
         if key not in validated:
-            validated[key] = lines, validate(value, schema, lines, file)  # with its lines, whose id is then nobody else's
+            validated[key] = (
+                lines,
+                validate(value, schema, lines, file),
+            )  # with its lines, whose id is then nobody else's
         return list(validated[key][1])
 
     def once(real):
@@ -77,21 +85,34 @@ def fast_reading():
 
 
 class Bench:
-    """The product with something changed: words of a table, a function, a line of a file, an answer of the site."""
+    """The product with something changed: words of a table, a function, a line of a file, an answer
+    of the site.
+    """
 
     def __init__(self, folder, monkeypatch, run_module):
-        self.folder, self.monkeypatch, self.project, self.module_runner = Path(folder), monkeypatch, ROOT, run_module
+        self.folder, self.monkeypatch, self.project, self.module_runner = (
+            Path(folder),
+            monkeypatch,
+            ROOT,
+            run_module,
+        )
         self.listed, self.site = None, None
 
     def set(self, owner, name, value):
         self.monkeypatch.setattr(owner, name, value)
 
     def launcher(self, name, **changes):
-        self.monkeypatch.setitem(launchers.LAUNCHERS, name, dict(launchers.LAUNCHERS[name], **changes))
+        self.monkeypatch.setitem(
+            launchers.LAUNCHERS, name, dict(launchers.LAUNCHERS[name], **changes)
+        )
 
     def suite(self, name, **changes):
         real = suites.load
-        self.set(suites, "load", lambda wanted, *more: dict(real(wanted, *more), **(changes if wanted == name else {})))
+        self.set(
+            suites,
+            "load",
+            lambda wanted, *more: dict(real(wanted, *more), **(changes if wanted == name else {})),
+        )
 
     def wrap(self, owner, name, change):
         """Let change(result, *arguments) have the last word of a function."""
@@ -129,7 +150,9 @@ class Bench:
         """What `molecule list --format plain` prints."""
         if self.listed is not None:
             return self.listed
-        names = sorted(path.parent.name for path in (self.project / "molecule").glob("*/molecule.yml"))
+        names = sorted(
+            path.parent.name for path in (self.project / "molecule").glob("*/molecule.yml")
+        )
         return "".join("node1   default ansible %s false   false\n" % name for name in names)
 
     def lines(self, **more):
@@ -138,20 +161,33 @@ class Bench:
 
     def failing(self):
         """The lines that do not hold now and did before anything was changed."""
-        return [line["id"] for line in self.lines() if line["holds"] is False and line["id"] not in self.before]
+        return [
+            line["id"]
+            for line in self.lines()
+            if line["holds"] is False and line["id"] not in self.before
+        ]
 
 
 def site_of(folder):
-    """Return a site of two nodes that trained a job of each Paddle suite and still hold what it used."""
+    """Return a site of two nodes that trained a job of each Paddle suite and still hold what it
+    used.
+    """
     runs = os.path.join(folder, "runs")
-    ground = conform_ground.Ground(str(ROOT), conform.load(), put(os.path.join(folder, "scratch"), {".keep": ""}))
+    ground = conform_ground.Ground(
+        str(ROOT), conform.load(), put(os.path.join(folder, "scratch"), {".keep": ""})
+    )
     plans, trees = {}, {}
     for name, run in RUNS.items():
-        made = ground.make(ground.job(name), ["198.51.100.11", "198.51.100.12"], devices=1, accelerator="cpu").plan
+        made = ground.make(
+            ground.job(name), ["198.51.100.11", "198.51.100.12"], devices=1, accelerator="cpu"
+        ).plan
         made["site"] = "local"
         text = plan.canonical(made).decode("ascii")
         plans[run] = hashlib.sha256(text.encode()).hexdigest()
-        record = {"plan_sha256": plans[run], "attempts": [{"number": 1, "verdict": {"outcome": "completed"}}]}
+        record = {
+            "plan_sha256": plans[run],
+            "attempts": [{"number": 1, "verdict": {"outcome": "completed"}}],
+        }
         put(os.path.join(runs, run), {"plan.json": text, "run.json": json.dumps(record)})
         for number, node in enumerate(NODES):
             events = [
@@ -162,16 +198,30 @@ def site_of(folder):
                 {"event": "end", "rank": number, "exit_code": 0, "signal": None, "time": 8.0},
                 {"event": "launcher_end", "time": 9.0},
             ]
-            put(os.path.join(runs, run, "attempt-1"), {"ranks.%s.jsonl" % node: "".join(json.dumps(event) + "\n" for event in events)})
+            put(
+                os.path.join(runs, run, "attempt-1"),
+                {"ranks.%s.jsonl" % node: "".join(json.dumps(event) + "\n" for event in events)},
+            )
         trees.update(ground.facts("192.0.2.1")["trees"])
     facts = {"trees": trees, "environments": {conform_ground.ENVIRONMENT: "f"}}
-    answers = {node: {"proof": {"failures": [], "logins": 1}, "facts": copy.deepcopy(facts), "plans": dict(plans)} for node in NODES}
+    answers = {
+        node: {
+            "proof": {"failures": [], "logins": 1},
+            "facts": copy.deepcopy(facts),
+            "plans": dict(plans),
+        }
+        for node in NODES
+    }
     return conform_site.Site(NODES, answers, runs, "local")
 
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch, run_module):
-    made = Bench(tmp_path, monkeypatch, lambda name, arguments: run_module({"rank_logs": rank_logs}[name], arguments))
+    made = Bench(
+        tmp_path,
+        monkeypatch,
+        lambda name, arguments: run_module({"rank_logs": rank_logs}[name], arguments),
+    )
     made.site, made.before = site_of(str(tmp_path)), []
     if not BASELINE:
         BASELINE.append(made.failing())
@@ -183,18 +233,26 @@ def bench(tmp_path, monkeypatch, run_module):
 
 
 def test_every_promise_holds(bench, load_plugin):
-    lines = bench.lines(run_program=lambda words: load_plugin("action", "conform").run_program(words, str(ROOT)))  # molecule's own list
+    lines = bench.lines(
+        run_program=lambda words: load_plugin("action", "conform").run_program(words, str(ROOT))
+    )  # molecule's own list
     assert [(line["id"], line["evidence"]) for line in lines if line["holds"] is not True] == []
     assert [line["id"] for line in lines] == [
-        "%s%d" % (letter, n) for letter, last in (("A", 11), ("B", 6), ("C", 7), ("D", 9), ("E", 4)) for n in range(1, last + 1)
+        "%s%d" % (letter, n)
+        for letter, last in (("A", 11), ("B", 6), ("C", 7), ("D", 9), ("E", 4))
+        for n in range(1, last + 1)
     ]
     assert all(line["compared"] and line["evidence"] for line in lines)
-    assert conform.verdict(lines)["outcome"] == "completed" and conform.verdict(lines)["text"].startswith("37 of 37 promises hold (")
+    assert conform.verdict(lines)["outcome"] == "completed" and conform.verdict(lines)[
+        "text"
+    ].startswith("37 of 37 promises hold (")
 
 
 def test_the_page_lists_what_is_checked():
     page = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| ([A-E]\d+) \| \S", page, re.MULTILINE) == list(conform.load()["promises"])
+    assert re.findall(r"^\| ([A-E]\d+) \| \S", page, re.MULTILINE) == list(
+        conform.load()["promises"]
+    )
 
 
 def test_without_the_machines_their_lines_are_not_proven_and_never_hold(bench):
@@ -202,8 +260,12 @@ def test_without_the_machines_their_lines_are_not_proven_and_never_hold(bench):
     lines = bench.lines()
     assert [line["id"] for line in lines if line["holds"] is None] == SITE
     verdict = conform.verdict([line for line in lines if line["holds"] is not False])
-    assert verdict["outcome"] == "completed" and verdict["text"].endswith("; not asked, not proven: A4, A5, B4, C4, E1")
-    assert conform.verdict(lines)["text"].startswith("%d of 37 promises hold" % (32 - len(bench.before)))
+    assert verdict["outcome"] == "completed" and verdict["text"].endswith(
+        "; not asked, not proven: A4, A5, B4, C4, E1"
+    )
+    assert conform.verdict(lines)["text"].startswith(
+        "%d of 37 promises hold" % (32 - len(bench.before))
+    )
     bench.set(readiness, "differing_trees", lambda *_: [])
     assert bench.failing() == ["A5", "B4", "C4"]  # their controller's half is still checked
 
@@ -240,7 +302,12 @@ def rewrite(job, name, old, new):
 
 def wrong_login(site):
     site.answers["node1"]["proof"]["failures"] = [
-        {"from": "node1", "to": "node2", "cause": "no route to its address", "remedy": "check the fabric"}
+        {
+            "from": "node1",
+            "to": "node2",
+            "cause": "no route to its address",
+            "remedy": "check the fabric",
+        }
     ]
 
 
@@ -249,25 +316,39 @@ def silent_node(site):
 
 
 def without_the_second_stream(bench):
-    bench.wrap(attempts, "start_argv", lambda words, *_: [word for word in words if not word.startswith("StandardError=")])
+    bench.wrap(
+        attempts,
+        "start_argv",
+        lambda words, *_: [word for word in words if not word.startswith("StandardError=")],
+    )
 
 
 def another_job_is_found(bench):
     def other(found, config, *_):
-        return (found[0].replace("ppyoloe", "slanet"), *found[1:]) if config.endswith(".yml") else found
+        return (
+            (found[0].replace("ppyoloe", "slanet"), *found[1:])
+            if config.endswith(".yml")
+            else found
+        )
 
     bench.wrap(jobs, "find_job", other)
 
 
 def a_job_may_say_addresses(bench):
     def wider(schema, name):
-        return dict(schema, properties=dict(schema["properties"], ips={})) if name == "job" else schema
+        return (
+            dict(schema, properties=dict(schema["properties"], ips={})) if name == "job" else schema
+        )
 
     bench.wrap(jobs, "load_schema", wider)
 
 
 def the_last_device_first(bench):
-    bench.wrap(plan, "planned_ranks", lambda ranks, *_: [dict(rank, device=str(7 - rank["local_rank"])) for rank in ranks])
+    bench.wrap(
+        plan,
+        "planned_ranks",
+        lambda ranks, *_: [dict(rank, device=str(7 - rank["local_rank"])) for rank in ranks],
+    )
 
 
 def without_an_address(bench):
@@ -297,20 +378,35 @@ def another_model_gets_other_words(bench):
 
 
 def other_logs(bench):
-    bench.wrap(rank_logs, "collect", lambda found, *_: dict(found, ranks=[dict(rank, sha256="0" * 64) for rank in found["ranks"]]))
+    bench.wrap(
+        rank_logs,
+        "collect",
+        lambda found, *_: dict(
+            found, ranks=[dict(rank, sha256="0" * 64) for rank in found["ranks"]]
+        ),
+    )
 
 
 def nodes_of_another_engine(bench):
     for name in ("absent", "node", "site"):
-        bench.file("roles/local_cluster/tasks/%s.yml" % name, "community.docker.docker_container:", "other.engine.container:")
+        bench.file(
+            "roles/local_cluster/tasks/%s.yml" % name,
+            "community.docker.docker_container:",
+            "other.engine.container:",
+        )
 
 
 def other_data(site):
-    site.answers["node2"]["facts"]["trees"]["data/" + "d" * 16] = {"ok": False, "differences": ["x.jpg"]}
+    site.answers["node2"]["facts"]["trees"]["data/" + "d" * 16] = {
+        "ok": False,
+        "differences": ["x.jpg"],
+    }
 
 
 ROW = "published:\n  - {data: x, machines: 1x8, one_machine: 1 h, many: 1 h, speed_up: 1.0}\n"
-PADDLE, FLEETRUN, MPIRUN, MSRUN = (launchers.LAUNCHERS[name] for name in ("paddle", "fleetrun", "mpirun", "msrun"))
+PADDLE, FLEETRUN, MPIRUN, MSRUN = (
+    launchers.LAUNCHERS[name] for name in ("paddle", "fleetrun", "mpirun", "msrun")
+)
 
 BROKEN = {
     # words of the commands
@@ -419,11 +515,15 @@ BROKEN = {
 
 
 def rounds():
-    """Return {name: {name of a breakage: (ids, change)}}: each alone, but of those that break one line only, one for each line at a time."""
+    """Return {name: {name of a breakage: (ids, change)}}: each alone, but of those that break one
+    line only, one for each line at a time.
+    """
     found, seen = {}, {}
     for name, (ids, change) in BROKEN.items():
         seen[ids] = seen.get(ids, 0) + 1
-        found.setdefault(name if " " in ids else "round %d of single lines" % seen[ids], {})[name] = (ids, change)
+        found.setdefault(name if " " in ids else "round %d of single lines" % seen[ids], {})[
+            name
+        ] = (ids, change)
     return found
 
 
@@ -433,7 +533,9 @@ def test_what_is_broken_is_seen_where_it_is_promised_and_nowhere_else(bench, wha
     for _ids, change in broken.values():
         change(bench)
     expected = {line for ids, _change in broken.values() for line in ids.split()}
-    assert bench.failing() == [line for line in conform.load()["promises"] if line in expected], sorted(broken)
+    assert bench.failing() == [line for line in conform.load()["promises"] if line in expected], (
+        sorted(broken)
+    )
 
 
 def test_every_line_has_something_that_breaks_it():
@@ -447,23 +549,34 @@ def test_the_first_word_that_differs_is_named(bench):
     bench.launcher("fleetrun", devices=dict(FLEETRUN["devices"], gpu=["--gpus", "{devices}"]))
     (line,) = bench.lines(only=["C2"])
     assert line["evidence"] == "2 x 8: word 3: expected --selected_gpu, got --gpus"
-    assert line["rendered"]["2 x 8"].startswith("fleetrun --ips=10.127.6.17,10.127.5.142 --gpus 0,1,2,3,4,5,6,7 tools/train.py")
+    assert line["rendered"]["2 x 8"].startswith(
+        "fleetrun --ips=10.127.6.17,10.127.5.142 --gpus 0,1,2,3,4,5,6,7 tools/train.py"
+    )
     bench.launcher("fleetrun", argv=[], devices=FLEETRUN["devices"])
     (line,) = bench.lines(only=["C1"])
     assert line["evidence"] == "1 x 8: word 1: expected fleetrun, got --selected_gpu"
-    assert conform_findings.difference(dict(line["compared"][0], got=["fleetrun"])) == "1 x 8: word 2: expected --selected_gpu, got nothing"
+    assert (
+        conform_findings.difference(dict(line["compared"][0], got=["fleetrun"]))
+        == "1 x 8: word 2: expected --selected_gpu, got nothing"
+    )
 
 
 def test_what_is_rendered_is_the_whole_command(bench):
     (line,) = bench.lines(only=["D3"])
-    assert "--hostfile" in line["rendered"]["2 x 8"] and not [item for item in line["compared"] if "--hostfile" in item["got"]]
+    assert "--hostfile" in line["rendered"]["2 x 8"] and not [
+        item for item in line["compared"] if "--hostfile" in item["got"]
+    ]
     assert line["evidence"].endswith("on many machines besides: --hostfile --wdir -x")
 
 
 def test_a_check_that_cannot_be_made_does_not_hold_and_the_others_are_made(bench):
     bench.set(rank_table, "validate", lambda *_: 1 / 0)
     lines = {line["id"]: line for line in bench.lines(only=["D3", "D5"])}
-    assert lines["D5"]["holds"] is False and "ZeroDivisionError" in lines["D5"]["evidence"] and lines["D3"]["holds"]
+    assert (
+        lines["D5"]["holds"] is False
+        and "ZeroDivisionError" in lines["D5"]["evidence"]
+        and lines["D3"]["holds"]
+    )
 
 
 def test_a_line_for_which_nothing_was_compared_does_not_hold(bench, monkeypatch):
@@ -481,22 +594,33 @@ def test_a_promise_without_a_check_is_no_promise(bench, monkeypatch):
 def test_the_table_has_a_line_for_each_promise(bench):
     lines = bench.lines(only=["A1", "A5", "C6"])
     rows = conform.table(lines)
-    assert [row.split()[:2] for row in rows[1:] if row[0] != " "] == [["A1", "holds"], ["A5", "holds"], ["C6", "holds"]]
-    assert rows[1].endswith("word for word: 9 words (1 x 8)") and rows[2].strip().startswith("1 x 8: python3 -m paddle.distributed.launch")
-    assert "  1 x 8: python3 -m paddle.distributed.launch '--log_dir=<run>/log' --gpus 0,1,2,3,4,5,6,7 tools/train.py" in "\n".join(
-        conform.details(lines)
+    assert [row.split()[:2] for row in rows[1:] if row[0] != " "] == [
+        ["A1", "holds"],
+        ["A5", "holds"],
+        ["C6", "holds"],
+    ]
+    assert rows[1].endswith("word for word: 9 words (1 x 8)") and rows[2].strip().startswith(
+        "1 x 8: python3 -m paddle.distributed.launch"
+    )
+    assert (
+        "  1 x 8: python3 -m paddle.distributed.launch '--log_dir=<run>/log' --gpus 0,1,2,3,4,5,6,7"
+        " tools/train.py" in "\n".join(conform.details(lines))
     )
 
 
 def test_failed_logins_and_missing_runs_say_what_to_do(bench):
     wrong_login(bench.site)
     (line,) = bench.lines(only=["A4"])
-    assert line["evidence"].endswith("node1 -> node2: no route to its address; remedy: check the fabric")
+    assert line["evidence"].endswith(
+        "node1 -> node2: no route to its address; remedy: check the fabric"
+    )
     bench.site.found = []
     (line,) = bench.lines(only=["C4"])
     bench.site.answers["node1"]["proof"]["failures"] = []
     (line,) = bench.lines(only=["C4"])
-    assert line["evidence"].endswith("there is none in runs; run: ansible-playbook playbooks/train.yml -e config=ppyoloe.yml")
+    assert line["evidence"].endswith(
+        "there is none in runs; run: ansible-playbook playbooks/train.yml -e config=ppyoloe.yml"
+    )
 
 
 # --- which runs count
@@ -506,16 +630,34 @@ def test_the_newest_completed_run_of_a_suite_on_two_nodes_of_this_site_counts(be
     runs = str(bench.folder / "runs")
     newer = RUNS["ppyoloe"].replace("120000", "130000")
     text = (bench.folder / "runs" / RUNS["ppyoloe"] / "plan.json").read_text(encoding="utf-8")
-    made, record = json.loads(text), {"plan_sha256": "x", "attempts": [{"number": 2, "verdict": {"outcome": "completed"}}]}
+    made, record = (
+        json.loads(text),
+        {"plan_sha256": "x", "attempts": [{"number": 2, "verdict": {"outcome": "completed"}}]},
+    )
 
     def newest(plan_changes=None, outcome="completed", names=NODES, site="local"):
         record["attempts"][0]["verdict"]["outcome"] = outcome
-        put(os.path.join(runs, newer), {"plan.json": json.dumps(dict(made, **(plan_changes or {}))), "run.json": json.dumps(record)})
-        return {item["suite"]: (item["run"], item["number"]) for item in conform_site.witnesses(runs, site, names)}.get("paddledetection")
+        put(
+            os.path.join(runs, newer),
+            {
+                "plan.json": json.dumps(dict(made, **(plan_changes or {}))),
+                "run.json": json.dumps(record),
+            },
+        )
+        return {
+            item["suite"]: (item["run"], item["number"])
+            for item in conform_site.witnesses(runs, site, names)
+        }.get("paddledetection")
 
     assert newest() == (newer, 2)
-    put(os.path.join(runs, newer.replace("13", "14", 1)), {"run.json": "{}", "plan.json": "{}"})  # of a run that never began
-    for given in ({"outcome": "failed"}, {"plan_changes": {"nodes": made["nodes"][:1]}}, {"plan_changes": {"site": "other"}}):
+    put(
+        os.path.join(runs, newer.replace("13", "14", 1)), {"run.json": "{}", "plan.json": "{}"}
+    )  # of a run that never began
+    for given in (
+        {"outcome": "failed"},
+        {"plan_changes": {"nodes": made["nodes"][:1]}},
+        {"plan_changes": {"site": "other"}},
+    ):
         assert newest(**given) == (RUNS["ppyoloe"], 1)
     assert newest(names=["node1", "node3"]) is None and newest(site="third") is None
     assert conform_site.witnesses(str(bench.folder / "none"), "local", NODES) == []
@@ -531,14 +673,35 @@ def act(load_plugin, tmp_path, monkeypatch):
     monkeypatch.setattr(plugin, "run_program", lambda words, project: "")
 
     def run(registered=None, check=False, **arguments):
-        task = SimpleNamespace(args=dict({"state": "checked"}, **arguments), async_val=0, check_mode=check, action="conform")
-        action = plugin.ActionModule(task, SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp")), None, DataLoader(), None, None)
+        task = SimpleNamespace(
+            args=dict({"state": "checked"}, **arguments),
+            async_val=0,
+            check_mode=check,
+            action="conform",
+        )
+        action = plugin.ActionModule(
+            task,
+            SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp")),
+            None,
+            DataLoader(),
+            None,
+            None,
+        )
         monkeypatch.setattr(action, "_execute_module", lambda **named: {"msg": "not run here"})
         hostvars = {
-            name: dict({"trainyard_site": "local", "trainyard_runs_dir": str(tmp_path / "runs")}, **(registered or {}).get(name, {}))
+            name: dict(
+                {"trainyard_site": "local", "trainyard_runs_dir": str(tmp_path / "runs")},
+                **(registered or {}).get(name, {}),
+            )
             for name in NODES
         }
-        return action.run(task_vars={"playbook_dir": str(ROOT / "playbooks"), "groups": {"trainers": NODES}, "hostvars": hostvars})
+        return action.run(
+            task_vars={
+                "playbook_dir": str(ROOT / "playbooks"),
+                "groups": {"trainers": NODES},
+                "hostvars": hostvars,
+            }
+        )
 
     return run
 
@@ -546,7 +709,11 @@ def act(load_plugin, tmp_path, monkeypatch):
 def test_the_action_names_the_runs(act, bench):
     found = act(state="witnesses")["runs"]
     assert [run["run"] for run in found] == sorted(RUNS.values(), reverse=True)
-    assert found[0]["trees"] == [{"kind": "code", "digest": "c" * 64}, {"kind": "data", "digest": "d" * 64}] and found[0]["number"] == 1
+    assert (
+        found[0]["trees"]
+        == [{"kind": "code", "digest": "c" * 64}, {"kind": "data", "digest": "d" * 64}]
+        and found[0]["number"] == 1
+    )
 
 
 def test_the_action_takes_what_the_nodes_registered(act, bench):
@@ -565,13 +732,31 @@ def test_the_action_takes_what_the_nodes_registered(act, bench):
     }
     names = {"proof": "p", "facts": "f", "plans": "s"}
     found = act(registered, **names)
-    assert {line["id"] for line in found["lines"] if not line["holds"]} == {"E2", "E4"}  # no module and no molecule in this test
-    assert found["verdict"]["outcome"] == "failed" and found["summary"][-1] == found["verdict"]["text"]
+    assert {line["id"] for line in found["lines"] if not line["holds"]} == {
+        "E2",
+        "E4",
+    }  # no module and no molecule in this test
+    assert (
+        found["verdict"]["outcome"] == "failed" and found["summary"][-1] == found["verdict"]["text"]
+    )
     report = json.loads((bench.folder / "runs" / "conform.json").read_text(encoding="utf-8"))
-    assert report["lines"] == json.loads(json.dumps(found["lines"])) and report["verdict"] == found["verdict"]
-    registered["node2"] = {"p": {"unreachable": True, "msg": "timed out"}, "f": {"skipped": True}, "s": {"skipped": True}}
-    silent = {line["id"]: line["evidence"] for line in act(registered, **names)["lines"] if line["holds"] is False}
-    assert set(silent) == {*SITE, "E2", "E4"} and silent["A4"].startswith("every node answers: node2 did not")
+    assert (
+        report["lines"] == json.loads(json.dumps(found["lines"]))
+        and report["verdict"] == found["verdict"]
+    )
+    registered["node2"] = {
+        "p": {"unreachable": True, "msg": "timed out"},
+        "f": {"skipped": True},
+        "s": {"skipped": True},
+    }
+    silent = {
+        line["id"]: line["evidence"]
+        for line in act(registered, **names)["lines"]
+        if line["holds"] is False
+    }
+    assert set(silent) == {*SITE, "E2", "E4"} and silent["A4"].startswith(
+        "every node answers: node2 did not"
+    )
 
 
 def test_the_action_asks_nobody_where_it_is_told_so_and_writes_nothing_in_a_check(act, bench):
@@ -593,10 +778,16 @@ def test_the_playbook_ends_with_the_list_and_an_error_where_the_nodes_are_silent
     from test_playbooks import ansible, site
 
     inventory = site(str(tmp_path))
-    code, output = ansible(str(tmp_path), "-i", inventory, "playbooks/conform.yml", "-e", "sit=false")
+    code, output = ansible(
+        str(tmp_path), "-i", inventory, "playbooks/conform.yml", "-e", "sit=false"
+    )
     assert code != 0 and "command line sit: unknown variable; allowed: site" in output
     code, output = ansible(str(tmp_path), "-i", inventory, "playbooks/conform.yml", timeout=240)
-    assert code != 0 and re.search(r"A4 FAILS .* every node answers: node1, node2 did not", output), output
-    assert re.search(r"A1 holds one machine", output) and re.search(r"NOT HELD: A4, A5, B4, C4, E1$", output), output[-400:]
+    assert code != 0 and re.search(
+        r"A4 FAILS .* every node answers: node1, node2 did not", output
+    ), output
+    assert re.search(r"A1 holds one machine", output) and re.search(
+        r"NOT HELD: A4, A5, B4, C4, E1$", output
+    ), output[-400:]
     report = json.loads((tmp_path / "runs" / "conform.json").read_text(encoding="utf-8"))
     assert yaml.safe_load(json.dumps(report))["version"] == 1 and len(report["lines"]) == 37

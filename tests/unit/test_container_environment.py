@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""container_environment with real processes: small programs stand in for podman and systemd, and what they start really runs."""
+"""container_environment with real processes: small programs stand in for podman and systemd, and
+what they start really runs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from core_support import put
 # Two test sessions on one machine must not take each other's processes for their own.
 DIGEST = "%016x" % os.getpid()
 IMAGE = "mine/paddle:2.6.2"
-# Skips its own options, as the engine would, and runs the command in the working directory that it was given.
+# Skips its own options, as the engine would, and runs the command in the working directory that it
+# was given.
 PODMAN = """
 import os, sys
 here, words = os.path.dirname(os.path.abspath(__file__)), sys.argv[1:]
@@ -98,27 +101,51 @@ def node(tmp_path, monkeypatch):
 @pytest.fixture
 def in_unit(monkeypatch):
     """Programs that stand in for systemd make no control groups."""
-    monkeypatch.setattr(containers, "held", lambda groups, unit: bool(groups) and unit == f"trial-{DIGEST}.service")
+    monkeypatch.setattr(
+        containers, "held", lambda groups, unit: bool(groups) and unit == f"trial-{DIGEST}.service"
+    )
 
 
 @pytest.fixture
 def arguments(tmp_path):
-    return {"home": str(tmp_path / "home"), "digest": DIGEST, "image": IMAGE, "package": "paddlepaddle", "version": "2.6.2", "wait": 120}
+    return {
+        "home": str(tmp_path / "home"),
+        "digest": DIGEST,
+        "image": IMAGE,
+        "package": "paddlepaddle",
+        "version": "2.6.2",
+        "wait": 120,
+    }
 
 
 def starts(node):
     """How often a container was started."""
     path = node / "podman.log"
-    return sum(" run" in f" {line}" for line in path.read_text().splitlines()) if path.exists() else 0
+    return (
+        sum(" run" in f" {line}" for line in path.read_text().splitlines()) if path.exists() else 0
+    )
 
 
 def test_an_image_is_looked_into_once(run_module, arguments, node, in_unit, tmp_path):
     result = run_module(container_environment, arguments)
     marker = result["environments"][DIGEST]
     assert result["changed"] and result["refused"] == []
-    assert marker["packages"]["paddlepaddle"] == "2.6.2" and marker["fingerprint"] == core.fingerprint(marker["packages"])
-    assert marker["imported"] == {"version": "2.6.2", "cuda": False, "cuda_version": None, "commit": "c0ffee"}
-    inside = {"engine": "podman", "form": "disabled", "image": IMAGE, "image_id": "sha256:0a1b2c", "uid": os.getuid()}
+    assert marker["packages"]["paddlepaddle"] == "2.6.2" and marker[
+        "fingerprint"
+    ] == core.fingerprint(marker["packages"])
+    assert marker["imported"] == {
+        "version": "2.6.2",
+        "cuda": False,
+        "cuda_version": None,
+        "commit": "c0ffee",
+    }
+    inside = {
+        "engine": "podman",
+        "form": "disabled",
+        "image": IMAGE,
+        "image_id": "sha256:0a1b2c",
+        "uid": os.getuid(),
+    }
     assert inside.items() <= marker["container"].items()
     assert json.loads((tmp_path / "home" / "env" / DIGEST / core.MARKER).read_text()) == marker
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["env"]
@@ -136,13 +163,22 @@ def test_another_image_of_the_same_name_is_looked_into(run_module, arguments, no
 
 def test_check_mode_starts_nothing(run_module, arguments, node, tmp_path):
     result = run_module(container_environment, arguments, check=True)
-    assert result["changed"] and result["environments"] == {} and starts(node) == 0 and not (tmp_path / "home").exists()
+    assert (
+        result["changed"]
+        and result["environments"] == {}
+        and starts(node) == 0
+        and not (tmp_path / "home").exists()
+    )
 
 
 def test_an_absent_image_is_not_pulled_but_named(run_module, arguments, node):
     (node / "image").unlink()
     result = run_module(container_environment, arguments)
-    assert result["failed"] and f"podman pull {IMAGE} (or podman load -i ARCHIVE), as the training user" in result["msg"]
+    assert (
+        result["failed"]
+        and f"podman pull {IMAGE} (or podman load -i ARCHIVE), as the training user"
+        in result["msg"]
+    )
     assert (node / "podman.log").read_text() == "image inspect --format\n"
 
 
@@ -156,7 +192,9 @@ def test_the_next_form_is_taken_where_one_cannot_run(run_module, arguments, node
     (node / "no-proc").touch()
     result = run_module(container_environment, arguments)
     assert result["environments"][DIGEST]["container"]["form"] == "shared"
-    assert result["refused"] == ["podman (disabled): Error: crun: mount `proc` to `proc`: Operation not permitted"]
+    assert result["refused"] == [
+        "podman (disabled): Error: crun: mount `proc` to `proc`: Operation not permitted"
+    ]
 
 
 def test_an_engine_that_leaves_the_unit_is_refused(run_module, arguments, node, tmp_path):
@@ -165,13 +203,17 @@ def test_an_engine_that_leaves_the_unit_is_refused(run_module, arguments, node, 
     assert not (tmp_path / "home" / "env").exists()
 
 
-def test_an_engine_that_leaves_processes_is_refused_and_they_are_ended(run_module, arguments, node, in_unit):
+def test_an_engine_that_leaves_processes_is_refused_and_they_are_ended(
+    run_module, arguments, node, in_unit
+):
     (node / "leaves").touch()
     result = run_module(container_environment, arguments)
     assert result["failed"] and "were left after the stop" in result["msg"]
 
 
-def test_an_image_whose_files_the_node_does_not_see_is_refused(run_module, arguments, node, in_unit):
+def test_an_image_whose_files_the_node_does_not_see_is_refused(
+    run_module, arguments, node, in_unit
+):
     (node / "elsewhere").touch()
     result = run_module(container_environment, arguments)
     assert result["failed"] and "what it writes is not seen on the node" in result["msg"]
@@ -181,11 +223,19 @@ def test_an_image_whose_files_the_node_does_not_see_is_refused(run_module, argum
     "change, words",
     [
         ({"version": "3.0.0"}, "asked for 3.0.0, but what was imported is 2.6.2"),
-        ({"package": "paddlepaddle-gpu"}, "which is built for CUDA, but what was imported is built for CPU"),
-        ({"package": "mindspore", "version": "2.3.1"}, "mindspore cannot be imported in the image: ModuleNotFoundError"),
+        (
+            {"package": "paddlepaddle-gpu"},
+            "which is built for CUDA, but what was imported is built for CPU",
+        ),
+        (
+            {"package": "mindspore", "version": "2.3.1"},
+            "mindspore cannot be imported in the image: ModuleNotFoundError",
+        ),
     ],
 )
-def test_another_framework_than_asked_for_is_refused_at_once(run_module, arguments, node, in_unit, change, words):
+def test_another_framework_than_asked_for_is_refused_at_once(
+    run_module, arguments, node, in_unit, change, words
+):
     result = run_module(container_environment, dict(arguments, **change))
     assert result["failed"] and words in result["msg"] and starts(node) == 1
 

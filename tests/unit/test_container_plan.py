@@ -10,10 +10,25 @@ import sys
 import pytest
 from ansible.module_utils.trainyard import agent, containers, environment, probe
 from ansible.module_utils.trainyard import plan as core
-from core_support import ENVIRONMENT, ROOT, RUN, attempt_files, compiled, gang, program, put, recorded
+from core_support import (
+    ENVIRONMENT,
+    ROOT,
+    RUN,
+    attempt_files,
+    compiled,
+    gang,
+    program,
+    put,
+    recorded,
+)
 
 AGENT = str(ROOT / "plugins" / "module_utils" / "trainyard" / "agent.py")
-IMAGE = {"container": "mine/paddle:2.6.2", "mounts": ["/data"], "package": "paddlepaddle", "version": "2.6.2"}
+IMAGE = {
+    "container": "mine/paddle:2.6.2",
+    "mounts": ["/data"],
+    "package": "paddlepaddle",
+    "version": "2.6.2",
+}
 FOUND = {
     "engine": "podman", "form": "disabled", "image_id": "sha256:abc", "uid": 1000, "gid": 1000,
     "pythons": {"python": "/usr/bin/python3.11"}, "executable": "/usr/bin/python3.11",
@@ -22,7 +37,9 @@ FOUND = {
 
 def planned(found=FOUND, **more):
     """Compile a plan of two CPU nodes that have looked into the image."""
-    arguments = gang(count=2, devices=2, accelerator="cpu", environment=dict(IMAGE, digest=ENVIRONMENT), **more)
+    arguments = gang(
+        count=2, devices=2, accelerator="cpu", environment=dict(IMAGE, digest=ENVIRONMENT), **more
+    )
     for fact in arguments["facts"].values():
         fact["containers"] = {ENVIRONMENT: found} if found else {}
     return core.compile_plan(**arguments)
@@ -34,7 +51,9 @@ def test_the_command_of_the_plan_is_the_same_and_every_variable_goes_in_by_name(
     line = " ".join(node["container"]["argv"])
     names = set(made["env"]) | set(node["env"]) | {"TRAINYARD_ATTEMPT", "PADDLE_TRAINER_ID"}
     assert made["argv"] == compiled(count=2, devices=2, accelerator="cpu")["argv"]
-    assert all(f" --env {name} " in line for name in names - {"HOME", "PATH"}) and "hidden" not in line
+    assert (
+        all(f" --env {name} " in line for name in names - {"HOME", "PATH"}) and "hidden" not in line
+    )
     assert "--volume /data:/data:ro" in line and line.endswith(" sha256:abc")
 
 
@@ -43,7 +62,11 @@ def test_the_command_of_the_plan_is_the_same_and_every_variable_goes_in_by_name(
     [
         (None, {}, "node1: the image has not been looked at here; run playbooks/provision.yml"),
         (FOUND, {"launcher": "mpirun"}, "with a container use msrun"),
-        (dict(FOUND, pythons={"python3": "/usr/bin/python3.11"}), {}, "node2: the image has no program python"),
+        (
+            dict(FOUND, pythons={"python3": "/usr/bin/python3.11"}),
+            {},
+            "node2: the image has no program python",
+        ),
     ],
 )
 def test_what_cannot_start_in_the_image_is_refused(found, job, words):
@@ -54,9 +77,13 @@ def test_what_cannot_start_in_the_image_is_refused(found, job, words):
 
 def test_the_environments_digest_is_that_of_image_and_mounts():
     digest = environment.environment_digest(IMAGE, [], "", "")
-    assert digest != environment.environment_digest(dict(IMAGE, container="mine/paddle:3"), [], "", "")
+    assert digest != environment.environment_digest(
+        dict(IMAGE, container="mine/paddle:3"), [], "", ""
+    )
     assert digest != environment.environment_digest(dict(IMAGE, mounts=[]), [], "", "")
-    with pytest.raises(environment.EnvironmentRefused, match="leave it out, or leave container out"):
+    with pytest.raises(
+        environment.EnvironmentRefused, match="leave it out, or leave container out"
+    ):
         environment.read_environment(dict(IMAGE, python="/usr/bin/python3"))
     with pytest.raises(environment.EnvironmentRefused, match="only a container needs them"):
         environment.read_environment({"python": "/usr/bin/python3", "mounts": ["/data"]})
@@ -75,26 +102,32 @@ def test_the_probe_tells_how_a_node_runs_its_image(tmp_path):
     put(
         tmp_path,
         {
-            f"env/{ENVIRONMENT[:16]}/.trainyard.json": '{"digest": "%s", "fingerprint": "f", "container": {"engine": "podman"}}'
-            % ENVIRONMENT
+            f"env/{ENVIRONMENT[:16]}/.trainyard.json": (
+                '{"digest": "%s", "fingerprint": "f", "container": {"engine": "podman"}}'
+                % ENVIRONMENT
+            )
         },
     )
-    assert probe.containers(str(tmp_path)) == {ENVIRONMENT: {"engine": "podman"}} and probe.environments(str(tmp_path)) == {
-        ENVIRONMENT: "f"
-    }
+    assert probe.containers(str(tmp_path)) == {
+        ENVIRONMENT: {"engine": "podman"}
+    } and probe.environments(str(tmp_path)) == {ENVIRONMENT: "f"}
 
 
 def test_the_agent_starts_what_containers_would_and_adds_nothing(tmp_path):
     mine = planned()["nodes"][0]
     given = {"TRAINYARD_ATTEMPT": RUN + "/1", "A": "1"}
-    wanted = containers.filled(mine["container"], str(tmp_path / "work"), f"trainyard-{RUN}-1", ["python", "x"], given)
+    wanted = containers.filled(
+        mine["container"], str(tmp_path / "work"), f"trainyard-{RUN}-1", ["python", "x"], given
+    )
     assert agent.inside(mine, str(tmp_path), ["python", "x"], given) == wanted
     assert agent.inside({}, str(tmp_path), ["python", "x"], given) == (["python", "x"], given)
 
 
 @pytest.mark.parametrize("engine", ["podman", "docker"])
 def test_the_end_of_an_attempt_removes_its_containers_by_name(tmp_path, engine):
-    """Podman's layer of files can take longer to remove than a unit's end is given: it is left to a unit of its own."""
+    """Podman's layer of files can take longer to remove than a unit's end is given: it is left to a
+    unit of its own.
+    """
     made = planned(dict(FOUND, engine=engine, form="plain" if engine == "docker" else "disabled"))
     tools = program(tmp_path / "tools", engine, 'echo "$@" >> $LOG')
     program(tmp_path / "tools", "systemd-run", 'echo "$@" >> $LOG')
@@ -103,7 +136,9 @@ def test_the_end_of_an_attempt_removes_its_containers_by_name(tmp_path, engine):
     attempt = attempt_files(tmp_path, made, "node2")
     put(attempt, {"stop.json": '{"by": "user"}'})
     environment = dict(os.environ, SERVICE_RESULT="success", PATH=tools + ":/usr/bin:/bin")
-    subprocess.run([sys.executable, "-I", AGENT, "ended", attempt, "node2"], env=environment, check=True)
+    subprocess.run(
+        [sys.executable, "-I", AGENT, "ended", attempt, "node2"], env=environment, check=True
+    )
     (line,) = recorded(tools, "systemd-run" if engine == "podman" else "docker")
     if engine == "podman":
         assert (
@@ -113,4 +148,6 @@ def test_the_end_of_an_attempt_removes_its_containers_by_name(tmp_path, engine):
         assert not recorded(tools, "podman")
     else:
         assert line.startswith("rm --force ")
-    assert f" trainyard-{RUN}-1 " in line and line.endswith(f" trainyard-{RUN}-1-2 trainyard-{RUN}-1-3")
+    assert f" trainyard-{RUN}-1 " in line and line.endswith(
+        f" trainyard-{RUN}-1-2 trainyard-{RUN}-1-3"
+    )

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command of every contract line that has one, as text, on 1, 2 and 4 machines with 8 devices each.
+"""The command of every contract line that has one, as text, on 1, 2 and 4 machines with 8 devices
+each.
 
-The documents' words stand in contract.yml. The plan is compiled here from the shipped job, its suite's table and made-up facts, without conform.
+The documents' words stand in contract.yml. The plan is compiled here from the shipped job, its
+suite's table and made-up facts, without conform.
 """
 
 from __future__ import annotations
@@ -14,8 +16,14 @@ from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import plan, suites
 from core_support import CODE, DATA, ENVIRONMENT, ROOT, fact_of
 
-CONTRACT = yaml.safe_load((ROOT / "plugins" / "module_utils" / "trainyard" / "contract.yml").read_text(encoding="utf-8"))
-COMMANDS = [(name, count) for name, line in CONTRACT["promises"].items() for count in line.get("commands", {})]
+CONTRACT = yaml.safe_load(
+    (ROOT / "plugins" / "module_utils" / "trainyard" / "contract.yml").read_text(encoding="utf-8")
+)
+COMMANDS = [
+    (name, count)
+    for name, line in CONTRACT["promises"].items()
+    for count in line.get("commands", {})
+]
 DEVICES = [str(device) for device in range(8)]
 
 
@@ -39,11 +47,16 @@ def compiled(name, count):
             }
         )
         facts["node%d" % number] = fact_of(
-            address, user="root", device_ips={d: "192.168.%s.%d" % (d, number) for d in DEVICES}, device_problems=[]
+            address,
+            user="root",
+            device_ips={d: "192.168.%s.%d" % (d, number) for d in DEVICES},
+            device_problems=[],
         )
     suite = jobs.load_suite(job["suite"])
     values = suites.overridden({}, line.get("says", {}))
-    overrides, problems = suites.settle(suite, values, job["overrides"], document["accelerator"], 8 * count)
+    overrides, problems = suites.settle(
+        suite, values, job["overrides"], document["accelerator"], 8 * count
+    )
     assert not problems
     inputs = {
         "suite": suite, "script": suite["scripts"][0], "code": {"digest": CODE}, "data": {"x": DATA}, "weights": {}, "overrides": overrides,
@@ -57,14 +70,19 @@ def document(name, count, node_rank, suite):
     """Return the document's words, read as contract.yml says they are to be read."""
     line = CONTRACT["promises"][name]
     words = [
-        line.get("renamed", {}).get(word, word) for word in shlex.split(line["commands"][count].replace("{node_rank}", str(node_rank)))
+        line.get("renamed", {}).get(word, word)
+        for word in shlex.split(line["commands"][count].replace("{node_rank}", str(node_rank)))
     ]
     data = ["%s=%s" % item for item in suite["data"]["overrides"].items()]
-    return words + [part for word in line.get("appended", []) for part in (data if word == "{data}" else [word])]
+    return words + [
+        part for word in line.get("appended", []) for part in (data if word == "{data}" else [word])
+    ]
 
 
 def without_ours(words, added):
-    """Return a command without the options that are this product's, each with as many values as `added` says."""
+    """Return a command without the options that are this product's, each with as many values as
+    `added` says.
+    """
     words = list(words)
     for option, values in added.items():
         while option in words:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An rsync that a hostile sender can lead astray and an sshd with a known hole are named; those that a distribution has fixed are not."""
+"""An rsync that a hostile sender can lead astray and an sshd with a known hole are named; those
+that a distribution has fixed are not.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ OLD = "\n -- A Maintainer <a@debian.invalid>  Mon, 13 Jan 2020 08:00:00 +0200\n"
 NEW = "\n -- A Maintainer <a@debian.invalid>  Tue, 13 May 2025 08:00:00 +0200\n"
 RPM = "* Mon Jan 13 2020 A Packager <a@redhat.invalid> - 8.7p1-1\n- first\n"
 LATER = "  * CVE-2026-43618, CVE-2026-70456, CVE-2026-70458, CVE-2026-70461\n"
-MENDED = "rsync (3.2.7-1+deb12u1)\n  * CVE-2024-12084, CVE-2024-12085,\n    CVE-2024-12086, CVE-2024-12087, CVE-2024-12088\n" + LATER + NEW
+MENDED = (
+    "rsync (3.2.7-1+deb12u1)\n  * CVE-2024-12084, CVE-2024-12085,\n    CVE-2024-12086,"
+    " CVE-2024-12087, CVE-2024-12088\n" + LATER + NEW
+)
 
 
 @pytest.mark.parametrize(
@@ -18,19 +23,48 @@ MENDED = "rsync (3.2.7-1+deb12u1)\n  * CVE-2024-12084, CVE-2024-12085,\n    CVE-
     [
         ("rsync  version 3.5.0  protocol version 32\n", "", None),
         ("rsync  version 3.4.4  protocol version 32\n", LATER, None),
-        ("rsync  version 3.4.4  protocol version 32\n", LATER.replace("70458", "704580") + OLD, "it is unknown whether rsync 3.4.4"),
-        ("rsync  version 3.4.2  protocol version 32\n", LATER.replace("43618", "1") + OLD, "is not mended for CVE-2026-43618,"),
-        ("rsync  version 3.4.2  protocol version 32\n", LATER.replace("43618", "1"), "it is unknown whether rsync 3.4.2"),
+        (
+            "rsync  version 3.4.4  protocol version 32\n",
+            LATER.replace("70458", "704580") + OLD,
+            "it is unknown whether rsync 3.4.4",
+        ),
+        (
+            "rsync  version 3.4.2  protocol version 32\n",
+            LATER.replace("43618", "1") + OLD,
+            "is not mended for CVE-2026-43618,",
+        ),
+        (
+            "rsync  version 3.4.2  protocol version 32\n",
+            LATER.replace("43618", "1"),
+            "it is unknown whether rsync 3.4.2",
+        ),
         ("rsync  version 3.4.1  protocol version 32\n", "", "it is unknown whether rsync 3.4.1"),
         ("rsync  version 3.10.1  protocol version 33\n", "", None),
         ("rsync  version 3.2.7  protocol version 31\n", MENDED, None),
-        ("rsync  version 3.2.7  protocol version 31\n", MENDED.replace("12087", "1") + OLD, "is not mended for CVE-2024-12087,"),
-        ("rsync  version 3.2.7  protocol version 31\n", MENDED.replace("12087", "1"), "it is unknown whether rsync 3.2.7"),
+        (
+            "rsync  version 3.2.7  protocol version 31\n",
+            MENDED.replace("12087", "1") + OLD,
+            "is not mended for CVE-2024-12087,",
+        ),
+        (
+            "rsync  version 3.2.7  protocol version 31\n",
+            MENDED.replace("12087", "1"),
+            "it is unknown whether rsync 3.2.7",
+        ),
         ("rsync  version 3.1.3  protocol version 31\n", "", "it is unknown whether rsync 3.1.3"),
         ("what?", "", "it is unknown whether rsync an unknown version"),
-        ("rsync  version 3.2.7  protocol version 31\n", MENDED.replace("12084", "1") + OLD, "is not mended for CVE-2024-12084,"),
-        ("rsync  version 3.3.0  protocol version 31\n", MENDED.replace("12085", "1") + OLD, "is not mended for CVE-2024-12085,"),
-        # Debian 11 and Ubuntu 20.04: older than the overflow, which their change logs do not name as fixed.
+        (
+            "rsync  version 3.2.7  protocol version 31\n",
+            MENDED.replace("12084", "1") + OLD,
+            "is not mended for CVE-2024-12084,",
+        ),
+        (
+            "rsync  version 3.3.0  protocol version 31\n",
+            MENDED.replace("12085", "1") + OLD,
+            "is not mended for CVE-2024-12085,",
+        ),
+        # Debian 11 and Ubuntu 20.04: older than the overflow, which their change logs do not name
+        # as fixed.
         ("rsync  version 3.2.3  protocol version 31\n", MENDED.replace("12084", "1") + OLD, None),
     ],
 )
@@ -53,8 +87,16 @@ def test_rsync_is_judged_by_version_and_by_its_package(version, changes, words):
         ("OpenSSH_8.9p1 Ubuntu-3ubuntu0.9", "", False),
         ("OpenSSH_9.6p1 Ubuntu-3ubuntu13.15", "", True),
         ("OpenSSH_8.7p1", RPM, False),
-        ("OpenSSH_8.7p1", RPM + "* Wed Jul 03 2024 A Packager <a@redhat.invalid>\n- CVE-2024-6387\n", True),
-        ("OpenSSH_8.7p1", RPM + "* Wed Jul 03 2024 A Packager <a@redhat.invalid>\n- CVE-2024-63870\n", False),
+        (
+            "OpenSSH_8.7p1",
+            RPM + "* Wed Jul 03 2024 A Packager <a@redhat.invalid>\n- CVE-2024-6387\n",
+            True,
+        ),
+        (
+            "OpenSSH_8.7p1",
+            RPM + "* Wed Jul 03 2024 A Packager <a@redhat.invalid>\n- CVE-2024-63870\n",
+            False,
+        ),
         ("OpenSSH_8.7p1", "", None),
         ("OpenSSH_8.9p1 Other-1", NEW, None),
         ("Dropbear v2022.83", OLD, None),
@@ -91,7 +133,12 @@ def test_what_a_controller_has_is_looked_at_by_the_verbs_that_use_it(tmp_path, m
 def test_a_change_log_is_read_whether_packed_or_not(tmp_path, monkeypatch):
     (tmp_path / "changelog.Debian").write_text(OLD)
     monkeypatch.setattr(
-        package_fixes.glob, "glob", lambda _pattern: [str(tmp_path / "changelog.Debian.gz"), str(tmp_path / "changelog.Debian")]
+        package_fixes.glob,
+        "glob",
+        lambda _pattern: [
+            str(tmp_path / "changelog.Debian.gz"),
+            str(tmp_path / "changelog.Debian"),
+        ],
     )
     assert package_fixes.change_log("x") == OLD  # the first one is not there
     (tmp_path / "changelog.Debian.gz").write_bytes(package_fixes.gzip.compress(NEW.encode()))

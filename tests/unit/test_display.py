@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""display: what a plan calls secret is found in every form in which it is printed, whole or cut; see test_logs.py for shapes and escapes."""
+"""display: what a plan calls secret is found in every form in which it is printed, whole or cut;
+see test_logs.py for shapes and escapes.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,31 @@ import time
 import urllib.parse
 
 import pytest
-from ansible.module_utils.trainyard.display import MASK, Secrets, host_of, mask, printable, secrets_of
+from ansible.module_utils.trainyard.display import (
+    MASK,
+    Secrets,
+    host_of,
+    mask,
+    printable,
+    secrets_of,
+)
 
 VALUE = 'corr"ct horse\\b4ttery/stap+le'
 PLAN = {
     "secret_env": ["MY_LOGIN", "ABSENT"],
-    "env": {"MY_LOGIN": VALUE, "WANDB_API_KEY": "wandb-value-1", "NAME": "public-name", "http_proxy": "http://joe:pr0xy-word@proxy:3128"},
-    "nodes": [{"env": {"DB_PASSWORD": "node-value-2"}, "container": {"env": {"S3_SECRET": "container-value-3"}}}, {"env": None}],
+    "env": {
+        "MY_LOGIN": VALUE,
+        "WANDB_API_KEY": "wandb-value-1",
+        "NAME": "public-name",
+        "http_proxy": "http://joe:pr0xy-word@proxy:3128",
+    },
+    "nodes": [
+        {
+            "env": {"DB_PASSWORD": "node-value-2"},
+            "container": {"env": {"S3_SECRET": "container-value-3"}},
+        },
+        {"env": None},
+    ],
     "ranks": [{"env": {"RANK_TOKEN": "rank-value-4"}}],
     "scheduler": {"env": {"SCHED_TOKEN": "sched-value-5"}},
     "job": {
@@ -35,16 +55,24 @@ def test_everything_that_a_plan_calls_secret():
     assert list(found.values) == sorted(found.values, key=len, reverse=True)
 
 
-@pytest.mark.parametrize("plan", [None, [], {}, {"env": [], "nodes": {}, "ranks": [1], "job": "x", "secret_env": [1, "A"]}])
+@pytest.mark.parametrize(
+    "plan",
+    [None, [], {}, {"env": [], "nodes": {}, "ranks": [1], "job": "x", "secret_env": [1, "A"]}],
+)
 def test_a_damaged_plan_has_fewer(plan):
     assert secrets_of(plan).values == ()
 
 
 def test_the_environment_that_a_launcher_wrote_down_counts():
-    assert "from-the-login-shell" in secrets_of({}, more=[{"GITLAB_TOKEN": "from-the-login-shell"}]).values
+    assert (
+        "from-the-login-shell"
+        in secrets_of({}, more=[{"GITLAB_TOKEN": "from-the-login-shell"}]).values
+    )
 
 
-@pytest.mark.parametrize("written", [str, repr, json.dumps, shlex.quote, urllib.parse.quote, urllib.parse.quote_plus])
+@pytest.mark.parametrize(
+    "written", [str, repr, json.dumps, shlex.quote, urllib.parse.quote, urllib.parse.quote_plus]
+)
 def test_a_value_in_every_form(written):
     shown = printable("ValueError: login failed for %s at once" % written(VALUE), *secrets_of(PLAN))
     assert MASK in shown and "horse" not in shown and shown.endswith("at once")
@@ -53,10 +81,16 @@ def test_a_value_in_every_form(written):
 @pytest.mark.parametrize(
     "text, shown",
     [
-        ("clone https://joe:p@ss-w0rd@git.example/x.git", "clone https://********@git.example/x.git"),
+        (
+            "clone https://joe:p@ss-w0rd@git.example/x.git",
+            "clone https://********@git.example/x.git",
+        ),
         ("password := hunter2-long", "password := ********"),
         ("DB_PWD=hunter2-long next", "DB_PWD=******** next"),
-        ("curl -u joe:hunter2-long https://example.org", "curl -u joe:******** https://example.org"),
+        (
+            "curl -u joe:hunter2-long https://example.org",
+            "curl -u joe:******** https://example.org",
+        ),
         ("curl --user=joe:hunter2-long x", "curl --user=joe:******** x"),
         # what only looks like one of these
         ("PWD=/home/trainer OLDPWD=/tmp", "PWD=/home/trainer OLDPWD=/tmp"),
@@ -78,28 +112,46 @@ def test_a_value_of_several_lines_line_by_line():
 @pytest.mark.parametrize("length", [6, 10, 28])
 @pytest.mark.parametrize("closing", ["", "...", "'", '")'])
 def test_a_cut_at_either_edge_shows_nothing(length, closing):
-    """errors.py cuts a line of context at 400 characters before anything masks it; other programs cut, too."""
+    """errors.py cuts a line of context at 400 characters before anything masks it; other programs
+    cut, too.
+    """
     secrets, rest = Secrets((), (VALUE,)), "a line of which a part was cut away by somebody"
     assert mask(rest + VALUE[:length] + closing, *secrets) == rest + MASK + closing
     assert mask(VALUE[-length:] + rest, *secrets) == MASK + rest
 
 
 def test_what_only_resembles_the_edge_of_a_value_stays():
-    secrets, rest = Secrets((), ("training-secret-value",)), "a line that nobody has cut, and of which all is shown"
+    secrets, rest = (
+        Secrets((), ("training-secret-value",)),
+        "a line that nobody has cut, and of which all is shown",
+    )
     for text in (rest + " train", "value " + rest, "training " + rest, rest + " secret-value."):
         assert mask(text, *secrets) == text
     # a state or a name is no text that was cut
     assert mask("training", *secrets) == "training"
 
 
-@pytest.mark.parametrize("token", ["gh" + "p_" + "A1" * 18, "hf" + "_" + "Zz9" * 11, "AKI" + "A" + "B2" * 8, "s" + "k-" + "proj1" * 6])
+@pytest.mark.parametrize(
+    "token",
+    [
+        "gh" + "p_" + "A1" * 18,
+        "hf" + "_" + "Zz9" * 11,
+        "AKI" + "A" + "B2" * 8,
+        "s" + "k-" + "proj1" * 6,
+    ],
+)
 def test_a_token_that_was_cut(token):
     assert mask("context: " + token[:15]) == "context: " + MASK
     assert mask("context: %s..." % token[:15]) == "context: %s..." % MASK
 
 
 def test_words_that_begin_like_a_token_stay():
-    for text in ("cannot import name hf_hub_download", "a task in disk-images-2024-01-01", "npm_config_registry", "weights of asia"):
+    for text in (
+        "cannot import name hf_hub_download",
+        "a task in disk-images-2024-01-01",
+        "npm_config_registry",
+        "weights of asia",
+    ):
         assert mask(text) == text
 
 
@@ -109,7 +161,10 @@ def test_a_short_value_is_hidden_by_its_name_alone():
 
 
 def test_an_ordinary_line_costs_little():
-    line = "[11/20 19:15:23] ppdet.engine INFO: Epoch: [0] [ 0/48] learning_rate: 0.000000 loss: 8.857114 eta: 0:01:13 ips: 3.3 images/s"
+    line = (
+        "[11/20 19:15:23] ppdet.engine INFO: Epoch: [0] [ 0/48] learning_rate: 0.000000 loss:"
+        " 8.857114 eta: 0:01:13 ips: 3.3 images/s"
+    )
     secrets, began = secrets_of(PLAN), time.monotonic()
     for _each in range(2000):
         printable(line, *secrets)
@@ -118,7 +173,13 @@ def test_an_ordinary_line_costs_little():
 
 def test_hostile_lines_cost_little_with_values_too():
     began = time.monotonic()
-    for text in (VALUE[:5] * 2000, VALUE[-5:] * 2000, VALUE[:-1] * 500, "gh" + "p_" * 4000, "hf_1" * 3000):
+    for text in (
+        VALUE[:5] * 2000,
+        VALUE[-5:] * 2000,
+        VALUE[:-1] * 500,
+        "gh" + "p_" * 4000,
+        "hf_1" * 3000,
+    ):
         mask(text, *secrets_of(PLAN))
     assert time.monotonic() - began < 2
 
@@ -151,7 +212,10 @@ def test_quotes_within_quotes_and_colours_before_a_token(text):
 def test_the_path_of_an_index_may_hold_a_token(text):
     said = printable(text)
     assert "T0pSecret" not in said and "index.invalid" in said and MASK in said
-    assert printable("see https://host.invalid/docs/index_url.html") == "see https://host.invalid/docs/index_url.html"
+    assert (
+        printable("see https://host.invalid/docs/index_url.html")
+        == "see https://host.invalid/docs/index_url.html"
+    )
 
 
 @pytest.mark.parametrize(

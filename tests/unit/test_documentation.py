@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is documented is what is: modules against their argument specs, roles against their defaults."""
+"""What is documented is what is: modules against their argument specs, roles against their
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,15 @@ def spec_of(name, monkeypatch):
 
 
 def normal(option):
-    """Return the comparable part of an option, with what Ansible takes when nothing is said; sub-options below."""
+    """Return the comparable part of an option, with what Ansible takes when nothing is said;
+    sub-options below.
+    """
     found = {key: option.get(key) for key in KEYS}
     found["type"], found["required"] = found["type"] or "str", bool(found["required"])
-    found["suboptions"] = {name: normal(entry) for name, entry in (option.get("options") or option.get("suboptions") or {}).items()}
+    found["suboptions"] = {
+        name: normal(entry)
+        for name, entry in (option.get("options") or option.get("suboptions") or {}).items()
+    }
     return found
 
 
@@ -47,7 +54,12 @@ def normal(option):
 def test_a_modules_documentation_is_its_argument_spec(name, monkeypatch):
     module, given = spec_of(name, monkeypatch)
     said = yaml.safe_load(module.DOCUMENTATION)
-    assert said["module"] == name and said["short_description"] and said["author"] and given.get("supports_check_mode") is True
+    assert (
+        said["module"] == name
+        and said["short_description"]
+        and said["author"]
+        and given.get("supports_check_mode") is True
+    )
     documented = {option: normal(entry) for option, entry in said.get("options", {}).items()}
     assert documented == {option: normal(entry) for option, entry in given["argument_spec"].items()}
     assert all(entry.get("description") for entry in said.get("options", {}).values())
@@ -61,8 +73,13 @@ def test_a_modules_examples_and_results_are_yaml(name):
     assert uses and all(task["name"] for task in tasks)
     options = yaml.safe_load(module.DOCUMENTATION).get("options", {})
     for used in uses:
-        assert set(used) <= set(options) and {option for option, entry in options.items() if entry.get("required")} <= set(used), used
-    assert all(entry.get("description") and entry.get("type") and entry.get("returned") for entry in yaml.safe_load(module.RETURN).values())
+        assert set(used) <= set(options) and {
+            option for option, entry in options.items() if entry.get("required")
+        } <= set(used), used
+    assert all(
+        entry.get("description") and entry.get("type") and entry.get("returned")
+        for entry in yaml.safe_load(module.RETURN).values()
+    )
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -74,7 +91,10 @@ def test_a_module_is_a_short_main_and_has_a_test_of_its_name(name):
 
 def test_what_runs_on_nodes_is_read_by_the_oldest_python_they_may_have():
     """Nodes have Python 3.8 or newer (facts, 'Ansible 2.19')."""
-    for path in [*(ROOT / "library").glob("*.py"), *(ROOT / "plugins" / "module_utils" / "trainyard").glob("*.py")]:
+    for path in [
+        *(ROOT / "library").glob("*.py"),
+        *(ROOT / "plugins" / "module_utils" / "trainyard").glob("*.py"),
+    ]:
         ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))
 
 
@@ -88,15 +108,23 @@ def load(*parts):
 def test_a_roles_argument_specs_hold_its_defaults(name):
     defaults = load("roles", name, "defaults", "main.yml")
     options = load("roles", name, "meta", "argument_specs.yml")["argument_specs"]["main"]["options"]
-    assert {option: entry["default"] for option, entry in options.items() if "default" in entry} == defaults
+    assert {
+        option: entry["default"] for option, entry in options.items() if "default" in entry
+    } == defaults
     for option, entry in options.items():
-        assert option.startswith((name + "_", "trainyard_")) and entry["description"] and entry["type"]
-        assert ("default" in entry) != bool(entry.get("required")), "%s: either a default or required" % option
+        assert (
+            option.startswith((name + "_", "trainyard_")) and entry["description"] and entry["type"]
+        )
+        assert ("default" in entry) != bool(entry.get("required")), (
+            "%s: either a default or required" % option
+        )
 
 
 @pytest.mark.parametrize("name", ROLES)
 def test_a_roles_variables_are_named_by_their_audience(name):
-    assert all(variable.startswith(name + "_") for variable in load("roles", name, "defaults", "main.yml"))
+    assert all(
+        variable.startswith(name + "_") for variable in load("roles", name, "defaults", "main.yml")
+    )
     private = load("roles", name, "vars", "main.yml")
     assert all(variable.startswith("__%s_" % name) for variable in private)
     lines = (
@@ -109,8 +137,14 @@ def test_a_roles_variables_are_named_by_their_audience(name):
 
 
 def test_the_controllers_lock_is_made_of_what_is_asked_for():
-    asked, problems = environment.parse_requirements((ROOT / ".config" / "requirements.in").read_text(encoding="utf-8"), "in")
-    locked, more = environment.parse_requirements((ROOT / "requirements.txt").read_text(encoding="utf-8"), "txt")
+    asked, problems = environment.parse_requirements(
+        (ROOT / ".config" / "requirements.in").read_text(encoding="utf-8"), "in"
+    )
+    locked, more = environment.parse_requirements(
+        (ROOT / "requirements.txt").read_text(encoding="utf-8"), "txt"
+    )
     assert problems == more == [] and len(asked) > 10
-    assert {(pin["name"], pin["version"]) for pin in asked} <= {(pin["name"], pin["version"]) for pin in locked}
+    assert {(pin["name"], pin["version"]) for pin in asked} <= {
+        (pin["name"], pin["version"]) for pin in locked
+    }
     assert [pin["name"] for pin in locked if not pin["hashes"]] == []

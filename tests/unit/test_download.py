@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which addresses the controller fetches from, when a config that a node may have written names one."""
+"""Which addresses the controller fetches from, when a config that a node may have written names
+one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def test_this_machine_its_link_and_its_cloud_are_private(address):
     assert download.is_private(address)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1", "192.168.1.1", "8.8.8.8", "2001:db8::1", "64:ff9b::808:808", "::ffff:8.8.8.8"])
+@pytest.mark.parametrize(
+    "address",
+    ["10.0.0.1", "192.168.1.1", "8.8.8.8", "2001:db8::1", "64:ff9b::808:808", "::ffff:8.8.8.8"],
+)
 def test_other_networks_are_not(address):
     assert not download.is_private(address)
 

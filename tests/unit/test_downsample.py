@@ -38,7 +38,9 @@ def test_extremes_the_first_and_the_last_stay_and_the_order(rows, points):
 @settings(max_examples=100, deadline=None)
 @given(ROWS, st.integers(min_value=12, max_value=40))
 def test_every_stretch_keeps_its_own_extremes(rows, points):
-    """A curve's shape, not its ends alone: each stretch of `width` rows that is closed has its smallest and greatest value."""
+    """A curve's shape, not its ends alone: each stretch of `width` rows that is closed has its
+    smallest and greatest value.
+    """
     thinned = thin(rows, points)
     kept = {row[0] for row in thinned.rows()}
     for begin in range(0, len(rows) - thinned.width + 1, thinned.width):
@@ -63,7 +65,10 @@ def test_a_million_rows_in_bounded_memory():
 @pytest.mark.parametrize("points", [12, 15, 23])
 def test_a_spike_stays_wherever_it_is(points):
     for spike in range(90):
-        rows = [(99.0 if number == spike else number * 37 % 11, number * 17 % 13) for number in range(90)]
+        rows = [
+            (99.0 if number == spike else number * 37 % 11, number * 17 % 13)
+            for number in range(90)
+        ]
         assert (spike, *rows[spike]) in thin(rows, points).rows()
 
 
@@ -74,14 +79,22 @@ def test_rows_of_nothing():
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.floats(min_value=1e9, max_value=2e9), st.floats(min_value=0, max_value=1e6)), min_size=1, max_size=200))
+@given(
+    st.lists(
+        st.tuples(st.floats(min_value=1e9, max_value=2e9), st.floats(min_value=0, max_value=1e6)),
+        min_size=1,
+        max_size=200,
+    )
+)
 def test_means_hold_every_value_in_few_spans(values):
     means = Means(16)
     for when, value in values:
         means.add(when, value)
     assert len(means.bins) <= 16
     assert sum(count for _total, count in means.bins.values()) == len(values)
-    assert sum(total for total, _count in means.bins.values()) == pytest.approx(sum(value for _when, value in values))
+    assert sum(total for total, _count in means.bins.values()) == pytest.approx(
+        sum(value for _when, value in values)
+    )
     for when, _value in values:
         assert int(when // means.width) in means.bins
 
@@ -94,7 +107,13 @@ def test_the_sum_of_ranks_that_print_at_different_times():
         other.add(1000 + when, 5.0)
     times, values = summed([one, other])
     at = dict(zip(times, values))
-    assert (at[1000.5], at[1020.5], at[1022.5], at[1055.5], at[1060.5]) == (10.0, 15.0, 15.0, 15.0, 10.0)
+    assert (at[1000.5], at[1020.5], at[1022.5], at[1055.5], at[1060.5]) == (
+        10.0,
+        15.0,
+        15.0,
+        15.0,
+        10.0,
+    )
     assert summed([]) == ([], [])
     # of two widths the coarser one counts
     coarse = Means(2)

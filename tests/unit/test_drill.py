@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""drill: the faults as data, what is made of looks and verdicts, the eye on a node, and every promise that is seen to be broken."""
+"""drill: the faults as data, what is made of looks and verdicts, the eye on a node, and every
+promise that is seen to be broken.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def test_every_faults_job_is_one_that_the_product_reads(name, tmp_path):
     path.write_text(json.dumps(drills.job_of(TABLE["job"], fault, "drill-0123456789")))
     job, problems = jobs.examine(str(path), path.name)
     assert not problems, [str(problem) for problem in problems]
-    assert job["env"]["DRILL_SECRET_TOKEN"] == "drill-0123456789" and job["overrides"]["epoch"] == 400
+    assert (
+        job["env"]["DRILL_SECRET_TOKEN"] == "drill-0123456789" and job["overrides"]["epoch"] == 400
+    )
     config = ROOT / "examples" / "paddledetection" / job["config"]
     assert config.exists()
 
@@ -51,13 +55,19 @@ def test_every_faults_job_is_one_that_the_product_reads(name, tmp_path):
 def test_a_faults_job_leaves_the_base_as_it_is_and_takes_keys_away():
     base = {"config": "c", "overrides": {"epoch": 1, "x": 2}, "watchdog": {"step": "2m"}}
     made = drills.job_of(base, {"job": {"config": None, "overrides": {"epoch": 3}}}, "s")
-    assert made == {"overrides": {"epoch": 3, "x": 2}, "watchdog": {"step": "2m"}, "env": {"DRILL_SECRET_TOKEN": "s"}}
+    assert made == {
+        "overrides": {"epoch": 3, "x": 2},
+        "watchdog": {"step": "2m"},
+        "env": {"DRILL_SECRET_TOKEN": "s"},
+    }
     assert base == {"config": "c", "overrides": {"epoch": 1, "x": 2}, "watchdog": {"step": "2m"}}
 
 
 def test_every_cause_that_is_expected_is_one_of_the_catalogue():
     known = set(causes.every())
-    wanted = {cause for fault in TABLE["faults"].values() for cause in fault["expect"].get("cause", ())}
+    wanted = {
+        cause for fault in TABLE["faults"].values() for cause in fault["expect"].get("cause", ())
+    }
     assert wanted <= known, wanted - known
 
 
@@ -78,14 +88,22 @@ def test_a_fault_is_chosen_by_its_name_or_its_group_and_a_misspelt_one_is_refuse
 
 def test_a_fault_says_why_it_cannot_be_done_on_a_site():
     faults, verbs = TABLE["faults"], ["train", "stop", "follow", "resume"]
-    assert "embedded" in drills.unfit(faults["node_kill"], False, True, verbs) and drills.unfit(faults["cut"], False, True, verbs)
-    assert "examples" in drills.unfit(faults["raise"], True, False, verbs) and drills.unfit(faults["restart"], True, False, verbs)
+    assert "embedded" in drills.unfit(faults["node_kill"], False, True, verbs) and drills.unfit(
+        faults["cut"], False, True, verbs
+    )
+    assert "examples" in drills.unfit(faults["raise"], True, False, verbs) and drills.unfit(
+        faults["restart"], True, False, verbs
+    )
     assert "resume.yml" in drills.unfit(faults["checkpoint"], True, True, ["train"])
     assert drills.unfit(faults["kill"], False, False, verbs) is None
 
 
 def test_a_table_that_does_not_fit_its_schema_is_refused(tmp_path):
-    text = (ROOT / "plugins/module_utils/trainyard/drills.yml").read_text().replace("at: step 2", "at: breakfast", 1)
+    text = (
+        (ROOT / "plugins/module_utils/trainyard/drills.yml")
+        .read_text()
+        .replace("at: step 2", "at: breakfast", 1)
+    )
     with pytest.raises(drills.DrillError, match="step N"):
         drills.load(put(str(tmp_path), {"drills.yml": text}) + "/drills.yml")
 
@@ -105,7 +123,11 @@ def test_a_dead_rank_is_known_when_a_node_has_noted_it_and_stopped_when_nobody_i
         look(4, "node2", marked=3, events=[end]),
         look(5, "node2", marked=0, events=[end]),
     ]
-    assert drills.detected(looks, 1, 2) == 4 and drills.detected(looks[:4], 1, 5) == 5 and drills.detected(looks[:3], 1, 5) is None
+    assert (
+        drills.detected(looks, 1, 2) == 4
+        and drills.detected(looks[:4], 1, 5) == 5
+        and drills.detected(looks[:3], 1, 5) is None
+    )
     assert drills.stopped(looks, 1, 2) is None, "node1 still trains"
     looks += [look(7, "node1", marked=0)]
     assert drills.stopped(looks, 1, 2) == 7
@@ -113,10 +135,22 @@ def test_a_dead_rank_is_known_when_a_node_has_noted_it_and_stopped_when_nobody_i
 
 
 def test_a_node_that_is_gone_or_silent_counts_as_none():
-    looks = [look(1, "node1", marked=5), look(1, "node2", marked=5), look(3, "node2", gone=True), look(6, "node1", marked=0)]
+    looks = [
+        look(1, "node1", marked=5),
+        look(1, "node2", marked=5),
+        look(3, "node2", gone=True),
+        look(6, "node1", marked=0),
+    ]
     assert drills.stopped(looks, 1, 2) == 6
-    assert drills.stopped([look(1, "node1", marked=0), look(3, "node1", marked=0)], 1, 2) == 3, "before it nobody was stopped"
-    frozen = [look(1, "node1", marked=5), look(1, "node2", marked=5), look(5, "node1", marked=0), look(7, "node1", marked=0)]
+    assert drills.stopped([look(1, "node1", marked=0), look(3, "node1", marked=0)], 1, 2) == 3, (
+        "before it nobody was stopped"
+    )
+    frozen = [
+        look(1, "node1", marked=5),
+        look(1, "node2", marked=5),
+        look(5, "node1", marked=0),
+        look(7, "node1", marked=0),
+    ]
     assert drills.stopped(frozen, 1, 2) == 7
 
 
@@ -135,7 +169,12 @@ def test_each_sign_of_a_fault_is_one(attempt):
 
 
 @pytest.mark.parametrize(
-    "attempt", [{}, {"exit": {"service_result": "success"}}, {"events": [{"event": "end", "exit_code": 0, "signal": None}]}]
+    "attempt",
+    [
+        {},
+        {"exit": {"service_result": "success"}},
+        {"events": [{"event": "end", "exit_code": 0, "signal": None}]},
+    ],
 )
 def test_a_good_end_is_no_sign(attempt):
     assert not drills.knows(attempt)
@@ -144,26 +183,64 @@ def test_a_good_end_is_no_sign(attempt):
 def test_a_fault_from_inside_began_with_its_sign_or_with_the_ranks_end():
     both = [{"rank": rank, "pid": rank, "alive": True} for rank in (0, 1)]
     other = [dict(both[0], alive=False), both[1]]
-    assert drills.began([look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, "node2", 1) is None, "that was another rank"
-    assert drills.began([look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, None, None) == 2
+    assert (
+        drills.began([look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, "node2", 1)
+        is None
+    ), "that was another rank"
+    assert (
+        drills.began([look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, None, None)
+        == 2
+    )
     alive, dead = [{"rank": 1, "pid": 7, "alive": True}], [{"rank": 1, "pid": 7, "alive": False}]
-    assert drills.began([look(1, "node2", ranks=alive), look(2, "node1", ranks=dead), look(3, "node2", ranks=dead)], 1, "node2", 1) == 3
+    assert (
+        drills.began(
+            [
+                look(1, "node2", ranks=alive),
+                look(2, "node1", ranks=dead),
+                look(3, "node2", ranks=dead),
+            ],
+            1,
+            "node2",
+            1,
+        )
+        == 3
+    )
     assert drills.began([look(1, "node2", ranks=alive, sign=True)], 1, "node2", 1) == 1
     assert drills.began([look(1, "node2", ranks=alive)], 1, "node2", 1) is None
     assert drills.began([look(1, "node2", ranks=dead)], 1, "node2", 1) is None, "it was never there"
 
 
 def test_what_comes_later_than_its_budget_is_said():
-    assert TABLE["faults"]["hang"]["budget"] == dict(drills.BUDGET, detect=30) and TABLE["faults"]["kill"]["budget"] == drills.BUDGET
+    assert (
+        TABLE["faults"]["hang"]["budget"] == dict(drills.BUDGET, detect=30)
+        and TABLE["faults"]["kill"]["budget"] == drills.BUDGET
+    )
     for shown, key in (("detected", "detect"), ("stopped", "stop"), ("resumed", "resume")):
-        assert drills.over({shown: 60.1}, dict(drills.BUDGET, **{key: 60})) == [shown + " after 60.1 s, allowed are 60"]
-    assert drills.over({"detected": 3.0, "stopped": 11.2}, drills.BUDGET) == ["stopped after 11.2 s, allowed are 10"]
+        assert drills.over({shown: 60.1}, dict(drills.BUDGET, **{key: 60})) == [
+            shown + " after 60.1 s, allowed are 60"
+        ]
+    assert drills.over({"detected": 3.0, "stopped": 11.2}, drills.BUDGET) == [
+        "stopped after 11.2 s, allowed are 10"
+    ]
 
 
 # --- right or wrong
 
-EXPECT = {"outcome": ["failed"], "cause": ["killed"], "node": "last", "rank": "last", "signal": "SIGKILL"}
-RIGHT = {"outcome": "failed", "cause": "killed", "node": "node2", "rank": 1, "signal": "SIGKILL", "exit_code": None}
+EXPECT = {
+    "outcome": ["failed"],
+    "cause": ["killed"],
+    "node": "last",
+    "rank": "last",
+    "signal": "SIGKILL",
+}
+RIGHT = {
+    "outcome": "failed",
+    "cause": "killed",
+    "node": "node2",
+    "rank": 1,
+    "signal": "SIGKILL",
+    "exit_code": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -187,8 +264,16 @@ def test_a_verdict_is_right_wrong_or_unknown(changes, found):
 
 def test_a_real_verdict_is_judged():
     ranks = [{"rank": rank, "node": "node%d" % (rank + 1), "local_rank": 0} for rank in range(2)]
-    nodes = {"node1": {"node": "node1", "unreachable": "no answer"}, "node2": {"node": "node2", "unreachable": "no answer"}}
-    assert drills.judge({"outcome": ["lost"], "cause": ["unreachable"]}, verdict.decide(ranks, nodes), PLACES)[0] == "right"
+    nodes = {
+        "node1": {"node": "node1", "unreachable": "no answer"},
+        "node2": {"node": "node2", "unreachable": "no answer"},
+    }
+    assert (
+        drills.judge(
+            {"outcome": ["lost"], "cause": ["unreachable"]}, verdict.decide(ranks, nodes), PLACES
+        )[0]
+        == "right"
+    )
     assert drills.judge(dict(EXPECT, exit_code=7), dict(RIGHT, exit_code=1), PLACES)[0] == "wrong"
     assert drills.judge(EXPECT, None, PLACES) == ("unknown", "there is no verdict")
 
@@ -209,22 +294,43 @@ def test_the_table_says_what_broke_and_what_was_left_out():
             "promises": good,
             "problems": [],
         },
-        {"name": "cut", "injected": "c", "verdict": "wrong", "promises": dict(good, N3=False), "problems": ["N3: left on node1: 12"]},
+        {
+            "name": "cut",
+            "injected": "c",
+            "verdict": "wrong",
+            "promises": dict(good, N3=False),
+            "problems": ["N3: left on node1: 12"],
+        },
         {"name": "node_kill", "injected": "d", "skipped": "is done to containers"},
     ]
     text = drills.table(results)
     assert "| kill | a \\| b | 0.4 s | 3.0 s | right |" in text and "\x1b" not in text
-    assert drills.row(dict(results[0], goes_on=True))[2] == "goes on" and drills.row(results[0])[2] == "0.4 s"
-    assert drills.find_refusal({"refused": "is taken"}, "port 17000 is\n  taken") and not drills.find_refusal({"refused": "free"}, "taken")
-    assert drills.promise_cell(dict(good, N8=None)) == "held (7 of 8 asked)" and drills.promise_cell(good) == "held"
-    assert (drills.seconds(1.0, 2.0), drills.seconds(2.04, 1.0), drills.seconds(None, 1.0), drills.seconds(1.0, None)) == (
+    assert (
+        drills.row(dict(results[0], goes_on=True))[2] == "goes on"
+        and drills.row(results[0])[2] == "0.4 s"
+    )
+    assert drills.find_refusal(
+        {"refused": "is taken"}, "port 17000 is\n  taken"
+    ) and not drills.find_refusal({"refused": "free"}, "taken")
+    assert (
+        drills.promise_cell(dict(good, N8=None)) == "held (7 of 8 asked)"
+        and drills.promise_cell(good) == "held"
+    )
+    assert (
+        drills.seconds(1.0, 2.0),
+        drills.seconds(2.04, 1.0),
+        drills.seconds(None, 1.0),
+        drills.seconds(1.0, None),
+    ) == (
         0.0,
         1.0,
         None,
         None,
     )
     assert "broken: N3" in text and "skipped: is done to containers" in text
-    assert drills.sums(results).startswith("1 of 2 faults came out as promised; known after 0.4 s (middle), 0.4 s (worst)")
+    assert drills.sums(results).startswith(
+        "1 of 2 faults came out as promised; known after 0.4 s (middle), 0.4 s (worst)"
+    )
     assert drills.held(results[0]) and not drills.held(results[1])
 
 
@@ -232,8 +338,15 @@ def test_n8_is_what_the_next_training_shows():
     def result(name, reached):
         return {"name": name, "promises": {}, "problems": [], "reached": reached}
 
-    results = [result("kill", True), result("port", None), result("raise", True), result("exit", True)]
-    drilling.chain([*results, {"name": "cut", "skipped": "no container"}], lambda: result("closing", True))
+    results = [
+        result("kill", True),
+        result("port", None),
+        result("raise", True),
+        result("exit", True),
+    ]
+    drilling.chain(
+        [*results, {"name": "cut", "skipped": "no container"}], lambda: result("closing", True)
+    )
     assert [one["promises"]["N8"] for one in results] == [True] * 4
     drilling.chain(results, lambda: dict(result("closing", None), problems=["no run was started"]))
     assert [one["promises"]["N8"] for one in results] == [True, True, True, False]
@@ -248,9 +361,16 @@ def node_home(tmp_path):
     """A node's home with one attempt of a run: its plan, its ranks' log."""
     attempt = tmp_path / ".trainyard/runs" / RUN / "attempt-1"
     plan = {
-        "ranks": [{"rank": 1, "log": "log/workerlog.0", "node": "node2", "local_rank": 0, "device": "0"}],
+        "ranks": [
+            {"rank": 1, "log": "log/workerlog.0", "node": "node2", "local_rank": 0, "device": "0"}
+        ],
         "launcher": {"rank_log": "log/workerlog.{local_rank}", "console": "logs.txt"},
-        "suite": {"logs": {"step": {"line": r"Epoch: \[(?P<epoch>\d+)\]"}, "saved": {"lines": ["Save checkpoint: (?P<path>.*)"]}}},
+        "suite": {
+            "logs": {
+                "step": {"line": r"Epoch: \[(?P<epoch>\d+)\]"},
+                "saved": {"lines": ["Save checkpoint: (?P<path>.*)"]},
+            }
+        },
         "code": {"digest": "c" * 64},
         "links": {"dataset/coco": "data/d"},
     }
@@ -269,7 +389,9 @@ def node_home(tmp_path):
 @pytest.fixture
 def marked():
     """A process of the run."""
-    process = subprocess.Popen(["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "/1", "PATH": os.environ["PATH"]})
+    process = subprocess.Popen(
+        ["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "/1", "PATH": os.environ["PATH"]}
+    )
     yield process
     process.kill()
     process.wait()
@@ -281,7 +403,11 @@ def test_the_eye_closes_when_nobody_reads_any_more(node_home):
         source = handle.read()
     words = [sys.executable, "-I", "-c", drill_watch.BOOT, str(len(source)), RUN, ".trainyard", ""]
     with subprocess.Popen(
-        words, env=dict(os.environ, HOME=str(node_home)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        words,
+        env=dict(os.environ, HOME=str(node_home)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         process.stdin.write(source)
         process.stdin.flush()
@@ -295,11 +421,27 @@ def test_the_eye_closes_when_nobody_reads_any_more(node_home):
 def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
     with open(drill_watch.__file__, "rb") as handle:
         source = handle.read()
-    words = [sys.executable, "-I", "-c", drill_watch.BOOT, str(len(source)), RUN, ".trainyard", "ValueError"]
+    words = [
+        sys.executable,
+        "-I",
+        "-c",
+        drill_watch.BOOT,
+        str(len(source)),
+        RUN,
+        ".trainyard",
+        "ValueError",
+    ]
     (node_home / ".trainyard/runs" / RUN / "attempt-new").mkdir()
     later = []
-    other = subprocess.Popen(["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "0/1", "PATH": os.environ["PATH"]})  # of another run
-    process = subprocess.Popen(words, env=dict(os.environ, HOME=str(node_home)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    other = subprocess.Popen(
+        ["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "0/1", "PATH": os.environ["PATH"]}
+    )  # of another run
+    process = subprocess.Popen(
+        words,
+        env=dict(os.environ, HOME=str(node_home)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
         process.stdin.write(source)
         process.stdin.flush()
@@ -334,8 +476,14 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
         os.truncate(attempt / "log/workerlog.0", 0)
         (attempt / "log/workerlog.0").write_text("Epoch: [2]\n")
         next_look(lambda one: one["steps"] >= 4)
-        assert select.select([process.stdout], [], [], 60)[0], "a look comes where nothing changes, too: who says nothing does not answer"
-        later.append(subprocess.Popen(["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "/2", "PATH": os.environ["PATH"]}))
+        assert select.select([process.stdout], [], [], 60)[0], (
+            "a look comes where nothing changes, too: who says nothing does not answer"
+        )
+        later.append(
+            subprocess.Popen(
+                ["sleep", "600"], env={"TRAINYARD_ATTEMPT": RUN + "/2", "PATH": os.environ["PATH"]}
+            )
+        )
         end = time.monotonic() + 60
         while json.loads(process.stdout.readline())["attempts"].get("2") != {"marked": 1}:
             assert time.monotonic() < end, "a process without a directory is one"
@@ -362,11 +510,18 @@ def test_the_eye_waits_for_what_is_not_there_yet_and_keeps_what_it_has_seen(node
     assert eye.look(sign, {}, set())["steps"] == 0
     log.write_text(lines + "\nTraceback\n")
     with open(place / "ranks.jsonl", "a", encoding="utf-8") as handle:
-        handle.write(json.dumps({"event": "end", "rank": 1, "signal": "SIGKILL"}) + "\n" + '{"event": "e')
+        handle.write(
+            json.dumps({"event": "end", "rank": 1, "signal": "SIGKILL"}) + "\n" + '{"event": "e'
+        )
     (place / "exit.json").write_text("7")
     for _look in range(2):
         found = eye.look(sign, {"1": 3}, {4194400})
-        assert (found["steps"], found["sign"], found["exit"], found["marked"]) == (2, True, None, 3) and found["ranks"][0]["alive"]
+        assert (found["steps"], found["sign"], found["exit"], found["marked"]) == (
+            2,
+            True,
+            None,
+            3,
+        ) and found["ranks"][0]["alive"]
         assert [event["event"] for event in found["events"]] == ["end"]
 
 
@@ -377,12 +532,23 @@ class Here:
     """A node whose home is a directory of this machine."""
 
     def __init__(self, name, home):
-        self.name, self.home, self.address, self.user, self.container = name, str(home), "198.51.100.9", "trainer", None
+        self.name, self.home, self.address, self.user, self.container = (
+            name,
+            str(home),
+            "198.51.100.9",
+            "trainer",
+            None,
+        )
 
     def look(self, script):
         environment = dict(os.environ, HOME=self.home)
         return subprocess.run(
-            ["sh", "-c", "cd; " + script], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
+            ["sh", "-c", "cd; " + script],
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
         ).stdout
 
 
@@ -392,12 +558,28 @@ def ground(node_home, tmp_path):
     there, runs = node_home / ".trainyard/runs" / RUN / "attempt-1", tmp_path / "runs"
     home = runs / RUN / "attempt-1"
     brought = {"log/workerlog.0": "rank-001.node2.log", "ranks.jsonl": "ranks.node2.jsonl"}
-    put(str(home), {name: (there / file).read_text() for file, name in [*brought.items(), ("plan.json", "plan.json")]})
-    index = {"files": [{"file": file, "home": name, "node": "node2"} for file, name in brought.items()]}
+    put(
+        str(home),
+        {
+            name: (there / file).read_text()
+            for file, name in [*brought.items(), ("plan.json", "plan.json")]
+        },
+    )
+    index = {
+        "files": [{"file": file, "home": name, "node": "node2"} for file, name in brought.items()]
+    }
     (home / "ranks.json").write_text(json.dumps(index))
     for path in home.iterdir():
         path.chmod(0o600)
-    return drill_ground.Ground(str(ROOT), [], "test", [Here("node2", node_home)], str(runs), ".trainyard", str(tmp_path / "state"))
+    return drill_ground.Ground(
+        str(ROOT),
+        [],
+        "test",
+        [Here("node2", node_home)],
+        str(runs),
+        ".trainyard",
+        str(tmp_path / "state"),
+    )
 
 
 def every(ground, **changes):
@@ -407,7 +589,9 @@ def every(ground, **changes):
         "numbers": [1],
         "verdict": dict(RIGHT, log="runs/%s/attempt-1/rank-001.node2.log" % RUN),
     }
-    given.update({"before": {}, "canary": "drill-0123456789", "outputs": [], "fresh": []}, **changes)
+    given.update(
+        {"before": {}, "canary": "drill-0123456789", "outputs": [], "fresh": []}, **changes
+    )
     return drill_promises.every(ground, **given)
 
 
@@ -417,7 +601,9 @@ def test_promises_that_hold(ground):
 
 
 def test_n1_a_byte_that_is_lost_is_seen(ground, node_home):
-    with open(node_home / ".trainyard/runs" / RUN / "attempt-1/log/workerlog.0", "a", encoding="utf-8") as handle:
+    with open(
+        node_home / ".trainyard/runs" / RUN / "attempt-1/log/workerlog.0", "a", encoding="utf-8"
+    ) as handle:
         handle.write("last words\n")
     found, problems = every(ground)
     assert found["N1"] is False and "log/workerlog.0 of node2 is not what is at home" in problems[0]
@@ -430,7 +616,9 @@ def test_n1_a_byte_too_many_at_home_and_a_log_that_others_read_are_seen(ground):
     os.chmod(path, 0o600)
     with open(path, "a", encoding="utf-8") as handle:
         handle.write("more\n")
-    assert drill_promises.logs(ground, RUN, 1) == ["N1: log/workerlog.0 of node2 is not what is at home as rank-001.node2.log"]
+    assert drill_promises.logs(ground, RUN, 1) == [
+        "N1: log/workerlog.0 of node2 is not what is at home as rank-001.node2.log"
+    ]
 
 
 def test_n1_a_log_that_was_never_brought_is_seen(ground, node_home):
@@ -452,7 +640,10 @@ def test_n1_a_log_that_was_never_brought_is_seen(ground, node_home):
 
 def test_n1_a_logs_name_is_a_name_whatever_stands_in_it(ground, node_home):
     name = "log/worker 0; rm workerlog.0"
-    there, home = node_home / ".trainyard/runs" / RUN / "attempt-1", os.path.join(ground.runs_dir, RUN, "attempt-1")
+    there, home = (
+        node_home / ".trainyard/runs" / RUN / "attempt-1",
+        os.path.join(ground.runs_dir, RUN, "attempt-1"),
+    )
     with open(os.path.join(home, "ranks.json"), encoding="utf-8") as handle:
         index = json.load(handle)
     index["files"].append({"file": name, "home": "stray-0.node2.log", "node": "node2"})
@@ -461,21 +652,37 @@ def test_n1_a_logs_name_is_a_name_whatever_stands_in_it(ground, node_home):
     (there / name).write_text("said")
     assert drill_promises.logs(ground, RUN, 1) == []
     (there / name).write_text("Said")
-    assert drill_promises.logs(ground, RUN, 1) == ["N1: %s of node2 is not what is at home as stray-0.node2.log" % name]
+    assert drill_promises.logs(ground, RUN, 1) == [
+        "N1: %s of node2 is not what is at home as stray-0.node2.log" % name
+    ]
 
 
-WRITER = "import sys; f = open(sys.argv[1], sys.argv[2], buffering=0); [(f.write(line), print(flush=True)) for line in sys.stdin.buffer]"
+WRITER = (
+    "import sys; f = open(sys.argv[1], sys.argv[2], buffering=0); [(f.write(line),"
+    " print(flush=True)) for line in sys.stdin.buffer]"
+)
 
 
 @pytest.mark.parametrize("mode", ["wb", "ab"])
-def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_generation(ground, node_home, monkeypatch, mode):
-    """mode: msrun's workers write on at their old place, behind a hole; Paddle's launcher opens for appending."""
+def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_generation(
+    ground, node_home, monkeypatch, mode
+):
+    """mode: msrun's workers write on at their old place, behind a hole; Paddle's launcher opens for
+    appending.
+    """
     monkeypatch.setenv("HOME", str(node_home))
-    there, home = node_home / ".trainyard/runs" / RUN / "attempt-1", os.path.join(ground.runs_dir, RUN, "attempt-1")
+    there, home = (
+        node_home / ".trainyard/runs" / RUN / "attempt-1",
+        os.path.join(ground.runs_dir, RUN, "attempt-1"),
+    )
     log = there / "log/workerlog.0"
     mine = os.path.join(home, "rank-001.node2.log")
     os.unlink(mine)
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(log), mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(log), mode],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     spec = {"attempt_dir": str(there), "follow": True, "interval": 0.02}
     stream = streaming.Stream([sys.executable, "-I", "-c", shipping.BOOT], spec, home, "node2")
     stream.start()
@@ -502,7 +709,10 @@ def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_gener
         stream.finish(10)
     assert log.read_bytes() == (b"\0" * 7 if mode == "wb" else b"") + b"after\n"
     brought = homecoming.bring_home(home, [evidence.collect(str(there), "node2")])
-    assert not brought["mismatches"] and [item["file"] for item in brought["files"]].count("log/workerlog.0") == 2
+    assert (
+        not brought["mismatches"]
+        and [item["file"] for item in brought["files"]].count("log/workerlog.0") == 2
+    )
     assert drill_promises.logs(ground, RUN, 1) == []
     with open(mine + ".1", "r+b") as handle:  # a generation that is kept with another byte
         handle.write(b"B")
@@ -510,7 +720,10 @@ def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_gener
         "N1: none of rank-001.node2.log, rank-001.node2.log.1 begins as log/workerlog.0.1 of node2"
     ]
     os.rename(mine + ".1", mine)  # the present one is lost
-    assert drill_promises.logs(ground, RUN, 1)[0] == "N1: log/workerlog.0 of node2 is not what is at home as rank-001.node2.log"
+    assert (
+        drill_promises.logs(ground, RUN, 1)[0]
+        == "N1: log/workerlog.0 of node2 is not what is at home as rank-001.node2.log"
+    )
 
 
 def test_n2_a_changed_checkpoint_of_an_earlier_run_is_seen(ground, node_home):
@@ -544,17 +757,26 @@ def test_n4_another_plan_or_code_is_seen(ground, node_home, tmp_path):
     (other / ".trainyard/data/d/image").write_text("22")
     (other / ".trainyard/runs" / RUN / "attempt-1/plan.json").write_text("{}")
     said = drill_promises.equal(ground, RUN, 1)
-    assert [text.split()[1] for text in said] == ["plan.json", ".trainyard/code/" + "c" * 16, ".trainyard/data/d"]
+    assert [text.split()[1] for text in said] == [
+        "plan.json",
+        ".trainyard/code/" + "c" * 16,
+        ".trainyard/data/d",
+    ]
 
 
 @pytest.mark.parametrize("lacks", ["node", "rank", "log", "signal"])
 def test_n6_a_verdict_that_lacks_something_is_seen(ground, lacks):
     said = dict(RIGHT, log="runs/%s/attempt-1/rank-001.node2.log" % RUN)
     assert every(ground, verdict=dict(said, **{lacks: None}))[0]["N6"] is False
-    assert every(ground, verdict=dict(said, log=said["log"] + ".9"))[1] == ["N6: the verdict lacks the log %s.9" % said["log"]]
+    assert every(ground, verdict=dict(said, log=said["log"] + ".9"))[1] == [
+        "N6: the verdict lacks the log %s.9" % said["log"]
+    ]
 
 
-@pytest.mark.parametrize("name, mode", [("run.json", 0o600), ("attempt-1/rank-001.node2.log", 0o644), ("report.html", 0o600)])
+@pytest.mark.parametrize(
+    "name, mode",
+    [("run.json", 0o600), ("attempt-1/rank-001.node2.log", 0o644), ("report.html", 0o600)],
+)
 def test_n7_a_secret_that_others_can_read_is_seen(ground, name, mode):
     path = os.path.join(ground.runs_dir, RUN, name)
     with open(path, "a", encoding="utf-8") as handle:
@@ -577,7 +799,10 @@ def test_n7_a_secret_deep_in_a_huge_file_is_seen_and_what_is_no_file_is_passed_b
 
 def test_every_attempt_of_a_run_is_looked_at(ground):
     problems = every(ground, numbers=[1, 2])[1]
-    assert problems == ["N1: attempt-2/ranks.json is missing at home", "N4: there is no plan at home"]
+    assert problems == [
+        "N1: attempt-2/ranks.json is missing at home",
+        "N4: there is no plan at home",
+    ]
 
 
 def test_n7_an_attempt_that_others_may_enter_is_seen(ground, node_home, monkeypatch):
@@ -589,18 +814,35 @@ def test_n7_an_attempt_that_others_may_enter_is_seen(ground, node_home, monkeypa
 
 
 def test_n7_a_secret_in_an_output_is_seen_and_one_in_a_raw_log_is_not(ground, tmp_path):
-    with open(os.path.join(ground.runs_dir, RUN, "attempt-1/rank-001.node2.log"), "a", encoding="utf-8") as handle:
+    with open(
+        os.path.join(ground.runs_dir, RUN, "attempt-1/rank-001.node2.log"), "a", encoding="utf-8"
+    ) as handle:
         handle.write("token drill-0123456789\n")
-    output = put(str(tmp_path / "out"), {"01-train.txt": "token drill-0123456789"}) + "/01-train.txt"
+    output = (
+        put(str(tmp_path / "out"), {"01-train.txt": "token drill-0123456789"}) + "/01-train.txt"
+    )
     assert every(ground)[0]["N7"] and every(ground, outputs=[output])[0]["N7"] is False
 
 
 def test_another_controller_has_what_opens_the_nodes_and_no_more(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MOLECULE_FILE", "of another site")
-    state = put(str(tmp_path / "home/.local/state/trainyard/test"), {"id_ed25519": "key", "known_hosts": "hosts", "ca": "secret"})
-    ground = drill_ground.Ground(str(ROOT), [], "test", [Here("node1", tmp_path)], str(tmp_path / "runs"), ".trainyard", state)
+    state = put(
+        str(tmp_path / "home/.local/state/trainyard/test"),
+        {"id_ed25519": "key", "known_hosts": "hosts", "ca": "secret"},
+    )
+    ground = drill_ground.Ground(
+        str(ROOT),
+        [],
+        "test",
+        [Here("node1", tmp_path)],
+        str(tmp_path / "runs"),
+        ".trainyard",
+        state,
+    )
     fresh = ground.fresh(str(tmp_path / "fresh"))
     there = tmp_path / "fresh/.local/state/trainyard/test"
     assert sorted(path.name for path in there.iterdir()) == ["id_ed25519", "known_hosts"]
-    assert ground.environment(fresh)["HOME"] == fresh and not [name for name in ground.environment(fresh) if name.startswith("MOLECULE_")]
+    assert ground.environment(fresh)["HOME"] == fresh and not [
+        name for name in ground.environment(fresh) if name.startswith("MOLECULE_")
+    ]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A drill's course from start to end: a training, a fault and its undoing with real processes, and every thing that may go wrong on the way."""
+"""A drill's course from start to end: a training, a fault and its undoing with real processes, and
+every thing that may go wrong on the way.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,46 @@ from types import SimpleNamespace
 
 import pytest
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.trainyard import drill_ground, drill_promises, drill_steps, drilling, drills
+from ansible.module_utils.trainyard import (
+    drill_ground,
+    drill_promises,
+    drill_steps,
+    drilling,
+    drills,
+)
 from ansible.parsing.dataloader import DataLoader
 from core_support import CONFIG, ROOT, program, put, recorded
 from drill_support import Here, course, settle, site
 
 KILL = {"at": "step 2", "then": [{"user": "last", "do": "kill -KILL $(rank)"}]}
-KILLED = {"outcome": ["failed"], "cause": ["killed"], "node": "last", "rank": "last", "signal": "SIGKILL"}
+KILLED = {
+    "outcome": ["failed"],
+    "cause": ["killed"],
+    "node": "last",
+    "rank": "last",
+    "signal": "SIGKILL",
+}
 STOPPED = {"outcome": ["stopped"], "cause": ["stopped_by_user"]}
 GOES_ON = {"at": "step 2", "goes_on": True, "expect": STOPPED}
 HELD_BY = {"again": True, "says": "held by"}
 HEALED = [{"user": "first", "do": "echo healed > healed"}]
 # name: (the fault, how the product behaves)
-LATE = [{"user": place, "do": "(sleep 1; rm -f units) > /dev/null 2>&1 < /dev/null &"} for place in ("first", "last")]
+LATE = [
+    {"user": place, "do": "(sleep 1; rm -f units) > /dev/null 2>&1 < /dev/null &"}
+    for place in ("first", "last")
+]
 CASES = {
     "kill": (dict(KILL, expect=KILLED, heal=HEALED), {}),
     "slow": (dict(KILL, expect=KILLED, budget={"stop": -1, "detect": -1}), {}),
-    "inside": (dict(at="inside", sign="step 3", then=[{"user": "last", "do": "touch ../seen"}], expect=KILLED), {"dies": True}),
+    "inside": (
+        dict(
+            at="inside",
+            sign="step 3",
+            then=[{"user": "last", "do": "touch ../seen"}],
+            expect=KILLED,
+        ),
+        {"dies": True},
+    ),
     "volatile": (dict(KILL, expect=KILLED, volatile=True), {}),
     "another culprit": (dict(KILL, expect=KILLED), {"verdict": {"node": "node1", "rank": 0}}),
     "a restart": (dict(KILL, expect=KILLED, restarts=1), {"restart": True}),
@@ -44,15 +69,30 @@ CASES = {
     "goes on": (GOES_ON, {}),
     "ends at once": (dict(KILL, expect=KILLED, heal=HEALED), {"ends": True}),
     "no run": (dict(KILL, expect=KILLED, heal=HEALED), {"says": "first\nSTOP  no disk\nlast"}),
-    "a step fails": (dict(GOES_ON, then=[{"user": "last", "do": "echo no such rank >&2; exit 3"}], heal=HEALED), {}),
+    "a step fails": (
+        dict(GOES_ON, then=[{"user": "last", "do": "echo no such rank >&2; exit 3"}], heal=HEALED),
+        {},
+    ),
     "not undone": (dict(GOES_ON, heal=[{"user": "last", "do": "exit 4"}, *HEALED]), {}),
     "twice": (dict(GOES_ON, then=[HELD_BY]), {}),
     "twice and nobody minds": (dict(GOES_ON, then=[HELD_BY]), {"greedy": True}),
     "at once": (dict(GOES_ON, before=[dict(HELD_BY, stays=True)]), {}),
-    "at once and nobody minds": (dict(GOES_ON, before=[dict(HELD_BY, stays=True)]), {"greedy": True}),
-    "another run": (dict(GOES_ON, then=[{"user": "last", "do": "echo trainyard-other-1.service > units"}]), {}),
-    "ctrl_c": (dict(GOES_ON, then=[{"control": "INT"}, {"verb": "follow", "fresh": True, "stays": True}]), {}),
-    "refused": ({"expect": {"refused": "17000"}, "heal": HEALED}, {"says": "starting\nport 17000 is\n  taken"}),
+    "at once and nobody minds": (
+        dict(GOES_ON, before=[dict(HELD_BY, stays=True)]),
+        {"greedy": True},
+    ),
+    "another run": (
+        dict(GOES_ON, then=[{"user": "last", "do": "echo trainyard-other-1.service > units"}]),
+        {},
+    ),
+    "ctrl_c": (
+        dict(GOES_ON, then=[{"control": "INT"}, {"verb": "follow", "fresh": True, "stays": True}]),
+        {},
+    ),
+    "refused": (
+        {"expect": {"refused": "17000"}, "heal": HEALED},
+        {"says": "starting\nport 17000 is\n  taken"},
+    ),
     "refused in other words": ({"expect": {"refused": "17000"}}, {"says": "no"}),
     "refused with exit code 0": ({"expect": {"refused": "17000"}}, {"says": "17000", "code": 0}),
     "not refused": ({"expect": {"refused": "17000"}}, {}),
@@ -62,8 +102,13 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def drilled(tmp_path_factory):
-    """{case: (result or what was raised, Course)} of all of them, several at a time: most of it is waiting."""
-    sites = {name: site(tmp_path_factory.mktemp("drill"), **behave) for name, (_fault, behave) in CASES.items()}
+    """{case: (result or what was raised, Course)} of all of them, several at a time: most of it is
+    waiting.
+    """
+    sites = {
+        name: site(tmp_path_factory.mktemp("drill"), **behave)
+        for name, (_fault, behave) in CASES.items()
+    }
 
     def one(name):
         made = course(sites[name], CASES[name][0])
@@ -76,13 +121,19 @@ def drilled(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(max_workers=6) as pool:
         patch.setattr(drilling, "FENCE_SECONDS", 15)
-        patch.setattr(drill_ground, "sys", SimpleNamespace(executable=sites["kill"].project + "/bin/python"))
+        patch.setattr(
+            drill_ground, "sys", SimpleNamespace(executable=sites["kill"].project + "/bin/python")
+        )
         yield dict(pool.map(one, CASES))
 
 
 def test_a_node_that_ends_its_part_when_it_is_back_is_no_complaint(drilled):
     result, made = drilled["lets go when it is back"]
-    assert not says(result, "still held") and result["fenced"] > 0 and "ended its part by itself after" in result["note"]
+    assert (
+        not says(result, "still held")
+        and result["fenced"] > 0
+        and "ended its part by itself after" in result["note"]
+    )
     assert "stop" not in [command.verb for command in made.commands]
 
 
@@ -92,12 +143,23 @@ def says(result, words):
 
 def test_a_fault_that_comes_out_as_promised(drilled):
     result, made = drilled["kill"]
-    assert says(result, "allowed are") == result["problems"] and result["verdict"] == "right" and result["reached"]
+    assert (
+        says(result, "allowed are") == result["problems"]
+        and result["verdict"] == "right"
+        and result["reached"]
+    )
     assert result["promises"] == dict(dict.fromkeys(drills.PROMISES, True), N8=None)
-    assert result["detected"] is not None and result["stopped"] is not None and result["says"] == "FAILED: rank 1 on node2 was killed"
+    assert (
+        result["detected"] is not None
+        and result["stopped"] is not None
+        and result["says"] == "FAILED: rank 1 on node2 was killed"
+    )
     assert open(os.path.join(made.ground.nodes[0].home, "healed")).read() == "healed\n"
     assert json.load(open(os.path.join(made.folder, "result.json"))) == result
-    assert (stat.S_IMODE(os.stat(made.folder).st_mode), stat.S_IMODE(os.stat(made.job).st_mode)) == (0o700, 0o600)
+    assert (
+        stat.S_IMODE(os.stat(made.folder).st_mode),
+        stat.S_IMODE(os.stat(made.job).st_mode),
+    ) == (0o700, 0o600)
     assert not os.path.exists(made.elsewhere), "it holds what opens the nodes"
     assert [command.verb for command in made.commands] == ["train", "status"]
 
@@ -108,13 +170,19 @@ def test_a_fault_that_comes_out_as_promised(drilled):
         ("slow", ["detected after", "stopped after", "allowed are -1"]),
         ("another culprit", ["verdict: node is node1, wanted: node2; rank is 0, wanted: 1"]),
         ("no restart", ["attempt 2 never made a step"]),
-        ("other words", ["the run's reason is failed, wanted: no_progress", "no command said 'skipped'"]),
+        (
+            "other words",
+            ["the run's reason is failed, wanted: no_progress", "no command said 'skipped'"],
+        ),
         ("does not come back", ["train.yml still ran after 2 s"]),
         ("holds on", ["the run still held a node 15 s after all was over; it was stopped"]),
         ("unknown elsewhere", ["N5: another controller's status.yml ended with 0"]),
         ("ends at once", ["the training did not come to step 2"]),
         ("no run", ["no run was started: STOP  no disk"]),
-        ("a step fails", ["node2: echo no such rank >&2; exit 3: no such rank", "the run still held a node"]),
+        (
+            "a step fails",
+            ["node2: echo no such rank >&2; exit 3: no such rank", "the run still held a node"],
+        ),
         ("not undone", ["not undone: node2: exit 4: exit code 4"]),
         ("twice and nobody minds", ["the other command ended with 0 and did not say 'held by'"]),
         ("at once and nobody minds", ["the other command ended with 0 and did not say 'held by'"]),
@@ -126,11 +194,20 @@ def test_a_fault_that_comes_out_as_promised(drilled):
 )
 def test_what_does_not_come_out_as_promised_is_said(drilled, name, words):
     result, made = drilled[name]
-    assert not drills.held(result) and [word for word in words if not says(result, word)] == [], result["problems"]
-    assert all(command.over() for command in made.commands) and not drill_promises.left(made.ground, made.run, 0) if made.run else True
+    assert not drills.held(result) and [word for word in words if not says(result, word)] == [], (
+        result["problems"]
+    )
+    assert (
+        all(command.over() for command in made.commands)
+        and not drill_promises.left(made.ground, made.run, 0)
+        if made.run
+        else True
+    )
 
 
-@pytest.mark.parametrize("name", ["inside", "a restart", "goes on", "twice", "at once", "ctrl_c", "volatile", "refused"])
+@pytest.mark.parametrize(
+    "name", ["inside", "a restart", "goes on", "twice", "at once", "ctrl_c", "volatile", "refused"]
+)
 def test_what_comes_out_as_promised_is_no_problem(drilled, name):
     result = drilled[name][0]
     assert result["verdict"] == "right" and says(result, "allowed are") == result["problems"]
@@ -138,11 +215,22 @@ def test_what_comes_out_as_promised_is_no_problem(drilled, name):
 
 @pytest.mark.parametrize(
     "at, count, come",
-    [("run", 0, True), ("ranks", 0, True), ("step 3", 2, False), ("step 3", 3, True), ("saved 1", 0, False), ("saved 1", 1, True)],
+    [
+        ("run", 0, True),
+        ("ranks", 0, True),
+        ("step 3", 2, False),
+        ("step 3", 3, True),
+        ("saved 1", 0, False),
+        ("saved 1", 1, True),
+    ],
 )
 def test_a_faults_moment(tmp_path, at, count, come):
     made = course(site(tmp_path), dict(KILL, at=at, expect=KILLED))
-    seen = {"steps": count, "saved": count if at[:2] == "sa" else 0, "ranks": [{"rank": 0, "alive": True}]}
+    seen = {
+        "steps": count,
+        "saved": count if at[:2] == "sa" else 0,
+        "ranks": [{"rank": 0, "alive": True}],
+    }
     looks = [{"t": 1, "node": node, "attempts": {"1": seen}} for node in ("node1", "node2")]
     assert bool(made.moment(looks)) is come
     assert at != "ranks" or not made.moment(looks[:1]), "the other node has none yet"
@@ -150,39 +238,67 @@ def test_a_faults_moment(tmp_path, at, count, come):
 
 def test_seconds_begin_with_the_fault_and_where_nothing_may_happen_with_the_stop(drilled):
     made = drilled["goes on"][1]
-    assert made.since > next(look["t"] for look in made.watch.looks if drills.newest([look], 1, "steps") >= 2 + drilling.GOES_ON_STEPS)
+    assert made.since > next(
+        look["t"]
+        for look in made.watch.looks
+        if drills.newest([look], 1, "steps") >= 2 + drilling.GOES_ON_STEPS
+    )
     made = drilled["inside"][1]
-    assert made.since == made.moment(made.watch.looks) and drilled["inside"][0]["detected"] is not None
+    assert (
+        made.since == made.moment(made.watch.looks) and drilled["inside"][0]["detected"] is not None
+    )
 
 
 def test_another_controller_follows_from_a_place_of_its_own(drilled):
     follows = [command for command in drilled["ctrl_c"][1].commands if command.verb == "follow"]
     project, elsewhere = drilled["ctrl_c"][1].ground.project, drilled["ctrl_c"][1].elsewhere
-    assert "here %s %s\n" % (elsewhere, elsewhere) in follows[0].text() and " %s\n" % project in follows[1].text()
+    assert (
+        "here %s %s\n" % (elsewhere, elsewhere) in follows[0].text()
+        and " %s\n" % project in follows[1].text()
+    )
 
 
 def test_what_a_fault_cannot_show_is_not_said(drilled):
     asked = {
-        name: {key for key, value in drilled[name][0]["promises"].items() if value is not None} for name in CASES if name != "interrupted"
+        name: {key for key, value in drilled[name][0]["promises"].items() if value is not None}
+        for name in CASES
+        if name != "interrupted"
     }
     every = {"N1", "N2", "N3", "N4", "N5", "N6", "N7"}
-    assert asked["kill"] == every and asked["goes on"] == every - {"N6"} and asked["volatile"] == every - {"N1", "N4"}
+    assert (
+        asked["kill"] == every
+        and asked["goes on"] == every - {"N6"}
+        and asked["volatile"] == every - {"N1", "N4"}
+    )
     assert asked["refused"] == asked["no run"] == {"N2"}
     assert drilled["goes on"][0].get("detected") is None and drilled["no run"][0]["reached"] is None
-    assert drilled["a restart"][0]["resumed"] is not None and drilled["unknown elsewhere"][0]["promises"]["N5"] is False
+    assert (
+        drilled["a restart"][0]["resumed"] is not None
+        and drilled["unknown elsewhere"][0]["promises"]["N5"] is False
+    )
 
 
-@pytest.mark.parametrize("name", ["ends at once", "no run", "a step fails", "not undone", "refused", "interrupted"])
+@pytest.mark.parametrize(
+    "name", ["ends at once", "no run", "a step fails", "not undone", "refused", "interrupted"]
+)
 def test_what_was_done_is_undone_whatever_happens(drilled, name):
     result, made = drilled[name]
-    assert open(os.path.join(made.ground.nodes[0].home, "healed"), encoding="utf-8").read() == "healed\n"
+    assert (
+        open(os.path.join(made.ground.nodes[0].home, "healed"), encoding="utf-8").read()
+        == "healed\n"
+    )
     assert all(command.over() for command in made.commands) and not os.path.exists(made.elsewhere)
 
 
 def test_a_drill_that_is_interrupted_stops_its_run_and_ends_as_such(drilled):
     raised, made = drilled["interrupted"]
-    assert isinstance(raised, KeyboardInterrupt) and [command.verb for command in made.commands] == ["train", "stop"]
-    assert drill_promises.left(made.ground, made.run, 0) == [] and not made.watch._threads[0].is_alive()
+    assert isinstance(raised, KeyboardInterrupt) and [
+        command.verb for command in made.commands
+    ] == ["train", "stop"]
+    assert (
+        drill_promises.left(made.ground, made.run, 0) == []
+        and not made.watch._threads[0].is_alive()
+    )
 
 
 @pytest.fixture
@@ -192,7 +308,9 @@ def alone(tmp_path, monkeypatch):
 
     def call(fault, **behave):
         ground = site(tmp_path / str(len(made)), **behave)
-        monkeypatch.setattr(drill_ground, "sys", SimpleNamespace(executable=ground.project + "/bin/python"))
+        monkeypatch.setattr(
+            drill_ground, "sys", SimpleNamespace(executable=ground.project + "/bin/python")
+        )
         made.append(course(ground, fault))
         return made[-1].go(), made[-1]
 
@@ -203,25 +321,37 @@ def alone(tmp_path, monkeypatch):
 
 def test_a_training_that_stands_still_after_what_it_should_survive_is_seen(alone, monkeypatch):
     monkeypatch.setattr(drilling, "GOES_ON_SECONDS", 1)
-    assert says(alone(dict(GOES_ON, at="step 3"), steps=3)[0], "the training made 3 steps before and none in 1 s after it")
+    assert says(
+        alone(dict(GOES_ON, at="step 3"), steps=3)[0],
+        "the training made 3 steps before and none in 1 s after it",
+    )
 
 
 def test_a_moment_that_never_comes_is_no_fault_and_the_run_is_stopped(alone, monkeypatch):
     monkeypatch.setattr(drilling, "MOMENT_SECONDS", 1)
     result, made = alone(dict(KILL, at="saved 1", expect=KILLED))
-    assert says(result, "the training did not come to saved 1") and result["reached"] is None and result["promises"]["N3"]
+    assert (
+        says(result, "the training did not come to saved 1")
+        and result["reached"] is None
+        and result["promises"]["N3"]
+    )
     assert [command.verb for command in made.commands][:2] == ["train", "stop"]
 
 
 def test_a_command_that_does_not_come_to_its_end_is_ended_and_said(alone, monkeypatch):
     monkeypatch.setattr(drill_steps, "STOP_SECONDS", 1)
     result, made = alone(dict(GOES_ON, then=[{"verb": "follow"}]))
-    assert says(result, "follow.yml did not come to its end within 1 s") and all(command.over() for command in made.commands)
+    assert says(result, "follow.yml did not come to its end within 1 s") and all(
+        command.over() for command in made.commands
+    )
 
 
 def test_a_controller_that_does_not_mind_is_said(alone, monkeypatch):
     monkeypatch.setattr(drill_steps, "SIGNAL_SECONDS", 1)
-    assert says(alone(dict(GOES_ON, then=[{"control": "INT"}]), stubborn=True)[0], "the controller did not end after INT")
+    assert says(
+        alone(dict(GOES_ON, then=[{"control": "INT"}]), stubborn=True)[0],
+        "the controller did not end after INT",
+    )
 
 
 # --- the ground
@@ -233,15 +363,21 @@ def test_an_eye_that_is_closed_is_a_look_too_and_nobody_waits_for_what_cannot_co
     watch = drill_ground.Watch([node], "run", ".trainyard")
     try:
         assert watch.until(lambda looks: looks and looks[0]["gone"], 60)
-        assert watch.until(lambda _looks: None, 1, lambda: asked.append(1) or True) is None and asked == [1]
+        assert watch.until(
+            lambda _looks: None, 1, lambda: asked.append(1) or True
+        ) is None and asked == [1]
     finally:
         watch.close()
 
 
-WORKER = "import signal, time; signal.signal(2, signal.SIG_DFL); print('up', flush=True); time.sleep(600)"
+WORKER = (
+    "import signal, time; signal.signal(2, signal.SIG_DFL); print('up', flush=True);"
+    " time.sleep(600)"
+)
 PARENT = (
-    "import signal, subprocess, sys; signal.signal(2, signal.SIG_DFL);"
-    "p = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE); p.stdout.readline(); print(p.pid, flush=True); p.wait()"
+    "import signal, subprocess, sys; signal.signal(2, signal.SIG_DFL);p ="
+    " subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE); p.stdout.readline(); print(p.pid,"
+    " flush=True); p.wait()"
 )
 
 
@@ -274,9 +410,17 @@ def test_a_step_that_fails_or_never_answers_is_an_error_and_a_look_is_not(tmp_pa
 
 
 def test_a_node_is_the_embedded_sites_container_only_where_its_address_is(tmp_path, monkeypatch):
-    program(tmp_path, "docker", 'case "$1" in inspect) echo "2048 198.51.100.101 ";; *) echo no such thing >&2; exit 1;; esac')
+    program(
+        tmp_path,
+        "docker",
+        'case "$1" in inspect) echo "2048 198.51.100.101 ";; *) echo no such thing >&2; exit 1;;'
+        " esac",
+    )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert drill_ground.container_of("local", "node1", "198.51.100.101") == ("trainyard-local-node1", 2048)
+    assert drill_ground.container_of("local", "node1", "198.51.100.101") == (
+        "trainyard-local-node1",
+        2048,
+    )
     assert drill_ground.container_of("local", "node1", "198.51.100.9") == (None, 0)
     ground = site(tmp_path / "site")
     with pytest.raises(drills.DrillError, match="docker kill {last}: no such thing"):
@@ -288,7 +432,10 @@ def test_a_node_is_the_embedded_sites_container_only_where_its_address_is(tmp_pa
 
 
 def test_the_line_that_says_why_a_command_ended():
-    assert drill_ground.last_line("fatal: [node1]: no\nFAILED: rank 1\nPLAY RECAP\n\n") == "FAILED: rank 1"
+    assert (
+        drill_ground.last_line("fatal: [node1]: no\nFAILED: rank 1\nPLAY RECAP\n\n")
+        == "FAILED: rank 1"
+    )
     assert (drill_ground.last_line("a\nb\n"), drill_ground.last_line("")) == ("b", "no output")
 
 
@@ -297,18 +444,32 @@ def test_the_line_that_says_why_a_command_ended():
 
 @pytest.fixture
 def act(load_plugin, tmp_path, monkeypatch):
-    """Run a step of drill.yml as its task would, on a site of these nodes; status: what attempt_status says of the node."""
+    """Run a step of drill.yml as its task would, on a site of these nodes; status: what
+    attempt_status says of the node.
+    """
     plugin = load_plugin("action", "drill")
 
-    def run(nodes=("node1", "node2"), check=False, connection=None, status=None, ways=True, **arguments):
+    def run(
+        nodes=("node1", "node2"), check=False, connection=None, status=None, ways=True, **arguments
+    ):
         task = SimpleNamespace(args=arguments, async_val=0, check_mode=check, action="drill")
         link = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"), **(connection or {}))
         action = plugin.ActionModule(task, link, None, DataLoader(), None, None)
         monkeypatch.setattr(action, "_execute_module", lambda **_named: status)
-        monkeypatch.setattr(plugin.context, "CLIARGS", {"inventory": ("hosts",), "remote_user": "someone"})
+        monkeypatch.setattr(
+            plugin.context, "CLIARGS", {"inventory": ("hosts",), "remote_user": "someone"}
+        )
         way = {"argv": ["ssh", "host"], "address": "198.51.100.9", "user": "trainer"}
-        of_node = {"trainyard_site": "mysite", "trainyard_runs_dir": str(tmp_path / "runs"), "drill_way": {"way": way} if ways else {}}
-        call = {"playbook_dir": str(ROOT / "playbooks"), "groups": {"trainers": list(nodes)}, "inventory_hostname": "node1"}
+        of_node = {
+            "trainyard_site": "mysite",
+            "trainyard_runs_dir": str(tmp_path / "runs"),
+            "drill_way": {"way": way} if ways else {},
+        }
+        call = {
+            "playbook_dir": str(ROOT / "playbooks"),
+            "groups": {"trainers": list(nodes)},
+            "inventory_hostname": "node1",
+        }
         return action.run(task_vars=dict(call, hostvars=dict.fromkeys(nodes, of_node)))
 
     return run
@@ -320,40 +481,94 @@ def refused(act, words, **arguments):
 
 
 def test_nothing_is_chosen_without_the_sites_name(act):
-    refused(act, "of the site 'mysite' on purpose: 2 faults.*-e confirm=mysite", state="chosen", only="kill,hang")
+    refused(
+        act,
+        "of the site 'mysite' on purpose: 2 faults.*-e confirm=mysite",
+        state="chosen",
+        only="kill,hang",
+    )
     refused(act, "-e confirm=mysite", state="chosen", only="kill", confirm="local")
     assert act(state="chosen", only="kill,hang", confirm="mysite")["faults"] == ["kill", "hang"]
     listed = act(state="chosen", list="true")
     assert listed["faults"] == [] and len(listed["summary"]) == len(drills.load()["faults"])
-    refused(act, "a drill takes two nodes or more; the group trainers has 1", state="chosen", nodes=["node1"])
+    refused(
+        act,
+        "a drill takes two nodes or more; the group trainers has 1",
+        state="chosen",
+        nodes=["node1"],
+    )
     refused(act, "state must be one of", state="do")
 
 
 def test_a_job_of_ones_own_is_not_restarted_unless_the_fault_says_so(act, tmp_path):
-    job = "suite: paddledetection\nlauncher: paddle\nconfig: %s\nnodes: 2\nmax_restarts: 5\n" % CONFIG
+    job = (
+        "suite: paddledetection\nlauncher: paddle\nconfig: %s\nnodes: 2\nmax_restarts: 5\n" % CONFIG
+    )
     path = put(str(tmp_path), {"mine.yml": job, "bad.yml": job + "nonsense: 1\n"})
     chosen = act(state="chosen", only="kill", confirm="mysite", config=path + "/mine.yml")
-    assert chosen["job"]["max_restarts"] == 0 and chosen["example"] is False and "name" not in chosen["job"]
+    assert (
+        chosen["job"]["max_restarts"] == 0
+        and chosen["example"] is False
+        and "name" not in chosen["job"]
+    )
     refused(act, "nowhere", state="chosen", only="kill", confirm="mysite", config="nowhere.yml")
-    refused(act, "nonsense", state="chosen", only="kill", confirm="mysite", config=path + "/bad.yml")
-    assert drills.job_of(chosen["job"], drills.load()["faults"]["restart"], "x")["max_restarts"] == 3
+    refused(
+        act, "nonsense", state="chosen", only="kill", confirm="mysite", config=path + "/bad.yml"
+    )
+    assert (
+        drills.job_of(chosen["job"], drills.load()["faults"]["restart"], "x")["max_restarts"] == 3
+    )
 
 
 def link(transport="ssh", **more):
     options = {"host": "198.51.100.9", "remote_user": "trainer", "ssh_executable": "ssh"}
-    return dict({"transport": transport, "get_option": options.get, "_build_command": lambda *words: list(words)}, **more)
+    return dict(
+        {
+            "transport": transport,
+            "get_option": options.get,
+            "_build_command": lambda *words: list(words),
+        },
+        **more,
+    )
 
 
 def test_a_node_that_a_run_holds_is_left_alone_and_a_way_is_by_key(act):
     free, held = {"found": False}, {"found": True, "ended": False, "run": "r1"}
     found = act(state="way", connection=link(), status={"status": free})["way"]
-    assert found["argv"] == ["ssh", "ssh", "-T", "-o", "BatchMode=yes", "198.51.100.9"] and found["user"] == "trainer"
+    assert (
+        found["argv"] == ["ssh", "ssh", "-T", "-o", "BatchMode=yes", "198.51.100.9"]
+        and found["user"] == "trainer"
+    )
     assert act(state="way", connection=link(), status={"status": dict(held, ended=True)})
-    refused(act, "node1 is held by the run r1; stop it first", state="way", connection=link(), status={"status": held})
-    refused(act, "no python", state="way", connection=link(), status={"failed": True, "msg": "no python"})
-    refused(act, "no route", state="way", connection=link(), status={"unreachable": True, "msg": "no route"})
+    refused(
+        act,
+        "node1 is held by the run r1; stop it first",
+        state="way",
+        connection=link(),
+        status={"status": held},
+    )
+    refused(
+        act,
+        "no python",
+        state="way",
+        connection=link(),
+        status={"failed": True, "msg": "no python"},
+    )
+    refused(
+        act,
+        "no route",
+        state="way",
+        connection=link(),
+        status={"unreachable": True, "msg": "no route"},
+    )
     refused(act, "reached by local", state="way", connection=link("local"))
-    refused(act, "logs in by key", state="way", connection=link(sshpass_pipe=(3, 4)), status={"status": free})
+    refused(
+        act,
+        "logs in by key",
+        state="way",
+        connection=link(sshpass_pipe=(3, 4)),
+        status={"status": free},
+    )
 
 
 def test_what_cannot_be_done_here_is_skipped(act, monkeypatch):
@@ -361,7 +576,11 @@ def test_what_cannot_be_done_here_is_skipped(act, monkeypatch):
     given = {"state": "done", "job": {"nodes": 2}, "example": True}
     assert "check mode" in act(check=True, fault="kill", **given)["drilled"]["skipped"]
     assert "embedded site only" in act(fault="node_kill", **given)["drilled"]["skipped"]
-    monkeypatch.setattr(drill_ground, "container_of", lambda _site, name, _address: (name, 1) if name == "node1" else (None, 0))
+    monkeypatch.setattr(
+        drill_ground,
+        "container_of",
+        lambda _site, name, _address: (name, 1) if name == "node1" else (None, 0),
+    )
     assert "embedded site only" in act(fault="node_kill", **given)["drilled"]["skipped"]
     assert "examples/" in act(fault="raise", **dict(given, example=False))["drilled"]["skipped"]
     refused(act, "there is no way to node1, node2", ways=False, fault="kill", **given)
@@ -369,30 +588,56 @@ def test_what_cannot_be_done_here_is_skipped(act, monkeypatch):
 
 def test_a_fault_is_done_where_the_job_is_and_as_the_user_logs_in(act, monkeypatch):
     made = []
-    monkeypatch.setattr(drilling.Course, "go", lambda self: made.append(self) or dict(self.result, verdict="right"))
+    monkeypatch.setattr(
+        drilling.Course, "go", lambda self: made.append(self) or dict(self.result, verdict="right")
+    )
     caught = []
     monkeypatch.setattr(signal, "signal", lambda *what: caught.append(what))
-    drilled = act(nodes=("node1", "node2", "node3"), state="done", fault="kill", job={"nodes": 2}, example=True)
+    drilled = act(
+        nodes=("node1", "node2", "node3"),
+        state="done",
+        fault="kill",
+        job={"nodes": 2},
+        example=True,
+    )
     assert (
         drilled["drilled"]["verdict"] == "right"
         and drilled["changed"]
         and [node.name for node in made[0].ground.nodes] == ["node1", "node2"]
     )
     assert made[0].ground.options == ["-i", "hosts", "--user", "someone"]
-    assert caught == [(signal.SIGTERM, signal.default_int_handler)], "Ctrl-C reaches a worker as TERM, and what was done has to be undone"
+    assert caught == [(signal.SIGTERM, signal.default_int_handler)], (
+        "Ctrl-C reaches a worker as TERM, and what was done has to be undone"
+    )
 
 
 def test_the_verdict_is_that_all_held(act, monkeypatch):
     monkeypatch.setattr(drilling.Course, "go", lambda self: dict(self.result, reached=True))
-    good = {"name": "kill", "injected": "a", "verdict": "right", "problems": [], "promises": {"N1": True}, "reached": True}
+    good = {
+        "name": "kill",
+        "injected": "a",
+        "verdict": "right",
+        "problems": [],
+        "promises": {"N1": True},
+        "reached": True,
+    }
 
     def told(*results):
-        return act(state="told", job={"nodes": 2}, results=[{"drilled": result} for result in results])
+        return act(
+            state="told", job={"nodes": 2}, results=[{"drilled": result} for result in results]
+        )
 
     skipped = {"name": "cut", "injected": "b", "skipped": "for a reason"}
     found = told(good, skipped)
-    assert found["verdict"]["outcome"] == "completed" and found["verdict"]["text"].startswith("1 of 1 faults came out as promised")
+    assert found["verdict"]["outcome"] == "completed" and found["verdict"]["text"].startswith(
+        "1 of 1 faults came out as promised"
+    )
     assert found["results"][0]["promises"]["N8"] is True
-    for wrong in ({"verdict": "wrong"}, {"verdict": "unknown"}, {"problems": ["late"]}, {"promises": {"N3": False}}):
+    for wrong in (
+        {"verdict": "wrong"},
+        {"verdict": "unknown"},
+        {"problems": ["late"]},
+        {"promises": {"N3": False}},
+    ):
         assert told(good, dict(good, **wrong))["verdict"]["outcome"] == "failed", wrong
     refused(act, "no fault was done: no way", state="told", job={}, results=[{"msg": "no way"}])

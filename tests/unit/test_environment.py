@@ -31,26 +31,75 @@ def test_every_key_is_there_afterwards():
         "container": None,
         "mounts": [],
     }
-    assert core.read_environment({"python": "/opt/venv/bin/python"})["python"] == "/opt/venv/bin/python"
+    assert (
+        core.read_environment({"python": "/opt/venv/bin/python"})["python"]
+        == "/opt/venv/bin/python"
+    )
 
 
 @pytest.mark.parametrize(
     "value, words",
     [
         ("paddlepaddle", "want keys package"),
-        ({}, "package: want paddlepaddle or paddlepaddle-gpu or mindspore or mindspore-ascend or mindspore-gpu; got None"),
+        (
+            {},
+            (
+                "package: want paddlepaddle or paddlepaddle-gpu or mindspore or mindspore-ascend or"
+                " mindspore-gpu; got None"
+            ),
+        ),
         ({"package": "paddle", "version": "2.6.2"}, "mindspore-gpu; got 'paddle'"),
         ({"package": "paddlepaddle", "version": 3.1}, '3.1 is a number; quote it: "3.1"'),
         ({"package": "paddlepaddle", "version": ">=2.6"}, 'want one version such as "2.6.2"'),
-        ({"package": "paddlepaddle", "version": "2.6.2", "requirement": []}, "did you mean requirements?"),
-        ({"package": "paddlepaddle", "version": "2.6.2", "requirements": "a.txt"}, "want a list of files"),
-        ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "the vendor"}, "want the http(s) address"),
-        ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "https://me:secret@index.invalid/simple"}, "put it into ~/.netrc"),
-        ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "https://me:se/cret@index.invalid/simple"}, "put it into ~/.netrc"),
-        ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "https://index.invalid/simple?token=abc"}, "put it into ~/.netrc"),
-        ({"package": "paddlepaddle", "version": "2.6.2", "index_url": "ftp://me:hunter22@index.invalid/T0p"}, "got 'ftp://index.invalid'"),
+        (
+            {"package": "paddlepaddle", "version": "2.6.2", "requirement": []},
+            "did you mean requirements?",
+        ),
+        (
+            {"package": "paddlepaddle", "version": "2.6.2", "requirements": "a.txt"},
+            "want a list of files",
+        ),
+        (
+            {"package": "paddlepaddle", "version": "2.6.2", "index_url": "the vendor"},
+            "want the http(s) address",
+        ),
+        (
+            {
+                "package": "paddlepaddle",
+                "version": "2.6.2",
+                "index_url": "https://me:secret@index.invalid/simple",
+            },
+            "put it into ~/.netrc",
+        ),
+        (
+            {
+                "package": "paddlepaddle",
+                "version": "2.6.2",
+                "index_url": "https://me:se/cret@index.invalid/simple",
+            },
+            "put it into ~/.netrc",
+        ),
+        (
+            {
+                "package": "paddlepaddle",
+                "version": "2.6.2",
+                "index_url": "https://index.invalid/simple?token=abc",
+            },
+            "put it into ~/.netrc",
+        ),
+        (
+            {
+                "package": "paddlepaddle",
+                "version": "2.6.2",
+                "index_url": "ftp://me:hunter22@index.invalid/T0p",
+            },
+            "got 'ftp://index.invalid'",
+        ),
         ({"python": "venv/bin/python"}, "want the absolute path"),
-        ({"python": "/opt/venv/bin/python", "requirements": ["a.txt"]}, "nothing is ever installed into a Python of your own"),
+        (
+            {"python": "/opt/venv/bin/python", "requirements": ["a.txt"]},
+            "nothing is ever installed into a Python of your own",
+        ),
     ],
 )
 def test_what_a_site_may_not_ask_for(value, words):
@@ -61,12 +110,17 @@ def test_what_a_site_may_not_ask_for(value, words):
 
 
 def test_all_problems_come_at_once():
-    assert len(refused({"package": "x", "version": 1, "index_url": 3, "requirements": 4, "pakage": 1})) == 5
+    assert (
+        len(refused({"package": "x", "version": 1, "index_url": 3, "requirements": 4, "pakage": 1}))
+        == 5
+    )
 
 
 def test_pins_with_markers_extras_and_comments():
     pins, problems = core.parse_requirements(
-        '# a lock\n\nNumPy==1.26.4\nruamel.yaml[jinja2] == 0.18.6  # why\ntomli==2.0.1 ; python_version < "3.11"\n', "a.txt"
+        "# a lock\n\nNumPy==1.26.4\nruamel.yaml[jinja2] == 0.18.6  # why\ntomli==2.0.1 ;"
+        ' python_version < "3.11"\n',
+        "a.txt",
     )
     assert problems == []
     assert [(p["name"], p["version"], p["marker"], p["line"]) for p in pins] == [
@@ -96,15 +150,26 @@ def test_pins_with_markers_extras_and_comments():
 def test_lines_that_are_no_pins_are_named(line, words):
     pins, problems = core.parse_requirements(f"a==1\n{line}\n", "lists/a.txt")
     assert len(pins) == 1
-    assert problems[0].startswith("lists/a.txt:2: ") and words in problems[0] and repr(line) in problems[0]
+    assert (
+        problems[0].startswith("lists/a.txt:2: ")
+        and words in problems[0]
+        and repr(line) in problems[0]
+    )
 
 
 def test_a_pin_may_lock_its_files():
     one, two = "1" * 64, "2" * 64
-    text = f"a==1 \\\n    --hash=sha256:{two} \\\n    --hash=sha256:{one}\n    # via b\nb==2 ; python_version >= '3' --hash sha256:{one}\nc==3\n"
+    text = (
+        f"a==1 \\\n    --hash=sha256:{two} \\\n    --hash=sha256:{one}\n    # via b\nb==2 ;"
+        f" python_version >= '3' --hash sha256:{one}\nc==3\n"
+    )
     pins, problems = core.parse_requirements(text, "a.txt")
     assert problems == []
-    assert [(pin["name"], pin["hashes"], pin["line"]) for pin in pins] == [("a", [one, two], 1), ("b", [one], 5), ("c", [], 6)]
+    assert [(pin["name"], pin["hashes"], pin["line"]) for pin in pins] == [
+        ("a", [one, two], 1),
+        ("b", [one], 5),
+        ("c", [], 6),
+    ]
     assert pins[1]["marker"] == "python_version >= '3'"
     _pins, problems = core.parse_requirements("a==1 \\\nb==2\n", "a.txt")
     assert problems[0].startswith("a.txt:1: want name==version")
@@ -114,15 +179,24 @@ def test_what_two_lists_lock_is_what_both_allow():
     one, two, three = "1" * 64, "2" * 64, "3" * 64
     asked = core.read_environment(dict(ASKED, requirements=["a.txt", "b.txt"]))
     lists = [
-        f"paddlepaddle==2.6.2 --hash=sha256:{one}\na==1 --hash=sha256:{one} --hash=sha256:{two}\nb==1\nc==1\n",
+        (
+            f"paddlepaddle==2.6.2 --hash=sha256:{one}\na==1 --hash=sha256:{one}"
+            f" --hash=sha256:{two}\nb==1\nc==1\n"
+        ),
         f"a==1 --hash=sha256:{three} --hash=sha256:{two}\nb==1 --hash=sha256:{three}\n",
     ]
-    assert core.allowed_hashes(asked, lists, "3.11", "x86_64") == {"paddlepaddle": [one], "a": [two], "b": [three]}
+    assert core.allowed_hashes(asked, lists, "3.11", "x86_64") == {
+        "paddlepaddle": [one],
+        "a": [two],
+        "b": [three],
+    }
     assert core.environment_digest(asked, lists, "3.11", "x86_64") == core.environment_digest(
         asked, ["paddlepaddle==2.6.2\na==1\nb==1\nc==1\n", ""], "3.11", "x86_64"
     )
     with pytest.raises(core.EnvironmentRefused) as error:
-        core.allowed_hashes(asked, [f"a==1 --hash=sha256:{one}\n", f"a==1 --hash=sha256:{two}\n"], "3.11", "x86_64")
+        core.allowed_hashes(
+            asked, [f"a==1 --hash=sha256:{one}\n", f"a==1 --hash=sha256:{two}\n"], "3.11", "x86_64"
+        )
     assert error.value.problems == ["b.txt:1: a has no sha256 in common with a.txt:1"]
 
 
@@ -139,14 +213,21 @@ def test_markers_are_those_of_the_node_not_of_the_controller():
         'arm==3 ; platform_machine == "aarch64"\nwin==4 ; sys_platform == "win32"\n'
     )
     asked = core.read_environment(ASKED)
-    assert core.resolve(asked, [text], "3.8", "aarch64") == {"paddlepaddle": "2.6.2", "old": "1", "arm": "3"}
+    assert core.resolve(asked, [text], "3.8", "aarch64") == {
+        "paddlepaddle": "2.6.2",
+        "old": "1",
+        "arm": "3",
+    }
     assert core.resolve(asked, [text], "3.12", "x86_64") == {"paddlepaddle": "2.6.2", "new": "2"}
 
 
 def test_lists_that_contradict_each_other_or_the_site():
     asked = core.read_environment(dict(ASKED, requirements=["a.txt", "b.txt"]))
     with pytest.raises(core.EnvironmentRefused) as error:
-        lists = ["numpy==1.26.4\npaddlepaddle-gpu==2.6.2\n", "numpy==2.0\npaddlepaddle==3.0\nx==1 ; nonsense\n"]
+        lists = [
+            "numpy==1.26.4\npaddlepaddle-gpu==2.6.2\n",
+            "numpy==2.0\npaddlepaddle==3.0\nx==1 ; nonsense\n",
+        ]
         core.resolve(asked, lists, "3.11", "x86_64")
     assert error.value.problems == [
         "a.txt:2: pins paddlepaddle-gpu, but the site asks for paddlepaddle 2.6.2",
@@ -159,15 +240,37 @@ def test_lists_that_contradict_each_other_or_the_site():
 def test_a_digest_depends_on_what_is_installed_and_on_nothing_else():
     base = core.environment_digest(ASKED, ["numpy==1.26.4\n"], "3.11", "x86_64")
     assert core.DIGEST.fullmatch(base)
-    assert core.environment_digest(ASKED, ["# comment\nNumPy == 1.26.4\ntomli==2 ; python_version < '3.11'\n"], "3.11", "x86_64") == base
-    assert core.environment_digest(dict(ASKED, requirements=["b.txt"]), ["numpy==1.26.4\n"], "3.11", "x86_64") == base
+    assert (
+        core.environment_digest(
+            ASKED,
+            ["# comment\nNumPy == 1.26.4\ntomli==2 ; python_version < '3.11'\n"],
+            "3.11",
+            "x86_64",
+        )
+        == base
+    )
+    assert (
+        core.environment_digest(
+            dict(ASKED, requirements=["b.txt"]), ["numpy==1.26.4\n"], "3.11", "x86_64"
+        )
+        == base
+    )
     others = [
         core.environment_digest(ASKED, ["numpy==1.26.3\n"], "3.11", "x86_64"),
         core.environment_digest(ASKED, ["numpy==1.26.4\n"], "3.12", "x86_64"),
         core.environment_digest(ASKED, ["numpy==1.26.4\n"], "3.11", "aarch64"),
-        core.environment_digest(dict(ASKED, version="2.6.1"), ["numpy==1.26.4\n"], "3.11", "x86_64"),
-        core.environment_digest(dict(ASKED, package="paddlepaddle-gpu"), ["numpy==1.26.4\n"], "3.11", "x86_64"),
-        core.environment_digest(dict(ASKED, index_url="https://vendor.invalid/cu118/"), ["numpy==1.26.4\n"], "3.11", "x86_64"),
+        core.environment_digest(
+            dict(ASKED, version="2.6.1"), ["numpy==1.26.4\n"], "3.11", "x86_64"
+        ),
+        core.environment_digest(
+            dict(ASKED, package="paddlepaddle-gpu"), ["numpy==1.26.4\n"], "3.11", "x86_64"
+        ),
+        core.environment_digest(
+            dict(ASKED, index_url="https://vendor.invalid/cu118/"),
+            ["numpy==1.26.4\n"],
+            "3.11",
+            "x86_64",
+        ),
         core.environment_digest({"python": "/opt/venv/bin/python"}, [], "3.11", "x86_64"),
     ]
     assert len({base, *others}) == 8
@@ -180,8 +283,14 @@ def test_a_digest_of_a_bad_list_is_refused():
 
 def test_where_pinned_lists_lie(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    assert core.requirement_path("paddledetection.txt", "/role/files", "/project") == "/role/files/paddledetection.txt"
-    assert core.requirement_path("examples/x/requirements.txt", "/role/files", "/project") == "/project/examples/x/requirements.txt"
+    assert (
+        core.requirement_path("paddledetection.txt", "/role/files", "/project")
+        == "/role/files/paddledetection.txt"
+    )
+    assert (
+        core.requirement_path("examples/x/requirements.txt", "/role/files", "/project")
+        == "/project/examples/x/requirements.txt"
+    )
     assert core.requirement_path("/etc/lock.txt", "/role/files", "/project") == "/etc/lock.txt"
     assert core.requirement_path("~/lock.txt", "/role/files", "/project") == "/home/me/lock.txt"
 
@@ -219,7 +328,11 @@ def test_installed_packages_by_directory_names(tmp_path):
 
 
 def test_fingerprints_are_about_content_not_order():
-    assert core.fingerprint({"a": "1", "b": "2"}) == core.fingerprint({"b": "2", "a": "1"}) != core.fingerprint({"a": "1", "b": "3"})
+    assert (
+        core.fingerprint({"a": "1", "b": "2"})
+        == core.fingerprint({"b": "2", "a": "1"})
+        != core.fingerprint({"a": "1", "b": "3"})
+    )
 
 
 def test_differences_are_named_and_counted():
@@ -245,16 +358,31 @@ MIND = {"version": "2.7.0", "targets": ["CPU", "Ascend"], "commit": "7edec76e"}
         ("paddlepaddle-gpu", "2.6.2", CPU, "what was imported is built for CPU"),
         ("paddlepaddle", "2.6.2", GPU, "what was imported is built for CUDA"),
         ("paddlepaddle", "3.0.0", CPU, "asked for 3.0.0, but what was imported is 2.6.2"),
-        ("paddlepaddle-gpu", "2.6.2.post120", GPU, "built for CUDA 12.0, but what was imported is built for 11.7"),
+        (
+            "paddlepaddle-gpu",
+            "2.6.2.post120",
+            GPU,
+            "built for CUDA 12.0, but what was imported is built for 11.7",
+        ),
         ("mindspore", "2.7.0", MIND, None),
         ("mindspore-ascend", "2.7.0", MIND, None),
         (None, "2.7.0", MIND, None),
         ("mindspore", "2.7.0", dict(MIND, targets=["CPU"]), None),
-        ("mindspore-ascend", "2.7.0", dict(MIND, targets=["CPU"]), "which is built for Ascend, but what was imported is built for CPU"),
+        (
+            "mindspore-ascend",
+            "2.7.0",
+            dict(MIND, targets=["CPU"]),
+            "which is built for Ascend, but what was imported is built for CPU",
+        ),
         ("mindspore-gpu", "2.7.0", MIND, "is built for CPU and Ascend"),
         ("mindspore", "2.6.0", MIND, "asked for 2.6.0, but what was imported is 2.7.0"),
         ("mindspore", "2.6.2", CPU, "asked for mindspore, but what was imported is Paddle 2.6.2"),
-        ("paddlepaddle", "2.7.0", MIND, "asked for paddlepaddle, but what was imported is MindSpore 2.7.0"),
+        (
+            "paddlepaddle",
+            "2.7.0",
+            MIND,
+            "asked for paddlepaddle, but what was imported is MindSpore 2.7.0",
+        ),
     ],
 )
 def test_what_is_imported_is_what_was_asked_for(package, version, found, words):
@@ -268,7 +396,13 @@ def installed(tmp_path):
     directory = tmp_path / "env" / ("a" * 16)
     packages = directory / "lib/python3.11/site-packages"
     (packages / "numpy-1.26.4.dist-info").mkdir(parents=True)
-    marker = {"version": 1, "digest": "a" * 16, "interpreter": sys.executable, "paths": [str(packages)], "packages": {"numpy": "1.26.4"}}
+    marker = {
+        "version": 1,
+        "digest": "a" * 16,
+        "interpreter": sys.executable,
+        "paths": [str(packages)],
+        "packages": {"numpy": "1.26.4"},
+    }
     path = directory / core.MARKER
     path.write_text(json.dumps(marker))
     return str(tmp_path), path, packages
@@ -291,7 +425,9 @@ def test_no_environment_is_absent(tmp_path):
     assert core.environment_state(str(tmp_path), "b" * 16) is None
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", '{"version": 0}', '{"version": 1, "digest": "cccccccccccccccc"}'])
+@pytest.mark.parametrize(
+    "content", [None, "", "[]", '{"version": 0}', '{"version": 1, "digest": "cccccccccccccccc"}']
+)
 def test_without_a_good_marker_it_is_incomplete(installed, content):
     home, path, _ = installed
     path.unlink()
@@ -305,20 +441,32 @@ def test_another_version_on_one_node_is_noticed(installed):
     home, _, packages = installed
     (packages / "numpy-1.26.4.dist-info").rename(packages / "numpy-2.0.0.dist-info")
     found = core.inspect_environment(home, "a" * 16)
-    assert (found["state"], found["why"], found["marker"]) == ("changed", "numpy is 2.0.0 (want 1.26.4)", None)
+    assert (found["state"], found["why"], found["marker"]) == (
+        "changed",
+        "numpy is 2.0.0 (want 1.26.4)",
+        None,
+    )
 
 
 def test_a_python_that_went_away_is_noticed(installed):
     home, path, _ = installed
     path.write_text(path.read_text().replace(sys.executable, "/no/such/python"))
-    assert core.inspect_environment(home, "a" * 16) == {"state": "changed", "why": "/no/such/python cannot be run", "marker": None}
+    assert core.inspect_environment(home, "a" * 16) == {
+        "state": "changed",
+        "why": "/no/such/python cannot be run",
+        "marker": None,
+    }
 
 
 def test_nodes_that_differ_are_named_with_the_package():
     one = {"packages": {"numpy": "1.26.4"}, "imported": CPU}
     assert core.compare_nodes({"node1": one, "node2": one}) == []
     lines = core.compare_nodes(
-        {"node1": one, "node2": {"packages": {"numpy": "1.26.0"}, "imported": CPU}, "node3": dict(one, imported=GPU)}
+        {
+            "node1": one,
+            "node2": {"packages": {"numpy": "1.26.0"}, "imported": CPU},
+            "node3": dict(one, imported=GPU),
+        }
     )
     assert lines[0] == "node2 differs from node1: numpy is 1.26.0 (want 1.26.4)"
     assert lines[1].startswith("node3 differs from node1: what is imported is") and len(lines) == 2
@@ -330,4 +478,6 @@ def test_a_list_may_name_what_has_no_wheel():
     pins, problems = core.parse_requirements(text, "a.txt")
     assert [pin["name"] for pin in pins] == ["seqeval"] and problems == []
     assert core.from_source([text, "numpy==1\n"]) == ["other", "seqeval", "some-thing"]
-    assert "pip options do not belong" in core.parse_requirements("--no-binary :all:", "a.txt")[1][0]
+    assert (
+        "pip options do not belong" in core.parse_requirements("--no-binary :all:", "a.txt")[1][0]
+    )

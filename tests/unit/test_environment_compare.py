@@ -10,22 +10,37 @@ DIGEST = "ab" * 8
 
 
 def node(**packages):
-    return {"environments": {DIGEST: {"packages": packages, "imported": PADDLE, "fingerprint": "f"}}}
+    return {
+        "environments": {DIGEST: {"packages": packages, "imported": PADDLE, "fingerprint": "f"}}
+    }
 
 
 def test_equal_nodes_pass(run_module):
-    result = run_module(environment_compare, {"digest": DIGEST, "nodes": {"node1": node(numpy="1"), "node2": node(numpy="1")}})
+    result = run_module(
+        environment_compare,
+        {"digest": DIGEST, "nodes": {"node1": node(numpy="1"), "node2": node(numpy="1")}},
+    )
     assert (result["changed"], result["fingerprint"], result["imported"]) == (False, "f", PADDLE)
 
 
 def test_a_node_that_differs_is_named_with_its_package(run_module):
     nodes = {"node1": node(numpy="1"), "node2": node(numpy="1"), "node3": node(numpy="2")}
     result = run_module(environment_compare, {"digest": DIGEST, "nodes": nodes})
-    assert result["failed"] and result["msg"].startswith("node3 differs from node1: numpy is 2 (want 1)\n")
+    assert result["failed"] and result["msg"].startswith(
+        "node3 differs from node1: numpy is 2 (want 1)\n"
+    )
 
 
 def test_a_node_without_the_environment_is_named_outside_check_mode(run_module):
-    arguments = {"digest": DIGEST, "nodes": {"node1": node(numpy="1"), "node2": {"environments": {}}}}
+    arguments = {
+        "digest": DIGEST,
+        "nodes": {"node1": node(numpy="1"), "node2": {"environments": {}}},
+    }
     assert "node2: no complete environment" in run_module(environment_compare, arguments)["msg"]
     assert run_module(environment_compare, arguments, check=True)["fingerprint"] == "f"
-    assert run_module(environment_compare, dict(arguments, nodes={"node1": {}}), check=True)["fingerprint"] == ""
+    assert (
+        run_module(environment_compare, dict(arguments, nodes={"node1": {}}), check=True)[
+            "fingerprint"
+        ]
+        == ""
+    )

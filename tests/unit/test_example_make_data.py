@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bundled workspace: its data set is deterministic, laid out as COCO is, and never overwrites anybody's files."""
+"""The bundled workspace: its data set is deterministic, laid out as COCO is, and never overwrites
+anybody's files.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ make_data = load_make_data()
 
 
 def everything(directory):
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +52,9 @@ def copy(made, tmp_path):
 
 
 def annotation(out, split):
-    return json.loads((out / "annotations" / f"instances_{split}2017.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (out / "annotations" / f"instances_{split}2017.json").read_text(encoding="utf-8")
+    )
 
 
 def test_same_options_same_bytes(made, tmp_path):
@@ -62,12 +70,17 @@ def test_another_seed_gives_other_shapes_and_pixels(made, tmp_path):
 
 
 def test_splits_do_not_repeat_each_other(made):
-    assert annotation(made, "train")["annotations"][0]["bbox"] != annotation(made, "val")["annotations"][0]["bbox"]
+    assert (
+        annotation(made, "train")["annotations"][0]["bbox"]
+        != annotation(made, "val")["annotations"][0]["bbox"]
+    )
 
 
 def test_layout_is_cocos(made):
     assert sorted(path.name for path in made.iterdir()) == ["annotations", "train2017", "val2017"]
-    assert sorted(path.name for path in (made / "val2017").iterdir()) == [f"{number:012d}.jpg" for number in (1, 2, 3)]
+    assert sorted(path.name for path in (made / "val2017").iterdir()) == [
+        f"{number:012d}.jpg" for number in (1, 2, 3)
+    ]
     assert made.stat().st_mode & 0o777 == 0o755
 
 
@@ -78,8 +91,12 @@ def test_annotations_are_consistent(made, split, number):
     images = {image["id"]: image for image in document["images"]}
     assert categories == {1, 2, 3, 4}
     assert list(images) == list(range(1, number + 1))
-    assert [item["id"] for item in document["annotations"]] == list(range(1, len(document["annotations"]) + 1))
-    assert {item["image_id"] for item in document["annotations"]} == set(images), "every image holds a shape"
+    assert [item["id"] for item in document["annotations"]] == list(
+        range(1, len(document["annotations"]) + 1)
+    )
+    assert {item["image_id"] for item in document["annotations"]} == set(images), (
+        "every image holds a shape"
+    )
     for item in document["annotations"]:
         x, y, width, height = item["bbox"]
         assert item["category_id"] in categories
@@ -88,7 +105,12 @@ def test_annotations_are_consistent(made, split, number):
         assert 0 <= y < y + height < 64
         assert 0 < item["area"] <= width * height
         (outline,) = item["segmentation"]
-        assert (min(outline[::2]), min(outline[1::2]), max(outline[::2]), max(outline[1::2])) == (x, y, x + width, y + height)
+        assert (min(outline[::2]), min(outline[1::2]), max(outline[::2]), max(outline[1::2])) == (
+            x,
+            y,
+            x + width,
+            y + height,
+        )
 
 
 def test_every_shape_is_drawn_where_its_box_says(made):
@@ -100,7 +122,10 @@ def test_every_shape_is_drawn_where_its_box_says(made):
             x, y, width, height = item["bbox"]
             seen = picture.getpixel((x + width // 2, y + height // 2))
         colours = [colour for colour, _corners in make_data.SHAPES.values()]
-        nearest = min(range(len(colours)), key=lambda number: sum((a - b) ** 2 for a, b in zip(seen, colours[number])))
+        nearest = min(
+            range(len(colours)),
+            key=lambda number: sum((a - b) ** 2 for a, b in zip(seen, colours[number])),
+        )
         assert nearest + 1 == item["category_id"], f"{item}: {seen}"
 
 
@@ -121,7 +146,11 @@ def test_an_equal_earlier_result_is_left_alone(copy, capsys):
 
 def test_an_equal_result_of_another_jpeg_encoder_is_equal(tmp_path, monkeypatch, capsys):
     original = Image.Image.save
-    monkeypatch.setattr(Image.Image, "save", lambda self, target, kind, **_options: original(self, target, kind, quality=70))
+    monkeypatch.setattr(
+        Image.Image,
+        "save",
+        lambda self, target, kind, **_options: original(self, target, kind, quality=70),
+    )
     assert make_data.main([str(tmp_path / "coco"), *SMALL]) == 0
     monkeypatch.undo()
     assert make_data.main([str(tmp_path / "coco"), *SMALL]) == 0
@@ -137,11 +166,26 @@ def flip_last_byte(path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda out: (out / "notes.txt").write_text("mine"), "notes.txt is not part of this data set"),
-        (lambda out: (out / "train2017" / "000000000002.jpg").unlink(), "train2017/000000000002.jpg is missing"),
-        (lambda out: flip_last_byte(out / "val2017" / "000000000003.jpg"), "an image in val2017 was changed"),
-        (lambda out: (out / "annotations" / "instances_val2017.json").write_text("[]"), "instances_val2017.json is not this program's"),
-        (lambda out: (out / "annotations" / "instances_val2017.json").write_text("{"), "instances_val2017.json is not this program's"),
+        (
+            lambda out: (out / "notes.txt").write_text("mine"),
+            "notes.txt is not part of this data set",
+        ),
+        (
+            lambda out: (out / "train2017" / "000000000002.jpg").unlink(),
+            "train2017/000000000002.jpg is missing",
+        ),
+        (
+            lambda out: flip_last_byte(out / "val2017" / "000000000003.jpg"),
+            "an image in val2017 was changed",
+        ),
+        (
+            lambda out: (out / "annotations" / "instances_val2017.json").write_text("[]"),
+            "instances_val2017.json is not this program's",
+        ),
+        (
+            lambda out: (out / "annotations" / "instances_val2017.json").write_text("{"),
+            "instances_val2017.json is not this program's",
+        ),
     ],
 )
 def test_a_changed_result_is_refused_and_kept(copy, capsys, change, message):
@@ -209,11 +253,24 @@ def test_wrong_options(tmp_path, capsys, options, message):
 
 
 def test_the_configuration_knows_the_categories():
-    config = yaml.safe_load((WORKSPACE / "configs" / "datasets" / "coco_detection.yml").read_text(encoding="utf-8"))
+    config = yaml.safe_load(
+        (WORKSPACE / "configs" / "datasets" / "coco_detection.yml").read_text(encoding="utf-8")
+    )
     assert config["num_classes"] == len(make_data.CATEGORIES)
 
 
 def test_every_fault_has_its_configuration():
-    faults = set(re.findall(r"^def fail_(\w+)\(", (WORKSPACE / "faults.py").read_text(encoding="utf-8"), re.MULTILINE))
-    configs = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (WORKSPACE / "configs" / "faults").glob("*.yml")}
-    assert {name: config["fault"]["how"] for name, config in configs.items()} == {name: name for name in faults}
+    faults = set(
+        re.findall(
+            r"^def fail_(\w+)\(",
+            (WORKSPACE / "faults.py").read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+    )
+    configs = {
+        path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
+        for path in (WORKSPACE / "configs" / "faults").glob("*.yml")
+    }
+    assert {name: config["fault"]["how"] for name, config in configs.items()} == {
+        name: name for name in faults
+    }

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of failed nodes: who is noted, that two writers lose nothing, that a damaged file harms nothing."""
+"""The memory of failed nodes: who is noted, that two writers lose nothing, that a damaged file
+harms nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,19 @@ NODES = ["n1", "n2"]
     "verdict, named",
     [
         ({"outcome": "failed", "cause": "node_lost", "node": "n2"}, {"n2": "node_lost"}),
-        ({"outcome": "failed", "cause": "device_error", "node": "n1", "unreachable": []}, {"n1": "device_error"}),
-        ({"outcome": "lost", "cause": "unreachable", "node": "n2", "unreachable": ["n2"]}, {"n2": "unreachable"}),
+        (
+            {"outcome": "failed", "cause": "device_error", "node": "n1", "unreachable": []},
+            {"n1": "device_error"},
+        ),
+        (
+            {"outcome": "lost", "cause": "unreachable", "node": "n2", "unreachable": ["n2"]},
+            {"n2": "unreachable"},
+        ),
         # a node that cannot be asked is lost, whatever else is found
-        ({"outcome": "failed", "cause": "python_exception", "node": "n1", "unreachable": ["n2"]}, {"n2": "unreachable"}),
+        (
+            {"outcome": "failed", "cause": "python_exception", "node": "n1", "unreachable": ["n2"]},
+            {"n2": "unreachable"},
+        ),
         # what a user wrote, what ran out, what was killed or stopped is no fault of a machine
         ({"outcome": "failed", "cause": "python_exception", "node": "n1"}, {}),
         ({"outcome": "failed", "cause": "out_of_memory", "node": "n1"}, {}),
@@ -31,7 +42,10 @@ NODES = ["n1", "n2"]
         ({"outcome": "stopped", "cause": "stopped_by_user", "unreachable": ["n2"]}, {}),
         ({"outcome": "completed", "cause": None}, {}),
         # nobody answers: the controller was cut off
-        ({"outcome": "lost", "cause": "unreachable", "node": "n1", "unreachable": ["n1", "n2"]}, {}),
+        (
+            {"outcome": "lost", "cause": "unreachable", "node": "n1", "unreachable": ["n1", "n2"]},
+            {},
+        ),
     ],
 )
 def test_who_is_noted(verdict, named):
@@ -58,7 +72,16 @@ def test_what_is_noted_is_read_again_by_its_user_alone(tmp_path):
     assert sorted(failures.read(folder)) == ["n1", "n3"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": []}', '{"nodes": {"n1": 3, "n2": {"time": "x"}, "n3": {"time": true}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"nodes": []}',
+        '{"nodes": {"n1": 3, "n2": {"time": "x"}, "n3": {"time": true}}}',
+    ],
+)
 def test_a_damaged_memory_is_none_and_is_written_anew(tmp_path, text):
     (tmp_path / failures.NAME).write_text(text)
     assert failures.read(str(tmp_path)) == {}
@@ -72,14 +95,24 @@ def _notes(folder, mark):
 
 
 def test_runs_that_end_at_once_lose_no_note(tmp_path):
-    writers = [multiprocessing.get_context("fork").Process(target=_notes, args=(str(tmp_path), mark)) for mark in "abc"]
+    writers = [
+        multiprocessing.get_context("fork").Process(target=_notes, args=(str(tmp_path), mark))
+        for mark in "abc"
+    ]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join(60)
-    assert len(failures.read(str(tmp_path))) == 60 and all(writer.exitcode == 0 for writer in writers)
+    assert len(failures.read(str(tmp_path))) == 60 and all(
+        writer.exitcode == 0 for writer in writers
+    )
 
 
 def test_a_verdict_names_nodes_of_the_attempt_only():
-    verdict = {"outcome": "failed", "cause": "device_error", "node": "node9", "unreachable": ["../x"]}
+    verdict = {
+        "outcome": "failed",
+        "cause": "device_error",
+        "node": "node9",
+        "unreachable": ["../x"],
+    }
     assert failures.named(verdict, ["node1", "node2"]) == {}

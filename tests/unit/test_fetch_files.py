@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fetch_files: real rsync against a pretended node; no name of it becomes a word, and it puts nothing but the files that were asked for."""
+"""fetch_files: real rsync against a pretended node; no name of it becomes a word, and it puts
+nothing but the files that were asked for.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ os.execvp("sh", ["sh", "-c", " ".join(words[1:])])
 
 @pytest.fixture
 def node(tmp_path):
-    """A pretended node: home, bin (first on its PATH), ssh (the words that lead to it) and log (how ssh was called)."""
+    """A pretended node: home, bin (first on its PATH), ssh (the words that lead to it) and log (how
+    ssh was called).
+    """
     home, log, own = tmp_path / "node1", tmp_path / "ssh.log", tmp_path / "bin"
     home.mkdir()
     own.mkdir()
@@ -41,7 +45,12 @@ def node(tmp_path):
     put(script.parent, {"ssh": SSH % (sys.executable, str(log), str(home), str(own))})
     script.chmod(0o755)
     made = type("Node", (), {})()
-    made.home, made.log, made.bin, made.ssh = home, log, own, [str(script), "-T", "-o", "ProxyCommand=nc 'it' \"s\" %h", "-o", 'User="u v"']
+    made.home, made.log, made.bin, made.ssh = (
+        home,
+        log,
+        own,
+        [str(script), "-T", "-o", "ProxyCommand=nc 'it' \"s\" %h", "-o", 'User="u v"'],
+    )
     return made
 
 
@@ -52,7 +61,9 @@ def fetch(node, tmp_path):
 
     def call(sizes, bounds=None, src="log", into=".incoming/node1", **more):
         source = fetching.source_of("node1", src)
-        return fetching.fetch(node.ssh, source, str(root), into, sizes, bounds or quota.Quota(keep_free=0), **more)
+        return fetching.fetch(
+            node.ssh, source, str(root), into, sizes, bounds or quota.Quota(keep_free=0), **more
+        )
 
     call.root, call.into = root, root / ".incoming" / "node1"
     return call
@@ -68,7 +79,11 @@ def lay(node, files, folder="log"):
 
 
 def tree(path):
-    return {str(p.relative_to(path)): p.read_bytes() for p in Path(path).rglob("*") if p.is_file() and not p.is_symlink()}
+    return {
+        str(p.relative_to(path)): p.read_bytes()
+        for p in Path(path).rglob("*")
+        if p.is_file() and not p.is_symlink()
+    }
 
 
 def test_names_of_every_kind_come_whole_and_none_is_a_word(node, fetch, tmp_path):
@@ -97,7 +112,11 @@ def test_names_of_every_kind_come_whole_and_none_is_a_word(node, fetch, tmp_path
     assert fetch(lay(node, files)) == sorted(names)
     assert tree(fetch.into) == files
     words = [json.loads(line) for line in node.log.read_text().splitlines()]
-    assert len(words) == 1 and words[0][: len(node.ssh) - 1] == node.ssh[1:] and words[0][len(node.ssh) - 1] == "node1"
+    assert (
+        len(words) == 1
+        and words[0][: len(node.ssh) - 1] == node.ssh[1:]
+        and words[0][len(node.ssh) - 1] == "node1"
+    )
     assert not any(name in word for word in words[0] for name in (ODD, "deep", "host::mod"))
     assert {stat.S_IMODE(path.stat().st_mode) for path in fetch.into.rglob("*")} == {0o600, 0o700}
     assert not Path("/x.log").exists() and not (tmp_path / "x.log").exists()
@@ -129,7 +148,9 @@ def test_a_directory_that_is_refused(fetch, src):
 def test_a_host_that_is_none(host):
     with pytest.raises(fetching.FetchError):
         fetching.source_of(host, "x")
-    assert fetching.source_of("::1", "x") == "[::1]:./x/" and fetching.source_of("h", "/x/") == "h:/x/"
+    assert (
+        fetching.source_of("::1", "x") == "[::1]:./x/" and fetching.source_of("h", "/x/") == "h:/x/"
+    )
 
 
 def test_links_pipes_and_devices_stay_where_they_are(node, fetch, tmp_path):
@@ -139,7 +160,10 @@ def test_links_pipes_and_devices_stay_where_they_are(node, fetch, tmp_path):
     os.symlink(secret, node.home / "log" / "link")
     os.mkfifo(node.home / "log" / "pipe")
     (node.home / "log" / "folder").mkdir()
-    assert fetch(sizes) == ["good"] and sorted(os.listdir(fetch.into)) in (["folder", "good"], ["good"])
+    assert fetch(sizes) == ["good"] and sorted(os.listdir(fetch.into)) in (
+        ["folder", "good"],
+        ["good"],
+    )
 
 
 @pytest.mark.parametrize("planted", [".incoming", ".incoming/node1", ".incoming/node1/log"])
@@ -180,11 +204,18 @@ def test_a_sender_that_sends_more_than_was_asked_leaves_nothing_of_it(node, fetc
 
 
 def _rsync():
-    return subprocess.run(["sh", "-c", "command -v rsync"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["sh", "-c", "command -v rsync"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
 
 
 @pytest.mark.parametrize(
-    "bounds, said", [({"most_bytes": 1 << 20}, "are more than"), ({"most_files": 2}, "are more than"), ({"keep_free": 1 << 50}, "free")]
+    "bounds, said",
+    [
+        ({"most_bytes": 1 << 20}, "are more than"),
+        ({"most_files": 2}, "are more than"),
+        ({"keep_free": 1 << 50}, "free"),
+    ],
 )
 def test_a_bound_is_passed_before_a_byte_moves(node, fetch, bounds, said):
     sizes = lay(node, {name: b"x" * (400 << 10) for name in ("a", "b", "c")})
@@ -200,7 +231,9 @@ def test_a_node_that_sends_more_than_it_announced_is_cut_off(node, fetch, monkey
     began = time.monotonic()
     assert fetch({"a": 1000}) == [], "larger than announced: left there by --max-size"
     # rsync on the node lies about the size, and goes on sending
-    monkeypatch.setattr(fetching, "rsync_argv", lambda shell, source, most, options=(): _unbounded(shell, source))
+    monkeypatch.setattr(
+        fetching, "rsync_argv", lambda shell, source, most, options=(): _unbounded(shell, source)
+    )
     with pytest.raises(fetching.FetchError):
         fetch({"a": 1000})
     assert sum(map(len, tree(fetch.into).values())) <= 3 << 20 and time.monotonic() - began < 60
@@ -220,9 +253,16 @@ def test_a_node_that_is_silent_is_given_up_and_the_ssh_is_gone(node, fetch):
         fetch(lay(node, {"a": b"x"}), seconds=3)
     pid = int((node.bin / "pid").read_text())
     end = time.monotonic() + 10
-    while os.path.exists("/proc/%d" % pid) and "sleep" in Path("/proc/%d/cmdline" % pid).read_text() and time.monotonic() < end:
+    while (
+        os.path.exists("/proc/%d" % pid)
+        and "sleep" in Path("/proc/%d/cmdline" % pid).read_text()
+        and time.monotonic() < end
+    ):
         time.sleep(0.05)
-    assert not os.path.exists("/proc/%d" % pid) or "sleep" not in Path("/proc/%d/cmdline" % pid).read_text()
+    assert (
+        not os.path.exists("/proc/%d" % pid)
+        or "sleep" not in Path("/proc/%d/cmdline" % pid).read_text()
+    )
 
 
 def test_what_is_here_moves_only_the_rest_and_holes_stay_holes(node, fetch):
@@ -233,8 +273,12 @@ def test_what_is_here_moves_only_the_rest_and_holes_stay_holes(node, fetch):
     (fetch.into / "a").write_bytes(data[: 4 << 20])
     os.link(fetch.into / "a", fetch.root / "here")
     assert fetch(sizes, options=["--ignore-times", "--sparse", "--stats"]) == ["a"]
-    assert (fetch.into / "a").read_bytes() == data and (fetch.into / "a").stat().st_blocks * 512 < 8 << 20
-    assert (fetch.root / "here").read_bytes() == data[: 4 << 20], "rsync wrote through to what is here"
+    assert (fetch.into / "a").read_bytes() == data and (
+        fetch.into / "a"
+    ).stat().st_blocks * 512 < 8 << 20
+    assert (fetch.root / "here").read_bytes() == data[: 4 << 20], (
+        "rsync wrote through to what is here"
+    )
 
 
 def test_an_interrupted_copy_goes_on(node, fetch):
@@ -251,7 +295,10 @@ def test_an_interrupted_copy_goes_on(node, fetch):
 
 
 def test_a_password_goes_to_sshpass_and_stands_in_no_word(node, fetch, tmp_path, monkeypatch):
-    program = "#!%s\nimport os, sys\nopen(%r, 'wb').write(os.read(int(sys.argv[1][2:]), 100))\nos.execvp(sys.argv[2], sys.argv[2:])\n"
+    program = (
+        "#!%s\nimport os, sys\nopen(%r, 'wb').write(os.read(int(sys.argv[1][2:]),"
+        " 100))\nos.execvp(sys.argv[2], sys.argv[2:])\n"
+    )
     program %= (sys.executable, str(tmp_path / "seen"))
     put(tmp_path / "own", {"sshpass": program})
     (tmp_path / "own" / "sshpass").chmod(0o755)
@@ -261,19 +308,40 @@ def test_a_password_goes_to_sshpass_and_stands_in_no_word(node, fetch, tmp_path,
 
 
 def test_the_environment_cannot_change_rsyncs_words(node, fetch, monkeypatch):
-    for name, value in (("RSYNC_RSH", "false"), ("RSYNC_OLD_ARGS", "1"), ("RSYNC_PARTIAL_DIR", "/tmp/elsewhere")):
+    for name, value in (
+        ("RSYNC_RSH", "false"),
+        ("RSYNC_OLD_ARGS", "1"),
+        ("RSYNC_PARTIAL_DIR", "/tmp/elsewhere"),
+    ):
         monkeypatch.setenv(name, value)
     assert fetch(lay(node, {"a": b"x"}), options=["--partial"]) == ["a"]
 
 
 def test_the_task_takes_the_connections_own_words(node, tmp_path):
-    """One real ansible-playbook against a node that is cut off, one that is refused and one that gives what is asked."""
+    """One real ansible-playbook against a node that is cut off, one that is refused and one that
+    gives what is asked.
+    """
     lay(node, {ODD: b"log", "b": b"x" * 3000})
-    task = {"src": "log", "root": str(tmp_path / "runs" / RUN / "attempt-1"), "into": ".incoming/{{ inventory_hostname }}", "free": "0"}
-    runs = {"good": {"sizes": {ODD: 3}}, "bounded": {"sizes": {"b": 3000}, "bytes": "1 KiB"}, "odd": {"sizes": {"../b": 1}}}
-    tasks = [{"fetch_files": dict(task, **more), "register": name, "ignore_errors": True} for name, more in runs.items()] + [
+    task = {
+        "src": "log",
+        "root": str(tmp_path / "runs" / RUN / "attempt-1"),
+        "into": ".incoming/{{ inventory_hostname }}",
+        "free": "0",
+    }
+    runs = {
+        "good": {"sizes": {ODD: 3}},
+        "bounded": {"sizes": {"b": 3000}, "bytes": "1 KiB"},
+        "odd": {"sizes": {"../b": 1}},
+    }
+    tasks = [
+        {"fetch_files": dict(task, **more), "register": name, "ignore_errors": True}
+        for name, more in runs.items()
+    ] + [
         {
-            "copy": {"content": "{{ {'good': good, 'bounded': bounded, 'odd': odd} | to_json }}", "dest": str(tmp_path / "said")},
+            "copy": {
+                "content": "{{ {'good': good, 'bounded': bounded, 'odd': odd} | to_json }}",
+                "dest": str(tmp_path / "said"),
+            },
             "delegate_to": "localhost",
         }
     ]
@@ -291,15 +359,38 @@ def test_the_task_takes_the_connections_own_words(node, tmp_path):
     ]
     words += ["-e", json.dumps({"ansible_python_interpreter": sys.executable})]
     environment = dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"))
-    done = subprocess.run(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout
     said = json.loads((tmp_path / "said").read_text())
-    assert (said["good"]["brought"], said["good"]["changed"], said["good"]["cut"]) == ([ODD], True, "")
-    assert said["bounded"]["cut"] and not said["bounded"]["failed"] and said["odd"]["failed"] is True
+    assert (said["good"]["brought"], said["good"]["changed"], said["good"]["cut"]) == (
+        [ODD],
+        True,
+        "",
+    )
+    assert (
+        said["bounded"]["cut"] and not said["bounded"]["failed"] and said["odd"]["failed"] is True
+    )
     (called,) = [json.loads(line) for line in node.log.read_text().splitlines()]
-    for word in ("ControlPersist=60s", "Port=2222", 'User="u"', "ProxyJump=a b", "BatchMode=yes", "::1"):
+    for word in (
+        "ControlPersist=60s",
+        "Port=2222",
+        'User="u"',
+        "ProxyJump=a b",
+        "BatchMode=yes",
+        "::1",
+    ):
         assert word in called, called
-    assert any(word.startswith("ControlPath=") for word in called) and not any("StrictHostKeyChecking" in word for word in called)
+    assert any(word.startswith("ControlPath=") for word in called) and not any(
+        "StrictHostKeyChecking" in word for word in called
+    )
 
 
 @pytest.mark.parametrize("word", ["", "a\0b"])

@@ -26,7 +26,9 @@ def query(load_plugin):
 
 @pytest.fixture
 def tagged():
-    """The ranks as YAML that Ansible has read: its texts and numbers are subclasses that carry their origin."""
+    """The ranks as YAML that Ansible has read: its texts and numbers are subclasses that carry
+    their origin.
+    """
     data = DataLoader().load(RANKS)
     assert type(data[0]["ips"]) is not float
     return data
@@ -59,7 +61,9 @@ def test_the_plain_library_fails_on_tagged_values(tagged):
         jmespath.search("sum([].ips)", tagged)
 
 
-@pytest.mark.parametrize("expression", ["[?", "sum(@)", "no_such_function(@)", "max_by([].node, &x)"])
+@pytest.mark.parametrize(
+    "expression", ["[?", "sum(@)", "no_such_function(@)", "max_by([].node, &x)"]
+)
 def test_a_bad_expression_is_named(query, tagged, expression):
     with pytest.raises(AnsibleFilterError, match="trainyard_query: ") as caught:
         query(tagged, expression)
@@ -79,10 +83,28 @@ def test_without_jmespath_it_says_what_to_install(load_plugin, monkeypatch):
 
 
 def test_the_documented_examples_work_in_a_playbook(root, tmp_path):
-    examples = yaml.safe_load(yaml.safe_load((root / "plugins" / "filter" / "trainyard_query.yml").read_text())["EXAMPLES"])
-    play = [{"hosts": "localhost", "gather_facts": False, "vars": {"ranks": yaml.safe_load(RANKS)}, "tasks": examples}]
+    examples = yaml.safe_load(
+        yaml.safe_load((root / "plugins" / "filter" / "trainyard_query.yml").read_text())[
+            "EXAMPLES"
+        ]
+    )
+    play = [
+        {
+            "hosts": "localhost",
+            "gather_facts": False,
+            "vars": {"ranks": yaml.safe_load(RANKS)},
+            "tasks": examples,
+        }
+    ]
     (tmp_path / "play.yml").write_text(yaml.safe_dump(play))
-    command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", "localhost,", "-c", "local", str(tmp_path / "play.yml")]
+    command = [
+        str(Path(sys.executable).parent / "ansible-playbook"),
+        "-i",
+        "localhost,",
+        "-c",
+        "local",
+        str(tmp_path / "play.yml"),
+    ]
     settings = {
         "ANSIBLE_FILTER_PLUGINS": str(root / "plugins" / "filter"),
         "PATH": "/usr/bin:/bin",
@@ -90,7 +112,11 @@ def test_the_documented_examples_work_in_a_playbook(root, tmp_path):
         "LC_ALL": "C.UTF-8",
         "ANSIBLE_NOCOLOR": "1",
     }
-    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     for said in ('"rank": 1', '"rank": 2', '"msg": 2', '"msg": "7.75"'):
-        assert said in done.stdout.replace("'", '"') or said.replace('"7.75"', "7.75") in done.stdout, done.stdout
+        assert (
+            said in done.stdout.replace("'", '"') or said.replace('"7.75"', "7.75") in done.stdout
+        ), done.stdout

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""firewall_record and root's other records: obeyed only where root alone could write them, and only what they may hold."""
+"""firewall_record and root's other records: obeyed only where root alone could write them, and only
+what they may hold.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,9 @@ def other_owner(records):
     records.owner += 1
 
 
-@pytest.mark.parametrize("spoil", [writable, writable_folder, writable_base, link, linked_folder, pipe, other_owner])
+@pytest.mark.parametrize(
+    "spoil", [writable, writable_folder, writable_base, link, linked_folder, pipe, other_owner]
+)
 def test_a_record_that_others_could_have_written_is_not_obeyed(records, spoil):
     records.write("firewall", GOOD)
     spoil(records)
@@ -151,13 +155,23 @@ def call(monkeypatch, capsys, records, **given):
 
 
 def test_the_module_writes_once_and_gives_the_record_before(monkeypatch, capsys, records):
-    assert call(monkeypatch, capsys, records, state="present", _ansible_check_mode=True, **GOOD)["changed"] is True
+    assert (
+        call(monkeypatch, capsys, records, state="present", _ansible_check_mode=True, **GOOD)[
+            "changed"
+        ]
+        is True
+    )
     assert records.read("firewall") is None, "a look writes nothing"
     answer = call(monkeypatch, capsys, records, state="present", **GOOD)
     assert (answer["changed"], answer["record"]) == (True, None)
     answer = call(monkeypatch, capsys, records, state="present", **GOOD)
     assert (answer["changed"], answer["record"]) == (False, GOOD)
     assert call(monkeypatch, capsys, records)["record"] == GOOD
-    assert call(monkeypatch, capsys, records, state="present", **dict(GOOD, peers=["0.0.0.0/0"]))["failed"] is True
+    assert (
+        call(monkeypatch, capsys, records, state="present", **dict(GOOD, peers=["0.0.0.0/0"]))[
+            "failed"
+        ]
+        is True
+    )
     assert call(monkeypatch, capsys, records, state="absent")["changed"] is True
     assert records.read("firewall") is None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutated jobs, sites and command lines: never an exception, never a hang, every refusal in printable words; what is accepted reads the same again.
+"""Mutated jobs, sites and command lines: never an exception, never a hang, every refusal in
+printable words; what is accepted reads the same again.
 
-The suite runs a few hundred examples, the same ones every time. For a long run: TRAINYARD_FUZZ=5000 pytest tests/unit/test_fuzz.py (examples a test,
-other ones every time).
+The suite runs a few hundred examples, the same ones every time. For a long run: TRAINYARD_FUZZ=5000
+pytest tests/unit/test_fuzz.py (examples a test, other ones every time).
 """
 
 from __future__ import annotations
@@ -38,12 +39,20 @@ FUZZ = settings(
     derandomize=not LONG,
     deadline=10000,
     database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
 )
-FILES = sorted((ROOT / "playbooks/configs").glob("*.yml")) + sorted((ROOT / "molecule/shared/jobs").glob("*.yml"))
+FILES = sorted((ROOT / "playbooks/configs").glob("*.yml")) + sorted(
+    (ROOT / "molecule/shared/jobs").glob("*.yml")
+)
 JOBS = [path.read_bytes() for path in FILES]
 SITES = [
-    path.read_bytes() for path in sorted((ROOT / "molecule/inventory").rglob("*.yml")) + sorted((ROOT / "inventory/sample").rglob("*.yml"))
+    path.read_bytes()
+    for path in sorted((ROOT / "molecule/inventory").rglob("*.yml"))
+    + sorted((ROOT / "inventory/sample").rglob("*.yml"))
 ]
 PIECES = [
     b"\x00", b"\x1b[2J", b"\xff", b"\xe2\x80\xae", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\r", b"\t", b"\n", b"---\n", b"...\n", b"%YAML 2.0\n", b"!!int ",
@@ -84,7 +93,11 @@ SCALARS = st.one_of(
     st.text(st.characters(), max_size=30),
 )
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)), max_leaves=8
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=8,
 )
 
 
@@ -95,7 +108,11 @@ def mutated_bytes(draw, samples):
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, max(len(data) - 1, 0)))
         end = min(len(data), start + draw(st.integers(0, 40)))
-        piece = draw(st.one_of(st.sampled_from(PIECES), st.binary(max_size=8), st.just(bytes(data[start:end]) * 2)))
+        piece = draw(
+            st.one_of(
+                st.sampled_from(PIECES), st.binary(max_size=8), st.just(bytes(data[start:end]) * 2)
+            )
+        )
         data[start : draw(st.sampled_from([start, end]))] = piece
     return bytes(data)
 
@@ -108,7 +125,11 @@ def mutated(draw, sample, keys=()):
         holder, index = root, 0
         while isinstance(holder[index], (dict, list)) and holder[index] and draw(st.integers(0, 3)):
             holder = holder[index]
-            index = draw(st.sampled_from(sorted(holder, key=str))) if isinstance(holder, dict) else draw(st.integers(0, len(holder) - 1))
+            index = (
+                draw(st.sampled_from(sorted(holder, key=str)))
+                if isinstance(holder, dict)
+                else draw(st.integers(0, len(holder) - 1))
+            )
         do = draw(st.sampled_from(["replace", "remove", "rename", "add"]))
         if holder is root or do == "replace":
             if holder is not root:
@@ -118,9 +139,20 @@ def mutated(draw, sample, keys=()):
         elif do == "remove":
             del holder[index]
         elif do == "rename":
-            holder[draw(st.one_of(st.text(max_size=10), st.sampled_from(keys or ["x"])))] = holder.pop(index)
+            holder[draw(st.one_of(st.text(max_size=10), st.sampled_from(keys or ["x"])))] = (
+                holder.pop(index)
+            )
         else:
-            holder[draw(st.one_of(st.sampled_from(keys or ["x"]), st.text(max_size=10), st.integers(), st.none()))] = draw(VALUES)
+            holder[
+                draw(
+                    st.one_of(
+                        st.sampled_from(keys or ["x"]),
+                        st.text(max_size=10),
+                        st.integers(),
+                        st.none(),
+                    )
+                )
+            ] = draw(VALUES)
     return root[0]
 
 
@@ -148,7 +180,9 @@ def dumped(value):
 
 
 def read_and_reread(folder, data):
-    """Read a job file; where it is accepted, its content written anew reads the same. Return the job or None."""
+    """Read a job file; where it is accepted, its content written anew reads the same. Return the
+    job or None.
+    """
     job, problems = jobs.read_job(written(folder, data), "fuzzed.yml")
     judged(problems)
     assert (job is None) == bool(problems)
@@ -164,7 +198,10 @@ def read_and_reread(folder, data):
 
 def on_a_site(job, extra):
     """Take a job through what comes next: the command line, and the choice of nodes."""
-    site, problems = sites.read_site({"trainers": ["node1", "node2"]}, {"node1": dict(GOOD, ansible_host="192.0.2.1"), "node2": GOOD})
+    site, problems = sites.read_site(
+        {"trainers": ["node1", "node2"]},
+        {"node1": dict(GOOD, ansible_host="192.0.2.1"), "node2": GOOD},
+    )
     assert not problems
     job = jobs.apply_command_line(job, extra, problems)
     judged(problems)
@@ -184,7 +221,11 @@ GOOD = {
         "paddledetection": {
             "code": {"path": "/src"},
             "data": {"coco": {"path": "/data"}},
-            "environment": {"package": "paddlepaddle", "version": "2.6.2", "requirements": ["a.txt"]},
+            "environment": {
+                "package": "paddlepaddle",
+                "version": "2.6.2",
+                "requirements": ["a.txt"],
+            },
             "overrides": {"save_dir": "output/x"},
         }
     },
@@ -223,13 +264,21 @@ def test_values_of_a_job(tmp_path_factory, value, name, given_value):
 @given(mutated(GOOD, SITE_KEYS), mutated(GOOD, SITE_KEYS), st.sampled_from(["all", 1, 2]))
 def test_a_site(one, two, nodes):
     one, two = [dict({str(key): item for key, item in host.items()}) for host in (one, two)]
-    site, problems = sites.read_site({"all": ["a", "b"], "trainers": ["a", "b"]}, {"a": one, "b": two})
+    site, problems = sites.read_site(
+        {"all": ["a", "b"], "trainers": ["a", "b"]}, {"a": one, "b": two}
+    )
     judged(problems)
     judged(sites.choose(job_of(nodes=nodes), site)[1])
     if not problems:
-        assert site["start_port"] and all(node["devices"] and node["accelerator"] and node["port"] for node in site["nodes"])
+        assert site["start_port"] and all(
+            node["devices"] and node["accelerator"] and node["port"] for node in site["nodes"]
+        )
     ways = {
-        name: {key: {"value": value, "raw": str(value), "hidden": False} for key, value in host.items() if access.wanted(key)}
+        name: {
+            key: {"value": value, "raw": str(value), "hidden": False}
+            for key, value in host.items()
+            if access.wanted(key)
+        }
         for name, host in (("a", one), ("b", two))
     }
     judged(access.problems(ways, [("x", "ssh_args", one.get("trainyard_env"))]))
@@ -248,7 +297,9 @@ def test_a_command_line(tmp_path_factory, extra):
     judged(asked.values(extra, ["rehearse", "verify", "matrix", "site"], roles))
     for verb in ("train", "check", "sync"):
         judged(asked.contradictions(extra, verb, True))
-    path, _shown, problems = jobs.find_job(extra.get("config"), str(ROOT / "playbooks/configs"), str(tmp_path_factory.getbasetemp()))
+    path, _shown, problems = jobs.find_job(
+        extra.get("config"), str(ROOT / "playbooks/configs"), str(tmp_path_factory.getbasetemp())
+    )
     assert (path is None) == bool(judged(problems))
     on_a_site(job_of(), extra)
 
@@ -262,26 +313,55 @@ SPECS = {
 DEFAULTS = yaml.safe_load((ROOT / "roles/preflight/defaults/main.yml").read_text(encoding="utf-8"))
 LIMITS = [name for name in DEFAULTS if not name.endswith(("_home", "_dir"))]
 NODE = {"name": "a", "accelerator": "gpu", "devices": ["0", "1"], "host": "h"}
-ROOM = {"path": "/x", "free": 1 << 20, "size": 1 << 30, "inodes_free": 9, "inodes": 99, "read_only": False, "writable": True}
+ROOM = {
+    "path": "/x",
+    "free": 1 << 20,
+    "size": 1 << 30,
+    "inodes_free": 9,
+    "inodes": 99,
+    "read_only": False,
+    "writable": True,
+}
 UNIT = {"memlock": [65536, 65536], "nofile": [9, 9], "tasks": 9, "memory": 1 << 20, "cores": 1}
-OWN = {"places": [ROOM, dict(ROOM, path="/tmp")], "shm": ROOM, "memory": 1 << 20, "unit": UNIT, "rdma": ["mlx5_0"], "selinux": False}
+OWN = {
+    "places": [ROOM, dict(ROOM, path="/tmp")],
+    "shm": ROOM,
+    "memory": 1 << 20,
+    "unit": UNIT,
+    "rdma": ["mlx5_0"],
+    "selinux": False,
+}
 
 
 def judges(name, value):
     """Let whatever judges by a limit do so, with a node that has little of everything."""
     allowed = {name.replace("preflight_", ""): value}
-    fact = {"user": "u", "cores": 1, "machines": OWN, "sent": 100.0, "time": 160.0, "ended": 161.0, "received": 107.0}
+    fact = {
+        "user": "u",
+        "cores": 1,
+        "machines": OWN,
+        "sent": 100.0,
+        "time": 160.0,
+        "ended": 161.0,
+        "received": 107.0,
+    }
     capacity.space("a", OWN, allowed)
     capacity.unit(NODE, fact, allowed)
     machines.clocks({"a": fact}, allowed)
     rehearsal.judge({"nodes": [NODE], "ranks": []}, {}, allowed)
-    assert name not in ("preflight_bandwidth", "preflight_network_hours", "preflight_rehearsal_hours") or float(value) >= 0
+    assert (
+        name not in ("preflight_bandwidth", "preflight_network_hours", "preflight_rehearsal_hours")
+        or float(value) >= 0
+    )
 
 
 @FUZZ
 @given(
     st.sampled_from(LIMITS).flatmap(
-        lambda name: st.tuples(st.just(name), st.one_of(VALUES, mutated({"x": DEFAULTS[name]}).map(lambda d: d.get("x"))))
+        lambda name: st.tuples(
+            st.just(name),
+            st.one_of(VALUES, mutated({"x": DEFAULTS[name]}).map(lambda d: d.get("x"))),
+        )
     )
 )
 def test_a_limit_that_is_accepted_can_be_judged_by(pair):
@@ -297,8 +377,15 @@ def test_a_limit_that_is_accepted_can_be_judged_by(pair):
 @FUZZ
 @given(st.sampled_from(sorted(SPECS)), VALUES, st.text(max_size=12))
 def test_any_variable_of_a_role(name, value, more):
-    judged([yamldata.Problem("site.yml", None, key, text) for key, text in role_values.held(name, value, SPECS[name])])
-    said = role_values.unknown(name[: len(more)] + more, SPECS, ["preflight", "runtime", "ssh_trust"])
+    judged(
+        [
+            yamldata.Problem("site.yml", None, key, text)
+            for key, text in role_values.held(name, value, SPECS[name])
+        ]
+    )
+    said = role_values.unknown(
+        name[: len(more)] + more, SPECS, ["preflight", "runtime", "ssh_trust"]
+    )
     assert said is None or said
     assert role_values.unknown(name, SPECS, ["preflight", "runtime", "ssh_trust"]) is None
 
@@ -316,8 +403,20 @@ def test_bytes_of_an_inventory(tmp_path_factory, data, ending):
         judged(sites.read_site({"trainers": ["a"]}, {"a": plain.plain(variables)})[1])
 
 
-@pytest.mark.parametrize("text", ["[" * 200000, "- " * 100000, "a: " * 80000, "{a: " * 60000, "a: [" + "x, " * 60000 + "x]", "'" * 200000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 200000,
+        "- " * 100000,
+        "a: " * 80000,
+        "{a: " * 60000,
+        "a: [" + "x, " * 60000 + "x]",
+        "'" * 200000,
+    ],
+)
 def test_no_text_takes_long(tmp_path, text):
-    """Measured on an idle core: below 4 s each; without the limits the first one takes more than ten minutes."""
+    """Measured on an idle core: below 4 s each; without the limits the first one takes more than
+    ten minutes.
+    """
     job, problems = jobs.read_job(written(tmp_path, text.encode()), "fuzzed.yml")
     assert job is None and judged(problems)

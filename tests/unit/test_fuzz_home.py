@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read at home of files that a node's account wrote: no bytes of them crash a reader or hold it up.
+"""What is read at home of files that a node's account wrote: no bytes of them crash a reader or
+hold it up.
 
-The suite runs the same few examples every time. For a long run: TRAINYARD_FUZZ=2000 pytest tests/unit/test_fuzz_home.py
+The suite runs the same few examples every time. For a long run: TRAINYARD_FUZZ=2000 pytest
+tests/unit/test_fuzz_home.py
 """
 
 from __future__ import annotations
@@ -11,7 +13,17 @@ import os
 import time
 
 import pytest
-from ansible.module_utils.trainyard import evidence, log_home, logview, plan_home, ranks, resumable, run_file, safe_names, series
+from ansible.module_utils.trainyard import (
+    evidence,
+    log_home,
+    logview,
+    plan_home,
+    ranks,
+    resumable,
+    run_file,
+    safe_names,
+    series,
+)
 from core_support import RUN, compiled, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,20 +34,53 @@ FUZZ = settings(
     derandomize=not LONG,
     deadline=20000,
     database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
 )
 ODD = st.sampled_from(
-    [float("nan"), float("inf"), 10**400, -1, 1e308, True, None, "", "x" * 5000, "\x1b[2J", "\ud800", "../../x", [], {}, [[]], "9" * 400]
+    [
+        float("nan"),
+        float("inf"),
+        10**400,
+        -1,
+        1e308,
+        True,
+        None,
+        "",
+        "x" * 5000,
+        "\x1b[2J",
+        "\ud800",
+        "../../x",
+        [],
+        {},
+        [[]],
+        "9" * 400,
+    ]
 )
 VALUES = st.recursive(
     ODD | st.integers() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 BYTES = st.one_of(
     st.binary(max_size=300),
     st.sampled_from(
-        [b"[" * 200_000, b'{"a":' * 100_000, b"{" * 10, b"\xff\xfe" * 100, b"1" * 100_000, b"\0" * 5000, b"\n" * 5000, b'"\\ud800"', b"NaN"]
+        [
+            b"[" * 200_000,
+            b'{"a":' * 100_000,
+            b"{" * 10,
+            b"\xff\xfe" * 100,
+            b"1" * 100_000,
+            b"\0" * 5000,
+            b"\n" * 5000,
+            b'"\\ud800"',
+            b"NaN",
+        ]
     ),
     VALUES.map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")),
 )
@@ -55,14 +100,38 @@ SHAPED = st.one_of(
     st.lists(EVENTS, max_size=4).map(b"\n".join),
     mapping("service_result", "stopped_by", "stopped_from", "time", "stopped_at"),
     mapping("version", "run", "attempt", "nodes", "ranks", "files"),
-    st.lists(st.dictionaries(st.sampled_from(["rank", "node", "state", "error", "last_time", "bytes", "signal"]), VALUES), max_size=3).map(
-        lambda rows: json.dumps({"version": 2, "ranks": rows, "files": rows, "nodes": rows}).encode("utf-8", "surrogatepass")
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["rank", "node", "state", "error", "last_time", "bytes", "signal"]),
+            VALUES,
+        ),
+        max_size=3,
+    ).map(
+        lambda rows: json.dumps({"version": 2, "ranks": rows, "files": rows, "nodes": rows}).encode(
+            "utf-8", "surrogatepass"
+        )
     ),
 )
-LINE = b"[11/20 19:18:14] ppdet.engine INFO: Epoch: [%s] [ %s/%s] learning_rate: %s loss: %s eta: 0:00:02 ips: %s images/s\n"
-FIGURE = st.sampled_from([b"0", b"1", b"12", b"9" * 400, b"nan", b"-1", b"1e999", b"", b"\xff", b"0.5"])
-LOGS = st.one_of(BYTES, st.lists(st.tuples(*[FIGURE] * 6).map(lambda figures: LINE % figures), max_size=6).map(b"".join))
-NAMES = ["rank-000.node1.log", "ranks.node1.jsonl", "exit.node1.json", "stall.node1.json", "ranks.json"]
+LINE = (
+    b"[11/20 19:18:14] ppdet.engine INFO: Epoch: [%s] [ %s/%s] learning_rate: %s loss: %s eta:"
+    b" 0:00:02 ips: %s images/s\n"
+)
+FIGURE = st.sampled_from(
+    [b"0", b"1", b"12", b"9" * 400, b"nan", b"-1", b"1e999", b"", b"\xff", b"0.5"]
+)
+LOGS = st.one_of(
+    BYTES,
+    st.lists(st.tuples(*[FIGURE] * 6).map(lambda figures: LINE % figures), max_size=6).map(
+        b"".join
+    ),
+)
+NAMES = [
+    "rank-000.node1.log",
+    "ranks.node1.jsonl",
+    "exit.node1.json",
+    "stall.node1.json",
+    "ranks.json",
+]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +168,9 @@ def test_the_view_of_any_bytes(run, log, index):
         return
     logs = home.logs()
     lines, _ends = logview.merged(logs, 20, home.zones, True)
-    for text in [logview.text(line, home.secrets) for _log, line in lines] + logview.table(home.index or {"ranks": []}, logs, "x"):
+    for text in [logview.text(line, home.secrets) for _log, line in lines] + logview.table(
+        home.index or {"ranks": []}, logs, "x"
+    ):
         assert all(char.isprintable() for char in text), ascii(text)
     assert isinstance(home.over, bool) and isinstance(home.nodes, list)
 
@@ -133,7 +204,11 @@ def test_points_of_any_shape_are_believed_or_skipped(point, rows):
 def test_what_passes_the_rule_stays_below(name):
     if safe_names.problem(name) is None:
         inside = os.path.normpath(os.path.join("/root/below", name))
-        assert inside.startswith("/root/below/") and name.isprintable() and not any(part.startswith("-") for part in name.split("/"))
+        assert (
+            inside.startswith("/root/below/")
+            and name.isprintable()
+            and not any(part.startswith("-") for part in name.split("/"))
+        )
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
@@ -143,7 +218,11 @@ def test_what_is_no_regular_file_is_not_read(run, tmp_path, kind, name):
     path = run / "attempt-1" / name
     path.unlink(missing_ok=True)
     outside = put(tmp_path, {"x": '{"version": 99, "ranks": [], "files": []}'}) + "/x"
-    {"link": lambda: os.symlink(outside, path), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
+    {
+        "link": lambda: os.symlink(outside, path),
+        "pipe": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+    }[kind]()
     try:
         json.dumps(series.of_run(str(run)))
         home = log_home.Home(str(run.parent), RUN)
@@ -154,8 +233,28 @@ def test_what_is_no_regular_file_is_not_read(run, tmp_path, kind, name):
 
 
 def test_an_index_with_entries_of_other_kinds_is_unknown_where_they_are(run):
-    rows = [{}, {"rank": 0, "node": [], "exit_code": "x", "last_time": 10**400, "error": 1}, {"rank": "x"}]
-    lay(run, {"ranks.json": json.dumps({"version": 2, "ranks": rows, "files": [{}], "nodes": [1, {"node": 2}]}).encode()})
+    rows = [
+        {},
+        {"rank": 0, "node": [], "exit_code": "x", "last_time": 10**400, "error": 1},
+        {"rank": "x"},
+    ]
+    lay(
+        run,
+        {
+            "ranks.json": (
+                json.dumps(
+                    {"version": 2, "ranks": rows, "files": [{}], "nodes": [1, {"node": 2}]}
+                ).encode()
+            )
+        },
+    )
     home = log_home.Home(str(run.parent), RUN)
-    assert [(rank["rank"], rank["node"], rank["error"]) for rank in home.index["ranks"]] == [(None, None, None), (0, None, None)]
-    assert home.index["files"] == home.index["nodes"] == [] and logview.table(home.index, [], "x") and not home.over
+    assert [(rank["rank"], rank["node"], rank["error"]) for rank in home.index["ranks"]] == [
+        (None, None, None),
+        (0, None, None),
+    ]
+    assert (
+        home.index["files"] == home.index["nodes"] == []
+        and logview.table(home.index, [], "x")
+        and not home.over
+    )

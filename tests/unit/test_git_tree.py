@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking git about a tree runs nothing that the tree's own configuration names, and ends in bounded time and output."""
+"""Asking git about a tree runs nothing that the tree's own configuration names, and ends in bounded
+time and output.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,22 @@ PLAIN = (["status", "--porcelain"], ["diff", "HEAD"], ["ls-files", "--others"])
 def git(root, *words, check=True):
     argv = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org", *words]
     environment = {"PATH": os.environ["PATH"], "HOME": str(root), "GIT_CONFIG_GLOBAL": os.devnull}
-    done = subprocess.run(argv, check=check, capture_output=True, env=environment, stdin=subprocess.DEVNULL, timeout=30)
+    done = subprocess.run(
+        argv,
+        check=check,
+        capture_output=True,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        timeout=30,
+    )
     return done.stdout.decode().strip()
 
 
 @pytest.fixture
 def trap(tmp_path, monkeypatch):
-    """A repository with a local change and a program that leaves a mark; returns (root, program, mark)."""
+    """A repository with a local change and a program that leaves a mark; returns (root, program,
+    mark).
+    """
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     (tmp_path / "home").mkdir()
@@ -126,7 +137,11 @@ def partial_clone(root, program):
 def test_nothing_of_the_repository_runs(trap, lay):
     root, program, mark = trap
     lay(root, program)
-    found = manifest.git_files(str(root)), sources.git_state(str(root)), outline.commit_of(str(root))
+    found = (
+        manifest.git_files(str(root)),
+        sources.git_state(str(root)),
+        outline.commit_of(str(root)),
+    )
     assert not mark.exists(), mark.read_text()
     assert "train.py" in found[0]
     for words in PLAIN:
@@ -156,15 +171,28 @@ def test_a_tree_of_another_account_is_walked(trap):
     entries, state = sources.code_tree(str(root), None)
     assert state is None and "w.bin" in entries and sources.foreign(str(root)) and not mark.exists()
     assert outline.commit_of(str(root)) == (None, False)
-    assert inputs.foreign_lines({"outline": {}}, str(root), state) and not inputs.foreign_lines({"outline": {}}, "/tmp", None)
+    assert inputs.foreign_lines({"outline": {}}, str(root), state) and not inputs.foreign_lines(
+        {"outline": {}}, "/tmp", None
+    )
 
 
 def test_the_users_own_filter_still_counts(trap, tmp_path):
     """Files kept by a filter of the user's, Git LFS say, are not called changed."""
     root, _program, _mark = trap
-    put(root, {".gitattributes": "*.bin filter=large\n", "train.py": "print(1)\n", "w.bin": "large\n"})
-    put(tmp_path / "home", {".gitconfig": '[filter "large"]\n\tclean = sed s/large/small/\n\trequired = true\n'})
-    own = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t"}
+    put(
+        root,
+        {".gitattributes": "*.bin filter=large\n", "train.py": "print(1)\n", "w.bin": "large\n"},
+    )
+    put(
+        tmp_path / "home",
+        {".gitconfig": '[filter "large"]\n\tclean = sed s/large/small/\n\trequired = true\n'},
+    )
+    own = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path / "home"),
+        "GIT_AUTHOR_NAME": "t",
+        "GIT_AUTHOR_EMAIL": "t",
+    }
     own.update(GIT_COMMITTER_NAME="t", GIT_COMMITTER_EMAIL="t")
     for words in (["add", "."], ["commit", "-qm", "y"]):
         subprocess.run(["git", "-C", str(root), *words], check=True, env=own)
@@ -183,8 +211,14 @@ def test_names_that_leave_the_tree_are_not_taken(trap, tmp_path, monkeypatch):
     os.unlink(root / "folder/key")
     os.rmdir(root / "folder")
     os.symlink(tmp_path / "outside", root / "folder")
-    assert [name for name in manifest.git_files(str(root)) if name.startswith("folder")] == ["folder"]
-    monkeypatch.setattr(git_tree, "listed", lambda _root: ["train.py", "../outside/key", "/etc/passwd", "a/../../outside/key"])
+    assert [name for name in manifest.git_files(str(root)) if name.startswith("folder")] == [
+        "folder"
+    ]
+    monkeypatch.setattr(
+        git_tree,
+        "listed",
+        lambda _root: ["train.py", "../outside/key", "/etc/passwd", "a/../../outside/key"],
+    )
     assert manifest.git_files(str(root)) == ["train.py"]
 
 
@@ -206,7 +240,9 @@ def test_time_and_output_are_bounded(trap, tmp_path, monkeypatch):
 
 
 def test_each_switch_of_git_holds_by_itself(trap, tmp_path):
-    """A question that writes the index would run its hook, a look does not write, and no transport starts."""
+    """A question that writes the index would run its hook, a look does not write, and no transport
+    starts.
+    """
     root, program, mark = trap
     hook(root, program)
     index = (root / ".git/index").stat().st_mtime_ns
@@ -249,8 +285,16 @@ def test_what_git_is_given_holds_no_secret_of_the_environment(trap, tmp_path, mo
     put(tmp_path / "bin", {"git": "#!/bin/sh\nenv > '%s'\n" % (tmp_path / "env")})
     os.chmod(tmp_path / "bin/git", 0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    for name in ("GIT_DIR", "GIT_EXTERNAL_DIFF", "GIT_SSH_COMMAND", "GIT_CONFIG_PARAMETERS", "MY_TOKEN"):
+    for name in (
+        "GIT_DIR",
+        "GIT_EXTERNAL_DIFF",
+        "GIT_SSH_COMMAND",
+        "GIT_CONFIG_PARAMETERS",
+        "MY_TOKEN",
+    ):
         monkeypatch.setenv(name, "secret")
     git_tree.ask(str(root), ["status"])
     told = (tmp_path / "env").read_text()
-    assert "secret" not in told and {"GIT_TERMINAL_PROMPT=0", "GIT_NO_LAZY_FETCH=1"} <= set(told.splitlines())
+    assert "secret" not in told and {"GIT_TERMINAL_PROMPT=0", "GIT_NO_LAZY_FETCH=1"} <= set(
+        told.splitlines()
+    )

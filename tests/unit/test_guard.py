@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's guard with real processes and a real port: programs stand in for ssh and systemctl, and the neighbour's beat really runs."""
+"""A node's guard with real processes and a real port: programs stand in for ssh and systemctl, and
+the neighbour's beat really runs.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,27 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.trainyard import guard
-from core_support import ROOT, RUN, attempt_files, compiled, gate_ssh, open_gate, program, put, recorded
+from core_support import (
+    ROOT,
+    RUN,
+    attempt_files,
+    compiled,
+    gate_ssh,
+    open_gate,
+    program,
+    put,
+    recorded,
+)
 
 CORE = ROOT / "plugins" / "module_utils" / "trainyard"
-FILES = ("agent.py", "guard.py", "guard_beat.py", "guard_evidence.py", "guard_neighbour.py", "guard_phases.py")
+FILES = (
+    "agent.py",
+    "guard.py",
+    "guard_beat.py",
+    "guard_evidence.py",
+    "guard_neighbour.py",
+    "guard_phases.py",
+)
 # A unit is the process whose pid stands in <node>.pid; its end is what stopping it makes.
 SYSTEMCTL = """
 echo "$TY_NODE $*" >> $LOG
@@ -30,7 +49,8 @@ case "$*" in
 *stop*) [ -n "$PID" ] && kill $PID; exit 0;;
 esac
 """
-# The mesh: a peer's name, then the words for its gate; -G tells where its server is. A file <peer>.cut is a network that is down.
+# The mesh: a peer's name, then the words for its gate; -G tells where its server is. A file
+# <peer>.cut is a network that is down.
 SSH = """
 [ "$1" = -G ] && {{ echo "hostname 127.0.0.1"; echo "port $(cat {state}/$4.port)"; exit 0; }}
 echo "$TY_NODE $3" >> $LOG
@@ -39,7 +59,10 @@ echo "$TY_NODE $3" >> $LOG
 KEPT=TY_NODE=$3
 {gate}
 """
-STEP = "[11/20 11:28:24] ppdet.engine.callbacks INFO: Epoch: [0] [%d/400] learning_rate: 0.1 loss: 5.6 ips: 1.0 images/s\n"
+STEP = (
+    "[11/20 11:28:24] ppdet.engine.callbacks INFO: Epoch: [0] [%d/400] learning_rate: 0.1 loss: 5.6"
+    " ips: 1.0 images/s\n"
+)
 
 
 class Server:
@@ -62,14 +85,18 @@ class Server:
 
 
 class Site:
-    """Nodes of one attempt below a folder; each has a unit (a process that sleeps) and, on the first node, a rank with a log."""
+    """Nodes of one attempt below a folder; each has a unit (a process that sleeps) and, on the
+    first node, a rank with a log.
+    """
 
     def __init__(self, folder, monkeypatch, count, **watchdog):
         self.folder, self.names = folder, ["node%d" % (n + 1) for n in range(count)]
         self.state = Path(put(folder / "state", {}))
         self.state.mkdir(parents=True)
         self.made = compiled(count=count, devices=1, job={"launcher": "paddle"})
-        self.made["watchdog"] = dict(dict.fromkeys(self.made["watchdog"]), **watchdog, set=sorted(watchdog))
+        self.made["watchdog"] = dict(
+            dict.fromkeys(self.made["watchdog"]), **watchdog, set=sorted(watchdog)
+        )
         for node in self.made["nodes"]:
             node.update(home=str(folder), base=str(folder / node["name"]), python=sys.executable)
         tools = program(folder / "tools", "systemctl", SYSTEMCTL.format(state=self.state))
@@ -99,10 +126,19 @@ class Site:
     def unit(self, name):
         """Start a node's unit: it bears the attempt's mark, and is its only rank."""
         environment = dict(os.environ, TRAINYARD_ATTEMPT=RUN + "/1")
-        self.units[name] = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=environment)
+        self.units[name] = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(600)"], env=environment
+        )
         put(self.state, {name + ".pid": str(self.units[name].pid)})
         rank = self.names.index(name)
-        put(Path(self.places[name]), {"ranks.jsonl": json.dumps({"event": "start", "rank": rank, "pid": self.units[name].pid}) + "\n"})
+        put(
+            Path(self.places[name]),
+            {
+                "ranks.jsonl": (
+                    json.dumps({"event": "start", "rank": rank, "pid": self.units[name].pid}) + "\n"
+                )
+            },
+        )
 
     def serve(self, name, word=b"SSH-2.0-x\r\n"):
         """Put a server at a node's SSH port."""
@@ -112,7 +148,9 @@ class Site:
     def ends(self, name, code=0, **exit_json):
         """End a node's unit, with what its agent writes then."""
         place = Path(self.places[name])
-        result = dict({"service_result": "exit-code" if code else "success", "stopped_by": None}, **exit_json)
+        result = dict(
+            {"service_result": "exit-code" if code else "success", "stopped_by": None}, **exit_json
+        )
         with open(place / "ranks.jsonl", "a", encoding="ascii") as handle:
             handle.write(json.dumps({"event": "launcher_end", "exit_code": code}) + "\n")
         put(place, {"exit.json": json.dumps(result)})
@@ -138,14 +176,18 @@ class Site:
         return [name for name, unit in self.units.items() if unit.poll() is None]
 
     def over(self, seconds=20.0):
-        """Whether no node's unit runs any more; who was told to stop may take a moment on a busy machine."""
+        """Whether no node's unit runs any more; who was told to stop may take a moment on a busy
+        machine.
+        """
         deadline = time.monotonic() + seconds
         while self.running() and time.monotonic() < deadline:
             time.sleep(0.05)
         return not self.running()
 
     def watch(self, until=lambda: False, seconds=40.0, node="node1"):
-        """Run a guard until its attempt is over (then True), the condition holds, or it has taken too long."""
+        """Run a guard until its attempt is over (then True), the condition holds, or it has taken
+        too long.
+        """
         self.guard = guard.Guard(self.places[node], node)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -200,13 +242,23 @@ def test_a_neighbour_that_lives_is_left_alone(site):
     assert made.watch(made.heard(4)) is False and made.running() == ["node1", "node2"]
     assert made.guard.neighbour.heard == {"state": "active", "holds": True, "ended": None}
     assert len(recorded(made.folder / "tools", "ssh")) == 1, "one connection is held"
-    asked = [line for line in recorded(made.folder / "tools", "systemctl") if line.startswith("node2")]
+    asked = [
+        line for line in recorded(made.folder / "tools", "systemctl") if line.startswith("node2")
+    ]
     assert len(asked) == 1, "systemd is not asked again as long as the unit's process lives"
 
 
 def beat(**changes):
     """Return the line of a neighbour whose attempt is over, with changes."""
-    return json.dumps(dict({"state": "inactive", "holds": False, "ended": {"ok": False, "by": "peer"}}, **changes)) + "\n"
+    return (
+        json.dumps(
+            dict(
+                {"state": "inactive", "holds": False, "ended": {"ok": False, "by": "peer"}},
+                **changes,
+            )
+        )
+        + "\n"
+    )
 
 
 def nested(depth):
@@ -218,9 +270,22 @@ def nested(depth):
 
 
 def test_no_line_of_a_neighbours_ends_the_guard(tmp_path, monkeypatch):
-    lines = ["[" * 60000, beat(ended={"by": nested(400)}), beat(state=nested(400)), beat(ended=5), beat(ended="over"), "5", "[]", "\udcff"]
+    lines = [
+        "[" * 60000,
+        beat(ended={"by": nested(400)}),
+        beat(state=nested(400)),
+        beat(ended=5),
+        beat(ended="over"),
+        "5",
+        "[]",
+        "\udcff",
+    ]
     said = tmp_path / "said"
-    said.write_text("\n".join(lines) + "\n" + beat(ended={"by": "x" * 9000}), encoding="utf-8", errors="surrogateescape")
+    said.write_text(
+        "\n".join(lines) + "\n" + beat(ended={"by": "x" * 9000}),
+        encoding="utf-8",
+        errors="surrogateescape",
+    )
     monkeypatch.setattr(guard.neighbours, "AFTER_END", 0)
     nodes = [{"name": name, "address": "127.0.0.1"} for name in ("node1", "node2")]
     found = guard.neighbours.Neighbour({"nodes": nodes}, "node1", {"attempt": 1}, 0.0)
@@ -239,7 +304,12 @@ def test_a_neighbour_that_vanishes_ends_the_attempt_everywhere_else(site):
     made.cut("node2")
     assert made.watch() is True and made.running() == ["node2"]
     loss = made.read("node1", "loss.json")
-    assert loss["node"] == "node2" and loss["by"] == "node1" and "nobody answered" in loss["how"] and loss["seconds"] >= 1.5
+    assert (
+        loss["node"] == "node2"
+        and loss["by"] == "node1"
+        and "nobody answered" in loss["how"]
+        and loss["seconds"] >= 1.5
+    )
     assert {key: made.read("node1", "stop.json")[key] for key in ("by", "reason", "from")} == {
         "by": "guard",
         "reason": "lost",
@@ -275,7 +345,9 @@ def test_a_node_that_lives_and_lets_nobody_in_has_not_vanished(site, how):
         made.serve("node2", b"")
         threading.Thread(target=_hang_up, args=(made.servers["node2"],), daemon=True).start()
     begun = time.monotonic()
-    assert made.watch(lambda: time.monotonic() - begun > 4, seconds=60) is False and made.running() == ["node1", "node2"]
+    assert made.watch(
+        lambda: time.monotonic() - begun > 4, seconds=60
+    ) is False and made.running() == ["node1", "node2"]
     (made.state / "node2.denied").unlink()
     made.guard.neighbour.wait = 0.2
     made.guard.neighbour.next = 0
@@ -292,14 +364,22 @@ def _hang_up(server):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("exit_json", [{"code": 7}, {"stopped_by": "user"}], ids=["failed", "stopped"])
+@pytest.mark.parametrize(
+    "exit_json", [{"code": 7}, {"stopped_by": "user"}], ids=["failed", "stopped"]
+)
 def test_an_attempt_that_is_over_at_the_neighbours_ends_here_too(site, exit_json):
     """A node that was cut off or frozen and comes back never goes on alone."""
     made = site()
-    put(Path(made.places["node2"]), {"stop.json": json.dumps({"by": "user"})} if "stopped_by" in exit_json else {})
+    put(
+        Path(made.places["node2"]),
+        {"stop.json": json.dumps({"by": "user"})} if "stopped_by" in exit_json else {},
+    )
     made.ends("node2", **exit_json)
     assert made.watch() is True and made.over()
-    assert made.read("node1", "stop.json")["reason"] == "peer" and made.read("node1", "loss.json") is None
+    assert (
+        made.read("node1", "stop.json")["reason"] == "peer"
+        and made.read("node1", "loss.json") is None
+    )
 
 
 def test_a_neighbour_that_completed_is_watched_no_more(site):
@@ -365,16 +445,32 @@ def test_a_hang_is_ended_everywhere_and_what_the_ranks_did_is_kept_before(site):
         pass
     assert made.over() and time.monotonic() - begun > 5
     stall = made.read("node1", "stall.json")
-    assert (stall["phase"], stall["budget"], stall["by"], stall["ranks"], stall["step"]["step"]) == ("step", 5, "node1", [0], "2")
+    assert (
+        stall["phase"],
+        stall["budget"],
+        stall["by"],
+        stall["ranks"],
+        stall["step"]["step"],
+    ) == ("step", 5, "node1", [0], "2")
     assert stall["seconds"] >= 5 and stall["last_line"] == (STEP % 2).strip()
-    assert made.read("node2", "stop.json")["reason"] == "hang" and made.read("node1", "stop.json")["by"] == "guard"
+    assert (
+        made.read("node2", "stop.json")["reason"] == "hang"
+        and made.read("node1", "stop.json")["by"] == "guard"
+    )
     state = {name: made.read(name, "evidence/state.json")["ranks"][0] for name in made.names}
-    assert (state["node1"]["state"], state["node2"]["state"]) == ("S", "T"), "looked at while they could be asked"
-    assert "rank 1, pid %d" % made.units["node2"].pid in Path(made.places["node2"], "evidence/stacks-001.log").read_text(encoding="utf-8")
+    assert (state["node1"]["state"], state["node2"]["state"]) == (
+        "S",
+        "T",
+    ), "looked at while they could be asked"
+    assert "rank 1, pid %d" % made.units["node2"].pid in Path(
+        made.places["node2"], "evidence/stacks-001.log"
+    ).read_text(encoding="utf-8")
 
 
 def test_a_training_that_goes_on_is_left_alone_whatever_becomes_of_its_log(site):
-    """Steps go on while the log is renamed, truncated and removed: the process writes on into what it has open."""
+    """Steps go on while the log is renamed, truncated and removed: the process writes on into what
+    it has open.
+    """
     made = site(1, step=5)
     writer = open(made.log, "ab", buffering=0)
     begun, done = time.monotonic(), set()
@@ -417,38 +513,59 @@ def test_ranks_that_have_ended_hang_no_more(site):
     with open(Path(made.places["node1"], "ranks.jsonl"), "a", encoding="ascii") as handle:
         handle.write(json.dumps({"event": "end", "rank": 0, "pid": made.units["node1"].pid}) + "\n")
     begun = time.monotonic()
-    assert hung(made, until=lambda: time.monotonic() - begun > 6.5) is False and made.running() == ["node1"]
+    assert hung(made, until=lambda: time.monotonic() - begun > 6.5) is False and made.running() == [
+        "node1"
+    ]
 
 
 def ended_well(made, name, rank):
     """Let a rank of a node end with exit code 0, while its unit goes on."""
     with open(Path(made.places[name], "ranks.jsonl"), "a", encoding="ascii") as handle:
-        handle.write(json.dumps({"event": "end", "rank": rank, "pid": made.units[name].pid, "exit_code": 0}) + "\n")
+        handle.write(
+            json.dumps({"event": "end", "rank": rank, "pid": made.units[name].pid, "exit_code": 0})
+            + "\n"
+        )
 
 
 @pytest.mark.parametrize("others", [[], [1]], ids=["launcher", "rank 1"])
 def test_what_hangs_when_rank_0_has_ended_is_ended_too(site, others):
-    """A rank that does not end, or a launcher that waits for one elsewhere: rank 0's log says nothing of it."""
+    """A rank that does not end, or a launcher that waits for one elsewhere: rank 0's log says
+    nothing of it.
+    """
     made = site(2, step=600, checkpoint=2)
     with open(Path(made.places["node1"], "ranks.jsonl"), "a", encoding="ascii") as handle:
-        handle.writelines(json.dumps({"event": "start", "rank": rank, "pid": made.units["node1"].pid}) + "\n" for rank in others)
+        handle.writelines(
+            json.dumps({"event": "start", "rank": rank, "pid": made.units["node1"].pid}) + "\n"
+            for rank in others
+        )
     ended_well(made, "node1", 0)
     assert hung(made) is True and made.over()
     stall = made.read("node1", "stall.json")
     assert (stall["phase"], stall["budget"], stall["ranks"]) == ("teardown", 2, others)
-    assert made.read("node1", "stop.json")["reason"] == made.read("node2", "stop.json")["reason"] == "hang"
+    assert (
+        made.read("node1", "stop.json")["reason"]
+        == made.read("node2", "stop.json")["reason"]
+        == "hang"
+    )
 
 
-def test_what_hangs_where_nobody_prints_is_ended_when_the_neighbour_has_completed(site, monkeypatch):
+def test_what_hangs_where_nobody_prints_is_ended_when_the_neighbour_has_completed(
+    site, monkeypatch
+):
     made = site(2, checkpoint=2)
     monkeypatch.setenv("TY_NODE", "node2")
     begun = time.monotonic()
     # rank 0 may evaluate for as long as it likes, whoever else has ended
     ended_well(made, "node2", 1)
-    assert made.watch(lambda: time.monotonic() - begun > 5, node="node2") is False and made.running() == ["node1", "node2"]
+    assert made.watch(
+        lambda: time.monotonic() - begun > 5, node="node2"
+    ) is False and made.running() == ["node1", "node2"]
     made.ends("node1")
     assert made.watch(node="node2") is True and made.over()
-    assert made.read("node2", "stall.json")["phase"] == "teardown" and made.read("node2", "stop.json")["reason"] == "hang"
+    assert (
+        made.read("node2", "stall.json")["phase"] == "teardown"
+        and made.read("node2", "stop.json")["reason"] == "hang"
+    )
 
 
 def test_where_nobody_knows_whether_rank_0_evaluates_it_is_given_the_time(site):
@@ -474,17 +591,30 @@ def test_a_node_whose_ranks_print_nothing_judges_no_steps(site):
 
 def test_a_guard_that_was_killed_goes_on_where_it_was(site):
     made = site(1, step=600)
-    assert hung(made, until=lambda: (made.read("node1", "guard.json") or {}).get("phase") == "step") is False
+    assert (
+        hung(made, until=lambda: (made.read("node1", "guard.json") or {}).get("phase") == "step")
+        is False
+    )
     since, first = made.guard.phases.since, made.guard
     made.watch(lambda: True)
-    assert made.guard is not first and made.guard.phases.since == since, "what was read before counts no second time"
+    assert made.guard is not first and made.guard.phases.since == since, (
+        "what was read before counts no second time"
+    )
     kept = made.read("node1", "guard.json")
     assert (kept["phase"], kept["budget"]) == ("step", 600)
 
 
 def test_the_program_ends_with_75_when_the_unit_has_gone(site, monkeypatch):
     made = site(1, step=600)
-    argv = [sys.executable, "-I", "-B", str(Path(made.places["node1"], "guard.py")), "watch", made.places["node1"], "node1"]
+    argv = [
+        sys.executable,
+        "-I",
+        "-B",
+        str(Path(made.places["node1"], "guard.py")),
+        "watch",
+        made.places["node1"],
+        "node1",
+    ]
     process = subprocess.Popen(argv)
     deadline = time.monotonic() + 30
     while made.read("node1", "guard.json") is None and time.monotonic() < deadline:
@@ -497,6 +627,10 @@ def test_the_program_ends_with_75_when_the_unit_has_gone(site, monkeypatch):
 
 def test_a_disk_that_is_full_keeps_no_hang_alive(site, monkeypatch, capsys):
     made = site(1, step=5)
-    monkeypatch.setattr(guard.agent, "write", lambda *_given: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        guard.agent,
+        "write",
+        lambda *_given: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+    )
     assert hung(made) is True and made.over()
     assert "stall.json cannot be written: No space left on device" in capsys.readouterr().out

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of a hang: of real processes, with py-spy's words where there is one and /proc's where there is none."""
+"""What is kept of a hang: of real processes, with py-spy's words where there is one and /proc's
+where there is none.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,12 @@ def rank(tmp_path, monkeypatch):
     put(
         attempt,
         {
-            "ranks.jsonl": json.dumps({"event": "start", "rank": 1, "pid": process.pid})
-            + "\n"
-            + json.dumps({"event": "start", "rank": 5, "pid": 1})
-            + "\n"
+            "ranks.jsonl": (
+                json.dumps({"event": "start", "rank": 1, "pid": process.pid})
+                + "\n"
+                + json.dumps({"event": "start", "rank": 5, "pid": 1})
+                + "\n"
+            )
         },
     )
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
@@ -66,14 +70,24 @@ def test_without_py_spy_proc_tells_what_it_can(rank):
     while guard_evidence.threads_of(process.pid)[0]["state"] != "T" and time.monotonic() < deadline:
         time.sleep(0.05)
     state = guard_evidence.collect(attempt, "node2", 2.0)
-    assert [item["rank"] for item in state["ranks"]] == [1], "a process that does not bear the attempt's mark is none of its ranks"
+    assert [item["rank"] for item in state["ranks"]] == [1], (
+        "a process that does not bear the attempt's mark is none of its ranks"
+    )
     told = state["ranks"][0]
-    assert (told["state"], told["state_words"], told["stack_from"], told["where"]) == ("T", "stopped by a signal", "proc", [])
+    assert (told["state"], told["state_words"], told["stack_from"], told["where"]) == (
+        "T",
+        "stopped by a signal",
+        "proc",
+        [],
+    )
     text = Path(attempt, "evidence", "stacks-001.log").read_text(encoding="utf-8")
     assert "there is no py-spy" in text and text.count("state T") == 2, "both threads"
     sockets = Path(attempt, "evidence", "sockets.log").read_text(encoding="utf-8")
     assert sockets.startswith("rank 1  ESTABLISHED 127.0.0.1:")
-    assert {os.stat(Path(attempt, "evidence", name)).st_mode & 0o777 for name in os.listdir(Path(attempt, "evidence"))} == {0o600}
+    assert {
+        os.stat(Path(attempt, "evidence", name)).st_mode & 0o777
+        for name in os.listdir(Path(attempt, "evidence"))
+    } == {0o600}
 
 
 def test_py_spy_of_the_environment_tells_the_stack(rank, tmp_path):
@@ -81,10 +95,13 @@ def test_py_spy_of_the_environment_tells_the_stack(rank, tmp_path):
     program(tmp_path / "env" / "bin", "py-spy", 'echo "$*" > $LOG\ncat <<EOF\n%sEOF' % DUMP)
     state = guard_evidence.collect(attempt, "node2", 20.0)
     assert (
-        state["ranks"][0]["where"][0] == "all_reduce (paddle/distributed/collective.py:10)" and state["ranks"][0]["stack_from"] == "py-spy"
+        state["ranks"][0]["where"][0] == "all_reduce (paddle/distributed/collective.py:10)"
+        and state["ranks"][0]["stack_from"] == "py-spy"
     )
     asked = Path(tmp_path, "env", "bin", "py-spy.log").read_text(encoding="ascii")
-    assert asked == "dump --nonblocking --pid %d\n" % process.pid, "a rank that works after all is not held up"
+    assert asked == "dump --nonblocking --pid %d\n" % process.pid, (
+        "a rank that works after all is not held up"
+    )
 
 
 def test_a_py_spy_that_hangs_costs_the_evidence_no_more_than_its_time(rank, tmp_path):
@@ -92,14 +109,19 @@ def test_a_py_spy_that_hangs_costs_the_evidence_no_more_than_its_time(rank, tmp_
     program(tmp_path / "env" / "bin", "py-spy", "exec sleep 60")
     begun = time.monotonic()
     state = guard_evidence.collect(attempt, "node2", 1.0)
-    assert time.monotonic() - begun < 30 and state["ranks"][0]["why"] == "py-spy did not answer in time"
+    assert (
+        time.monotonic() - begun < 30
+        and state["ranks"][0]["why"] == "py-spy did not answer in time"
+    )
 
 
 def test_a_kernel_that_lets_nobody_look_is_named_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(guard_evidence, "YAMA", put(tmp_path, {"scope": "1\n"}) + "/scope")
     monkeypatch.setattr(guard_evidence.os, "geteuid", lambda: 1000)
-    assert guard_evidence.ptrace_note() == (
-        "kernel.yama.ptrace_scope is 1, which lets no process look at another: sysctl kernel.yama.ptrace_scope=0 on this node"
+    assert (
+        guard_evidence.ptrace_note()
+        == "kernel.yama.ptrace_scope is 1, which lets no process look at another: sysctl"
+        " kernel.yama.ptrace_scope=0 on this node"
     )
     put(tmp_path, {"scope": "0\n"})
     assert guard_evidence.ptrace_note() == ""
@@ -110,17 +132,37 @@ def test_what_was_kept_is_found_and_brought_home(rank):
     guard_evidence.collect(attempt, "node2", 1.0)
     put(
         attempt,
-        {"loss.json": json.dumps({"node": "node1", "how": "x", "seconds": 17.0, "since": 1.0, "time": 2.0, "by": "node2"}), "logs.txt": ""},
+        {
+            "loss.json": json.dumps(
+                {
+                    "node": "node1",
+                    "how": "x",
+                    "seconds": 17.0,
+                    "since": 1.0,
+                    "time": 2.0,
+                    "by": "node2",
+                }
+            ),
+            "logs.txt": "",
+        },
     )
     found = evidence.collect(attempt, "node2")
     assert found["guard"]["loss"]["node"] == "node1" and found["guard"]["seen"][0]["rank"] == 1
     homes = {item["home"]: item["file"] for item in found["files"]}
-    assert homes["stacks-001.node2.log"] == "evidence/stacks-001.log" and homes["loss.node2.json"] == "loss.json"
-    assert {"sockets.node2.log", "state.node2.json"} <= set(homes) and "stall.node2.json" not in homes
+    assert (
+        homes["stacks-001.node2.log"] == "evidence/stacks-001.log"
+        and homes["loss.node2.json"] == "loss.json"
+    )
+    assert {"sockets.node2.log", "state.node2.json"} <= set(
+        homes
+    ) and "stall.node2.json" not in homes
 
 
 def test_frames_of_the_main_thread():
-    assert guard_evidence.frames(DUMP)[0].startswith("all_reduce") and len(guard_evidence.frames(DUMP)) == 3
+    assert (
+        guard_evidence.frames(DUMP)[0].startswith("all_reduce")
+        and len(guard_evidence.frames(DUMP)) == 3
+    )
     assert guard_evidence.frames(DUMP.replace("MainThread", "Other")) == ["wait (threading.py:1)"]
     assert guard_evidence.frames("Error: no such process\n") == []
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phases of a training by its own log lines: real logs of all suites, budgets, and what must not be taken for a hang."""
+"""Phases of a training by its own log lines: real logs of all suites, budgets, and what must not be
+taken for a hang.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,17 @@ from core_support import ROOT
 
 SUITES = {name: yaml.safe_load((ROOT / "plugins/module_utils/trainyard/suites" / (name + ".yml")).read_text()) for name in
           ("paddledetection", "paddleocr", "paddleseg", "mindocr")}  # fmt: skip
-STEP = "[11/20 11:28:%02d] ppdet.engine.callbacks INFO: Epoch: [%d] [%d/4] learning_rate: 0.1 loss: 5.6 ips: 1.0 images/s\n"
-LONGEST = {"rendezvous": 600, "first_step": 1800, "step": 600, "evaluation": 1800, "checkpoint": 600}
+STEP = (
+    "[11/20 11:28:%02d] ppdet.engine.callbacks INFO: Epoch: [%d] [%d/4] learning_rate: 0.1 loss:"
+    " 5.6 ips: 1.0 images/s\n"
+)
+LONGEST = {
+    "rendezvous": 600,
+    "first_step": 1800,
+    "step": 600,
+    "evaluation": 1800,
+    "checkpoint": 600,
+}
 
 
 def phases_of(suite="paddledetection", budgets=None, words=("--eval",), **given):
@@ -29,7 +40,9 @@ def feed(phases, text, now):
 
 
 def walk(suite, log, words=("--eval", "--do_eval")):
-    """Return the phases that a log went through, each once in a row, and the last step; the log comes in pieces of any size."""
+    """Return the phases that a log went through, each once in a row, and the last step; the log
+    comes in pieces of any size.
+    """
     phases, chance = phases_of(suite, words=words), random.Random(7)
     phases.started()
     reading, seen, data = guard_phases.Reading(phases.words), [], log.read_bytes()
@@ -53,8 +66,13 @@ def test_real_logs_go_through_the_phases_in_order(suite, folder, log):
     path = next(path for path in sorted(place.rglob("*")) if str(path).endswith(log))
     seen, last = walk(suite, path)
     assert "step" in seen and last
-    first = min(seen.index(phase) for phase in ("step", "evaluation", "checkpoint") if phase in seen)
-    assert set(seen[:first]) <= {"rendezvous", "first_step"} and not set(seen[first:]) & {"rendezvous", "first_step"}
+    first = min(
+        seen.index(phase) for phase in ("step", "evaluation", "checkpoint") if phase in seen
+    )
+    assert set(seen[:first]) <= {"rendezvous", "first_step"} and not set(seen[first:]) & {
+        "rendezvous",
+        "first_step",
+    }
 
 
 def test_a_budget_that_is_spent_and_one_second_before():
@@ -83,7 +101,11 @@ def test_what_comes_after_an_epoch_has_the_evaluations_budget_and_a_growing_log_
     assert phases.phase == "evaluation" and phases.stalled(45.0) is None
     phases.grew(45.0)
     assert phases.stalled(94.0) is None and phases.stalled(96.0)["phase"] == "evaluation"
-    feed(phases, " Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 0.1\n", 96.0)
+    feed(
+        phases,
+        " Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 0.1\n",
+        96.0,
+    )
     assert phases.phase == "checkpoint"
 
 
@@ -106,8 +128,15 @@ def test_rendezvous_is_what_the_suite_says_of_its_peers():
     assert phases.stalled(11.0)["phase"] == "rendezvous", "no rank was started at all"
     phases = phases_of(rendezvous=10, first_step=30)
     phases.started()
-    assert phases.stalled(39.0) is None and phases.stalled(41.0)["phase"] == "first_step", "nothing said of peers: both budgets as one"
-    feed(phases, "I1120 tcp_utils.cc:107] Retry to connect to 10.0.0.1:17000 while the server is not yet listening.\n", 20.0)
+    assert phases.stalled(39.0) is None and phases.stalled(41.0)["phase"] == "first_step", (
+        "nothing said of peers: both budgets as one"
+    )
+    feed(
+        phases,
+        "I1120 tcp_utils.cc:107] Retry to connect to 10.0.0.1:17000 while the server is not yet"
+        " listening.\n",
+        20.0,
+    )
     assert phases.stalled(29.0) is None and phases.stalled(31.0)["phase"] == "rendezvous"
     feed(phases, "I1120 tcp_utils.cc:132] Successfully connected to 10.0.0.1:17000\n", 29.0)
     assert phases.stalled(58.0) is None and phases.stalled(60.0)["phase"] == "first_step"
@@ -118,7 +147,9 @@ def test_rendezvous_is_what_the_suite_says_of_its_peers():
 def test_a_suite_that_prints_rarely_is_not_ended_by_a_default():
     phases = phases_of()
     feed(phases, STEP % (1, 0, 0), 100.0)
-    assert phases.stalled(100 + 1700.0) is None, "how often it prints is not known before the second line"
+    assert phases.stalled(100 + 1700.0) is None, (
+        "how often it prints is not known before the second line"
+    )
     feed(phases, STEP % (1, 0, 1), 1800.0)
     assert phases.stalled(1800 + 3 * 1699.0) is None and phases.stalled(1800 + 3 * 1701.0)
     given = phases_of(step=600)
@@ -128,12 +159,20 @@ def test_a_suite_that_prints_rarely_is_not_ended_by_a_default():
 
 def test_one_line_an_epoch_has_an_evaluation_behind_it():
     phases = phases_of("mindocr")
-    feed(phases, "[2026-11-20 14:32:41] mindocr INFO - epoch: [1/2], loss: 50.1, epoch time: 288.456 s\n", 4000.0)
+    feed(
+        phases,
+        "[2026-11-20 14:32:41] mindocr INFO - epoch: [1/2], loss: 50.1, epoch time: 288.456 s\n",
+        4000.0,
+    )
     assert phases.phase == "evaluation" and phases.stalled(4000 + 3 * 3999.0) is None
 
 
 def test_a_checkpoint_that_the_suite_says_only_afterwards_has_its_own_budget_where_the_job_gives_one():
-    for given, stalled in (({}, True), ({"checkpoint": 3600}, False), ({"checkpoint": 3600, "step": 600}, True)):
+    for given, stalled in (
+        ({}, True),
+        ({"checkpoint": 3600}, False),
+        ({"checkpoint": 3600, "step": 600}, True),
+    ):
         phases = phases_of(words=(), **given)
         for second in (10, 20, 30):
             feed(phases, STEP % (second, 0, second // 10 - 1), float(second))
@@ -163,7 +202,9 @@ def test_a_line_that_is_cut_in_two_and_one_without_end():
     words = guard_phases.Words(SUITES["paddledetection"]["logs"], ())
     reading = guard_phases.Reading(words)
     line = (STEP % (1, 2, 3)).encode()
-    assert reading.take(line[:40]) == [] and [found[0] for found in reading.take(line[40:])] == ["step"]
+    assert reading.take(line[:40]) == [] and [found[0] for found in reading.take(line[40:])] == [
+        "step"
+    ]
     for _piece in range(100):
         assert reading.take(b"x" * 5000) == []
     assert len(reading.rest) <= guard_phases.LINE
@@ -173,7 +214,9 @@ def test_every_suites_default_budgets_are_whole():
     for suite in SUITES.values():
         made = watchdog.budgets(None, suite)
         assert set(made) == {*guard_phases.PHASES, "set"} and made["set"] == []
-    assert watchdog.budgets(None, SUITES["mindocr"])["first_step"] is None, "it may print its first line after an epoch"
+    assert watchdog.budgets(None, SUITES["mindocr"])["first_step"] is None, (
+        "it may print its first line after an epoch"
+    )
 
 
 def test_the_end_of_a_training_has_a_budget_of_its_own():

@@ -20,17 +20,31 @@ class Systemd:
 
     def __call__(self, argv):
         self.calls.append(argv)
-        words = [word for word in argv if word in self.answers or word.rsplit("/", 1)[-1] in self.answers]
+        words = [
+            word for word in argv if word in self.answers or word.rsplit("/", 1)[-1] in self.answers
+        ]
         return self.answers.get(words[-1].rsplit("/", 1)[-1], (0, "", "")) if words else (0, "", "")
 
 
 def test_the_guard_is_started_with_exactly_these_words():
     argv = guarding.argv("/b/a", "node2", UNIT)
-    assert argv[:5] == ["systemd-run", "--user", "--quiet", "--collect", "--unit=yardguard-%s-1.service" % RUN]
+    assert argv[:5] == [
+        "systemd-run",
+        "--user",
+        "--quiet",
+        "--collect",
+        "--unit=yardguard-%s-1.service" % RUN,
+    ]
     given = [argv[index + 1] for index, word in enumerate(argv) if word == "--property"]
-    assert "Requisite=" + UNIT in given and "After=" + UNIT in given, "a guard that comes back never starts the attempt"
+    assert "Requisite=" + UNIT in given and "After=" + UNIT in given, (
+        "a guard that comes back never starts the attempt"
+    )
     assert not [word for word in given if word.startswith(("BindsTo", "Requires", "PartOf"))]
-    assert "Restart=always" in given and "RestartPreventExitStatus=75" in given and "TimeoutStopSec=2" in given
+    assert (
+        "Restart=always" in given
+        and "RestartPreventExitStatus=75" in given
+        and "TimeoutStopSec=2" in given
+    )
     assert argv[-7:] == ["/usr/bin/python3", "-I", "-B", "/b/a/guard.py", "watch", "/b/a", "node2"]
     with pytest.raises(attempts.AttemptError):
         attempts.parse_unit(guarding.unit_name(UNIT))  # it holds no node
@@ -47,15 +61,22 @@ def test_an_attempt_has_its_guard_and_a_rehearsal_none(tmp_path):
 
 def test_a_guard_that_does_not_start_leaves_no_attempt_behind(tmp_path):
     put(tmp_path, {"guard.py": ""})
-    run = Systemd(**{"guard.py": (1, "", "Unknown assignment: Requisite\n"), "is-active": (0, "active\n", "")})
-    with pytest.raises(attempts.AttemptError, match="systemd did not start yardguard-%s-1.service: Unknown assignment" % RUN):
+    run = Systemd(
+        **{"guard.py": (1, "", "Unknown assignment: Requisite\n"), "is-active": (0, "active\n", "")}
+    )
+    with pytest.raises(
+        attempts.AttemptError,
+        match="systemd did not start yardguard-%s-1.service: Unknown assignment" % RUN,
+    ):
         attempts.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
     assert ["systemctl", "--user", "stop", UNIT] in run.calls
 
 
 def test_an_attempt_that_was_over_before_its_guard_came_is_no_failure(tmp_path):
     put(tmp_path, {"guard.py": ""})
-    run = Systemd(**{"guard.py": (1, "", "Dependency failed\n"), "is-active": (3, "inactive\n", "")})
+    run = Systemd(
+        **{"guard.py": (1, "", "Dependency failed\n"), "is-active": (3, "inactive\n", "")}
+    )
     attempts.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
     assert ["systemctl", "--user", "stop", UNIT] not in run.calls
 
@@ -65,7 +86,10 @@ def test_a_stop_ends_the_guard_too(tmp_path):
     run = Systemd(**{"is-active": (0, "active\n", "")})
     assert attempts.stop(run, str(tmp_path), UNIT, "user", "me") is True
     stops = [call for call in run.calls if "stop" in call]
-    assert stops == [["systemctl", "--user", "stop", UNIT], ["systemctl", "--user", "stop", "yardguard-%s-1.service" % RUN]]
+    assert stops == [
+        ["systemctl", "--user", "stop", UNIT],
+        ["systemctl", "--user", "stop", "yardguard-%s-1.service" % RUN],
+    ]
 
 
 def test_the_end_of_the_attempt_ends_a_guard_that_is_stuck(tmp_path, monkeypatch):
@@ -77,4 +101,6 @@ def test_the_end_of_the_attempt_ends_a_guard_that_is_stuck(tmp_path, monkeypatch
     assert agent.ended(attempt, "node2") == 0 and recorded(tools, "systemctl") == []
     put(attempt, {"guard.py": ""})
     assert agent.ended(attempt, "node2") == 0
-    assert recorded(tools, "systemctl") == ["--user stop --no-block yardguard-%s-1.service" % RUN], "and nobody waits for it"
+    assert recorded(tools, "systemctl") == [
+        "--user stop --no-block yardguard-%s-1.service" % RUN
+    ], "and nobody waits for it"

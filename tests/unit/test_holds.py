@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds a node: own units and other users', two starts at once on several nodes, and what is no hold at all."""
+"""Who holds a node: own units and other users', two starts at once on several nodes, and what is no
+hold at all.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ OLDER, YOUNGER = RUN.replace("103501", "103400"), RUN.replace("103501", "103600"
 
 
 class Node:
-    """A node of which only the units and the attempts' records count; `run` answers as systemctl does."""
+    """A node of which only the units and the attempts' records count; `run` answers as systemctl
+    does.
+    """
 
     def __init__(self, base):
         self.base, self.units = str(base), set()
@@ -29,16 +33,30 @@ class Node:
         return unit
 
     def run(self, argv):
-        lines = ["%s loaded active running Trainyard run %s attempt 1" % (unit, unit[10:-10]) for unit in sorted(self.units)]
+        lines = [
+            "%s loaded active running Trainyard run %s attempt 1" % (unit, unit[10:-10])
+            for unit in sorted(self.units)
+        ]
         return (0, "\n".join(lines), "") if "list-units" in argv else (0, "", "")
 
     def start(self, run_id, start="mine", patience=0.0):
-        return holds.free(self.run, self.base, run_id, 1, start, "node1", lambda: self.begin(run_id, start=start), patience)
+        return holds.free(
+            self.run,
+            self.base,
+            run_id,
+            1,
+            start,
+            "node1",
+            lambda: self.begin(run_id, start=start),
+            patience,
+        )
 
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):
-    monkeypatch.setattr(attempts, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(tmp_path / "nowhere")})
+    monkeypatch.setattr(
+        attempts, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(tmp_path / "nowhere")}
+    )
     return Node(tmp_path / "base")
 
 
@@ -48,9 +66,12 @@ def test_a_refused_start_says_who_holds_the_node_since_when(node):
         node.start(RUN)
     words = str(refused.value)
     assert words.startswith(
-        "node1 is held by Trainyard run %s attempt 1 (trainyard-%s-1.service, active), started 12 min ago (20" % (OLDER, OLDER)
+        "node1 is held by Trainyard run %s attempt 1 (trainyard-%s-1.service, active), started 12"
+        " min ago (20" % (OLDER, OLDER)
     )
-    assert " UTC) by alice@desk; follow it or stop it: playbooks/stop.yml -e run=%s" % OLDER in words
+    assert (
+        " UTC) by alice@desk; follow it or stop it: playbooks/stop.yml -e run=%s" % OLDER in words
+    )
     assert node.units == {attempts.unit_name(OLDER, 1)}
 
 
@@ -58,8 +79,13 @@ def test_the_plan_says_the_same_before_anything_is_brought(node):
     node.begin(RUN, age=7200, by="bob\x1b[2J@desk")
     arguments = gang()
     arguments["facts"]["node2"]["units"] = holds.holders(node.run, node.base)
-    line = next(line for line in readiness.obstacles(compiled(), arguments["facts"]) if "is held" in line)
-    assert "node2 is held by Trainyard run %s attempt 1 (active), started 2 h ago (" % RUN in line and "\x1b" not in line
+    line = next(
+        line for line in readiness.obstacles(compiled(), arguments["facts"]) if "is held" in line
+    )
+    assert (
+        "node2 is held by Trainyard run %s attempt 1 (active), started 2 h ago (" % RUN in line
+        and "\x1b" not in line
+    )
     assert line.endswith("follow it or stop it: playbooks/stop.yml -e run=%s" % RUN)
 
 
@@ -75,7 +101,9 @@ def test_a_node_whose_systemd_is_silent_is_not_free(node):
         return 1, "", "Failed to connect to bus"
 
     with pytest.raises(attempts.AttemptError, match="does not answer"):
-        holds.free(silent, node.base, RUN, 1, "mine", "node1", lambda: pytest.fail("it was started"), 0.0)
+        holds.free(
+            silent, node.base, RUN, 1, "mine", "node1", lambda: pytest.fail("it was started"), 0.0
+        )
 
 
 def test_what_a_crash_leaves_on_the_disk_holds_nothing(node):
@@ -110,7 +138,9 @@ def test_who_is_not_waited_for(node, run_id, age, patience, least, most):
 
 
 def test_two_starts_that_met_each_other_leave_one_whole_gang(tmp_path, node):
-    """Each gets one of two nodes first. The younger fails and takes back its own; the older one gets both."""
+    """Each gets one of two nodes first. The younger fails and takes back its own; the older one
+    gets both.
+    """
     nodes, outcome = [node, Node(tmp_path / "second")], {}
     nodes[0].begin(OLDER, start=OLDER)
     nodes[1].begin(YOUNGER, start=YOUNGER)
@@ -125,7 +155,10 @@ def test_two_starts_that_met_each_other_leave_one_whole_gang(tmp_path, node):
                     each.units.discard(attempts.unit_name(run_id, 1))
             outcome[run_id] = str(error)
 
-    others = [threading.Thread(target=launch, args=(OLDER, nodes[1])), threading.Thread(target=launch, args=(YOUNGER, nodes[0]))]
+    others = [
+        threading.Thread(target=launch, args=(OLDER, nodes[1])),
+        threading.Thread(target=launch, args=(YOUNGER, nodes[0])),
+    ]
     for other in others:
         other.start()
     for other in others:

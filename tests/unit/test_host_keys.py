@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First contact: a host key is pinned only when somebody vouched for it, and no pinned key is ever replaced."""
+"""First contact: a host key is pinned only when somebody vouched for it, and no pinned key is ever
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,27 @@ NODE = {"name": "node1", "host": "198.51.100.11", "port": 22, "fingerprints": []
 
 
 def keys(*texts):
-    return {kind: {text for text in texts if text.split()[0] == kind} for kind in {text.split()[0] for text in texts}}
+    return {
+        kind: {text for text in texts if text.split()[0] == kind}
+        for kind in {text.split()[0] for text in texts}
+    }
 
 
 def test_fingerprint_is_the_one_ssh_keygen_prints(tmp_path):
     (tmp_path / "key.pub").write_text(ONE + "\n")
-    printed = subprocess.run(["ssh-keygen", "-lf", str(tmp_path / "key.pub")], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        ["ssh-keygen", "-lf", str(tmp_path / "key.pub")], capture_output=True, text=True, check=True
+    ).stdout
     assert core.fingerprint(ONE) == printed.split()[1]
     with pytest.raises(ValueError, match="not a public key"):
         core.fingerprint("ssh-ed25519")
 
 
 def test_keys_of_a_scan():
-    text = f"# 198.51.100.11:22 SSH-2.0-OpenSSH_9.2\n198.51.100.11 {ONE}\n\n198.51.100.11 ssh-dss AAAA\ngarbage\n"
+    text = (
+        f"# 198.51.100.11:22 SSH-2.0-OpenSSH_9.2\n198.51.100.11 {ONE}\n\n198.51.100.11 ssh-dss"
+        " AAAA\ngarbage\n"
+    )
     assert core.keys_of(text) == ({"ssh-ed25519": {ONE}}, False)
     assert core.keys_of(f"@cert-authority *.lan {TWO}\n@revoked * {ONE}\n") == ({}, True)
 
@@ -45,7 +55,11 @@ def test_pinned_keys_reads_hashed_names_ports_and_several_files(tmp_path):
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
-    assert core.pinned_keys(run, files, "198.51.100.11", 22) == ({"ssh-ed25519": {ONE}}, False, str(own))
+    assert core.pinned_keys(run, files, "198.51.100.11", 22) == (
+        {"ssh-ed25519": {ONE}},
+        False,
+        str(own),
+    )
     assert core.pinned_keys(run, files, "198.51.100.11", 2222)[0] == {"ssh-ed25519": {TWO}}
     assert core.pinned_keys(run, files, "198.51.100.13", 22) == ({}, False, "")
     site.write_text(f"198.51.100.11 {ONE}\n")
@@ -55,26 +69,46 @@ def test_pinned_keys_reads_hashed_names_ports_and_several_files(tmp_path):
 def test_scan_command_is_bounded_and_cannot_be_an_option():
     ran = []
     core.scan_keys(lambda argv: ran.append(argv) or (0, "", ""), "-oops", 2222, 4)
-    assert ran == [["ssh-keyscan", "-T", "4", "-p", "2222", "-t", "ed25519,ecdsa,rsa", "--", "-oops"]]
+    assert ran == [
+        ["ssh-keyscan", "-T", "4", "-p", "2222", "-t", "ed25519,ecdsa,rsa", "--", "-oops"]
+    ]
 
 
 @pytest.mark.parametrize(
     ("pinned", "authority", "scanned", "vouched", "status"),
     [
         (keys(ONE), False, keys(ONE), [], "pinned"),
-        (keys(ONE), False, {}, [], "pinned"),  # behind a jump host: no scan, but a key that ssh will check
+        (
+            keys(ONE),
+            False,
+            {},
+            [],
+            "pinned",
+        ),  # behind a jump host: no scan, but a key that ssh will check
         (keys(ONE), False, keys(TWO), [], "refused"),
         ({"ssh-ed25519": {ONE, TWO}}, False, keys(TWO), [], "pinned"),
         ({}, True, keys(TWO), [], "pinned"),
         ({}, False, keys(ONE), [], "unknown"),
         ({}, False, {}, [], "refused"),
         ({}, False, keys(ONE), [core.fingerprint(ONE)], "vouched"),
-        ({}, False, keys(ONE), [core.fingerprint(ONE)[7:]], "vouched"),  # as some consoles print it, without SHA256:
+        (
+            {},
+            False,
+            keys(ONE),
+            [core.fingerprint(ONE)[7:]],
+            "vouched",
+        ),  # as some consoles print it, without SHA256:
         ({}, False, keys(TWO), [core.fingerprint(ONE)], "refused"),
         (keys(TWO), False, {}, [core.fingerprint(ONE)], "refused"),
         (keys(TWO), False, keys(TWO), [core.fingerprint(ONE)], "refused"),
         (keys(ONE), False, {}, [core.fingerprint(ONE)], "pinned"),
-        (keys(ONE), False, keys(TWO), [core.fingerprint(TWO)], "refused"),  # a changed key is refused although it is vouched for
+        (
+            keys(ONE),
+            False,
+            keys(TWO),
+            [core.fingerprint(TWO)],
+            "refused",
+        ),  # a changed key is refused although it is vouched for
     ],
 )
 def test_judge(pinned, authority, scanned, vouched, status):
@@ -95,12 +129,19 @@ def test_judge(pinned, authority, scanned, vouched, status):
     ],
 )
 def test_a_refusal_says_what_was_found(pinned, scanned, words):
-    assert words in core.judge(dict(NODE, fingerprints=[core.fingerprint(ONE)]), pinned, False, scanned)["problem"]
+    assert (
+        words
+        in core.judge(dict(NODE, fingerprints=[core.fingerprint(ONE)]), pinned, False, scanned)[
+            "problem"
+        ]
+    )
 
 
 def test_only_the_vouched_key_of_several_is_kept():
     rsa = "ssh-rsa AAAAB3NzaC1yc2E="
-    verdict = core.judge(dict(NODE, fingerprints=[core.fingerprint(ONE)]), {}, False, keys(ONE, rsa))
+    verdict = core.judge(
+        dict(NODE, fingerprints=[core.fingerprint(ONE)]), {}, False, keys(ONE, rsa)
+    )
     assert verdict["keys"] == [ONE]
 
 
@@ -112,20 +153,28 @@ def test_a_changed_key_names_both_and_the_file():
 
 
 def test_with_lines_keeps_what_is_there():
-    nodes = [dict(NODE), dict(NODE, name="node2", host="198.51.100.12", port=2222), dict(NODE, name="node3", host="x")]
+    nodes = [
+        dict(NODE),
+        dict(NODE, name="node2", host="198.51.100.12", port=2222),
+        dict(NODE, name="node3", host="x"),
+    ]
     verdicts = {
         "node1": {"status": "vouched", "keys": [ONE]},
         "node2": {"status": "vouched", "keys": [TWO]},
         "node3": {"status": "unknown", "keys": [TWO]},
     }
-    assert core.with_lines("# mine", nodes, verdicts) == f"# mine\n198.51.100.11 {ONE}\n[198.51.100.12]:2222 {TWO}\n"
+    assert (
+        core.with_lines("# mine", nodes, verdicts)
+        == f"# mine\n198.51.100.11 {ONE}\n[198.51.100.12]:2222 {TWO}\n"
+    )
     assert core.with_lines("# mine\n", nodes, verdicts).startswith("# mine\n198.51.100.11 ")
     assert core.with_lines("# mine", nodes[2:], verdicts) == "# mine"
     again = core.with_lines("", nodes, verdicts)
     assert core.with_lines(again, nodes, verdicts) == again
 
 
-# --- the module ---------------------------------------------------------------------------------------------------------------------------
+# --- the module
+# ---------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -136,7 +185,9 @@ def net(monkeypatch):
     def run(argv, timeout=20):
         if argv[0] == "ssh-keyscan":
             host = argv[-1]
-            return (0, f"{host} {answering[host]}\n", "") if host in answering else (1, "", "timeout")
+            return (
+                (0, f"{host} {answering[host]}\n", "") if host in answering else (1, "", "timeout")
+            )
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
@@ -146,7 +197,9 @@ def net(monkeypatch):
 
 def contact(run_module, tmp_path, check=False, **more):
     hosts = {"node1": "198.51.100.11", "node2": "198.51.100.12"}
-    return run_module(module, dict({"hosts": hosts, "known_hosts": str(tmp_path / "known_hosts")}, **more), check)
+    return run_module(
+        module, dict({"hosts": hosts, "known_hosts": str(tmp_path / "known_hosts")}, **more), check
+    )
 
 
 def test_unknown_keys_are_shown_and_not_pinned(net, run_module, tmp_path):
@@ -160,7 +213,11 @@ def test_unknown_keys_are_shown_and_not_pinned(net, run_module, tmp_path):
 def test_what_was_shown_is_what_is_pinned(net, run_module, tmp_path):
     shown = contact(run_module, tmp_path)["unknown"]
     result = contact(run_module, tmp_path, fingerprints=shown)
-    assert (result["changed"], result["recorded"], result["unknown"]) == (True, ["node1", "node2"], {})
+    assert (result["changed"], result["recorded"], result["unknown"]) == (
+        True,
+        ["node1", "node2"],
+        {},
+    )
     assert (tmp_path / "known_hosts").read_text() == f"198.51.100.11 {ONE}\n198.51.100.12 {TWO}\n"
     assert contact(run_module, tmp_path)["pinned"] == ["node1", "node2"]
 
@@ -190,7 +247,9 @@ def test_a_changed_key_is_refused_and_the_pinned_one_stays(net, run_module, tmp_
 def test_the_users_own_file_is_honoured_and_never_written(net, run_module, tmp_path):
     own = tmp_path / "own"
     own.write_text(f"198.51.100.11 {ONE}\n")
-    result = contact(run_module, tmp_path, also=[str(own)], fingerprints={"node2": [core.fingerprint(TWO)]})
+    result = contact(
+        run_module, tmp_path, also=[str(own)], fingerprints={"node2": [core.fingerprint(TWO)]}
+    )
     assert (result["pinned"], result["recorded"]) == (["node1"], ["node2"])
     assert own.read_text() == f"198.51.100.11 {ONE}\n"
     assert (tmp_path / "known_hosts").read_text() == f"198.51.100.12 {TWO}\n"
@@ -204,14 +263,23 @@ def test_every_problem_at_once(net, run_module, tmp_path):
 
 
 def test_check_mode_writes_nothing(net, run_module, tmp_path):
-    result = contact(run_module, tmp_path, check=True, fingerprints={"node1": [core.fingerprint(ONE)], "node2": [core.fingerprint(TWO)]})
+    result = contact(
+        run_module,
+        tmp_path,
+        check=True,
+        fingerprints={"node1": [core.fingerprint(ONE)], "node2": [core.fingerprint(TWO)]},
+    )
     assert result["changed"] is True
     assert not (tmp_path / "known_hosts").exists()
 
 
 def test_nodes_of_fills_in_what_the_inventory_leaves_out():
-    assert module.nodes_of({"a": ""}, {}, {}) == [{"name": "a", "host": "a", "port": 22, "fingerprints": []}]
-    assert module.nodes_of({"a": "b"}, {"a": "2222"}, {"a": ["x"]}) == [{"name": "a", "host": "b", "port": 2222, "fingerprints": ["x"]}]
+    assert module.nodes_of({"a": ""}, {}, {}) == [
+        {"name": "a", "host": "a", "port": 22, "fingerprints": []}
+    ]
+    assert module.nodes_of({"a": "b"}, {"a": "2222"}, {"a": ["x"]}) == [
+        {"name": "a", "host": "b", "port": 2222, "fingerprints": ["x"]}
+    ]
 
 
 def test_documentation_equals_the_arguments():

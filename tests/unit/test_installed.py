@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nodes train with, on real directories of packages: an environment of ours with its marker, and a real Python of the user's own."""
+"""What nodes train with, on real directories of packages: an environment of ours with its marker,
+and a real Python of the user's own.
+"""
 
 import base64
 import hashlib
@@ -23,7 +25,9 @@ SITE = "lib/python3/site-packages"
 def run(argv):
     """Run a program as a module does."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
     except OSError as error:
         return 127, "", str(error)
     return done.returncode, done.stdout, done.stderr
@@ -34,16 +38,23 @@ def package(site, name, version, files):
     inside = "%s-%s.dist-info" % (name, version)
     (site / inside).mkdir(parents=True)
     rows = []
-    for path, text in {**files, "../../../bin/%s" % name: "#!%s/python\n" % site}.items():  # a script differs with the home directory
+    for path, text in {
+        **files,
+        "../../../bin/%s" % name: "#!%s/python\n" % site,
+    }.items():  # a script differs with the home directory
         (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).write_text(text)
-        checksum = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        checksum = (
+            base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        )
         rows.append("%s,sha256=%s,%d" % (path, checksum, len(text.encode())))
     (site / inside / "RECORD").write_text("\n".join([*rows, "%s/RECORD,," % inside]) + "\n")
 
 
 def mark(target):
-    """Write the marker, as the last step of an installation does, one tick of the file system's clock after everything else."""
+    """Write the marker, as the last step of an installation does, one tick of the file system's
+    clock after everything else.
+    """
     site = target / SITE
     time.sleep(0.02)
     content = {
@@ -61,7 +72,11 @@ def make(base):
         site,
         "paddlepaddle",
         "2.6.2",
-        {CODE: "x = 1\n", "paddle/__init__.py": "", "paddle/version/__init__.py": "full_version     = '2.6.2'\n"},
+        {
+            CODE: "x = 1\n",
+            "paddle/__init__.py": "",
+            "paddle/version/__init__.py": "full_version     = '2.6.2'\n",
+        },
     )
     package(site, "numpy", "1.26.4", {"numpy/__init__.py": "", "numpy/core/_c.so": "elf"})
     (site / "_virtualenv.py").write_text("# uv's own\n")
@@ -72,19 +87,27 @@ def make(base):
 
 @pytest.fixture(name="nodes")
 def two_nodes(tmp_path):
-    """Return {node: (its product directory, its directory of packages)} of two nodes with the same environment."""
+    """Return {node: (its product directory, its directory of packages)} of two nodes with the same
+    environment.
+    """
     return {name: (tmp_path / name, make(tmp_path / name)) for name in ("node1", "node2")}
 
 
 def looked(nodes, **asked):
     """Return the facts of the nodes, as node_probe does."""
-    return {name: {"installed": installed.look(run, str(base), asked), "libc": "2.36"} for name, (base, _site) in nodes.items()}
+    return {
+        name: {"installed": installed.look(run, str(base), asked), "libc": "2.36"}
+        for name, (base, _site) in nodes.items()
+    }
 
 
 def judged(facts, accelerator="cpu", **allowed):
     """Return what is found, in words: [level, nodes, text]."""
     nodes = [{"name": name, "accelerator": accelerator} for name in facts]
-    return [(item["level"], item["nodes"], item["text"]) for item in installed.judge(nodes, facts, allowed)]
+    return [
+        (item["level"], item["nodes"], item["text"])
+        for item in installed.judge(nodes, facts, allowed)
+    ]
 
 
 def edit_unseen(path, text):
@@ -103,14 +126,20 @@ def other_version(site):
         site,
         "paddlepaddle",
         "2.6.1",
-        {CODE: "x = 1\n", "paddle/__init__.py": "", "paddle/version/__init__.py": "full_version     = '2.6.1'\n"},
+        {
+            CODE: "x = 1\n",
+            "paddle/__init__.py": "",
+            "paddle/version/__init__.py": "full_version     = '2.6.1'\n",
+        },
     )
 
 
 def test_equal_and_unchanged_environments_say_nothing(nodes):
     facts = looked(nodes)
     state = facts["node1"]["installed"]["environments"][DIGEST]
-    assert state["packages"] == {"paddlepaddle": "2.6.2", "numpy": "1.26.4"} and state["frameworks"] == {"paddle": {"version": "2.6.2"}}
+    assert state["packages"] == {"paddlepaddle": "2.6.2", "numpy": "1.26.4"} and state[
+        "frameworks"
+    ] == {"paddle": {"version": "2.6.2"}}
     assert (state["want"], state["wrong"], state["bytes"], state["files"]) == ({}, {}, 0, 6)
     assert judged(facts) == []
     assert judged(looked(nodes, verify="full"), verify="cached") == []
@@ -130,19 +159,32 @@ def test_another_version_on_one_node_is_named_with_both(nodes):
 def test_one_version_of_two_builds_is_noticed(nodes):
     base, site = nodes["node2"]
     package(site, "numpy", "1.26.4+local", {"numpy/__init__.py": "other"})
-    (site / "numpy-1.26.4+local.dist-info" / "RECORD").replace(site / "numpy-1.26.4.dist-info" / "RECORD")
+    (site / "numpy-1.26.4+local.dist-info" / "RECORD").replace(
+        site / "numpy-1.26.4.dist-info" / "RECORD"
+    )
     (site / "numpy-1.26.4+local.dist-info").rmdir()
     mark(base / "env" / DIGEST)
     ((level, odd, text),) = judged(looked(nodes))
-    assert level == "stop" and odd == ["node1", "node2"] and text.startswith("numpy 1.26.4 (files, by their list's digest) differs: ")
+    assert (
+        level == "stop"
+        and odd == ["node1", "node2"]
+        and text.startswith("numpy 1.26.4 (files, by their list's digest) differs: ")
+    )
 
 
 def test_builds_of_a_framework_that_lists_no_files_are_told_apart_by_its_own_words(nodes):
     for commit, (base, site) in zip(("1a2b", "3c4d"), nodes.values()):
-        (site / "paddlepaddle-2.6.2.dist-info" / "RECORD").unlink()  # as where it was built from source
-        (site / "paddle/version/__init__.py").write_text("full_version = '2.6.2'\ncommit = '%s'\n" % commit)
+        (
+            site / "paddlepaddle-2.6.2.dist-info" / "RECORD"
+        ).unlink()  # as where it was built from source
+        (site / "paddle/version/__init__.py").write_text(
+            "full_version = '2.6.2'\ncommit = '%s'\n" % commit
+        )
         mark(base / "env" / DIGEST)
-    words = "the build of paddle differs: commit 1a2b version 2.6.2 on node1; commit 3c4d version 2.6.2 on node2"
+    words = (
+        "the build of paddle differs: commit 1a2b version 2.6.2 on node1; commit 3c4d version 2.6.2"
+        " on node2"
+    )
     assert judged(looked(nodes)) == [("stop", ["node1", "node2"], words)]
 
 
@@ -151,7 +193,10 @@ def test_of_many_packages_that_differ_the_rest_is_counted(nodes):
         package(nodes["node2"][1], "extra%d" % number, "1.0", {})
     mark(nodes["node2"][0] / "env" / DIGEST)
     texts = [text for _level, _nodes, text in judged(looked(nodes))]
-    assert len(texts) == installed.NAMED + 1 and texts[-1] == "3 more packages differ between the nodes"
+    assert (
+        len(texts) == installed.NAMED + 1
+        and texts[-1] == "3 more packages differ between the nodes"
+    )
 
 
 def test_unequal_images_are_named():
@@ -159,7 +204,9 @@ def test_unequal_images_are_named():
         name: {"installed": {"libraries": {}}, "containers": {DIGEST: {"image_sha256": said}}}
         for name, said in (("node1", "aa"), ("node2", "bb"))
     }
-    assert judged(facts) == [("stop", ["node1", "node2"], "the image differs: aa on node1; bb on node2")]
+    assert judged(facts) == [
+        ("stop", ["node1", "node2"], "the image differs: aa on node1; bb on node2")
+    ]
     facts["node2"]["containers"][DIGEST]["image_sha256"] = "aa"
     assert judged(facts) == []
 
@@ -181,7 +228,9 @@ def test_new_and_missing_files_are_named(nodes):
     ((_level, odd, text),) = found
     assert odd == ["node2"]
     assert (
-        text == "changed since the installation: numpy/core/_c.so (missing), paddle/version/__init__.py (missing), sitecustomize.py (new)"
+        text
+        == "changed since the installation: numpy/core/_c.so (missing), paddle/version/__init__.py"
+        " (missing), sitecustomize.py (new)"
     )
 
 
@@ -192,10 +241,17 @@ def test_late_times_without_a_change_are_read_once(nodes):
     (site / "paddle/__pycache__").mkdir()
     (site / "paddle/__pycache__/layer.pyc").write_text("")
     time.sleep(0.02)
-    first, second = (installed.look(run, str(nodes["node1"][0]), {})["environments"][DIGEST] for _ in range(2))
-    assert (first["bytes"], first["wrong"]) == (6, {}) and (second["bytes"], second["wrong"]) == (0, {})
+    first, second = (
+        installed.look(run, str(nodes["node1"][0]), {})["environments"][DIGEST] for _ in range(2)
+    )
+    assert (first["bytes"], first["wrong"]) == (6, {}) and (second["bytes"], second["wrong"]) == (
+        0,
+        {},
+    )
     edit_unseen(site / CODE, "x = 3\n")
-    assert installed.look(run, str(nodes["node1"][0]), {})["environments"][DIGEST]["wrong"].keys() == {CODE}
+    assert installed.look(run, str(nodes["node1"][0]), {})["environments"][DIGEST][
+        "wrong"
+    ].keys() == {CODE}
 
 
 def test_what_changed_before_the_marker_needs_the_full_look(nodes):
@@ -206,22 +262,32 @@ def test_what_changed_before_the_marker_needs_the_full_look(nodes):
     facts = looked(nodes, verify="full")
     stop, note = judged(facts, verify="full")
     assert stop == ("stop", ["node2"], "changed since the installation: %s" % CODE)
-    assert note[0] == "note" and note[2].startswith("verify=full read 0 MB in 9 files of the environment on each node, in ")
+    assert note[0] == "note" and note[2].startswith(
+        "verify=full read 0 MB in 9 files of the environment on each node, in "
+    )
     assert environment.inspect_environment(str(base), DIGEST)["state"] == "ready"
     found = environment.inspect_environment(str(base), DIGEST, "full")
-    assert (found["state"], found["why"]) == ("changed", "changed since the installation: %s" % CODE)
+    assert (found["state"], found["why"]) == (
+        "changed",
+        "changed since the installation: %s" % CODE,
+    )
 
 
 def test_a_changed_file_is_provisioned_again_and_sync_goes_on(nodes, monkeypatch):
     base, site = nodes["node2"]
     edit_unseen(site / CODE, "x = 2\n")
-    assert environment.inspect_environment(str(base), DIGEST)["why"] == "changed since the installation: %s" % CODE
+    assert (
+        environment.inspect_environment(str(base), DIGEST)["why"]
+        == "changed since the installation: %s" % CODE
+    )
     assert judged(looked(nodes), repair=True) == []
     monkeypatch.setattr(probe, "SUBJECTS", {"installed": installed})
     (base / "env" / DIGEST / "bin/python").symlink_to(sys.executable)
     assert probe.look(run, str(base), [], [], asked={"verify": "cached"})["environments"] == {}
     (site / CODE).write_text("x = 1\n")
-    assert probe.look(run, str(base), [], [], asked={"verify": "cached"})["environments"] == {DIGEST: "f"}
+    assert probe.look(run, str(base), [], [], asked={"verify": "cached"})["environments"] == {
+        DIGEST: "f"
+    }
 
 
 def test_the_systems_packages_let_in_and_another_python_are_named(nodes):
@@ -230,20 +296,36 @@ def test_the_systems_packages_let_in_and_another_python_are_named(nodes):
     marker = json.loads((target / environment.MARKER).read_text())
     (target / environment.MARKER).write_text(json.dumps(dict(marker, python="3.2.1")))
     ((_level, odd, text),) = judged(looked(nodes))
-    assert odd == ["node2"] and "its Python is %d.%d" % sys.version_info[:2] in text and "was 3.2.1" in text and "pyvenv.cfg" in text
+    assert (
+        odd == ["node2"]
+        and "its Python is %d.%d" % sys.version_info[:2] in text
+        and "was 3.2.1" in text
+        and "pyvenv.cfg" in text
+    )
 
 
 def test_only_the_jobs_environment_is_looked_at(nodes):
     assert looked(nodes, environments=["b" * 16])["node1"]["installed"]["environments"] == {}
-    wanted = {"package": "paddlepaddle", "version": "2.6.2", "requirements": ["paddledetection.txt"]}
-    digest = environment.environment_digest(wanted, environment.requirement_texts(wanted["requirements"], str(ROOT)), "3.11", "x86_64")
-    assert digest in installed.possible_digests(wanted, str(ROOT)) and len(installed.possible_digests(wanted, str(ROOT))) > 2
+    wanted = {
+        "package": "paddlepaddle",
+        "version": "2.6.2",
+        "requirements": ["paddledetection.txt"],
+    }
+    digest = environment.environment_digest(
+        wanted, environment.requirement_texts(wanted["requirements"], str(ROOT)), "3.11", "x86_64"
+    )
+    assert (
+        digest in installed.possible_digests(wanted, str(ROOT))
+        and len(installed.possible_digests(wanted, str(ROOT))) > 2
+    )
     assert installed.possible_digests(dict(wanted, requirements=["nowhere.txt"]), str(ROOT)) == []
 
 
 @pytest.fixture(name="owns")
 def two_own_pythons(tmp_path):
-    """Return {node: (product directory, packages, interpreter)} of two real virtual environments of the user's own."""
+    """Return {node: (product directory, packages, interpreter)} of two real virtual environments of
+    the user's own.
+    """
     found = {}
     for name in ("node1", "node2"):
         place = tmp_path / name / "venv"
@@ -256,19 +338,31 @@ def two_own_pythons(tmp_path):
 
 def own_facts(owns, **asked):
     """Return the facts of nodes with a Python of the user's own."""
-    return {name: {"installed": installed.look(run, str(base), dict(asked, python=python))} for name, (base, _site, python) in owns.items()}
+    return {
+        name: {"installed": installed.look(run, str(base), dict(asked, python=python))}
+        for name, (base, _site, python) in owns.items()
+    }
 
 
 def test_the_users_own_python_is_compared_and_not_written_to(owns, monkeypatch):
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    (owns["node1"][1] / "sitecustomize.py").write_text("x = 1\n")  # every start imports it, and would keep its bytecode
+    (owns["node1"][1] / "sitecustomize.py").write_text(
+        "x = 1\n"
+    )  # every start imports it, and would keep its bytecode
     before = sorted(str(path) for path in owns["node1"][0].rglob("*"))
     facts = own_facts(owns)
-    assert facts["node1"]["installed"]["own"]["packages"] == {"paddlepaddle": "2.6.2"} and judged(facts) == []
+    assert (
+        facts["node1"]["installed"]["own"]["packages"] == {"paddlepaddle": "2.6.2"}
+        and judged(facts) == []
+    )
     assert sorted(str(path) for path in owns["node1"][0].rglob("*")) == before
     package(owns["node2"][1], "numpy", "2.0.0", {"numpy/__init__.py": ""})
     ((level, odd, text),) = judged(own_facts(owns))
-    assert (level, odd, text) == ("stop", ["node1", "node2"], "numpy differs: none on node1; 2.0.0 on node2")
+    assert (level, odd, text) == (
+        "stop",
+        ["node1", "node2"],
+        "numpy differs: none on node1; 2.0.0 on node2",
+    )
 
 
 def test_an_edit_in_the_users_own_python_counts_where_nodes_differ(owns):
@@ -288,7 +382,9 @@ def test_an_edit_in_the_users_own_python_counts_where_nodes_differ(owns):
 def test_the_full_look_reads_every_file_of_the_users_own_python(owns):
     (owns["node2"][1] / "paddle/data.bin").write_text("2")
     assert judged(own_facts(owns)) == []
-    assert judged(own_facts(owns, verify="full"), verify="full")[0][2].startswith("paddle/data.bin differs: as installed on node1; ")
+    assert judged(own_facts(owns, verify="full"), verify="full")[0][2].startswith(
+        "paddle/data.bin differs: as installed on node1; "
+    )
 
 
 def test_a_python_that_does_not_start_is_named(tmp_path):
@@ -296,17 +392,26 @@ def test_a_python_that_does_not_start_is_named(tmp_path):
     python.write_text("#!/bin/sh\necho broken libpython >&2; exit 3\n")
     python.chmod(0o755)
     facts = {"node1": {"installed": installed.look(run, str(tmp_path), {"python": str(python)})}}
-    assert judged(facts) == [("stop", ["node1"], "the site's environment.python cannot be started: broken libpython")]
+    assert judged(facts) == [
+        ("stop", ["node1"], "the site's environment.python cannot be started: broken libpython")
+    ]
 
 
 def test_libraries_are_read_from_their_real_files(tmp_path, monkeypatch):
-    for name, real in (("libnccl.so.2", "libnccl.so.2.18.5"), ("libcudnn.so.8", "libcudnn.so.8.9.7")):
+    for name, real in (
+        ("libnccl.so.2", "libnccl.so.2.18.5"),
+        ("libcudnn.so.8", "libcudnn.so.8.9.7"),
+    ):
         (tmp_path / real).write_text("")
         (tmp_path / name).symlink_to(real)
     listing = "2 libs found in cache `/etc/ld.so.cache'\n"
-    listing += "".join("\t%s (libc6,x86-64) => %s/%s\n" % (name, tmp_path, name) for name in ("libcudnn.so.8", "libnccl.so.2"))
+    listing += "".join(
+        "\t%s (libc6,x86-64) => %s/%s\n" % (name, tmp_path, name)
+        for name in ("libcudnn.so.8", "libnccl.so.2")
+    )
     (tmp_path / "version.cfg").write_text(  # as CANN 8.0.RC2 writes it
-        "# version: 1.0\nruntime_running_version=[7.3.0.1.231:8.0.RC2]\nruntime_upgrade_version=[7.3.0.1.231:8.0.RC2]\n"
+        "# version:"
+        " 1.0\nruntime_running_version=[7.3.0.1.231:8.0.RC2]\nruntime_upgrade_version=[7.3.0.1.231:8.0.RC2]\n"
     )
     monkeypatch.setattr(software, "VENDOR_FILES", {"cann": (str(tmp_path / "version.cfg"),)})
     told = software.libraries(lambda argv: (0, listing, ""))
@@ -315,9 +420,14 @@ def test_libraries_are_read_from_their_real_files(tmp_path, monkeypatch):
 
 def test_nccl_of_the_system_counts_where_no_wheel_brings_it(nodes):
     facts = looked(nodes)
-    facts["node1"]["installed"]["libraries"], facts["node2"]["installed"]["libraries"] = {"nccl": "2.18.5"}, {"nccl": "2.19.3"}
+    facts["node1"]["installed"]["libraries"], facts["node2"]["installed"]["libraries"] = (
+        {"nccl": "2.18.5"},
+        {"nccl": "2.19.3"},
+    )
     assert judged(facts) == []
-    assert judged(facts, accelerator="gpu") == [("stop", ["node1", "node2"], "nccl differs: 2.18.5 on node1; 2.19.3 on node2")]
+    assert judged(facts, accelerator="gpu") == [
+        ("stop", ["node1", "node2"], "nccl differs: 2.18.5 on node1; 2.19.3 on node2")
+    ]
     for fact in facts.values():
         fact["installed"]["environments"][DIGEST]["packages"]["nvidia-nccl-cu12"] = "2.19.3"
     assert judged(facts, accelerator="gpu") == []
@@ -326,9 +436,14 @@ def test_nccl_of_the_system_counts_where_no_wheel_brings_it(nodes):
 @pytest.mark.parametrize("name, level", [("cann", "stop"), ("ascend driver", "warn")])
 def test_the_vendors_software_counts_where_the_job_has_such_devices(nodes, name, level):
     facts = looked(nodes)
-    facts["node1"]["installed"]["libraries"], facts["node2"]["installed"]["libraries"] = {name: "8.0.RC2"}, {name: "8.0.RC3"}
+    facts["node1"]["installed"]["libraries"], facts["node2"]["installed"]["libraries"] = (
+        {name: "8.0.RC2"},
+        {name: "8.0.RC3"},
+    )
     assert judged(facts) == []
-    assert judged(facts, accelerator="ascend") == [(level, ["node1", "node2"], "%s differs: 8.0.RC2 on node1; 8.0.RC3 on node2" % name)]
+    assert judged(facts, accelerator="ascend") == [
+        (level, ["node1", "node2"], "%s differs: 8.0.RC2 on node1; 8.0.RC3 on node2" % name)
+    ]
 
 
 def test_older_facts_are_passed_over():
@@ -337,9 +452,13 @@ def test_older_facts_are_passed_over():
 
 def test_versions_come_from_metadata_where_the_name_has_none(tmp_path):
     (tmp_path / "tool.egg-info").mkdir()
-    (tmp_path / "tool.egg-info" / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: tool\nVersion: 3.2\n")
+    (tmp_path / "tool.egg-info" / "PKG-INFO").write_text(
+        "Metadata-Version: 2.1\nName: tool\nVersion: 3.2\n"
+    )
     (tmp_path / "empty.egg-info").mkdir()
-    assert {name: item["version"] for name, item in distributions.found([str(tmp_path)]).items()} == {"tool": "3.2"}
+    assert {
+        name: item["version"] for name, item in distributions.found([str(tmp_path)]).items()
+    } == {"tool": "3.2"}
     assert Path(distributions.found([str(tmp_path)])["tool"]["place"]).name == "tool.egg-info"
 
 
@@ -348,4 +467,6 @@ def test_unequal_pythons_are_warned_of_within_one_minor_version(nodes, other, le
     facts = looked(nodes)
     for fact, version in zip(facts.values(), ("3.11.2", other)):
         fact["installed"]["environments"][DIGEST]["python"] = version
-    assert judged(facts) == [(level, ["node1", "node2"], "Python differs: 3.11.2 on node1; %s on node2" % other)]
+    assert judged(facts) == [
+        (level, ["node1", "node2"], "Python differs: 3.11.2 on node1; %s on node2" % other)
+    ]

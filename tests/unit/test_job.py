@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Job files and the command line: read as data, every problem at once, with file, line and the words that help."""
+"""Job files and the command line: read as data, every problem at once, with file, line and the
+words that help.
+"""
 
 from __future__ import annotations
 
@@ -113,14 +115,17 @@ def test_every_shipped_job_is_good():
 ])  # fmt: skip
 def test_refused_with_place_and_words(tmp_path, content, place, words):
     job, problems = read(tmp_path, content)
-    assert job is None and any(problem.startswith(place) and words in problem for problem in problems), problems
+    assert job is None and any(
+        problem.startswith(place) and words in problem for problem in problems
+    ), problems
 
 
 @pytest.mark.parametrize(
     "name",
-    "PYTHONPATH PYTHONUSERBASE PYTHONBREAKPOINT PYTHONINSPECT LD_LIBRARY_PATH LD_BIND_NOW BASH_ENV ENV SHELLOPTS BASH_FUNC_a PS4 GIT_SSH_COMMAND "
-    "SSH_AUTH_SOCK SSH_ASKPASS PERL5LIB NODE_OPTIONS GLIBC_TUNABLES GCONV_PATH OPENSSL_CONF SSL_CERT_FILE REQUESTS_CA_BUNDLE XDG_RUNTIME_DIR "
-    "DBUS_SESSION_BUS_ADDRESS PIP_INDEX_URL CLASSPATH".split(),
+    "PYTHONPATH PYTHONUSERBASE PYTHONBREAKPOINT PYTHONINSPECT LD_LIBRARY_PATH LD_BIND_NOW BASH_ENV"
+    " ENV SHELLOPTS BASH_FUNC_a PS4 GIT_SSH_COMMAND SSH_AUTH_SOCK SSH_ASKPASS PERL5LIB NODE_OPTIONS"
+    " GLIBC_TUNABLES GCONV_PATH OPENSSL_CONF SSL_CERT_FILE REQUESTS_CA_BUNDLE XDG_RUNTIME_DIR"
+    " DBUS_SESSION_BUS_ADDRESS PIP_INDEX_URL CLASSPATH".split(),
 )
 def test_a_job_does_not_choose_what_every_process_loads(tmp_path, name):
     (problem,) = read(tmp_path, GOOD + "env:\n  GOOD: 1\n  %s: 1\n" % name)[1]
@@ -131,7 +136,8 @@ def test_a_job_does_not_choose_what_every_process_loads(tmp_path, name):
 
 @pytest.mark.parametrize(
     "name",
-    "OMP_NUM_THREADS NCCL_DEBUG PYTHONUNBUFFERED PYTHONHASHSEED WANDB_MODE http_proxy TMPDIR XDG_CACHE_HOME GLOG_v FLAGS_x LDAP ENVIRONMENT".split(),
+    "OMP_NUM_THREADS NCCL_DEBUG PYTHONUNBUFFERED PYTHONHASHSEED WANDB_MODE http_proxy TMPDIR"
+    " XDG_CACHE_HOME GLOG_v FLAGS_x LDAP ENVIRONMENT".split(),
 )
 def test_what_a_training_reads_stays_the_jobs(tmp_path, name):
     assert read(tmp_path, GOOD + "env:\n  %s: 1\n" % name)[1] == []
@@ -139,9 +145,9 @@ def test_what_a_training_reads_stays_the_jobs(tmp_path, name):
 
 @pytest.mark.parametrize(
     "name",
-    "PADDLE_NNODES PADDLE_TRAINER_ID FLAGS_START_PORT FLAGS_selected_gpus POD_IP CUDA_VISIBLE_DEVICES GLOO_SOCKET_IFNAME "
-    "NCCL_SOCKET_IFNAME LD_PRELOAD LD_AUDIT PATH HOME USER PYTHONHOME PYTHONSTARTUP RANK_TABLE_FILE WORLD_SIZE MS_ROLE "
-    "TRAINYARD_ATTEMPT TRAINING_ROLE".split(),
+    "PADDLE_NNODES PADDLE_TRAINER_ID FLAGS_START_PORT FLAGS_selected_gpus POD_IP"
+    " CUDA_VISIBLE_DEVICES GLOO_SOCKET_IFNAME NCCL_SOCKET_IFNAME LD_PRELOAD LD_AUDIT PATH HOME USER"
+    " PYTHONHOME PYTHONSTARTUP RANK_TABLE_FILE WORLD_SIZE MS_ROLE TRAINYARD_ATTEMPT TRAINING_ROLE".split(),
 )
 def test_the_plans_own_environment_is_reserved(tmp_path, name):
     assert read(tmp_path, GOOD + "env:\n  GOOD: 1\n  %s: 1\n" % name)[1] == [
@@ -149,26 +155,43 @@ def test_the_plans_own_environment_is_reserved(tmp_path, name):
     ]
 
 
-@pytest.mark.parametrize("name", ["NCCL_DEBUG", "http_proxy", "OMP_NUM_THREADS", "FLAGS_call_stack_level", "HOMEBREW", "PATHS"])
+@pytest.mark.parametrize(
+    "name",
+    ["NCCL_DEBUG", "http_proxy", "OMP_NUM_THREADS", "FLAGS_call_stack_level", "HOMEBREW", "PATHS"],
+)
 def test_other_names_are_the_jobs_own(tmp_path, name):
     assert read(tmp_path, GOOD + "env: {%s: 1}\n" % name)[0]["env"] == {name: 1}
 
 
 def test_every_problem_at_once(tmp_path):
     job, problems = read(tmp_path, "suite: x\nlauncher: y\nnodes: 0\nenv: {PATH: /x}\nextra: 1\n")
-    assert job is None and sorted(problem.split(":")[1].split(" ")[0] for problem in problems) == ["1", "1", "2", "3", "4", "5"]
+    assert job is None and sorted(problem.split(":")[1].split(" ")[0] for problem in problems) == [
+        "1",
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+    ]
 
 
 def test_a_directory_and_an_unreadable_file(tmp_path):
     (tmp_path / "mine.yml").mkdir()
-    assert str(jobs.read_job(str(tmp_path / "mine.yml"), "mine.yml")[1][0]) == "mine.yml: is a directory; a job is one YAML file"
-    assert "cannot be read: No such file" in str(jobs.read_job(str(tmp_path / "none.yml"), "none.yml")[1][0])
+    assert (
+        str(jobs.read_job(str(tmp_path / "mine.yml"), "mine.yml")[1][0])
+        == "mine.yml: is a directory; a job is one YAML file"
+    )
+    assert "cannot be read: No such file" in str(
+        jobs.read_job(str(tmp_path / "none.yml"), "none.yml")[1][0]
+    )
 
 
 def test_a_launcher_that_the_suite_cannot_take(tmp_path, monkeypatch):
     table = dict(jobs.load_suite("paddledetection"), launchers=["paddle"])
     monkeypatch.setattr(jobs, "load_suite", lambda name: table)
-    assert read(tmp_path, GOOD)[1] == ["mine.yml:2 launcher: PaddleDetection cannot be started with fleetrun; allowed: paddle"]
+    assert read(tmp_path, GOOD)[1] == [
+        "mine.yml:2 launcher: PaddleDetection cannot be started with fleetrun; allowed: paddle"
+    ]
 
 
 # --- accepted
@@ -212,10 +235,22 @@ def test_a_job_that_was_recorded_is_read_again(tmp_path):
     job, _problems = read(tmp_path, GOOD + "max_restarts: 2\nenv: {A: '1'}\n")
     given = jobs.apply_command_line(job, {"nodes": "1", "max_restarts": "0"}, [])
     again, problems = jobs.recorded(json.loads(json.dumps(given)), "runs/x/job.json")
-    assert not problems and again == {key: value for key, value in given.items() if key != "from_command_line"}
-    assert (again["nodes"], again["max_restarts"], again["name"], again["file"]) == (1, 0, "mine", "mine.yml")
+    assert not problems and again == {
+        key: value for key, value in given.items() if key != "from_command_line"
+    }
+    assert (again["nodes"], again["max_restarts"], again["name"], again["file"]) == (
+        1,
+        0,
+        "mine",
+        "mine.yml",
+    )
     # of an older Trainyard, whose jobs had fewer keys
-    assert jobs.recorded({key: again[key] for key in ("suite", "launcher", "config", "name")}, "x")[0]["max_restarts"] == 0
+    assert (
+        jobs.recorded({key: again[key] for key in ("suite", "launcher", "config", "name")}, "x")[0][
+            "max_restarts"
+        ]
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,27 +266,45 @@ def test_a_job_that_was_recorded_is_read_again(tmp_path):
 def test_a_recorded_job_is_held_against_the_schema_again(tmp_path, changes, words):
     """It may have come from a node."""
     job, problems = jobs.recorded(dict(read(tmp_path, GOOD)[0], **changes), "x")
-    assert job is None and any(words in str(problem) for problem in problems), [str(problem) for problem in problems]
+    assert job is None and any(words in str(problem) for problem in problems), [
+        str(problem) for problem in problems
+    ]
 
 
 @pytest.mark.parametrize("value", ["-1", "1.5", "x", "", True, "08"])
 def test_restarts_are_counted_in_whole_numbers(value):
     problems = []
     jobs.apply_command_line({}, {"max_restarts": value}, problems)
-    assert [problem.key for problem in problems] == ["max_restarts"] and "from 0 up" in str(problems[0])
+    assert [problem.key for problem in problems] == ["max_restarts"] and "from 0 up" in str(
+        problems[0]
+    )
 
 
 def test_jinja_stays_text(tmp_path):
     text = "{{ lookup('pipe', 'touch %s/ran') }}" % tmp_path
     job, problems = read(tmp_path, GOOD + 'description: "%s"\narguments: ["%s"]\n' % (text, text))
-    assert not problems and job["description"] == text and job["arguments"] == [text] and not (tmp_path / "ran").exists()
+    assert (
+        not problems
+        and job["description"] == text
+        and job["arguments"] == [text]
+        and not (tmp_path / "ran").exists()
+    )
 
 
 def test_numbers_that_are_plain(tmp_path):
     job, problems = read(
-        tmp_path, GOOD + "nodes: 10\ndevices: [0, 7]\nstart_port: 17000\noverrides: {a: 0, b: -3, c: 0.5, d: 1.0e-5, e: '010', f: 3.14}\n"
+        tmp_path,
+        GOOD + "nodes: 10\ndevices: [0, 7]\nstart_port: 17000\noverrides: {a: 0, b: -3, c: 0.5, d:"
+        " 1.0e-5, e: '010', f: 3.14}\n",
     )
-    assert not problems and job["overrides"] == {"a": 0, "b": -3, "c": 0.5, "d": 1e-05, "e": "010", "f": 3.14}
+    assert not problems and job["overrides"] == {
+        "a": 0,
+        "b": -3,
+        "c": 0.5,
+        "d": 1e-05,
+        "e": "010",
+        "f": 3.14,
+    }
 
 
 # --- which job
@@ -260,18 +313,30 @@ def test_numbers_that_are_plain(tmp_path):
 @pytest.mark.parametrize("config", ["ppyoloe", "ppyoloe.yml"])
 def test_a_shipped_job_by_name(config, tmp_path):
     path, shown, problems = jobs.find_job(config, CONFIGS, str(tmp_path))
-    assert (path, shown, problems) == (os.path.join(CONFIGS, "ppyoloe.yml"), "playbooks/configs/ppyoloe.yml", [])
+    assert (path, shown, problems) == (
+        os.path.join(CONFIGS, "ppyoloe.yml"),
+        "playbooks/configs/ppyoloe.yml",
+        [],
+    )
 
 
 def test_a_shipped_job_is_not_hidden_by_a_file_in_the_current_directory(tmp_path):
     (tmp_path / "ppyoloe.yml").write_text("x", encoding="ascii")
-    assert jobs.find_job("ppyoloe.yml", CONFIGS, str(tmp_path))[0] == os.path.join(CONFIGS, "ppyoloe.yml")
+    assert jobs.find_job("ppyoloe.yml", CONFIGS, str(tmp_path))[0] == os.path.join(
+        CONFIGS, "ppyoloe.yml"
+    )
 
 
 def test_a_job_file_of_the_users_own(tmp_path, monkeypatch):
     (tmp_path / "own.yml").write_text(GOOD, encoding="ascii")
     monkeypatch.setenv("HOME", str(tmp_path))
-    for config in ("own.yml", "./own.yml", "~/own.yml", str(tmp_path / "own.yml"), "../%s/own.yml" % tmp_path.name):
+    for config in (
+        "own.yml",
+        "./own.yml",
+        "~/own.yml",
+        str(tmp_path / "own.yml"),
+        "../%s/own.yml" % tmp_path.name,
+    ):
         path, shown, problems = jobs.find_job(config, CONFIGS, str(tmp_path))
         assert not problems and shown == config and os.path.samefile(path, tmp_path / "own.yml")
 
@@ -313,9 +378,14 @@ def test_a_job_that_there_is_not(tmp_path, config, words):
 def test_a_misspelt_variable_is_named_with_the_near_one():
     allowed, known = (
         {"config", "nodes", "devices", "start_port"},
-        "allowed: config, devices, nodes, start_port, the site's trainyard_* variables and the roles' own;",
+        (
+            "allowed: config, devices, nodes, start_port, the site's trainyard_* variables and the"
+            " roles' own;"
+        ),
     )
-    assert not jobs.command_line({"config": "x", "nodes": "2", "trainyard_runs_dir": "/x", "ansible_user": "me"}, allowed)
+    assert not jobs.command_line(
+        {"config": "x", "nodes": "2", "trainyard_runs_dir": "/x", "ansible_user": "me"}, allowed
+    )
     problems = [str(problem) for problem in jobs.command_line({"confg": "x", "node": 2}, allowed)]
     assert problems == [
         "command line confg: unknown variable; %s did you mean 'config'?" % known,
@@ -356,9 +426,18 @@ def test_the_command_line_beats_the_job(extra, changed):
         ({"nodes": 2.0}, "got 2.0"),
         ({"nodes": "9999999"}, "got '9999999'"),
         ({"devices": "[0, 1]"}, "command line devices: must be a whole number from 1 up or 'all'"),
-        ({"min_nodes": "all"}, "command line min_nodes: must be a whole number from 1 up; got 'all'"),
-        ({"start_port": "all"}, "command line start_port: must be a whole number from 1 up; got 'all'"),
-        ({"start_port": "80"}, "command line start_port: must be a port from 1024 to 65535; got 80"),
+        (
+            {"min_nodes": "all"},
+            "command line min_nodes: must be a whole number from 1 up; got 'all'",
+        ),
+        (
+            {"start_port": "all"},
+            "command line start_port: must be a whole number from 1 up; got 'all'",
+        ),
+        (
+            {"start_port": "80"},
+            "command line start_port: must be a port from 1024 to 65535; got 80",
+        ),
         ({"start_port": "70000"}, "must be a port from 1024 to 65535; got 70000"),
     ],
 )
@@ -375,8 +454,12 @@ def test_suites_and_schemas_stand_together():
     schema = jobs.load_schema("job")
     for suite in schema["properties"]["suite"]["enum"]:
         table = jobs.load_suite(suite)
-        assert table["name"] == suite and set(table["launchers"]) <= set(schema["properties"]["launcher"]["enum"])
-        assert table["data"]["place"].split("/")[0] not in {path.split("/")[0] for path in table["redirects"]}
+        assert table["name"] == suite and set(table["launchers"]) <= set(
+            schema["properties"]["launcher"]["enum"]
+        )
+        assert table["data"]["place"].split("/")[0] not in {
+            path.split("/")[0] for path in table["redirects"]
+        }
     launchers = set(schema["properties"]["launcher"]["enum"])
     from ansible.module_utils.trainyard.launchers import LAUNCHERS
 
@@ -384,7 +467,10 @@ def test_suites_and_schemas_stand_together():
 
 
 def test_near_is_silent_where_nothing_is_near():
-    assert yamldata.near("zzz", ["nodes"]) == "" and yamldata.near("nods", ["nodes"]) == "; did you mean 'nodes'?"
+    assert (
+        yamldata.near("zzz", ["nodes"]) == ""
+        and yamldata.near("nods", ["nodes"]) == "; did you mean 'nodes'?"
+    )
 
 
 def test_a_missing_key_is_said_once(tmp_path):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's inputs on the controller: code and commit, the suite's config chain, data, weights; core and module."""
+"""A job's inputs on the controller: code and commit, the suite's config chain, data, weights; core
+and module.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,35 @@ from core_support import put
 CONFIG = "configs/ppyoloe/s.yml"
 CODE = {
     "tools/train.py": "print(1)\n",
-    CONFIG: "_BASE_: ['../runtime.yml', './_base_/opt.yml']\nweights: output/s\nepoch: 300\nlr: !LearningRate {base_lr: 0.1}\n",
+    CONFIG: (
+        "_BASE_: ['../runtime.yml', './_base_/opt.yml']\nweights: output/s\nepoch: 300\nlr:"
+        " !LearningRate {base_lr: 0.1}\n"
+    ),
     "configs/ppyoloe/_base_/opt.yml": "_BASE_: '../../runtime.yml'\nepoch: 80\nsnapshot_epoch: 5\n",
     "configs/runtime.yml": "use_gpu: true\nepoch: 1\n_BASE_:\n",
 }
-JOB = {"suite": "paddledetection", "launcher": "paddle", "arguments": [], "overrides": {}, "scaling": "advise"}
+JOB = {
+    "suite": "paddledetection",
+    "launcher": "paddle",
+    "arguments": [],
+    "overrides": {},
+    "scaling": "advise",
+}
 SUITE = jobs.load_suite("paddledetection")
 
 
 def git(root, *words):
-    argv = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org"] + list(words)
+    argv = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org"] + list(
+        words
+    )
     environment = {"PATH": os.environ["PATH"], "HOME": str(root), "GIT_CONFIG_GLOBAL": os.devnull}
-    return subprocess.run(argv, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment).stdout.decode().strip()
+    return (
+        subprocess.run(
+            argv, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        )
+        .stdout.decode()
+        .strip()
+    )
 
 
 @pytest.fixture
@@ -54,7 +73,12 @@ def chain(root, config=CONFIG):
 def test_a_later_file_wins_as_in_the_suites(code):
     files, values = chain(code)
     assert files == [CONFIG, "configs/runtime.yml", "configs/ppyoloe/_base_/opt.yml"]
-    assert (values["epoch"], values["snapshot_epoch"], values["use_gpu"], values["lr"]) == (300, 5, True, {"base_lr": 0.1})
+    assert (values["epoch"], values["snapshot_epoch"], values["use_gpu"], values["lr"]) == (
+        300,
+        5,
+        True,
+        {"base_lr": 0.1},
+    )
 
 
 def test_the_bundled_example_is_read_as_it_is():
@@ -80,7 +104,11 @@ def test_a_circle_ends(code):
         ({CONFIG: "_BASE_: gone.yml\n"}, CONFIG, "(named by %s)" % CONFIG),
         ({CONFIG: "a: [\n"}, CONFIG, "%s: is not YAML" % CONFIG),
         ({CONFIG: "- a\n"}, CONFIG, "%s: is not a mapping" % CONFIG),
-        ({CONFIG: "_BASE_: 5\n"}, CONFIG, "%s: _BASE_ must be a file name or a list of them; got 5" % CONFIG),
+        (
+            {CONFIG: "_BASE_: 5\n"},
+            CONFIG,
+            "%s: _BASE_ must be a file name or a list of them; got 5" % CONFIG,
+        ),
         ({CONFIG: "_BASE_: [1]\n"}, CONFIG, "must be a file name or a list of them"),
         ({CONFIG: "a: 2024-13-45\n"}, CONFIG, "%s: is not YAML" % CONFIG),
     ],
@@ -113,31 +141,52 @@ def test_code_in_git_has_commit_and_local_changes(code):
     assert sources.git_state(code) is None  # no commit yet
     git(code, "add", ".")
     git(code, "commit", "-qm", "x")
-    assert sources.git_state(code) == {"commit": git(code, "rev-parse", "HEAD"), "dirty": False, "diff": ""}
+    assert sources.git_state(code) == {
+        "commit": git(code, "rev-parse", "HEAD"),
+        "dirty": False,
+        "diff": "",
+    }
     put(code, {"tools/train.py": "print(2)\n", "output.log": "x", ".gitignore": "*.log\n"})
     entries, state = sources.code_tree(code, None)
     assert "output.log" not in entries and state["dirty"] and "+print(2)" in state["diff"]
     git(code, "checkout", "-q", "tools/train.py")
-    assert sources.git_state(code)["dirty"] and sources.git_state(code)["diff"] == ""  # an untracked file is sent, too
+    assert (
+        sources.git_state(code)["dirty"] and sources.git_state(code)["diff"] == ""
+    )  # an untracked file is sent, too
     below = sources.code_tree(code + "/configs", None)
-    assert set(below[0]) == {"runtime.yml", "ppyoloe/s.yml", "ppyoloe/_base_/opt.yml"} and not below[1]["dirty"]
+    assert (
+        set(below[0]) == {"runtime.yml", "ppyoloe/s.yml", "ppyoloe/_base_/opt.yml"}
+        and not below[1]["dirty"]
+    )
 
 
 def test_the_script_is_where_the_suite_has_put_it():
     suite = dict(SUITE, scripts=["tools/train.py", "train.py"])
     assert (
         sources.find_script(suite, {"train.py": 1}, "/x") == "train.py"
-        and sources.find_script(suite, {"train.py": 1, "tools/train.py": 1}, "/x") == "tools/train.py"
+        and sources.find_script(suite, {"train.py": 1, "tools/train.py": 1}, "/x")
+        == "tools/train.py"
     )
-    with pytest.raises(sources.SourceError, match="/x has none of tools/train.py, train.py; is it a checkout of PaddleDetection?"):
+    with pytest.raises(
+        sources.SourceError,
+        match="/x has none of tools/train.py, train.py; is it a checkout of PaddleDetection?",
+    ):
         sources.find_script(suite, {}, "/x")
 
 
 @pytest.mark.parametrize(
     "values, overrides, found",
     [
-        ({"pretrain_weights": "https://h/a.pdparams"}, {}, {"pretrain_weights": "https://h/a.pdparams"}),
-        ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": "http://h/b"}, {"pretrain_weights": "http://h/b"}),
+        (
+            {"pretrain_weights": "https://h/a.pdparams"},
+            {},
+            {"pretrain_weights": "https://h/a.pdparams"},
+        ),
+        (
+            {"pretrain_weights": "https://h/a.pdparams"},
+            {"pretrain_weights": "http://h/b"},
+            {"pretrain_weights": "http://h/b"},
+        ),
         ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": ""}, {}),
         ({"pretrain_weights": "https://h/a.pdparams"}, {"pretrain_weights": "/data/a"}, {}),
         ({"pretrain_weights": None}, {}, {}),
@@ -151,7 +200,15 @@ def test_weights_that_come_by_url(values, overrides, found):
 
 def test_one_place_for_a_url_and_no_two_urls_in_one():
     assert sources.weight_name("https://h/v1/m.pdparams?sig=1") == "m.pdparams"
-    assert len({sources.weight_folder("/c", "https://h/%s/m.pdparams" % version) for version in ("v1", "v2")}) == 2
+    assert (
+        len(
+            {
+                sources.weight_folder("/c", "https://h/%s/m.pdparams" % version)
+                for version in ("v1", "v2")
+            }
+        )
+        == 2
+    )
 
 
 # --- the module
@@ -220,17 +277,23 @@ def test_module_describes_and_remembers(run_module, given, tmp_path):
         kept = os.path.join(given["cache_dir"], "manifests", tree["digest"])
         assert manifest.read_json(kept + ".json") == manifest.scan(tree["source"])
         with open(kept + ".files", encoding="utf-8") as handle:
-            assert handle.read().splitlines() == ["./" + name for name in sorted(manifest.scan(tree["source"]))]  # for rsync --files-from
+            assert handle.read().splitlines() == [
+                "./" + name for name in sorted(manifest.scan(tree["source"]))
+            ]  # for rsync --files-from
     assert [(tree["kind"], tree["name"], tree["files"]) for tree in result["trees"]] == [
         ("code", "paddledetection", 4),
         ("data", "coco", 2),
     ]
-    assert run_module(module, given) == dict(result, invocation=run_module(module, given).get("invocation"))
+    assert run_module(module, given) == dict(
+        result, invocation=run_module(module, given).get("invocation")
+    )
     put(tmp_path / "coco", {"images/1.jpg": "y"})
     assert run_module(module, given)["data"] != result["data"]
 
 
-@pytest.mark.parametrize("overrides, epochs", [({"epoch": 3}, 3), ({"epoch": "x"}, None), ({}, 300)])
+@pytest.mark.parametrize(
+    "overrides, epochs", [({"epoch": 3}, 3), ({"epoch": "x"}, None), ({}, 300)]
+)
 def test_an_override_of_the_epochs_counts(run_module, given, overrides, epochs):
     assert run_module(module, dict(given, overrides=overrides))["config"]["epochs"] == epochs
 
@@ -238,12 +301,19 @@ def test_an_override_of_the_epochs_counts(run_module, given, overrides, epochs):
 def test_weights_are_fetched_once_and_shipped_as_a_tree(run_module, given, web):
     given["overrides"] = {"pretrain_weights": web[0] + "/m.pdparams"}
     checked = run_module(module, given, check=True)
-    assert web[1] == [] and checked["weights"]["pretrain_weights"]["digest"] == "0" * 64 and checked["changed"] is False
+    assert (
+        web[1] == []
+        and checked["weights"]["pretrain_weights"]["digest"] == "0" * 64
+        and checked["changed"] is False
+    )
     first, again = run_module(module, given), run_module(module, given)
     assert (first["changed"], again["changed"]) == (True, False) and web[1] == ["/m.pdparams"]
     weights = first["weights"]["pretrain_weights"]
     tree = first["trees"][-1]
-    assert weights == {"digest": tree["digest"], "file": "m.pdparams", "url": web[0] + "/m.pdparams"} and tree["kind"] == "weights"
+    assert (
+        weights == {"digest": tree["digest"], "file": "m.pdparams", "url": web[0] + "/m.pdparams"}
+        and tree["kind"] == "weights"
+    )
     assert os.listdir(tree["source"]) == ["m.pdparams"] and again["weights"] == first["weights"]
 
 
@@ -264,19 +334,33 @@ def archive(path, files):
 @pytest.mark.parametrize("name", ["stdc1.tar.gz", "stdc1.zip"])
 def test_weights_in_an_archive_are_unpacked_and_named(run_module, given, web, tmp_path, name):
     """PaddleSeg's are; its code unpacks after a download of its own and never from a path."""
-    archive(str(tmp_path / "web" / name), {"stdc1/model.pdparams": "weights", "stdc1/readme.txt": "x"})
+    archive(
+        str(tmp_path / "web" / name), {"stdc1/model.pdparams": "weights", "stdc1/readme.txt": "x"}
+    )
     given["overrides"] = {"pretrain_weights": web[0] + "/" + name}
     first = run_module(module, given)
     assert first["weights"]["pretrain_weights"]["file"] == "stdc1/model.pdparams"
-    assert os.listdir(first["trees"][-1]["source"]) == ["stdc1"] and run_module(module, given)["changed"] is False
+    assert (
+        os.listdir(first["trees"][-1]["source"]) == ["stdc1"]
+        and run_module(module, given)["changed"] is False
+    )
 
 
 @pytest.mark.parametrize(
     "files, words",
     [
-        ({"readme.txt": "x"}, "a.tar.gz holds no weights; one file ending in .pdparams or .ckpt is expected"),
-        ({"a/m.pdparams": "x", "b/m.pdparams": "y"}, "a.tar.gz holds a/m.pdparams, b/m.pdparams; one file"),
-        ({"../out.pdparams": "x"}, "a.tar.gz holds '../out.pdparams', which is outside it or no file; it was not unpacked"),
+        (
+            {"readme.txt": "x"},
+            "a.tar.gz holds no weights; one file ending in .pdparams or .ckpt is expected",
+        ),
+        (
+            {"a/m.pdparams": "x", "b/m.pdparams": "y"},
+            "a.tar.gz holds a/m.pdparams, b/m.pdparams; one file",
+        ),
+        (
+            {"../out.pdparams": "x"},
+            "a.tar.gz holds '../out.pdparams', which is outside it or no file; it was not unpacked",
+        ),
     ],
 )
 def test_an_archive_that_cannot_be_taken(run_module, given, web, tmp_path, files, words):
@@ -304,7 +388,11 @@ def test_a_download_that_breaks_off_is_not_kept(run_module, given, tmp_path):
     finally:
         server.shutdown()
         server.server_close()
-    assert result["failed"] and "cannot fetch %s (" % url in result["msg"] and "10 of 1000 bytes" in result["msg"]
+    assert (
+        result["failed"]
+        and "cannot fetch %s (" % url in result["msg"]
+        and "10 of 1000 bytes" in result["msg"]
+    )
     assert not os.path.exists(sources.weight_folder(given["cache_dir"], url))
 
 
@@ -336,8 +424,14 @@ def test_weights_that_cannot_be_fetched_name_the_remedy(run_module, given, web):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"code": "/no/such/code"}, "the code is not there: /no/such/code is no directory on the controller"),
-        ({"data": {"coco": "/no/such/data"}}, "the data set 'coco' is not there: /no/such/data is no directory"),
+        (
+            {"code": "/no/such/code"},
+            "the code is not there: /no/such/code is no directory on the controller",
+        ),
+        (
+            {"data": {"coco": "/no/such/data"}},
+            "the data set 'coco' is not there: /no/such/data is no directory",
+        ),
         ({"job": dict(JOB, config="configs/none.yml")}, "configs/none.yml: not in the code tree"),
         ({"suite": dict(SUITE, scripts=["run.py"])}, "is it a checkout of PaddleDetection?"),
     ],
@@ -363,23 +457,31 @@ def test_addresses_that_are_not_fetched(run_module, given, url):
     assert result["failed"] and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
     assert ":p@" not in result["msg"]
     if url.startswith("http:"):  # said before anything is fetched
-        assert run_module(module, dict(given, weights={}, overrides={"pretrain_weights": url}), check=True)["failed"]
+        assert run_module(
+            module, dict(given, weights={}, overrides={"pretrain_weights": url}), check=True
+        )["failed"]
 
 
 def test_a_name_is_checked_as_it_is_resolved(monkeypatch):
     """The first answer is harmless, the one at the connection is not."""
     answers = [("203.0.113.5", 443), ("169.254.169.254", 443)]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_more: [(socket.AF_INET, 1, 6, "", answers.pop(0))])
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda *_args, **_more: [(socket.AF_INET, 1, 6, "", answers.pop(0))]
+    )
     with download.resolving([]):
         socket.getaddrinfo("example.org", 443)
         with pytest.raises(download.Refused):
             socket.getaddrinfo("example.org", 443)
     answers[:] = [("10.0.0.5", 443), ("127.0.0.1", 443)]
     with download.resolving(["mirror"]):
-        assert socket.getaddrinfo("intranet", 443) and socket.getaddrinfo("mirror", 443)  # a mirror behind a router is the site's business
+        assert socket.getaddrinfo("intranet", 443) and socket.getaddrinfo(
+            "mirror", 443
+        )  # a mirror behind a router is the site's business
 
 
-@pytest.mark.parametrize("target", ["http://localhost:%d/m.pdparams", "file:///etc/passwd", "ftp://127.0.0.1/m"])
+@pytest.mark.parametrize(
+    "target", ["http://localhost:%d/m.pdparams", "file:///etc/passwd", "ftp://127.0.0.1/m"]
+)
 def test_a_redirect_is_checked_again(run_module, given, target):
     asked = []
 
@@ -401,7 +503,11 @@ def test_a_redirect_is_checked_again(run_module, given, target):
     finally:
         server.shutdown()
         server.server_close()
-    assert result["failed"] and asked == ["/start"] and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
+    assert (
+        result["failed"]
+        and asked == ["/start"]
+        and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
+    )
 
 
 def test_the_sha256_of_weights_is_compared_and_recorded(run_module, given, web):
@@ -409,13 +515,21 @@ def test_the_sha256_of_weights_is_compared_and_recorded(run_module, given, web):
     given["overrides"] = {"pretrain_weights": url}
     right = hashlib.sha256(b"weights").hexdigest()
     wrong = run_module(module, dict(given, job=dict(JOB, config=CONFIG, weights={url: "0" * 64})))
-    assert wrong["failed"] and right in wrong["msg"] and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
+    assert (
+        wrong["failed"]
+        and right in wrong["msg"]
+        and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
+    )
     told = run_module(module, given)
     assert [line for line in told["advice"] if right in line] and manifest.read_json(sources.weight_folder(given["cache_dir"], url) + ".json") == {
         "url": url, "sha256": right,
     }  # fmt: skip
-    assert not run_module(module, dict(given, job=dict(JOB, config=CONFIG, weights={url: right}))).get("failed")
-    assert run_module(module, dict(given, job=dict(JOB, config=CONFIG, weights={url: "0" * 64})))["failed"]
+    assert not run_module(
+        module, dict(given, job=dict(JOB, config=CONFIG, weights={url: right}))
+    ).get("failed")
+    assert run_module(module, dict(given, job=dict(JOB, config=CONFIG, weights={url: "0" * 64})))[
+        "failed"
+    ]
 
 
 def test_a_download_has_a_largest_size(run_module, given, web, tmp_path, monkeypatch):
@@ -425,4 +539,6 @@ def test_a_download_has_a_largest_size(run_module, given, web, tmp_path, monkeyp
 
 
 def test_a_name_that_is_no_file_name_is_not_used():
-    assert {sources.weight_name("https://h/" + end) for end in ("..", ".", "", "-rf", "a\nb", "x#/../y")} == {"weights", "x"}
+    assert {
+        sources.weight_name("https://h/" + end) for end in ("..", ".", "", "-rf", "a\nb", "x#/../y")
+    } == {"weights", "x"}

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job file may have any name: its run is planned, followed, shown, kept and removed as any other run."""
+"""A job file may have any name: its run is planned, followed, shown, kept and removed as any other
+run.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ import shutil
 import jsonschema
 import pytest
 import yaml
-from ansible.module_utils.trainyard import answer_gate, attempts, history, plan_home, prune_look, record, run_file, status
+from ansible.module_utils.trainyard import (
+    answer_gate,
+    attempts,
+    history,
+    plan_home,
+    prune_look,
+    record,
+    run_file,
+    status,
+)
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import plan as plans
 from core_support import ROOT, RUN, attempt_files, compiled, put
@@ -38,13 +49,22 @@ def made(request, tmp_path):
 def test_the_answers_about_a_run_pass_the_gate_whatever_its_job_is_called(made, tmp_path):
     name, _job, plan = made
     config = "configs/%s/%s.yml" % ("c" * 150, "d" * 150)
-    attempt_files(tmp_path, dict(plan, site="s" * 200, job=dict(plan["job"], config=config)), "node1")
+    attempt_files(
+        tmp_path, dict(plan, site="s" * 200, job=dict(plan["job"], config=config)), "node1"
+    )
     found = status.look(lambda _argv: (0, "active\n", ""), str(tmp_path), RUN, 1, "node1")
     shown = gated("attempt_status", {"status": found}, run_id=RUN, number=1, node="node1")["status"]
     assert (shown["found"], shown["job"]) == (True, name)
-    past = gated("run_history", {"history": history.look(str(tmp_path), RUN, "node1")}, run_id=RUN, node="node1")
+    past = gated(
+        "run_history",
+        {"history": history.look(str(tmp_path), RUN, "node1")},
+        run_id=RUN,
+        node="node1",
+    )
     assert [item["number"] for item in past["history"]["attempts"]] == [1]
-    found = prune_look.look(str(tmp_path / "runs"), lambda run: prune_look.on_node(str(tmp_path), run, {}))
+    found = prune_look.look(
+        str(tmp_path / "runs"), lambda run: prune_look.on_node(str(tmp_path), run, {})
+    )
     (kept,) = gated("prune", {"look": found})["look"]["runs"]
     assert (kept["job"], kept["odd"]) == ("%s/paddledetection/%s" % (name, config), "")
 
@@ -57,7 +77,9 @@ def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(
         "plan_sha256": hashlib.sha256(text).hexdigest(),
     }  # fmt: skip
     run_dir = record.started(given)["run_dir"]
-    schema = yaml.safe_load((ROOT / "plugins/module_utils/trainyard/schemas/run.yml").read_text(encoding="utf-8"))
+    schema = yaml.safe_load(
+        (ROOT / "plugins/module_utils/trainyard/schemas/run.yml").read_text(encoding="utf-8")
+    )
     jsonschema.validate(run_file.read(run_dir), schema)
     assert run_file.read(run_dir)["job"] == name
     assert prune_look.at_home(str(tmp_path / "home"), RUN, {})["job"].split("/")[0] == name
@@ -67,7 +89,9 @@ def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(
     other = attempts.attempt_dir(str(tmp_path), RUN, 1)
     put(other, {".incoming/%s/%s" % (node, key): value for node in ("node1", "node2") for key, value in {
         "plan.json": text.decode(), "job.json": json.dumps(job)}.items()})  # fmt: skip
-    assert plan_home.take(other, dict.fromkeys(("node1", "node2"), given["plan_sha256"]), ["node1", "node2"]) == (True, [])
+    assert plan_home.take(
+        other, dict.fromkeys(("node1", "node2"), given["plan_sha256"]), ["node1", "node2"]
+    ) == (True, [])
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\x1b[2J", "x" * 256])

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live view as text: what is known in, lines out. The helpers make statuses as library/attempt_status.py returns them."""
+"""The live view as text: what is known in, lines out. The helpers make statuses as
+library/attempt_status.py returns them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ FIRST = {"epoch": 0, "step": 0}
 
 
 def rank(number, state="training", **changes):
-    return dict({"rank": number, "state": state, "signal": None, "exit_code": None, "step": None, "fraction": None}, **changes)
+    return dict(
+        {
+            "rank": number,
+            "state": state,
+            "signal": None,
+            "exit_code": None,
+            "step": None,
+            "fraction": None,
+        },
+        **changes,
+    )
 
 
 def status(node, *ranks, **changes):
@@ -66,11 +78,31 @@ def shown(found, wide=100, rows=24, seconds=0.0, utf8=False):
     "step, epochs, first, text",
     [
         (STEP, 3, FIRST, "epoch 1/3  step 3/8  loss 5.295  0.34 images/s  ETA 1:13"),
-        (STEP, None, {"epoch": 1, "step": 1}, "epoch 0  step 2/8  loss 5.295  0.34 images/s  ETA 1:13"),
-        (dict(STEP, epochs=9), 3, FIRST, "epoch 1/9  step 3/8  loss 5.295  0.34 images/s  ETA 1:13"),
+        (
+            STEP,
+            None,
+            {"epoch": 1, "step": 1},
+            "epoch 0  step 2/8  loss 5.295  0.34 images/s  ETA 1:13",
+        ),
+        (
+            dict(STEP, epochs=9),
+            3,
+            FIRST,
+            "epoch 1/9  step 3/8  loss 5.295  0.34 images/s  ETA 1:13",
+        ),
         ({"loss": None}, None, None, "loss nan"),  # logs.py: JSON has no NaN
-        ({"loss": "1.2.3", "ips": "-", "eta": None}, None, None, "loss nan"),  # what only looks like a number
-        ({"global_step": 15, "total_steps": 30, "epoch": 1}, None, {"epoch": 1, "global_step": 1}, "epoch 1  step 15/30"),
+        (
+            {"loss": "1.2.3", "ips": "-", "eta": None},
+            None,
+            None,
+            "loss nan",
+        ),  # what only looks like a number
+        (
+            {"global_step": 15, "total_steps": 30, "epoch": 1},
+            None,
+            {"epoch": 1, "global_step": 1},
+            "epoch 1  step 15/30",
+        ),
         ({}, 3, FIRST, ""),
         (None, 3, FIRST, ""),
     ],
@@ -85,7 +117,10 @@ def test_a_step_says_only_what_the_log_says(step, epochs, first, text):
         ([rank(0)], "rank 0 training"),
         ([rank(n) for n in range(8)], "8 ranks training"),
         ([rank(0), rank(1, "starting"), rank(2)], "rank 0,2 training, rank 1 starting"),
-        ([rank(8), *(rank(n, "running") for n in range(9, 16))], "rank 8 training, rank 9-15 running"),
+        (
+            [rank(8), *(rank(n, "running") for n in range(9, 16))],
+            "rank 8 training, rank 9-15 running",
+        ),
         (
             [rank(0), rank(1, "failed", exit_code=7), rank(2, "failed", signal="SIGKILL")],
             "rank 0 training, rank 1 failed (exit code 7), rank 2 failed (SIGKILL)",
@@ -113,9 +148,15 @@ def test_the_size_of_a_run(changes, text):
 
 def test_a_nodes_line_has_the_first_step_that_is_known():
     line = live.node_line(status("node2", rank(2, "starting"), rank(3, step=STEP)))
-    assert line == "node2      running   rank 2 starting, rank 3 training  epoch 1/3  step 3/8  loss 5.295  0.34 images/s  ETA 1:13"
+    assert (
+        line
+        == "node2      running   rank 2 starting, rank 3 training  epoch 1/3  step 3/8  loss 5.295 "
+        " 0.34 images/s  ETA 1:13"
+    )
     assert live.node_line({"found": False, "node": "node9"}) == "node9      no such run here"
-    assert "ETA" not in live.node_line(status("node2", rank(3, step=STEP), ended=True, state="completed"))
+    assert "ETA" not in live.node_line(
+        status("node2", rank(3, step=STEP), ended=True, state="completed")
+    )
 
 
 def test_evaluations_and_warnings_are_said_once_in_a_pipe():
@@ -129,7 +170,9 @@ def test_evaluations_and_warnings_are_said_once_in_a_pipe():
     evaluation = {"ap": 0.25, "ap50": 0.5, "epoch": 0, "line": None}
     assert look(3, evaluation=evaluation) == ["evaluation  ap 0.25  ap50 0.5  (epoch 1)"]
     assert look(6, evaluation=evaluation) == []
-    assert look(9, nan={"loss": "nanxxx", "epoch": 0, "step": 4}) == ["warning: loss is nan since epoch 1/3 step 5 (rank 0 on node1)"]
+    assert look(9, nan={"loss": "nanxxx", "epoch": 0, "step": 4}) == [
+        "warning: loss is nan since epoch 1/3 step 5 (rank 0 on node1)"
+    ]
     assert look(12) == []
     found.add("node1", status("node1", rank(0), attempt=2), 15.0)
     assert said.lines(found, "node1", 15.0)[0][0] == "run R, job ppyoloe, 2 nodes, attempt 2"
@@ -140,7 +183,9 @@ def test_evaluations_and_warnings_are_said_once_in_a_pipe():
 
 def test_the_picture_of_two_nodes():
     evaluation = {"ap50": 0.5, "ap": 0.25, "epoch": 0, "line": None, "best_ap": None}
-    first = status("node1", rank(0, step=dict(STEP, step=1, loss=7.0), fraction=0.125), accelerator="gpu")
+    first = status(
+        "node1", rank(0, step=dict(STEP, step=1, loss=7.0), fraction=0.125), accelerator="gpu"
+    )
     later = dict(first, now=228.0, ranks=[rank(0, step=STEP, fraction=0.25, evaluation=evaluation)])
     assert shown(seen(first, status("node2", rank(1, "running")), later), 80) == [
         "ppyoloe  2 nodes x 1 gpu  elapsed 2:08  ETA 1:13  run R",
@@ -154,7 +199,11 @@ def test_the_picture_of_two_nodes():
 
 def test_before_the_first_step_and_after_the_end():
     starting = status("node1", rank(0, "starting"))
-    assert shown(seen(starting))[1:] == ["[%s]" % (" " * 40), "node1   running     rank 0 starting", "node2   -           not asked yet"]
+    assert shown(seen(starting))[1:] == [
+        "[%s]" % (" " * 40),
+        "node1   running     rank 0 starting",
+        "node2   -           not asked yet",
+    ]
     over = [
         status(
             "node%d" % n,
@@ -166,9 +215,17 @@ def test_before_the_first_step_and_after_the_end():
         for n in (1, 2)
     ]
     lines = shown(seen(*over), seconds=5000.0)
-    assert lines[0] == "ppyoloe  2 nodes x 1 rank  elapsed 1:30  run R"  # until its end, not until now; nothing is left to do
-    assert "100 %" in lines[1] and "images/s" not in lines[2] and lines[-1] == "node2   completed   rank 1 done"
-    assert shown(seen({"found": False, "ended": True, "state": "none", "node": "node1"})) == ["node1   none        no such run here"]
+    assert (
+        lines[0] == "ppyoloe  2 nodes x 1 rank  elapsed 1:30  run R"
+    )  # until its end, not until now; nothing is left to do
+    assert (
+        "100 %" in lines[1]
+        and "images/s" not in lines[2]
+        and lines[-1] == "node2   completed   rank 1 done"
+    )
+    assert shown(seen({"found": False, "ended": True, "state": "none", "node": "node1"})) == [
+        "node1   none        no such run here"
+    ]
 
 
 def test_a_node_of_the_run_that_does_not_know_it_is_shown_whoever_is_asked_first():
@@ -182,22 +239,52 @@ def test_an_attempt_after_the_first_is_named():
 
 
 def own(number, node, ips=2.0, step=20, **changes):
-    return status(node, rank(number, step=dict(STEP, step=step, steps=100, ips=ips)), only_first_prints=False, ranks_in_all=3, **changes)
+    return status(
+        node,
+        rank(number, step=dict(STEP, step=step, steps=100, ips=ips)),
+        only_first_prints=False,
+        ranks_in_all=3,
+        **changes,
+    )
 
 
 def test_the_slowest_rank_is_named_where_ranks_have_a_speed_of_their_own():
     nodes = ["node1", "node2", "node3"]
-    lines = shown(seen(own(0, "node1", nodes=nodes), own(1, "node2", 1.0, nodes=nodes), own(2, "node3", nodes=nodes)))
+    lines = shown(
+        seen(
+            own(0, "node1", nodes=nodes),
+            own(1, "node2", 1.0, nodes=nodes),
+            own(2, "node3", nodes=nodes),
+        )
+    )
     assert "slowest rank 1 on node2: 1.00 images/s, 50 % of the median 2.00" in lines
-    assert "loss 5.295  _  5.00 images/s (3 ranks)" in lines and "node2   running     rank 1 training  step 21/100  1.00 images/s" in lines
-    lines = shown(seen(own(0, "node1", nodes=nodes), own(1, "node2", nodes=nodes), own(2, "node3", step=2, nodes=nodes)))
-    assert "slowest rank 2 on node3: 2.00 images/s, 100 % of the median 2.00, 18 steps behind" in lines
+    assert (
+        "loss 5.295  _  5.00 images/s (3 ranks)" in lines
+        and "node2   running     rank 1 training  step 21/100  1.00 images/s" in lines
+    )
+    lines = shown(
+        seen(
+            own(0, "node1", nodes=nodes),
+            own(1, "node2", nodes=nodes),
+            own(2, "node3", step=2, nodes=nodes),
+        )
+    )
+    assert (
+        "slowest rank 2 on node3: 2.00 images/s, 100 % of the median 2.00, 18 steps behind" in lines
+    )
     # A suite that prints on its first rank only has nothing to compare.
-    assert not any("slowest" in line for line in shown(seen(status("node1", rank(0, step=STEP)), status("node2", rank(1, "running")))))
+    assert not any(
+        "slowest" in line
+        for line in shown(
+            seen(status("node1", rank(0, step=STEP)), status("node2", rank(1, "running")))
+        )
+    )
 
 
 def many(count=64, **odd):
-    """Return the statuses of so many nodes with eight ranks each; odd: node's name -> changes of its status."""
+    """Return the statuses of so many nodes with eight ranks each; odd: node's name -> changes of
+    its status.
+    """
     names = ["node%d" % (n + 1) for n in range(count)]
     found = []
     for index, name in enumerate(names):
@@ -213,7 +300,9 @@ def test_many_nodes_are_put_together_and_the_exceptions_have_names():
     dead = {
         "state": "failed",
         "ended": True,
-        "ranks": [rank(128 + n, "failed", signal="SIGKILL" if n == 3 else "SIGABRT") for n in range(8)],
+        "ranks": [
+            rank(128 + n, "failed", signal="SIGKILL" if n == 3 else "SIGABRT") for n in range(8)
+        ],
     }
     found = seen(*many(node17=dead, node9={"ranks": [rank(64 + n, "starting") for n in range(8)]}))
     found.lose("node20")
@@ -234,7 +323,9 @@ def test_many_nodes_are_put_together_and_the_exceptions_have_names():
 def test_it_fits_every_terminal(wide, rows, count):
     found = seen(*many(count, node1={"disk": {"free": 0, "total": 10}, "job": "训练任务" * 20}))
     lines = shown(found, wide, rows)  # which holds every line against the terminal
-    assert lines[0].startswith("训练") and (rows < 8 or any("disk nearly full" in line for line in lines) or wide == 20)
+    assert lines[0].startswith("训练") and (
+        rows < 8 or any("disk nearly full" in line for line in lines) or wide == 20
+    )
 
 
 def test_names_of_two_columns_keep_the_columns_straight():
@@ -244,11 +335,21 @@ def test_names_of_two_columns_keep_the_columns_straight():
 
 
 def test_only_the_first_warnings_are_shown():
-    found = seen(status("node1", rank(0, step=STEP, nan={"loss": "nan"}), rank(1, "waiting"), started=-900.0, disk={"free": 0, "total": 9}))
+    found = seen(
+        status(
+            "node1",
+            rank(0, step=STEP, nan={"loss": "nan"}),
+            rank(1, "waiting"),
+            started=-900.0,
+            disk={"free": 0, "total": 9},
+        )
+    )
     found.nodes["node1"]["ahead"] = 99.0
     found.paces[0].changed = -900.0
     lines = shown(found, seconds=60.0)
-    assert [line for line in lines if line.startswith("! ")][3] == "! and 3 more warnings" and len(lines) == 9
+    assert [line for line in lines if line.startswith("! ")][3] == "! and 3 more warnings" and len(
+        lines
+    ) == 9
 
 
 # --- over what stood before

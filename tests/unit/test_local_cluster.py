@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded site where no engine is needed: its inventory, and everything that its role refuses before it touches anything."""
+"""The embedded site where no engine is needed: its inventory, and everything that its role refuses
+before it touches anything.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,24 @@ def record(home, text):
 def addresses(done):
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    return [(name, answer["_meta"]["hostvars"][name]["ansible_host"]) for name in answer["trainers"]["hosts"]]
+    return [
+        (name, answer["_meta"]["hostvars"][name]["ansible_host"])
+        for name in answer["trainers"]["hosts"]
+    ]
 
 
 def test_a_site_has_two_nodes_at_first(tmp_path):
-    assert addresses(inventory(tmp_path)) == [("node1", "198.51.100.11"), ("node2", "198.51.100.12")]
+    assert addresses(inventory(tmp_path)) == [
+        ("node1", "198.51.100.11"),
+        ("node2", "198.51.100.12"),
+    ]
 
 
 def test_the_number_of_nodes_is_remembered_and_the_environment_beats_it(tmp_path):
     record(tmp_path, "12\n")
-    assert [name for name, _address in addresses(inventory(tmp_path))] == [f"node{n}" for n in range(1, 13)]
+    assert [name for name, _address in addresses(inventory(tmp_path))] == [
+        f"node{n}" for n in range(1, 13)
+    ]
     assert len(addresses(inventory(tmp_path, TRAINYARD_LOCAL_NODES="3"))) == 3
     assert len(addresses(inventory(tmp_path, TRAINYARD_LOCAL_NODES=""))) == 12
 
@@ -57,7 +67,9 @@ def test_a_number_that_is_none_is_refused(tmp_path, number):
 
 
 def play(folder, tasks_from, path="", hosts=None, **variables):
-    """Run one of the role's task files for two nodes of an engine that is only told about; return (exit code, output)."""
+    """Run one of the role's task files for two nodes of an engine that is only told about; return
+    (exit code, output).
+    """
     nodes = {"node1": {"ansible_host": "198.51.100.11"}, "node2": {"ansible_host": "198.51.100.12"}}
     nodes = {name: {**about, **(hosts or {}).get(name, {})} for name, about in nodes.items()}
     (folder / "hosts.json").write_text(json.dumps({"trainers": {"hosts": nodes}}))
@@ -68,12 +80,26 @@ def play(folder, tasks_from, path="", hosts=None, **variables):
         "apply": {"delegate_to": "localhost", "run_once": True},
     }
     tasks = [{"name": "Do this part", "ansible.builtin.include_role": role}]
-    (folder / "play.yml").write_text(json.dumps([{"name": "Test", "hosts": "trainers", "gather_facts": False, "tasks": tasks}]))
+    (folder / "play.yml").write_text(
+        json.dumps([{"name": "Test", "hosts": "trainers", "gather_facts": False, "tasks": tasks}])
+    )
     (folder / "vars.json").write_text(json.dumps({**SITE, **variables}))
     done = subprocess.run(
-        [str(ANSIBLE), "-i", str(folder / "hosts.json"), "-e", f"@{folder / 'vars.json'}", str(folder / "play.yml")],
+        [
+            str(ANSIBLE),
+            "-i",
+            str(folder / "hosts.json"),
+            "-e",
+            f"@{folder / 'vars.json'}",
+            str(folder / "play.yml"),
+        ],
         cwd=ROOT,
-        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "HOME": str(folder), "PATH": f"{path}:{os.environ['PATH']}"},
+        env={
+            **os.environ,
+            "ANSIBLE_NOCOLOR": "1",
+            "HOME": str(folder),
+            "PATH": f"{path}:{os.environ['PATH']}",
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -85,8 +111,12 @@ def play(folder, tasks_from, path="", hosts=None, **variables):
 def engine(containers=(), subnet="198.51.100.0/24", security=("name=seccomp,profile=default",)):
     return {
         "host_info": {"SecurityOptions": list(security), "CgroupVersion": "2"},
-        "containers": [{"Id": name, "Names": ["/" + name], "Labels": labels} for name, labels in containers],
-        "networks": [{"Name": "trainyard", "IPAM": {"Config": [{"Subnet": subnet}]}}] if subnet else [],
+        "containers": [
+            {"Id": name, "Names": ["/" + name], "Labels": labels} for name, labels in containers
+        ],
+        "networks": (
+            [{"Name": "trainyard", "IPAM": {"Config": [{"Subnet": subnet}]}}] if subnet else []
+        ),
         "images": [],
     }
 
@@ -112,8 +142,14 @@ def test_an_engine_that_can_be_used_is_used(tmp_path, answer):
     ("answer", "said"),
     [
         (engine(security=["name=seccomp,profile=builtin", "name=rootless"]), "runs rootless"),
-        (engine([("trainyard-test-node2", {})]), "trainyard-test-node2: a container of this name is not of the site"),
-        (engine([("trainyard-test-node1", THEIRS)]), "trainyard-test-node1: a container of this name is not of the site"),
+        (
+            engine([("trainyard-test-node2", {})]),
+            "trainyard-test-node2: a container of this name is not of the site",
+        ),
+        (
+            engine([("trainyard-test-node1", THEIRS)]),
+            "trainyard-test-node1: a container of this name is not of the site",
+        ),
         (engine(subnet="10.1.0.0/16"), "trainyard does not have the subnet 198.51.100.0/24"),
     ],
 )
@@ -135,13 +171,24 @@ def test_an_engine_that_this_user_cannot_start_is_said_with_the_remedy(tmp_path,
         __local_cluster_controller={**USER, **change},
         __local_cluster_dockerd=dockerd,
     )
-    assert code != 0 and "Docker does not answer me (Error connecting: PermissionError" in output and "Remedy:" in output, output
+    assert (
+        code != 0
+        and "Docker does not answer me (Error connecting: PermissionError" in output
+        and "Remedy:" in output
+    ), output
 
 
 @pytest.mark.parametrize("change", [{}, {"user_uid": 0, "os_family": "RedHat"}])
 def test_a_base_that_cannot_be_made_here_is_said_with_the_remedy(tmp_path, change):
-    code, output = play(tmp_path, "make_base", __local_cluster_pull={"msg": "no such host"}, __local_cluster_controller={**USER, **change})
-    assert code != 0 and "No registry gave debian:12 (no such host)" in output and "Remedy:" in output, output
+    code, output = play(
+        tmp_path,
+        "make_base",
+        __local_cluster_pull={"msg": "no such host"},
+        __local_cluster_controller={**USER, **change},
+    )
+    assert (
+        code != 0 and "No registry gave debian:12 (no such host)" in output and "Remedy:" in output
+    ), output
 
 
 FABRIC = {"name": "fabric", "subnet": "203.0.113.0/24"}
@@ -149,36 +196,74 @@ FABRIC = {"name": "fabric", "subnet": "203.0.113.0/24"}
 
 def further(*last):
     """What node1 and node2 say of a further network of theirs, by host variables."""
-    return {"node%d" % at: {"local_cluster_networks": [{**FABRIC, "address": address}]} for at, address in enumerate(last, 1)}
+    return {
+        "node%d" % at: {"local_cluster_networks": [{**FABRIC, "address": address}]}
+        for at, address in enumerate(last, 1)
+    }
 
 
 def test_a_further_network_of_another_shape_is_refused(tmp_path):
     answer = engine()
     answer["networks"].append({"Name": "fabric", "IPAM": {"Config": [{"Subnet": "10.1.0.0/16"}]}})
-    code, output = play(tmp_path, "guard", hosts=further("203.0.113.11", "203.0.113.12"), __local_cluster_engine=answer)
+    code, output = play(
+        tmp_path,
+        "guard",
+        hosts=further("203.0.113.11", "203.0.113.12"),
+        __local_cluster_engine=answer,
+    )
     assert code != 0 and "fabric does not have the subnet 203.0.113.0/24" in output, output
     answer["networks"][-1]["IPAM"]["Config"][0]["Subnet"] = FABRIC["subnet"]
-    assert play(tmp_path, "guard", hosts=further("203.0.113.11", "203.0.113.12"), __local_cluster_engine=answer)[0] == 0
+    assert (
+        play(
+            tmp_path,
+            "guard",
+            hosts=further("203.0.113.11", "203.0.113.12"),
+            __local_cluster_engine=answer,
+        )[0]
+        == 0
+    )
 
 
 def test_a_further_network_is_made_once_for_all_nodes_and_hides_none_in_use(tmp_path):
     ip = tmp_path / "bin" / "ip"
     ip.parent.mkdir()
-    ip.write_text('#!/bin/sh\n[ "$*" = \'-json route show match 203.0.113.0\' ] && echo \'[{"dst": "203.0.113.0/24"}]\'\n')
+    ip.write_text(
+        '#!/bin/sh\n[ "$*" = \'-json route show match 203.0.113.0\' ] && echo \'[{"dst":'
+        ' "203.0.113.0/24"}]\'\n'
+    )
     ip.chmod(0o755)
     code, output = play(
-        tmp_path, "network", hosts=further("203.0.113.11", "203.0.113.12"), path=str(ip.parent), __local_cluster_engine=engine()
+        tmp_path,
+        "network",
+        hosts=further("203.0.113.11", "203.0.113.12"),
+        path=str(ip.parent),
+        __local_cluster_engine=engine(),
     )
-    assert code != 0 and "This machine reaches 203.0.113.0/24 by a route of its own" in output and output.count("(item=fabric)") == 1, (
-        output
-    )
+    assert (
+        code != 0
+        and "This machine reaches 203.0.113.0/24 by a route of its own" in output
+        and output.count("(item=fabric)") == 1
+    ), output
 
 
 def test_a_network_that_would_hide_one_in_use_is_refused(tmp_path):
-    routes = [{"dst": "default", "gateway": "192.0.2.1"}, {"dst": "0.0.0.0/1", "dev": "tun0"}, {"dst": "198.51.100.0/24", "dev": "eth1"}]
+    routes = [
+        {"dst": "default", "gateway": "192.0.2.1"},
+        {"dst": "0.0.0.0/1", "dev": "tun0"},
+        {"dst": "198.51.100.0/24", "dev": "eth1"},
+    ]
     ip = tmp_path / "bin" / "ip"
     ip.parent.mkdir()
-    ip.write_text(f"#!/bin/sh\n[ \"$*\" = '-json route show match 198.51.100.0' ] && echo '{json.dumps(routes)}'\n")
+    ip.write_text(
+        "#!/bin/sh\n[ \"$*\" = '-json route show match 198.51.100.0' ] && echo"
+        f" '{json.dumps(routes)}'\n"
+    )
     ip.chmod(0o755)
-    code, output = play(tmp_path, "network", path=str(ip.parent), __local_cluster_engine=engine(subnet=None))
-    assert code != 0 and "This machine reaches 198.51.100.0/24 by a route of its own" in output and "Remedy:" in output, output
+    code, output = play(
+        tmp_path, "network", path=str(ip.parent), __local_cluster_engine=engine(subnet=None)
+    )
+    assert (
+        code != 0
+        and "This machine reaches 198.51.100.0/24 by a route of its own" in output
+        and "Remedy:" in output
+    ), output

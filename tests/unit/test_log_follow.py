@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following one node's logs with the real sender: every line once, in its order, until the run has ended there."""
+"""Following one node's logs with the real sender: every line once, in its order, until the run has
+ended there.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def wait_for(what, seconds=60):
 
 @pytest.fixture
 def node(make_attempt, tmp_path):
-    """node1's attempt with two ranks, its directory at home, and a follower of both logs in a thread."""
+    """node1's attempt with two ranks, its directory at home, and a follower of both logs in a
+    thread.
+    """
 
     class Node:
         attempt = make_attempt("node1", plan=sample_plan(), logs={0: "before\n", 1: ""})
@@ -50,9 +54,16 @@ def node(make_attempt, tmp_path):
             self.asked += 1
             return self.over_says
 
-        def follow(self, offsets=None, wanted=("rank-000.node1.log", "rank-001.node1.log"), argv=ARGV):
+        def follow(
+            self, offsets=None, wanted=("rank-000.node1.log", "rank-001.node1.log"), argv=ARGV
+        ):
             self.follower = log_follow.Follower(
-                str(self.home), "node1", wanted, offsets or {}, lambda *item: self.shown.append(item), str(tmp_path / "marker")
+                str(self.home),
+                "node1",
+                wanted,
+                offsets or {},
+                lambda *item: self.shown.append(item),
+                str(tmp_path / "marker"),
             )
             spec = {"attempt_dir": str(self.attempt), "node": "node1", "follow": True}
 
@@ -114,7 +125,9 @@ def test_only_what_is_asked_for_is_shown_and_everything_comes_home(node):
 
 
 def test_logs_that_another_process_brings_are_shown_from_what_it_brings(node):
-    """As where train.yml follows the same run in another terminal; when that one ends, this one goes on by itself."""
+    """As where train.yml follows the same run in another terminal; when that one ends, this one
+    goes on by itself.
+    """
     other = receiving.Receiver(str(node.home), node="node1")
     log = node.home / "rank-000.node1.log"
     log.write_bytes(b"before\n")
@@ -152,7 +165,9 @@ def test_a_run_whose_launcher_said_nothing_is_asked_for(node, monkeypatch):
     assert node.said() == [b"before"]
 
 
-def test_a_node_that_is_gone_does_not_keep_the_view_when_the_others_have_ended(node, monkeypatch, tmp_path):
+def test_a_node_that_is_gone_does_not_keep_the_view_when_the_others_have_ended(
+    node, monkeypatch, tmp_path
+):
     monkeypatch.setattr(log_follow, "ASK_SECONDS", 0.1)
     monkeypatch.setattr(log_follow, "LEAVE_SECONDS", 0)
     monkeypatch.setattr(log_follow, "REST_SECONDS", 0.1)
@@ -166,7 +181,8 @@ def test_a_node_that_is_gone_does_not_keep_the_view_when_the_others_have_ended(n
     assert "no route to host" in node.problem
 
 
-# -- once, as far as it is written ---------------------------------------------------------------------------------
+# -- once, as far as it is written
+# ---------------------------------------------------------------------------------
 
 
 def test_bring_takes_what_there_is(node):
@@ -178,7 +194,9 @@ def test_bring_takes_what_there_is(node):
 
 def test_bring_leaves_it_to_who_brings_it_already(node):
     other = receiving.Receiver(str(node.home), node="node1")
-    assert log_follow.bring(ARGV, {"attempt_dir": str(node.attempt)}, str(node.home), "node1") is None
+    assert (
+        log_follow.bring(ARGV, {"attempt_dir": str(node.attempt)}, str(node.home), "node1") is None
+    )
     other.close()
 
 

@@ -36,26 +36,63 @@ NONE = {"found": False, "known": ["20261119-000000-long-0000"]}
     [
         # all is at home: nothing is to be brought
         (RUN, {}, {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": [], "notes": []}),
-        (RUN, {"node1": status(), "node2": status()}, {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": [], "notes": []}),
+        (
+            RUN,
+            {"node1": status(), "node2": status()},
+            {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": [], "notes": []},
+        ),
         # the newest at home, where no node knows one
-        ("", {"node1": NONE, "node2": None}, {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": ["node2"], "notes": []}),
+        (
+            "",
+            {"node1": NONE, "node2": None},
+            {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": ["node2"], "notes": []},
+        ),
         # what the nodes know goes before what is at home; the newer of two
         (
             "",
-            {"node1": status(NEWER, False, attempt=2), "node2": status(NEWER, False, attempt=2), "node3": None},
-            {"run": NEWER, "number": 2, "ended": [], "goes_on": ["node1", "node2"], "silent": ["node3"], "notes": []},
+            {
+                "node1": status(NEWER, False, attempt=2),
+                "node2": status(NEWER, False, attempt=2),
+                "node3": None,
+            },
+            {
+                "run": NEWER,
+                "number": 2,
+                "ended": [],
+                "goes_on": ["node1", "node2"],
+                "silent": ["node3"],
+                "notes": [],
+            },
         ),
         # a node that was lost before the newest attempt, and is back: it has nothing of it
         (
             NEWER,
-            {"node1": status(NEWER, False, attempt=2), "node2": status(NEWER), "spare1": status(NEWER, attempt=2)},
-            {"run": NEWER, "number": 2, "ended": ["spare1"], "goes_on": ["node1"], "silent": [], "notes": []},
+            {
+                "node1": status(NEWER, False, attempt=2),
+                "node2": status(NEWER),
+                "spare1": status(NEWER, attempt=2),
+            },
+            {
+                "run": NEWER,
+                "number": 2,
+                "ended": ["spare1"],
+                "goes_on": ["node1"],
+                "silent": [],
+                "notes": [],
+            },
         ),
         # over on one node and not on the other
         (
             NEWER,
             {"node1": status(NEWER, False), "node2": status(NEWER)},
-            {"run": NEWER, "number": 1, "ended": ["node2"], "goes_on": ["node1"], "silent": [], "notes": []},
+            {
+                "run": NEWER,
+                "number": 1,
+                "ended": ["node2"],
+                "goes_on": ["node1"],
+                "silent": [],
+                "notes": [],
+            },
         ),
     ],
 )
@@ -66,7 +103,12 @@ def test_which_run(here, run, answers, wanted):
 @pytest.mark.parametrize(
     "run, answers, words",
     [
-        (NEWER, {"node1": NONE}, "no node knows the run %s, and it is not at home; known: %s, 20261119-000000-long-0000" % (NEWER, RUN)),
+        (
+            NEWER,
+            {"node1": NONE},
+            "no node knows the run %s, and it is not at home; known: %s, 20261119-000000-long-0000"
+            % (NEWER, RUN),
+        ),
         (NEWER, {"node1": None}, "; no answer from node1"),
     ],
 )
@@ -83,7 +125,10 @@ def test_nothing_at_all(tmp_path):
 def test_a_log_that_is_missing_makes_it_not_all_there(here):
     index = here / RUN / "attempt-1" / "ranks.json"
     index.unlink()
-    assert log_home.choose(str(here), RUN, {"node1": status(), "node2": status()})["ended"] == ["node1", "node2"]
+    assert log_home.choose(str(here), RUN, {"node1": status(), "node2": status()})["ended"] == [
+        "node1",
+        "node2",
+    ]
 
 
 def test_a_damaged_index_is_none_and_a_newer_one_is_refused(here):
@@ -102,7 +147,12 @@ def test_the_newest_attempt_counts(here):
     (here / RUN / "attempt-10").mkdir()
     (here / RUN / "attempt-x").mkdir()
     home = log_home.Home(str(here), RUN)
-    assert (home.number, home.shown, home.index, home.over) == (10, "runs/%s/attempt-10" % RUN, None, False)
+    assert (home.number, home.shown, home.index, home.over) == (
+        10,
+        "runs/%s/attempt-10" % RUN,
+        None,
+        False,
+    )
 
 
 def test_secrets_of_the_plan_are_known(here):

@@ -42,7 +42,13 @@ def test_what_can_be_asked(extra):
         ({"lines": 2.5}, "lines: must be a whole number"),
         ({"lines": True}, "lines: must be a whole number"),
         ({"lines": "100001"}, "lines: must be a whole number"),
-        ({"rank": "3.0"}, "rank: must be a rank's whole number, several with commas, launcher or scheduler; got '3.0'"),
+        (
+            {"rank": "3.0"},
+            (
+                "rank: must be a rank's whole number, several with commas, launcher or scheduler;"
+                " got '3.0'"
+            ),
+        ),
         ({"rank": 3.0}, "rank: must be"),
         ({"rank": True}, "rank: must be"),
         ({"rank": "1;2"}, "rank: must be"),
@@ -51,13 +57,28 @@ def test_what_can_be_asked(extra):
         ({"node": 3}, "node: must be a node's name"),
         ({"follow": "maybe"}, "follow: must be true, false, yes or no; got 'maybe'"),
         ({"query": 3}, "query: must be a jmespath expression as text"),
-        ({"query": ""}, "query: is no jmespath expression: Invalid JMESPath expression: cannot be empty"),
-        ({"query": "ranks[?"}, "query: is no jmespath expression: Invalid jmespath expression: Incomplete expression at character 8"),
+        (
+            {"query": ""},
+            "query: is no jmespath expression: Invalid JMESPath expression: cannot be empty",
+        ),
+        (
+            {"query": "ranks[?"},
+            (
+                "query: is no jmespath expression: Invalid jmespath expression: Incomplete"
+                " expression at character 8"
+            ),
+        ),
         ({"query": "ranks[*"}, "query: is no jmespath expression: Invalid jmespath expression"),
-        ({"query": "ranks[?a=b]"}, "query: is no jmespath expression: Bad jmespath expression: Unknown token '='"),
+        (
+            {"query": "ranks[?a=b]"},
+            "query: is no jmespath expression: Bad jmespath expression: Unknown token '='",
+        ),
         ({"query": "nofunc(@)"}, "query: is no jmespath expression: Unknown function: nofunc()"),
         ({"query": "ranks[].lenght(@)"}, "Unknown function: lenght(); did you mean 'length'?"),
-        ({"query": "length(ranks, ranks)"}, "Expected 1 argument for function length(), received 2"),
+        (
+            {"query": "length(ranks, ranks)"},
+            "Expected 1 argument for function length(), received 2",
+        ),
         ({"query": "merge()"}, "Expected at least 1 argument for function merge(), received 0"),
         ({"query": "(" * 5000 + "a"}, "query: is nested too deeply"),
         ({"query": "ranks", "follow": "true"}, "query: is answered once"),
@@ -80,10 +101,17 @@ def test_numbers_given_as_text_are_numbers():
     assert given == {"ranks": [0, 3], "node": "node1", "lines": 200, "follow": True, "query": None}
     assert questions.question({"rank": 3})["ranks"] == [3]
     assert questions.question({"rank": "launcher"})["ranks"] == ["launcher"]
-    assert questions.question({}) == {"ranks": None, "node": None, "lines": None, "follow": False, "query": None}
+    assert questions.question({}) == {
+        "ranks": None,
+        "node": None,
+        "lines": None,
+        "follow": False,
+        "query": None,
+    }
 
 
-# -- answers -------------------------------------------------------------------------------------------------------
+# -- answers
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +121,10 @@ def index():
 
 def test_the_issues_question(index):
     lines, problem = questions.answer(index, "ranks[?state=='failed'].[rank,node,error]")
-    error = '{"kind": "ValueError", "text": "image 000000012.jpg is truncated", "line": 26, "cause": "python_exception"}'
+    error = (
+        '{"kind": "ValueError", "text": "image 000000012.jpg is truncated", "line": 26, "cause":'
+        ' "python_exception"}'
+    )
     assert (lines, problem) == (['[1, "node2", %s]' % error], None)
 
 
@@ -105,28 +136,47 @@ def test_the_runbooks_examples_have_answers(index):
         expression = example.replace("\\|", "|")
         assert questions.expression_problem(expression) is None, expression
         lines, problem = questions.answer(index, expression)
-        assert problem is None and lines and not [line for line in lines if line.startswith("# ")], (expression, lines, problem)
+        assert (
+            problem is None and lines and not [line for line in lines if line.startswith("# ")]
+        ), (expression, lines, problem)
 
 
 def test_what_fails_with_the_values_is_said_in_jmespaths_words(index):
     lines, problem = questions.answer(index, "sum(ranks[].state)")
-    assert lines == [] and problem.startswith("the index of ranks cannot answer: In function sum(), invalid type for value: stopped")
+    assert lines == [] and problem.startswith(
+        "the index of ranks cannot answer: In function sum(), invalid type for value: stopped"
+    )
 
 
-@pytest.mark.parametrize("expression", ["ranks[?rank>='1']", "ranks[?last_time>'2026-11-20']", "ranks[::0]", "merge(ranks[0], `1`)"])
+@pytest.mark.parametrize(
+    "expression",
+    ["ranks[?rank>='1']", "ranks[?last_time>'2026-11-20']", "ranks[::0]", "merge(ranks[0], `1`)"],
+)
 def test_a_slip_that_jmespath_has_no_word_for_is_refused_all_the_same(index, expression):
     lines, problem = questions.answer(index, expression)
     assert (lines == []) == (problem is not None)
 
 
 def test_a_field_that_does_not_exist_is_named(index):
-    assert questions.answer(index, "ranks[].stat")[0] == ["[]", "# the index has no field stat; did you mean 'state'?"]
+    assert questions.answer(index, "ranks[].stat")[0] == [
+        "[]",
+        "# the index has no field stat; did you mean 'state'?",
+    ]
     assert questions.answer(index, "rnks[].state")[0][0] == "null"
-    assert questions.answer(index, "ranks[?state=='done']")[0] == ["[]"], "nothing is found, and nothing is misspelt"
+    assert questions.answer(index, "ranks[?state=='done']")[0] == ["[]"], (
+        "nothing is found, and nothing is misspelt"
+    )
 
 
 def test_an_answer_is_safe_to_show():
-    hostile = {"ranks": [{"error": {"text": "\x1b[31mred\u202e and hunter2secret, token=abcdef123456"}}]}
+    hostile = {
+        "ranks": [{"error": {"text": "\x1b[31mred\u202e and hunter2secret, token=abcdef123456"}}]
+    }
     (line,), _problem = questions.answer(hostile, "ranks[].error.text", ((), ("hunter2secret",)))
-    assert "\x1b" not in line and "\u202e" not in line and "hunter2" not in line and "abcdef" not in line
+    assert (
+        "\x1b" not in line
+        and "\u202e" not in line
+        and "hunter2" not in line
+        and "abcdef" not in line
+    )
     assert "red" in line

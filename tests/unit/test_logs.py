@@ -15,8 +15,9 @@ from ansible.module_utils.trainyard import causes, errors, logs
 from ansible.module_utils.trainyard.display import MASK, mask, printable, printable_data
 
 STEP = (
-    "[11/20 09:30:27] ppdet.engine.callbacks INFO: Epoch: [%d] [%d/8] learning_rate: 0.003500 loss: %s loss_cls: 13.7 "
-    "eta: 1 day, 0:00:10 batch_cost: 4.4751 data_cost: 0.0002 ips: 0.4469 images/s, max_mem_reserved: 900 MB, max_mem_allocated: 800 MB\n"
+    "[11/20 09:30:27] ppdet.engine.callbacks INFO: Epoch: [%d] [%d/8] learning_rate: 0.003500 loss:"
+    " %s loss_cls: 13.7 eta: 1 day, 0:00:10 batch_cost: 4.4751 data_cost: 0.0002 ips: 0.4469"
+    " images/s, max_mem_reserved: 900 MB, max_mem_allocated: 800 MB\n"
 )
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/srv/a.py", line 3, in <module>\n    main()\n'
@@ -42,7 +43,8 @@ def first_error(text):
     return scan(text)["first_error"]
 
 
-# -- real logs -----------------------------------------------------------------------------------------------------
+# -- real logs
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_paddledetection_rank_0(samples, paddledet):
@@ -52,7 +54,11 @@ def test_paddledetection_rank_0(samples, paddledet):
     assert found["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert found["lines"] == 24
     assert found["steps"] == 8
-    assert (found["first_step"]["line"], found["first_step"]["epoch"], found["first_step"]["step"]) == (16, 0, 0)
+    assert (
+        found["first_step"]["line"],
+        found["first_step"]["epoch"],
+        found["first_step"]["step"],
+    ) == (16, 0, 0)
     assert found["last_step"] == {
         "line": 23,
         "epoch": 1,
@@ -76,7 +82,11 @@ def test_every_real_log_is_read_to_its_last_line(samples, paddledet):
     for path in sorted((samples / "logs").glob("*/*/*")):
         raw = path.read_bytes()
         found = scan(raw, paddledet, piece=997)
-        assert (found["bytes"], found["lines"], found["sha256"]) == (len(raw), raw.count(b"\n"), hashlib.sha256(raw).hexdigest()), path
+        assert (found["bytes"], found["lines"], found["sha256"]) == (
+            len(raw),
+            raw.count(b"\n"),
+            hashlib.sha256(raw).hexdigest(),
+        ), path
         if "failure" not in str(path) and path.name.startswith("worker"):
             assert found["first_error"] is None, path
             seen += 1
@@ -89,12 +99,30 @@ OTHERS = {
         {
             "step": {
                 "has": ["[TRAIN] epoch"],
-                "line": r"\[TRAIN\] epoch: (?P<epoch>\d+), iter: (?P<global_step>\d+)/(?P<total_steps>\d+)",
-                "fields": [r"loss: (?P<loss>[-\w.+]+)", r"ips: (?P<ips>[\d.]+) samples", r"ETA (?P<eta>[\d:]+)"],
+                "line": (
+                    r"\[TRAIN\] epoch: (?P<epoch>\d+), iter:"
+                    r" (?P<global_step>\d+)/(?P<total_steps>\d+)"
+                ),
+                "fields": [
+                    r"loss: (?P<loss>[-\w.+]+)",
+                    r"ips: (?P<ips>[\d.]+) samples",
+                    r"ETA (?P<eta>[\d:]+)",
+                ],
             },
-            "evaluation": {"has": "[EVAL]", "lines": [r"mIoU: (?P<miou>[\d.]+)", r"best validation mIoU \((?P<best>[\d.]+)\)"]},
+            "evaluation": {
+                "has": "[EVAL]",
+                "lines": [r"mIoU: (?P<miou>[\d.]+)", r"best validation mIoU \((?P<best>[\d.]+)\)"],
+            },
         },
-        {"line": 157, "epoch": 3, "global_step": 10, "total_steps": 10, "loss": 3.7344, "ips": 1.5997, "eta": 0},
+        {
+            "line": 157,
+            "epoch": 3,
+            "global_step": 10,
+            "total_steps": 10,
+            "loss": 3.7344,
+            "ips": 1.5997,
+            "eta": 0,
+        },
         {"epoch": 3, "global_step": 10, "line": 160, "miou": 0.0261, "best": 0.0261},
     ),
     "paddleocr_crnn_2x2/node1/workerlog.0": (
@@ -102,7 +130,9 @@ OTHERS = {
             "step": {
                 "has": ["global_step: ", "train dataloader has"],
                 "totals": [r"train dataloader has (?P<steps>\d+) iters"],
-                "line": r"epoch: \[(?P<epoch>\d+)/(?P<epochs>\d+)\], global_step: (?P<global_step>\d+)",
+                "line": (
+                    r"epoch: \[(?P<epoch>\d+)/(?P<epochs>\d+)\], global_step: (?P<global_step>\d+)"
+                ),
                 "fields": [r", loss: (?P<loss>[-\w.+]+)"],
             },
             "evaluation": {"has": ["best metric"], "lines": [r"best metric, acc: (?P<acc>[\d.]+)"]},
@@ -115,12 +145,26 @@ OTHERS = {
         {
             "step": {
                 "has": "step: [",
-                "line": r"epoch: \[(?P<epoch>\d+)/(?P<epochs>\d+)\] step: \[(?P<step>\d+)/(?P<steps>\d+)\]",
-                "fields": [r"loss: (?P<loss>[-\w.+]+)", r"per step time: (?P<batch_cost>[\d.]+) ms"],
+                "line": (
+                    r"epoch: \[(?P<epoch>\d+)/(?P<epochs>\d+)\] step:"
+                    r" \[(?P<step>\d+)/(?P<steps>\d+)\]"
+                ),
+                "fields": [
+                    r"loss: (?P<loss>[-\w.+]+)",
+                    r"per step time: (?P<batch_cost>[\d.]+) ms",
+                ],
                 "scale": {"batch_cost": 0.001},
             }
         },
-        {"line": 59, "epoch": 2, "epochs": 2, "step": 4, "steps": 4, "loss": None, "batch_cost": 12.834337},
+        {
+            "line": 59,
+            "epoch": 2,
+            "epochs": 2,
+            "step": 4,
+            "steps": 4,
+            "loss": None,
+            "batch_cost": 12.834337,
+        },
         None,
     ),
 }
@@ -137,7 +181,9 @@ def test_other_suites_are_only_other_tables(samples, name):
 
 def test_a_nan_loss_is_flagged_where_it_began(samples):
     table, _step, _evaluation = OTHERS["mindocr_crnn_msrun_2x1/node1/worker_0.log"]
-    found = scan((samples / "logs" / "mindocr_crnn_msrun_2x1/node1/worker_0.log").read_bytes(), table)
+    found = scan(
+        (samples / "logs" / "mindocr_crnn_msrun_2x1/node1/worker_0.log").read_bytes(), table
+    )
     assert found["nan"] == {"epoch": 1, "step": 2, "line": 52, "loss": "nan"}
     json.dumps(found, allow_nan=False)
 
@@ -153,32 +199,62 @@ def test_a_nan_loss_is_flagged_where_it_began(samples):
 )
 def test_first_errors_of_the_real_failure(samples, name, line, kind, cause, peer):
     error = first_error((samples / "logs" / "failure_rank3_raises_2x2" / name).read_text())
-    assert (error["line"], error["kind"], error["cause"], error["peer"]) == (line, kind, cause, peer)
+    assert (error["line"], error["kind"], error["cause"], error["peer"]) == (
+        line,
+        kind,
+        cause,
+        peer,
+    )
     assert error["grade"] == ("primary" if kind == "ValueError" else "secondary")
     if kind == "ValueError":
-        assert (error["text"], error["file"], error["file_line"]) == ("image 000000012.jpg is truncated", "/srv/fail.py", 10)
+        assert (error["text"], error["file"], error["file_line"]) == (
+            "image 000000012.jpg is truncated",
+            "/srv/fail.py",
+            10,
+        )
         assert error["context"][0].startswith("Traceback")
 
 
 def test_the_launchers_word_about_its_child(samples):
     found = scan((samples / "logs" / "failure_rank3_raises_2x2/node2/launch.out").read_bytes())
-    assert found["containers"] == [{"local_rank": 0, "rank": None, "pid": None, "code": -6, "first": False, "log": "/srv/log/workerlog.0"}]
+    assert found["containers"] == [
+        {
+            "local_rank": 0,
+            "rank": None,
+            "pid": None,
+            "code": -6,
+            "first": False,
+            "log": "/srv/log/workerlog.0",
+        }
+    ]
 
 
 def test_what_ended_the_loaders_thread_explains_the_end_of_the_rank(samples, paddledet):
-    """A bad image, Paddle 2.6.2: the thread dies, steps go on while data is left, then a message that names no cause, or a hang and
-    SIGTERM."""
+    """A bad image, Paddle 2.6.2: the thread dies, steps go on while data is left, then a message
+    that names no cause, or a hang and SIGTERM.
+    """
     folder = samples / "logs" / "paddle262_failure_badimage_worker_2x1"
     error = scan((folder / "node1" / "workerlog.0").read_bytes(), paddledet)["first_error"]
-    assert (error["kind"], error["text"], error["line"]) == ("AttributeError", "'bytes' object has no attribute 'shape'", 64)
+    assert (error["kind"], error["text"], error["line"]) == (
+        "AttributeError",
+        "'bytes' object has no attribute 'shape'",
+        64,
+    )
     assert (error["thread"], error["survived"], error["file_line"]) == (True, False, 139)
     folder = samples / "logs" / "paddle262_failure_badimage_2x1"
     error = scan((folder / "node1" / "workerlog.0").read_bytes(), paddledet)["first_error"]
-    assert (error["kind"], error["line"], error["thread"], error["survived"]) == ("AttributeError", 53, True, True)
+    assert (error["kind"], error["line"], error["thread"], error["survived"]) == (
+        "AttributeError",
+        53,
+        True,
+        True,
+    )
 
 
 def test_the_real_coco_evaluation(samples, paddledet):
-    found = scan((samples / "logs" / "paddle262_ok_2x1" / "node1" / "workerlog.0").read_bytes(), paddledet)
+    found = scan(
+        (samples / "logs" / "paddle262_ok_2x1" / "node1" / "workerlog.0").read_bytes(), paddledet
+    )
     assert found["evaluation"] == {
         "epoch": 0,
         "step": 10,
@@ -195,7 +271,8 @@ def test_the_real_coco_evaluation(samples, paddledet):
     assert [s["path"] for s in found["saved"]] == ["output/ppyoloe_crn_s_300e_coco"] * 2
 
 
-# -- steps, evaluations, checkpoints -------------------------------------------------------------------------------
+# -- steps, evaluations, checkpoints
+# -------------------------------------------------------------------------------
 
 
 def test_a_whole_coco_evaluation(paddledet):
@@ -226,13 +303,24 @@ def test_a_whole_coco_evaluation(paddledet):
 
 
 def test_losses_in_any_order_days_in_eta_and_memory(paddledet):
-    line = STEP.replace("loss: %s loss_cls: 13.7 ", "loss_xy: 1.0 loss_wh: 2.0 loss: %s ") % (3, 12, "7.25")
+    line = STEP.replace("loss: %s loss_cls: 13.7 ", "loss_xy: 1.0 loss_wh: 2.0 loss: %s ") % (
+        3,
+        12,
+        "7.25",
+    )
     step = scan(line, paddledet)["last_step"]
     assert (step["loss"], step["eta"], step["memory_mb"]) == (7.25, 86410, 800)
 
 
 def test_an_epochs_mean_is_no_step_where_the_log_has_steps():
-    table = {"step": {"line": [r"step (?P<step>\d+) loss (?P<loss>[\d.]+)", r"epoch (?P<epoch>\d+) mean (?P<loss>[\d.]+)"]}}
+    table = {
+        "step": {
+            "line": [
+                r"step (?P<step>\d+) loss (?P<loss>[\d.]+)",
+                r"epoch (?P<epoch>\d+) mean (?P<loss>[\d.]+)",
+            ]
+        }
+    }
     assert scan("step 1 loss 3\nstep 2 loss 1\nepoch 1 mean 2\n", table)["last_step"]["loss"] == 1.0
     assert scan("epoch 1 mean 2\nepoch 2 mean 1\n", table)["last_step"]["loss"] == 1.0
 
@@ -246,21 +334,43 @@ def test_a_loss_that_is_no_number(paddledet, shown):
 
 @pytest.mark.parametrize("shown", ["1e305", "9e999", "-9e999"])
 def test_a_number_that_no_answer_can_hold_is_left_out(shown):
-    table = {"step": {"line": r"step (?P<step>\d+) loss: (?P<loss>\S+) speed: (?P<ips>\S+)", "scale": {"ips": 1e9}}}
+    table = {
+        "step": {
+            "line": r"step (?P<step>\d+) loss: (?P<loss>\S+) speed: (?P<ips>\S+)",
+            "scale": {"ips": 1e9},
+        }
+    }
     found = scan("step 1 loss: %s speed: 1e300\n" % shown, table)["last_step"]
     assert (found["loss"], found["ips"]) == (None, None)
 
 
 def test_only_the_last_checkpoints_are_kept(paddledet):
-    found = scan("".join(f"[11/20 09:30:32] ppdet.utils.checkpoint INFO: Save checkpoint: out/{n}\n" for n in range(30)), paddledet)
-    assert (found["saved_count"], len(found["saved"]), found["saved"][-1]["path"]) == (30, 20, "out/29")
+    found = scan(
+        "".join(
+            f"[11/20 09:30:32] ppdet.utils.checkpoint INFO: Save checkpoint: out/{n}\n"
+            for n in range(30)
+        ),
+        paddledet,
+    )
+    assert (found["saved_count"], len(found["saved"]), found["saved"][-1]["path"]) == (
+        30,
+        20,
+        "out/29",
+    )
 
 
 def test_a_best_result_that_is_said_again_starts_no_evaluation():
-    table = {"evaluation": {"lines": [r"cur metric, acc: (?P<acc>[\d.]+)", r"best metric, acc: (?P<best>[\d.]+)"]}}
+    table = {
+        "evaluation": {
+            "lines": [r"cur metric, acc: (?P<acc>[\d.]+)", r"best metric, acc: (?P<best>[\d.]+)"]
+        }
+    }
     found = scan("cur metric, acc: 0.5\nbest metric, acc: 0.7\nbest metric, acc: 0.7\n", table)
     assert (found["evaluation"]["acc"], found["evaluation"]["best"]) == (0.5, 0.7)
-    assert scan("cur metric, acc: 0.5\ncur metric, acc: 0.6\n", table)["evaluation"] == {"line": 2, "acc": 0.6}
+    assert scan("cur metric, acc: 0.5\ncur metric, acc: 0.6\n", table)["evaluation"] == {
+        "line": 2,
+        "acc": 0.6,
+    }
 
 
 @pytest.mark.parametrize("shown", ["nan", "nanxxx", "infxxx", "inf"])
@@ -273,9 +383,19 @@ def test_every_suites_way_to_print_no_number(shown):
     "step, table, epochs, expected",
     [
         (None, {}, 2, None),
-        ({"epoch": 0, "step": 0, "steps": 8}, {"step": {"first": {"epoch": 0, "step": 0}}}, 2, 1 / 16),
+        (
+            {"epoch": 0, "step": 0, "steps": 8},
+            {"step": {"first": {"epoch": 0, "step": 0}}},
+            2,
+            1 / 16,
+        ),
         ({"epoch": 1, "step": 7, "steps": 8}, {"step": {"first": {"epoch": 0, "step": 0}}}, 2, 1.0),
-        ({"epoch": 1, "step": 7, "steps": 8}, {"step": {"first": {"epoch": 0, "step": 0}}}, None, None),
+        (
+            {"epoch": 1, "step": 7, "steps": 8},
+            {"step": {"first": {"epoch": 0, "step": 0}}},
+            None,
+            None,
+        ),
         ({"epoch": 9, "step": 7, "steps": 8}, {}, 2, 1.0),
         ({"global_step": 4, "steps": 4, "epochs": 2, "epoch": 1}, {}, None, 0.5),
         ({"global_step": 3, "total_steps": 12}, {}, None, 0.25),
@@ -314,9 +434,15 @@ def test_a_table_that_cannot_be_used_is_named(table, word):
 def test_lines_of_no_interest_are_not_read(paddledet):
     gate = logs.Table(paddledet).gate
     assert (
-        gate.search(b"an Epoch: [3] here") and gate.search(b"x Traceback (most recent call last):") and not gate.search(b"Epoch 3, mAP 4")
+        gate.search(b"an Epoch: [3] here")
+        and gate.search(b"x Traceback (most recent call last):")
+        and not gate.search(b"Epoch 3, mAP 4")
     )
-    table = {"step": {"has": "step ", "line": "step"}, "saved": {}, "evaluation": {"has": ["mAP("], "lines": ["x"]}}
+    table = {
+        "step": {"has": "step ", "line": "step"},
+        "saved": {},
+        "evaluation": {"has": ["mAP("], "lines": ["x"]},
+    }
     gate = logs.Table(table).gate
     assert gate.search(b"step 3") and gate.search(b"the mAP(0.5)") and not gate.search(b"steps")
     assert not gate.search(b"s") and logs.Table().gate.search(b"Traceback (most recent")
@@ -325,7 +451,9 @@ def test_lines_of_no_interest_are_not_read(paddledet):
 def test_only_lines_of_interest_are_looked_at(paddledet, monkeypatch):
     seen = []
     real = logs.LogScan._line
-    monkeypatch.setattr(logs.LogScan, "_line", lambda self, raw: seen.append(raw) or real(self, raw))
+    monkeypatch.setattr(
+        logs.LogScan, "_line", lambda self, raw: seen.append(raw) or real(self, raw)
+    )
     found = scan("noise\n" * 1000 + STEP % (0, 1, "2.0") + "noise\n" * 1000, paddledet)
     assert (len(seen), found["lines"], found["last_step"]["line"]) == (1, 2001, 1001)
 
@@ -338,7 +466,12 @@ def test_values_keep_their_kind():
     step = scan("s 3 eta 01:30 4\n", table)["last_step"]
     assert step == {"line": 1, "step": 3, "eta": 90, "note": 4.0}
     assert (type(step["step"]), type(step["note"])) == (int, float)
-    assert scan("s 3 eta soon x\n", table)["last_step"] == {"line": 1, "step": 3, "eta": None, "note": "x"}
+    assert scan("s 3 eta soon x\n", table)["last_step"] == {
+        "line": 1,
+        "step": 3,
+        "eta": None,
+        "note": "x",
+    }
     assert scan("saved 1234\n", table)["saved"] == [{"line": 1, "path": "1234"}]
     assert scan("s " + "9" * 400 + " x\n", table)["last_step"]["step"] == int("9" * 400)
 
@@ -363,12 +496,15 @@ def test_a_table_without_has_is_slower_and_finds_the_same(paddledet):
     assert scan(text, table) == scan(text, paddledet)
 
 
-# -- odd bytes -----------------------------------------------------------------------------------------------------
+# -- odd bytes
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("piece", [1, 2, 7, 64, 1 << 20])
 def test_pieces_of_any_size_find_the_same(paddledet, piece):
-    text = (STEP % (0, 1, "2.0") + "plain\r\n" + TRACEBACK + "ValueError: x\r\n" + "last without an end").encode()
+    text = (
+        STEP % (0, 1, "2.0") + "plain\r\n" + TRACEBACK + "ValueError: x\r\n" + "last without an end"
+    ).encode()
     found = scan(text, paddledet, piece)
     assert found == scan(text, paddledet)
     assert found["lines"] == 9
@@ -393,7 +529,11 @@ def test_pieces_of_any_size_find_the_same(paddledet, piece):
 )
 def test_lines_and_digest_of_small_files(raw, lines):
     found = scan(raw)
-    assert (found["bytes"], found["lines"], found["sha256"]) == (len(raw), lines, hashlib.sha256(raw).hexdigest())
+    assert (found["bytes"], found["lines"], found["sha256"]) == (
+        len(raw),
+        lines,
+        hashlib.sha256(raw).hexdigest(),
+    )
 
 
 def test_an_error_in_an_unended_last_line():
@@ -402,13 +542,19 @@ def test_an_error_in_an_unended_last_line():
 
 
 def test_no_utf8_nul_and_crlf_do_not_hide_an_error():
-    raw = b"\xff\xfe\x00\x00noise\r\n\0\0\0\0" + TRACEBACK.replace("\n", "\r\n").encode() + b"Value\0Error: \xe5\x9b\xbe \xff broken\r\n"
+    raw = (
+        b"\xff\xfe\x00\x00noise\r\n\0\0\0\0"
+        + TRACEBACK.replace("\n", "\r\n").encode()
+        + b"Value\0Error: \xe5\x9b\xbe \xff broken\r\n"
+    )
     error = scan(raw)["first_error"]
     assert (error["kind"], error["text"], error["line"]) == ("ValueError", "图 � broken", 7)
 
 
 def test_a_hole_of_nuls_before_the_error():
-    error = scan(b"\0" * (3 << 20) + TRACEBACK.encode() + b"ValueError: x\n", piece=65536)["first_error"]
+    error = scan(b"\0" * (3 << 20) + TRACEBACK.encode() + b"ValueError: x\n", piece=65536)[
+        "first_error"
+    ]
     assert (error["kind"], error["line"]) == ("ValueError", 6)
 
 
@@ -416,7 +562,9 @@ def test_a_progress_bar_without_line_ends_does_not_hide_the_error():
     bar = b"".join(b"\r%3d%%|#####     | %d/900 [00:01<00:09]" % (n, n) for n in range(2000))
     assert len(bar) > 4 * logs.MAX_LINE
     for piece in (1000, 1 << 20):
-        error = scan(b"start\n" + bar + TRACEBACK.encode() + b"ValueError: x\n", piece=piece)["first_error"]
+        error = scan(b"start\n" + bar + TRACEBACK.encode() + b"ValueError: x\n", piece=piece)[
+            "first_error"
+        ]
         assert (error["kind"], error["line"], error["handled"]) == ("ValueError", 7, False)
 
 
@@ -450,24 +598,34 @@ def test_a_line_of_10_mb_and_200_mb_of_log_in_bounded_memory(paddledet):
         tracemalloc.stop()
     result = found.finish()
     assert result["bytes"] > 200 << 20
-    assert (result["lines"], result["steps"], result["last_step"]["line"]) == (10 + 10 + 40000 + 1, 10, 20)
+    assert (result["lines"], result["steps"], result["last_step"]["line"]) == (
+        10 + 10 + 40000 + 1,
+        10,
+        20,
+    )
     assert peak < 8 << 20, f"{peak >> 20} MiB"
     assert time.monotonic() - began < 60
 
 
 def test_a_flood_of_errors_stays_bounded():
     found = logs.LogScan(logs.Table())
-    block = ("2026 ERROR: When parsing line 7, error happened with msg: " + TRACEBACK + "KeyError: 'a'\n").encode()
+    block = (
+        "2026 ERROR: When parsing line 7, error happened with msg: " + TRACEBACK + "KeyError: 'a'\n"
+    ).encode()
     for _ in range(3000):
         found.feed(block)
     found.feed(TRACEBACK.encode() + b"MemoryError\n")
     assert len(found.errors.errors) <= errors.KEEP
     result = found.finish()
     assert result["errors"] == 3001
-    assert (result["first_error"]["kind"], result["first_error"]["cause"]) == ("MemoryError", "out_of_memory")
+    assert (result["first_error"]["kind"], result["first_error"]["cause"]) == (
+        "MemoryError",
+        "out_of_memory",
+    )
 
 
-# -- first errors --------------------------------------------------------------------------------------------------
+# -- first errors
+# --------------------------------------------------------------------------------------------------
 
 RULE = "-" * 38 + "\n"
 CXX = "\n\n" + RULE + "C++ Traceback (most recent call last):\n" + RULE + "0   paddle::f()\n\n"
@@ -478,7 +636,13 @@ SUMMARY = "----------------------\nError Message Summary:\n---------------------
     "text, kind, said, cause, grade",
     [
         (TRACEBACK + "KeyError: 'bbox'\n", "KeyError", "'bbox'", "python_exception", "primary"),
-        (TRACEBACK + "mypkg.BadSample: no boxes\n", "mypkg.BadSample", "no boxes", "python_exception", "primary"),
+        (
+            TRACEBACK + "mypkg.BadSample: no boxes\n",
+            "mypkg.BadSample",
+            "no boxes",
+            "python_exception",
+            "primary",
+        ),
         (TRACEBACK + "KeyboardInterrupt\n", "KeyboardInterrupt", "", "terminated", "secondary"),
         (TRACEBACK + "MemoryError\n", "MemoryError", "", "out_of_memory", "primary"),
         (
@@ -538,54 +702,79 @@ SUMMARY = "----------------------\nError Message Summary:\n---------------------
             "secondary",
         ),
         (
-            "terminate called after throwing an instance of 'gloo::IoException'\n  what():  [pair.cc:799] connect [127.0.1.1]:3: "
-            "Connection refused\n",
+            (
+                "terminate called after throwing an instance of 'gloo::IoException'\n  what(): "
+                " [pair.cc:799] connect [127.0.1.1]:3: Connection refused\n"
+            ),
             "gloo::IoException",
             "[pair.cc:799] connect [127.0.1.1]:3: Connection refused",
             "loopback_address",
             "shared",
         ),
         (
-            "terminate called after throwing an instance of 'gloo::IoException'\n  what():  [pair.cc:534] Connection closed by "
-            "peer [198.51.100.12]:3\n",
+            (
+                "terminate called after throwing an instance of 'gloo::IoException'\n  what(): "
+                " [pair.cc:534] Connection closed by peer [198.51.100.12]:3\n"
+            ),
             "gloo::IoException",
             "[pair.cc:534] Connection closed by peer [198.51.100.12]:3",
             "connection_lost",
             "secondary",
         ),
         (
-            "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n",
+            (
+                "terminate called after throwing an instance of 'std::bad_alloc'\n  what(): "
+                " std::bad_alloc\n"
+            ),
             "std::bad_alloc",
             "std::bad_alloc",
             "out_of_memory",
             "primary",
         ),
-        ("terminate called after throwing an instance of 'my::Bad'\n  what():  odd\n", "my::Bad", "odd", "cpp_exception", "primary"),
         (
-            CXX + SUMMARY + "FatalError: `Process abort signal` is detected by the operating system.\n",
+            "terminate called after throwing an instance of 'my::Bad'\n  what():  odd\n",
+            "my::Bad",
+            "odd",
+            "cpp_exception",
+            "primary",
+        ),
+        (
+            CXX
+            + SUMMARY
+            + "FatalError: `Process abort signal` is detected by the operating system.\n",
             "FatalError",
             "`Process abort signal` is detected by the operating system.",
             "aborted",
             "secondary",
         ),
         (
-            CXX + SUMMARY + "FatalError: `Termination signal` is detected by the operating system.\n",
+            CXX
+            + SUMMARY
+            + "FatalError: `Termination signal` is detected by the operating system.\n",
             "FatalError",
             "`Termination signal` is detected by the operating system.",
             "terminated",
             "secondary",
         ),
         (
-            CXX + SUMMARY + "FatalError: `Segmentation fault` is detected by the operating system.\n",
+            CXX
+            + SUMMARY
+            + "FatalError: `Segmentation fault` is detected by the operating system.\n",
             "FatalError",
             "`Segmentation fault` is detected by the operating system.",
             "segfault",
             "primary",
         ),
         (
-            CXX + SUMMARY + "FatalError: `Access to an undefined portion of a memory object` is detected by the operating system.\n",
+            CXX
+            + SUMMARY
+            + "FatalError: `Access to an undefined portion of a memory object` is detected by the"
+            " operating system.\n",
             "FatalError",
-            "`Access to an undefined portion of a memory object` is detected by the operating system.",
+            (
+                "`Access to an undefined portion of a memory object` is detected by the operating"
+                " system."
+            ),
             "bus_error",
             "primary",
         ),
@@ -597,18 +786,33 @@ SUMMARY = "----------------------\nError Message Summary:\n---------------------
             "primary",
         ),
         ("Killed\n", "Killed", "", "killed", "primary"),
-        ("run.sh: line 3:  4711 Killed                  python train.py\n", "Killed", "python train.py", "killed", "primary"),
         (
-            "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n",
+            "run.sh: line 3:  4711 Killed                  python train.py\n",
+            "Killed",
+            "python train.py",
+            "killed",
+            "primary",
+        ),
+        (
+            (
+                "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call"
+                " first):\n"
+            ),
             "Fatal Python error",
             "Segmentation fault",
             "segfault",
             "primary",
         ),
         (
-            "ERROR: Unexpected BUS error encountered in DataLoader worker. This might be caused by insufficient shared memory (shm)\n",
+            (
+                "ERROR: Unexpected BUS error encountered in DataLoader worker. This might be caused"
+                " by insufficient shared memory (shm)\n"
+            ),
             "DataLoader",
-            "Unexpected BUS error encountered in DataLoader worker. This might be caused by insufficient shared memory (shm)",
+            (
+                "Unexpected BUS error encountered in DataLoader worker. This might be caused by"
+                " insufficient shared memory (shm)"
+            ),
             "bus_error",
             "primary",
         ),
@@ -619,7 +823,13 @@ SUMMARY = "----------------------\nError Message Summary:\n---------------------
             "data_missing",
             "primary",
         ),
-        ("/usr/bin/python3: No module named paddle\n", "python", "No module named paddle", "import_error", "primary"),
+        (
+            "/usr/bin/python3: No module named paddle\n",
+            "python",
+            "No module named paddle",
+            "import_error",
+            "primary",
+        ),
         (
             "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --bad\n",
             "usage error",
@@ -635,7 +845,8 @@ SUMMARY = "----------------------\nError Message Summary:\n---------------------
             "secondary",
         ),
         (
-            TRACEBACK + "RuntimeError: (PreconditionNotMet) There are NAN or INF (num_nan=1) in x.\n",
+            TRACEBACK
+            + "RuntimeError: (PreconditionNotMet) There are NAN or INF (num_nan=1) in x.\n",
             "RuntimeError",
             "(PreconditionNotMet) There are NAN or INF (num_nan=1) in x.",
             "nan",
@@ -659,12 +870,26 @@ SUMMARY = "----------------------\nError Message Summary:\n---------------------
 )
 def test_what_kind_of_error_it_is(text, kind, said, cause, grade):
     error = first_error("noise\n" + text + "after\n")
-    assert (error["kind"], error["text"], error["cause"], error["grade"]) == (kind, said, cause, grade)
+    assert (error["kind"], error["text"], error["cause"], error["grade"]) == (
+        kind,
+        said,
+        cause,
+        grade,
+    )
     assert error["remedy"] and error["source"]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "all is well\n", "list index out of range\n", "ppocr INFO: error rate: 0.1\n", CXX, "loss: nan\n", "Killed 3 birds\n"]
+    "text",
+    [
+        "",
+        "all is well\n",
+        "list index out of range\n",
+        "ppocr INFO: error rate: 0.1\n",
+        CXX,
+        "loss: nan\n",
+        "Killed 3 birds\n",
+    ],
 )
 def test_what_is_no_error(text):
     assert first_error(text) is None
@@ -673,13 +898,21 @@ def test_what_is_no_error(text):
 def test_the_innermost_frame_and_the_lines_around():
     error = first_error(TRACEBACK + "ValueError: x\n  [Hint: y]\n------\n\nmore\n" + "noise\n" * 20)
     assert (error["file"], error["file_line"], error["line"]) == ("/srv/b.py", 7, 6)
-    assert error["context"] == (TRACEBACK + "ValueError: x\n  [Hint: y]\nmore\nnoise\nnoise\nnoise\nnoise").splitlines()
-    assert max(map(len, first_error(TRACEBACK + "ValueError: " + "x" * 3000)["context"])) == errors.CONTEXT_CHARS
+    assert (
+        error["context"]
+        == (TRACEBACK + "ValueError: x\n  [Hint: y]\nmore\nnoise\nnoise\nnoise\nnoise").splitlines()
+    )
+    assert (
+        max(map(len, first_error(TRACEBACK + "ValueError: " + "x" * 3000)["context"]))
+        == errors.CONTEXT_CHARS
+    )
     assert len(first_error("Killed\n" + "noise\n" * 8)["context"]) == 9
 
 
 def test_what_stands_far_below_is_not_around():
-    assert "late" not in first_error(TRACEBACK + "ValueError: x\n" + "\n" * 11 + "late\n")["context"]
+    assert (
+        "late" not in first_error(TRACEBACK + "ValueError: x\n" + "\n" * 11 + "late\n")["context"]
+    )
     assert first_error("a\n" + TRACEBACK)["context"] == TRACEBACK.splitlines()
 
 
@@ -690,16 +923,26 @@ def test_a_summary_right_below_an_exception():
 
 def test_frames_without_end_are_given_up():
     error = first_error(
-        "Traceback (most recent call last):\n" + '  File "/srv/a.py", line 3, in f\n' * 2 * errors.MAX_TRACEBACK + "ValueError: x\n"
+        "Traceback (most recent call last):\n"
+        + '  File "/srv/a.py", line 3, in f\n' * 2 * errors.MAX_TRACEBACK
+        + "ValueError: x\n"
     )
     assert error["kind"] == "Traceback"
 
 
 @pytest.mark.parametrize(
-    "line, kind", [("BadSample: no boxes", "BadSample"), ("my.oops: no boxes", "my.oops"), ("Model: crnn", None), ("BadSample", None)]
+    "line, kind",
+    [
+        ("BadSample: no boxes", "BadSample"),
+        ("my.oops: no boxes", "my.oops"),
+        ("Model: crnn", None),
+        ("BadSample", None),
+    ],
 )
 def test_what_can_be_the_last_line_of_a_traceback(paddledet, line, kind):
-    found = scan(TRACEBACK + line + "\n" + STEP % (0, 1, "1.0") + "ValueError: later\n", paddledet)["first_error"]
+    found = scan(TRACEBACK + line + "\n" + STEP % (0, 1, "1.0") + "ValueError: later\n", paddledet)[
+        "first_error"
+    ]
     assert (found["kind"], found["survived"]) == ((kind, True) if kind else ("ValueError", False))
 
 
@@ -713,9 +956,17 @@ def test_frames_without_a_header_are_no_traceback():
 
 
 def test_the_warning_before_the_end_and_the_end_are_one_error():
-    text = "W1120 x] raises a std::exception: a::A\nterminate called after throwing an instance of 'a::A'\n  what():  said\n"
+    text = (
+        "W1120 x] raises a std::exception: a::A\nterminate called after throwing an instance of"
+        " 'a::A'\n  what():  said\n"
+    )
     found = scan(text + "Killed\n")
-    assert (found["first_error"]["kind"], found["first_error"]["text"], found["first_error"]["line"], found["errors"]) == (
+    assert (
+        found["first_error"]["kind"],
+        found["first_error"]["text"],
+        found["first_error"]["line"],
+        found["errors"],
+    ) == (
         "a::A",
         "said",
         2,
@@ -741,32 +992,58 @@ def test_a_summary_without_a_kind_or_without_anything():
 def test_the_summary_after_an_exception_is_a_second_error(samples):
     found = scan((samples / "logs" / "failure_rank3_raises_2x2/node1/workerlog.0").read_bytes())
     assert found["errors"] == 2
-    bare = scan("terminate called after throwing an instance of 'a::A'\n" + CXX + SUMMARY + "FatalError: `Process abort signal` is x\n")
-    assert (bare["first_error"]["kind"], bare["first_error"]["text"], bare["errors"]) == ("a::A", "", 2)
+    bare = scan(
+        "terminate called after throwing an instance of 'a::A'\n"
+        + CXX
+        + SUMMARY
+        + "FatalError: `Process abort signal` is x\n"
+    )
+    assert (bare["first_error"]["kind"], bare["first_error"]["text"], bare["errors"]) == (
+        "a::A",
+        "",
+        2,
+    )
 
 
 def test_a_message_that_never_came_is_not_taken_from_the_next_error():
     found = scan(SUMMARY + "ResourceExhaustedError:\n" + TRACEBACK + "ValueError: x\nnoise\n")
     assert (found["first_error"]["kind"], found["errors"]) == ("ResourceExhaustedError", 2)
-    assert first_error(SUMMARY + "FatalError:\n" + TRACEBACK + "ValueError: x\nnoise\n")["kind"] in ("FatalError", "ValueError")
+    assert first_error(SUMMARY + "FatalError:\n" + TRACEBACK + "ValueError: x\nnoise\n")[
+        "kind"
+    ] in ("FatalError", "ValueError")
     scanner = errors.ErrorScan()
-    for number, line in enumerate((SUMMARY + "FatalError:\n" + TRACEBACK + "ValueError: x\nnoise\n").splitlines(), 1):
+    for number, line in enumerate(
+        (SUMMARY + "FatalError:\n" + TRACEBACK + "ValueError: x\nnoise\n").splitlines(), 1
+    ):
         scanner.line(number, line)
     assert scanner.errors[1]["text"] == "x"
 
 
 def test_the_launchers_words_are_bounded():
-    assert len(scan("Container rank 0 status failed cmd ['a'] code -6 log x\n" * 40)["containers"]) == errors.KEEP
+    assert (
+        len(scan("Container rank 0 status failed cmd ['a'] code -6 log x\n" * 40)["containers"])
+        == errors.KEEP
+    )
 
 
 def test_a_traceback_that_was_cut_short():
     error = first_error("a\n" + TRACEBACK)
-    assert (error["kind"], error["text"], error["line"]) == ("Traceback", 'cut short after File "/srv/b.py", line 7', 2)
+    assert (error["kind"], error["text"], error["line"]) == (
+        "Traceback",
+        'cut short after File "/srv/b.py", line 7',
+        2,
+    )
     assert error["cause"] == "python_exception"
 
 
 def test_a_traceback_cut_short_by_the_signal_that_ended_it():
-    error = first_error(TRACEBACK[:60] + "\n" + CXX + SUMMARY + "FatalError: `Termination signal` is detected by the operating system.\n")
+    error = first_error(
+        TRACEBACK[:60]
+        + "\n"
+        + CXX
+        + SUMMARY
+        + "FatalError: `Termination signal` is detected by the operating system.\n"
+    )
     assert (error["kind"], error["grade"]) == ("Traceback", "primary")
 
 
@@ -774,7 +1051,14 @@ def test_lines_of_others_between_those_of_a_traceback():
     lines = (TRACEBACK + "ValueError: x\n").splitlines(keepends=True)
     for gap in range(1, 6):
         mixed = (
-            lines[:gap] + ["[11/20 09:30:27] ppdet INFO: Epoch 3\n", "index created!\n", "Warning: numba\n", "Model: crnn\n"] + lines[gap:]
+            lines[:gap]
+            + [
+                "[11/20 09:30:27] ppdet INFO: Epoch 3\n",
+                "index created!\n",
+                "Warning: numba\n",
+                "Model: crnn\n",
+            ]
+            + lines[gap:]
         )
         error = first_error("".join(mixed))
         assert (error["kind"], error["text"], error["file_line"]) == ("ValueError", "x", 7), gap
@@ -798,26 +1082,55 @@ def test_a_chain_gives_its_last_part_and_tells_the_first():
         + TRACEBACK
         + "RuntimeError: DataLoader 1 workers exit unexpectedly\n"
     )
-    assert (error["kind"], error["root"], error["line"], error["cause"]) == ("RuntimeError", "_queue.Empty: ", 15, "worker_died")
+    assert (error["kind"], error["root"], error["line"], error["cause"]) == (
+        "RuntimeError",
+        "_queue.Empty: ",
+        15,
+        "worker_died",
+    )
     chain = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
     assert (
-        first_error(TRACEBACK + "KeyError: 1" + chain + TRACEBACK + "KeyError: 2" + chain + TRACEBACK + "ValueError: 3\n")["root"]
+        first_error(
+            TRACEBACK
+            + "KeyError: 1"
+            + chain
+            + TRACEBACK
+            + "KeyError: 2"
+            + chain
+            + TRACEBACK
+            + "ValueError: 3\n"
+        )["root"]
         == "KeyError: 1"
     )
+    # PaddleSeg wraps whatever fails
     lost = (
-        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='weights.example.org', port=443)"  # PaddleSeg wraps whatever fails
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='weights.example.org',"
+        " port=443)"
     )
-    error = first_error(TRACEBACK + lost + chain + TRACEBACK + "RuntimeError: Tried to create a STDC1 object\n")
-    assert (error["cause"], error["text"]) == ("download_failed", "Tried to create a STDC1 object [after %s]" % lost)
+    error = first_error(
+        TRACEBACK + lost + chain + TRACEBACK + "RuntimeError: Tried to create a STDC1 object\n"
+    )
+    assert (error["cause"], error["text"]) == (
+        "download_failed",
+        "Tried to create a STDC1 object [after %s]" % lost,
+    )
     assert first_error(TRACEBACK + "KeyError: 1" + chain + TRACEBACK)["text"] == "1"
-    assert first_error(TRACEBACK + "KeyError: 1" + chain + "noise\n" + TRACEBACK + "ValueError: 2\n")["root"] is None
-    assert first_error(TRACEBACK + "ValueError: bad:\n" + "noise\n" * 30 + TRACEBACK + "KeyError: 2\n")["text"] == "bad:"
+    assert (
+        first_error(TRACEBACK + "KeyError: 1" + chain + "noise\n" + TRACEBACK + "ValueError: 2\n")[
+            "root"
+        ]
+        is None
+    )
+    assert (
+        first_error(
+            TRACEBACK + "ValueError: bad:\n" + "noise\n" * 30 + TRACEBACK + "KeyError: 2\n"
+        )["text"]
+        == "bad:"
+    )
     assert (
         scan(
-            TRACEBACK
-            + "KeyError: 1\n\nThe above exception was the direct cause of the following exception:\n\n"
-            + TRACEBACK
-            + "ValueError: b\n"
+            TRACEBACK + "KeyError: 1\n\nThe above exception was the direct cause of the following"
+            " exception:\n\n" + TRACEBACK + "ValueError: b\n"
         )["first_error"]["root"]
         == "KeyError: 1"
     )
@@ -825,15 +1138,27 @@ def test_a_chain_gives_its_last_part_and_tells_the_first():
 
 def test_a_loaders_exception_inside_that_of_the_trainer():
     text = (
-        TRACEBACK + "ValueError: DataLoader worker(0) caught ValueError with message:\n" + TRACEBACK + "ValueError: image 7 is truncated\n"
+        TRACEBACK
+        + "ValueError: DataLoader worker(0) caught ValueError with message:\n"
+        + TRACEBACK
+        + "ValueError: image 7 is truncated\n"
     )
     error = first_error(text)
     assert (error["text"], error["line"]) == ("image 7 is truncated", 12)
 
 
 def test_paddles_summary_completes_an_empty_python_message():
-    error = first_error(TRACEBACK + "OSError: \n" + CXX + SUMMARY + "ResourceExhaustedError: \n\nOut of memory error on GPU 0.\n")
-    assert (error["kind"], error["text"]) == ("OSError", "ResourceExhaustedError: Out of memory error on GPU 0.")
+    error = first_error(
+        TRACEBACK
+        + "OSError: \n"
+        + CXX
+        + SUMMARY
+        + "ResourceExhaustedError: \n\nOut of memory error on GPU 0.\n"
+    )
+    assert (error["kind"], error["text"]) == (
+        "OSError",
+        "ResourceExhaustedError: Out of memory error on GPU 0.",
+    )
     assert (error["cause"], error["line"]) == ("device_out_of_memory", 6)
 
 
@@ -842,26 +1167,53 @@ def test_what_training_went_on_after_is_not_what_ended_it(paddledet):
         TRACEBACK
         + "ValueError: skipped image\n"
         + STEP % (0, 1, "1.0")
-        + "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer\n"
+        + "terminate called after throwing an instance of 'gloo::IoException'\n  what(): "
+        " Connection closed by peer\n"
     )
     found = scan(text, paddledet)
-    assert (found["first_error"]["kind"], found["first_error"]["grade"]) == ("gloo::IoException", "secondary")
+    assert (found["first_error"]["kind"], found["first_error"]["grade"]) == (
+        "gloo::IoException",
+        "secondary",
+    )
     only = scan(
-        TRACEBACK + "ValueError: skipped image\n" + STEP % (0, 1, "1.0") + TRACEBACK + "ValueError: 2\n" + STEP % (0, 2, "1.0"), paddledet
+        TRACEBACK
+        + "ValueError: skipped image\n"
+        + STEP % (0, 1, "1.0")
+        + TRACEBACK
+        + "ValueError: 2\n"
+        + STEP % (0, 2, "1.0"),
+        paddledet,
     )["first_error"]
     assert (only["text"], only["survived"]) == ("skipped image", True)
 
 
 def test_a_step_between_the_parts_of_a_chain(paddledet):
     chain = "\nDuring handling of the above exception, another exception occurred:\n"
-    text = TRACEBACK + "KeyError: 1\n" + chain + STEP % (0, 1, "1.0") + "\n" + TRACEBACK + "ValueError: 2\n"
+    text = (
+        TRACEBACK
+        + "KeyError: 1\n"
+        + chain
+        + STEP % (0, 1, "1.0")
+        + "\n"
+        + TRACEBACK
+        + "ValueError: 2\n"
+    )
     assert scan(text, paddledet)["first_error"]["kind"] == "ValueError"
-    torn = TRACEBACK + "KeyError: 1\n" + chain + "\nTraceback (most recent call last):\n" + STEP % (0, 1, "1.0")
+    torn = (
+        TRACEBACK
+        + "KeyError: 1\n"
+        + chain
+        + "\nTraceback (most recent call last):\n"
+        + STEP % (0, 1, "1.0")
+    )
     assert scan(torn, paddledet)["first_error"]["kind"] == "Traceback"
 
 
 def test_with_only_passing_errors_the_one_of_its_own_comes_first(paddledet):
-    warned = "node1:7:9 [0] misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer\n" + STEP % (0, 1, "1.0")
+    warned = (
+        "node1:7:9 [0] misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer\n"
+        + STEP % (0, 1, "1.0")
+    )
     handled = "ppocr ERROR: error happened with msg: " + TRACEBACK + "KeyError: 'a'\n"
     assert scan(warned + handled, paddledet)["first_error"]["kind"] == "KeyError"
     assert scan(warned, paddledet)["first_error"]["cause"] == "connection_lost"
@@ -873,8 +1225,16 @@ def test_the_first_of_many_errors_is_not_pushed_out_by_handled_ones():
 
 
 def test_a_dead_worker_without_its_own_message_still_beats_a_lost_peer():
-    gloo = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer\n"
-    assert first_error(gloo + TRACEBACK + "RuntimeError: DataLoader 1 workers exit unexpectedly\n")["cause"] == "worker_died"
+    gloo = (
+        "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection"
+        " closed by peer\n"
+    )
+    assert (
+        first_error(gloo + TRACEBACK + "RuntimeError: DataLoader 1 workers exit unexpectedly\n")[
+            "cause"
+        ]
+        == "worker_died"
+    )
 
 
 @pytest.mark.parametrize("before", ["", TRACEBACK + "KeyError: 'a'\n\n"])
@@ -883,16 +1243,28 @@ def test_a_dead_thread_is_remembered_over_steps(paddledet, before):
     term = CXX + SUMMARY + "FatalError: `Termination signal` is detected by the operating system.\n"
     error = scan(dead + STEP % (0, 1, "1.0") + term, paddledet)["first_error"]
     assert (error["text"], error["thread"], error["survived"]) == ("bad image", True, True)
-    error = scan(dead + STEP % (0, 1, "1.0") + TRACEBACK + "KeyError: 'b'\n", paddledet)["first_error"]
+    error = scan(dead + STEP % (0, 1, "1.0") + TRACEBACK + "KeyError: 'b'\n", paddledet)[
+        "first_error"
+    ]
     assert (error["text"], error["thread"]) == ("'b'", False)
-    nested = dead[: -len("bad image\n")] + "DataLoader worker(0) caught ValueError with message:\n" + TRACEBACK + "ValueError: bad image\n"
+    nested = (
+        dead[: -len("bad image\n")]
+        + "DataLoader worker(0) caught ValueError with message:\n"
+        + TRACEBACK
+        + "ValueError: bad image\n"
+    )
     two = dead + STEP % (0, 1, "1.0") + dead.replace("bad image", "second") + STEP % (0, 2, "1.0")
     assert scan(two + term, paddledet)["first_error"]["text"] == "bad image"
     assert scan(nested + STEP % (0, 1, "1.0") + term, paddledet)["first_error"]["thread"] is True
 
 
 @pytest.mark.parametrize(
-    "head", ["ppocr ERROR: error happened with msg: ", "Exception ignored in: <function f>\n", "--- Logging error ---\n"]
+    "head",
+    [
+        "ppocr ERROR: error happened with msg: ",
+        "Exception ignored in: <function f>\n",
+        "--- Logging error ---\n",
+    ],
 )
 def test_what_was_handled_yields_to_what_was_not(head):
     error = first_error(head + TRACEBACK + "KeyError: 'a'\n" + TRACEBACK + "ValueError: fatal\n")
@@ -901,7 +1273,10 @@ def test_what_was_handled_yields_to_what_was_not(head):
 
 
 def test_an_error_of_its_own_beats_a_lost_connection_in_one_log():
-    gloo = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer\n"
+    gloo = (
+        "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection"
+        " closed by peer\n"
+    )
     assert first_error(gloo + TRACEBACK + "ValueError: x\n")["kind"] == "ValueError"
     assert first_error(TRACEBACK + "ValueError: x\n" + gloo)["kind"] == "ValueError"
 
@@ -910,11 +1285,9 @@ def test_the_signal_and_who_sent_it():
     text = (
         CXX
         + SUMMARY
-        + (
-            "FatalError: `Termination signal` is detected by the operating system.\n  [TimeInfo: *** Aborted at 1643017179 (unix "
-            "time) try x ***]\n"
-            "  [SignalInfo: *** SIGTERM (@0x1f400001780) received by PID 6061 (TID 0x7f451f2d9740) from PID 6016 ***]\n"
-        )
+        + "FatalError: `Termination signal` is detected by the operating system.\n  [TimeInfo: ***"
+        " Aborted at 1643017179 (unix time) try x ***]\n  [SignalInfo: *** SIGTERM"
+        " (@0x1f400001780) received by PID 6061 (TID 0x7f451f2d9740) from PID 6016 ***]\n"
     )
     error = first_error(text)
     assert (error["time"], error["signal"], error["sender"]) == (1643017179, "SIGTERM", 6016)
@@ -935,7 +1308,8 @@ def test_every_cause_can_be_looked_up():
     assert causes.entry_of("no such cause")["cause"] == "unknown"
 
 
-# -- the live view -------------------------------------------------------------------------------------------------
+# -- the live view
+# -------------------------------------------------------------------------------------------------
 
 
 def test_tail_reads_only_the_end(tmp_path, paddledet, monkeypatch):
@@ -946,8 +1320,17 @@ def test_tail_reads_only_the_end(tmp_path, paddledet, monkeypatch):
     monkeypatch.setattr(logs.os, "read", lambda fd, size: read.append(size) or real(fd, size))
     found = logs.tail_status(str(path), paddledet)
     assert sum(read) <= logs.TAIL
-    assert (found["last_step"]["loss"], found["last_step"]["line"], found["lines"], found["sha256"]) == (1.25, None, None, None)
-    assert (found["bytes"], found["mtime"], found["whole"]) == (path.stat().st_size, path.stat().st_mtime, False)
+    assert (
+        found["last_step"]["loss"],
+        found["last_step"]["line"],
+        found["lines"],
+        found["sha256"],
+    ) == (1.25, None, None, None)
+    assert (found["bytes"], found["mtime"], found["whole"]) == (
+        path.stat().st_size,
+        path.stat().st_mtime,
+        False,
+    )
 
 
 def test_tail_looks_further_back_for_a_step_but_not_for_ever(tmp_path, paddledet):
@@ -968,7 +1351,9 @@ def test_tail_does_not_take_half_a_line(tmp_path, paddledet):
     assert found["whole"] is True or found["last_step"] is None
 
 
-def test_tail_of_a_short_log_reads_it_once_and_leaves_the_descriptor_open(tmp_path, paddledet, monkeypatch):
+def test_tail_of_a_short_log_reads_it_once_and_leaves_the_descriptor_open(
+    tmp_path, paddledet, monkeypatch
+):
     path = tmp_path / "workerlog.0"
     path.write_text("noise\n" + TRACEBACK + "ValueError: x\n")
     read = []
@@ -981,7 +1366,11 @@ def test_tail_of_a_short_log_reads_it_once_and_leaves_the_descriptor_open(tmp_pa
     finally:
         os.close(descriptor)
     assert len(read) == 1
-    assert (found["first_error"]["kind"], found["first_error"]["line"], found["whole"]) == ("ValueError", None, True)
+    assert (found["first_error"]["kind"], found["first_error"]["line"], found["whole"]) == (
+        "ValueError",
+        None,
+        True,
+    )
     path.write_text("noise\n" * 50000)
     read.clear()
     assert logs.tail_status(str(path), {})["last_step"] is None
@@ -1034,7 +1423,8 @@ def test_a_log_that_is_cut_while_it_is_read(tmp_path):
         os.close(descriptor)
 
 
-# -- showing -------------------------------------------------------------------------------------------------------
+# -- showing
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -1082,12 +1472,18 @@ def test_token_shapes_are_masked(token):
     "raw, shown",
     [
         ("WANDB_API_KEY=abc123 next", f"WANDB_API_KEY={MASK} next"),
-        ("{'AWS_SECRET_ACCESS_KEY': 'abc/12 3', 'PWD': '/x'}", f"{{'AWS_SECRET_ACCESS_KEY': '{MASK}', 'PWD': '/x'}}"),
+        (
+            "{'AWS_SECRET_ACCESS_KEY': 'abc/12 3', 'PWD': '/x'}",
+            f"{{'AWS_SECRET_ACCESS_KEY': '{MASK}', 'PWD': '/x'}}",
+        ),
         ('"password": "p w"', f'"password": "{MASK}"'),
         ("Authorization: Bearer abcdefghijkl", f"Authorization: Bearer {MASK}"),
         ("authorization: Basic dXNlcjpwYXNz", f"authorization: Basic {MASK}"),
         ("https://me:hunter2@host/x", f"https://{MASK}@host/x"),
-        ("t.py --password hunter2 --api-key abc -b 2", f"t.py --password {MASK} --api-key {MASK} -b 2"),
+        (
+            "t.py --password hunter2 --api-key abc -b 2",
+            f"t.py --password {MASK} --api-key {MASK} -b 2",
+        ),
         ("t.py --password --lr 0.1 --tokenizer bpe", "t.py --password --lr 0.1 --tokenizer bpe"),
         ("num_tokens: 1000, tokenizer: bpe", "num_tokens: 1000, tokenizer: bpe"),
         ("KeyError: 'password'", "KeyError: 'password'"),
@@ -1100,7 +1496,11 @@ def test_assigned_secrets_are_masked_and_other_text_is_not(raw, shown):
 
 def test_given_names_and_values_are_masked():
     assert (
-        mask("MY_LOGIN=joe; logged in as s3cretvalue", names=["MY_LOGIN"], values=["s3cretvalue", "ab"])
+        mask(
+            "MY_LOGIN=joe; logged in as s3cretvalue",
+            names=["MY_LOGIN"],
+            values=["s3cretvalue", "ab"],
+        )
         == f"MY_LOGIN={MASK}; logged in as {MASK}"
     )
     assert mask("a tab", values=["ab"]) == "a tab"
@@ -1115,7 +1515,15 @@ def test_a_cut_cannot_show_half_a_token():
 
 def test_masking_hostile_lines_takes_no_time():
     began = time.monotonic()
-    for text in ("a" * 8192, "a." * 4096, "token" * 1600, "-----BEGIN " * 700, "password=" * 900, "'" * 8192, "http://" * 1000):
+    for text in (
+        "a" * 8192,
+        "a." * 4096,
+        "token" * 1600,
+        "-----BEGIN " * 700,
+        "password=" * 900,
+        "'" * 8192,
+        "http://" * 1000,
+    ):
         mask(text, names=["X"])
     assert time.monotonic() - began < 2
 

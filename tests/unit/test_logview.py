@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs at home as lines: which there are, their ends, the order of several, and that a terminal can show them."""
+"""Logs at home as lines: which there are, their ends, the order of several, and that a terminal can
+show them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def log(folder, name, node, text, mtime=None):
     return logview.Log(home, name, node, put(folder, home, text, mtime), len(text))
 
 
-# -- which there are -----------------------------------------------------------------------------------------------
+# -- which there are
+# -----------------------------------------------------------------------------------------------
 
 
 def test_logs_are_found_with_rank_name_and_node(tmp_path):
@@ -41,7 +44,12 @@ def test_logs_are_found_with_rank_name_and_node(tmp_path):
     assert [(one.rank, one.name, one.node) for one in found] == [
         (2, "rank-002", "b.a"), (10, "rank-010", "a"), (None, "launcher", "a"), (None, "stray-workerlog.3", "b.a")
     ]  # fmt: skip
-    assert [one.label for one in found] == ["[2 b.a]", "[10 a]", "[launcher a]", "[stray-workerlog.3 b.a]"]
+    assert [one.label for one in found] == [
+        "[2 b.a]",
+        "[10 a]",
+        "[launcher a]",
+        "[stray-workerlog.3 b.a]",
+    ]
     assert logview.logs_in(str(tmp_path / "none"), ["a"]) == []
 
 
@@ -77,7 +85,8 @@ def test_what_there_is_not_is_named_with_what_there_is(ranks, node, words):
     assert logview.chosen(LOGS, ranks, node)[1].startswith(words)
 
 
-# -- the end of a log ----------------------------------------------------------------------------------------------
+# -- the end of a log
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
@@ -113,7 +122,8 @@ def test_very_long_lines_take_no_memory(tmp_path):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10  # in kB
 
 
-# -- several at once -----------------------------------------------------------------------------------------------
+# -- several at once
+# -----------------------------------------------------------------------------------------------
 
 
 def dated(second, text):
@@ -122,10 +132,25 @@ def dated(second, text):
 
 def test_lines_of_several_logs_come_in_the_order_of_their_dates(tmp_path):
     when = time.mktime((2026, 11, 20, 19, 10, 0, 0, 0, 0))
-    one = log(tmp_path, "rank-000", "a", "head\n" + dated(1, "one") + "after one\n" + dated(9, "nine"), when)
-    two = log(tmp_path, "rank-001", "b", dated(2, "two") + "I1120 19:09:05.000000 5 x.cc:1] five\n", when)
+    one = log(
+        tmp_path,
+        "rank-000",
+        "a",
+        "head\n" + dated(1, "one") + "after one\n" + dated(9, "nine"),
+        when,
+    )
+    two = log(
+        tmp_path, "rank-001", "b", dated(2, "two") + "I1120 19:09:05.000000 5 x.cc:1] five\n", when
+    )
     found, ends = logview.merged([one, two], 10)
-    assert [line.decode().split("] ")[-1] for _log, line in found] == ["head", "one", "after one", "two", "five", "nine"]
+    assert [line.decode().split("] ")[-1] for _log, line in found] == [
+        "head",
+        "one",
+        "after one",
+        "two",
+        "five",
+        "nine",
+    ]
     assert ends == {"rank-000.a.log": one.bytes, "rank-001.b.log": two.bytes}
 
 
@@ -133,14 +158,27 @@ def test_a_line_without_a_date_stays_behind_the_one_before_it_although_that_is_n
     when = time.mktime((2026, 11, 20, 19, 10, 0, 0, 0, 0))
     one = log(tmp_path, "rank-000", "a", dated(3, "three") + "Traceback\nValueError\n", when)
     two = log(tmp_path, "rank-001", "b", dated(2, "two") + dated(7, "seven"), when)
-    assert [line.split()[-1] for _log, line in logview.merged([one, two], 2)[0]] == [b"two", b"Traceback", b"ValueError", b"seven"]
+    assert [line.split()[-1] for _log, line in logview.merged([one, two], 2)[0]] == [
+        b"two",
+        b"Traceback",
+        b"ValueError",
+        b"seven",
+    ]
 
 
 def test_a_nodes_time_zone_counts(tmp_path):
     when = time.mktime((2026, 11, 20, 19, 10, 0, 0, 0, 0))
     east = log(tmp_path, "rank-000", "a", "[2026/11/20 20:09:03] x INFO: three\n", when)
-    west = log(tmp_path, "rank-001", "b", "[2026/11/20 19:09:02] x INFO: two\n[2026/11/20 19:09:04] x INFO: four\n", when)
-    words = [line.split()[-1] for _log, line in logview.merged([east, west], 9, {"a": 3600, "b": 0})[0]]
+    west = log(
+        tmp_path,
+        "rank-001",
+        "b",
+        "[2026/11/20 19:09:02] x INFO: two\n[2026/11/20 19:09:04] x INFO: four\n",
+        when,
+    )
+    words = [
+        line.split()[-1] for _log, line in logview.merged([east, west], 9, {"a": 3600, "b": 0})[0]
+    ]
     assert words == [b"two", b"three", b"four"]
 
 
@@ -150,13 +188,18 @@ def test_a_real_failure_reads_in_order():
     said = ["%s %s" % (log.label, line.decode()) for log, line in found]
     assert len(said) == 79 + 26
     listens = next(at for at, line in enumerate(said) if "server starts to listen" in line)
-    connects = next(at for at, line in enumerate(said) if line.startswith("[1 node2] ") and "Successfully connected" in line)
+    connects = next(
+        at
+        for at, line in enumerate(said)
+        if line.startswith("[1 node2] ") and "Successfully connected" in line
+    )
     raised = said.index("[1 node2] ValueError: image 000000012.jpg is truncated")
     ended = next(at for at, line in enumerate(said) if "Termination signal" in line)
     assert listens < connects < raised < ended
 
 
-# -- safe to show --------------------------------------------------------------------------------------------------
+# -- safe to show
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -192,17 +235,26 @@ def test_of_very_many_lines_the_last_are_shown_and_the_others_counted():
     view = logview.View(LOGS, ((), ()))
     lines = view.lines("[0 a]", [b"line %d" % number for number in range(5000)])
     assert len(lines) == logview.MOST + 1
-    assert lines[0] == "[0 a]        ... 4000 lines are not shown; the file has them" and lines[-1] == "[0 a]        line 4999"
+    assert (
+        lines[0] == "[0 a]        ... 4000 lines are not shown; the file has them"
+        and lines[-1] == "[0 a]        line 4999"
+    )
 
 
-# -- a log that grows ----------------------------------------------------------------------------------------------
+# -- a log that grows
+# ----------------------------------------------------------------------------------------------
 
 
 def test_whole_lines_of_a_growing_log_come_once(tmp_path):
     path = put(tmp_path, "x", b"shown\n")
     growing = logview.Growing(path, 6)
     assert growing.more() == []
-    for text, lines in ((b"one\ntw", [b"one"]), (b"o\n\n", [b"two", b""]), (b"", []), (b"half", [])):
+    for text, lines in (
+        (b"one\ntw", [b"one"]),
+        (b"o\n\n", [b"two", b""]),
+        (b"", []),
+        (b"half", []),
+    ):
         with open(path, "ab") as handle:
             handle.write(text)
         assert growing.more() == lines
@@ -244,7 +296,8 @@ def test_a_log_that_is_not_there_yet(tmp_path):
     assert logview.Growing(str(tmp_path / "y")).more() == []
 
 
-# -- where they lie ------------------------------------------------------------------------------------------------
+# -- where they lie
+# ------------------------------------------------------------------------------------------------
 
 
 def test_the_table_says_how_every_rank_is_and_where_its_log_lies():
@@ -254,15 +307,23 @@ def test_the_table_says_how_every_rank_is_and_where_its_log_lies():
     assert lines[2].split()[:7] == ["1", "node2", "failed", "(exit", "code", "1)", "26"]
     assert lines[2].endswith("runs/%s/attempt-1/rank-001.node2.log" % RUN)
     assert lines[3].split()[:3] == ["launcher", "node1", "8055"]
-    assert lines[-1] == "rank 1 on node2: ValueError: image 000000012.jpg is truncated (runs/%s/attempt-1/rank-001.node2.log:26)" % RUN
+    assert (
+        lines[-1] == "rank 1 on node2: ValueError: image 000000012.jpg is truncated"
+        " (runs/%s/attempt-1/rank-001.node2.log:26)" % RUN
+    )
 
 
 def test_what_stands_after_the_last_line_end_is_shown_when_the_run_is_over(tmp_path):
     path = put(tmp_path, "rank-000.node1.log", b"whole\nSegmentation fault")
     logs = logview.logs_in(str(tmp_path), ["node1"])
     assert [line for _log, line in logview.merged(logs, 5)[0]] == [b"whole"]
-    assert [line for _log, line in logview.merged(logs, 5, over=True)[0]] == [b"whole", b"Segmentation fault"]
-    assert [line for _log, line in logview.merged(logs, 1, over=True)[0]] == [b"Segmentation fault"] and path
+    assert [line for _log, line in logview.merged(logs, 5, over=True)[0]] == [
+        b"whole",
+        b"Segmentation fault",
+    ]
+    assert [line for _log, line in logview.merged(logs, 1, over=True)[0]] == [
+        b"Segmentation fault"
+    ] and path
 
 
 def test_a_file_that_was_put_in_the_place_of_its_own_beginning_is_read_on(tmp_path):
@@ -287,11 +348,23 @@ def test_a_line_of_several_blocks_does_not_stop_the_look(tmp_path, monkeypatch):
 
 
 def test_a_private_key_of_several_lines_is_not_shown(tmp_path):
-    key = ["-----BEGIN OPENSSH " + "PRIVATE KEY-----", "b3BlbnNzaC1rZXktdjEAAAAABG5vbmU", "-----END OPENSSH " + "PRIVATE KEY-----"]
+    key = [
+        "-----BEGIN OPENSSH " + "PRIVATE KEY-----",
+        "b3BlbnNzaC1rZXktdjEAAAAABG5vbmU",
+        "-----END OPENSSH " + "PRIVATE KEY-----",
+    ]
     put(tmp_path, "rank-000.node1.log", "\n".join(["before", *key, "after", ""]).encode())
     (log,) = logview.logs_in(str(tmp_path), ["node1"])
     hidden = logview.MASK.encode()
-    assert [line for _log, line in logview.merged([log], 9)[0]] == [b"before", hidden, hidden, hidden, b"after"]
+    assert [line for _log, line in logview.merged([log], 9)[0]] == [
+        b"before",
+        hidden,
+        hidden,
+        hidden,
+        b"after",
+    ]
     view = logview.View([log], ((), ()))
-    shown = view.lines(log.label, [key[0].encode()]) + view.lines(log.label, [key[1].encode(), key[2].encode(), b"after"])
+    shown = view.lines(log.label, [key[0].encode()]) + view.lines(
+        log.label, [key[1].encode(), key[2].encode(), b"after"]
+    )
     assert "b3Blbn" not in "".join(shown) and shown[-1].endswith("after")

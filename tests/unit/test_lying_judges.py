@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the gate lets through of one lying node is judged: no judge on the controller raises, and the honest nodes' findings stay."""
+"""What the gate lets through of one lying node is judged: no judge on the controller raises, and
+the honest nodes' findings stay.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def short(value, most=2):
 
 
 def passing(module, where, value):
-    """Yield (path, value with one lie in it) of every lie that the part `where` of a module's schema lets through."""
+    """Yield (path, value with one lie in it) of every lie that the part `where` of a module's
+    schema lets through.
+    """
     whole = answer_gate.schema(module)
     part = whole
     for word in where:
@@ -78,8 +82,26 @@ def place():
 
 
 APP = "GPU-1f2e3d4c, 4242, python train.py, 2048\n"
-TAKEN = {"port": 17000, "error": "EADDRINUSE", "uid": 1000, "user": "ann", "pid": 7, "command": "x", "run": None, "waits": False}
-PROCESS = {"pid": 7, "uid": 1, "user": "a", "command": "x", "age_s": 3, "rss_mib": 1, "run": RUN, "attempt": 1}
+TAKEN = {
+    "port": 17000,
+    "error": "EADDRINUSE",
+    "uid": 1000,
+    "user": "ann",
+    "pid": 7,
+    "command": "x",
+    "run": None,
+    "waits": False,
+}
+PROCESS = {
+    "pid": 7,
+    "uid": 1,
+    "user": "a",
+    "command": "x",
+    "age_s": 3,
+    "rss_mib": 1,
+    "run": RUN,
+    "attempt": 1,
+}
 
 
 def subjects():
@@ -109,7 +131,11 @@ def test_what_a_node_says_of_itself_is_judged_and_hides_nothing_of_another(subje
     def own():
         found = checks.of_plan(made, facts, {}) + checks.of_nodes(nodes, facts, {"verify": "full"})
         findings.lines(found)
-        return {(item["check"], item["text"]) for item in found if item["nodes"] == [HONEST] and item["level"] != "note"}
+        return {
+            (item["check"], item["text"])
+            for item in found
+            if item["nodes"] == [HONEST] and item["level"] != "note"
+        }
 
     def alone():
         return own() if subject != "machines" else {pair for pair in own() if pair[0] == "packages"}
@@ -133,8 +159,13 @@ def test_a_node_whose_facts_cannot_be_judged_is_named_and_no_other():
     facts[LIAR]["devices"] = dict(facts[LIAR]["devices"], devices=[{}])
     found = checks.of_nodes(nodes, facts, {})
     assert [item["nodes"] for item in found if item["check"] == "answer"] == [[LIAR]]
-    assert {name for item in found for name in item["nodes"] if item["check"] == "devices"} == {HONEST, "node3"}
-    assert [item["level"] for item in checks.of_bringing(found) if item["check"] == "answer"] == ["stop"]
+    assert {name for item in found for name in item["nodes"] if item["check"] == "devices"} == {
+        HONEST,
+        "node3",
+    }
+    assert [item["level"] for item in checks.of_bringing(found) if item["check"] == "answer"] == [
+        "stop"
+    ]
 
 
 def test_where_two_contradict_each_other_nobody_is_named_alone():
@@ -144,12 +175,16 @@ def test_where_two_contradict_each_other_nobody_is_named_alone():
         return names
 
     assert isolation.judge_apart(judge, ["a", "b", "c"]) == (["c"], ["a", "b"])
-    assert isolation.judge_apart(lambda names: [1 / (name != "b") for name in names], ["a", "b", "c"]) == ([1, 1], ["b"])
+    assert isolation.judge_apart(
+        lambda names: [1 / (name != "b") for name in names], ["a", "b", "c"]
+    ) == ([1, 1], ["b"])
     assert isolation.judge_apart(lambda names: names, ["a", "b"]) == (["a", "b"], [])
 
 
 def every(module, honest, judge, where=()):
-    """Judge every lie about an answer that the gate lets through; assert that there were some and that no judge raised."""
+    """Judge every lie about an answer that the gate lets through; assert that there were some and
+    that no judge raised.
+    """
     count, lost = 0, {}
     for path, lied in passing(module, where, honest):
         count += 1
@@ -157,7 +192,10 @@ def every(module, honest, judge, where=()):
             judge(lied)
         except Exception as error:
             lost[".".join(map(str, path))] = repr(error)
-    print("%s: %d of %d lies that the gate lets through are judged" % (module, count - len(lost), count))
+    print(
+        "%s: %d of %d lies that the gate lets through are judged"
+        % (module, count - len(lost), count)
+    )
     assert count > LEAST and not lost, (count, lost)
 
 
@@ -165,8 +203,14 @@ def test_what_ranks_say_in_a_rehearsal_is_judged():
     made = made_for(2)
     results = results_of(made)
     ends = [{"event": "end", "rank": rank, "exit_code": 1, "signal": "SIGABRT"} for rank in (0, 1)]
-    results[LIAR].update(logs={"1": ["x"]}, transports={"NET/IB": 2}, events=results[LIAR]["events"] + ends)
-    every("rehearsal", results[LIAR], lambda lied: findings.lines(rehearsal.judge(made, dict(results, **{LIAR: lied}), {})))
+    results[LIAR].update(
+        logs={"1": ["x"]}, transports={"NET/IB": 2}, events=results[LIAR]["events"] + ends
+    )
+    every(
+        "rehearsal",
+        results[LIAR],
+        lambda lied: findings.lines(rehearsal.judge(made, dict(results, **{LIAR: lied}), {})),
+    )
 
 
 def test_a_rank_that_says_half_of_itself_is_refused_by_the_gate_and_by_the_judge():
@@ -176,16 +220,35 @@ def test_a_rank_that_says_half_of_itself_is_refused_by_the_gate_and_by_the_judge
     with pytest.raises(answer_gate.InvalidAnswer, match="ranks.0"):
         answer_gate.validate("rehearsal", results[LIAR], {})
     found = rehearsal.judge(made, results, {})
-    assert [(item["nodes"], item["level"]) for item in found] == [([LIAR], "stop")] and rehearsal.UNREADABLE in found[0]["text"]
+    assert [(item["nodes"], item["level"]) for item in found] == [
+        ([LIAR], "stop")
+    ] and rehearsal.UNREADABLE in found[0]["text"]
 
 
 @pytest.fixture
 def found(make_attempt):
-    """What rank_logs says of two nodes of a run that failed, with what guards and launchers say besides."""
+    """What rank_logs says of two nodes of a run that failed, with what guards and launchers say
+    besides.
+    """
     events = [
         {"event": "launched", "pid": 1, "time": 1795166890.0},
-        {"event": "start", "rank": 2, "local_rank": 0, "pid": 153, "time": 1795166900.5, "endpoints_as_planned": True},
-        {"event": "end", "rank": 2, "local_rank": 0, "pid": 153, "time": 1795166907.6, "exit_code": None, "signal": "SIGABRT"},
+        {
+            "event": "start",
+            "rank": 2,
+            "local_rank": 0,
+            "pid": 153,
+            "time": 1795166900.5,
+            "endpoints_as_planned": True,
+        },
+        {
+            "event": "end",
+            "rank": 2,
+            "local_rank": 0,
+            "pid": 153,
+            "time": 1795166907.6,
+            "exit_code": None,
+            "signal": "SIGABRT",
+        },
         {"event": "launcher_end", "exit_code": 250, "signal": None, "time": 1795166908.5},
     ]
     unit = {"exit_code": "exited", "exit_status": "250", "service_result": "exit-code", "time": 1795166909.0, "stopped_by": None,
@@ -194,7 +257,11 @@ def found(make_attempt):
     for name in (HONEST, LIAR):
         made = make_attempt(name, "failure_rank3_raises_2x2", events=events, exit=unit)
         said[name] = short(json.loads(json.dumps(evidence.collect(str(made), name))))
-        said[name]["guard"] = {"stall": stall(name), "loss": dict(LOSS, node=HONEST), "seen": [seen(2), seen(3, "T", ())]}
+        said[name]["guard"] = {
+            "stall": stall(name),
+            "loss": dict(LOSS, node=HONEST),
+            "seen": [seen(2), seen(3, "T", ())],
+        }
         said[name]["guard"]["loss"] = None if name == HONEST else said[name]["guard"]["loss"]
     return said
 
@@ -216,7 +283,9 @@ def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
         decided = verdict.decide(planned, said, "runs/x/attempt-1")
         ended = [dict(rank, node=node["node"]) for node in said for rank in node["ranks"]]
         record.summary(decided, ended, planned, said, "runs/x", [], {"ranks": planned})
-        restarts.decide({"attempts": [{"number": 1, "verdict": decided, "ranks": ended}], "run": RUN}, 3, True)
+        restarts.decide(
+            {"attempts": [{"number": 1, "verdict": decided, "ranks": ended}], "run": RUN}, 3, True
+        )
         json.dumps(ranks.make(str(whole), said, []))
 
     every("rank_logs", honest[part], judge, (part,))
@@ -230,8 +299,13 @@ def test_a_node_whose_end_cannot_be_judged_hides_no_other_failure(found):
     assert (honest["outcome"], honest["node"], honest["unreachable"]) == ("failed", "node2", [])
     found["node1"]["ranks"][0]["first_error"] = {"kind": None}
     decided = verdict.decide(planned, found, "runs/x/attempt-1")
-    assert (decided["unreachable"], {item["node"] for item in decided["candidates"]}) == (["node1"], {"node2"})
-    assert [item["rank"] for item in decided["candidates"]] == [item["rank"] for item in honest["candidates"] if item["node"] == "node2"]
+    assert (decided["unreachable"], {item["node"] for item in decided["candidates"]}) == (
+        ["node1"],
+        {"node2"},
+    )
+    assert [item["rank"] for item in decided["candidates"]] == [
+        item["rank"] for item in honest["candidates"] if item["node"] == "node2"
+    ]
     with pytest.raises(answer_gate.InvalidAnswer, match="first_error"):
         answer_gate.validate("rank_logs", found["node1"], {})
 
@@ -239,7 +313,11 @@ def test_a_node_whose_end_cannot_be_judged_hides_no_other_failure(found):
 @pytest.mark.parametrize("lacking", ["phase", "step"])
 def test_a_guard_that_tells_half_of_a_hang_is_still_heard(found, lacking):
     for name in found:
-        found[name]["guard"] = {"stall": {key: value for key, value in stall(name).items() if key != lacking}, "loss": None, "seen": []}
+        found[name]["guard"] = {
+            "stall": {key: value for key, value in stall(name).items() if key != lacking},
+            "loss": None,
+            "seen": [],
+        }
     assert verdict.decide(sample_plan()["ranks"], found, "runs/x/attempt-1")["cause"] == "hang"
 
 
@@ -269,7 +347,11 @@ def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
     rule = prune.rule_of("0", "", "")
 
     def judge(lied):
-        looks = {name: prune.sound(look["look"]) for name, look in ((HONEST, honest), (LIAR, lied)) if look.get("look")}
+        looks = {
+            name: prune.sound(look["look"])
+            for name, look in ((HONEST, honest), (LIAR, lied))
+            if look.get("look")
+        }
         decided = prune.decide(rule, looks, "test", 1e9)
         prune_text.plan_lines(rule, looks, decided, 1e9)
         prune_text.last_line(looks, decided, {}, True)
@@ -281,7 +363,12 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
     point = {"attempt": 1, "name": "0", "stem": "0", "path": "/n/0", "instead": False, "saved": 1.5, "epoch": 1, "step": 4, "lr": 0.001,
              "first": HONEST, "files": {"0.pdparams": ["f", 3, "0" * 64]}, "bytes": 3}  # fmt: skip
     point["digest"] = manifest.digest(point["files"])
-    honest = {"found": {"point": point, "skipped": [{"attempt": 1, "name": "1", "why": "1.pdopt is missing"}]}}
+    honest = {
+        "found": {
+            "point": point,
+            "skipped": [{"attempt": 1, "name": "1", "why": "1.pdopt is missing"}],
+        }
+    }
 
     def judge(lied):
         if "found" in lied:
@@ -305,7 +392,9 @@ def test_what_a_node_says_of_a_run_is_judged():
         "main_figure": "map", "disk": {"free": 1, "total": 2}, "checkpoints": {"saved_count": 1, "last": "0"},
         "guard": {"phase": "step", "budget": 1.0, "quiet": 0.5, "stall": stall(LIAR), "loss": dict(LOSS, node=HONEST)}, "console_tail": ["x"],
     }  # fmt: skip
-    honest = {"status": dict(status, node=HONEST, guard=dict(status["guard"], stall=None, loss=None))}
+    honest = {
+        "status": dict(status, node=HONEST, guard=dict(status["guard"], stall=None, loss=None))
+    }
 
     def judge(lied):
         answers = {HONEST: honest["status"], LIAR: lied["status"]}

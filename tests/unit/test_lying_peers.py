@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer that lies in the network's proof: what an honest node answers then passes the gate, and nobody else is blamed for it."""
+"""A peer that lies in the network's proof: what an honest node answers then passes the gate, and
+nobody else is blamed for it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard import answer_gate, findings, guard_neighbour, netprobe, nettries, netunit, network
+from ansible.module_utils.trainyard import (
+    answer_gate,
+    findings,
+    guard_neighbour,
+    netprobe,
+    nettries,
+    netunit,
+    network,
+)
 from core_support import ROOT
 
 NODE, LIAR, HERE = "node1", "node2", "127.0.0.1"
@@ -26,7 +36,9 @@ def lying(words):
         made.listen(64)
 
         def attend(connection):
-            with connection, contextlib.suppress(OSError, ValueError), connection.makefile("rb") as stream:
+            with connection, contextlib.suppress(OSError, ValueError), connection.makefile(
+                "rb"
+            ) as stream:
                 for word in iter(lambda: netprobe.read_line(stream), None):
                     if word["do"] == "echo":
                         data = stream.read(word["size"])
@@ -34,12 +46,19 @@ def lying(words):
                     elif callable(words.get(word["do"])):
                         words[word["do"]](connection)
                     else:
-                        answer = dict({"hello": {"node": LIAR, "id": "c1", "you": [HERE, 1], "age": 1}}, **words).get(word["do"], {})
+                        answer = dict(
+                            {"hello": {"node": LIAR, "id": "c1", "you": [HERE, 1], "age": 1}},
+                            **words,
+                        ).get(word["do"], {})
                         connection.sendall(json.dumps(answer).encode() + b"\n")
                     if word["do"] == "take":
                         netprobe.drained(connection, 1.5)
                         said = words.get("taken", {})
-                        said(connection) if callable(said) else connection.sendall(json.dumps(said).encode() + b"\n")
+                        (
+                            said(connection)
+                            if callable(said)
+                            else connection.sendall(json.dumps(said).encode() + b"\n")
+                        )
 
         def serve():
             with contextlib.suppress(OSError):
@@ -48,13 +67,27 @@ def lying(words):
 
         threading.Thread(target=serve, daemon=True).start()
         port = made.getsockname()[1]
-        yield {"node": LIAR, "address": HERE, "planned": [port], "ephemeral": [], "udp": None, "range": [1, 2], "failed": {}}
+        yield {
+            "node": LIAR,
+            "address": HERE,
+            "planned": [port],
+            "ephemeral": [],
+            "udp": None,
+            "range": [1, 2],
+            "failed": {},
+        }
         made.shutdown(socket.SHUT_RDWR)
 
 
 def answer(tmp_path, book, depth="quick", first=NODE):
-    """Return what the honest node answers, as the gate has it; first: whose listener the nodes meet at."""
-    own = {"listening": dict(book, node=NODE), "hcas": [], "interface": {"name": "lo", "mtu": 65536}}
+    """Return what the honest node answers, as the gate has it; first: whose listener the nodes meet
+    at.
+    """
+    own = {
+        "listening": dict(book, node=NODE),
+        "hcas": [],
+        "interface": {"name": "lo", "mtu": 65536},
+    }
     given = {
         "id": "c1", "node": NODE, "nodes": sorted([NODE, LIAR], key=first.__ne__), "address": HERE, "interface": "lo", "matrix": False, "depth": depth,
         "book": {NODE: own, LIAR: {"listening": book}}, "ports": book.get("planned", [])[:1],
@@ -78,7 +111,9 @@ def nest(connection):
 @pytest.mark.parametrize("how", [trickle, nest])
 @pytest.mark.parametrize("word", ["hello", "echo", "ping", "take", "taken", "done", "meet"])
 def test_a_peer_that_trickles_or_nests_holds_no_honest_node_up(tmp_path, monkeypatch, word, how):
-    """Its own ports are as good as unreached; the honest node answers soon, and none of its threads stays behind."""
+    """Its own ports are as good as unreached; the honest node answers soon, and none of its threads
+    stays behind.
+    """
     monkeypatch.setattr(nettries, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(nettries, "STREAM_SECONDS", 0.1)
     monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", 1)
@@ -87,9 +122,16 @@ def test_a_peer_that_trickles_or_nests_holds_no_honest_node_up(tmp_path, monkeyp
         began = time.monotonic()
         found = answer(tmp_path, book, "full", first=LIAR if word == "meet" else NODE)
         assert time.monotonic() - began < 12
-        left = {thread.name for thread in set(threading.enumerate()) - before if "attend" not in thread.name and "serve" not in thread.name}
+        left = {
+            thread.name
+            for thread in set(threading.enumerate()) - before
+            if "attend" not in thread.name and "serve" not in thread.name
+        }
         assert not left
-    said = {"hello": {trickle: "hello", nest: "stranger"}[how], "echo": {trickle: "large", nest: "large"}[how]}
+    said = {
+        "hello": {trickle: "hello", nest: "stranger"}[how],
+        "echo": {trickle: "large", nest: "large"}[how],
+    }
     assert [row["why"] for row in found["unreached"]] == ([said[word]] if word in said else [])
     assert found["complete"] is False or word not in ("hello", "echo", "done")
 
@@ -98,11 +140,17 @@ def test_no_more_of_a_peers_ports_are_tried_than_the_plan_and_a_listener_have(tm
     with lying({}) as book:
         told = dict(book, planned=[*book["planned"], 1, 2, 3], ephemeral=list(range(1, 60)))
         found = answer(tmp_path, told)
-    assert found["reached"] == {LIAR: book["planned"]} and [row["port"] for row in found["unreached"]] == [1, 2, 3, 4]
+    assert found["reached"] == {LIAR: book["planned"]} and [
+        row["port"] for row in found["unreached"]
+    ] == [1, 2, 3, 4]
 
 
-def test_a_peer_that_claims_to_have_taken_more_than_was_sent_makes_no_way_look_fast(tmp_path, monkeypatch):
-    """Half of all ways decide which ones are slow, so a rate without bounds would accuse two others."""
+def test_a_peer_that_claims_to_have_taken_more_than_was_sent_makes_no_way_look_fast(
+    tmp_path, monkeypatch
+):
+    """Half of all ways decide which ones are slow, so a rate without bounds would accuse two
+    others.
+    """
     monkeypatch.setattr(nettries, "STREAM_SECONDS", 0.2)
     rates = []
     for claimed in ({"bytes": 10**17, "seconds": 0.2}, {"bytes": 10**17, "seconds": 0.0011}):
@@ -124,13 +172,22 @@ def test_a_peer_that_answers_slowly_is_not_asked_for_the_time_for_ever(tmp_path,
 
 
 def test_a_peer_that_is_through_for_all_others_ends_no_listener(tmp_path):
-    spec = {"id": "c1", "node": NODE, "address": HERE, "ports": [0], "expected": [LIAR, "node3"], "directory": str(tmp_path)}
+    spec = {
+        "id": "c1",
+        "node": NODE,
+        "address": HERE,
+        "ports": [0],
+        "expected": [LIAR, "node3"],
+        "directory": str(tmp_path),
+    }
     listener = netprobe.Listener(spec)
     threading.Thread(target=listener.serve, daemon=True).start()
     peer = {"node": NODE, "address": HERE}
 
     def through(name, address):
-        call, _made = nettries.attempt({"id": "c1", "node": name, "address": address}, peer, listener.planned[0])
+        call, _made = nettries.attempt(
+            {"id": "c1", "node": name, "address": address}, peer, listener.planned[0]
+        )
         with contextlib.closing(call):
             return call.ask(do="done")
 
@@ -178,22 +235,37 @@ def test_a_listener_that_names_another_node_costs_the_others_nothing(tmp_path):
 def test_a_listener_that_tells_a_part_costs_the_others_nothing(tmp_path, part):
     with lying({}) as book:
         pass
-    assert answer(tmp_path, {key: value for key, value in book.items() if key != part}, "full")["reached"] == {LIAR: []}
+    assert answer(tmp_path, {key: value for key, value in book.items() if key != part}, "full")[
+        "reached"
+    ] == {LIAR: []}
 
 
-@pytest.mark.parametrize("field, value", [("node", "node1"), ("address", "127.0.0.9"), ("ephemeral", None), ("range", None)])
+@pytest.mark.parametrize(
+    "field, value",
+    [("node", "node1"), ("address", "127.0.0.9"), ("ephemeral", None), ("range", None)],
+)
 def test_a_listener_tells_of_its_own_node_alone(field, value):
     with lying({}) as book:
         pass
-    given, said = {"state": "listening", "node": LIAR, "address": HERE}, {"rival": None, "hcas": [], "interface": {"name": "lo", "mtu": 1}}
-    assert answer_gate.validate("network_proof", dict(said, listening=book), given)["listening"] == book
+    given, said = (
+        {"state": "listening", "node": LIAR, "address": HERE},
+        {"rival": None, "hcas": [], "interface": {"name": "lo", "mtu": 1}},
+    )
+    assert (
+        answer_gate.validate("network_proof", dict(said, listening=book), given)["listening"]
+        == book
+    )
     with pytest.raises(answer_gate.InvalidAnswer, match=field):
-        answer_gate.validate("network_proof", dict(said, listening=dict(book, **{field: value})), given)
+        answer_gate.validate(
+            "network_proof", dict(said, listening=dict(book, **{field: value})), given
+        )
 
 
 def recorded():
     """Return (plan, results) of a real proof in which two nodes do not reach each other."""
-    return (lambda data: (data["plan"], data["results"]))(json.loads((ROOT / "tests/fixtures/network/cut_off.json").read_text()))
+    return (lambda data: (data["plan"], data["results"]))(
+        json.loads((ROOT / "tests/fixtures/network/cut_off.json").read_text())
+    )
 
 
 ODD = (None, True, -1, 2**62, 1e300, "", "x", "node1", [], [None], {}, {"a": {"b": None}})
@@ -201,7 +273,13 @@ ODD = (None, True, -1, 2**62, 1e300, "", "x", "node1", [], [None], {}, {"a": {"b
 
 def changes(value, path=()):
     """Yield (path, other value) of every field of an answer; DROP takes a field away."""
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, item in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield from (((*path, key), odd) for odd in (*ODD, "DROP"))
         yield from changes(item, (*path, key))
 
@@ -225,17 +303,25 @@ def test_whatever_the_gate_lets_through_is_judged():
     judged, liar = 0, list(results)[-1]
     for path, odd in changes(results[liar]):
         try:
-            lied = answer_gate.validate("network_proof", set_at(results[liar], path, odd), {"node": liar})
+            lied = answer_gate.validate(
+                "network_proof", set_at(results[liar], path, odd), {"node": liar}
+            )
         except answer_gate.InvalidAnswer:
             continue
-        found = network.judge(plan, {**results, liar: lied}, {"bandwidth": 1, "clock_seconds": {"stop": 60}})
+        found = network.judge(
+            plan, {**results, liar: lied}, {"bandwidth": 1, "clock_seconds": {"stop": 60}}
+        )
         judged += len(findings.lines(found)) > 0
     assert judged > 50
 
 
 def test_a_neighbour_that_sends_without_end_takes_neither_memory_nor_time():
-    watch = guard_neighbour.Neighbour({"nodes": [{"name": NODE}, {"name": LIAR, "address": HERE}]}, NODE, {"attempt": 1}, 0)
-    watch.call = subprocess.Popen(["/bin/sh", "-c", "exec yes | tr -d '\\n'"], stdout=subprocess.PIPE)
+    watch = guard_neighbour.Neighbour(
+        {"nodes": [{"name": NODE}, {"name": LIAR, "address": HERE}]}, NODE, {"attempt": 1}, 0
+    )
+    watch.call = subprocess.Popen(
+        ["/bin/sh", "-c", "exec yes | tr -d '\\n'"], stdout=subprocess.PIPE
+    )
     os.set_blocking(watch.call.stdout.fileno(), False)
     until, most = time.monotonic() + 3, 0
     try:

@@ -31,7 +31,10 @@ def test_a_scan_describes_every_file(tmp_path):
         "sub/b.txt": ["x", 4],
         "sub/deep/c": ["f", 0],
     }
-    assert found["sub/deep/c"][2] == empty and found["a.txt"][2] == "88d4266fd4e6338d13b845fcf289579d209c897823b9217da3e161936f031589"
+    assert (
+        found["sub/deep/c"][2] == empty
+        and found["a.txt"][2] == "88d4266fd4e6338d13b845fcf289579d209c897823b9217da3e161936f031589"
+    )
 
 
 def replace(name, text):
@@ -58,12 +61,28 @@ def relink(target):
         (replace("new", "x"), "new: extra file"),
         (lambda root: os.unlink(os.path.join(root, "a.txt")), "a.txt: missing"),
         (lambda root: os.chmod(os.path.join(root, "a.txt"), 0o755), "a.txt: kind x instead of f"),
-        (lambda root: os.chmod(os.path.join(root, "sub/b.txt"), 0o644), "sub/b.txt: kind f instead of x"),
+        (
+            lambda root: os.chmod(os.path.join(root, "sub/b.txt"), 0o644),
+            "sub/b.txt: kind f instead of x",
+        ),
         (relink("sub/b"), "link: other content in the same 5 bytes"),
         (relink("sub/deep"), "link: 8 bytes instead of 5"),
-        (lambda root: (os.unlink(os.path.join(root, "link")), replace("link", "abcd")(root)), "link: kind f instead of l"),
+        (
+            lambda root: (os.unlink(os.path.join(root, "link")), replace("link", "abcd")(root)),
+            "link: kind f instead of l",
+        ),
     ],
-    ids=["byte", "size", "extra", "missing", "made executable", "no longer executable", "link", "link to a folder", "link became a file"],
+    ids=[
+        "byte",
+        "size",
+        "extra",
+        "missing",
+        "made executable",
+        "no longer executable",
+        "link",
+        "link to a folder",
+        "link became a file",
+    ],
 )
 @pytest.mark.parametrize("cached", [False, True])
 def test_every_difference_is_seen_and_named(tmp_path, act, sentence, cached):
@@ -71,7 +90,9 @@ def test_every_difference_is_seen_and_named(tmp_path, act, sentence, cached):
     before = manifest.scan(root, None, cache)
     act(root)
     after = manifest.scan(root, None, cache)
-    assert manifest.differences(before, after) == [sentence] and manifest.digest(before) != manifest.digest(after)
+    assert manifest.differences(before, after) == [sentence] and manifest.digest(
+        before
+    ) != manifest.digest(after)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +101,9 @@ def test_every_difference_is_seen_and_named(tmp_path, act, sentence, cached):
         lambda root: os.utime(os.path.join(root, "a.txt"), (1, 1)),
         lambda root: os.chmod(os.path.join(root, "a.txt"), 0o600),
         lambda root: os.makedirs(os.path.join(root, "empty")),
-        lambda root: put(root, {"sub/__pycache__/x.pyc": "1", ".git/config": "2", ".ipynb_checkpoints/n": "3"}),
+        lambda root: put(
+            root, {"sub/__pycache__/x.pyc": "1", ".git/config": "2", ".ipynb_checkpoints/n": "3"}
+        ),
     ],
     ids=["time", "mode", "empty folder", "bytecode and git"],
 )
@@ -95,7 +118,15 @@ def test_the_digest_is_of_the_whole_and_not_of_the_order():
     entries = {"a": ["f", 1, "0" * 64], "b": ["f", 1, "1" * 64]}
     assert manifest.digest(entries) == manifest.digest(dict(reversed(list(entries.items()))))
     swapped = {"a": entries["b"], "b": entries["a"]}
-    assert len({manifest.digest(item) for item in (entries, swapped, {}, {"a": entries["a"]}, {"a\x00f": entries["a"]})}) == 5
+    assert (
+        len(
+            {
+                manifest.digest(item)
+                for item in (entries, swapped, {}, {"a": entries["a"]}, {"a\x00f": entries["a"]})
+            }
+        )
+        == 5
+    )
 
 
 def test_differences_are_cut_to_a_bearable_number():
@@ -110,7 +141,9 @@ def test_the_cache_spares_reading_and_never_lies(tmp_path, monkeypatch):
     root, cache = tree(tmp_path / "tree"), str(tmp_path / "cache.json")
     read = []
     real = manifest.file_sha256
-    monkeypatch.setattr(manifest, "file_sha256", lambda path: read.append(os.path.basename(path)) or real(path))
+    monkeypatch.setattr(
+        manifest, "file_sha256", lambda path: read.append(os.path.basename(path)) or real(path)
+    )
     first = manifest.scan(root, None, cache)
     assert sorted(read) == ["a.txt", "b.txt", "c"] and os.stat(cache).st_mode & 0o777 == 0o600
     del read[:]
@@ -119,7 +152,9 @@ def test_the_cache_spares_reading_and_never_lies(tmp_path, monkeypatch):
     assert manifest.scan(root, None, cache) == first and read == ["a.txt"]
     del read[:]
     info = os.stat(os.path.join(root, "a.txt"))
-    replace("a.txt", "WXYZ")(root)  # other content, same size, and the time put back: only ctime tells
+    replace("a.txt", "WXYZ")(
+        root
+    )  # other content, same size, and the time put back: only ctime tells
     os.utime(os.path.join(root, "a.txt"), ns=(info.st_atime_ns, info.st_mtime_ns))
     assert manifest.scan(root, None, cache) != first and read == ["a.txt"]
     os.unlink(os.path.join(root, "a.txt"))
@@ -146,7 +181,9 @@ def test_json_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert os.stat(path).st_mode & 0o777 == 0o600
 
 
-def test_two_nodes_with_one_directory_and_equal_pids_do_not_write_into_each_others_file(tmp_path, monkeypatch):
+def test_two_nodes_with_one_directory_and_equal_pids_do_not_write_into_each_others_file(
+    tmp_path, monkeypatch
+):
     path, past = str(tmp_path / "x.json"), json.dump
 
     def other_one_first(value, handle, **more):
@@ -163,7 +200,13 @@ def test_two_nodes_with_one_directory_and_equal_pids_do_not_write_into_each_othe
 
 
 @pytest.mark.parametrize(
-    "name, words", [("a\nb", "control character"), ("a\rb", "control character"), ("a\udcff", "not UTF-8"), ("-rf", "leading dash")]
+    "name, words",
+    [
+        ("a\nb", "control character"),
+        ("a\rb", "control character"),
+        ("a\udcff", "not UTF-8"),
+        ("-rf", "leading dash"),
+    ],
 )
 def test_a_name_that_cannot_be_sent(tmp_path, name, words):
     put(tmp_path, {name: "x"})
@@ -183,9 +226,18 @@ def test_what_is_no_file(tmp_path):
 
 
 def git(root, *words):
-    environment = {"PATH": os.environ["PATH"], "HOME": str(root), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    argv = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org"] + list(words)
-    return subprocess.run(argv, env=environment, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout.decode()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(root),
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_SYSTEM": os.devnull,
+    }
+    argv = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org"] + list(
+        words
+    )
+    return subprocess.run(
+        argv, env=environment, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ).stdout.decode()
 
 
 def test_git_lists_tracked_and_new_files_and_leaves_ignored_ones(tmp_path):
@@ -209,7 +261,14 @@ def test_git_lists_tracked_and_new_files_and_leaves_ignored_ones(tmp_path):
     os.unlink(str(tmp_path / "gone.py"))
     put(tmp_path, {"new.py": "8"})
     os.symlink("sub", str(tmp_path / "folder-link"))
-    expected = [".gitignore", "folder-link", "kept.py", "new.py", "sub/x.py", "um\u00e4ut/\u4e2d.py"]
+    expected = [
+        ".gitignore",
+        "folder-link",
+        "kept.py",
+        "new.py",
+        "sub/x.py",
+        "um\u00e4ut/\u4e2d.py",
+    ]
     assert manifest.git_files(str(tmp_path)) == expected
     assert manifest.git_files(str(tmp_path / "sub")) == ["x.py"]
     # what is listed here is what a node finds when exactly these files have arrived
@@ -221,7 +280,10 @@ def test_outside_git_there_is_no_listing(tmp_path, monkeypatch):
     assert manifest.git_files(str(tmp_path)) is None
 
 
-@pytest.mark.parametrize("target, inside", [("a/b", True), ("../x", True), ("/etc/passwd", False), ("../../x", False), ("..", True)])
+@pytest.mark.parametrize(
+    "target, inside",
+    [("a/b", True), ("../x", True), ("/etc/passwd", False), ("../../x", False), ("..", True)],
+)
 def test_a_link_that_leads_out_of_the_tree_is_refused(tmp_path, target, inside):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "link").symlink_to(target)

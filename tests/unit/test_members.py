@@ -10,12 +10,17 @@ from test_site import host
 from test_spares import site_of
 
 FREE = {"held": []}
-SILENT = {"unreachable": True, "msg": "Task failed: Failed to connect to the host via ssh: Connection timed out"}
+SILENT = {
+    "unreachable": True,
+    "msg": "Task failed: Failed to connect to the host via ssh: Connection timed out",
+}
 RUN = "20261120-103501-x-1f2e"
 
 
 def given(looks=None, job=None, nodes=("node1", "node2"), places=(), extra=None, **more):
-    """Return what is asked: a run on node1 and node2, with spares beside them; all are free unless looks says otherwise."""
+    """Return what is asked: a run on node1 and node2, with spares beside them; all are free unless
+    looks says otherwise.
+    """
     site = site_of(*(extra or (host(3), host(4))))[0]
     found = {name: FREE for name in ("node1", "node2", "spare1", "spare2")}
     found.update(looks or {})
@@ -35,7 +40,9 @@ def given(looks=None, job=None, nodes=("node1", "node2"), places=(), extra=None,
 
 def test_all_that_answer_and_are_free_can_take_part():
     assert members.unfit(["node1", "node2", "spare1"], given()) == {}
-    mine = {"node1": {"held": [{"run": RUN, "mine": True, "user": "me"}]}}  # what is left of the run itself is the preflight's to say
+    mine = {
+        "node1": {"held": [{"run": RUN, "mine": True, "user": "me"}]}
+    }  # what is left of the run itself is the preflight's to say
     assert members.unfit(["node1"], given(mine)) == {}
 
 
@@ -44,9 +51,18 @@ def test_all_that_answer_and_are_free_can_take_part():
     [
         (SILENT, "it does not answer: Connection timed out"),
         ({"unreachable": True}, "it does not answer"),
-        ({"failed": True, "msg": "systemd does not answer"}, "it cannot say whether it is free: systemd does not answer"),
-        ({"held": [{"run": "20261120-000000-y-0000", "mine": True, "user": "me"}]}, "it is held by 20261120-000000-y-0000 of the user me"),
-        ({"held": [{"run": RUN, "mine": False, "user": "eve"}]}, "it is held by %s of the user eve" % RUN),
+        (
+            {"failed": True, "msg": "systemd does not answer"},
+            "it cannot say whether it is free: systemd does not answer",
+        ),
+        (
+            {"held": [{"run": "20261120-000000-y-0000", "mine": True, "user": "me"}]},
+            "it is held by 20261120-000000-y-0000 of the user me",
+        ),
+        (
+            {"held": [{"run": RUN, "mine": False, "user": "eve"}]},
+            "it is held by %s of the user eve" % RUN,
+        ),
         (None, "it was not asked (--limit)"),
     ],
 )
@@ -59,18 +75,29 @@ def test_a_node_that_left_the_inventory_and_a_spare_that_is_unlike():
     found = members.unfit(["node1", "node9", "spare1", "spare2"], asked)
     assert found == {
         "node9": "it is no longer in the inventory",
-        "spare1": "it declares the devices 0, 1, 2, 3, the run takes 0, 1, 2, 3, 4, 5, 6, 7 of each node",
+        "spare1": (
+            "it declares the devices 0, 1, 2, 3, the run takes 0, 1, 2, 3, 4, 5, 6, 7 of each node"
+        ),
     }
 
 
 def test_the_choice_of_a_run():
     found = members.choose(given({"node2": SILENT, "spare1": SILENT}), {}, 1000.0)
-    assert found["nodes"] == ["node1", "spare2"] and found["replaced"] == {"node2": "spare2"} and found["places"] == ["node1", "node2"]
-    found = members.choose(given({"node2": SILENT, "spare1": None, "spare2": None}, job={"min_nodes": 1}), {}, 1000.0)
+    assert (
+        found["nodes"] == ["node1", "spare2"]
+        and found["replaced"] == {"node2": "spare2"}
+        and found["places"] == ["node1", "node2"]
+    )
+    found = members.choose(
+        given({"node2": SILENT, "spare1": None, "spare2": None}, job={"min_nodes": 1}), {}, 1000.0
+    )
     assert found["nodes"] == ["node1"] and found["dropped"] == ["node2"]
     cooling = {"node2": {"time": 900.0, "cause": "node_lost"}}
     assert members.choose(given(), cooling, 1000.0)["nodes"] == ["node1", "spare1"]
-    assert members.choose(given(cooldown_minutes=0.0), cooling, 1000.0)["nodes"] == ["node1", "node2"]
+    assert members.choose(given(cooldown_minutes=0.0), cooling, 1000.0)["nodes"] == [
+        "node1",
+        "node2",
+    ]
     found = members.choose(given(nodes=("node1",), places=("node1", "node2")), {}, 1000.0)
     assert found["nodes"] == ["node1", "node2"]  # the run had lost a node, which is back
 
@@ -96,5 +123,11 @@ def test_whose_silence_is_noted():
 @pytest.mark.parametrize("held", [7, "x", [7], {"a": 1}])
 def test_a_look_of_another_shape_costs_its_node_only(held):
     site = {"nodes": [{"name": "node1"}, {"name": "node2"}], "spares": []}
-    given = {"looks": {"node1": {"held": held}, "node2": {"held": []}}, "nodes": [], "run_id": "r", "site": site, "job": {}}
+    given = {
+        "looks": {"node1": {"held": held}, "node2": {"held": []}},
+        "nodes": [],
+        "run_id": "r",
+        "site": site,
+        "job": {},
+    }
     assert set(members.unfit(["node1", "node2"], given)) == {"node1"}

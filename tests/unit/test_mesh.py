@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mesh's core: what is compiled and what a node holds. Keys and certificates are made by OpenSSH itself."""
+"""The mesh's core: what is compiled and what a node holds. Keys and certificates are made by
+OpenSSH itself.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,22 @@ from ansible.module_utils.trainyard import (
     mesh_logins,
 )
 
-CA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHDoLdMLkt2IPrQk1qEZnWAIhEbJQ/EcGZhjB1Z56kDi trainyard-ca local"
+CA = (
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHDoLdMLkt2IPrQk1qEZnWAIhEbJQ/EcGZhjB1Z56kDi trainyard-ca"
+    " local"
+)
 
 AUTHORITY = {"fingerprint": mesh.fingerprint(CA), "by": "alice@desk", "since": 1}
 
 
 def host_key(number):
     """A well-formed ed25519 public key that differs from the others."""
-    return "ssh-ed25519 " + base64.b64encode(struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", 32) + bytes([number]) * 32).decode()
+    return (
+        "ssh-ed25519 "
+        + base64.b64encode(
+            struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", 32) + bytes([number]) * 32
+        ).decode()
+    )
 
 
 def node(number, **changes):
@@ -62,15 +72,28 @@ def sign(authority, target, validity, principals="trainer"):
     """Sign the node's key into the target directory; return the certificate's text."""
     shutil.copy(authority / "id_ed25519.pub", target / "id_ed25519.pub")
     keygen(
-        "-s", str(authority / "ca"), "-I", "local-node1", "-n", principals, "-V", validity, "-O", "clear", str(target / "id_ed25519.pub")
+        "-s",
+        str(authority / "ca"),
+        "-I",
+        "local-node1",
+        "-n",
+        principals,
+        "-V",
+        validity,
+        "-O",
+        "clear",
+        str(target / "id_ed25519.pub"),
     )
     return (target / "id_ed25519-cert.pub").read_text()
 
 
-# --- spans and certificates ---------------------------------------------------------------------------------------------------------------
+# --- spans and certificates
+# ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("+7d", 604800), ("+1h30m", 5400), ("+2w", 1209600), ("+90s", 90)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("+7d", 604800), ("+1h30m", 5400), ("+2w", 1209600), ("+90s", 90)]
+)
 def test_span_seconds(text, seconds):
     assert mesh_compiled.span_seconds(text) == seconds
 
@@ -82,7 +105,9 @@ def test_span_seconds_refuses(text):
 
 
 def test_parse_certificate_agrees_with_ssh_keygen(authority, tmp_path):
-    found = mesh_certificates.parse_certificate(sign(authority, tmp_path, "-1h:+7d", "trainer,root"))
+    found = mesh_certificates.parse_certificate(
+        sign(authority, tmp_path, "-1h:+7d", "trainer,root")
+    )
     assert found["key_id"] == "local-node1"
     assert found["principals"] == ["trainer", "root"]
     assert found["valid_until"] - found["valid_after"] == pytest.approx(7 * 86400 + 3600, abs=61)
@@ -92,12 +117,23 @@ def test_parse_certificate_agrees_with_ssh_keygen(authority, tmp_path):
 
 
 def test_parse_certificate_without_an_end(authority, tmp_path):
-    assert mesh_certificates.parse_certificate(sign(authority, tmp_path, "always:forever"))["valid_until"] == 2**64 - 1
+    assert (
+        mesh_certificates.parse_certificate(sign(authority, tmp_path, "always:forever"))[
+            "valid_until"
+        ]
+        == 2**64 - 1
+    )
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "garbage", "ssh-ed25519-cert-v01@openssh.com !!!!", host_key(1), "ssh-ed25519-cert-v01@openssh.com " + host_key(1).split()[1]],
+    [
+        "",
+        "garbage",
+        "ssh-ed25519-cert-v01@openssh.com !!!!",
+        host_key(1),
+        "ssh-ed25519-cert-v01@openssh.com " + host_key(1).split()[1],
+    ],
 )
 def test_parse_certificate_refuses(text):
     with pytest.raises(ValueError, match="not a user certificate"):
@@ -108,7 +144,9 @@ def test_parse_certificate_refuses_a_truncated_one(authority, tmp_path):
     kind, blob = sign(authority, tmp_path, "+1d").split()[:2]
     for size in (8, 60, 120, 200):
         with pytest.raises(ValueError, match="not a user certificate"):
-            mesh_certificates.parse_certificate(f"{kind} {base64.b64encode(base64.b64decode(blob)[:size]).decode()}")
+            mesh_certificates.parse_certificate(
+                f"{kind} {base64.b64encode(base64.b64decode(blob)[:size]).decode()}"
+            )
 
 
 def test_parse_certificate_refuses_another_kind_of_key(authority, tmp_path):
@@ -124,18 +162,39 @@ def test_what_is_no_public_key(text):
     assert mesh.public_key(text) is None
 
 
-@pytest.mark.parametrize(("until", "wanted"), [(None, True), (1000 + 86399, True), (1000 + 86400, False), (900, True)])
+@pytest.mark.parametrize(
+    ("until", "wanted"), [(None, True), (1000 + 86399, True), (1000 + 86400, False), (900, True)]
+)
 def test_needs_renewal(until, wanted):
     assert mesh_certificates.needs_renewal(until, 1000) is wanted
 
 
-# --- addresses and homes ------------------------------------------------------------------------------------------------------------------
+# --- addresses and homes
+# ------------------------------------------------------------------------------------------------------------------
 
 IP_JSON = json.dumps(
     [
-        {"ifname": "lo", "addr_info": [{"family": "inet", "local": "127.0.0.1"}, {"family": "inet6", "local": "::1"}]},
-        {"ifname": "eth0", "addr_info": [{"family": "inet", "local": "192.0.2.7"}, {"family": "inet6", "local": "fe80::1"}]},
-        {"ifname": "ib0", "addr_info": [{"family": "inet", "local": "10.1.0.7"}, {"family": "inet6", "local": "2001:db8::7"}]},
+        {
+            "ifname": "lo",
+            "addr_info": [
+                {"family": "inet", "local": "127.0.0.1"},
+                {"family": "inet6", "local": "::1"},
+            ],
+        },
+        {
+            "ifname": "eth0",
+            "addr_info": [
+                {"family": "inet", "local": "192.0.2.7"},
+                {"family": "inet6", "local": "fe80::1"},
+            ],
+        },
+        {
+            "ifname": "ib0",
+            "addr_info": [
+                {"family": "inet", "local": "10.1.0.7"},
+                {"family": "inet6", "local": "2001:db8::7"},
+            ],
+        },
     ]
 )
 
@@ -152,13 +211,22 @@ def test_own_addresses_leaves_loopback_and_link_local_out():
         ("", "fe80::1%eth0", "fe80::1"),
         ("", "", "gpu-a"),  # no SSH connection: the inventory's word
         ("10.1.0.7", "192.0.2.7", "10.1.0.7"),
-        ("203.0.113.9", "192.0.2.7", "203.0.113.9"),  # translated on the way: the node itself does not hold it
+        (
+            "203.0.113.9",
+            "192.0.2.7",
+            "203.0.113.9",
+        ),  # translated on the way: the node itself does not hold it
         ("10.1.0.0/16", "192.0.2.7", "10.1.0.7"),
         ("2001:db8::/32", "192.0.2.7", "2001:db8::7"),
     ],
 )
 def test_choose_address(wanted, reached, address):
-    assert mesh_described.choose_address(wanted, reached, "gpu-a", mesh_described.own_addresses(IP_JSON)) == address
+    assert (
+        mesh_described.choose_address(
+            wanted, reached, "gpu-a", mesh_described.own_addresses(IP_JSON)
+        )
+        == address
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,18 +250,29 @@ MOUNTS = """\
 
 
 def test_shared_home_is_the_same_from_every_address_of_its_server():
-    one = mesh_described.shared_home(MOUNTS.format(server="10.0.0.1"), "/home/trainer", 77, ["nfs4"])
+    one = mesh_described.shared_home(
+        MOUNTS.format(server="10.0.0.1"), "/home/trainer", 77, ["nfs4"]
+    )
     assert one
-    assert one == mesh_described.shared_home(MOUNTS.format(server="nas.lan"), "/home/trainer", 77, ["nfs4"])
+    assert one == mesh_described.shared_home(
+        MOUNTS.format(server="nas.lan"), "/home/trainer", 77, ["nfs4"]
+    )
 
 
 @pytest.mark.parametrize(
     ("home", "inode", "types"),
-    [("/home/trainer", 78, ["nfs4"]), ("/home/trainer", 77, ["nfs"]), ("/home/other", 77, ["nfs4"]), ("/root", 77, ["nfs4"])],
+    [
+        ("/home/trainer", 78, ["nfs4"]),
+        ("/home/trainer", 77, ["nfs"]),
+        ("/home/other", 77, ["nfs4"]),
+        ("/root", 77, ["nfs4"]),
+    ],
 )
 def test_another_home_is_not_the_shared_one(home, inode, types):
     text = MOUNTS.format(server="10.0.0.1")
-    assert mesh_described.shared_home(text, home, inode, types) != mesh_described.shared_home(text, "/home/trainer", 77, ["nfs4"])
+    assert mesh_described.shared_home(text, home, inode, types) != mesh_described.shared_home(
+        text, "/home/trainer", 77, ["nfs4"]
+    )
 
 
 def test_a_local_home_has_no_id():
@@ -211,20 +290,32 @@ def test_the_innermost_mount_counts_in_any_order_and_odd_lines_do_not():
     outer = "1 0 0:1 / / rw - ext4 /dev/vda rw\n"
     wanted = mesh_described.shared_home(outer + inner, "/home/trainer", 1, ["nfs4"])
     assert wanted
-    assert mesh_described.shared_home("garbage\n - \n1 2 3 4 / - x\n" + inner + outer, "/home/trainer", 1, ["nfs4"]) == wanted
+    assert (
+        mesh_described.shared_home(
+            "garbage\n - \n1 2 3 4 / - x\n" + inner + outer, "/home/trainer", 1, ["nfs4"]
+        )
+        == wanted
+    )
 
 
 def test_home_owners():
     nodes = [node(1, home="a"), node(2), node(3, home="a")]
-    assert mesh_compiled.home_owners(nodes) == {"node1": "node1", "node2": "node2", "node3": "node1"}
+    assert mesh_compiled.home_owners(nodes) == {
+        "node1": "node1",
+        "node2": "node2",
+        "node3": "node1",
+    }
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------------------------------
+# --- what is refused
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def test_sound_nodes_have_no_problems():
     assert mesh_compiled.problems_of([node(1), node(2)], "local") == []
-    assert mesh_compiled.problems_of([node(1, address="127.0.0.1")], "local") == []  # a mesh of one node has no pairs
+    assert (
+        mesh_compiled.problems_of([node(1, address="127.0.0.1")], "local") == []
+    )  # a mesh of one node has no pairs
 
 
 @pytest.mark.parametrize(
@@ -250,11 +341,19 @@ def test_problems_name_the_node(changes, words):
 
 
 def test_one_address_with_two_ports_is_two_nodes():
-    assert mesh_compiled.problems_of([node(1), node(2, address="198.51.100.11", port=2222)], "local") == []
+    assert (
+        mesh_compiled.problems_of([node(1), node(2, address="198.51.100.11", port=2222)], "local")
+        == []
+    )
 
 
 def test_a_name_for_an_address_and_the_own_site_are_fine():
-    assert mesh_compiled.problems_of([node(1, address="gpu-a", site="local"), node(2, site="local")], "local") == []
+    assert (
+        mesh_compiled.problems_of(
+            [node(1, address="gpu-a", site="local"), node(2, site="local")], "local"
+        )
+        == []
+    )
 
 
 def test_two_nodes_without_a_machine_id_are_not_called_one_machine():
@@ -262,12 +361,18 @@ def test_two_nodes_without_a_machine_id_are_not_called_one_machine():
 
 
 def test_every_problem_at_once():
-    assert len(mesh_compiled.problems_of([node(1, problems=["a", "b"]), node(2, site="x")], "local")) == 3
+    assert (
+        len(mesh_compiled.problems_of([node(1, problems=["a", "b"]), node(2, site="x")], "local"))
+        == 3
+    )
 
 
 def test_a_shared_home_wants_consent():
     nodes = [node(1, home="a"), node(2, home="a")]
-    assert "node2: shares its home directory with node1" in mesh_compiled.problems_of(nodes, "local")[0]
+    assert (
+        "node2: shares its home directory with node1"
+        in mesh_compiled.problems_of(nodes, "local")[0]
+    )
     assert "ssh_trust_shared_home: true" in mesh_compiled.problems_of(nodes, "local")[0]
     assert mesh_compiled.problems_of(nodes, "local", consent=True) == []
 
@@ -297,7 +402,8 @@ def test_compile_refuses_an_empty_group():
     assert mesh_compiled.compile_mesh([], "local", CA) == (None, ["the group 'trainers' is empty"])
 
 
-# --- what is compiled ---------------------------------------------------------------------------------------------------------------------
+# --- what is compiled
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def compiled(nodes=None, site="local", ca=CA, **more):
@@ -307,16 +413,25 @@ def compiled(nodes=None, site="local", ca=CA, **more):
 
 
 def test_known_hosts_lists_every_name_with_its_port():
-    lines = mesh_compiled.known_hosts([node(1), node(2, port=2222, address="10.0.0.2", host="gpu-b", addresses=["192.0.2.2"])]).splitlines()
+    lines = mesh_compiled.known_hosts(
+        [node(1), node(2, port=2222, address="10.0.0.2", host="gpu-b", addresses=["192.0.2.2"])]
+    ).splitlines()
     assert lines[0] == f"node1,198.51.100.11 {host_key(1)}"
-    assert lines[1] == f"node2,[node2]:2222,[10.0.0.2]:2222,[gpu-b]:2222,[192.0.2.2]:2222 {host_key(2)}"
+    assert (
+        lines[1]
+        == f"node2,[node2]:2222,[10.0.0.2]:2222,[gpu-b]:2222,[192.0.2.2]:2222 {host_key(2)}"
+    )
 
 
 def test_ssh_keygen_finds_every_name(tmp_path):
     (tmp_path / "known_hosts").write_text(mesh_compiled.known_hosts([node(1), node(2, port=2222)]))
     for name in ("node1", "198.51.100.11", "node2", "[198.51.100.12]:2222"):
         assert (
-            subprocess.run(["ssh-keygen", "-F", name, "-f", str(tmp_path / "known_hosts")], capture_output=True, check=False).returncode
+            subprocess.run(
+                ["ssh-keygen", "-F", name, "-f", str(tmp_path / "known_hosts")],
+                capture_output=True,
+                check=False,
+            ).returncode
             == 0
         )
 
@@ -324,14 +439,26 @@ def test_ssh_keygen_finds_every_name(tmp_path):
 def ssh_reads(tmp_path, text, name):
     """What ssh itself makes of a configuration."""
     (tmp_path / "config").write_text(text)
-    out = subprocess.run(["ssh", "-G", "-F", str(tmp_path / "config"), name], capture_output=True, text=True, check=True).stdout
-    return {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in out.splitlines() if " " in line}
+    out = subprocess.run(
+        ["ssh", "-G", "-F", str(tmp_path / "config"), name],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return {
+        line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in out.splitlines() if " " in line
+    }
 
 
 def test_ssh_reads_the_configuration(tmp_path):
     text = compiled([node(1), node(2, address="10.0.0.2", port=2222)])["config"]
     found = ssh_reads(tmp_path, text, "node2")
-    assert (found["hostname"], found["port"], found["user"], found["hostkeyalias"]) == ("10.0.0.2", "2222", "trainer", "node2")
+    assert (found["hostname"], found["port"], found["user"], found["hostkeyalias"]) == (
+        "10.0.0.2",
+        "2222",
+        "trainer",
+        "node2",
+    )
     assert found["identityfile"] == "~/.trainyard/mesh/id_ed25519"
     assert found["certificatefile"] == "~/.trainyard/mesh/id_ed25519-cert.pub"
     assert found["userknownhostsfile"].endswith("/.trainyard/mesh/known_hosts")
@@ -354,7 +481,14 @@ def test_ssh_keeps_the_mesh_strict(tmp_path, name, key, value):
 
 def test_what_ssh_would_do_anyway_is_said_too():
     lines = [line.strip() for line in compiled()["config"].splitlines()]
-    for line in ("ForwardAgent no", "ForwardX11 no", "StrictHostKeyChecking yes", "UpdateHostKeys no", "ControlMaster no", "RequestTTY no"):
+    for line in (
+        "ForwardAgent no",
+        "ForwardX11 no",
+        "StrictHostKeyChecking yes",
+        "UpdateHostKeys no",
+        "ControlMaster no",
+        "RequestTTY no",
+    ):
         assert line in lines
 
 
@@ -365,23 +499,47 @@ def test_an_address_that_two_nodes_share_is_no_name_of_either(tmp_path):
 
 
 def test_an_address_that_is_another_nodes_name_stays_that_nodes():
-    assert "Host node1 198.51.100.11\n" in compiled([node(1), node(2, name="198.51.100.12")])["config"]
-    assert "Host node1\n" in compiled([node(1, address="198.51.100.77"), node(2, name="198.51.100.77")])["config"]
+    assert (
+        "Host node1 198.51.100.11\n" in compiled([node(1), node(2, name="198.51.100.12")])["config"]
+    )
+    assert (
+        "Host node1\n"
+        in compiled([node(1, address="198.51.100.77"), node(2, name="198.51.100.77")])["config"]
+    )
 
 
 def test_an_absolute_directory_is_kept():
-    assert "IdentityFile /data/trainer/mesh/id_ed25519\n" in compiled(directory="/data/trainer/mesh")["config"]
+    assert (
+        "IdentityFile /data/trainer/mesh/id_ed25519\n"
+        in compiled(directory="/data/trainer/mesh")["config"]
+    )
 
 
 def test_each_peer_has_a_line_with_its_principal_addresses_and_name():
-    lines = compiled([node(1), node(2, address="10.0.0.2", host="gpu-b", addresses=["192.0.2.2"])])["lines"]
-    options, comments = zip(*((line.split(" ssh-ed25519 ")[0], line.split(" ", 5)[-1].split(" ", 1)[1]) for line in lines))
+    lines = compiled([node(1), node(2, address="10.0.0.2", host="gpu-b", addresses=["192.0.2.2"])])[
+        "lines"
+    ]
+    options, comments = zip(
+        *(
+            (line.split(" ssh-ed25519 ")[0], line.split(" ", 5)[-1].split(" ", 1)[1])
+            for line in lines
+        )
+    )
     gate = "/usr/bin/python3 -I ~/.trainyard/mesh/gate.py"
     assert list(options) == [
-        f'cert-authority,restrict,principals="local/node1",from="198.51.100.11",command="{gate} node1"',
-        f'cert-authority,restrict,principals="local/node2",from="10.0.0.2,192.0.2.2",command="{gate} node2"',
+        (
+            f'cert-authority,restrict,principals="local/node1",from="198.51.100.11",command="{gate}'
+            ' node1"'
+        ),
+        (
+            f'cert-authority,restrict,principals="local/node2",from="10.0.0.2,192.0.2.2",command="{gate}'
+            ' node2"'
+        ),
     ]
-    assert [comment[-len("trainyard-ca local node1") :] for comment in comments] == ["trainyard-ca local node1", "trainyard-ca local node2"]
+    assert [comment[-len("trainyard-ca local node1") :] for comment in comments] == [
+        "trainyard-ca local node1",
+        "trainyard-ca local node2",
+    ]
     assert all(f" {mesh.public_key(CA)} " in line for line in lines)
 
 
@@ -389,11 +547,16 @@ def test_nodes_that_share_a_home_share_the_principal_of_its_owner():
     made = compiled([node(1, home="a"), node(2, home="a")], consent=True)
     assert made["principals"] == {"node1": "local/node1", "node2": "local/node1"}
     assert ['principals="local/node1"' in line for line in made["lines"]] == [True, True]
-    assert ['gate.py node1"' in made["lines"][0], 'gate.py node2"' in made["lines"][1]] == [True, True]
+    assert ['gate.py node1"' in made["lines"][0], 'gate.py node2"' in made["lines"][1]] == [
+        True,
+        True,
+    ]
 
 
 def test_a_line_takes_more_sources_and_both_families():
-    lines = mesh_compiled.authorized_lines([node(1, address="2001:db8::7")], "local", CA, ["203.0.113.9", "203.0.113.0/28"])
+    lines = mesh_compiled.authorized_lines(
+        [node(1, address="2001:db8::7")], "local", CA, ["203.0.113.9", "203.0.113.0/28"]
+    )
     assert 'from="198.51.100.11,2001:db8::7,203.0.113.9/32,203.0.113.0/28"' in lines[0]
 
 
@@ -409,14 +572,29 @@ def line_of(site, number=1):
 
 def test_the_pattern_matches_the_own_lines_and_no_other():
     pattern = mesh.line_pattern("local")
-    earlier = f'cert-authority,restrict,principals="trainer",from="198.51.100.11" {mesh.public_key(CA)} trainyard-ca local'
+    earlier = (
+        f'cert-authority,restrict,principals="trainer",from="198.51.100.11" {mesh.public_key(CA)}'
+        " trainyard-ca local"
+    )
     for line in (line_of("local"), line_of("local", 3), earlier):
         assert re.match(pattern, line)
-    for other in (line_of("local2"), line_of("xlocal"), CA, "# " + line_of("local"), line_of("local") + " x", line_of("x local")):
+    for other in (
+        line_of("local2"),
+        line_of("xlocal"),
+        CA,
+        "# " + line_of("local"),
+        line_of("local") + " x",
+        line_of("x local"),
+    ):
         assert not re.match(pattern, other)
     assert not re.match(mesh.line_pattern("a.b"), line_of("axb"))
-    run = 'restrict,from="198.51.100.12",command="gate" ssh-ed25519 AAAA trainyard-run local 20261120-103501-a-1f2e 1 node2 node1'
-    assert mesh_lines.run_pattern("local").match(run) and not mesh_lines.run_pattern("loc").match(run)
+    run = (
+        'restrict,from="198.51.100.12",command="gate" ssh-ed25519 AAAA trainyard-run local'
+        " 20261120-103501-a-1f2e 1 node2 node1"
+    )
+    assert mesh_lines.run_pattern("local").match(run) and not mesh_lines.run_pattern("loc").match(
+        run
+    )
     assert not re.match(pattern, run)
 
 
@@ -428,7 +606,14 @@ def test_the_role_lays_the_mesh_where_probe_and_agent_look_for_it(root):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"address": "10.0.0.9"}, {"port": 2222}, {"host": "x"}, {"addresses": ["10.0.0.9"]}, {"host_keys": [host_key(7)]}, {"name": "node9"}],
+    [
+        {"address": "10.0.0.9"},
+        {"port": 2222},
+        {"host": "x"},
+        {"addresses": ["10.0.0.9"]},
+        {"host_keys": [host_key(7)]},
+        {"name": "node9"},
+    ],
 )
 def test_the_digest_follows_every_input(changes):
     assert compiled([node(1), node(2, **changes)])["digest"] != compiled()["digest"]
@@ -446,9 +631,16 @@ def test_the_digest_follows_authority_user_site_sources_and_order():
 
 
 def test_the_inventory_digest_reads_missing_values_as_ansible_does():
-    assert mesh.inventory_digest([("node1", "", None, None)]) == mesh.inventory_digest([("node1", "node1", 22, "")])
+    assert mesh.inventory_digest([("node1", "", None, None)]) == mesh.inventory_digest(
+        [("node1", "node1", 22, "")]
+    )
     base = mesh.inventory_digest([("node1", "a", 22, "")])
-    for changed in (("node1", "b", 22, ""), ("node1", "a", 2222, ""), ("node1", "a", 22, "10.0.0.1"), ("node2", "a", 22, "")):
+    for changed in (
+        ("node1", "b", 22, ""),
+        ("node1", "a", 2222, ""),
+        ("node1", "a", 22, "10.0.0.1"),
+        ("node2", "a", 22, ""),
+    ):
         assert mesh.inventory_digest([changed]) != base
     assert mesh.inventory_digest([("a", "a", 22, ""), ("b", "b", 22, "")]) != mesh.inventory_digest(
         [("b", "b", 22, ""), ("a", "a", 22, "")]
@@ -457,14 +649,22 @@ def test_the_inventory_digest_reads_missing_values_as_ansible_does():
 
 def test_a_site_of_hundreds_compiles_in_no_time():
     many = [
-        node(1, name=f"n{i}", address=f"10.0.{i // 250}.{i % 250 + 1}", identity=str(i), host_keys=[f"ssh-rsa {i}"]) for i in range(500)
+        node(
+            1,
+            name=f"n{i}",
+            address=f"10.0.{i // 250}.{i % 250 + 1}",
+            identity=str(i),
+            host_keys=[f"ssh-rsa {i}"],
+        )
+        for i in range(500)
     ]
     started = time.monotonic()
     assert len(compiled(many)["nodes"]) == 500
     assert time.monotonic() - started < 5
 
 
-# --- what a node holds --------------------------------------------------------------------------------------------------------------------
+# --- what a node holds
+# --------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -482,10 +682,22 @@ def home(tmp_path, authority):
     (place / "known_hosts").write_text(made["known_hosts"])
     (place / "config").write_text(made["config"])
     (place / "gate.py").write_text("gate")
-    (tmp_path / ".ssh" / "authorized_keys").write_text("\n".join([*made["lines"], f"{host_key(8)} somebody"]) + "\n")
-    told = {"site": "local", "nodes": made["nodes"], "digest": made["digest"], "inventory": made["inventory"], "authority": AUTHORITY}
+    (tmp_path / ".ssh" / "authorized_keys").write_text(
+        "\n".join([*made["lines"], f"{host_key(8)} somebody"]) + "\n"
+    )
+    told = {
+        "site": "local",
+        "nodes": made["nodes"],
+        "digest": made["digest"],
+        "inventory": made["inventory"],
+        "authority": AUTHORITY,
+    }
     record = mesh_held.new_record(
-        str(tmp_path), told, 1234.9, host_keys=[str(tmp_path / "etc" / "ssh_host_*_key.pub")], writer=mesh_held.own_identity()
+        str(tmp_path),
+        told,
+        1234.9,
+        host_keys=[str(tmp_path / "etc" / "ssh_host_*_key.pub")],
+        writer=mesh_held.own_identity(),
     )
     mesh_held.write_record(str(place), record)
     return tmp_path, made
@@ -532,7 +744,10 @@ def test_the_record_holds_what_readers_of_it_need(home):
             ),
             "authorized_keys",
         ),
-        (lambda h: (h / "etc/ssh_host_ed25519_key.pub").write_text(host_key(9) + " new\n"), "host key"),
+        (
+            lambda h: (h / "etc/ssh_host_ed25519_key.pub").write_text(host_key(9) + " new\n"),
+            "host key",
+        ),
     ],
 )
 def test_a_proof_does_not_outlive_what_was_proven(home, damage, stale):
@@ -560,10 +775,15 @@ def test_attempts_under_the_one_line_of_an_earlier_trainyard_are_named(home):
 
     assert mesh_held.earlier_attempts(str(home[0]), "local", mesh.DIRECTORY, units) == []
     keys = home[0] / ".ssh/authorized_keys"
-    keys.write_text(f'cert-authority,restrict,principals="trainer" {mesh.public_key(CA)} trainyard-ca local\n')
+    keys.write_text(
+        f'cert-authority,restrict,principals="trainer" {mesh.public_key(CA)} trainyard-ca local\n'
+    )
     found = mesh_held.earlier_attempts(str(home[0]), "local", mesh.DIRECTORY, units)
     assert len(found) == 1 and "trainyard-20261120-103501-a-1f2e-1.service" in found[0]
-    assert mesh_held.earlier_attempts(str(home[0]), "local", mesh.DIRECTORY, lambda argv: (0, "", "")) == []
+    assert (
+        mesh_held.earlier_attempts(str(home[0]), "local", mesh.DIRECTORY, lambda argv: (0, "", ""))
+        == []
+    )
 
 
 def test_another_line_in_authorized_keys_is_not_our_matter(home):
@@ -580,7 +800,9 @@ def test_an_expired_certificate_ends_the_proof(home):
 
 def test_a_copied_disk_has_no_proof(home, monkeypatch):
     monkeypatch.setattr(mesh_held, "own_identity", lambda: mesh.identity("another", "node2"))
-    assert mesh_held.mesh_state(str(home[0]), time.time())["stale"] == ["written on another machine"]
+    assert mesh_held.mesh_state(str(home[0]), time.time())["stale"] == [
+        "written on another machine"
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 3}', '"x"'])
@@ -591,7 +813,9 @@ def test_a_broken_record_is_none(home, text):
 
 
 def test_a_record_with_odd_contents_does_not_raise(home):
-    (home[0] / ".trainyard/mesh/mesh.json").write_text('{"version": 1, "files": 3, "nodes": "x", "site": null, "proven": 1}')
+    (home[0] / ".trainyard/mesh/mesh.json").write_text(
+        '{"version": 1, "files": 3, "nodes": "x", "site": null, "proven": 1}'
+    )
     state = mesh_held.mesh_state(str(home[0]), time.time())
     assert (state["proven"], state["nodes"]) == (None, [])
 
@@ -617,7 +841,9 @@ def test_no_mesh_at_all(tmp_path):
 def test_withdraw_takes_the_proof_and_nothing_else(home):
     before = json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text())
     assert mesh_held.withdraw(str(home[0])) is True
-    assert json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text()) == dict(before, proven=None)
+    assert json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text()) == dict(
+        before, proven=None
+    )
     assert mesh_held.withdraw(str(home[0])) is False
     assert mesh_held.withdraw(str(home[0] / "nowhere")) is False
 
@@ -647,7 +873,16 @@ def test_ready(home):
     assert mesh_compiled.is_ready(made, found, time.time(), 86400) is True
 
 
-@pytest.mark.parametrize("changes", [{"proven": None}, {"digest": "x"}, {"inventory": "x"}, {"nodes": ["node1"]}, {"valid_until": None}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"proven": None},
+        {"digest": "x"},
+        {"inventory": "x"},
+        {"nodes": ["node1"]},
+        {"valid_until": None},
+    ],
+)
 def test_not_ready(home, changes):
     found, made = states(*home, **changes)
     assert mesh_compiled.is_ready(made, found, time.time(), 86400) is False
@@ -656,7 +891,12 @@ def test_not_ready(home, changes):
 def test_not_ready_when_renewal_is_due_or_the_authority_is_not_made(home):
     found, made = states(*home)
     assert mesh_compiled.is_ready(made, found, time.time() + 6.5 * 86400, 86400) is False
-    assert mesh_compiled.is_ready(dict(made, digest=""), [dict(state, digest="") for state in found], time.time(), 86400) is False
+    assert (
+        mesh_compiled.is_ready(
+            dict(made, digest=""), [dict(state, digest="") for state in found], time.time(), 86400
+        )
+        is False
+    )
 
 
 def test_describe_node_here(tmp_path, monkeypatch):
@@ -666,14 +906,35 @@ def test_describe_node_here(tmp_path, monkeypatch):
     monkeypatch.setattr(
         mesh_described.pwd,
         "getpwuid",
-        lambda uid: mesh_described.pwd.struct_passwd(("trainer", "x", uid, uid, "", str(tmp_path), "/bin/sh")),
+        lambda uid: mesh_described.pwd.struct_passwd(
+            ("trainer", "x", uid, uid, "", str(tmp_path), "/bin/sh")
+        ),
     )
     (tmp_path / "ssh_host_ed25519_key.pub").write_text(host_key(4) + " root@here\n")
     (tmp_path / "ssh_host_dsa_key.pub").write_text("ssh-dss AAAA old\n")
     patterns = [str(tmp_path / "ssh_host_*_key.pub")]
-    environ = {"SSH_CONNECTION": "192.0.2.1 50000 192.0.2.7 2222", "SUDO_USER": "somebody"}  # a training user may have been reached by su
-    found = mesh_described.describe_node("gpu-a", "", 22, "", 0, ".trainyard/mesh", patterns, [], lambda argv: (0, IP_JSON, ""), environ)
-    assert (found["address"], found["port"], found["host"], found["addresses"]) == ("192.0.2.7", 2222, "gpu-a", ["192.0.2.7"])
+    environ = {
+        "SSH_CONNECTION": "192.0.2.1 50000 192.0.2.7 2222",
+        "SUDO_USER": "somebody",
+    }  # a training user may have been reached by su
+    found = mesh_described.describe_node(
+        "gpu-a",
+        "",
+        22,
+        "",
+        0,
+        ".trainyard/mesh",
+        patterns,
+        [],
+        lambda argv: (0, IP_JSON, ""),
+        environ,
+    )
+    assert (found["address"], found["port"], found["host"], found["addresses"]) == (
+        "192.0.2.7",
+        2222,
+        "gpu-a",
+        ["192.0.2.7"],
+    )
     assert found["host_keys"] == [host_key(4)]
     assert found["inventory"] == ["gpu-a", "", 22, ""]
     assert (found["identity"], found["user"], found["problems"]) == ("me", "trainer", [])
@@ -681,15 +942,43 @@ def test_describe_node_here(tmp_path, monkeypatch):
 
 def test_describe_node_sees_on_what_the_home_lies():
     kinds = {line.split(" - ")[1].split()[0] for line in open("/proc/self/mountinfo")}
-    assert mesh_described.describe_node("a", "b", 22, "", 0, "x", [], sorted(kinds), lambda argv: (1, "", ""), {})["home"]
-    assert mesh_described.describe_node("a", "b", 22, "", 0, "x", [], [], lambda argv: (1, "", ""), {})["home"] == ""
+    assert mesh_described.describe_node(
+        "a", "b", 22, "", 0, "x", [], sorted(kinds), lambda argv: (1, "", ""), {}
+    )["home"]
+    assert (
+        mesh_described.describe_node(
+            "a", "b", 22, "", 0, "x", [], [], lambda argv: (1, "", ""), {}
+        )["home"]
+        == ""
+    )
 
 
 def test_describe_node_takes_the_inventory_where_there_is_no_ssh(tmp_path):
-    found = mesh_described.describe_node("gpu-a", "10.9.9.9", 2200, "", 0, "x", [str(tmp_path / "none")], [], lambda argv: (1, "", ""), {})
-    assert (found["address"], found["port"], found["host"], found["addresses"]) == ("10.9.9.9", 2200, "10.9.9.9", [])
+    found = mesh_described.describe_node(
+        "gpu-a",
+        "10.9.9.9",
+        2200,
+        "",
+        0,
+        "x",
+        [str(tmp_path / "none")],
+        [],
+        lambda argv: (1, "", ""),
+        {},
+    )
+    assert (found["address"], found["port"], found["host"], found["addresses"]) == (
+        "10.9.9.9",
+        2200,
+        "10.9.9.9",
+        [],
+    )
     assert any("no host public key found" in text for text in found["problems"])
-    assert mesh_described.describe_node("a", "b", 22, "", 2022, "x", [], [], lambda argv: (1, "", ""), {})["port"] == 2022
+    assert (
+        mesh_described.describe_node(
+            "a", "b", 22, "", 2022, "x", [], [], lambda argv: (1, "", ""), {}
+        )["port"]
+        == 2022
+    )
 
 
 def test_describe_node_says_what_is_wrong(monkeypatch):
@@ -697,10 +986,25 @@ def test_describe_node_says_what_is_wrong(monkeypatch):
     monkeypatch.setattr(mesh_described.os, "geteuid", lambda: 0)
     monkeypatch.setattr(mesh_held, "WHO", ("/nonexistent", "/proc/sys/kernel/hostname"))
     found = mesh_described.describe_node(
-        "a", "b", 22, "10.2.0.0/16", 0, "x", [], [], lambda argv: (0, IP_JSON, ""), {"SUDO_USER": "trainer"}
+        "a",
+        "b",
+        22,
+        "10.2.0.0/16",
+        0,
+        "x",
+        [],
+        [],
+        lambda argv: (0, IP_JSON, ""),
+        {"SUDO_USER": "trainer"},
     )
     told = "\n".join(found["problems"])
-    for words in ("must hold exactly one address", "became root from trainer", "has no ssh;", "has no ssh-keygen;", "has no machine id"):
+    for words in (
+        "must hold exactly one address",
+        "became root from trainer",
+        "has no ssh;",
+        "has no ssh-keygen;",
+        "has no machine id",
+    ):
         assert words in told
 
 
@@ -718,7 +1022,9 @@ def test_a_program_that_says_too_much_is_ended(where):
     many = "head -c 300000000 /dev/zero %s" % where
     code, out, err = mesh.run_program(["sh", "-c", many])
     assert (code, out) == (None, "") and 0 < len(err) < 300
-    most = mesh.run_program(["sh", "-c", "head -c %d /dev/zero %s; exit 3" % (mesh.MOST_BYTES, where)])
+    most = mesh.run_program(
+        ["sh", "-c", "head -c %d /dev/zero %s; exit 3" % (mesh.MOST_BYTES, where)]
+    )
     assert (most[0], len(most[1] + most[2])) == (3, mesh.MOST_BYTES)
     assert mesh_logins.classify_login(code, err) != mesh_logins.classify_login(None, "")
 

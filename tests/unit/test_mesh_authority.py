@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module mesh_authority: the key and its history, nodes that were taken back, another controller's authority, and what is never removed."""
+"""The module mesh_authority: the key and its history, nodes that were taken back, another
+controller's authority, and what is never removed.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +26,36 @@ def settle(folder, run_module):
     """Call the module."""
 
     def call(check=False, **more):
-        return run_module(mesh_authority, dict({"directory": str(folder), "site": "lab"}, **more), check)
+        return run_module(
+            mesh_authority, dict({"directory": str(folder), "site": "lab"}, **more), check
+        )
 
     return call
 
 
 def held(*authorities):
-    return {"count": len(authorities), "authorities": list(authorities), "open": False, "busy": True}
+    return {
+        "count": len(authorities),
+        "authorities": list(authorities),
+        "open": False,
+        "busy": True,
+    }
 
 
 def test_the_key_is_made_once_and_is_private(settle, folder):
     first = settle()
     assert first["changed"] is True
     assert first["public_key"] == mesh.public_key((folder / "id_ed25519.pub").read_text())
-    told = subprocess.run(["ssh-keygen", "-l", "-f", str(folder / "id_ed25519.pub")], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        ["ssh-keygen", "-l", "-f", str(folder / "id_ed25519.pub")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert first["authority"]["fingerprint"] == told.split()[1] and "@" in first["authority"]["by"]
-    assert (folder / "id_ed25519").stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
+    assert (
+        folder / "id_ed25519"
+    ).stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
     assert settle() == dict(first, changed=False)
 
 
@@ -50,7 +66,10 @@ def test_a_check_makes_nothing(settle, folder):
 
 def test_an_authority_from_before_the_journal_is_carried_over(settle, folder):
     folder.mkdir(parents=True)
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "id_ed25519")], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "id_ed25519")],
+        check=True,
+    )
     os.utime(folder / "id_ed25519", (1e9, 1e9))
     key = mesh.public_key((folder / "id_ed25519.pub").read_text())
     mine = {"node1": [held(mesh.fingerprint(key)), {}], "node2": [{}, {}]}
@@ -69,17 +88,27 @@ def test_a_rotation_makes_another_key_and_knows_the_former_one(settle):
     first, second = settle(), settle(rotate=True)
     assert second["public_key"] != first["public_key"]
     assert second["own"] == [first["authority"]["fingerprint"], second["authority"]["fingerprint"]]
-    nodes = {"node1": [held(first["authority"]["fingerprint"], second["authority"]["fingerprint"]), first["authority"]]}
+    nodes = {
+        "node1": [
+            held(first["authority"]["fingerprint"], second["authority"]["fingerprint"]),
+            first["authority"],
+        ]
+    }
     assert settle(nodes=nodes)["changed"] is False  # its own lines, in the middle of the rotation
 
 
 def test_a_key_that_is_kept_elsewhere_is_taken_by_its_public_half(settle, folder, tmp_path):
-    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(tmp_path / "kept")], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(tmp_path / "kept")], check=True
+    )
     first = settle()
     found = settle(public_key=str(tmp_path / "kept.pub"))
     assert found["public_key"] == mesh.public_key((tmp_path / "kept.pub").read_text())
     assert first["authority"]["fingerprint"] in found["own"]
-    assert "make a new one where it is kept" in settle(public_key=str(tmp_path / "kept.pub"), rotate=True)["msg"]
+    assert (
+        "make a new one where it is kept"
+        in settle(public_key=str(tmp_path / "kept.pub"), rotate=True)["msg"]
+    )
     (tmp_path / "kept.pub").write_text("no key\n")
     assert "does not hold a public key" in settle(public_key=str(tmp_path / "kept.pub"))["msg"]
 
@@ -94,16 +123,28 @@ def test_a_key_that_is_kept_elsewhere_is_taken_by_its_public_half(settle, folder
         {"node1": [held(), {}], "node2": [held(), OTHER]},  # its line is gone, its record names it
     ],
 )
-def test_another_controllers_authority_is_refused_by_name_and_nothing_is_made(settle, folder, nodes):
+def test_another_controllers_authority_is_refused_by_name_and_nothing_is_made(
+    settle, folder, nodes
+):
     said = settle(nodes=nodes)["msg"]
-    for words in ("bob@tower", "2025-11-13", "SHA256:other", "trainyard_state_dir", "replace_ca=true", "trainyard_site"):
+    for words in (
+        "bob@tower",
+        "2025-11-13",
+        "SHA256:other",
+        "trainyard_state_dir",
+        "replace_ca=true",
+        "trainyard_site",
+    ):
         assert words in said
     assert not (folder / "id_ed25519").exists()
     assert settle(nodes=nodes, replace=True)["changed"] is True
 
 
 def test_an_authority_that_no_record_names_is_refused_too(settle):
-    assert "node1, node2: a controller that is not recorded" in settle(nodes={n: [held("SHA256:x"), {}] for n in ("node1", "node2")})["msg"]
+    assert (
+        "node1, node2: a controller that is not recorded"
+        in settle(nodes={n: [held("SHA256:x"), {}] for n in ("node1", "node2")})["msg"]
+    )
 
 
 def test_a_rotation_does_not_pass_another_controller(settle, folder):
@@ -114,9 +155,16 @@ def test_a_rotation_does_not_pass_another_controller(settle, folder):
 
 def test_what_a_node_says_of_its_authority_is_shown_and_not_obeyed(settle):
     wild = {"fingerprint": "SHA256:\x1b[2Jx", "by": "a\x1b]52;c;x\x07" + "b" * 5000, "since": 1e300}
-    said = settle(nodes={"node1": [{"authorities": ["SHA256:\x1b[2Jx", 7, None]}, wild], "node2": [{"authorities": 9}, "x"]})["msg"]
+    said = settle(
+        nodes={
+            "node1": [{"authorities": ["SHA256:\x1b[2Jx", 7, None]}, wild],
+            "node2": [{"authorities": 9}, "x"],
+        }
+    )["msg"]
     assert "\x1b" not in said and len(said) < 3000
-    assert settle(nodes={"node2": [{"authorities": 9}, "x"], "node3": [None, None]})["changed"] is True
+    assert (
+        settle(nodes={"node2": [{"authorities": 9}, "x"], "node3": [None, None]})["changed"] is True
+    )
 
 
 # --- taken back
@@ -134,7 +182,10 @@ def test_a_node_is_taken_back_before_any_key_is_there(settle, folder):
 
 def test_a_node_is_taken_in_again(settle):
     settle(state="noted", take_back="node3", known=["node3"])
-    assert "node2 was not taken back; taken back: node3" in settle(state="noted", take_in=["node2"])["msg"]
+    assert (
+        "node2 was not taken back; taken back: node3"
+        in settle(state="noted", take_in=["node2"])["msg"]
+    )
     assert settle(state="noted", take_in=["node3"])["taken_back"] == {}
     assert settle(nodes={"node3": [held(), {}]})["changed"] is True
 
@@ -148,7 +199,11 @@ def test_only_a_node_can_be_taken_back(settle, folder, name):
 
 def test_a_node_that_left_the_inventory_can_be_taken_back(settle, folder):
     (folder / "signed").mkdir(parents=True)
-    for name in ("old1-0123456789abcdef-cert.pub", "old1-0123456789abcdef.pub", "old1-b-0123456789abcdef.pub"):
+    for name in (
+        "old1-0123456789abcdef-cert.pub",
+        "old1-0123456789abcdef.pub",
+        "old1-b-0123456789abcdef.pub",
+    ):
         (folder / "signed" / name).write_text("x")
     assert settle(state="noted", take_back="old1", known=["node1"])["changed"] is True
     assert os.listdir(folder / "signed") == ["old1-b-0123456789abcdef.pub"]
@@ -168,7 +223,9 @@ def test_an_authority_is_removed_and_nothing_else_is(settle, folder):
     assert settle(state="absent")["changed"] is False
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"serial": "x", "authorities": [], "taken_back": {}}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"serial": "x", "authorities": [], "taken_back": {}}']
+)
 def test_a_damaged_journal_stops(settle, folder, text):
     settle()
     (folder / "authority.json").write_text(text)
@@ -197,25 +254,45 @@ def test_the_end_of_every_certificate_is_a_note():
     for words in ("1970-01-24 03:33 UTC", "SHA256:mine of alice@desk since 2001-09-09 01:46 UTC"):
         assert words in found[0]["text"]
     assert mesh_term.of_mesh(["node1", "node2"], facts(), 1000000.0, 100, ["SHA256:mine"]) == []
-    assert mesh_term.of_mesh(["node1"], facts(), 1000000.0, 100, [], True) == []  # one node has no peers
+    assert (
+        mesh_term.of_mesh(["node1"], facts(), 1000000.0, 100, [], True) == []
+    )  # one node has no peers
 
 
-@pytest.mark.parametrize(("until", "words"), [(1000050.0, "for 50 s more"), (999999.0, "has expired")])
+@pytest.mark.parametrize(
+    ("until", "words"), [(1000050.0, "for 50 s more"), (999999.0, "has expired")]
+)
 def test_a_short_or_expired_certificate_is_warned_of(until, words):
-    found = mesh_term.of_mesh(["node1", "node2"], facts(valid_until=until), 1000000.0, 100, ["SHA256:mine"], True)
+    found = mesh_term.of_mesh(
+        ["node1", "node2"], facts(valid_until=until), 1000000.0, 100, ["SHA256:mine"], True
+    )
     assert levels(found)[1] == ("warn", ["node2"]) and words in found[1]["text"]
 
 
 def test_another_controllers_authority_and_an_earlier_line_are_named():
-    found = mesh_term.of_mesh(["node1", "node2"], facts(authority=OTHER), 1000000.0, 100, ["SHA256:mine"])
+    found = mesh_term.of_mesh(
+        ["node1", "node2"], facts(authority=OTHER), 1000000.0, 100, ["SHA256:mine"]
+    )
     assert levels(found) == [("warn", ["node2"])] and "bob@tower" in found[0]["text"]
     assert mesh_term.of_mesh(["node1", "node2"], facts(authority=OTHER), 1000000.0, 100) == []
-    assert len(mesh_term.of_mesh(["node1", "node2"], facts(carried=True), 1000000.0, 100, ["SHA256:mine"], True)) == 3
+    assert (
+        len(
+            mesh_term.of_mesh(
+                ["node1", "node2"], facts(carried=True), 1000000.0, 100, ["SHA256:mine"], True
+            )
+        )
+        == 3
+    )
 
 
 @pytest.mark.parametrize("value", ["x", None, True, -1, 1e300, [1]])
 def test_a_nodes_odd_times_are_not_judged(value):
-    assert mesh_term.of_mesh(["node1", "node2"], facts(valid_until=value), 1000000.0, 100, [], True)[1:] == []
+    assert (
+        mesh_term.of_mesh(["node1", "node2"], facts(valid_until=value), 1000000.0, 100, [], True)[
+            1:
+        ]
+        == []
+    )
 
 
 def test_a_chosen_node_that_was_taken_back_stops_the_start(settle, folder):

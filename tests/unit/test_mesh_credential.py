@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The credential of an attempt: made by the probe, opened by the start, gone after the end; real keys and a real authorized_keys."""
+"""The credential of an attempt: made by the probe, opened by the start, gone after the end; real
+keys and a real authorized_keys.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,24 @@ def grant(home, keys, run=RUN, number=1, **given):
 
 
 def of_runs(home):
-    return [(item["run"], item["number"], item["peer"], item["node"]) for item in credential.run_lines(home)]
+    return [
+        (item["run"], item["number"], item["peer"], item["node"])
+        for item in credential.run_lines(home)
+    ]
 
 
 def test_a_key_is_made_once_for_an_attempt(home):
     folder, keys = home
     place = credential.place_of(folder, RUN, 1, "node2")
-    assert credential.valid_key(keys["node2"]) and credential.make(folder, RUN, 1, "node2") == keys["node2"]
-    assert credential.make(folder, RUN, 2, "node2") != keys["node2"] != credential.make(folder, RUN, 1, "node1")
+    assert (
+        credential.valid_key(keys["node2"])
+        and credential.make(folder, RUN, 1, "node2") == keys["node2"]
+    )
+    assert (
+        credential.make(folder, RUN, 2, "node2")
+        != keys["node2"]
+        != credential.make(folder, RUN, 1, "node1")
+    )
     assert stat.S_IMODE(os.stat(os.path.join(place, "id_ed25519")).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(place).st_mode) == 0o700
 
@@ -57,17 +69,31 @@ def test_a_start_lets_each_peer_in_by_one_line(home):
     place = credential.place_of(folder, RUN, 1, "node2")
     command = f'command="/usr/bin/python3 -I {place}/gate.py --run {RUN} 1 '
     assert lines[:2] == [
-        f'restrict,from="198.51.100.10",{command}node1" {keys["node1"]} trainyard-run test {RUN} 1 node1 node2',
-        f'restrict,from="198.51.100.12",{command}node3" {keys["node3"]} trainyard-run test {RUN} 1 node3 node2',
+        (
+            f'restrict,from="198.51.100.10",{command}node1" {keys["node1"]} trainyard-run test'
+            f" {RUN} 1 node1 node2"
+        ),
+        (
+            f'restrict,from="198.51.100.12",{command}node3" {keys["node3"]} trainyard-run test'
+            f" {RUN} 1 node3 node2"
+        ),
     ]
     assert "\n".join(lines[2:]) + "\n" == before
     text = Path(config).read_text()
-    assert f"IdentityFile {place}/id_ed25519\n" in text and "CertificateFile" not in text and f"{place}/known_hosts" in text
-    shown = subprocess.run(["ssh", "-G", "-F", config, "node2"], capture_output=True, text=True, check=True).stdout
+    assert (
+        f"IdentityFile {place}/id_ed25519\n" in text
+        and "CertificateFile" not in text
+        and f"{place}/known_hosts" in text
+    )
+    shown = subprocess.run(
+        ["ssh", "-G", "-F", config, "node2"], capture_output=True, text=True, check=True
+    ).stdout
     assert f"identityfile {place}/id_ed25519\n" in shown and "hostname 198.51.100.12\n" in shown
     assert json.loads(Path(place, "machine.json").read_text())["nodes"] == NODES
     grant(folder, keys)
-    assert keys_file(folder).read_text().splitlines() == lines, "a start that is repeated changes nothing"
+    assert keys_file(folder).read_text().splitlines() == lines, (
+        "a start that is repeated changes nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +108,16 @@ def test_a_start_lets_each_peer_in_by_one_line(home):
         {"node4": peer_key(4)},
         {'node"x': peer_key(4)},
     ],
-    ids=["none", "short", "comment", "two lines", "another node's", "not the own", "a stranger", "a quote"],
+    ids=[
+        "none",
+        "short",
+        "comment",
+        "two lines",
+        "another node's",
+        "not the own",
+        "a stranger",
+        "a quote",
+    ],
 )
 def test_keys_that_are_not_valid_open_nothing(home, change):
     folder, keys = home
@@ -148,38 +183,65 @@ def test_what_a_reboot_has_left_is_removed_by_the_next_probe(home):
     units = {"trainyard-%s-1.service" % RUN}
     put(Path(base, "runs", RUN, "attempt-1"), {"attempt.json": "{}"})
     assert credential.tidy(folder, base, "node2", units, now) == [], "it runs"
-    assert credential.tidy(folder, base, "node2", {"trainyard-%s-0.service" % RUN}, now) == [], "its rehearsal runs"
+    assert credential.tidy(folder, base, "node2", {"trainyard-%s-0.service" % RUN}, now) == [], (
+        "its rehearsal runs"
+    )
     assert credential.tidy(folder, base, "node1", set(), now) == [], "another node's"
-    assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and of_runs(folder) == []
+    assert (
+        credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and of_runs(folder) == []
+    )
     credential.make(folder, OTHER, 1, "node2")
     assert credential.tidy(folder, base, "node2", set(), now) == []
-    assert credential.tidy(folder, base, "node2", set(), now + credential.UNUSED_SECONDS + 1) == [(OTHER, 1)]
+    assert credential.tidy(folder, base, "node2", set(), now + credential.UNUSED_SECONDS + 1) == [
+        (OTHER, 1)
+    ]
 
 
 def test_no_file_of_the_training_keeps_a_credential(home):
-    """The directory of the run is gone, the note beside the key says that nothing was begun, the key is of tomorrow: without a unit no line."""
+    """The directory of the run is gone, the note beside the key says that nothing was begun, the
+    key is of tomorrow: without a unit no line.
+    """
     folder, keys = home
-    base, place, now = os.path.join(folder, ".trainyard"), Path(credential.place_of(folder, RUN, 1, "node2")), time.time()
+    base, place, now = (
+        os.path.join(folder, ".trainyard"),
+        Path(credential.place_of(folder, RUN, 1, "node2")),
+        time.time(),
+    )
     grant(folder, keys)
-    assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and not place.exists(), "the run's directory is gone"
+    assert (
+        credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and not place.exists()
+    ), "the run's directory is gone"
     for note in ("{}", "[]", '{"begun": false}', "x"):
         given = dict(keys, node2=credential.make(folder, RUN, 1, "node2"))
         grant(folder, given)
         (place / "machine.json").write_text(note)
-        assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and of_runs(folder) == []
+        assert (
+            credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)]
+            and of_runs(folder) == []
+        )
     os.utime(place / "id_ed25519", (now + credential.UNUSED_SECONDS,) * 2)
-    assert credential.tidy(folder, base, "node2", set(), now + credential.UNUSED_SECONDS + 1) == [(RUN, 1)] and not place.exists()
+    assert (
+        credential.tidy(folder, base, "node2", set(), now + credential.UNUSED_SECONDS + 1)
+        == [(RUN, 1)]
+        and not place.exists()
+    )
     assert credential.tidy(folder, base, "node2", set(), now) == []
 
 
 def test_no_probe_looks_between_a_starts_lines_and_its_unit(home, monkeypatch):
-    """The start has written its lines and holds the lock; when its unit is there, the probe of another run leaves the lines alone."""
+    """The start has written its lines and holds the lock; when its unit is there, the probe of
+    another run leaves the lines alone.
+    """
     folder, keys = home
     base, units = os.path.join(folder, ".trainyard"), []
     monkeypatch.setattr(attempts, "active_units", lambda _run: [{"unit": unit} for unit in units])
     made = []
     other = threading.Thread(
-        target=lambda: made.append(probe.run_key(None, folder, base, {"run": OTHER, "number": 1, "node": "node2", "look": False}))
+        target=lambda: made.append(
+            probe.run_key(
+                None, folder, base, {"run": OTHER, "number": 1, "node": "node2", "look": False}
+            )
+        )
     )
     with attempts.hold(base):
         grant(folder, keys)
@@ -198,8 +260,13 @@ def test_what_is_left_of_a_rehearsal_keeps_the_key_for_the_start_after_it(home):
     folder, keys = home
     base, now = os.path.join(folder, ".trainyard"), time.time()
     grant(folder, keys, attempt=0)
-    assert credential.tidy(folder, base, "node2", {"trainyard-%s-0.service" % RUN}, now) == [] and len(of_runs(folder)) == 2
-    assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and of_runs(folder) == []
+    assert (
+        credential.tidy(folder, base, "node2", {"trainyard-%s-0.service" % RUN}, now) == []
+        and len(of_runs(folder)) == 2
+    )
+    assert (
+        credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and of_runs(folder) == []
+    )
     assert credential.make(folder, RUN, 1, "node2") == keys["node2"]
     grant(folder, keys, attempt=1)
     assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and not os.path.exists(
@@ -212,7 +279,11 @@ def test_the_units_own_words_remove_its_credential(home):
     config = grant(folder, keys)
     words = credential.release_words(folder, RUN, 1, "node2")
     at = words.index("/usr/bin/python3")
-    assert words[0] == "/usr/bin/systemd-run" and "--on-active=30" in words[:at] and len(of_runs(folder)) == 2
+    assert (
+        words[0] == "/usr/bin/systemd-run"
+        and "--on-active=30" in words[:at]
+        and len(of_runs(folder)) == 2
+    )
     place, executed = os.path.dirname(config), os.path.join(folder, "executed")
     for name in os.listdir(place):  # the training can write all of them
         if name.endswith(".py"):
@@ -223,16 +294,30 @@ def test_the_units_own_words_remove_its_credential(home):
 
 
 def test_systemd_takes_the_units_own_words_as_they_are(home):
-    """Its own reading of a command: words in double quotes; $ and % are replaced, a backslash begins an escape. One word has 128 KiB at most (execve(2))."""
+    """Its own reading of a command: words in double quotes; $ and % are replaced, a backslash
+    begins an escape. One word has 128 KiB at most (execve(2)).
+    """
     words = credential.release_words(home[0], RUN, 1, "node2")
     plan = {"launcher": {"console": "c"}, "stop": {"timeout": 5}}
-    (line,) = [word for word in attempts.start_argv("/a", plan, "node2", "u", "d", "", words) if word.startswith("ExecStopPost=-")]
+    (line,) = [
+        word
+        for word in attempts.start_argv("/a", plan, "node2", "u", "d", "", words)
+        if word.startswith("ExecStopPost=-")
+    ]
     assert shlex.split(line.partition("=-")[2]) == words
     assert not set("$%\\\n'") & set(line) and max(map(len, words)) < 1 << 16
 
 
 @pytest.mark.parametrize(
-    "words", [("../x", 1, "n"), (RUN, -1, "n"), (RUN, 1, "../n"), (RUN, 1, ".."), (RUN + "\n", 1, "n"), (RUN, 10**6, "n")]
+    "words",
+    [
+        ("../x", 1, "n"),
+        (RUN, -1, "n"),
+        (RUN, 1, "../n"),
+        (RUN, 1, ".."),
+        (RUN + "\n", 1, "n"),
+        (RUN, 10**6, "n"),
+    ],
 )
 def test_words_that_are_no_attempt_have_no_place(tmp_path, words):
     with pytest.raises(credential.CredentialError):
@@ -243,12 +328,17 @@ def test_two_writers_at_once_lose_no_line(home):
     folder, keys = home
     runs = ["20261120-1035%02d-a-1f2e" % number for number in range(16)]
     given = {run: dict(keys, node2=credential.make(folder, run, 1, "node2")) for run in runs}
-    threads = [threading.Thread(target=grant, args=(folder, given[run]), kwargs={"run": run}) for run in runs]
+    threads = [
+        threading.Thread(target=grant, args=(folder, given[run]), kwargs={"run": run})
+        for run in runs
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(of_runs(folder)) == sorted((run, 1, peer, "node2") for run in runs for peer in ("node1", "node3"))
+    assert sorted(of_runs(folder)) == sorted(
+        (run, 1, peer, "node2") for run in runs for peer in ("node1", "node3")
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,6 +356,7 @@ def test_two_writers_at_once_lose_no_line(home):
 )
 def test_the_controller_takes_one_valid_key_of_each_node(said, keys, wrong):
     found, problems = readiness.run_keys(
-        {"nodes": [{"name": name} for name in said]}, {name: {"run_key": key} for name, key in said.items()}
+        {"nodes": [{"name": name} for name in said]},
+        {name: {"run_key": key} for name, key in said.items()},
     )
     assert (len(found), [name for name, _text in problems]) == (keys, wrong)

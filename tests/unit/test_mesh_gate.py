@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's gate as sshd starts it: real processes, hostile words for every verb, nothing outside the caller's own attempt."""
+"""A node's gate as sshd starts it: real processes, hostile words for every verb, nothing outside
+the caller's own attempt.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from core_support import RUN, open_gate, program, programs, put, recorded
 
 OTHER = "20261120-103502-other-1f2e"
 REFUSED = mesh_gate.REFUSED
-PLAN = {"nodes": [{"name": "node1"}, {"name": "node2"}], "launcher": {"kind": "command"}, "suite": {"checkpoints": {"folders": ["output"]}}}
+PLAN = {
+    "nodes": [{"name": "node1"}, {"name": "node2"}],
+    "launcher": {"kind": "command"},
+    "suite": {"checkpoints": {"folders": ["output"]}},
+}
 
 
 class Home:
@@ -28,28 +34,56 @@ class Home:
     def __init__(self, folder):
         self.folder, self.home = folder, folder / "node2"
         self.base = self.home / ".trainyard"
-        self.tools = program(folder / "tools", "systemctl", 'echo "$@" >>$LOG; [ $2 = is-active ] && echo active; exit 0')
-        self.run_gate = os.path.join(os.path.dirname(open_gate(folder, "node2", ["node1", "node2"])), "gate.py")
+        self.tools = program(
+            folder / "tools",
+            "systemctl",
+            'echo "$@" >>$LOG; [ $2 = is-active ] && echo active; exit 0',
+        )
+        self.run_gate = os.path.join(
+            os.path.dirname(open_gate(folder, "node2", ["node1", "node2"])), "gate.py"
+        )
         self.site_gate = str(self.base / "mesh/gate.py")
         put(self.base / "mesh", {"gate.py": programs()["mesh_gate.py"]})
         mesh_credential.register(str(self.home), str(self.base))
         for run in (RUN, OTHER):
             text = json.dumps(PLAN)
-            record = {"run": run, "attempt": 1, "node": "node2", "unit": "trainyard-%s-1.service" % run}
+            record = {
+                "run": run,
+                "attempt": 1,
+                "node": "node2",
+                "unit": "trainyard-%s-1.service" % run,
+            }
             record["plan_sha256"] = __import__("hashlib").sha256(text.encode()).hexdigest()
             put(
                 self.base / "runs" / run / "attempt-1",
-                {"plan.json": text, "attempt.json": json.dumps(record), "output/4.pdparams": "model", "work/x": "code"},
+                {
+                    "plan.json": text,
+                    "attempt.json": json.dumps(record),
+                    "output/4.pdparams": "model",
+                    "work/x": "code",
+                },
             )
 
     def call(self, words, *arguments, timeout=20):
         """Call a gate as sshd does; return the completed process."""
         gate = self.run_gate if arguments[:1] == ("--run",) else self.site_gate
-        environment = {"SSH_ORIGINAL_COMMAND": words, "PATH": self.tools + ":/usr/bin:/bin", "HOME": str(self.home)}
+        environment = {
+            "SSH_ORIGINAL_COMMAND": words,
+            "PATH": self.tools + ":/usr/bin:/bin",
+            "HOME": str(self.home),
+        }
         if words is None:
             del environment["SSH_ORIGINAL_COMMAND"]
         argv = [sys.executable, "-I", gate, *arguments]
-        return subprocess.run(argv, env=environment, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
+        return subprocess.run(
+            argv,
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
 
     def of_run(self, words, number="1", peer="node1", **options):
         return self.call(words, "--run", RUN, number, peer, **options)
@@ -63,7 +97,9 @@ class Home:
 
     def state(self):
         """Return {path: bytes} of everything below the folder but the record of systemctl's calls."""
-        files = [path for path in self.folder.rglob("*") if path.is_file() and "tools" not in path.parts]
+        files = [
+            path for path in self.folder.rglob("*") if path.is_file() and "tools" not in path.parts
+        ]
         return {str(path): path.read_bytes() for path in files}
 
 
@@ -76,7 +112,11 @@ def test_the_verbs(home):
     done = home.of_site("identify")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
     assert home.of_run("stop 1 lost").returncode == 0
-    assert {key: home.stopped()[key] for key in ("by", "from", "reason")} == {"by": "peer", "from": "node1", "reason": "lost"}
+    assert {key: home.stopped()[key] for key in ("by", "from", "reason")} == {
+        "by": "peer",
+        "from": "node1",
+        "reason": "lost",
+    }
     assert recorded(home.tools, "systemctl")[-1] == "--user stop trainyard-%s-1.service" % RUN
     assert home.stopped(OTHER) is None
 
@@ -139,36 +179,60 @@ def generated(kind, count, seed):
     for number in range(count):
         verb = VERBS[kind][number % len(VERBS[kind])]
         words = [chance.choice(WORDS) for _word in range(chance.randint(0, 5))]
-        text = " ".join([verb, *(word if chance.random() < 0.5 else shlex.quote(word) for word in words)])
+        text = " ".join(
+            [verb, *(word if chance.random() < 0.5 else shlex.quote(word) for word in words)]
+        )
         found.append(text + (chance.choice(INJECTIONS) if chance.random() < 0.4 else ""))
     return found
 
 
 def sound(kind, text):
-    """Whether a generated command is, by chance, one that the gate is to carry out; it was not generated to be one."""
+    """Whether a generated command is, by chance, one that the gate is to carry out; it was not
+    generated to be one.
+    """
     try:
         words = shlex.split(text)
     except ValueError:
         return False
-    if "\n" in text or len(text) > mesh_gate.LONGEST or not text.isascii() or not text.isprintable():
+    if (
+        "\n" in text
+        or len(text) > mesh_gate.LONGEST
+        or not text.isascii()
+        or not text.isprintable()
+    ):
         return False
     if kind == "site":
         return words == ["identify"]
     if words[:1] == ["beat"]:
         return len(words) == 2 and words[1] in ("0", "1")
-    return words[:1] == ["stop"] and len(words) == 3 and words[1] in ("0", "1") and words[2] in mesh_gate.REASONS
+    return (
+        words[:1] == ["stop"]
+        and len(words) == 3
+        and words[1] in ("0", "1")
+        and words[2] in mesh_gate.REASONS
+    )
 
 
 @pytest.mark.parametrize("kind", ["run", "site"])
 def test_hostile_words_are_refused_and_change_nothing(home, kind, monkeypatch, capfd):
-    """Every verb with generated words: carried out by the gate's own code, called in this process for speed; six of each as sshd does it."""
+    """Every verb with generated words: carried out by the gate's own code, called in this process
+    for speed; six of each as sshd does it.
+    """
     out = home.folder / "evil"
-    texts = [text.replace("{out}", str(out)) for text in generated(kind, 1500, 11) if not sound(kind, text)]
+    texts = [
+        text.replace("{out}", str(out))
+        for text in generated(kind, 1500, 11)
+        if not sound(kind, text)
+    ]
     arguments = ["--run", RUN, "1", "node1"] if kind == "run" else ["node1"]
     monkeypatch.setattr(mesh_gate, "__file__", home.run_gate if kind == "run" else home.site_gate)
     monkeypatch.setattr(mesh_gate, "PLAN_SECONDS", 0)
     monkeypatch.setenv("PATH", home.tools + ":/usr/bin:/bin")
-    monkeypatch.setattr(mesh_gate.subprocess, "call", lambda *words, **_more: pytest.fail("a program was started: %r" % (words,)))
+    monkeypatch.setattr(
+        mesh_gate.subprocess,
+        "call",
+        lambda *words, **_more: pytest.fail("a program was started: %r" % (words,)),
+    )
     before, wrong = home.state(), []
     for text in texts:
         monkeypatch.setenv("SSH_ORIGINAL_COMMAND", text) if "\0" not in text else None
@@ -214,9 +278,13 @@ def test_a_key_is_for_its_own_attempt(home):
     for words in ("stop 2 peer", "beat 2", "door 2 orted", "stop %s peer" % OTHER):
         assert home.of_run(words).returncode == REFUSED
     assert home.of_run("stop 1 peer", number="2").returncode == REFUSED, "a line of another attempt"
-    assert home.of_run("stop 1 peer", peer="node9").returncode == REFUSED, "not a node of this attempt"
+    assert home.of_run("stop 1 peer", peer="node9").returncode == REFUSED, (
+        "not a node of this attempt"
+    )
     assert home.of_run("stop 1 peer", peer="node2").returncode == REFUSED, "itself"
-    assert home.call("stop 1 peer", "--run", OTHER, "1", "node1").returncode == REFUSED, "another run has a gate of its own"
+    assert home.call("stop 1 peer", "--run", OTHER, "1", "node1").returncode == REFUSED, (
+        "another run has a gate of its own"
+    )
     assert home.state() == before and recorded(home.tools, "systemctl") == []
 
 
@@ -225,13 +293,22 @@ def test_a_machine_that_has_no_part_in_it_refuses(home):
     machine = json.loads(path.read_text())
     path.write_text(json.dumps(dict(machine, identity="0" * 64)))
     assert home.of_run("stop 1 peer").returncode == REFUSED
-    # a home that several machines share: the entry of this one counts, whichever node's line was taken
+    # a home that several machines share: the entry of this one counts, whichever node's line was
+    # taken
     put(
         path.parent.parent / "node7",
-        {"machine.json": json.dumps(dict(machine, node="node7", base=str(home.folder / "seven"), nodes=["node1", "node7"]))},
+        {
+            "machine.json": json.dumps(
+                dict(
+                    machine, node="node7", base=str(home.folder / "seven"), nodes=["node1", "node7"]
+                )
+            )
+        },
     )
     assert home.of_run("stop 1 peer").returncode == 0
-    assert (home.folder / "seven/runs" / RUN / "attempt-1/stop.json").exists() and home.stopped() is None
+    assert (
+        home.folder / "seven/runs" / RUN / "attempt-1/stop.json"
+    ).exists() and home.stopped() is None
 
 
 def test_a_daemon_is_refused_where_the_plan_has_another_launcher(home):
@@ -252,9 +329,13 @@ def test_a_plan_that_was_changed_is_not_accepted(home, monkeypatch):
 @pytest.fixture
 def carrier(home):
     """Fetch from node2's gate with rsync itself; return its exit code and the files that arrived."""
-    script = 'while [ "$1" != "${1#-}" ]; do shift 2; done; shift; export SSH_ORIGINAL_COMMAND="$*"; exec %s -I %s node1' % (
-        sys.executable,
-        home.site_gate,
+    script = (
+        'while [ "$1" != "${1#-}" ]; do shift 2; done; shift; export SSH_ORIGINAL_COMMAND="$*";'
+        " exec %s -I %s node1"
+        % (
+            sys.executable,
+            home.site_gate,
+        )
     )
     program(home.folder / "tools", "ssh", script)
 
@@ -262,7 +343,14 @@ def carrier(home):
         target = home.folder / "target"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
-        argv = ["rsync", *options, "--files-from=-", "-e", str(home.folder / "tools/ssh") + " -F x", "--rsync-path=" + verb]
+        argv = [
+            "rsync",
+            *options,
+            "--files-from=-",
+            "-e",
+            str(home.folder / "tools/ssh") + " -F x",
+            "--rsync-path=" + verb,
+        ]
         done = subprocess.run(
             [*argv, "node2::%s/" % module, str(target)],
             input="".join(name + "\n" for name in names),
@@ -270,7 +358,9 @@ def carrier(home):
             text=True,
             timeout=20,
         )
-        return done.returncode, sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+        return done.returncode, sorted(
+            str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()
+        )
 
     return fetch
 
@@ -289,12 +379,30 @@ def test_other_folders_are_not_served(carrier, verb):
     assert code != 0 and files == []
 
 
-@pytest.mark.parametrize("words", ["--server --sender .", "--server --daemon /", "--server --daemon . x", "--daemon --server .", ""])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--server --sender .",
+        "--server --daemon /",
+        "--server --daemon . x",
+        "--daemon --server .",
+        "",
+    ],
+)
 def test_rsync_gets_no_word_of_the_callers(home, words):
     assert home.of_site("pull %s 1 output %s" % (RUN, words)).returncode == REFUSED
 
 
-@pytest.mark.parametrize("name", ["../plan.json", "../../attempt-1/plan.json", "/etc/passwd", "out/../../plan.json", "../output2/x"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../plan.json",
+        "../../attempt-1/plan.json",
+        "/etc/passwd",
+        "out/../../plan.json",
+        "../output2/x",
+    ],
+)
 def test_names_that_lead_out_of_the_folder_bring_nothing(carrier, name):
     assert carrier("pull %s 1 output" % RUN, name)[1] == []
 
@@ -304,7 +412,10 @@ def test_nothing_is_written_and_no_link_leads_out(home, carrier):
     secret.write_text("secret")
     (home.base / "runs" / RUN / "attempt-1/output/link").symlink_to(secret)
     assert carrier("pull %s 1 output" % RUN, "link", options=("--copy-links",))[1] == []
-    assert carrier("pull %s 1 output" % RUN, "link", options=("--remove-source-files", "--times"))[1] == []
+    assert (
+        carrier("pull %s 1 output" % RUN, "link", options=("--remove-source-files", "--times"))[1]
+        == []
+    )
     before = home.state()
     argv = [
         "rsync",

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mesh's proof: which cause a failed login gets, who is asked when, and what counts as the right answer."""
+"""The mesh's proof: which cause a failed login gets, who is asked when, and what counts as the
+right answer.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +28,74 @@ DENIED = "trainer@198.51.100.12: Permission denied (publickey,password).\n"
         (255, CHANGED, "host key changed"),
         (
             255,
-            "No ED25519 host key is known for node2 and you have requested strict checking.\nHost key verification failed.\n",
+            (
+                "No ED25519 host key is known for node2 and you have requested strict"
+                " checking.\nHost key verification failed.\n"
+            ),
             "no host key of it is pinned",
         ),
         (255, DENIED, "the certificate was refused"),
-        (255, "ssh: connect to host 198.51.100.12 port 22: Connection refused\n", "nothing listens"),
-        (255, "ssh: connect to host 198.51.100.12 port 22: Connection timed out\n", "no answer from its SSH port"),
         (
             255,
-            "Connection timed out during banner exchange\nConnection to 198.51.100.12 port 22 timed out\n",
+            "ssh: connect to host 198.51.100.12 port 22: Connection refused\n",
+            "nothing listens",
+        ),
+        (
+            255,
+            "ssh: connect to host 198.51.100.12 port 22: Connection timed out\n",
+            "no answer from its SSH port",
+        ),
+        (
+            255,
+            (
+                "Connection timed out during banner exchange\nConnection to 198.51.100.12 port 22"
+                " timed out\n"
+            ),
             "no answer from its SSH port",
         ),
         (255, "ssh: connect to host 198.51.100.12 port 22: No route to host\n", "no route"),
         (255, "ssh: connect to host 198.51.100.12 port 22: Network is unreachable\n", "no route"),
-        (255, "ssh: Could not resolve hostname gpu-b: Name or service not known\n", "cannot be resolved"),
-        (255, "kex_exchange_identification: Connection closed by remote host\n", "its sshd closed the connection"),
-        (255, "kex_exchange_identification: read: Connection reset by peer\n", "its sshd closed the connection"),
+        (
+            255,
+            "ssh: Could not resolve hostname gpu-b: Name or service not known\n",
+            "cannot be resolved",
+        ),
+        (
+            255,
+            "kex_exchange_identification: Connection closed by remote host\n",
+            "its sshd closed the connection",
+        ),
+        (
+            255,
+            "kex_exchange_identification: read: Connection reset by peer\n",
+            "its sshd closed the connection",
+        ),
         (255, "config: line 3: Bad configuration option: identityagent\n", "too old"),
-        (255, "Can't open user config file /home/trainer/.trainyard/mesh/config: No such file or directory\n", "this node has no mesh"),
+        (
+            255,
+            (
+                "Can't open user config file /home/trainer/.trainyard/mesh/config: No such file or"
+                " directory\n"
+            ),
+            "this node has no mesh",
+        ),
         (255, "Host key verification failed.\n", "host key verification failed"),
-        (255, "Received disconnect from 198.51.100.12 port 22:2: Too many authentication failures\n", "the certificate was refused"),
-        (255, "Connection to 198.51.100.12 closed by remote host.\n", "its sshd closed the connection"),
+        (
+            255,
+            "Received disconnect from 198.51.100.12 port 22:2: Too many authentication failures\n",
+            "the certificate was refused",
+        ),
+        (
+            255,
+            "Connection to 198.51.100.12 closed by remote host.\n",
+            "its sshd closed the connection",
+        ),
         (None, "", "no answer to the login in time"),
-        (1, "This account is currently not available.\n", "ssh ended with code 1: This account is currently not available."),
+        (
+            1,
+            "This account is currently not available.\n",
+            "ssh ended with code 1: This account is currently not available.",
+        ),
         (3, "", "it said nothing"),
     ],
 )
@@ -100,15 +147,25 @@ def answer(name):
 
 def test_every_peer_is_asked_and_each_node_starts_elsewhere():
     asked = []
-    assert mesh_logins.log_in_everywhere("node2", PEERS, lambda name: asked.append(name) or answer(name), parallel=1) == []
+    assert (
+        mesh_logins.log_in_everywhere(
+            "node2", PEERS, lambda name: asked.append(name) or answer(name), parallel=1
+        )
+        == []
+    )
     assert asked == ["node3", "node4", "node1"]
 
 
 def test_failures_name_the_ordered_pair_in_the_order_of_the_nodes():
     failed = mesh_logins.log_in_everywhere(
-        "node2", PEERS, lambda name: answer(name) if name == "node3" else (255, "", "Connection refused")
+        "node2",
+        PEERS,
+        lambda name: answer(name) if name == "node3" else (255, "", "Connection refused"),
     )
-    assert [(item["from"], item["to"]) for item in failed] == [("node2", "node1"), ("node2", "node4")]
+    assert [(item["from"], item["to"]) for item in failed] == [
+        ("node2", "node1"),
+        ("node2", "node4"),
+    ]
     assert all(item["cause"] and item["remedy"] for item in failed)
 
 
@@ -144,14 +201,22 @@ def test_a_busy_sshd_is_asked_again():
             ]
         ),
     )
-    assert mesh_logins.log_in_everywhere("node1", PEERS[:2], lambda name: next(tries), wait=waits.append) == []
+    assert (
+        mesh_logins.log_in_everywhere(
+            "node1", PEERS[:2], lambda name: next(tries), wait=waits.append
+        )
+        == []
+    )
     assert waits == [0.5, 1.0]
 
 
 def test_a_sshd_that_stays_busy_is_named():
     waits = []
     failed = mesh_logins.log_in_everywhere(
-        "node1", PEERS[:2], lambda name: (255, "", "Connection closed by 1.2.3.4 port 22"), wait=waits.append
+        "node1",
+        PEERS[:2],
+        lambda name: (255, "", "Connection closed by 1.2.3.4 port 22"),
+        wait=waits.append,
     )
     assert "closed the connection" in failed[0]["cause"]
     assert len(waits) == len(mesh_logins.BUSY_WAITS)
@@ -165,4 +230,7 @@ def test_other_failures_are_not_tried_again(result):
 
 
 def test_a_mesh_of_one_has_nothing_to_prove():
-    assert mesh_logins.log_in_everywhere("node1", PEERS[:1], lambda name: pytest.fail("nobody to ask")) == []
+    assert (
+        mesh_logins.log_in_everywhere("node1", PEERS[:1], lambda name: pytest.fail("nobody to ask"))
+        == []
+    )

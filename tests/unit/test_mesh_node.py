@@ -12,13 +12,23 @@ import yaml
 from ansible.module_utils.trainyard import mesh, mesh_described, mesh_held
 
 AUTHORITY = {"fingerprint": "SHA256:" + 43 * "x", "by": "alice@desk", "since": 1}
-TOLD = {"site": "local", "nodes": ["node1", "node2"], "digest": "d", "inventory": "i", "authority": AUTHORITY}
+TOLD = {
+    "site": "local",
+    "nodes": ["node1", "node2"],
+    "digest": "d",
+    "inventory": "i",
+    "authority": AUTHORITY,
+}
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     account = pwd.getpwuid(0)
-    monkeypatch.setattr(mesh_node.pwd, "getpwuid", lambda uid: pwd.struct_passwd((*account[:5], str(tmp_path), account[6])))
+    monkeypatch.setattr(
+        mesh_node.pwd,
+        "getpwuid",
+        lambda uid: pwd.struct_passwd((*account[:5], str(tmp_path), account[6])),
+    )
     monkeypatch.setattr(mesh, "run_program", lambda argv, timeout=20: (0, "[]", ""))
     return tmp_path
 
@@ -27,7 +37,12 @@ def test_a_fresh_home(home, run_module):
     result = run_module(mesh_node, {"name": "node1", "host": "198.51.100.11"})
     assert result["changed"] is False
     assert result["state"]["present"] is False
-    assert result["found"] == {"ssh_directory": False, "mesh_directory": False, "replace_key": False, "authorized_keys_mode": "0600"}
+    assert result["found"] == {
+        "ssh_directory": False,
+        "mesh_directory": False,
+        "replace_key": False,
+        "authorized_keys_mode": "0600",
+    }
     assert result["node"]["inventory"] == ["node1", "198.51.100.11", 22, ""]
     assert list(home.iterdir()) == []
 
@@ -42,7 +57,12 @@ def test_what_is_there_already(home, run_module):
     (place / "id_ed25519").chmod(0o640)
     (place / "mesh.json").write_text('{"version": 1, "site": "lab"}')
     result = run_module(mesh_node, {"name": "node1"})
-    assert result["found"] == {"ssh_directory": True, "mesh_directory": True, "replace_key": True, "authorized_keys_mode": "0644"}
+    assert result["found"] == {
+        "ssh_directory": True,
+        "mesh_directory": True,
+        "replace_key": True,
+        "authorized_keys_mode": "0644",
+    }
     assert result["node"]["site"] == "lab"
     place.chmod(0o755)
     assert run_module(mesh_node, {"name": "node1"})["found"]["mesh_directory"] is False
@@ -55,7 +75,12 @@ def test_the_record_is_written_once(home, run_module):
     assert not (home / ".trainyard/mesh/mesh.json").exists()
     assert run_module(mesh_node, arguments)["changed"] is True
     record = json.loads((home / ".trainyard/mesh/mesh.json").read_text())
-    assert (record["site"], record["nodes"], record["digest"], record["inventory"]) == ("local", ["node1", "node2"], "d", "i")
+    assert (record["site"], record["nodes"], record["digest"], record["inventory"]) == (
+        "local",
+        ["node1", "node2"],
+        "d",
+        "i",
+    )
     assert record["proven"] > 0
     assert record["identity"] == mesh_held.own_identity()
     assert run_module(mesh_node, arguments)["changed"] is False

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module mesh_proof: every peer is logged in to, failures are named, and a proof that does not hold any more is withdrawn."""
+"""The module mesh_proof: every peer is logged in to, failures are named, and a proof that does not
+hold any more is withdrawn.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,15 @@ IDENTITIES = {name: mesh.identity(f"id-{name}", name) for name in ("node1", "nod
 def home(tmp_path, monkeypatch):
     """A home with a recorded proof; the machine's account points to it."""
     account = pwd.getpwuid(0)
-    monkeypatch.setattr(mesh_proof.pwd, "getpwuid", lambda uid: pwd.struct_passwd((*account[:5], str(tmp_path), account[6])))
+    monkeypatch.setattr(
+        mesh_proof.pwd,
+        "getpwuid",
+        lambda uid: pwd.struct_passwd((*account[:5], str(tmp_path), account[6])),
+    )
     (tmp_path / ".trainyard" / "mesh").mkdir(parents=True)
-    (tmp_path / ".trainyard" / "mesh" / "mesh.json").write_text(json.dumps({"version": 1, "site": "local", "proven": 7}))
+    (tmp_path / ".trainyard" / "mesh" / "mesh.json").write_text(
+        json.dumps({"version": 1, "site": "local", "proven": 7})
+    )
     return tmp_path
 
 
@@ -39,7 +47,14 @@ def answers(monkeypatch):
 
 
 def prove(run_module, check=False, **more):
-    return run_module(mesh_proof, dict({"node": "node1", "nodes": ["node1", "node2", "node3"], "identities": IDENTITIES}, **more), check)
+    return run_module(
+        mesh_proof,
+        dict(
+            {"node": "node1", "nodes": ["node1", "node2", "node3"], "identities": IDENTITIES},
+            **more,
+        ),
+        check,
+    )
 
 
 def recorded(home):
@@ -48,17 +63,31 @@ def recorded(home):
 
 def test_all_peers_answer(home, answers, run_module):
     result = prove(run_module, timeout=9)
-    assert (result["changed"], result["failures"], result["texts"], result["logins"]) == (False, [], [], 2)
+    assert (result["changed"], result["failures"], result["texts"], result["logins"]) == (
+        False,
+        [],
+        [],
+        2,
+    )
     assert sorted(argv[argv.index("--") + 1] for argv, _timeout in answers[1]) == ["node2", "node3"]
-    assert all(argv[:3] == ["ssh", "-F", f"{home}/.trainyard/mesh/config"] and timeout == 9 for argv, timeout in answers[1])
+    assert all(
+        argv[:3] == ["ssh", "-F", f"{home}/.trainyard/mesh/config"] and timeout == 9
+        for argv, timeout in answers[1]
+    )
     assert recorded(home) == 7
 
 
 def test_a_failure_names_the_pair_and_withdraws_the_proof(home, answers, run_module):
-    answers[0]["node3"] = (255, "", "ssh: connect to host 198.51.100.13 port 22: Connection refused")
+    answers[0]["node3"] = (
+        255,
+        "",
+        "ssh: connect to host 198.51.100.13 port 22: Connection refused",
+    )
     result = prove(run_module)
     assert [(item["from"], item["to"]) for item in result["failures"]] == [("node1", "node3")]
-    assert result["texts"][0].startswith("node1 -> node3: nothing listens on its SSH port; remedy: start sshd there")
+    assert result["texts"][0].startswith(
+        "node1 -> node3: nothing listens on its SSH port; remedy: start sshd there"
+    )
     assert result["changed"] is True
     assert recorded(home) is None
 

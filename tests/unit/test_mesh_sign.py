@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module mesh_sign: what a certificate holds, when it is renewed, and whose key signs it. ssh-keygen and ssh-agent are real."""
+"""The module mesh_sign: what a certificate holds, when it is renewed, and whose key signs it.
+ssh-keygen and ssh-agent are real.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ DAY = 86400
 def make_key(path, passphrase=""):
     """Make a key pair; return its public half without the comment."""
     subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "x", "-f", str(path)], check=True, stdin=subprocess.DEVNULL
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "x", "-f", str(path)],
+        check=True,
+        stdin=subprocess.DEVNULL,
     )
     return mesh.public_key(path.with_name(path.name + ".pub").read_text())
 
@@ -49,7 +53,12 @@ def sign(folder, run_module, node_keys):
     """Call the module."""
 
     def call(names=("node1",), check=False, **more):
-        given = {"directory": str(folder), "site": "lab", "ca_public_key": ca_of(folder), "keys": {name: node_keys[name] for name in names}}
+        given = {
+            "directory": str(folder),
+            "site": "lab",
+            "ca_public_key": ca_of(folder),
+            "keys": {name: node_keys[name] for name in names},
+        }
         return run_module(mesh_sign, dict(given, **more), check)
 
     return call
@@ -59,16 +68,26 @@ def test_a_certificate_is_one_nodes_short_and_numbered(sign, folder, node_keys):
     found = sign(["node1", "node2"])
     assert found["signed"] == ["node1", "node2"]
     first, second = (parse_certificate(found["certificates"][name]) for name in ("node1", "node2"))
-    assert (first["principals"], first["key_id"], first["public_key"]) == (["lab/node1"], "lab-node1", node_keys["node1"])
+    assert (first["principals"], first["key_id"], first["public_key"]) == (
+        ["lab/node1"],
+        "lab-node1",
+        node_keys["node1"],
+    )
     assert second["principals"] == ["lab/node2"] == [mesh.principal("lab", "node2")]
     assert first["valid_until"] == pytest.approx(time.time() + DAY, abs=30)
     assert first["valid_after"] == pytest.approx(time.time() - mesh.CLOCK_SLACK_SECONDS, abs=30)
     told = subprocess.run(
-        ["ssh-keygen", "-L", "-f", "-"], input=found["certificates"]["node1"], capture_output=True, text=True, check=True
+        ["ssh-keygen", "-L", "-f", "-"],
+        input=found["certificates"]["node1"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert "Critical Options: (none)" in told and "Extensions: (none)" in told
     numbers = [first["serial"], second["serial"]]
-    assert numbers[1] > numbers[0] > 0 and authority.read_journal(str(folder))["serial"] == numbers[1]
+    assert (
+        numbers[1] > numbers[0] > 0 and authority.read_journal(str(folder))["serial"] == numbers[1]
+    )
 
 
 def test_a_good_certificate_is_kept_and_a_due_one_renewed(sign, folder):
@@ -78,8 +97,15 @@ def test_a_good_certificate_is_kept_and_a_due_one_renewed(sign, folder):
     assert sign(validity="+30h", renew_before="+25h")["signed"] == ["node1"]  # 24 h are left
     longer = sign(validity="+9d")
     assert longer["changed"] is False  # 30 h are left, which is enough
-    assert sign(validity="+1h", renew_before="+30m")["signed"] == ["node1"]  # the validity was shortened
-    assert parse_certificate(sign(validity="+1h", renew_before="+30m")["certificates"]["node1"])["valid_until"] < time.time() + 2 * 3600
+    assert sign(validity="+1h", renew_before="+30m")["signed"] == [
+        "node1"
+    ]  # the validity was shortened
+    assert (
+        parse_certificate(sign(validity="+1h", renew_before="+30m")["certificates"]["node1"])[
+            "valid_until"
+        ]
+        < time.time() + 2 * 3600
+    )
     assert len(os.listdir(folder / "signed")) == 2
 
 
@@ -94,13 +120,30 @@ def test_a_good_certificate_is_kept_and_a_due_one_renewed(sign, folder):
 )
 def test_a_certificate_for_something_else_is_not_good(sign, folder, node_keys, change):
     text = sign()["certificates"]["node1"]
-    wanted = {"key_id": "lab-node1", "principals": ["lab/node1"], "public_key": node_keys["node1"], "ca": ca_of(folder)}
+    wanted = {
+        "key_id": "lab-node1",
+        "principals": ["lab/node1"],
+        "public_key": node_keys["node1"],
+        "ca": ca_of(folder),
+    }
     assert mesh_signing.is_good(text, wanted, time.time(), DAY, 3600)
     assert not mesh_signing.is_good(text, change(wanted), time.time(), DAY, 3600)
-    assert not mesh_signing.is_good(text, wanted, time.time() - 3600, DAY, 3600)  # it is from the future
+    assert not mesh_signing.is_good(
+        text, wanted, time.time() - 3600, DAY, 3600
+    )  # it is from the future
 
 
-@pytest.mark.parametrize("key", ["", "ssh-ed25519 AAAA", "ssh-rsa AAAAB3NzaC1yc2E=", 'no-pty ssh-ed25519 x"', "ssh-ed25519 !!", 7])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "ssh-ed25519 AAAA",
+        "ssh-rsa AAAAB3NzaC1yc2E=",
+        'no-pty ssh-ed25519 x"',
+        "ssh-ed25519 !!",
+        7,
+    ],
+)
 def test_what_a_node_gives_for_its_key_is_checked(sign, folder, key):
     if key == "":
         assert sign(keys={"node1": key})["certificates"] == {}
@@ -110,7 +153,10 @@ def test_what_a_node_gives_for_its_key_is_checked(sign, folder, key):
 
 
 def test_two_nodes_do_not_get_certificates_for_one_key(sign, node_keys):
-    assert "node2: has the key of node1" in sign(keys={"node1": node_keys["node1"], "node2": node_keys["node1"]})["msg"]
+    assert (
+        "node2: has the key of node1"
+        in sign(keys={"node1": node_keys["node1"], "node2": node_keys["node1"]})["msg"]
+    )
 
 
 def test_a_node_that_was_taken_back_gets_none(sign, folder):
@@ -127,7 +173,10 @@ def test_a_check_signs_nothing(sign, folder):
 
 
 def test_the_users_name_is_a_second_principal_only_where_it_is_asked_for(sign):
-    assert parse_certificate(sign(user="trainer")["certificates"]["node1"])["principals"] == ["lab/node1", "trainer"]
+    assert parse_certificate(sign(user="trainer")["certificates"]["node1"])["principals"] == [
+        "lab/node1",
+        "trainer",
+    ]
     assert parse_certificate(sign()["certificates"]["node1"])["principals"] == ["lab/node1"]
     assert "slash" in sign(user="lab/node2")["msg"]
 
@@ -145,7 +194,12 @@ def test_serial_numbers_grow_in_two_copies_of_one_directory():
 @pytest.fixture
 def agent(tmp_path, monkeypatch):
     """A real ssh-agent; it ends with the test."""
-    out = subprocess.run(["ssh-agent", "-s", "-a", str(tmp_path / "agent")], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        ["ssh-agent", "-s", "-a", str(tmp_path / "agent")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     pid = int(re.search(r"SSH_AGENT_PID=(\d+)", out).group(1))
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
     yield
@@ -156,8 +210,12 @@ def test_a_key_with_a_passphrase_signs_from_an_agent(sign, folder, tmp_path, age
     key = make_key(tmp_path / "kept", "passphrase")
     (tmp_path / "ask").write_text("#!/bin/sh\necho passphrase\n")
     (tmp_path / "ask").chmod(0o700)
-    environ = dict(os.environ, SSH_ASKPASS=str(tmp_path / "ask"), SSH_ASKPASS_REQUIRE="force", DISPLAY=":0")
-    subprocess.run(["ssh-add", "-q", str(tmp_path / "kept")], check=True, env=environ, stdin=subprocess.DEVNULL)
+    environ = dict(
+        os.environ, SSH_ASKPASS=str(tmp_path / "ask"), SSH_ASKPASS_REQUIRE="force", DISPLAY=":0"
+    )
+    subprocess.run(
+        ["ssh-add", "-q", str(tmp_path / "kept")], check=True, env=environ, stdin=subprocess.DEVNULL
+    )
     given = {"ca_public_key": key, "agent_key": str(tmp_path / "kept.pub")}
     assert parse_certificate(sign(**given)["certificates"]["node1"])["ca"] == key != ca_of(folder)
     subprocess.run(["ssh-add", "-q", "-D"], check=True, stdin=subprocess.DEVNULL)

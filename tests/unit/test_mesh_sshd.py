@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The certificates against OpenSSH's own sshd, on loopback with a configuration of its own: whom it lets in, and whom not any more."""
+"""The certificates against OpenSSH's own sshd, on loopback with a configuration of its own: whom it
+lets in, and whom not any more.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,11 @@ import mesh_sign
 import pytest
 from ansible.module_utils.trainyard import mesh, mesh_lines
 
-# .config/sshd.sh names one that is unpacked and not installed; `make test` sets this where there must be one.
-SSHD = os.environ.get("TRAINYARD_SSHD") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin:" + os.environ["PATH"])
+# .config/sshd.sh names one that is unpacked and not installed; `make test` sets this where there
+# must be one.
+SSHD = os.environ.get("TRAINYARD_SSHD") or shutil.which(
+    "sshd", path="/usr/sbin:/usr/local/sbin:/sbin:" + os.environ["PATH"]
+)
 
 
 def can_serve():
@@ -29,7 +34,8 @@ def can_serve():
 
 
 pytestmark = pytest.mark.skipif(
-    not can_serve() and not os.environ.get("TRAINYARD_SSHD"), reason="OpenSSH's server is not here; .config/sshd.sh as root"
+    not can_serve() and not os.environ.get("TRAINYARD_SSHD"),
+    reason="OpenSSH's server is not here; .config/sshd.sh as root",
 )
 CONFIG = """\
 ListenAddress 127.0.0.1:{port}
@@ -45,7 +51,11 @@ PidFile none
 
 
 def make_key(path):
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "x", "-f", str(path)], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "x", "-f", str(path)],
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
     return mesh.public_key(path.with_name(path.name + ".pub").read_text())
 
 
@@ -61,9 +71,17 @@ def port(tmp_path):
     if made:
         os.mkdir("/run/sshd", 0o755)
     with open(tmp_path / "sshd.log", "wb") as log:
-        server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(tmp_path / "sshd_config")], stdin=subprocess.DEVNULL, stderr=log)
+        server = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(tmp_path / "sshd_config")],
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+        )
     deadline = time.monotonic() + 20
-    while "Server listening" not in (tmp_path / "sshd.log").read_text() and time.monotonic() < deadline and server.poll() is None:
+    while (
+        "Server listening" not in (tmp_path / "sshd.log").read_text()
+        and time.monotonic() < deadline
+        and server.poll() is None
+    ):
         time.sleep(0.05)
     yield number
     server.terminate()
@@ -74,31 +92,69 @@ def port(tmp_path):
 
 @pytest.fixture
 def site(tmp_path, run_module, port):
-    """Authority, certificates and lines of two nodes as the modules make them, and the answer that a login gets."""
+    """Authority, certificates and lines of two nodes as the modules make them, and the answer that
+    a login gets.
+    """
 
     class Site:
         keys = {name: make_key(tmp_path / name) for name in ("node1", "node2")}
 
         def authority(self, **more):
-            return run_module(mesh_authority, dict({"directory": str(tmp_path / "ca"), "site": "lab"}, **more)).get("public_key")
+            return run_module(
+                mesh_authority, dict({"directory": str(tmp_path / "ca"), "site": "lab"}, **more)
+            ).get("public_key")
 
         def sign(self, names=("node1", "node2"), **more):
-            given = {"directory": str(tmp_path / "ca"), "site": "lab", "ca_public_key": self.authority()}
-            found = run_module(mesh_sign, dict(given, keys={name: self.keys[name] for name in names}, **more))["certificates"]
+            given = {
+                "directory": str(tmp_path / "ca"),
+                "site": "lab",
+                "ca_public_key": self.authority(),
+            }
+            found = run_module(
+                mesh_sign, dict(given, keys={name: self.keys[name] for name in names}, **more)
+            )["certificates"]
             for name, text in found.items():
                 (tmp_path / (name + "-cert.pub")).write_text(text)
 
         def lines(self, names=("node1", "node2"), **more):
-            """Set the lines of these nodes for the present authority, each with a command that says whose line it is."""
-            form = 'cert-authority,restrict,principals="{}",from="127.0.0.1",command="echo line of {}" {} trainyard-ca lab'
-            wanted = None if names is None else [form.format(mesh.principal("lab", name), name, self.authority()) for name in names]
+            """Set the lines of these nodes for the present authority, each with a command that says
+            whose line it is.
+            """
+            form = (
+                'cert-authority,restrict,principals="{}",from="127.0.0.1",command="echo line of {}"'
+                " {} trainyard-ca lab"
+            )
+            wanted = (
+                None
+                if names is None
+                else [
+                    form.format(mesh.principal("lab", name), name, self.authority())
+                    for name in names
+                ]
+            )
             path = tmp_path / "authorized_keys"
-            path.write_text(mesh_lines.arrange(path.read_text() if path.exists() else "", "lab", wanted, **more)[0])
+            path.write_text(
+                mesh_lines.arrange(
+                    path.read_text() if path.exists() else "", "lab", wanted, **more
+                )[0]
+            )
 
         def log_in(self, name, certificate=None):
-            """Log in with a node's key and a certificate; return what the line's command said, or '' where it was refused."""
+            """Log in with a node's key and a certificate; return what the line's command said, or
+            '' where it was refused.
+            """
             certificate = certificate or tmp_path / (name + "-cert.pub")
-            argv = ["ssh", "-F", "none", "-p", str(port), "-i", str(tmp_path / name), "-o", f"CertificateFile={certificate}"]
+            argv = [
+                "ssh",
+                "-F",
+                "none",
+                "-p",
+                str(port),
+                "-i",
+                str(tmp_path / name),
+                "-o",
+                f"CertificateFile={certificate}",
+            ]
             for option in (
                 "IdentitiesOnly=yes", "IdentityAgent=none", "BatchMode=yes", "StrictHostKeyChecking=yes", "GlobalKnownHostsFile=none",
                 f"UserKnownHostsFile={tmp_path}/known_hosts", "PreferredAuthentications=publickey",
@@ -106,8 +162,15 @@ def site(tmp_path, run_module, port):
                 argv += ["-o", option]
             kind, blob = (tmp_path / "host.pub").read_text().split()[:2]
             (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{port} {kind} {blob}\n")
-            done = subprocess.run([*argv, f"{getpass.getuser()}@127.0.0.1", "id"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-            assert done.returncode == 0 or "Permission denied (publickey" in done.stderr, done.stderr
+            done = subprocess.run(
+                [*argv, f"{getpass.getuser()}@127.0.0.1", "id"],
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+            )
+            assert done.returncode == 0 or "Permission denied (publickey" in done.stderr, (
+                done.stderr
+            )
             return done.stdout.strip() if done.returncode == 0 else ""
 
     made = Site()
@@ -138,8 +201,15 @@ def test_an_expired_certificate_is_refused(site):
 
 def test_a_certificate_holds_for_a_peer_whose_clock_is_behind(site, tmp_path):
     """Checked by ssh-keygen's own reading: it holds from some minutes before it was made."""
-    told = subprocess.run(["ssh-keygen", "-L", "-f", str(tmp_path / "node1-cert.pub")], capture_output=True, text=True, check=True).stdout
-    begins = time.mktime(time.strptime(told.split("Valid: from ")[1].split()[0], "%Y-%m-%dT%H:%M:%S"))
+    told = subprocess.run(
+        ["ssh-keygen", "-L", "-f", str(tmp_path / "node1-cert.pub")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    begins = time.mktime(
+        time.strptime(told.split("Valid: from ")[1].split()[0], "%Y-%m-%dT%H:%M:%S")
+    )
     assert 200 < time.time() - begins < 600
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's last figures for Prometheus: held against the exposition format, on real runs (tests/fixtures/series)."""
+"""A run's last figures for Prometheus: held against the exposition format, on real runs
+(tests/fixtures/series).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from ansible.module_utils.trainyard.display import MASK
 
 RUNS = Path(__file__).resolve().parents[1] / "fixtures" / "series"
 NAMES = sorted(path.name for path in RUNS.iterdir() if path.is_dir())
-# https://prometheus.io/docs/instrumenting/exposition_formats/, version 0.0.4; the textfile collector refuses timestamps.
+# https://prometheus.io/docs/instrumenting/exposition_formats/, version 0.0.4; the textfile
+# collector refuses timestamps.
 SAMPLE = re.compile(
-    r'([a-z_:][a-z0-9_:]*)\{((?:[a-z_][a-z0-9_]*="(?:[^"\\\n]|\\\\|\\"|\\n)*",?)+)\} (-?[0-9.]+(?:e[+-]?[0-9]+)?|NaN|[+-]Inf)'
+    r'([a-z_:][a-z0-9_:]*)\{((?:[a-z_][a-z0-9_]*="(?:[^"\\\n]|\\\\|\\"|\\n)*",?)+)\}'
+    r" (-?[0-9.]+(?:e[+-]?[0-9]+)?|NaN|[+-]Inf)"
 )
 LABEL = re.compile(r'([a-z_][a-z0-9_]*)="((?:[^"\\\n]|\\.)*)"')
 
@@ -25,7 +29,9 @@ def read(name):
 
 
 def parsed(text):
-    """{(metric, its labels beside run and job): value as text}; whatever the format does not allow fails here."""
+    """{(metric, its labels beside run and job): value as text}; whatever the format does not allow
+    fails here.
+    """
     found, current, done = {}, None, set()
     assert text.endswith("\n")
     for line in text[:-1].split("\n"):
@@ -39,9 +45,15 @@ def parsed(text):
             match = SAMPLE.fullmatch(line)
             assert match and match.group(1) == current, line
             pairs = LABEL.findall(match.group(2))
-            labels = {key: re.sub(r"\\(.)", lambda m: "\n" if m.group(1) == "n" else m.group(1), value) for key, value in pairs}
+            labels = {
+                key: re.sub(r"\\(.)", lambda m: "\n" if m.group(1) == "n" else m.group(1), value)
+                for key, value in pairs
+            }
             assert list(labels)[:2] == ["run", "job"] and len(labels) == len(pairs)
-            key = (current, *(value for name, value in labels.items() if name not in ("run", "job")))
+            key = (
+                current,
+                *(value for name, value in labels.items() if name not in ("run", "job")),
+            )
             assert key not in found
             found[key] = match.group(3)
     return found
@@ -51,7 +63,13 @@ def parsed(text):
 def test_every_run_is_valid_text(name):
     found = parsed(metrics.text_of(*read(name)))
     outcomes = {key[1]: value for key, value in found.items() if key[0] == "trainyard_run_outcome"}
-    assert set(outcomes) == set(metrics.OUTCOMES) and sorted(outcomes.values()) == ["0", "0", "0", "0", "1"]
+    assert set(outcomes) == set(metrics.OUTCOMES) and sorted(outcomes.values()) == [
+        "0",
+        "0",
+        "0",
+        "0",
+        "1",
+    ]
 
 
 def test_the_figures_of_a_run():
@@ -78,7 +96,9 @@ def test_a_run_that_goes_on_and_one_that_was_started_again():
     plan, record = read("failed")
     record["attempts"].append(dict(record["attempts"][0], number=2, verdict=None))
     found = parsed(metrics.text_of(plan, record))
-    assert found["trainyard_run_restarts",] == "1" and {found["trainyard_run_outcome", name] for name in metrics.OUTCOMES} == {"0"}
+    assert found["trainyard_run_restarts",] == "1" and {
+        found["trainyard_run_outcome", name] for name in metrics.OUTCOMES
+    } == {"0"}
     record["attempts"] = []
     assert ("trainyard_run_loss",) not in parsed(metrics.text_of(plan, record))
     parsed(metrics.text_of({}, {}))
@@ -102,5 +122,10 @@ def test_labels_are_escaped_and_secrets_masked():
 
 def test_names_in_the_collectors_directory():
     assert metrics.file_name({"site": "lab"}, {"job": "ppyoloe"}) == "trainyard-lab-ppyoloe.prom"
-    assert metrics.file_name({"site": "../x"}, {"job": "/etc/a b"}) == "trainyard-.._x-_etc_a_b.prom"
-    assert "/" not in metrics.file_name({}, {"job": "x" * 500}) and len(metrics.file_name({}, {"job": "x" * 500})) < 256
+    assert (
+        metrics.file_name({"site": "../x"}, {"job": "/etc/a b"}) == "trainyard-.._x-_etc_a_b.prom"
+    )
+    assert (
+        "/" not in metrics.file_name({}, {"job": "x" * 500})
+        and len(metrics.file_name({}, {"job": "x" * 500})) < 256
+    )

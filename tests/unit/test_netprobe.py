@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network's proof on a node, tried on loopback addresses: real listeners, real connections, nothing left behind."""
+"""The network's proof on a node, tried on loopback addresses: real listeners, real connections,
+nothing left behind.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def free_port():
 
 
 def free(address, port, seconds=10):
-    """Return whether a port can be taken soon: on a busy machine the last threads still close theirs; TIME_WAIT lasts 60 s."""
+    """Return whether a port can be taken soon: on a busy machine the last threads still close
+    theirs; TIME_WAIT lasts 60 s.
+    """
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         with contextlib.suppress(OSError), socket.socket() as made:
@@ -34,14 +38,23 @@ def free(address, port, seconds=10):
 
 @pytest.fixture
 def site(tmp_path):
-    """Start the listeners of three nodes, each as its unit would; gives {name: (listener, thread)}, book and the start port."""
+    """Start the listeners of three nodes, each as its unit would; gives {name: (listener, thread)},
+    book and the start port.
+    """
     port, started = free_port(), {}
 
     def start(name, **changes):
         folder = tmp_path / name
         folder.mkdir()
         expected = [peer for peer in NAMES if name in ring.targets(NAMES, peer)]
-        spec = {"id": "c1", "node": name, "address": ADDRESSES[name], "ports": [port], "expected": expected, "directory": str(folder)}
+        spec = {
+            "id": "c1",
+            "node": name,
+            "address": ADDRESSES[name],
+            "ports": [port],
+            "expected": expected,
+            "directory": str(folder),
+        }
         listener = netprobe.Listener(dict(spec, **changes))
         thread = threading.Thread(target=listener.serve, daemon=True)
         thread.start()
@@ -75,7 +88,12 @@ def heard(made):
 
 def all_at_once(specs, book):
     found = {}
-    threads = [threading.Thread(target=lambda spec=spec: found.update({spec["node"]: nettries.proven(spec, book)})) for spec in specs]
+    threads = [
+        threading.Thread(
+            target=lambda spec=spec: found.update({spec["node"]: nettries.proven(spec, book)})
+        )
+        for spec in specs
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -90,14 +108,26 @@ def test_all_reach_all_measure_and_leave_nothing(site, tmp_path, monkeypatch):
     found = all_at_once([spec_of(name, tmp_path, "full") for name in NAMES], book)
     for name in NAMES:
         result = found[name]
-        assert result["unreached"] == [] and result["seen_as"] == {} and result["through"] == sorted(ring.targets(NAMES, name))
+        assert (
+            result["unreached"] == []
+            and result["seen_as"] == {}
+            and result["through"] == sorted(ring.targets(NAMES, name))
+        )
         assert all(len(ports) == 5 and port in ports for ports in result["reached"].values())
         edge = result["edges"][ring.rounds(NAMES, name)[0]]
-        assert edge["gbits"] > 0.01 and edge["together"] == 3 and edge["path_mtu"] == 65535 and edge["rtt"] < 1 and abs(edge["offset"]) < 1
+        assert (
+            edge["gbits"] > 0.01
+            and edge["together"] == 3
+            and edge["path_mtu"] == 65535
+            and edge["rtt"] < 1
+            and abs(edge["offset"]) < 1
+        )
     for name, (_listener, thread) in started.items():
         thread.join(5)
         assert not thread.is_alive()  # all that were expected came
-        assert free(ADDRESSES[name], port)  # no TIME_WAIT, no listener: a rank without SO_REUSEADDR gets its port
+        assert free(
+            ADDRESSES[name], port
+        )  # no TIME_WAIT, no listener: a rank without SO_REUSEADDR gets its port
 
 
 def test_the_ends_of_the_ephemeral_range_are_listened_on(site):
@@ -112,14 +142,20 @@ def test_a_taken_port_is_data_and_the_others_are_open(site):
         made.bind((ADDRESSES["node1"], port))
         made.listen()
         book = start("node1").book()
-    assert book["failed"] == {str(port): "Address already in use"} and book["planned"] == [] and len(book["ephemeral"]) == 4
+    assert (
+        book["failed"] == {str(port): "Address already in use"}
+        and book["planned"] == []
+        and len(book["ephemeral"]) == 4
+    )
 
 
 @pytest.mark.parametrize("changes, why", [({"node": "node3"}, "wrong"), ({"id": "c2"}, "other")])
 def test_who_answers_is_asked(site, tmp_path, changes, why):
     start, _started, port = site
     start("node2", **changes)
-    call, made = nettries.attempt(spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port)
+    call, made = nettries.attempt(
+        spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port
+    )
     assert call is None and made["why"] == why
 
 
@@ -129,7 +165,9 @@ def test_how_a_connection_fails(tmp_path, monkeypatch):
     spec, port = spec_of("node1", tmp_path), free_port()
 
     def why(peer, port, **changes):
-        return nettries.attempt(dict(spec, **changes), {"node": "node2", "address": peer}, port)[1]["why"]
+        return nettries.attempt(dict(spec, **changes), {"node": "node2", "address": peer}, port)[1][
+            "why"
+        ]
 
     assert why(ADDRESSES["node2"], port) == "refused"
     assert why(ADDRESSES["node2"], port, address="192.0.2.77") == "source"
@@ -138,7 +176,9 @@ def test_how_a_connection_fails(tmp_path, monkeypatch):
         made.listen(0)
         mute = made.getsockname()[1]
         assert why(ADDRESSES["node2"], mute) == "hello"  # the kernel connects, nobody speaks
-        threading.Thread(target=lambda: made.accept()[0].sendall(b"SSH-2.0-x\n"), daemon=True).start()
+        threading.Thread(
+            target=lambda: made.accept()[0].sendall(b"SSH-2.0-x\n"), daemon=True
+        ).start()
         answered = {why(ADDRESSES["node2"], mute) for _number in range(2)}
         assert answered & {"stranger", "timeout", "hello"}
 
@@ -156,7 +196,11 @@ def test_a_silent_peer_of_larger_packets_is_a_black_hole(tmp_path, monkeypatch):
             time.sleep(1)
 
         threading.Thread(target=greet, daemon=True).start()
-        _call, found = nettries.attempt(spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, made.getsockname()[1])
+        _call, found = nettries.attempt(
+            spec_of("node1", tmp_path),
+            {"node": "node2", "address": ADDRESSES["node2"]},
+            made.getsockname()[1],
+        )
     assert found["why"] == "large"
 
 
@@ -217,10 +261,18 @@ def test_a_listener_says_how_long_it_is_here_and_since_when_nobody_has_spoken(si
         call.ask(do="hello", id="c1", **{"from": ""})
         return call.ask(do="state")
 
-    assert [asked()[key] for key in ("age", "came")] == [9, 0] and asked()["idle"] > 8.9  # to ask is not to speak
-    other = nettries.attempt(spec_of("node1", tmp_path, id="c2"), {"node": "node2", "address": ADDRESSES["node2"]}, port)[1]
-    assert (other["why"], other["text"], other["age"]) == ("other", "", 9) and asked()["idle"] > 8.9  # another check's word is none
-    call, _made = nettries.attempt(spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port)
+    assert [asked()[key] for key in ("age", "came")] == [9, 0] and asked()[
+        "idle"
+    ] > 8.9  # to ask is not to speak
+    other = nettries.attempt(
+        spec_of("node1", tmp_path, id="c2"), {"node": "node2", "address": ADDRESSES["node2"]}, port
+    )[1]
+    assert (other["why"], other["text"], other["age"]) == ("other", "", 9) and asked()[
+        "idle"
+    ] > 8.9  # another check's word is none
+    call, _made = nettries.attempt(
+        spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port
+    )
     assert asked()["came"] == 1 and asked()["idle"] < 5
     call.close()
 
@@ -228,10 +280,16 @@ def test_a_listener_says_how_long_it_is_here_and_since_when_nobody_has_spoken(si
 def test_who_has_not_come_is_waited_for_once_and_rounds_have_an_end(site, monkeypatch):
     listener = site[0]("node1")
     started = time.monotonic()
-    assert listener.meet("node1", 0, 2, 0.5) == {"came": 1, "late": False} and time.monotonic() - started > 0.4
+    assert (
+        listener.meet("node1", 0, 2, 0.5) == {"came": 1, "late": False}
+        and time.monotonic() - started > 0.4
+    )
     assert listener.last > started + 0.4  # waiting for others is no idleness
     started = time.monotonic()
-    assert listener.meet("node1", 1, 2, 30) == {"came": 1, "late": False} and time.monotonic() - started < 5
+    assert (
+        listener.meet("node1", 1, 2, 30) == {"came": 1, "late": False}
+        and time.monotonic() - started < 5
+    )
     monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", 0)
     assert listener.meet("node1", 2, 64, 30)["late"] and time.monotonic() - started < 5
 
@@ -245,14 +303,20 @@ def test_ways_that_there_is_no_time_for_are_said_to_be_unmeasured(monkeypatch):
     found = nettries.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, "own")
     assert found == {"b": {"gbits": 1.0, "together": 3}, "c": {"late": True}}
     monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", -1)  # nor where nobody can be met
-    assert nettries.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, None)["b"] == {"late": True}
+    assert nettries.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, None)["b"] == {
+        "late": True
+    }
 
 
 def test_a_sender_that_ends_later_gets_its_answer_all_the_same(site, tmp_path):
-    """On a slow way, or a busy machine, the last block goes out after the receiver has stopped counting."""
+    """On a slow way, or a busy machine, the last block goes out after the receiver has stopped
+    counting.
+    """
     _start, _started, port = site
     site[0]("node2")
-    call, _made = nettries.attempt(spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port)
+    call, _made = nettries.attempt(
+        spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port
+    )
     call.ask(do="take", seconds=0.2)
     until = time.monotonic() + 1
     while time.monotonic() < until:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who connects to whom, and what real answers of faulty networks are judged to be (tests/fixtures/network/README.md)."""
+"""Who connects to whom, and what real answers of faulty networks are judged to be
+(tests/fixtures/network/README.md).
+"""
 
 from __future__ import annotations
 
@@ -33,25 +35,42 @@ def said(found, level="stop"):
 def test_ring_and_star_are_linear_and_every_round_is_a_permutation(count):
     names = ["n%d" % number for number in range(count)]
     wanted = {name: ring.targets(names, name) for name in names}
-    assert all(name not in peers and len(set(peers)) == len(peers) <= 3 for name, peers in wanted.items())
+    assert all(
+        name not in peers and len(set(peers)) == len(peers) <= 3 for name, peers in wanted.items()
+    )
     assert all("n0" in peers for name, peers in wanted.items() if name != "n0")  # the star
-    assert all({names[at - 1], names[(at + 1) % count]} <= set(wanted[name]) for at, name in enumerate(names))  # the ring, both ways
+    assert all(
+        {names[at - 1], names[(at + 1) % count]} <= set(wanted[name])
+        for at, name in enumerate(names)
+    )  # the ring, both ways
     for rounds in (
         [ring.rounds(names, name) for name in names],
         [ring.rounds(names, name, matrix=True) for name in names],
     ):
         for turn in zip(*rounds):
-            assert sorted(turn) == sorted(names) and all(name != to for name, to in zip(names, turn))
-    assert all(sorted(ring.targets(names, name, matrix=True) + [name]) == sorted(names) for name in names)
+            assert sorted(turn) == sorted(names) and all(
+                name != to for name, to in zip(names, turn)
+            )
+    assert all(
+        sorted(ring.targets(names, name, matrix=True) + [name]) == sorted(names) for name in names
+    )
 
 
 def test_the_ports_that_ranks_meet_at():
     made = compiled(count=2, devices=8)
     assert network.planned(made) == [17000, 17007] and network.needed(made) == [17000]
-    made = compiled(count=2, devices=2, accelerator="gpu", job={"launcher": "paddle", "rendezvous": "master"})
-    assert network.planned(made) == [17000, 17001, 17064] and network.needed(made) == [17000, 17001, 17064]
+    made = compiled(
+        count=2, devices=2, accelerator="gpu", job={"launcher": "paddle", "rendezvous": "master"}
+    )
+    assert network.planned(made) == [17000, 17001, 17064] and network.needed(made) == [
+        17000,
+        17001,
+        17064,
+    ]
     made["launcher"]["name"] = "mpirun"
-    assert network.needed(made) == []  # Open MPI takes ephemeral ports; on CPU MindSpore's scheduler listens on the start port
+    assert (
+        network.needed(made) == []
+    )  # Open MPI takes ephemeral ports; on CPU MindSpore's scheduler listens on the start port
     made["scheduler"] = {"node": "node1"}
     assert 17000 in network.needed(made)
 
@@ -64,7 +83,10 @@ def test_a_good_network_stops_nothing_and_is_shown():
     assert not said(found)
     notes = said(found, "note")
     assert [item["nodes"] for item in notes] == [["node1"], ["node2"], ["node3"]]
-    assert notes[0]["text"].startswith("eth0 198.51.100.131, MTU 1500; no HCA; to node2 ") and "3 nodes at once" in notes[0]["text"]
+    assert (
+        notes[0]["text"].startswith("eth0 198.51.100.131, MTU 1500; no HCA; to node2 ")
+        and "3 nodes at once" in notes[0]["text"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,13 +106,17 @@ def test_a_good_network_stops_nothing_and_is_shown():
 )  # fmt: skip
 def test_one_fault_is_one_finding(name, words, remedy):
     found = said(judged(name))
-    assert len(found) == 1 and words in found[0]["text"] and remedy in found[0]["remedy"], findings.lines(found)
+    assert len(found) == 1 and words in found[0]["text"] and remedy in found[0]["remedy"], (
+        findings.lines(found)
+    )
     assert not said(judged(name), "warn")
 
 
 def test_a_black_hole_is_named_both_ways():
     found = said(judged("black_hole"))
-    assert len(found) == 2 and all("connected, but larger packets do not come through" in item["text"] for item in found)
+    assert len(found) == 2 and all(
+        "connected, but larger packets do not come through" in item["text"] for item in found
+    )
     assert "ping -M do" in found[0]["remedy"]
 
 
@@ -104,7 +130,9 @@ def test_a_port_where_no_rank_listens_is_a_warning():
 @pytest.mark.parametrize("why", ["large", "wrong"])
 def test_what_every_port_of_a_way_has_in_common_stops_wherever_it_was_met(why):
     made, results = recorded("start_port_dropped")
-    made["nodes"] = made["nodes"][1:] + made["nodes"][:1]  # no rank listens on the port that failed, as above
+    made["nodes"] = (
+        made["nodes"][1:] + made["nodes"][:1]
+    )  # no rank listens on the port that failed, as above
     for name in ("node2", "node3"):
         results[name]["unreached"][0].update(why=why, text="node9")
     found = network.judge(made, results, {})
@@ -116,10 +144,22 @@ def test_what_every_port_of_a_way_has_in_common_stops_wherever_it_was_met(why):
     [
         (
             "unroutable",
-            "on node1: ip route get 198.51.100.132; give trainyard_address a network that all nodes share; a firewall that rejects",
+            (
+                "on node1: ip route get 198.51.100.132; give trainyard_address a network that all"
+                " nodes share; a firewall that rejects"
+            ),
         ),
-        ("stranger", "a proxy or another program answers on the way to node2 (198.51.100.132): ss -ltnp there"),
-        ("forbidden", "a rule for outgoing connections on node1: nft list chain inet filter output"),
+        (
+            "stranger",
+            (
+                "a proxy or another program answers on the way to node2 (198.51.100.132): ss -ltnp"
+                " there"
+            ),
+        ),
+        (
+            "forbidden",
+            "a rule for outgoing connections on node1: nft list chain inet filter output",
+        ),
         ("source", "on node1: ip -br address; then run the check again"),
     ],
 )
@@ -137,15 +177,25 @@ def test_a_node_that_reaches_nobody_though_it_is_reached_is_one_finding():
         results[name]["reached"]["node3"] = [row["port"] for row in results[name]["unreached"]]
         results[name]["unreached"] = []
     (found,) = said(network.judge(made, results, {}))
-    assert found["nodes"] == ["node3"] and "node3 reaches nobody from 198.51.100.133 on eth0, though others are reached: " in found["text"]
-    assert found["remedy"] == "look at the rules for what leaves node3: nft list ruleset; ip route get 198.51.100.131"
+    assert (
+        found["nodes"] == ["node3"]
+        and "node3 reaches nobody from 198.51.100.133 on eth0, though others are reached: "
+        in found["text"]
+    )
+    assert (
+        found["remedy"]
+        == "look at the rules for what leaves node3: nft list ruleset; ip route get 198.51.100.131"
+    )
 
 
 def test_a_node_whose_ephemeral_ports_are_all_taken():
     made, results = recorded("good")
     results["node2"]["own"]["listening"]["ephemeral"] = []
     (found,) = said(network.judge(made, results, {}))
-    assert (found["nodes"], found["text"]) == (["node2"], "no port between 32768 and 60999 can be taken on 198.51.100.132")
+    assert (found["nodes"], found["text"]) == (
+        ["node2"],
+        "no port between 32768 and 60999 can be taken on 198.51.100.132",
+    )
 
 
 def test_a_node_that_comes_with_another_address_is_warned_of():
@@ -153,13 +203,19 @@ def test_a_node_that_comes_with_another_address_is_warned_of():
     results["node1"]["seen_as"] = {"node2": "192.0.2.1", "node3": "192.0.2.1"}
     found = network.judge(made, results, {})
     (warned,) = said(found, "warn")
-    assert not said(found) and warned["text"] == "node1 comes to node2, node3 as 192.0.2.1 instead of 198.51.100.131"
+    assert (
+        not said(found)
+        and warned["text"] == "node1 comes to node2, node3 as 192.0.2.1 instead of 198.51.100.131"
+    )
     assert "(NAT)" in warned["remedy"] and warned["nodes"] == ["node1"]
 
 
 def test_a_node_that_did_not_take_part_is_named():
     made, results = recorded("good")
-    results["node2"] = {"unreachable": True, "msg": "ssh: connect to host 198.51.100.132 port 22: No route to host"}
+    results["node2"] = {
+        "unreachable": True,
+        "msg": "ssh: connect to host 198.51.100.132 port 22: No route to host",
+    }
     results["node3"]["own"]["listening"] = None
     results["node3"]["own"]["msg"] = "the user's systemd does not answer"
     found = said(network.judge(made, results, {}))
@@ -172,17 +228,29 @@ def test_a_node_that_did_not_take_part_is_named():
 
 @pytest.mark.parametrize("how", ["rival", "met"])
 def test_another_check_that_two_nodes_speak_of_is_one_finding_and_nothing_else(how):
-    """All that two checks do to each other: ends listeners (refused, reset), takes ports, makes logins fail."""
+    """All that two checks do to each other: ends listeners (refused, reset), takes ports, makes
+    logins fail.
+    """
     made, results = recorded("start_port_dropped")
     results["node2"]["own"]["listening"]["failed"] = {"17000": "Address already in use"}
-    results["node3"] = {"msg": "[Errno 104] Connection reset by peer", "rival": {"id": "5f2a", "seconds": 7}}
+    results["node3"] = {
+        "msg": "[Errno 104] Connection reset by peer",
+        "rival": {"id": "5f2a", "seconds": 7},
+    }
     if how == "met":
-        results["node1"]["unreached"] = [{"to": "node2", "port": 17000, "why": "other", "text": "5f2a", "age": 7}]
+        results["node1"]["unreached"] = [
+            {"to": "node2", "port": 17000, "why": "other", "text": "5f2a", "age": 7}
+        ]
     else:
         results["node1"]["rival"] = {"id": "5f2a", "seconds": 7}
     found = network.judge(made, results, {})
     assert [(item["level"], item["text"], item["remedy"], item["nodes"]) for item in found] == [
-        ("stop", "another check of these nodes was running (5f2a), since 7 s", "run this one again when it is through", ["node1", "node3"])
+        (
+            "stop",
+            "another check of these nodes was running (5f2a), since 7 s",
+            "run this one again when it is through",
+            ["node1", "node3"],
+        )
     ]
     results["node1"]["rival"] = {"id": "", "seconds": 46}
     results["node3"]["rival"]["id"] = "x\n[ok]" if how == "rival" else "5f2a"
@@ -194,41 +262,58 @@ def test_another_check_that_two_nodes_speak_of_is_one_finding_and_nothing_else(h
 def test_another_check_that_one_node_alone_speaks_of_is_that_nodes_trouble(how):
     made, results = recorded("start_port_dropped")
     if how == "met":
-        results["node3"]["unreached"] = [{"to": "node2", "port": 17000, "why": "other", "text": "5f2a", "age": 7}]
+        results["node3"]["unreached"] = [
+            {"to": "node2", "port": 17000, "why": "other", "text": "5f2a", "age": 7}
+        ]
     else:
         results["node3"]["rival"] = {"id": "5f2a", "seconds": 7}
         results["node1"]["reached"].pop("node3")
-        results["node1"]["unreached"] = [{"to": "node3", "port": 17000, "why": "refused", "text": ""}]
+        results["node1"]["unreached"] = [
+            {"to": "node3", "port": 17000, "why": "refused", "text": ""}
+        ]
     found = network.judge(made, results, {})
     # it may be node3 that is wrong, or node2
-    assert [item["nodes"] for item in found if "5f2a" in item["text"]] == [["node3"] if how == "rival" else ["node3", "node2"]]
+    assert [item["nodes"] for item in found if "5f2a" in item["text"]] == [
+        ["node3"] if how == "rival" else ["node3", "node2"]
+    ]
     assert said(found)
     # what the others found of each other is said all the same
     assert ["node1", "node2"] in [item["nodes"] for item in said(found)]
     assert how == "rival" or ["node2", "node3"] not in [item["nodes"] for item in found]
-    assert how == "met" or [item["nodes"] for item in found if "node3" in item["nodes"]] == [["node3"]]
+    assert how == "met" or [item["nodes"] for item in found if "node3" in item["nodes"]] == [
+        ["node3"]
+    ]
 
 
 def test_another_check_that_one_node_alone_is_said_to_have_blames_none_of_those_that_say_so():
     made, results = recorded("good")
     for name in ("node1", "node3"):
-        results[name]["unreached"] = [{"to": "node2", "port": 17000, "why": "other", "text": "5f2a", "age": 7}]
+        results[name]["unreached"] = [
+            {"to": "node2", "port": 17000, "why": "other", "text": "5f2a", "age": 7}
+        ]
     assert [item["nodes"] for item in said(network.judge(made, results, {}))] == [["node2"]]
 
 
 def test_an_address_that_one_peer_alone_has_seen_is_about_both():
     made, results = recorded("good")
     results["node1"]["seen_as"] = {"node2": "192.0.2.1"}
-    assert [item["nodes"] for item in said(network.judge(made, results, {}), "warn")] == [["node1", "node2"]]
+    assert [item["nodes"] for item in said(network.judge(made, results, {}), "warn")] == [
+        ["node1", "node2"]
+    ]
 
 
 @pytest.mark.parametrize("back", [True, False])
 def test_one_peer_that_lies_leaves_no_node_cut_off(back):
-    """node3 did not take part, node2 lies: node1 has but one peer left, and what fails between two is about both."""
+    """node3 did not take part, node2 lies: node1 has but one peer left, and what fails between two
+    is about both.
+    """
     made, results = recorded("good")
     row = {"port": 17000, "why": "hello", "text": ""}
     results["node1"].update(reached={}, unreached=[dict(row, to="node2")])
-    results["node2"].update(reached={} if back else {"node1": [17000]}, unreached=[dict(row, to="node1")] if back else [])
+    results["node2"].update(
+        reached={} if back else {"node1": [17000]},
+        unreached=[dict(row, to="node1")] if back else [],
+    )
     results["node3"] = {"msg": "no answer"}
     named = [item["nodes"] for item in said(network.judge(made, results, {}))]
     assert ["node1"] not in named and ["node3"] in named and ["node2", "node1"] in named
@@ -241,9 +326,19 @@ def many(count):
     """Return plan and results of so many nodes, made of the recorded ones of a good network."""
     made, results = recorded("good")
     names = ["n%d" % number for number in range(1, count + 1)]
-    made["nodes"] = [dict(made["nodes"][0], name=name, address="198.51.100.%d" % at) for at, name in enumerate(names, 1)]
+    made["nodes"] = [
+        dict(made["nodes"][0], name=name, address="198.51.100.%d" % at)
+        for at, name in enumerate(names, 1)
+    ]
     result = results["node1"]
-    row = {"rtt": 1e-4, "offset": 0.0, "mss": 1448, "path_mtu": 1500, "gbits": 2.0, "together": count}
+    row = {
+        "rtt": 1e-4,
+        "offset": 0.0,
+        "mss": 1448,
+        "path_mtu": 1500,
+        "gbits": 2.0,
+        "together": count,
+    }
     return made, {
         name: dict(
             copy.deepcopy(result),
@@ -266,9 +361,11 @@ def test_few_nodes_have_a_row_each_and_many_one_of_all():
     results["n11"]["edges"]["n12"]["late"] = True
     notes = said(network.judge(made, results, {}), "note")
     assert len(notes) == 1 and notes[0]["nodes"] == list(results)
-    assert notes[0]["text"] == (
-        "eth0, MTU 1500, no HCA on all 32 nodes; TCP on 30 ways, 32 nodes at once: slowest n3 to n4 0.6 Gbit/s, median 2, fastest 4; "
-        "latency: median 0.10 ms, worst 3.10 ms (n3 to n4); bandwidth of 2 of 32 ways not measured, 1 for want of time"
+    assert (
+        notes[0]["text"]
+        == "eth0, MTU 1500, no HCA on all 32 nodes; TCP on 30 ways, 32 nodes at once: slowest n3 to"
+        " n4 0.6 Gbit/s, median 2, fastest 4; latency: median 0.10 ms, worst 3.10 ms (n3 to n4);"
+        " bandwidth of 2 of 32 ways not measured, 1 for want of time"
     )
 
 
@@ -279,7 +376,8 @@ def test_unequal_nodes_are_shown_in_groups():
         results[name]["own"]["hcas"] = [{"name": "mlx5_0", "port": "1", "state": "4: ACTIVE"}]
     text = said(network.judge(made, results, {}), "note")[0]["text"]
     assert text.startswith(
-        "eth0, MTU 1500, no HCA on 9 nodes; eth0, MTU 1500, HCAs: mlx5_0:1 ACTIVE on n6, n7; eth0, MTU 9000, no HCA on n5; TCP on"
+        "eth0, MTU 1500, no HCA on 9 nodes; eth0, MTU 1500, HCAs: mlx5_0:1 ACTIVE on n6, n7; eth0,"
+        " MTU 9000, no HCA on n5; TCP on"
     )
     for at, name in enumerate(results):
         results[name]["own"]["interface"]["mtu"] = 1000 + at
@@ -328,18 +426,26 @@ def edges(**rows):
 )  # fmt: skip
 def test_what_a_way_must_carry(heard, allowed, level, words):
     found = carried.judge(heard, allowed)
-    assert len(found) == 1 and found[0]["level"] == level and words in found[0]["text"], findings.lines(found)
+    assert len(found) == 1 and found[0]["level"] == level and words in found[0]["text"], (
+        findings.lines(found)
+    )
 
 
 def test_no_floor_and_equal_ways_say_nothing():
-    rows = edges(a={"gbits": 1.0, "path_mtu": 1500}, b={"gbits": 0.3, "path_mtu": 1500}, c={"gbits": 1.0, "path_mtu": 1500})
+    rows = edges(
+        a={"gbits": 1.0, "path_mtu": 1500},
+        b={"gbits": 0.3, "path_mtu": 1500},
+        c={"gbits": 1.0, "path_mtu": 1500},
+    )
     assert carried.judge(rows, {"bandwidth": 0, "clock_seconds": {"stop": 30, "warn": 2}}) == []
 
 
 def test_unequal_mtu_is_a_warning():
     rows = edges(a={"path_mtu": 1500}, b={"path_mtu": 1500})
     rows["b"]["own"]["interface"]["mtu"] = 9000
-    assert [(item["level"], "1500 on a; 9000 on b" in item["text"]) for item in carried.judge(rows, {})] == [("warn", True)]
+    assert [
+        (item["level"], "1500 on a; 9000 on b" in item["text"]) for item in carried.judge(rows, {})
+    ] == [("warn", True)]
 
 
 # --- what the site forces
@@ -367,7 +473,11 @@ SECOND = {"node1": "192.168.9.1", "node2": "192.168.9.2"}
         ({"NCCL_SOCKET_IFNAME": "^docker,lo"}, SECOND, []),
         ({"GLOO_SOCKET_IFNAME": "eth9"}, SECOND, ["stop", "stop"]),
         ({"GLOO_SOCKET_IFNAME": "lo"}, SECOND, ["stop", "stop"]),
-        ({"NCCL_SOCKET_IFNAME": "ib"}, dict.fromkeys(SECOND, "172.17.0.1"), ["stop", "stop"]),  # a bridge of the same address everywhere
+        (
+            {"NCCL_SOCKET_IFNAME": "ib"},
+            dict.fromkeys(SECOND, "172.17.0.1"),
+            ["stop", "stop"],
+        ),  # a bridge of the same address everywhere
         ({"NCCL_SOCKET_IFNAME": "ib"}, SECOND, ["warn", "warn"]),
         ({"NCCL_SOCKET_IFNAME": "ib"}, {"node1": "192.168.9.1"}, ["stop", "warn"]),
     ],
@@ -391,6 +501,8 @@ def test_a_forced_adapter_must_be_there_and_active():
     made["env"]["NCCL_IB_HCA"] = "=mlx5_0:1"
     assert [item["nodes"] for item in interfaces.adapters(made, rows)] == [["node2"]]
     made["env"]["NCCL_IB_HCA"] = "mlx4"
-    assert [item["nodes"] for item in interfaces.adapters(made, dict(rows, node2=None))] == [["node1"]]
+    assert [item["nodes"] for item in interfaces.adapters(made, dict(rows, node2=None))] == [
+        ["node1"]
+    ]
     made["env"]["NCCL_IB_DISABLE"] = "1"
     assert interfaces.adapters(made, rows) == []

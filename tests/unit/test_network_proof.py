@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module network_proof: its listener is what systemd-run is told to start, and is gone when it is closed."""
+"""The module network_proof: its listener is what systemd-run is told to start, and is gone when it
+is closed.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ case "$2" in list-units) cat %(units)s;; esac
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):
-    """A node of this machine: a runtime directory, and programs that stand for systemd's and note how they are called."""
+    """A node of this machine: a runtime directory, and programs that stand for systemd's and note
+    how they are called.
+    """
     bin_dir, runtime = tmp_path / "bin", tmp_path / "r"
     bin_dir.mkdir()
     runtime.mkdir()
@@ -49,7 +53,15 @@ def node(tmp_path, monkeypatch):
 def arguments(state, name, **more):
     address = {"node1": "127.0.0.5", "node2": "127.0.0.6"}[name]
     return dict(
-        {"state": state, "id": "0a1b" + name[-1], "node": name, "nodes": ["node1", "node2"], "address": address, "interface": "lo"}, **more
+        {
+            "state": state,
+            "id": "0a1b" + name[-1],
+            "node": name,
+            "nodes": ["node1", "node2"],
+            "address": address,
+            "interface": "lo",
+        },
+        **more,
     )
 
 
@@ -62,7 +74,9 @@ def answers(number, runtime):
 
 
 def bound_again(port, seconds=20):
-    """Bind the port that a listener had, without SO_REUSEADDR: its last connections may still be closing, but no TIME_WAIT (60 s) is left."""
+    """Bind the port that a listener had, without SO_REUSEADDR: its last connections may still be
+    closing, but no TIME_WAIT (60 s) is left.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -79,11 +93,16 @@ def test_listen_connect_close(node, run_module):
         made.bind(("127.0.0.5", 0))
         port = made.getsockname()[1]
     said = run_module(network_proof, arguments("listening", "node1", ports=[port], seconds=33))
-    assert said["listening"]["planned"] == [port] and said["interface"] == {"name": "lo", "mtu": 65536} and said["hcas"] == netunit.hcas()
+    assert (
+        said["listening"]["planned"] == [port]
+        and said["interface"] == {"name": "lo", "mtu": 65536}
+        and said["hcas"] == netunit.hcas()
+    )
     directory = node / "r" / "yardcheck-0a1b1"
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     log = (node / "log").read_text()
-    # whatever happens to the controller, the unit ends and takes its directory with it; its name is no attempt's
+    # whatever happens to the controller, the unit ends and takes its directory with it; its name is
+    # no attempt's
     assert (
         "--unit=yardcheck-0a1b1.service" in log
         and "RuntimeMaxSec=33" in log
@@ -92,7 +111,10 @@ def test_listen_connect_close(node, run_module):
     )
     # (node2 has the id of node1's check here, as on two machines)
     book = {"node1": said, "node2": {"msg": "its listener did not start"}}
-    found = run_module(network_proof, dict(arguments("connected", "node2", book=book, depth="quick", ports=[port]), id="0a1b1"))
+    found = run_module(
+        network_proof,
+        dict(arguments("connected", "node2", book=book, depth="quick", ports=[port]), id="0a1b1"),
+    )
     assert found["unreached"] == [] and port in found["reached"]["node1"]
     assert found["complete"] is False and found["own"]["msg"] == "its listener did not start"
     deadline = time.monotonic() + 30
@@ -106,7 +128,10 @@ def test_listen_connect_close(node, run_module):
 
 def test_closing_ends_a_listener_that_nobody_came_to_and_says_who_was_missed(node, run_module):
     said = run_module(network_proof, arguments("listening", "node1"))
-    assert run_module(network_proof, arguments("closed", "node1"))["closed"] == {"came": {}, "missed": ["node2"]}
+    assert run_module(network_proof, arguments("closed", "node1"))["closed"] == {
+        "came": {},
+        "missed": ["node2"],
+    }
     bound_again(said["listening"]["ephemeral"][0])
 
 
@@ -118,24 +143,47 @@ def test_an_earlier_checks_listener_is_waited_for(node, run_module):
     threading.Timer(0.7, (node / "units").write_text, ("",)).start()
     started = time.monotonic()
     said = run_module(network_proof, arguments("listening", "node1"))
-    assert said["rival"] is None and said["listening"] and 0.7 <= time.monotonic() - started < netturns.PATIENCE
-    assert "stop yardcheck-99" not in (node / "log").read_text() and os.listdir(node / "r") == ["yardcheck-0a1b1"]
+    assert (
+        said["rival"] is None
+        and said["listening"]
+        and 0.7 <= time.monotonic() - started < netturns.PATIENCE
+    )
+    assert "stop yardcheck-99" not in (node / "log").read_text() and os.listdir(node / "r") == [
+        "yardcheck-0a1b1"
+    ]
     run_module(network_proof, arguments("closed", "node1"))
 
 
 def test_an_abandoned_listener_is_ended_and_its_check_knows(node, run_module, monkeypatch):
     monkeypatch.setattr(netturns, "PATIENCE", 0.5)
-    (node / "units").write_text(OTHER + "yardlimits-77.service loaded active running probe\nyardcheck-98.service loaded failed failed x\n")
+    (node / "units").write_text(
+        OTHER
+        + "yardlimits-77.service loaded active running probe\nyardcheck-98.service loaded failed"
+        " failed x\n"
+    )
     run_module(network_proof, arguments("listening", "node1"))
     log = (node / "log").read_text()
-    assert log.index("stop yardcheck-99.service") < log.index("--unit=yardcheck-0a1b1.service") and "stop yardcheck-98.service" in log
+    assert (
+        log.index("stop yardcheck-99.service") < log.index("--unit=yardcheck-0a1b1.service")
+        and "stop yardcheck-98.service" in log
+    )
     assert "yardlimits" not in log  # what the limits probe runs in is no listener
     run_module(network_proof, arguments("closed", "node1"))
     # the other check goes on, finds the word, tries nothing, and takes the word along at its end
-    theirs = dict(arguments("connected", "node1", book={"node1": {"listening": {}}}, depth="quick"), id="99")
+    theirs = dict(
+        arguments("connected", "node1", book={"node1": {"listening": {}}}, depth="quick"), id="99"
+    )
     found = run_module(network_proof, theirs)
-    assert found["rival"]["id"] == "0a1b1" and found["complete"] is False and found["unreached"] == [] and found["reached"] == {}
-    assert run_module(network_proof, dict(arguments("closed", "node1"), id="99"))["rival"]["id"] == "0a1b1"
+    assert (
+        found["rival"]["id"] == "0a1b1"
+        and found["complete"] is False
+        and found["unreached"] == []
+        and found["reached"] == {}
+    )
+    assert (
+        run_module(network_proof, dict(arguments("closed", "node1"), id="99"))["rival"]["id"]
+        == "0a1b1"
+    )
     assert [name for name in os.listdir(node / "r") if name.endswith(".over")] == []
     assert run_module(network_proof, dict(arguments("closed", "node1"), id="98"))["rival"] is None
 
@@ -154,20 +202,32 @@ def test_who_waits_in_vain_says_for_whom_and_starts_nothing(node, run_module, mo
     monkeypatch.setattr(netturns, "LONGEST", 0.5)
     (node / "units").write_text(OTHER)
     said = run_module(network_proof, arguments("listening", "node1"))
-    assert said["listening"] is None and said["rival"]["id"] == "99" and "systemd-run" not in str(os.listdir(node / "r"))
+    assert (
+        said["listening"] is None
+        and said["rival"]["id"] == "99"
+        and "systemd-run" not in str(os.listdir(node / "r"))
+    )
     assert "--unit=" not in (node / "log").read_text() and os.listdir(node / "r") == []
     # what it has met it knows at the next step; another node tries the network all the same
     book = {"node1": said, "node2": {"listening": {}}}
     found = run_module(network_proof, arguments("connected", "node1", book=book, depth="quick"))
     assert found["rival"]["id"] == "99" and found["unreached"] == []
-    assert run_module(network_proof, arguments("connected", "node2", book=book, depth="quick"))["rival"] is None
+    assert (
+        run_module(network_proof, arguments("connected", "node2", book=book, depth="quick"))[
+            "rival"
+        ]
+        is None
+    )
 
 
 def test_two_checks_do_not_start_at_one_moment(node, run_module, monkeypatch):
     monkeypatch.setattr(netturns, "LONGEST", 0.5)
     place = os.open(node / "r", os.O_RDONLY)
     fcntl.flock(place, fcntl.LOCK_EX)
-    assert run_module(network_proof, arguments("listening", "node1"))["rival"]["id"] == "" and not (node / "log").exists()
+    assert (
+        run_module(network_proof, arguments("listening", "node1"))["rival"]["id"] == ""
+        and not (node / "log").exists()
+    )
     monkeypatch.setattr(netturns, "LONGEST", 15)
     threading.Timer(0.6, os.close, (place,)).start()
     assert run_module(network_proof, arguments("listening", "node1"))["rival"] is None
@@ -178,7 +238,14 @@ def test_two_checks_do_not_start_at_one_moment(node, run_module, monkeypatch):
 
 
 def test_a_port_that_another_users_check_holds_is_its_rival(node, run_module, tmp_path):
-    spec = {"id": "else", "node": "node1", "address": "127.0.0.5", "ports": [0], "expected": ["x"], "directory": str(tmp_path)}
+    spec = {
+        "id": "else",
+        "node": "node1",
+        "address": "127.0.0.5",
+        "ports": [0],
+        "expected": ["x"],
+        "directory": str(tmp_path),
+    }
     theirs = netprobe.Listener(spec)
     threading.Thread(target=theirs.serve, daemon=True).start()
     said = run_module(network_proof, arguments("listening", "node1", ports=theirs.planned))
@@ -194,7 +261,13 @@ def test_a_port_that_another_users_check_holds_is_its_rival(node, run_module, tm
         ("b", "a", 15, {"came": 0, "idle": 60}, True),
         ("b", "a", 60, {"came": 1, "idle": 3}, False),  # alive
         ("b", "a", 15, {}, True),  # hung
-        ("a", "b", 5, {"came": 0, "idle": 5}, True),  # two that wait for each other: one of them goes on
+        (
+            "a",
+            "b",
+            5,
+            {"came": 0, "idle": 5},
+            True,
+        ),  # two that wait for each other: one of them goes on
         ("b", "a", 7, {"came": 0, "idle": 7}, False),
         ("a", "b", 7, {"came": 1, "idle": 7}, False),
     ],
@@ -213,17 +286,28 @@ def test_when_a_listener_is_abandoned(number, holder, waited, said, end):
 def test_a_reason_is_never_empty(node, run_module, text, words):
     (node / "bin" / "systemd-run").write_text("#!/bin/sh\n%s\n" % text)
     said = run_module(network_proof, arguments("listening", "node1"))
-    assert said["failed"] and words in " ".join(said["msg"].split()).replace("[Errno 2] ", ""), said["msg"]
+    assert said["failed"] and words in " ".join(said["msg"].split()).replace("[Errno 2] ", ""), (
+        said["msg"]
+    )
     assert os.listdir(node / "r") == []
 
 
 def test_a_listener_that_does_not_start_leaves_no_directory(node, run_module):
-    (node / "bin" / "systemd-run").write_text("#!/bin/sh\necho 'Failed to connect to bus' >&2; exit 1\n")
+    (node / "bin" / "systemd-run").write_text(
+        "#!/bin/sh\necho 'Failed to connect to bus' >&2; exit 1\n"
+    )
     said = run_module(network_proof, arguments("listening", "node1"))
-    assert said["failed"] and "Failed to connect to bus" in said["msg"] and "journalctl --user -u yardcheck-0a1b1.service" in said["msg"]
+    assert (
+        said["failed"]
+        and "Failed to connect to bus" in said["msg"]
+        and "journalctl --user -u yardcheck-0a1b1.service" in said["msg"]
+    )
     assert os.listdir(node / "r") == []
 
 
 @pytest.mark.parametrize("number", ["../x", "", "A b", "x" * 33])
 def test_an_id_that_is_none_is_refused(node, run_module, number):
-    assert "is no id of a check" in run_module(network_proof, dict(arguments("listening", "node1"), id=number))["msg"]
+    assert (
+        "is no id of a check"
+        in run_module(network_proof, dict(arguments("listening", "node1"), id=number))["msg"]
+    )

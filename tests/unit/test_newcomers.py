@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who stood in for a lost node and was not ready: named by a preflight or by a task that failed there, and nobody else."""
+"""Who stood in for a lost node and was not ready: named by a preflight or by a task that failed
+there, and nobody else.
+"""
 
 from __future__ import annotations
 

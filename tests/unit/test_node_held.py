@@ -16,8 +16,14 @@ HELD = [
 
 
 def test_who_holds_the_node(run_module, monkeypatch):
-    monkeypatch.setattr(holds, "holders", lambda run, base: HELD if base.endswith("/.trainyard") else [])
-    assert run_module(module, {}) == {"changed": False, "held": HELD, "invocation": {"module_args": {"base": ".trainyard"}}}
+    monkeypatch.setattr(
+        holds, "holders", lambda run, base: HELD if base.endswith("/.trainyard") else []
+    )
+    assert run_module(module, {}) == {
+        "changed": False,
+        "held": HELD,
+        "invocation": {"module_args": {"base": ".trainyard"}},
+    }
 
 
 def test_a_node_whose_systemd_is_silent_is_not_free(run_module, monkeypatch):

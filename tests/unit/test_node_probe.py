@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe: what a node is and holds, read without changing anything, also where a node lacks the very programs it asks."""
+"""The probe: what a node is and holds, read without changing anything, also where a node lacks the
+very programs it asks.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,14 @@ def test_addresses_in_the_kernels_order():
 def test_names_are_asked_of_the_nodes_own_resolver_in_bounded_time():
     asked = []
     listing = "10.0.0.5 STREAM h\n10.0.0.5 DGRAM\n127.0.1.1 STREAM\n\n"
-    assert probe.resolves_to(lambda argv: asked.append(argv) or (0, listing, ""), "h") == ["10.0.0.5", "127.0.1.1"]
-    assert asked == [["timeout", "5", "getent", "ahostsv4", "h"]] and probe.resolves_to(answer(124, "10.0.0.5 x"), "h") == []
+    assert probe.resolves_to(lambda argv: asked.append(argv) or (0, listing, ""), "h") == [
+        "10.0.0.5",
+        "127.0.1.1",
+    ]
+    assert (
+        asked == [["timeout", "5", "getent", "ahostsv4", "h"]]
+        and probe.resolves_to(answer(124, "10.0.0.5 x"), "h") == []
+    )
 
 
 def test_the_route_to_the_first_peer_that_can_be_routed_to():
@@ -59,18 +67,29 @@ def test_what_a_python_of_the_users_own_has_beside_it(tmp_path, monkeypatch):
     assert probe.python_words(str(tmp_path / "gone")) == []
 
 
-@pytest.mark.parametrize("lacking, words", [("rsync", "rsync"), ("ssh", "openssh-client"), ("systemd-run", "systemd"), ("ip", "iproute2")])
+@pytest.mark.parametrize(
+    "lacking, words",
+    [("rsync", "rsync"), ("ssh", "openssh-client"), ("systemd-run", "systemd"), ("ip", "iproute2")],
+)
 def test_a_missing_program_is_named_by_its_package(monkeypatch, lacking, words):
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: None if name == lacking else "/usr/bin/" + name)
+    monkeypatch.setattr(
+        shutil, "which", lambda name, path=None: None if name == lacking else "/usr/bin/" + name
+    )
     monkeypatch.setattr(os.path, "exists", lambda path: True)
     assert probe.missing(answer(), "me") == [words]
 
 
-@pytest.mark.parametrize("place, lacks", [("/usr/local/bin", []), ("/usr/bin", []), ("/usr/sbin", ["openmpi-bin"])])
+@pytest.mark.parametrize(
+    "place, lacks", [("/usr/local/bin", []), ("/usr/bin", []), ("/usr/sbin", ["openmpi-bin"])]
+)
 def test_a_launcher_is_looked_for_where_the_plan_finds_it(monkeypatch, place, lacks):
-    here = dict.fromkeys(probe.NEEDED_PROGRAMS, "/usr/sbin")  # what the node's own tools need is the system's
+    here = dict.fromkeys(
+        probe.NEEDED_PROGRAMS, "/usr/sbin"
+    )  # what the node's own tools need is the system's
     here["mpirun"] = place
-    monkeypatch.setattr(shutil, "which", lambda name, path: here[name] if here[name] in path.split(":") else None)
+    monkeypatch.setattr(
+        shutil, "which", lambda name, path: here[name] if here[name] in path.split(":") else None
+    )
     monkeypatch.setattr(os.path, "exists", lambda path: True)
     assert probe.missing(answer(), "me", {"mpirun": "openmpi-bin"}) == lacks
     path = compiled(count=1, devices=1)["nodes"][0]["env"]["PATH"]
@@ -85,8 +104,19 @@ def test_lingering_and_a_user_manager_are_needed(monkeypatch):
 
 def test_only_complete_environments_count(tmp_path):
     whole, half = (json.dumps({"digest": digit * 64, "fingerprint": "f"}) for digit in "dh")
-    put(tmp_path, {"env/a/.trainyard.json": whole, "env/a/bin/python": "", "env/half/.trainyard.json": half, "env/unmarked/bin/python": ""})
-    assert probe.environments(str(tmp_path)) == {"d" * 64: "f"} and probe.environments(str(tmp_path / "none")) == {}
+    put(
+        tmp_path,
+        {
+            "env/a/.trainyard.json": whole,
+            "env/a/bin/python": "",
+            "env/half/.trainyard.json": half,
+            "env/unmarked/bin/python": "",
+        },
+    )
+    assert (
+        probe.environments(str(tmp_path)) == {"d" * 64: "f"}
+        and probe.environments(str(tmp_path / "none")) == {}
+    )
 
 
 @pytest.fixture
@@ -102,17 +132,27 @@ def base(tmp_path):
 def test_module_tells_everything_and_changes_nothing(run_module, base, tmp_path, monkeypatch):
     root, digest = base
     unit = "trainyard-20261120-103501-ppyoloe-1f2e-1.service"
-    tools = program(tmp_path / "bin", "systemctl", 'case "$2" in list-units) echo "%s loaded active running Trainyard run X";; esac' % unit)
+    tools = program(
+        tmp_path / "bin",
+        "systemctl",
+        'case "$2" in list-units) echo "%s loaded active running Trainyard run X";; esac' % unit,
+    )
     program(tools, "ip", "echo '%s'" % IP)
     program(tools, "getent", 'echo "10.0.0.5 STREAM $2"')
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
     facts = run_module(
         module,
-        {"base": root, "trees": [{"kind": "code", "digest": digest}, {"kind": "data", "digest": "0" * 64}], "peers": ["127.0.0.1"]},
+        {
+            "base": root,
+            "trees": [{"kind": "code", "digest": digest}, {"kind": "data", "digest": "0" * 64}],
+            "peers": ["127.0.0.1"],
+        },
         check=True,
     )["facts"]
     account = pwd.getpwuid(os.getuid())
-    assert {key: facts[key] for key in ("hostname", "home", "base", "user", "uid", "python_version")} == {
+    assert {
+        key: facts[key] for key in ("hostname", "home", "base", "user", "uid", "python_version")
+    } == {
         "hostname": socket.gethostname(),
         "home": account.pw_dir,
         "base": root,
@@ -126,12 +166,18 @@ def test_module_tells_everything_and_changes_nothing(run_module, base, tmp_path,
         and facts["resolves_to"] == ["10.0.0.5"]
     )
     held = {"unit": unit, "state": "active", "description": "Trainyard run X"}
-    assert [{key: item[key] for key in held} for item in facts["units"]] == [held] and facts["units"][0]["mine"]
+    assert [{key: item[key] for key in held} for item in facts["units"]] == [held] and facts[
+        "units"
+    ][0]["mine"]
     assert facts["trees"] == {
         "code/" + digest[:16]: {"ok": True, "present": True, "differences": []},
         "data/" + "0" * 16: {"ok": False, "present": False, "differences": []},
     }
-    assert facts["environments"] == {} and facts["cores"] >= 1 and facts["mesh"]["present"] in (True, False)
+    assert (
+        facts["environments"] == {}
+        and facts["cores"] >= 1
+        and facts["mesh"]["present"] in (True, False)
+    )
     # the cache of digests is the only thing it may leave
     assert [name for name in modes(root) if "." not in name.strip(".")] and not [
         name for name in modes(root) if name.startswith(("env", "staging", "runs"))
@@ -139,7 +185,9 @@ def test_module_tells_everything_and_changes_nothing(run_module, base, tmp_path,
 
 
 def test_module_on_a_bare_node_names_what_is_missing(run_module, tmp_path, monkeypatch):
-    """No ip, no getent, no systemctl: the answer is still a list of what provision.yml has to bring."""
+    """No ip, no getent, no systemctl: the answer is still a list of what provision.yml has to
+    bring.
+    """
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     # AnsibleModule looks in the system's sbin folders, too

@@ -37,7 +37,10 @@ def test_families(text, family):
 
 def test_hard_limits_are_read():
     assert user_manager.hard_limits(PID1) == {"memlock": 8388608, "nofile": 20000}
-    assert user_manager.hard_limits(PID1.replace("8388608", "unlimited"))["memlock"] == user_manager.UNLIMITED
+    assert (
+        user_manager.hard_limits(PID1.replace("8388608", "unlimited"))["memlock"]
+        == user_manager.UNLIMITED
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,10 +60,22 @@ def test_what_a_limit_can_become(wanted, hard, may_raise, nr_open, result):
 
 
 def test_limits_the_node_does_not_allow_stay_out_of_the_dropin():
-    none = user_manager.dropins(1000, {"memlock": {"wanted": -1, "allowed": 8388608}, "nofile": {"wanted": 1048576, "allowed": 20000}})
+    none = user_manager.dropins(
+        1000,
+        {
+            "memlock": {"wanted": -1, "allowed": 8388608},
+            "nofile": {"wanted": 1048576, "allowed": 20000},
+        },
+    )
     service = none["/etc/systemd/system/user@1000.service.d/50-trainyard.conf"]
     assert service.endswith("[Service]\nTasksMax=infinity\n") and "Limit" not in service
-    both = user_manager.dropins(1000, {"memlock": {"wanted": -1, "allowed": -1}, "nofile": {"wanted": 1048576, "allowed": 1048576}})
+    both = user_manager.dropins(
+        1000,
+        {
+            "memlock": {"wanted": -1, "allowed": -1},
+            "nofile": {"wanted": 1048576, "allowed": 1048576},
+        },
+    )
     service = both["/etc/systemd/system/user@1000.service.d/50-trainyard.conf"]
     assert "LimitMEMLOCK=infinity\n" in service and "LimitNOFILE=1048576\n" in service
 
@@ -73,12 +88,17 @@ def test_packages_are_asked_of_the_right_database():
     def rpm(argv):
         return (0, "") if argv[-1] == "rsync" else (1, "no package provides libgomp")
 
-    assert node_system.missing_packages("debian", ["rsync", "libgomp1", "python3"], dpkg) == ["libgomp1", "python3"]
+    assert node_system.missing_packages("debian", ["rsync", "libgomp1", "python3"], dpkg) == [
+        "libgomp1",
+        "python3",
+    ]
     assert node_system.missing_packages("redhat", ["rsync", "libgomp"], rpm) == ["libgomp"]
 
 
 def test_an_unknown_distribution_is_asked_for_programs(monkeypatch):
-    monkeypatch.setattr(node_system.shutil, "which", lambda name: None if name == "rsync" else "/usr/bin/" + name)
+    monkeypatch.setattr(
+        node_system.shutil, "which", lambda name: None if name == "rsync" else "/usr/bin/" + name
+    )
     assert node_system.missing_packages("", []) == ["rsync"]
 
 
@@ -87,7 +107,10 @@ def node(monkeypatch, tmp_path):
     """A ready node without CAP_SYS_RESOURCE; returns (files, answers) that a test may change."""
     uid = os.getuid()
     user = node_system.pwd.getpwuid(uid).pw_name
-    mine = {"memlock": {"wanted": -1, "allowed": 8388608}, "nofile": {"wanted": 1048576, "allowed": 20000}}
+    mine = {
+        "memlock": {"wanted": -1, "allowed": 8388608},
+        "nofile": {"wanted": 1048576, "allowed": 20000},
+    }
     files = {
         "/etc/os-release": UBUNTU,
         "/proc/1/limits": PID1,
@@ -128,7 +151,11 @@ def test_each_need_is_told(node):
     answers["is-system-running"] = (1, "Failed to connect to bus: No such file or directory")
     result = look()
     assert result["needs"] == ["packages", "linger", "limits", "manager"]
-    assert result["missing"] == ["rsync"] and result["units"] == [] and "connect to bus" in result["manager"]
+    assert (
+        result["missing"] == ["rsync"]
+        and result["units"] == []
+        and "connect to bus" in result["manager"]
+    )
 
 
 def test_a_manager_older_than_its_limits_must_be_started_anew(node, monkeypatch):
@@ -145,7 +172,13 @@ def test_a_manager_older_than_its_limits_must_be_started_anew(node, monkeypatch)
 def test_records_and_old_notes_are_named_and_not_read(monkeypatch, tmp_path):
     there = {"/var/lib/trainyard/mysite/firewall.json", str(tmp_path / "lingering")}
     monkeypatch.setattr(node_system.os.path, "exists", lambda path: path in there)
-    given = {"packages": {}, "memlock": "infinity", "nofile": "infinity", "site": "mysite", "home": str(tmp_path)}
+    given = {
+        "packages": {},
+        "memlock": "infinity",
+        "nofile": "infinity",
+        "site": "mysite",
+        "home": str(tmp_path),
+    }
     result = node_system.look(given, lambda argv: (0, ""))
     assert result["records"] == ["firewall"] and result["notes"] == ["lingering"]
 
@@ -163,16 +196,25 @@ def test_programs_that_are_missing_or_hang_are_answers():
 def test_a_limit_that_is_no_number_is_refused(capsys):
     with patch_module_args({"packages": {}, "memlock": "lots"}), pytest.raises(SystemExit) as end:
         node_system.main()
-    assert end.value.code == 1 and "want a number or infinity; got 'lots'" in capsys.readouterr().out
+    assert (
+        end.value.code == 1 and "want a number or infinity; got 'lots'" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("name", ["1234567", "CORP\\alice", "first+last"])
 def test_an_account_that_root_is_not_given_is_no_lie(monkeypatch, name):
     account = node_system.pwd.getpwuid(os.getuid())
-    monkeypatch.setattr(node_system.pwd, "getpwuid", lambda uid: node_system.pwd.struct_passwd((name, *account[1:])))
+    monkeypatch.setattr(
+        node_system.pwd, "getpwuid", lambda uid: node_system.pwd.struct_passwd((name, *account[1:]))
+    )
     given = {"packages": {}, "memlock": "infinity", "nofile": "1048576"}
     result = node_system.look(given, lambda argv: (0, ""))
-    assert answer_gate.validate("node_system", json.loads(json.dumps(dict(result, changed=False))), {})["user"] == name
+    assert (
+        answer_gate.validate(
+            "node_system", json.loads(json.dumps(dict(result, changed=False))), {}
+        )["user"]
+        == name
+    )
 
 
 def test_root_is_given_one_kind_of_names():

@@ -15,11 +15,19 @@ from core_support import RUN
 
 OTHER = RUN.replace("ppyoloe", "other")
 SLEEP = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
-STUBBORN = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"]
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)",
+]
 
 
 def look(units=()):
-    return orphans.look(None, "/b", {"units": [{"unit": unit, "state": "active", "description": ""} for unit in units]})
+    return orphans.look(
+        None,
+        "/b",
+        {"units": [{"unit": unit, "state": "active", "description": ""} for unit in units]},
+    )
 
 
 def mine(told, run_id=RUN):
@@ -40,21 +48,37 @@ def test_what_a_run_left_is_found_by_its_mark_with_all_that_a_person_wants_to_kn
     found = mine(told)
     assert sorted(found) == sorted([first.pid, second.pid]) and found[second.pid]["attempt"] == 2
     one = found[first.pid]
-    assert one["uid"] == os.getuid() and 0 <= one["age_s"] < 60 and one["rss_mib"] > 0 and "time.sleep(60)" in one["command"]
+    assert (
+        one["uid"] == os.getuid()
+        and 0 <= one["age_s"] < 60
+        and one["rss_mib"] > 0
+        and "time.sleep(60)" in one["command"]
+    )
     stop = [item for item in judged(told) if item["level"] == "stop" and RUN in item["text"]]
-    assert len(stop) == 1 and stop[0]["nodes"] == ["node1"] and "playbooks/stop.yml -e run=%s " % RUN in stop[0]["remedy"]
-    assert "2 processes of the run %s left, up to " % RUN in stop[0]["text"] and "pid %d (attempt 1, " % first.pid in stop[0]["text"]
+    assert (
+        len(stop) == 1
+        and stop[0]["nodes"] == ["node1"]
+        and "playbooks/stop.yml -e run=%s " % RUN in stop[0]["remedy"]
+    )
+    assert (
+        "2 processes of the run %s left, up to " % RUN in stop[0]["text"]
+        and "pid %d (attempt 1, " % first.pid in stop[0]["text"]
+    )
 
 
 def test_what_a_running_unit_holds_is_no_orphan(marked):
     process = marked(RUN + "/1")
     assert mine(look([attempts.unit_name(RUN, 1)])) == {}
-    assert process.pid in mine(look([attempts.unit_name(RUN, 2)]))  # another attempt's unit does not hold it
+    assert process.pid in mine(
+        look([attempts.unit_name(RUN, 2)])
+    )  # another attempt's unit does not hold it
 
 
 def test_a_unit_that_started_since_the_units_were_listed_holds_its_processes(marked, monkeypatch):
     process = marked(RUN + "/1")
-    place = "1:name=systemd:/user.slice/user@1000.service/app.slice/%s\n" % attempts.unit_name(RUN, 1)
+    place = "1:name=systemd:/user.slice/user@1000.service/app.slice/%s\n" % attempts.unit_name(
+        RUN, 1
+    )
     monkeypatch.setattr(orphans, "text_of", lambda path: place)
     assert process.pid not in mine(look())
 
@@ -80,7 +104,11 @@ def test_what_is_not_listed_is_counted_and_no_run_of_it_is_passed_over(marked, m
     told = look()
     assert list(mine(told)) == [old.pid] and told["more"]["ours"] == {RUN: 1, OTHER: 1}
     texts = [item["text"] for item in judged(told) if item["level"] == "stop"]
-    assert any(text.startswith("2 processes of the run %s left, up to 60 min old" % RUN) and text.endswith("; 1 more") for text in texts)
+    assert any(
+        text.startswith("2 processes of the run %s left, up to 60 min old" % RUN)
+        and text.endswith("; 1 more")
+        for text in texts
+    )
     assert "a process of the run %s left, though no unit of it runs here" % OTHER in texts
     notes = [item["text"] for item in judged({"more": {"ours": {}, "foreign": 7}})]
     assert notes == ["7 more launchers of others' trainings run here beside this job"]
@@ -113,7 +141,9 @@ def test_somebody_elses_training_is_told_and_no_more(marked):
     told = look()
     found = [item for item in told["foreign"] if item["pid"] == process.pid]
     assert len(found) == 1
-    notes = [item for item in judged(dict(told, ours=[], foreign=found)) if "torchrun" in item["text"]]
+    notes = [
+        item for item in judged(dict(told, ours=[], foreign=found)) if "torchrun" in item["text"]
+    ]
     assert (
         [item["level"] for item in notes] == ["note"]
         and "pid %d" % found[0]["pid"] in notes[0]["text"]
@@ -161,7 +191,10 @@ def test_term_first_and_kill_for_what_does_not_listen(marked):
 
 
 def test_what_is_started_meanwhile_is_ended_with_it(marked):
-    marked(RUN + "/1", ["bash", "-c", "trap 'sleep 61 & exit' TERM; echo 1; while true; do sleep 0.1; done"])
+    marked(
+        RUN + "/1",
+        ["bash", "-c", "trap 'sleep 61 & exit' TERM; echo 1; while true; do sleep 0.1; done"],
+    )
     processes.end(RUN, grace=1)
     assert processes.of_run(RUN) == []
 
@@ -174,7 +207,9 @@ def test_one_empty_look_is_not_the_end(marked, monkeypatch):
         return [] if len(looks) == 2 else of_run(*given)
 
     monkeypatch.setattr(processes, "of_run", blinking)
-    assert [item["signal"] for item in processes.end(RUN, grace=0.5)] == ["KILL"] and stubborn.wait(5) == -signal.SIGKILL
+    assert [item["signal"] for item in processes.end(RUN, grace=0.5)] == ["KILL"] and stubborn.wait(
+        5
+    ) == -signal.SIGKILL
 
 
 def test_a_number_that_another_process_has_got_is_not_hit(marked):
@@ -184,20 +219,26 @@ def test_a_number_that_another_process_has_got_is_not_hit(marked):
     assert not processes.send(process.pid, started, OTHER, None, signal.SIGKILL)
     assert not processes.send(process.pid, started, RUN, 2, signal.SIGKILL)
     assert process.poll() is None
-    assert processes.send(process.pid, started, RUN, 1, signal.SIGKILL) and process.wait(5) == -signal.SIGKILL
+    assert (
+        processes.send(process.pid, started, RUN, 1, signal.SIGKILL)
+        and process.wait(5) == -signal.SIGKILL
+    )
 
 
 def test_an_older_python_has_no_pidfd(marked, monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     process = marked(RUN + "/1")
-    assert [item["pid"] for item in processes.end(RUN)] == [process.pid] and process.wait(5) == -signal.SIGTERM
+    assert [item["pid"] for item in processes.end(RUN)] == [process.pid] and process.wait(
+        5
+    ) == -signal.SIGTERM
 
 
 def test_who_ends_a_run_does_not_end_itself(marked):
     """A stop that is called from inside a run's own process: the caller and those above it stay."""
     code = (
-        "import sys, os; sys.path[:0] = %r; import ansible.module_utils as m; m.__path__.append(%r)\n"
-        "from ansible.module_utils.trainyard import processes; print(processes.end(%r, grace=0.2), flush=True)"
+        "import sys, os; sys.path[:0] = %r; import ansible.module_utils as m;"
+        " m.__path__.append(%r)\nfrom ansible.module_utils.trainyard import processes;"
+        " print(processes.end(%r, grace=0.2), flush=True)"
     )
     core = os.path.dirname(os.path.dirname(os.path.abspath(processes.__file__)))
     done = subprocess.run(
@@ -207,6 +248,8 @@ def test_who_ends_a_run_does_not_end_itself(marked):
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("seconds, words", [(40, "40 s"), (720, "12 min"), (10800, "3 h"), (200000, "2 days")])
+@pytest.mark.parametrize(
+    "seconds, words", [(40, "40 s"), (720, "12 min"), (10800, "3 h"), (200000, "2 days")]
+)
 def test_an_age_in_words(seconds, words):
     assert processes.age(seconds) == words

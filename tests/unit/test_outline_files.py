@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An outline that a node chose: nothing is written outside the controller's own directory, and its config cannot hold the controller up."""
+"""An outline that a node chose: nothing is written outside the controller's own directory, and its
+config cannot hold the controller up.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +16,64 @@ from ansible.module_utils.trainyard import outline, outline_files, sources
 from core_support import put
 
 CONFIG = "configs/a.yml"
-JOB = {"suite": "paddledetection", "launcher": "paddle", "arguments": [], "overrides": {}, "scaling": "advise", "config": CONFIG}
+JOB = {
+    "suite": "paddledetection",
+    "launcher": "paddle",
+    "arguments": [],
+    "overrides": {},
+    "scaling": "advise",
+    "config": CONFIG,
+}
 
 
 @pytest.fixture
 def told(tmp_path):
     """What an honest node says, and the arguments of the module on the controller."""
-    code = put(tmp_path / "node", {"tools/train.py": "x", CONFIG: "epoch: 3\n_BASE_: b.yml\n", "configs/b.yml": "snapshot_epoch: 2\n"})
+    code = put(
+        tmp_path / "node",
+        {
+            "tools/train.py": "x",
+            CONFIG: "epoch: 3\n_BASE_: b.yml\n",
+            "configs/b.yml": "snapshot_epoch: 2\n",
+        },
+    )
     found = outline.of(str(tmp_path / "base"), code, CONFIG, [])
     suite = jobs.load_suite("paddledetection")
-    given = {"suite": suite, "job": JOB, "code": "/opt/code", "placement": "present", "cache_dir": str(tmp_path / "cache")}
+    given = {
+        "suite": suite,
+        "job": JOB,
+        "code": "/opt/code",
+        "placement": "present",
+        "cache_dir": str(tmp_path / "cache"),
+    }
     return found, given
 
 
 def files_of(root):
-    return sorted(os.path.relpath(os.path.join(place, name), root) for place, _folders, names in os.walk(root) for name in names)
+    return sorted(
+        os.path.relpath(os.path.join(place, name), root)
+        for place, _folders, names in os.walk(root)
+        for name in names
+    )
 
 
 def test_an_honest_outline_is_kept_under_the_digest_of_what_came(run_module, told, tmp_path):
     found, given = told
     result = run_module(module, dict(given, outline=found))
-    assert result["config"]["epochs"] == 3 and result["config"]["files"] == [CONFIG, "configs/b.yml"]
+    assert result["config"]["epochs"] == 3 and result["config"]["files"] == [
+        CONFIG,
+        "configs/b.yml",
+    ]
     assert result["code"]["digest"] == found["digest"]
     (folder,) = os.listdir(tmp_path / "cache/code-configs")
     assert outline_files.SHA256.match(folder) and folder != found["digest"]
     again = run_module(module, dict(given, outline=dict(found, digest="0" * 64)))
-    assert again["config"] == result["config"] and os.listdir(tmp_path / "cache/code-configs") == [folder]
-    other = dict(found, texts=dict(found["texts"], **{CONFIG: "epoch: 4\n"}))  # the digest of another outline under the same name
+    assert again["config"] == result["config"] and os.listdir(tmp_path / "cache/code-configs") == [
+        folder
+    ]
+    other = dict(
+        found, texts=dict(found["texts"], **{CONFIG: "epoch: 4\n"})
+    )  # the digest of another outline under the same name
     assert run_module(module, dict(given, outline=other))["config"]["epochs"] == 4
 
 
@@ -76,7 +109,11 @@ HOSTILE_NAMES = [
 def test_a_hostile_outline_is_refused_and_nothing_is_written(run_module, told, tmp_path, change):
     found, given = told
     hostile = dict(copy.deepcopy(found), **change)
-    if "texts" in change and isinstance(change["texts"], dict) and "no/such.yml" not in change["texts"]:
+    if (
+        "texts" in change
+        and isinstance(change["texts"], dict)
+        and "no/such.yml" not in change["texts"]
+    ):
         hostile["names"] = hostile["names"] + list(change["texts"])
     before = files_of(tmp_path)
     result = run_module(module, dict(given, outline=hostile))
@@ -84,7 +121,9 @@ def test_a_hostile_outline_is_refused_and_nothing_is_written(run_module, told, t
     assert files_of(tmp_path) == before
 
 
-@pytest.mark.parametrize("bound, most", [("MOST_NAMES", 2), ("MOST_TEXTS", 1), ("LARGEST_TEXTS", 30)])
+@pytest.mark.parametrize(
+    "bound, most", [("MOST_NAMES", 2), ("MOST_TEXTS", 1), ("LARGEST_TEXTS", 30)]
+)
 def test_an_outline_is_bounded_as_a_whole(told, monkeypatch, bound, most):
     outline_files.validate(told[0])
     monkeypatch.setattr(outline_files, bound, most)
@@ -112,7 +151,15 @@ def test_a_text_is_written_into_no_file_that_is_there(tmp_path):
 def test_a_name_that_is_a_file_and_a_directory_ends_as_a_refusal(run_module, told, tmp_path):
     found, given = told
     more = {"configs/x": "a: 1", "configs/x/y.yml": "b: 1"}
-    result = run_module(module, dict(given, outline=dict(found, names=found["names"] + list(more), texts=dict(found["texts"], **more))))
+    result = run_module(
+        module,
+        dict(
+            given,
+            outline=dict(
+                found, names=found["names"] + list(more), texts=dict(found["texts"], **more)
+            ),
+        ),
+    )
     assert result["failed"] and "not valid" in result["msg"] and files_of(tmp_path / "cache") == []
 
 
@@ -132,8 +179,12 @@ def test_a_link_in_the_cache_is_not_followed(told, tmp_path):
     assert files_of(tmp_path / "elsewhere") == []
 
 
-LAUGHS = "a0: &a0 [x, x]\n" + "".join("a%d: &a%d [%s]\n" % (n, n, ", ".join(["*a%d" % (n - 1)] * 9)) for n in range(1, 12))
-MERGES = "a0: &a0 {k: 1}\n" + "".join("a%d: &a%d {<<: [%s]}\n" % (n, n, ", ".join(["*a%d" % (n - 1)] * 9)) for n in range(1, 12))
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(
+    "a%d: &a%d [%s]\n" % (n, n, ", ".join(["*a%d" % (n - 1)] * 9)) for n in range(1, 12)
+)
+MERGES = "a0: &a0 {k: 1}\n" + "".join(
+    "a%d: &a%d {<<: [%s]}\n" % (n, n, ", ".join(["*a%d" % (n - 1)] * 9)) for n in range(1, 12)
+)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +213,9 @@ def test_a_chain_of_many_configs_ends(run_module, told):
     found, given = told
     texts = {"configs/%d.yml" % n: "_BASE_: %d.yml\n" % (n + 1) for n in range(200)}
     texts[CONFIG] = "_BASE_: 0.yml\n"
-    result = run_module(module, dict(given, outline=dict(found, names=found["names"] + list(texts), texts=texts)))
+    result = run_module(
+        module, dict(given, outline=dict(found, names=found["names"] + list(texts), texts=texts))
+    )
     assert result["failed"] and "builds on more than" in result["msg"]
 
 
@@ -189,7 +242,18 @@ def test_values_of_any_kind_give_a_plan_or_a_refusal(run_module, told, text):
 def test_a_value_that_no_table_expects_is_a_refusal(told, monkeypatch):
     """Whatever a config of a node makes the reading stumble over ends as a refusal of that config."""
     found, given = told
-    params = dict(given, outline=found, unread="", data={}, weights={}, overrides={}, accelerator="cpu", nodes=1, devices=1, resume={})
+    params = dict(
+        given,
+        outline=found,
+        unread="",
+        data={},
+        weights={},
+        overrides={},
+        accelerator="cpu",
+        nodes=1,
+        devices=1,
+        resume={},
+    )
     monkeypatch.setattr(module.inputs.suites, "wanted_data", lambda *_args, **_more: 1 / 0)
     with pytest.raises(sources.SourceError):
         module.inputs.describe(params, False, None)
@@ -197,5 +261,7 @@ def test_a_value_that_no_table_expects_is_a_refusal(told, monkeypatch):
 
 def test_a_folder_to_save_to_holds_no_control_character(run_module, told):
     found, given = told
-    result = run_module(module, dict(given, outline=dict(found, texts={CONFIG: 'save_dir: "out\\e[2Jput"\n'})))
+    result = run_module(
+        module, dict(given, outline=dict(found, texts={CONFIG: 'save_dir: "out\\e[2Jput"\n'}))
+    )
     assert result["failed"] and "U+001B" in result["msg"]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement: what lies on the nodes already is equal everywhere and never written; two nodes with one product directory are found."""
+"""Placement: what lies on the nodes already is equal everywhere and never written; two nodes with
+one product directory are found.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ FILES = {"annotations/a.json": "{}", "train/1.jpg": "one", "train/2.jpg": "two"}
 
 @pytest.fixture
 def site(tmp_path):
-    """Return (look, root): look(key changes) gives the facts of two nodes whose data lies in root(name)."""
+    """Return (look, root): look(key changes) gives the facts of two nodes whose data lies in
+    root(name).
+    """
     names = ["node1", "node2"]
     for name in names:
         put(tmp_path / name / "data", FILES)
@@ -48,9 +52,23 @@ def site(tmp_path):
         facts = {}
         for name in names:
             given = dict(
-                {"key": "data/coco", "path": roots(name), "placement": "present", "exclude": [], "needs": [], "verify": "listing"}, **place
+                {
+                    "key": "data/coco",
+                    "path": roots(name),
+                    "placement": "present",
+                    "exclude": [],
+                    "needs": [],
+                    "verify": "listing",
+                },
+                **place,
             )
-            asked = {"node": name, "nodes": names, "boot": "b-" + name, "places": [given], "verify": verify}
+            asked = {
+                "node": name,
+                "nodes": names,
+                "boot": "b-" + name,
+                "places": [given],
+                "verify": verify,
+            }
             facts[name] = {"placement": placement.look(None, bases(name), asked)}
         return facts
 
@@ -67,9 +85,18 @@ def judged(facts, named=None):
 def by_name(facts, site, full=False, **place):
     """Do what roles/preflight/tasks/unlike.yml does: ask whom, and ask them."""
     whom = placement.unlike(facts)
-    given = {"key": "data/coco", "placement": "present", "exclude": [], "verify": "listing", **place}
+    given = {
+        "key": "data/coco",
+        "placement": "present",
+        "exclude": [],
+        "verify": "listing",
+        **place,
+    }
     return {
-        name: {key: places.shown(site[2](name), dict(given, path=site[1](name)), parts, full) for key, parts in whom["buckets"].items()}
+        name: {
+            key: places.shown(site[2](name), dict(given, path=site[1](name)), parts, full)
+            for key, parts in whom["buckets"].items()
+        }
         for name in whom["nodes"]
     }
 
@@ -86,9 +113,17 @@ def test_a_file_that_is_missing_larger_or_more_is_named(site):
     os.unlink(root("node2") + "/train/1.jpg")
     put(root("node2"), {"train/2.jpg": "longer", "extra.bin": ""})
     facts = look()
-    (level, _nodes, text) = judged(facts, by_name(facts, site))[0]
-    assert level == "stop" and facts["node1"]["placement"]["summary"] != facts["node2"]["placement"]["summary"]
-    for words in ("train/1.jpg: missing", "train/2.jpg: 6 bytes instead of 3", "extra.bin: extra file", "node2 against node1"):
+    level, _nodes, text = judged(facts, by_name(facts, site))[0]
+    assert (
+        level == "stop"
+        and facts["node1"]["placement"]["summary"] != facts["node2"]["placement"]["summary"]
+    )
+    for words in (
+        "train/1.jpg: missing",
+        "train/2.jpg: 6 bytes instead of 3",
+        "extra.bin: extra file",
+        "node2 against node1",
+    ):
         assert words in text
 
 
@@ -101,13 +136,24 @@ def test_other_content_in_the_same_size_and_time_is_found_by_sample_and_by_every
     assert judged(look()) == []  # names and sizes are all that a listing knows
     assert "a sampled block of train/1.jpg differs" in judged(look("sample"))[0][2]
     full = {
-        name: {"placement": {"places": {"data/coco": places.seen(base(name), {"path": root(name), "placement": "present"}, "full")}}}
+        name: {
+            "placement": {
+                "places": {
+                    "data/coco": places.seen(
+                        base(name), {"path": root(name), "placement": "present"}, "full"
+                    )
+                }
+            }
+        }
         for name in look()
     }
     for name, fact in full.items():
         fact["placement"].update(look()[name]["placement"], places=fact["placement"]["places"])
     text = judged(full, by_name(full, site, full=True))[0][2]
-    assert "content (equal names and sizes) differs" in text and "train/1.jpg: other content in the same 3 bytes" in text
+    assert (
+        "content (equal names and sizes) differs" in text
+        and "train/1.jpg: other content in the same 3 bytes" in text
+    )
 
 
 def test_content_is_remembered_by_inode_size_and_times_and_every_byte_is_read_where_asked(tmp_path):
@@ -120,11 +166,15 @@ def test_content_is_remembered_by_inode_size_and_times_and_every_byte_is_read_wh
         cache, {name: record[:5] + ["f" * 64] for name, record in kept.items()}
     )  # content that changed under every time stamp
     assert places.seen(base, place)["content"] != first
-    assert places.seen(base, place, "full")["content"] == first and manifest.read_json(cache) == kept
+    assert (
+        places.seen(base, place, "full")["content"] == first and manifest.read_json(cache) == kept
+    )
     info = os.stat(root + "/train/1.jpg")
     put(root, {"train/1.jpg": "0ne"})
     os.utime(root + "/train/1.jpg", ns=(info.st_atime_ns, info.st_mtime_ns))
-    assert places.seen(base, place)["content"] != first  # ctime changes with every write, whatever touch says
+    assert (
+        places.seen(base, place)["content"] != first
+    )  # ctime changes with every write, whatever touch says
 
 
 def test_what_is_not_there_not_readable_or_lacks_what_the_config_reads(site, monkeypatch):
@@ -132,13 +182,20 @@ def test_what_is_not_there_not_readable_or_lacks_what_the_config_reads(site, mon
     shutil.rmtree(root("node2"))
     found = judged(look(needs=[root("node1") + "/annotations/b.json"]))
     assert ("stop", ["node2"], "data/coco: %s is not there" % root("node2")) in found
-    assert any(nodes == ["node1"] and "annotations/b.json, and it is not there" in text for _level, nodes, text in found)
+    assert any(
+        nodes == ["node1"] and "annotations/b.json, and it is not there" in text
+        for _level, nodes, text in found
+    )
     put(root("node2"), FILES)
     os.symlink("/nothing", root("node2") + "/train/3.jpg")
     os.makedirs(root("node2") + "/lost+found")
     put(root("node2"), {"lost+found/x": ""})  # the file system's own
     said = judged(look())
-    assert [level for level, _nodes, text in said if "cannot be read by the training user: train/3.jpg" in text] == ["warn"]
+    assert [
+        level
+        for level, _nodes, text in said
+        if "cannot be read by the training user: train/3.jpg" in text
+    ] == ["warn"]
     assert not any("lost+found" in text for _level, _nodes, text in said)
 
 
@@ -164,13 +221,17 @@ def test_a_network_file_system_is_one_from_any_address_of_its_server_and_under_a
     assert ids(nfs % (tmp_path, 1), "k1") & ids(nfs % (tmp_path, 2), "k2")
     deeper = "2 1 0:5 / %s rw - nfs4 10.0.0.1:/export/coco rw\n" % inside
     assert ids(nfs % (tmp_path, 1), "k1") & ids(deeper, "k2")
-    assert not ids("", "k1") & ids("", "k2") and ids("", "k1") & ids("", "k1")  # a local disk, unless one kernel runs both nodes
+    assert not ids("", "k1") & ids("", "k2") and ids("", "k1") & ids(
+        "", "k1"
+    )  # a local disk, unless one kernel runs both nodes
 
 
 def test_shared_that_is_not_is_refused_and_present_that_is_shared_is_noted(site):
     look, root, _base = site
     found = judged(look(placement="shared"))
-    assert [(level, nodes) for level, nodes, _text in found] == [("stop", ["node2"])] and "is not one directory on all nodes" in found[0][2]
+    assert [(level, nodes) for level, nodes, _text in found] == [
+        ("stop", ["node2"])
+    ] and "is not one directory on all nodes" in found[0][2]
 
     def one(name):
         return root("node1")
@@ -181,7 +242,10 @@ def test_shared_that_is_not_is_refused_and_present_that_is_shared_is_noted(site)
     assert aside["listing"] == "" and aside["top"]  # one node reads it for all
     facts = look(roots=one, placement="shared")
     facts["node2"]["placement"]["places"]["data/coco"]["top"] = "f" * 64  # a stale or hidden mount
-    assert ["the entries of the directory itself differs" in text for _level, _nodes, text in judged(facts)] == [True]
+    assert [
+        "the entries of the directory itself differs" in text
+        for _level, _nodes, text in judged(facts)
+    ] == [True]
 
 
 def test_two_nodes_with_one_product_directory_are_refused_with_the_remedy(site):
@@ -191,20 +255,42 @@ def test_two_nodes_with_one_product_directory_are_refused_with_the_remedy(site):
         return base("node1")
 
     (found,) = placement.homes({name: fact["placement"] for name, fact in look(bases=one).items()})
-    assert found["level"] == "stop" and found["nodes"] == ["node1", "node2"] and ".trainyard/{{ inventory_hostname }}" in found["remedy"]
-    assert placement.homes({name: fact["placement"] for name, fact in look(bases=lambda name: base("node1") + "/" + name).items()}) == []
+    assert (
+        found["level"] == "stop"
+        and found["nodes"] == ["node1", "node2"]
+        and ".trainyard/{{ inventory_hostname }}" in found["remedy"]
+    )
+    assert (
+        placement.homes(
+            {
+                name: fact["placement"]
+                for name, fact in look(bases=lambda name: base("node1") + "/" + name).items()
+            }
+        )
+        == []
+    )
 
 
 def test_a_nonce_tells_a_shared_directory_on_a_file_system_that_nobody_knows(tmp_path):
     names = ["node1", "node2"]
     first = placement.nonce(str(tmp_path), "node1", names)
     second = placement.nonce(str(tmp_path), "node2", names)
-    assert placement.sharing({"node1": ["a"], "node2": ["b"]}, {"node1": first, "node2": second}) == {"node1": "node1", "node2": "node1"}
+    assert placement.sharing(
+        {"node1": ["a"], "node2": ["b"]}, {"node1": first, "node2": second}
+    ) == {"node1": "node1", "node2": "node1"}
     later = placement.nonce(str(tmp_path), "node1", names)
-    assert later["own"] != first["own"]  # so a copied home's is out of date with the next look, on the node that it came from
+    assert (
+        later["own"] != first["own"]
+    )  # so a copied home's is out of date with the next look, on the node that it came from
     apart = {"node1": dict(later, seen={}), "node2": second}
-    assert placement.sharing({"node1": ["a"], "node2": ["b"]}, apart) == {"node1": "node1", "node2": "node2"}
-    assert placement.nonce(str(tmp_path / "bare"), "node1", names) == {"own": "", "seen": {}} and not os.path.exists(tmp_path / "bare")
+    assert placement.sharing({"node1": ["a"], "node2": ["b"]}, apart) == {
+        "node1": "node1",
+        "node2": "node2",
+    }
+    assert placement.nonce(str(tmp_path / "bare"), "node1", names) == {
+        "own": "",
+        "seen": {},
+    } and not os.path.exists(tmp_path / "bare")
 
 
 # --- trees of ours
@@ -225,27 +311,54 @@ def test_pushed_trees_are_read_again_where_asked_and_the_sync_then_sees_what_was
     os.chmod(path, 0o400)
     info = os.stat(path)
     cache = manifest.read_json(final + ".scan.json")
-    cache["train/1.jpg"][:4] = [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]  # as if no time stamp had changed
+    cache["train/1.jpg"][:4] = [
+        info.st_ino,
+        info.st_size,
+        info.st_mtime_ns,
+        info.st_ctime_ns,
+    ]  # as if no time stamp had changed
     manifest.write_json(final + ".scan.json", cache)
     assert probe.tree_state(base, "data", digest)["ok"]  # nothing but reading can tell
     for verify in ("sample", "full"):
-        assert probe.tree_state(base, "data", digest, verify)["differences"] == ["train/1.jpg: other content in the same 3 bytes"]
-    assert not probe.tree_state(base, "data", digest)["ok"]  # remembered, so that sync.yml brings it again
+        assert probe.tree_state(base, "data", digest, verify)["differences"] == [
+            "train/1.jpg: other content in the same 3 bytes"
+        ]
+    assert not probe.tree_state(base, "data", digest)[
+        "ok"
+    ]  # remembered, so that sync.yml brings it again
 
 
 def test_how_long_every_byte_takes_is_told_from_what_was_measured_and_assumed_aloud_else(tmp_path):
-    root, base = put(tmp_path / "source", {"1.bin": "1" * (places.BLOCK + 5)}), str(tmp_path / "base")
+    root, base = (
+        put(tmp_path / "source", {"1.bin": "1" * (places.BLOCK + 5)}),
+        str(tmp_path / "base"),
+    )
     digest = manifest.digest(manifest.scan(root))
     shutil.copytree(root, trees.place_of(base, "data", digest)[0])
     state = probe.tree_state(base, "data", digest, "estimate")
-    assert state["ok"] and state["rate"] > 0 and "rate" not in probe.tree_state(base, "data", digest)
+    assert (
+        state["ok"] and state["rate"] > 0 and "rate" not in probe.tree_state(base, "data", digest)
+    )
     put(trees.place_of(base, "code", "c" * 64)[0], FILES)
     small = probe.tree_state(base, "code", "c" * 64, "estimate")
     assert small["rate"] is None  # a few bytes tell nothing of a disk
 
     def told(**states):
-        items = [{"kind": kind, "name": "x", "digest": (digest, "c" * 64)[kind == "code"], "bytes": 6 * 10**9} for kind in ("data", "code")]
-        facts = {"placement": {"places": {}}, "trees": {"%s/%s" % (t["kind"], t["digest"][:16]): states.get(t["kind"]) for t in items}}
+        items = [
+            {
+                "kind": kind,
+                "name": "x",
+                "digest": (digest, "c" * 64)[kind == "code"],
+                "bytes": 6 * 10**9,
+            }
+            for kind in ("data", "code")
+        ]
+        facts = {
+            "placement": {"places": {}},
+            "trees": {
+                "%s/%s" % (t["kind"], t["digest"][:16]): states.get(t["kind"]) for t in items
+            },
+        }
         return placement.estimates("node1", facts, items)
 
     assert told(data=dict(state, rate=3e9), code=small) == [
@@ -253,23 +366,34 @@ def test_how_long_every_byte_takes_is_told_from_what_was_measured_and_assumed_al
         "node1: reads 6.0 GB of code x, about 2 s at 3.0 GB/s, as data x was read",
     ]
     assert told(code=small) == [  # what is not there is not read
-        "node1: reads 6.0 GB of code x, about 30 s at 200.0 MB/s, assumed: too little lies here to measure it"
+        "node1: reads 6.0 GB of code x, about 30 s at 200.0 MB/s, assumed: too little lies here to"
+        " measure it"
     ]
 
 
 def test_the_probe_measures_where_every_byte_will_be_read(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(probe, "tree_state", lambda base, kind, digest, verify: asked.append(verify))
+    monkeypatch.setattr(
+        probe, "tree_state", lambda base, kind, digest, verify: asked.append(verify)
+    )
     monkeypatch.setattr(probe, "SUBJECTS", {})
     for verify in ("cached", "sample", "full"):
-        probe.look(lambda argv: (1, "", ""), str(tmp_path), [{"kind": "data", "digest": "d" * 64}], [], asked={"verify": verify})
+        probe.look(
+            lambda argv: (1, "", ""),
+            str(tmp_path),
+            [{"kind": "data", "digest": "d" * 64}],
+            [],
+            asked={"verify": verify},
+        )
     assert asked == ["cached", "sample", "estimate"]
 
 
 def test_a_sample_is_the_same_everywhere_and_bounded():
     entries = {"%d.jpg" % n: ["f", 1 << 20, ""] for n in range(1000)}
     chosen = manifest.sampled(entries, files=8, size=4 << 20)
-    assert len(chosen) == 4 and chosen == manifest.sampled(dict(reversed(list(entries.items()))), files=8, size=4 << 20)
+    assert len(chosen) == 4 and chosen == manifest.sampled(
+        dict(reversed(list(entries.items()))), files=8, size=4 << 20
+    )
     assert manifest.sampled({"big": ["f", 1 << 40, ""]}) == ["big"]
 
 
@@ -289,15 +413,28 @@ def test_what_lies_on_the_nodes_is_linked_to_never_brought_and_in_the_plans_dige
         "weights": [],
         "checkpoints": [],
     }
-    given["facts"]["node1"] = fact_of("10.127.6.17", placement={"places": {"data/coco": {"listing": "l"}}})
+    given["facts"]["node1"] = fact_of(
+        "10.127.6.17", placement={"places": {"data/coco": {"listing": "l"}}}
+    )
     assert plan.sha256(plan.compile_plan(**given)) != plan.sha256(made)
     code = put(tmp_path / "code", {"tools/train.py": "x"})
     node = dict(made["nodes"][0], base=str(tmp_path / "base"))
     made = dict(made, nodes=[node], code={"digest": "c" * 64, "path": code})
     place = str(tmp_path / "base/runs/r/attempt-1")
-    attempts.prepare(place, plan.canonical(made).decode(), plan.sha256(made), node["name"], "20261120-103501-a-1f2e", 1, {})
+    attempts.prepare(
+        place,
+        plan.canonical(made).decode(),
+        plan.sha256(made),
+        node["name"],
+        "20261120-103501-a-1f2e",
+        1,
+        {},
+    )
     work = os.path.join(place, "work")
-    assert os.path.realpath(work + "/tools/train.py") == code + "/tools/train.py" and os.readlink(work + "/dataset/coco") == "/data/coco"
+    assert (
+        os.path.realpath(work + "/tools/train.py") == code + "/tools/train.py"
+        and os.readlink(work + "/dataset/coco") == "/data/coco"
+    )
 
 
 def test_the_outline_holds_the_config_chain_and_its_digest_every_file(tmp_path):
@@ -309,9 +446,15 @@ def test_the_outline_holds_the_config_chain_and_its_digest_every_file(tmp_path):
     }
     root = put(tmp_path / "code", dict(code, **{"other.yml": "b: 1\n", "log/1": "x"}))
     found = outline.of(str(tmp_path / "base"), root, "configs/a.yml", ["log"])
-    assert sorted(found["texts"]) == ["base.yml", "configs/a.yml", "more/deep.yml"] and "log/1" not in found["names"]
+    assert (
+        sorted(found["texts"]) == ["base.yml", "configs/a.yml", "more/deep.yml"]
+        and "log/1" not in found["names"]
+    )
     put(root, {"more/deep.yml": "a: 2\n"})
-    assert outline.of(str(tmp_path / "base"), root, "configs/a.yml", ["log"])["digest"] != found["digest"]
+    assert (
+        outline.of(str(tmp_path / "base"), root, "configs/a.yml", ["log"])["digest"]
+        != found["digest"]
+    )
     with pytest.raises(manifest.ManifestError, match="the code is not there"):
         outline.of(str(tmp_path / "base"), root + "x", "configs/a.yml", [])
 
@@ -322,14 +465,31 @@ def test_the_outline_holds_the_config_chain_and_its_digest_every_file(tmp_path):
 def test_the_module_estimates_reads_and_refuses(run_module, site, monkeypatch, tmp_path):
     look, root, base = site
     facts = look("full")
-    lines = run_module(module, {"state": "estimated", "node": "node1", "facts": facts["node1"]})["lines"]
-    assert re.fullmatch(r"node1: reads \d+ B of data/coco, about \d+ s at .*/s, assumed: .*", lines[0])
+    lines = run_module(module, {"state": "estimated", "node": "node1", "facts": facts["node1"]})[
+        "lines"
+    ]
+    assert re.fullmatch(
+        r"node1: reads \d+ B of data/coco, about \d+ s at .*/s, assumed: .*", lines[0]
+    )
     place = {"key": "data/coco", "path": root("node1"), "placement": "shared"}
     for node, keys in (("node1", ["data/coco"]), ("node2", [])):  # one node reads what is shared
-        found = run_module(module, {"state": "full", "base": base(node), "node": node, "nodes": ["node1", "node2"], "places": [place]})
+        found = run_module(
+            module,
+            {
+                "state": "full",
+                "base": base(node),
+                "node": node,
+                "nodes": ["node1", "node2"],
+                "places": [place],
+            },
+        )
         assert sorted(found["places"]) == keys and not found["changed"]
     refused = run_module(
-        module, {"state": "apart", "facts": {n: f["placement"] for n, f in look(bases=lambda name: base("node1")).items()}}
+        module,
+        {
+            "state": "apart",
+            "facts": {n: f["placement"] for n, f in look(bases=lambda name: base("node1")).items()},
+        },
     )
     assert refused["failed"] and "trainyard_home" in refused["msg"]
     assert run_module(module, {"state": "outline"})["failed"]
@@ -348,40 +508,98 @@ def test_the_check_judges_placement(site):
 @pytest.mark.parametrize(
     "said, words",
     [
-        ({"data": {"coco": {"path": "/d", "placement": "shared"}}, "weights": {"path": "/w", "placement": "present"}}, None),
-        ({"code": {"path": "/c", "placement": "present"}, "data": {"coco": {"path": "~/d", "placement": "push"}}}, None),
-        ({"data": {"coco": {"path": "~/d", "placement": "present"}}}, "must be an absolute path on the nodes"),
-        ({"data": {"coco": {"path": "/d:ro", "placement": "shared"}}}, "must be an absolute path on the nodes"),
+        (
+            {
+                "data": {"coco": {"path": "/d", "placement": "shared"}},
+                "weights": {"path": "/w", "placement": "present"},
+            },
+            None,
+        ),
+        (
+            {
+                "code": {"path": "/c", "placement": "present"},
+                "data": {"coco": {"path": "~/d", "placement": "push"}},
+            },
+            None,
+        ),
+        (
+            {"data": {"coco": {"path": "~/d", "placement": "present"}}},
+            "must be an absolute path on the nodes",
+        ),
+        (
+            {"data": {"coco": {"path": "/d:ro", "placement": "shared"}}},
+            "must be an absolute path on the nodes",
+        ),
         ({"data": {"coco": {"path": "/d", "placement": "presnt"}}}, "did you mean 'present'?"),
-        ({"code": {"git": "u", "version": "v", "placement": "present"}}, "must be {path: a directory on the controller}"),
+        (
+            {"code": {"git": "u", "version": "v", "placement": "present"}},
+            "must be {path: a directory on the controller}",
+        ),
         ({"weights": {"placement": "present"}}, "the key 'path' is missing"),
     ],
 )
 def test_what_a_site_may_say_of_placement(said, words):
     entry = dict({"code": {"path": "/c"}, "environment": {"python": "/p"}}, **said)
-    problems = [str(problem) for problem in yamldata.check(entry, jobs.load_schema("site"), {}, "inventory")]
+    problems = [
+        str(problem) for problem in yamldata.check(entry, jobs.load_schema("site"), {}, "inventory")
+    ]
     assert (len(problems), words in problems[0]) == (1, True) if words else problems == [], problems
 
 
 def test_the_controller_needs_no_copy_of_what_lies_on_the_nodes(run_module, tmp_path):
     config = "configs/s.yml"
-    text = "epoch: 1\npretrain_weights: https://example.org/w.pdparams\nTrainDataset: {dataset_dir: dataset/coco, anno_path: a.json}\n"
+    text = (
+        "epoch: 1\npretrain_weights: https://example.org/w.pdparams\nTrainDataset: {dataset_dir:"
+        " dataset/coco, anno_path: a.json}\n"
+    )
     code = put(tmp_path / "node", {"tools/train.py": "x", config: text})
     told = outline.of(str(tmp_path / "base"), code, config, [])
-    job = {"suite": "paddledetection", "launcher": "paddle", "config": config, "arguments": [], "overrides": {}, "scaling": "advise"}
-    given = {"suite": jobs.load_suite("paddledetection"), "job": job, "code": "/opt/code", "placement": "present", "outline": told}
-    given.update(data={"coco": {"path": "/data/coco", "placement": "shared"}}, weights={"path": "/w", "placement": "present"})
+    job = {
+        "suite": "paddledetection",
+        "launcher": "paddle",
+        "config": config,
+        "arguments": [],
+        "overrides": {},
+        "scaling": "advise",
+    }
+    given = {
+        "suite": jobs.load_suite("paddledetection"),
+        "job": job,
+        "code": "/opt/code",
+        "placement": "present",
+        "outline": told,
+    }
+    given.update(
+        data={"coco": {"path": "/data/coco", "placement": "shared"}},
+        weights={"path": "/w", "placement": "present"},
+    )
     found = run_module(job_inputs, dict(given, cache_dir=str(tmp_path / "cache")))
     assert not found.get("failed"), found["msg"]
-    assert found["trees"] == [] and found["data"] == {} and found["weights"] == {} and found["fetched"] == []
-    assert found["code"]["digest"] == told["digest"] and found["code"]["path"] == "/opt/code" and found["config"]["epochs"] == 1
+    assert (
+        found["trees"] == []
+        and found["data"] == {}
+        and found["weights"] == {}
+        and found["fetched"] == []
+    )
+    assert (
+        found["code"]["digest"] == told["digest"]
+        and found["code"]["path"] == "/opt/code"
+        and found["config"]["epochs"] == 1
+    )
     assert [(item["key"], item["path"], item["verify"]) for item in found["placed"]] == [
         ("code", "/opt/code", "content"), ("data/coco", "/data/coco", "listing"), ("weights/w.pdparams", "/w/w.pdparams", "content"),
     ]  # fmt: skip
     assert found["overrides"]["pretrain_weights"] == "/w/w.pdparams"
     assert "dataset/coco" in found["placed"][0]["exclude"]
-    blind = run_module(job_inputs, dict(given, outline={}, unread="Connection refused", cache_dir=str(tmp_path / "none")))
-    assert blind["placed"] == found["placed"][:1] and blind["trees"] == [] and blind["unread"] == "Connection refused"
+    blind = run_module(
+        job_inputs,
+        dict(given, outline={}, unread="Connection refused", cache_dir=str(tmp_path / "none")),
+    )
+    assert (
+        blind["placed"] == found["placed"][:1]
+        and blind["trees"] == []
+        and blind["unread"] == "Connection refused"
+    )
     assert not (tmp_path / "none").exists()
 
 
@@ -394,4 +612,6 @@ def test_a_directory_that_is_made_between_two_looks_is_the_same_one(tmp_path):
     path.mkdir(parents=True)
     assert before & set(places.identity(str(path)))
     path.with_name("b").mkdir()
-    assert not set(places.identity(str(path))) & (other | set(places.identity(str(path.with_name("b")))))
+    assert not set(places.identity(str(path))) & (
+        other | set(places.identity(str(path.with_name("b"))))
+    )

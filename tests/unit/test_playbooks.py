@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Playbooks as a user runs them: their head, their syntax, and that what is wrong is refused before a node is contacted."""
+"""Playbooks as a user runs them: their head, their syntax, and that what is wrong is refused before
+a node is contacted.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ import yaml
 from ansible.module_utils.trainyard import members, run_file
 from core_support import ROOT, program, put
 
-PLAYBOOKS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "playbooks").rglob("*.yml") if "configs" not in path.parts)
+PLAYBOOKS = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "playbooks").rglob("*.yml")
+    if "configs" not in path.parts
+)
 ANSIBLE = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
 # Whoever contacts these nodes finds nobody, at once.
 HOST = {
@@ -54,7 +60,9 @@ def ansible(folder, *words, timeout=60, **more):
 
 
 def site(folder, group="trainers", **changes):
-    """Write an inventory of two nodes that nobody can reach, with code and data that are there; return its path."""
+    """Write an inventory of two nodes that nobody can reach, with code and data that are there;
+    return its path.
+    """
     suites = {
         "paddledetection": {
             "code": {"path": str(ROOT / "examples" / "paddledetection")},
@@ -73,15 +81,20 @@ def site(folder, group="trainers", **changes):
         **changes,
     )
     hosts = {"node1": dict(HOST, ansible_port=1), "node2": dict(HOST, ansible_port=2)}
-    return put(folder, {"hosts.yml": yaml.safe_dump({group: {"hosts": hosts, "vars": variables}})}) + "/hosts.yml"
+    return (
+        put(folder, {"hosts.yml": yaml.safe_dump({group: {"hosts": hosts, "vars": variables}})})
+        + "/hosts.yml"
+    )
 
 
 @pytest.mark.parametrize("name", PLAYBOOKS)
 def test_a_playbook_is_a_verb_that_fits_a_screen(name):
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-    assert lines[0] == "---" and all(line.startswith("# ") for line in lines[1:4]) and not lines[4].startswith("#"), (
-        "%s: no 3-line comment on top" % name
-    )
+    assert (
+        lines[0] == "---"
+        and all(line.startswith("# ") for line in lines[1:4])
+        and not lines[4].startswith("#")
+    ), "%s: no 3-line comment on top" % name
     assert len(lines) <= 60
     assert lines[3].startswith("# Leaves"), "%s: the third line says what it leaves behind" % name
     if not name.startswith("playbooks/includes/"):
@@ -105,24 +118,41 @@ def test_syntax_of_all(tmp_path):
 
 REFUSED = {
     "unknown job": (["-e", "config=ppyole"], {}, "did you mean 'ppyoloe'?"),
-    "a command": (["-e", '{"config": "x; rm -rf /"}'], {}, "'x; rm -rf /' is neither the name of a job"),
+    "a command": (
+        ["-e", '{"config": "x; rm -rf /"}'],
+        {},
+        "'x; rm -rf /' is neither the name of a job",
+    ),
     "a path outside": (
         ["-e", "config=../../etc/passwd"],
         {},
         "'../../etc/passwd' is neither the name of a job",
     ),
-    "unknown key": (["-e", "config={tmp}/mine.yml"], {}, "mine.yml:%d node: unknown key; allowed: arguments" % (JOB.count("\n") + 1)),
+    "unknown key": (
+        ["-e", "config={tmp}/mine.yml"],
+        {},
+        "mine.yml:%d node: unknown key; allowed: arguments" % (JOB.count("\n") + 1),
+    ),
     "misspelt extra variable": (
         ["-e", "config=ppyoloe.yml", "-e", "node=1"],
         {},
-        "command line node: unknown variable; allowed: config, devices, matrix, max_restarts, min_nodes, nodes, rehearse, rendezvous, "
-        "scaling, start_port, verify",
+        (
+            "command line node: unknown variable; allowed: config, devices, matrix, max_restarts,"
+            " min_nodes, nodes, rehearse, rendezvous, scaling, start_port, verify"
+        ),
     ),
-    "misspelt group": (["-e", "config=ppyoloe.yml"], {"group": "trainer"}, "the group 'trainers' is missing or empty"),
+    "misspelt group": (
+        ["-e", "config=ppyoloe.yml"],
+        {"group": "trainer"},
+        "the group 'trainers' is missing or empty",
+    ),
     "limit": (
         ["-e", "config=ppyoloe.yml", "--limit", "node1"],
         {},
-        "nothing was read: --limit cuts localhost off; take it away, or ask for fewer nodes with -e nodes=N",
+        (
+            "nothing was read: --limit cuts localhost off; take it away, or ask for fewer nodes"
+            " with -e nodes=N"
+        ),
     ),
     "limit with localhost": (
         ["-e", "config=ppyoloe.yml", "--limit", "localhost,node1"],
@@ -130,11 +160,24 @@ REFUSED = {
         "--limit: cuts node2 off the 2 nodes of this job",
     ),
 }
-# Verbs without a job; without this, a misspelt `run` would stop every run, and a misspelt group would end in silence with exit code 0.
+# Verbs without a job; without this, a misspelt `run` would stop every run, and a misspelt group
+# would end in silence with exit code 0.
 for verb in ("stop", "status", "follow"):
-    REFUSED["%s, misspelt variable" % verb] = (["-e", "rn=x"], {"verb": verb}, "command line rn: unknown variable; allowed: run")
-    REFUSED["%s, misspelt group" % verb] = ([], {"verb": verb, "group": "trainer"}, "the group 'trainers' is missing or empty")
-REFUSED["resume, no run"] = ([], {"verb": "resume"}, "command line run: say which run is to go on: -e run=<run id>")
+    REFUSED["%s, misspelt variable" % verb] = (
+        ["-e", "rn=x"],
+        {"verb": verb},
+        "command line rn: unknown variable; allowed: run",
+    )
+    REFUSED["%s, misspelt group" % verb] = (
+        [],
+        {"verb": verb, "group": "trainer"},
+        "the group 'trainers' is missing or empty",
+    )
+REFUSED["resume, no run"] = (
+    [],
+    {"verb": "resume"},
+    "command line run: say which run is to go on: -e run=<run id>",
+)
 REFUSED["resume, misspelt variable"] = (
     ["-e", "run=20261120-103501-x-1f2e", "-e", "devics=1"],
     {"verb": "resume"},
@@ -145,20 +188,57 @@ REFUSED["resume, a job"] = (
     {"verb": "resume"},
     "command line config: unknown variable",
 )
-REFUSED["resume, no run id"] = (["-e", "run=../../x"], {"verb": "resume"}, "'../../x' is no run id; it looks like")
-REFUSED["report, misspelt variable"] = (["-e", "rns=x"], {"verb": "report"}, "command line rns: unknown variable; allowed: run, runs")
-REFUSED["report, misspelt group"] = ([], {"verb": "report", "group": "trainer"}, "the group 'trainers' is missing or empty")
+REFUSED["resume, no run id"] = (
+    ["-e", "run=../../x"],
+    {"verb": "resume"},
+    "'../../x' is no run id; it looks like",
+)
+REFUSED["report, misspelt variable"] = (
+    ["-e", "rns=x"],
+    {"verb": "report"},
+    "command line rns: unknown variable; allowed: run, runs",
+)
+REFUSED["report, misspelt group"] = (
+    [],
+    {"verb": "report", "group": "trainer"},
+    "the group 'trainers' is missing or empty",
+)
 REFUSED["report, one run to compare"] = (
     ["-e", "runs=20261120-103501-x-1f2e"],
     {"verb": "report"},
     "no report: runs takes two to 8 different run ids",
 )
-REFUSED["stop, half a gang"] = (["--limit", "node1"], {"verb": "stop"}, "--limit cuts node2 off; a run is stopped on all nodes or on none")
-REFUSED["stop, no run id"] = (["-e", '{"run": ""}'], {"verb": "stop"}, "'' is no run id; it looks like")
-REFUSED["stop, a path"] = (["-e", "run=../../x"], {"verb": "stop"}, "'../../x' is no run id; it looks like")
+REFUSED["stop, half a gang"] = (
+    ["--limit", "node1"],
+    {"verb": "stop"},
+    "--limit cuts node2 off; a run is stopped on all nodes or on none",
+)
+REFUSED["stop, no run id"] = (
+    ["-e", '{"run": ""}'],
+    {"verb": "stop"},
+    "'' is no run id; it looks like",
+)
+REFUSED["stop, a path"] = (
+    ["-e", "run=../../x"],
+    {"verb": "stop"},
+    "'../../x' is no run id; it looks like",
+)
 # The same commands with nothing wrong do go to the nodes, so the others' silence means something.
 GOOD = {
-    "good": (["-e", "config=ppyoloe.yml", "-e", "nodes=2", "-e", "devices=1", "-e", "collect_checkpoint=none"], {}, "UNREACHABLE!"),
+    "good": (
+        [
+            "-e",
+            "config=ppyoloe.yml",
+            "-e",
+            "nodes=2",
+            "-e",
+            "devices=1",
+            "-e",
+            "collect_checkpoint=none",
+        ],
+        {},
+        "UNREACHABLE!",
+    ),
     "good stop": ([], {"verb": "stop"}, "UNREACHABLE!"),
 }
 
@@ -173,7 +253,13 @@ def outcomes(tmp_path_factory):
         put(folder, {"mine.yml": JOB + "node: 1\n", **COCO})
         inventory = site(folder, changes.get("group", "trainers"))
         verb = changes.get("verb", "train")
-        code, output = ansible(folder, "-i", inventory, "playbooks/%s.yml" % verb, *[word.replace("{tmp}", folder) for word in words])
+        code, output = ansible(
+            folder,
+            "-i",
+            inventory,
+            "playbooks/%s.yml" % verb,
+            *[word.replace("{tmp}", folder) for word in words],
+        )
         return name, (code, output, folder)
 
     with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
@@ -195,26 +281,49 @@ def test_a_good_command_goes_to_the_nodes(outcomes, name):
 
 
 def test_stop_without_a_run_ends_the_restart_that_waits(tmp_path):
-    """The whole way: this controller's record, a note on every node of the run, and what is said; twice is once."""
+    """The whole way: this controller's record, a note on every node of the run, and what is said;
+    twice is once.
+    """
     run = "20200101-000000-waits-%04x" % (os.getpid() % 0xFFFF)
-    folder, home = str(tmp_path), {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    folder, home = (
+        str(tmp_path),
+        {"ansible_connection": "local", "ansible_python_interpreter": sys.executable},
+    )
     inventory = site(folder, **home)
     text = (tmp_path / "hosts.yml").read_text()
-    (tmp_path / "hosts.yml").write_text(text.replace("ansible_connection: ssh", "trainyard_home: '.{{ inventory_hostname }}'"))
+    (tmp_path / "hosts.yml").write_text(
+        text.replace("ansible_connection: ssh", "trainyard_home: '.{{ inventory_hostname }}'")
+    )
     failed = {"outcome": "failed", "cause": "killed", "text": ""}
     entry = dict(run_file.entry(1), ended=time.time(), verdict=failed, again={"again": True})
     record = dict(run_file.empty(run, "job", time.time()), attempts=[entry])
     plan = {"site": "test", "nodes": [{"name": "node1"}, {"name": "node2"}]}
-    put(folder, {"runs/%s/run.json" % run: json.dumps(record), "runs/%s/attempt-1/plan.json" % run: json.dumps(plan)})
+    put(
+        folder,
+        {
+            "runs/%s/run.json" % run: json.dumps(record),
+            "runs/%s/attempt-1/plan.json" % run: json.dumps(plan),
+        },
+    )
     tools = program(tmp_path / "tools", "systemctl", "exit 0")
     for _time in range(2):
-        code, output = ansible(folder, "-i", inventory, "playbooks/stop.yml", PATH=tools + os.pathsep + os.environ["PATH"])
+        code, output = ansible(
+            folder,
+            "-i",
+            inventory,
+            "playbooks/stop.yml",
+            PATH=tools + os.pathsep + os.environ["PATH"],
+        )
         assert (
             code == 0
-            and "NOTHING TO STOP: no run of yours holds a node; a start or restart of %s that is under way gives up" % run in output
+            and "NOTHING TO STOP: no run of yours holds a node; a start or restart of %s that is under way gives up"
+            % run
+            in output
         ), output
     for name in ("node1", "node2"):
-        note = json.loads((tmp_path / (".%s/runs/%s/attempt-2/stop.json" % (name, run))).read_text())
+        note = json.loads(
+            (tmp_path / (".%s/runs/%s/attempt-2/stop.json" % (name, run))).read_text()
+        )
         assert note["by"] == "user"
 
 
@@ -236,22 +345,46 @@ PLACES = {
 
 def test_a_home_in_the_sites_paths_is_the_users(tmp_path):
     """Ansible's own tests of files and the words of a command (rsync, ssh) take a ~ for a name."""
-    files = [str(path) for part in ("defaults", "vars") for path in sorted((ROOT / "roles").glob("*/%s/main.yml" % part))]
+    files = [
+        str(path)
+        for part in ("defaults", "vars")
+        for path in sorted((ROOT / "roles").glob("*/%s/main.yml" % part))
+    ]
     values = "{%s} | to_json" % ", ".join("'%s': %s" % (name, name) for name in PLACES)
     put(
         tmp_path,
-        {"play.yml": HERE.replace("FILES", json.dumps(files)).replace("VALUES", values).replace("SAID", str(tmp_path / "said.json"))},
+        {
+            "play.yml": (
+                HERE.replace("FILES", json.dumps(files))
+                .replace("VALUES", values)
+                .replace("SAID", str(tmp_path / "said.json"))
+            )
+        },
     )
     code, output = ansible(
-        str(tmp_path), "-i", "localhost,", "-c", "local", "-e", "ansible_python_interpreter=" + sys.executable, str(tmp_path / "play.yml")
+        str(tmp_path),
+        "-i",
+        "localhost,",
+        "-c",
+        "local",
+        "-e",
+        "ansible_python_interpreter=" + sys.executable,
+        str(tmp_path / "play.yml"),
     )
     assert code == 0, output
-    assert json.loads((tmp_path / "said.json").read_text()) == {name: str(tmp_path / place) for name, place in PLACES.items()}
+    assert json.loads((tmp_path / "said.json").read_text()) == {
+        name: str(tmp_path / place) for name, place in PLACES.items()
+    }
 
 
 LOOKED = {
     "node1": {"launch_found": {"status": {"found": True}}, "preflight_look": {"held": []}},
-    "node2": {"launch_found": {"failed": True, "msg": "The module interpreter '/usr/bin/python3' was not found."}},
+    "node2": {
+        "launch_found": {
+            "failed": True,
+            "msg": "The module interpreter '/usr/bin/python3' was not found.",
+        }
+    },
     "spare1": {"launch_found": {"unreachable": True, "msg": "No route to host"}},
     "spare2": {},
 }
@@ -273,14 +406,31 @@ def test_why_a_node_has_not_told_how_the_run_stands_is_said(tmp_path):
     play = ASKED.replace("VARS", str(ROOT / "roles/preflight/vars/main.yml")).replace("SAID", said)
     put(tmp_path, {"play.yml": play, "hosts.yml": yaml.safe_dump(groups)})
     code, output = ansible(
-        str(tmp_path), "-i", str(tmp_path / "hosts.yml"), "-e", "ansible_python_interpreter=" + sys.executable, str(tmp_path / "play.yml")
+        str(tmp_path),
+        "-i",
+        str(tmp_path / "hosts.yml"),
+        "-e",
+        "ansible_python_interpreter=" + sys.executable,
+        str(tmp_path / "play.yml"),
     )
     assert code == 0, output
     looks = json.loads((tmp_path / "said.json").read_text())
     nodes = [{"name": name} for name in LOOKED]
-    found = members.unfit(list(LOOKED), {"looks": looks, "nodes": [], "run_id": "r", "site": {"nodes": nodes, "spares": []}, "job": {}})
+    found = members.unfit(
+        list(LOOKED),
+        {
+            "looks": looks,
+            "nodes": [],
+            "run_id": "r",
+            "site": {"nodes": nodes, "spares": []},
+            "job": {},
+        },
+    )
     assert found == {
-        "node2": "it cannot say whether it is free: The module interpreter '/usr/bin/python3' was not found.",
+        "node2": (
+            "it cannot say whether it is free: The module interpreter '/usr/bin/python3' was not"
+            " found."
+        ),
         "spare1": "it does not answer: No route to host",
         "spare2": "it was not asked (--limit)",
     }

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports of a job: which there are, whether they are free, who has them; with real sockets on this machine."""
+"""The ports of a job: which there are, whether they are free, who has them; with real sockets on
+this machine.
+"""
 
 from __future__ import annotations
 
@@ -63,12 +65,16 @@ def test_the_ports_that_each_launcher_listens_on(launcher, kind, nodes, meeting,
     assert (need["listened"], need["others"], len(need["pool"])) == expected
     job = {"launcher": launcher, "rendezvous": meeting, "start_port": None}
     chosen = [{"accelerator": kind, "devices": ["0", "1"]}] * nodes
-    assert ports.wanted(job, {"start_port": START}, chosen) == sorted(set(need["listened"] + need["others"] + need["pool"]))
+    assert ports.wanted(job, {"start_port": START}, chosen) == sorted(
+        set(need["listened"] + need["others"] + need["pool"])
+    )
 
 
 def test_the_pool_is_what_the_launcher_is_told():
     need = ports.needs("paddle", "cpu", 2, "master", START, 2)
-    said = launchers.rendezvous("paddle", "master")["env"]["PORT_RANGE"].format(**launchers.values_of(["a"], ["0", "1"], "", START, 0))
+    said = launchers.rendezvous("paddle", "master")["env"]["PORT_RANGE"].format(
+        **launchers.values_of(["a"], ["0", "1"], "", START, 0)
+    )
     assert said == "%d:%d" % (need["pool"][0], need["pool"][-1])
 
 
@@ -79,7 +85,11 @@ def test_a_free_port_and_one_that_is_taken_with_its_owner(server):
     port = server.getsockname()[1]
     told = sockets.look(None, "/b", {"ports": [port, 1]})
     mine = next(item for item in told["taken"] if item["port"] == port)
-    assert (mine["error"], mine["pid"], mine["uid"]) == ("EADDRINUSE", os.getpid(), os.getuid()) and "python" in mine["command"]
+    assert (mine["error"], mine["pid"], mine["uid"]) == (
+        "EADDRINUSE",
+        os.getpid(),
+        os.getuid(),
+    ) and "python" in mine["command"]
     server.close()
     assert [item for item in sockets.look(None, "/b", {"ports": [port]})["taken"]] == []
     assert sockets.look(None, "/b", {})["taken"] == []
@@ -90,14 +100,19 @@ def test_ports_that_others_have_are_told_beside_the_asked_ones(server):
     assert port in sockets.look(None, "/b", {"ports": [port - 1]})["used"]
 
 
-@pytest.mark.parametrize("address, family", [("127.0.0.1", socket.AF_INET), ("::", socket.AF_INET6)])
+@pytest.mark.parametrize(
+    "address, family", [("127.0.0.1", socket.AF_INET), ("::", socket.AF_INET6)]
+)
 def test_a_server_on_one_address_or_on_ipv6_takes_the_port_too(address, family):
     with socket.socket(family) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind((address, 0))
         one.listen(1)
         port = one.getsockname()[1]
-        assert sockets.try_port(port) == "EADDRINUSE" and sockets.owners([port], sockets.sockets())[port]["pid"] == os.getpid()
+        assert (
+            sockets.try_port(port) == "EADDRINUSE"
+            and sockets.owners([port], sockets.sockets())[port]["pid"] == os.getpid()
+        )
 
 
 @pytest.mark.parametrize("reuses", [True, False])
@@ -121,16 +136,23 @@ def test_a_socket_that_is_bound_and_listens_later():
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind(("0.0.0.0", 0))
-        assert sockets.try_port(one.getsockname()[1]) == ""  # Paddle's own server gets it, too, as long as nobody listens
+        assert (
+            sockets.try_port(one.getsockname()[1]) == ""
+        )  # Paddle's own server gets it, too, as long as nobody listens
         one.listen(1)
         assert sockets.try_port(one.getsockname()[1]) == "EADDRINUSE"
 
 
 def test_a_process_of_a_run_is_named_as_that_run():
-    code = "import socket; s = socket.socket(); s.bind(('', 0)); s.listen(1); print(s.getsockname()[1], flush=True); input()"
+    code = (
+        "import socket; s = socket.socket(); s.bind(('', 0)); s.listen(1);"
+        " print(s.getsockname()[1], flush=True); input()"
+    )
     argv = [sys.executable, "-c", code]
     environment = dict(os.environ, TRAINYARD_ATTEMPT=RUN + "/1")
-    with subprocess.Popen(argv, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         port = int(process.stdout.readline())
         item = sockets.look(None, "/b", {"ports": [port]})["taken"][0]
         process.communicate("\n")
@@ -150,16 +172,23 @@ def test_another_users_socket_shows_its_uid_alone(server, monkeypatch):
 
 def test_the_kernels_lists_of_ports():
     assert sockets.number_ranges("32768\t60999\n") == [[32768, 60999]]
-    assert sockets.number_ranges("8080,9000-9100\n") == [[8080, 8080], [9000, 9100]] and sockets.number_ranges("\n") == []
+    assert (
+        sockets.number_ranges("8080,9000-9100\n") == [[8080, 8080], [9000, 9100]]
+        and sockets.number_ranges("\n") == []
+    )
     assert sockets.look(None, "/b", {"ports": [START]})["ephemeral"]
 
 
 def test_a_node_without_yaml_can_be_looked_at():
     """Nodes have Python and no more; the launchers' table is the controller's."""
     core = os.path.dirname(os.path.dirname(os.path.abspath(ports.__file__)))
-    code = "import sys; sys.path[:0] = %r; sys.modules['yaml'] = None; import ansible.module_utils as m; m.__path__.append(%r)\n" % (
-        sys.path,
-        core,
+    code = (
+        "import sys; sys.path[:0] = %r; sys.modules['yaml'] = None; import ansible.module_utils as"
+        " m; m.__path__.append(%r)\n"
+        % (
+            sys.path,
+            core,
+        )
     )
     code += "from ansible.module_utils.trainyard import probe, attempts, status"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -169,8 +198,13 @@ def test_a_node_without_yaml_can_be_looked_at():
 
 
 def judged(first=None, second=None, made=None, port=START, **job):
-    made = made or compiled(count=2, devices=2, accelerator="cpu", job=dict({"start_port": port}, **job))
-    answers = {"node1": {"ports": dict(FREE, **(first or {}))}, "node2": {"ports": dict(FREE, **(second or {}))}}
+    made = made or compiled(
+        count=2, devices=2, accelerator="cpu", job=dict({"start_port": port}, **job)
+    )
+    answers = {
+        "node1": {"ports": dict(FREE, **(first or {}))},
+        "node2": {"ports": dict(FREE, **(second or {}))},
+    }
     return ports.judge(made, answers, {})
 
 
@@ -186,31 +220,43 @@ def test_the_first_nodes_start_port_stops_with_owner_and_the_next_one_free_every
     assert "-e start_port=17006 is free on all nodes" in found[0]["remedy"]
 
 
-@pytest.mark.parametrize("node, port", [("second", START), ("second", START + 1), ("first", START + 1)])
+@pytest.mark.parametrize(
+    "node, port", [("second", START), ("second", START + 1), ("first", START + 1)]
+)
 def test_a_port_that_nobody_listens_on_is_only_told(node, port):
     assert [item["level"] for item in judged(**{node: {"taken": [taken(port)]}})] == ["warn"]
 
 
 def test_a_run_of_ours_on_the_port_has_its_remedy():
-    assert judged({"taken": [taken(START, run=RUN)]})[0]["remedy"].startswith("playbooks/stop.yml -e run=%s ends it; or " % RUN)
+    assert judged({"taken": [taken(START, run=RUN)]})[0]["remedy"].startswith(
+        "playbooks/stop.yml -e run=%s ends it; or " % RUN
+    )
 
 
 def test_one_node_needs_no_port_unless_it_has_a_scheduler():
     alone = compiled(count=1, devices=2, accelerator="cpu")
     assert ports.judge(alone, {"node1": {"ports": dict(FREE, taken=[taken(START)])}}, {}) == []
     alone["launcher"]["name"] = "msrun"
-    assert [item["level"] for item in ports.judge(alone, {"node1": {"ports": dict(FREE, taken=[taken(START)])}}, {})] == ["stop"]
+    assert [
+        item["level"]
+        for item in ports.judge(alone, {"node1": {"ports": dict(FREE, taken=[taken(START)])}}, {})
+    ] == ["stop"]
 
 
 def test_a_master_on_the_start_port_and_enough_of_the_pool():
     few = [taken(port) for port in range(START + 1, START + 65)]
     assert judged(rendezvous="master", launcher="paddle") == []
-    assert [item["level"] for item in judged({"taken": [taken(START)]}, rendezvous="master", launcher="paddle")] == ["stop"]
+    assert [
+        item["level"]
+        for item in judged({"taken": [taken(START)]}, rendezvous="master", launcher="paddle")
+    ] == ["stop"]
     assert (
         judged(second={"taken": few[:60]}, rendezvous="master", launcher="paddle") == []
     )  # four are left, the launcher passes over the others
     found = judged(second={"taken": few[:61]}, rendezvous="master", launcher="paddle")
-    assert [(item["level"], item["nodes"]) for item in found] == [("stop", ["node2"])] and "3 are free and 4 are needed" in found[0]["text"]
+    assert [(item["level"], item["nodes"]) for item in found] == [
+        ("stop", ["node2"])
+    ] and "3 are free and 4 are needed" in found[0]["text"]
     assert "-e start_port=17062 " in found[0]["remedy"]
 
 
@@ -221,7 +267,13 @@ def test_a_start_port_of_the_kernels_range_can_be_taken_at_any_moment():
     assert judged({"reserved": [[39990, 40010]]}, port=40000) == []
 
 
-@pytest.mark.parametrize("error, words", [("EACCES", "ip_unprivileged_port_start"), ("EADDRNOTAVAIL", "it cannot be bound: EADDRNOTAVAIL")])
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        ("EACCES", "ip_unprivileged_port_start"),
+        ("EADDRNOTAVAIL", "it cannot be bound: EADDRNOTAVAIL"),
+    ],
+)
 def test_other_reasons_are_said(error, words):
     assert words in judged({"taken": [taken(START, error=error)]})[0]["text"]
 
@@ -234,12 +286,19 @@ def test_no_other_start_port_is_promised_where_none_is_known():
 def test_a_start_port_that_is_proposed_has_no_port_in_the_kernels_range():
     assert ports.next_start(32765, 2, [FREE]) == 32766
     assert ports.next_start(32766, 2, [FREE]) == 10000
-    assert ports.next_start(32765, 2, [FREE, dict(FREE, ephemeral=[[32000, 60999]])]) == 10000  # another node's, too
+    assert (
+        ports.next_start(32765, 2, [FREE, dict(FREE, ephemeral=[[32000, 60999]])]) == 10000
+    )  # another node's, too
 
 
 def test_another_checks_listener_is_left_to_the_networks_proof_which_waits_for_it():
-    command = "/usr/bin/python3 -I /run/user/1000/yardcheck-5f2a/netprobe.py /run/user/1000/yardcheck-5f2a"
-    told = {"node%d" % at: {"ports": dict(FREE, taken=[taken(START, command=command)])} for at in (1, 2)}
+    command = (
+        "/usr/bin/python3 -I /run/user/1000/yardcheck-5f2a/netprobe.py"
+        " /run/user/1000/yardcheck-5f2a"
+    )
+    told = {
+        "node%d" % at: {"ports": dict(FREE, taken=[taken(START, command=command)])} for at in (1, 2)
+    }
     assert ports.judge(compiled(count=2), told, {}) == []
     alone = compiled(count=1, job={"launcher": "msrun"})  # nobody waits where there is no network
     assert [item["level"] for item in ports.judge(alone, {"node1": told["node1"]}, {})] == ["stop"]

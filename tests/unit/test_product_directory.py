@@ -30,15 +30,29 @@ def call(capsys, **given):
 
 
 def listing(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
+    return sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if not path.is_dir() or path.is_symlink()
+    )
 
 
 def test_ours_goes_and_the_rest_stays_and_is_named(home, capsys):
     before = listing(home)
-    assert call(capsys, home=".trainyard", _ansible_check_mode=True)["changed"] is True and listing(home) == before
+    assert (
+        call(capsys, home=".trainyard", _ansible_check_mode=True)["changed"] is True
+        and listing(home) == before
+    )
     answer = call(capsys, home=".trainyard")
-    assert answer["removed"] == ["env/" + DIGEST, "wheels/" + DIGEST, "lingering"] and answer["left"] == ["env/mine"]
-    assert listing(home) == [".trainyard/env/mine/x", ".trainyard/runs/r/plan.json", "env/bin/python", "wheels/mine.whl"]
+    assert answer["removed"] == ["env/" + DIGEST, "wheels/" + DIGEST, "lingering"] and answer[
+        "left"
+    ] == ["env/mine"]
+    assert listing(home) == [
+        ".trainyard/env/mine/x",
+        ".trainyard/runs/r/plan.json",
+        "env/bin/python",
+        "wheels/mine.whl",
+    ]
     assert call(capsys, home=".trainyard")["changed"] is False
 
 
@@ -60,14 +74,26 @@ def test_no_link_is_followed(home, capsys):
     (home / "ours/wheels").mkdir()
     (home / "ours/wheels" / DIGEST).symlink_to(other)
     answer = call(capsys, home="ours")
-    assert answer["left"] == ["env"] and (home / "ours/env").is_symlink() and (other / "env" / DIGEST).is_dir()
+    assert (
+        answer["left"] == ["env"]
+        and (home / "ours/env").is_symlink()
+        and (other / "env" / DIGEST).is_dir()
+    )
     assert answer["removed"] == ["wheels/" + DIGEST] and not (home / "ours/wheels").exists()
 
 
 def test_a_directory_of_another_user_stays(home, capsys, monkeypatch):
     monkeypatch.setattr(product_directory.os, "geteuid", lambda: 65533)
-    assert call(capsys, home=".trainyard")["failed"] is True and (home / ".trainyard/env" / DIGEST).is_dir()
+    assert (
+        call(capsys, home=".trainyard")["failed"] is True
+        and (home / ".trainyard/env" / DIGEST).is_dir()
+    )
 
 
 def test_nothing_there_is_nothing_to_do(home, capsys):
-    assert call(capsys, home="nothere") | {"invocation": None} == {"changed": False, "removed": [], "left": [], "invocation": None}
+    assert call(capsys, home="nothere") | {"invocation": None} == {
+        "changed": False,
+        "removed": [],
+        "left": [],
+        "invocation": None,
+    }

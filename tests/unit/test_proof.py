@@ -30,11 +30,17 @@ def kept(given, folder, now=None):
     key = proofs.keys(given["plan"], given["facts"])[given["kind"]]
     path = proofs.path_of(str(folder), given["kind"], key)
     return (
-        proofs.valid(str(folder), given["kind"], key, 1, os.path.getmtime(path) if now is None else now) if os.path.exists(path) else None
+        proofs.valid(
+            str(folder), given["kind"], key, 1, os.path.getmtime(path) if now is None else now
+        )
+        if os.path.exists(path)
+        else None
     )
 
 
-def test_a_proof_is_kept_only_where_nothing_stops_and_the_look_was_full(run_module, monkeypatch, tmp_path, given):
+def test_a_proof_is_kept_only_where_nothing_stops_and_the_look_was_full(
+    run_module, monkeypatch, tmp_path, given
+):
     arguments = dict(given, state_dir=str(tmp_path))
     judge(monkeypatch, finding("mtu", "1500", level="note"))
     run_module(module, arguments, check=True)
@@ -47,17 +53,30 @@ def test_a_proof_is_kept_only_where_nothing_stops_and_the_look_was_full(run_modu
 
 
 def test_every_stop_is_said_however_many_there_are(run_module, monkeypatch, tmp_path, given):
-    judge(monkeypatch, *[finding("reach", "%d %s" % (number, "x" * 200), nodes="node%d" % number) for number in range(40)])
+    judge(
+        monkeypatch,
+        *[
+            finding("reach", "%d %s" % (number, "x" * 200), nodes="node%d" % number)
+            for number in range(40)
+        ],
+    )
     said = run_module(module, dict(given, state_dir=str(tmp_path)))["msg"]
     assert all("node%d " % number in said for number in range(40))
 
 
 @pytest.mark.parametrize("kind, keeps", [("network", True), ("rehearsal", False)])
-def test_a_rehearsal_that_showed_nothing_is_no_proof(run_module, monkeypatch, tmp_path, given, kind, keeps):
-    """A slow network is a proven one; ranks that did not come to an end in time have proven nothing, and nothing stops."""
+def test_a_rehearsal_that_showed_nothing_is_no_proof(
+    run_module, monkeypatch, tmp_path, given, kind, keeps
+):
+    """A slow network is a proven one; ranks that did not come to an end in time have proven
+    nothing, and nothing stops.
+    """
     judge(monkeypatch, finding("x", "slow", level="warn"))
     arguments = dict(given, kind=kind, state_dir=str(tmp_path))
-    assert not run_module(module, arguments).get("failed") and (kept(arguments, tmp_path) is not None) == keeps
+    assert (
+        not run_module(module, arguments).get("failed")
+        and (kept(arguments, tmp_path) is not None) == keeps
+    )
 
 
 def test_a_stop_fails_with_all_of_it_and_keeps_nothing(run_module, monkeypatch, tmp_path, given):
@@ -68,7 +87,12 @@ def test_a_stop_fails_with_all_of_it_and_keeps_nothing(run_module, monkeypatch, 
     )
     arguments = dict(given, state_dir=str(tmp_path))
     result = run_module(module, arguments)
-    assert result["failed"] and "node1 does not reach node2" in result["msg"] and "mtu" in result["msg"] and "\x1b" not in result["msg"]
+    assert (
+        result["failed"]
+        and "node1 does not reach node2" in result["msg"]
+        and "mtu" in result["msg"]
+        and "\x1b" not in result["msg"]
+    )
     assert result["stops"] == [{"check": "reach", "nodes": ["node1", "node2"]}]
     reported = run_module(module, dict(arguments, report=True))
     assert not reported.get("failed") and len(reported["findings"]) == 2
@@ -83,12 +107,17 @@ def test_a_proof_holds_for_its_hours_its_boots_and_its_plan(tmp_path, given):
         assert proofs.valid(str(tmp_path), kind, keys[kind], 1, 1000.0 + 3599)
         assert not proofs.valid(str(tmp_path), kind, keys[kind], 1, 1000.0 + 3601)
         assert not proofs.valid(str(tmp_path), kind, keys[kind], 0, 1000.0)
-        assert not proofs.valid(str(tmp_path), kind, keys[kind], 1, 999.0)  # written by a clock that was ahead
+        assert not proofs.valid(
+            str(tmp_path), kind, keys[kind], 1, 999.0
+        )  # written by a clock that was ahead
     booted = copy.deepcopy(facts)
     booted["node2"]["boot"] = "another"
     assert not set(proofs.keys(made, booted).values()) & set(keys.values())
     other = dict(made, argv=made["argv"] + ["-x"])
-    assert proofs.keys(other, facts)["network"] == keys["network"] and proofs.keys(other, facts)["rehearsal"] != keys["rehearsal"]
+    assert (
+        proofs.keys(other, facts)["network"] == keys["network"]
+        and proofs.keys(other, facts)["rehearsal"] != keys["rehearsal"]
+    )
     for allowed in ({"bandwidth": 10}, {"matrix": True}):
         asked = proofs.keys(made, facts, allowed)
         assert asked["network"] != keys["network"] and asked["rehearsal"] == keys["rehearsal"]
@@ -96,14 +125,18 @@ def test_a_proof_holds_for_its_hours_its_boots_and_its_plan(tmp_path, given):
     upgraded["node1"]["installed"] = {"own": {"packages": {"paddlepaddle": "3.3.1"}}}
     assert proofs.keys(made, upgraded)["rehearsal"] != keys["rehearsal"]
     slower = copy.deepcopy(upgraded)
-    slower["node1"]["installed"]["own"]["seconds"] = 0.032  # how long a look took, and how deep it was, is no other Python
+    slower["node1"]["installed"]["own"]["seconds"] = (
+        0.032  # how long a look took, and how deep it was, is no other Python
+    )
     assert proofs.keys(made, slower) == proofs.keys(made, upgraded)
     moved = copy.deepcopy(made)
     moved["nodes"][1]["address"] = "10.0.0.9"
     assert proofs.keys(moved, facts)["network"] != keys["network"]
 
 
-def test_a_state_directory_that_cannot_be_written_costs_only_the_memory(run_module, monkeypatch, tmp_path, given):
+def test_a_state_directory_that_cannot_be_written_costs_only_the_memory(
+    run_module, monkeypatch, tmp_path, given
+):
     judge(monkeypatch)
     (tmp_path / "file").write_text("")
     result = run_module(module, dict(given, state_dir=str(tmp_path / "file" / "state")))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes root on a node that lies: only constants of the controller's, through the administrator's login, with the system's Python.
+"""What becomes root on a node that lies: only constants of the controller's, through the
+administrator's login, with the system's Python.
 
-Ansible logs in through a stand-in for ssh, which runs the remote command here. A stand-in for sudo writes down which module root would have run
-with which arguments, and runs nothing.
+Ansible logs in through a stand-in for ssh, which runs the remote command here. A stand-in for sudo
+writes down which module root would have run with which arguments, and runs nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ with open(os.environ["NODE"] + "/root", "a") as handle:
 with open(os.environ["NODE"] + "/answers") as handle:
     print(json.dumps(json.load(handle).get(name, {"changed": True})))
 """
-# What the training account's own Python says: first the lie, and after root has been there that nothing is missing.
+# What the training account's own Python says: first the lie, and after root has been there that
+# nothing is missing.
 LIAR = """#!/usr/bin/python
 import json, os, sys
 path = os.environ["NODE"] + "/lie"
@@ -89,14 +91,23 @@ class Site:
         role = {"name": "runtime", "tasks_from": tasks_from, "rolespec_validate": False}
         (self.folder / "hosts.yml").write_text(json.dumps({"trainers": {"hosts": {"node1": host}}}))
         (self.folder / "play.yml").write_text(
-            yaml.safe_dump([{"hosts": "trainers", "gather_facts": False, "tasks": [{"ansible.builtin.include_role": role}]}])
+            yaml.safe_dump(
+                [
+                    {
+                        "hosts": "trainers",
+                        "gather_facts": False,
+                        "tasks": [{"ansible.builtin.include_role": role}],
+                    }
+                ]
+            )
         )
         environment = dict(
             os.environ,
             NODE=str(self.folder),
             ANSIBLE_LIBRARY="%s:%s" % (self.folder / "library", ROOT / "library"),
             ANSIBLE_BECOME_ALLOW_SAME_USER="true",
-            # Without the gate, which refuses most of these answers before: what root does must not rest on it alone.
+            # Without the gate, which refuses most of these answers before: what root does must not
+            # rest on it alone.
             ANSIBLE_ACTION_PLUGINS=str(self.folder / "actions"),
         )
         command = [
@@ -105,7 +116,9 @@ class Site:
             str(self.folder / "hosts.yml"),
             str(self.folder / "play.yml"),
         ]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+        )
         self.said = done.stdout + done.stderr
         return done.returncode
 
@@ -115,12 +128,20 @@ class Site:
 
     def root(self):
         """Return [(module, arguments)] of what root was asked for."""
-        return [(name.rpartition(".")[2], given) for name, given, _login, _words in self._lines("root")]
+        return [
+            (name.rpartition(".")[2], given) for name, given, _login, _words in self._lines("root")
+        ]
 
     def logins(self):
-        """Return (the accounts that logged in, the accounts that became root, the commands that sudo was given)."""
+        """Return (the accounts that logged in, the accounts that became root, the commands that
+        sudo was given).
+        """
         asked = self._lines("root")
-        return {user for users in self._lines("logins") for user in users}, {each[2] for each in asked}, [each[3] for each in asked]
+        return (
+            {user for users in self._lines("logins") for user in users},
+            {each[2] for each in asked},
+            [each[3] for each in asked],
+        )
 
 
 @pytest.fixture
@@ -133,7 +154,9 @@ def short(asked):
     found = []
     for name, given in asked:
         kept = {
-            key: value for key, value in given.items() if key in ("name", "state", "path", "dest", "argv", "site", "tool", "peers", "zone")
+            key: value
+            for key, value in given.items()
+            if key in ("name", "state", "path", "dest", "argv", "site", "tool", "peers", "zone")
         }
         found.append((name, kept))
     return found
@@ -147,9 +170,25 @@ EXPECTED = [
 ]
 LIES = (
     {"dropins": {"/etc/cron.d/x": "* * * * * root id\n"}, "uid": "1000/../../cron.d/x"},
-    {"missing": ["rsync", "evil", "--allow-unauthenticated", "../x.deb", "rsync\nevil", 7, {"a": 1}]},
+    {
+        "missing": [
+            "rsync",
+            "evil",
+            "--allow-unauthenticated",
+            "../x.deb",
+            "rsync\nevil",
+            7,
+            {"a": 1},
+        ]
+    },
     {"needs": [*BARE["needs"], "x; id", "../x"], "manager": "x\n- y"},
-    {"ansible_facts": {"discovered_interpreter_python": "/home/trainer/python3", "ansible_user": "root", "ansible_become_exe": "/x"}},
+    {
+        "ansible_facts": {
+            "discovered_interpreter_python": "/home/trainer/python3",
+            "ansible_user": "root",
+            "ansible_become_exe": "/x",
+        }
+    },
     {"records": ["firewall"], "notes": ["firewall.json", "lingering", "../x"]},
 )
 
@@ -159,15 +198,21 @@ def test_a_node_that_lies_changes_nothing_of_what_root_does(site):
     assert site.play(dict(BARE, **lie), dict(BARE, **lie), READY) == 0, site.said
     asked = [each for each in short(site.root()) if each[0] != "firewall_record"]
     assert asked == EXPECTED
-    assert [given for name, given in site.root() if name == "training_account"][0] == dict(GIVEN, lowest_uid=1000)
-    assert all(set(given) <= {"site", "state"} for name, given in site.root() if name == "firewall_record")
+    assert [given for name, given in site.root() if name == "training_account"][0] == dict(
+        GIVEN, lowest_uid=1000
+    )
+    assert all(
+        set(given) <= {"site", "state"} for name, given in site.root() if name == "firewall_record"
+    )
 
 
 def test_root_is_the_administrators_and_runs_the_systems_python(site):
     assert site.play(BARE, BARE, READY) == 0, site.said
     logins, became, words = site.logins()
     assert (logins, became) == ({"trainer", "keeper"}, {"keeper"})
-    assert words and all(word.endswith(" /usr/bin/python3") and "PYTHONNOUSERSITE=1" in word for word in words), words
+    assert words and all(
+        word.endswith(" /usr/bin/python3") and "PYTHONNOUSERSITE=1" in word for word in words
+    ), words
 
 
 def test_with_one_account_it_becomes_root_itself(site):
@@ -205,19 +250,56 @@ def test_another_account_that_answers_is_refused(site):
 def test_an_undo_as_root_is_not_told_what_by_the_account_that_trains(site):
     lie = dict(READY, notes=["lingering"], dropins={"/etc/passwd": ""}, uid=0, records=["../../x"])
     record = {"tool": "ufw", "peers": ["10.0.0.1"], "zone": ""}
-    assert site.play(lie, tasks_from="absent", answers={"firewall_record": {"changed": True, "record": record}}) == 0, site.said
+    assert (
+        site.play(
+            lie,
+            tasks_from="absent",
+            answers={"firewall_record": {"changed": True, "record": record}},
+        )
+        == 0
+    ), site.said
     asked = site.root()
-    assert [name for name, _given in asked] == ["training_account", "firewall_record", "ufw", "ufw", "firewall_record"]
-    assert asked[0][1] == {"name": "trainer", "site": "mysite", "state": "absent", "lowest_uid": 1000, "lingering_was_off": True}
-    assert {given.get("from_ip") for name, given in asked if name == "ufw"} == {"10.0.0.1"} and site.logins()[1] == {"keeper"}
+    assert [name for name, _given in asked] == [
+        "training_account",
+        "firewall_record",
+        "ufw",
+        "ufw",
+        "firewall_record",
+    ]
+    assert asked[0][1] == {
+        "name": "trainer",
+        "site": "mysite",
+        "state": "absent",
+        "lowest_uid": 1000,
+        "lingering_was_off": True,
+    }
+    assert {given.get("from_ip") for name, given in asked if name == "ufw"} == {
+        "10.0.0.1"
+    } and site.logins()[1] == {"keeper"}
 
 
 def test_only_the_parts_of_two_verbs_become_root():
-    """A task that becomes root stands in the role that provision.yml and unprovision.yml alone take these parts from."""
-    allowed = {"root_given.yml", "root_taken.yml", "verify.yml", "packages.yml", "firewall.yml", "firewall_close.yml"}
+    """A task that becomes root stands in the role that provision.yml and unprovision.yml alone take
+    these parts from.
+    """
+    allowed = {
+        "root_given.yml",
+        "root_taken.yml",
+        "verify.yml",
+        "packages.yml",
+        "firewall.yml",
+        "firewall_close.yml",
+    }
     allowed |= {"firewall_%s.yml" % tool for tool in ("firewalld", "iptables", "ufw")}
-    found = {path for folder in ("roles", "playbooks") for path in (ROOT / folder).rglob("*.yml") if "become: true" in path.read_text()}
-    assert {path.parent.parent.name + "/" + path.name for path in found} == {"runtime/" + name for name in allowed}
+    found = {
+        path
+        for folder in ("roles", "playbooks")
+        for path in (ROOT / folder).rglob("*.yml")
+        if "become: true" in path.read_text()
+    }
+    assert {path.parent.parent.name + "/" + path.name for path in found} == {
+        "runtime/" + name for name in allowed
+    }
     users = {
         path.name
         for path in (ROOT / "playbooks").rglob("*.yml")

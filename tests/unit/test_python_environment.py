@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python_environment: real installations with the real uv, from wheels made here, without a network."""
+"""python_environment: real installations with the real uv, from wheels made here, without a
+network.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def write_manifest(directory, digest=DIGEST):
     found = {}
     for path in [*directory.glob("*.whl"), *directory.glob("tools/*.whl")]:
         found[str(path.relative_to(directory))] = wheels.inspect_wheel(str(path))
-    packages = {each["name"]: each["version"] for name, each in found.items() if not name.startswith("tools/")}
+    packages = {
+        each["name"]: each["version"]
+        for name, each in found.items()
+        if not name.startswith("tools/")
+    }
     text = json.dumps(
         {
             "version": 1,
@@ -88,10 +94,20 @@ def test_an_environment_is_installed_once(run_module, arguments, target, wheelho
     marker = result["environments"][DIGEST]
     assert result["changed"] and result["reason"].startswith("absent")
     assert marker["packages"] == {"paddlepaddle": "2.6.2", "some-package": "1.5"}
-    assert marker["imported"] == {"version": "2.6.2", "cuda": False, "cuda_version": None, "commit": "c0ffee"}
+    assert marker["imported"] == {
+        "version": "2.6.2",
+        "cuda": False,
+        "cuda_version": None,
+        "commit": "c0ffee",
+    }
     assert marker["fingerprint"] == core.fingerprint(marker["packages"])
-    assert list(target.glob("lib/python3.*/site-packages/__pycache__/some_package.*.pyc"))  # compiled, before anybody imported it
-    assert subprocess.run([marker["interpreter"], "-c", "import some_package"], check=False).returncode == 0
+    assert list(
+        target.glob("lib/python3.*/site-packages/__pycache__/some_package.*.pyc")
+    )  # compiled, before anybody imported it
+    assert (
+        subprocess.run([marker["interpreter"], "-c", "import some_package"], check=False).returncode
+        == 0
+    )
     assert not wheelhouse.exists() and not list(wheelhouse.parent.iterdir())
     again = run_module(python_environment, arguments)
     assert (again["changed"], again["environments"][DIGEST]) == (False, marker)
@@ -108,12 +124,18 @@ def test_an_environment_is_installed_once(run_module, arguments, target, wheelho
 def test_mindspore_tells_what_it_was_built_for(run_module, arguments, wheelhouse, package, words):
     (wheelhouse / "paddlepaddle-2.6.2-py3-none-any.whl").unlink()
     make_mindspore(wheelhouse, devices=["ascend"])
-    changed = dict(arguments, package=package, version="2.7.0", manifest_sha256=write_manifest(wheelhouse))
+    changed = dict(
+        arguments, package=package, version="2.7.0", manifest_sha256=write_manifest(wheelhouse)
+    )
     result = run_module(python_environment, changed)
     if words:
         assert result["failed"] and words in result["msg"]
     else:
-        assert result["environments"][DIGEST]["imported"] == {"version": "2.7.0", "targets": ["CPU", "Ascend"], "commit": "7edec76e"}
+        assert result["environments"][DIGEST]["imported"] == {
+            "version": "2.7.0",
+            "targets": ["CPU", "Ascend"],
+            "commit": "7edec76e",
+        }
 
 
 def test_wheels_stay_where_asked(run_module, arguments, wheelhouse):
@@ -130,7 +152,11 @@ def test_an_interrupted_installation_is_made_again(run_module, arguments, target
     (target / "lib").mkdir(parents=True)
     (target / "left-behind").write_text("half")
     result = run_module(python_environment, arguments)
-    assert result["changed"] and result["reason"].startswith("incomplete") and not (target / "left-behind").exists()
+    assert (
+        result["changed"]
+        and result["reason"].startswith("incomplete")
+        and not (target / "left-behind").exists()
+    )
 
 
 def test_a_changed_environment_is_made_again(run_module, arguments, target):
@@ -146,31 +172,63 @@ def test_a_wheel_damaged_on_the_way_is_named_and_removed(run_module, arguments, 
     damaged = wheelhouse / "some_package-1.5-py3-none-any.whl"
     damaged.write_bytes(b"x" * damaged.stat().st_size)
     result = run_module(python_environment, arguments)
-    assert result["failed"] and damaged.name in result["msg"] and "run the same command again" in result["msg"]
-    assert not damaged.exists() and (wheelhouse / "paddlepaddle-2.6.2-py3-none-any.whl").exists() and not target.exists()
+    assert (
+        result["failed"]
+        and damaged.name in result["msg"]
+        and "run the same command again" in result["msg"]
+    )
+    assert (
+        not damaged.exists()
+        and (wheelhouse / "paddlepaddle-2.6.2-py3-none-any.whl").exists()
+        and not target.exists()
+    )
 
 
 def test_a_missing_wheel_is_named(run_module, arguments, wheelhouse):
     (wheelhouse / "some_package-1.5-py3-none-any.whl").unlink()
-    assert "some_package-1.5-py3-none-any.whl: No such file" in run_module(python_environment, arguments)["msg"]
+    assert (
+        "some_package-1.5-py3-none-any.whl: No such file"
+        in run_module(python_environment, arguments)["msg"]
+    )
 
 
 def test_a_manifest_that_is_not_the_controllers_is_refused(run_module, arguments, wheelhouse):
     result = run_module(python_environment, dict(arguments, manifest_sha256="0" * 64))
-    assert result["failed"] and "is not the controller's" in result["msg"] and not wheelhouse.exists()
+    assert (
+        result["failed"] and "is not the controller's" in result["msg"] and not wheelhouse.exists()
+    )
 
 
-def test_a_package_that_is_not_in_the_manifest_is_noticed(run_module, arguments, wheelhouse, target):
+def test_a_package_that_is_not_in_the_manifest_is_noticed(
+    run_module, arguments, wheelhouse, target
+):
     (wheelhouse / "some_package-1.5-py3-none-any.whl").unlink()
-    make_wheel(wheelhouse, "some-package", "1.5", {"some_package-1.5.data/purelib/stray-2.0.dist-info/METADATA": "Name: stray\n"})
-    result = run_module(python_environment, dict(arguments, manifest_sha256=write_manifest(wheelhouse)))
-    assert result["failed"] and "stray 2.0 is not in the list" in result["msg"] and not (target / core.MARKER).exists()
+    make_wheel(
+        wheelhouse,
+        "some-package",
+        "1.5",
+        {"some_package-1.5.data/purelib/stray-2.0.dist-info/METADATA": "Name: stray\n"},
+    )
+    result = run_module(
+        python_environment, dict(arguments, manifest_sha256=write_manifest(wheelhouse))
+    )
+    assert (
+        result["failed"]
+        and "stray 2.0 is not in the list" in result["msg"]
+        and not (target / core.MARKER).exists()
+    )
 
 
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"package": "paddlepaddle-gpu"}, "asked for paddlepaddle-gpu, which is built for CUDA, but what was imported is built for CPU"),
+        (
+            {"package": "paddlepaddle-gpu"},
+            (
+                "asked for paddlepaddle-gpu, which is built for CUDA, but what was imported is"
+                " built for CPU"
+            ),
+        ),
         ({"version": "3.0.0"}, "asked for 3.0.0, but what was imported is 2.6.2"),
     ],
 )
@@ -182,23 +240,37 @@ def test_another_paddle_than_asked_for_is_refused(run_module, arguments, target,
 
 def test_a_paddle_that_lacks_a_package_says_which(run_module, arguments, wheelhouse, target):
     (wheelhouse / "paddlepaddle-2.6.2-py3-none-any.whl").unlink()
-    make_wheel(wheelhouse, "paddlepaddle", "2.6.2", {"paddle/__init__.py": "import nowhere_to_be_found\n"})
-    result = run_module(python_environment, dict(arguments, manifest_sha256=write_manifest(wheelhouse)))
-    assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'; pin the package" in result["msg"]
+    make_wheel(
+        wheelhouse, "paddlepaddle", "2.6.2", {"paddle/__init__.py": "import nowhere_to_be_found\n"}
+    )
+    result = run_module(
+        python_environment, dict(arguments, manifest_sha256=write_manifest(wheelhouse))
+    )
+    assert (
+        "ModuleNotFoundError: No module named 'nowhere_to_be_found'; pin the package"
+        in result["msg"]
+    )
 
 
-def test_an_installer_that_is_killed_leaves_no_marker_and_the_next_run_repairs(run_module, arguments, target, monkeypatch):
+def test_an_installer_that_is_killed_leaves_no_marker_and_the_next_run_repairs(
+    run_module, arguments, target, monkeypatch
+):
     real = python_environment.subprocess.run
 
     def killed(argv, **options):
         if "install" in argv:
             options["check"] = False
-            return real([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"], **options)
+            return real(
+                [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"],
+                **options,
+            )
         return real(argv, **options)
 
     monkeypatch.setattr(python_environment.subprocess, "run", killed)
     result = run_module(python_environment, arguments)
-    assert result["failed"] and "uv was ended by SIGKILL; run the same command again" in result["msg"]
+    assert (
+        result["failed"] and "uv was ended by SIGKILL; run the same command again" in result["msg"]
+    )
     assert target.exists() and not (target / core.MARKER).exists()
     monkeypatch.undo()
     assert run_module(python_environment, arguments)["reason"].startswith("incomplete")
@@ -209,19 +281,28 @@ def test_two_installations_at_once_are_kept_apart(run_module, arguments, target)
     lock = target.parent / f".{DIGEST}.lock"
     holder = subprocess.Popen(["flock", str(lock), "sleep", "60"])
     try:
-        while subprocess.run(["flock", "--nonblock", str(lock), "true"], check=False).returncode == 0:
+        while (
+            subprocess.run(["flock", "--nonblock", str(lock), "true"], check=False).returncode == 0
+        ):
             pass
         result = run_module(python_environment, dict(arguments, wait=0))
-        assert result["failed"] and "another installation has been running here for 0 s" in result["msg"]
+        assert (
+            result["failed"]
+            and "another installation has been running here for 0 s" in result["msg"]
+        )
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
 
 
-def test_what_another_installation_made_meanwhile_is_not_made_again(run_module, arguments, target, wheelhouse, monkeypatch):
+def test_what_another_installation_made_meanwhile_is_not_made_again(
+    run_module, arguments, target, wheelhouse, monkeypatch
+):
     run_module(python_environment, dict(arguments, keep_wheels=True))
     marker = (target / core.MARKER).rename(target / "aside")
-    monkeypatch.setattr(python_environment, "wait_for_lock", lambda *_: marker.rename(target / core.MARKER))
+    monkeypatch.setattr(
+        python_environment, "wait_for_lock", lambda *_: marker.rename(target / core.MARKER)
+    )
     result = run_module(python_environment, arguments)
     assert not result["changed"] and DIGEST in result["environments"] and not wheelhouse.exists()
 
@@ -244,7 +325,16 @@ def test_programs_see_a_small_environment(monkeypatch):
 @pytest.fixture
 def own(tmp_path):
     """A Python of the user's, with a Paddle."""
-    venv = [uv.find_uv_bin(), "venv", "--quiet", "--offline", "--no-project", "--python", sys.executable, str(tmp_path / "own")]
+    venv = [
+        uv.find_uv_bin(),
+        "venv",
+        "--quiet",
+        "--offline",
+        "--no-project",
+        "--python",
+        sys.executable,
+        str(tmp_path / "own"),
+    ]
     subprocess.run(venv, check=True)
     site = next((tmp_path / "own").glob("lib/python3.*/site-packages"))
     with zipfile.ZipFile(make_paddle(tmp_path / "x")) as archive:
@@ -255,16 +345,31 @@ def own(tmp_path):
 def test_an_own_python_is_looked_at_and_not_touched(run_module, own, tmp_path, target):
     directory, site = own
     before = sorted(str(path) for path in directory.rglob("*"))
-    arguments = {"home": str(tmp_path / "home"), "digest": DIGEST, "python": str(directory / "bin/python"), "version": "2.6.2"}
+    arguments = {
+        "home": str(tmp_path / "home"),
+        "digest": DIGEST,
+        "python": str(directory / "bin/python"),
+        "version": "2.6.2",
+    }
     result = run_module(python_environment, arguments)
     marker = result["environments"][DIGEST]
-    assert result["changed"] and not marker["managed"] and marker["packages"]["paddlepaddle"] == "2.6.2"
-    assert marker["interpreter"] == str(directory / "bin/python") and marker["imported"]["version"] == "2.6.2"
+    assert (
+        result["changed"]
+        and not marker["managed"]
+        and marker["packages"]["paddlepaddle"] == "2.6.2"
+    )
+    assert (
+        marker["interpreter"] == str(directory / "bin/python")
+        and marker["imported"]["version"] == "2.6.2"
+    )
     assert sorted(str(path) for path in directory.rglob("*")) == before
     assert os.listdir(target) == [core.MARKER]
     assert not run_module(python_environment, arguments)["changed"]
     (site / "extra-1.0.dist-info").mkdir()
-    assert run_module(python_environment, arguments)["reason"] == "changed: extra 1.0 is not in the list"
+    assert (
+        run_module(python_environment, arguments)["reason"]
+        == "changed: extra 1.0 is not in the list"
+    )
 
 
 def test_an_own_python_with_mindspore_alone_is_looked_at(run_module, own, tmp_path):
@@ -272,18 +377,32 @@ def test_an_own_python_with_mindspore_alone_is_looked_at(run_module, own, tmp_pa
     shutil.rmtree(site / "paddle")
     with zipfile.ZipFile(make_mindspore(tmp_path / "y")) as archive:
         archive.extractall(site)
-    arguments = {"home": str(tmp_path / "home"), "digest": DIGEST, "python": str(directory / "bin/python")}
-    assert run_module(python_environment, arguments)["environments"][DIGEST]["imported"]["targets"] == ["CPU"]
+    arguments = {
+        "home": str(tmp_path / "home"),
+        "digest": DIGEST,
+        "python": str(directory / "bin/python"),
+    }
+    assert run_module(python_environment, arguments)["environments"][DIGEST]["imported"][
+        "targets"
+    ] == ["CPU"]
 
 
 def test_an_own_python_with_another_paddle_is_refused(run_module, own, tmp_path):
-    arguments = {"home": str(tmp_path / "home"), "digest": DIGEST, "python": str(own[0] / "bin/python"), "package": "paddlepaddle-gpu"}
+    arguments = {
+        "home": str(tmp_path / "home"),
+        "digest": DIGEST,
+        "python": str(own[0] / "bin/python"),
+        "package": "paddlepaddle-gpu",
+    }
     assert "is built for CPU" in run_module(python_environment, arguments)["msg"]
 
 
 @pytest.mark.parametrize("digest", ["../../etc", "", "AB" * 8, "ab" * 9])
 def test_a_digest_that_is_a_path_is_refused(run_module, arguments, digest):
-    assert "want 16 hexadecimal digits" in run_module(python_environment, dict(arguments, digest=digest))["msg"]
+    assert (
+        "want 16 hexadecimal digits"
+        in run_module(python_environment, dict(arguments, digest=digest))["msg"]
+    )
 
 
 def test_an_interpreter_that_is_not_there_is_named(run_module, arguments):

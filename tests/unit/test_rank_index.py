@@ -17,7 +17,12 @@ from ansible.module_utils.trainyard import homecoming, stream_lock
 
 
 def described(node, file, home, raw):
-    return {"file": file, "home": home, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    return {
+        "file": file,
+        "home": home,
+        "bytes": len(raw),
+        "sha256": hashlib.sha256(raw).hexdigest(),
+    }
 
 
 @pytest.fixture
@@ -52,7 +57,11 @@ def tree(path):
 def test_logs_come_home_with_their_names_mode_and_bytes(bring, run_dir):
     raw = bytes(range(256)) * 5000
     nodes = [
-        entry("node2", bring("node2", "log/workerlog.1", "rank-003.node2.log", raw), ranks=[{"rank": 3}]),
+        entry(
+            "node2",
+            bring("node2", "log/workerlog.1", "rank-003.node2.log", raw),
+            ranks=[{"rank": 3}],
+        ),
         entry(
             "node1",
             bring("node1", "log/workerlog.1", "rank-001.node1.log", b"x"),
@@ -62,7 +71,12 @@ def test_logs_come_home_with_their_names_mode_and_bytes(bring, run_dir):
     ]
     result = homecoming.bring_home(str(run_dir), nodes)
     assert (result["changed"], result["mismatches"]) == (True, [])
-    assert tree(run_dir) == ["exit.node1.json", "rank-001.node1.log", "rank-003.node2.log", "ranks.json"]
+    assert tree(run_dir) == [
+        "exit.node1.json",
+        "rank-001.node1.log",
+        "rank-003.node2.log",
+        "ranks.json",
+    ]
     assert (run_dir / "rank-003.node2.log").read_bytes() == raw
     assert not (run_dir / ".incoming").exists()
     for path in run_dir.iterdir():
@@ -70,11 +84,19 @@ def test_logs_come_home_with_their_names_mode_and_bytes(bring, run_dir):
     index = json.loads((run_dir / "ranks.json").read_text())
     assert (index["version"], index["run"], index["attempt"]) == (2, run_dir.parent.name, 1)
     assert [r["rank"] for r in index["ranks"]] == [0, 1, 3]
-    assert {f["home"]: f["sha256"] for f in index["files"]}["rank-003.node2.log"] == hashlib.sha256(raw).hexdigest()
+    assert {f["home"]: f["sha256"] for f in index["files"]}["rank-003.node2.log"] == hashlib.sha256(
+        raw
+    ).hexdigest()
 
 
 def test_a_second_time_changes_nothing(bring, run_dir):
-    nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"), ranks=[{"rank": 0}])]
+    nodes = [
+        entry(
+            "node1",
+            bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"),
+            ranks=[{"rank": 0}],
+        )
+    ]
     assert homecoming.bring_home(str(run_dir), nodes)["changed"] is True
     before = [(p, p.stat().st_mtime_ns) for p in sorted(run_dir.iterdir())]
     result = homecoming.bring_home(str(run_dir), nodes)
@@ -92,7 +114,9 @@ def test_the_same_brought_again_changes_nothing_but_the_copy(bring, run_dir):
 
 
 def test_a_mode_that_was_loosened_is_mended(bring, run_dir):
-    nodes = [entry("node1", bring("node1", "a", "a.log", b"abc"), bring("node1", "b", "b.log", b"abc"))]
+    nodes = [
+        entry("node1", bring("node1", "a", "a.log", b"abc"), bring("node1", "b", "b.log", b"abc"))
+    ]
     homecoming.bring_home(str(run_dir), nodes)
     (run_dir / "a.log").chmod(0o644)
     assert homecoming.bring_home(str(run_dir), nodes)["changed"] is True
@@ -104,7 +128,10 @@ def test_a_pipe_is_no_empty_file(bring, run_dir):
     item = bring("node1", "logs.txt", "launcher.node1.log", b"")
     (run_dir / ".incoming/node1/logs.txt").unlink()
     os.mkfifo(run_dir / ".incoming/node1/logs.txt")
-    assert homecoming.bring_home(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"] == "was not brought"
+    assert (
+        homecoming.bring_home(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"]
+        == "was not brought"
+    )
 
 
 def test_ranks_without_a_number_come_last(run_dir):
@@ -116,7 +143,10 @@ def test_ranks_without_a_number_come_last(run_dir):
 @pytest.mark.parametrize("brought", [b"abX", b"ab", b"", b"Xbcdef"])
 def test_what_the_node_does_not_have_stays_out_and_is_named(bring, run_dir, brought):
     bad = bring("node2", "log/workerlog.0", "rank-002.node2.log", b"abc", brought)
-    nodes = [entry("node2", bad), entry("node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine"))]
+    nodes = [
+        entry("node2", bad),
+        entry("node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine")),
+    ]
     result = homecoming.bring_home(str(run_dir), nodes)
     assert [(m["node"], m["file"]) for m in result["mismatches"]] == [("node2", "log/workerlog.0")]
     problem = result["mismatches"][0]["problem"]
@@ -127,7 +157,9 @@ def test_what_the_node_does_not_have_stays_out_and_is_named(bring, run_dir, brou
 
 
 def test_a_log_that_grew_since_is_taken_whole(bring, run_dir):
-    nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc", b"abcdef"))]
+    nodes = [
+        entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc", b"abcdef"))
+    ]
     result = homecoming.bring_home(str(run_dir), nodes)
     assert result["mismatches"] == []
     assert (run_dir / "rank-000.node1.log").read_bytes() == b"abcdef"
@@ -136,11 +168,20 @@ def test_a_log_that_grew_since_is_taken_whole(bring, run_dir):
 
 
 def test_a_longer_log_replaces_a_shorter_one_and_never_the_other_way(bring, run_dir):
-    homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"))])
-    homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcdef"))])
+    homecoming.bring_home(
+        str(run_dir),
+        [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"))],
+    )
+    homecoming.bring_home(
+        str(run_dir),
+        [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcdef"))],
+    )
     assert (run_dir / "rank-000.node1.log").read_bytes() == b"abcdef"
     assert json.loads((run_dir / "ranks.json").read_text())["files"][0]["bytes"] == 6
-    result = homecoming.bring_home(str(run_dir), [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcd"))])
+    result = homecoming.bring_home(
+        str(run_dir),
+        [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcd"))],
+    )
     assert result["mismatches"] == []
     assert result["files"][0]["bytes"] == 6
     assert (run_dir / "rank-000.node1.log").read_bytes() == b"abcdef"
@@ -151,14 +192,24 @@ RANK0 = ("node1", "log/workerlog.0", "rank-000.node1.log")
 
 
 @pytest.mark.parametrize("now", [b"XYZ and more", b"X", b"XYZ"])
-def test_a_log_that_was_replaced_on_its_node_comes_home_and_what_was_here_is_kept(bring, run_dir, now):
+def test_a_log_that_was_replaced_on_its_node_comes_home_and_what_was_here_is_kept(
+    bring, run_dir, now
+):
     homecoming.bring_home(str(run_dir), [entry("node1", bring(*RANK0, b"abc"))])
     result = homecoming.bring_home(str(run_dir), [entry("node1", bring(*RANK0, now))])
     assert result["mismatches"] == []
-    assert result["replaced"] == [{"node": "node1", "file": RANK0[1], "kept": "rank-000.node1.log.1"}]
-    assert ((run_dir / RANK0[2]).read_bytes(), (run_dir / "rank-000.node1.log.1").read_bytes()) == (now, b"abc")
+    assert result["replaced"] == [
+        {"node": "node1", "file": RANK0[1], "kept": "rank-000.node1.log.1"}
+    ]
+    assert ((run_dir / RANK0[2]).read_bytes(), (run_dir / "rank-000.node1.log.1").read_bytes()) == (
+        now,
+        b"abc",
+    )
     files = json.loads((run_dir / "ranks.json").read_text())["files"]
-    assert [(f["home"], f["file"], f["bytes"]) for f in files] == [(RANK0[2], RANK0[1], len(now)), ("rank-000.node1.log.1", RANK0[1], 3)]
+    assert [(f["home"], f["file"], f["bytes"]) for f in files] == [
+        (RANK0[2], RANK0[1], len(now)),
+        ("rank-000.node1.log.1", RANK0[1], 3),
+    ]
     assert files[1]["sha256"] == hashlib.sha256(b"abc").hexdigest()
     again = homecoming.bring_home(str(run_dir), [entry("node1", described(*RANK0, now))])
     assert (again["changed"], again["replaced"]) == (False, result["replaced"])
@@ -168,9 +219,16 @@ def test_what_did_not_come_whole_stays_where_it_is(bring, run_dir):
     homecoming.bring_home(str(run_dir), [entry("node1", bring(*RANK0, b"abc"))])
     result = homecoming.bring_home(str(run_dir), [entry("node1", bring(*RANK0, b"abcd", b"ab"))])
     assert result["mismatches"][0]["problem"].startswith("here 2 bytes")
-    assert (run_dir / RANK0[2]).read_bytes() == b"abc" and (run_dir / ".incoming/node1/log/workerlog.0").read_bytes() == b"ab"
+    assert (run_dir / RANK0[2]).read_bytes() == b"abc" and (
+        run_dir / ".incoming/node1/log/workerlog.0"
+    ).read_bytes() == b"ab"
     (run_dir / RANK0[2]).write_bytes(b"abcd")  # a stream has brought the rest meanwhile
-    assert homecoming.bring_home(str(run_dir), [entry("node1", described(*RANK0, b"abcd"))])["mismatches"] == []
+    assert (
+        homecoming.bring_home(str(run_dir), [entry("node1", described(*RANK0, b"abcd"))])[
+            "mismatches"
+        ]
+        == []
+    )
     assert tree(run_dir) == [RANK0[2], "ranks.json"]
 
 
@@ -184,11 +242,16 @@ def test_only_what_is_missing_is_asked_for_and_what_is_here_lies_ready_for_rsync
         items.append(described("node1", "log/%s" % name, home, there))
         if here is not None:
             (run_dir / home).write_bytes(here)
-    assert homecoming.missing(str(run_dir), [entry("node1", *items)]) == {"node1": ["log/b", "log/c", "log/e"]}
+    assert homecoming.missing(str(run_dir), [entry("node1", *items)]) == {
+        "node1": ["log/b", "log/c", "log/e"]
+    }
     incoming = run_dir / ".incoming" / "node1" / "log"
     assert (incoming / "b").stat().st_ino == (run_dir / "rank-098.node1.log").stat().st_ino
     assert sorted(path.name for path in incoming.iterdir()) == ["b", "e"]
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o700 for path in (incoming, incoming.parent, incoming.parent.parent))
+    assert all(
+        stat.S_IMODE(path.stat().st_mode) == 0o700
+        for path in (incoming, incoming.parent, incoming.parent.parent)
+    )
     subprocess.run(["rsync", "--version"], check=True, stdout=subprocess.DEVNULL)
     there = run_dir.parent / "there" / "log"
     there.mkdir(parents=True)
@@ -208,9 +271,13 @@ def test_only_what_is_missing_is_asked_for_and_what_is_here_lies_ready_for_rsync
         "--exclude=*",
     ]
     subprocess.run([*argv, "%s/" % there.parent, "%s/" % incoming.parent], check=True)
-    assert (run_dir / "rank-098.node1.log").read_bytes() == b"par", "rsync wrote through to what is here"
+    assert (run_dir / "rank-098.node1.log").read_bytes() == b"par", (
+        "rsync wrote through to what is here"
+    )
     result = homecoming.bring_home(str(run_dir), [entry("node1", *items)])
-    assert result["mismatches"] == [] and [item["kept"] for item in result["replaced"]] == ["rank-101.node1.log.1"]
+    assert result["mismatches"] == [] and [item["kept"] for item in result["replaced"]] == [
+        "rank-101.node1.log.1"
+    ]
     assert (run_dir / "rank-098.node1.log").read_bytes() == b"part"
 
 
@@ -218,21 +285,28 @@ def test_what_was_brought_of_a_log_that_is_gone_stays_in_the_index(run_dir):
     (run_dir / RANK0[2]).write_bytes(b"brought")
     (run_dir / "rank-000.node2.log").write_bytes(b"of another node")
     result = homecoming.bring_home(str(run_dir), [entry("node1")])
-    assert [(item["home"], item["file"], item["bytes"]) for item in result["index"]["files"]] == [(RANK0[2], "", 7)]
+    assert [(item["home"], item["file"], item["bytes"]) for item in result["index"]["files"]] == [
+        (RANK0[2], "", 7)
+    ]
 
 
 def test_a_stream_that_still_brings_the_logs_is_not_disturbed(bring, run_dir):
     lock = stream_lock.Lock(str(run_dir), "node1")
     nodes = [entry("node1", bring(*RANK0, b"abc"))]
     result = homecoming.bring_home(str(run_dir), nodes, seconds=0.2)
-    assert "another process" in result["mismatches"][0]["problem"] and not (run_dir / RANK0[2]).exists()
+    assert (
+        "another process" in result["mismatches"][0]["problem"]
+        and not (run_dir / RANK0[2]).exists()
+    )
     lock.close()
     assert homecoming.bring_home(str(run_dir), nodes)["mismatches"] == []
     assert tree(run_dir) == [RANK0[2], "ranks.json"]
 
 
 def test_a_file_that_was_not_brought(run_dir):
-    result = homecoming.bring_home(str(run_dir), [entry("node1", described("node1", "logs.txt", "launcher.node1.log", b"abc"))])
+    result = homecoming.bring_home(
+        str(run_dir), [entry("node1", described("node1", "logs.txt", "launcher.node1.log", b"abc"))]
+    )
     assert result["mismatches"][0]["problem"] == "was not brought"
 
 
@@ -243,7 +317,10 @@ def test_a_link_that_a_node_sent_is_not_followed(bring, run_dir, tmp_path):
     path = run_dir / ".incoming/node1/logs.txt"
     path.unlink()
     path.symlink_to(secret)
-    assert homecoming.bring_home(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"] == "was not brought"
+    assert (
+        homecoming.bring_home(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"]
+        == "was not brought"
+    )
     assert stat.S_IMODE(secret.stat().st_mode) != 0o600
     assert not (run_dir / "launcher.node1.log").exists()
 
@@ -280,7 +357,13 @@ def test_two_files_with_one_name_and_a_file_without_a_digest(run_dir):
 
 
 @pytest.mark.parametrize(
-    "broken", [{"node": "node1"}, {"node": "node1", "files": [], "ranks": "x"}, {"node": "node1", "files": ["x"], "ranks": []}, {}]
+    "broken",
+    [
+        {"node": "node1"},
+        {"node": "node1", "files": [], "ranks": "x"},
+        {"node": "node1", "files": ["x"], "ranks": []},
+        {},
+    ],
 )
 def test_what_rank_logs_did_not_return(run_dir, broken):
     with pytest.raises(homecoming.HomeError, match="rank_logs"):
@@ -288,7 +371,13 @@ def test_what_rank_logs_did_not_return(run_dir, broken):
 
 
 def test_ranks_json_is_mended(bring, run_dir):
-    nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"), ranks=[{"rank": 0}])]
+    nodes = [
+        entry(
+            "node1",
+            bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"),
+            ranks=[{"rank": 0}],
+        )
+    ]
     homecoming.bring_home(str(run_dir), nodes)
     whole = (run_dir / "ranks.json").read_text()
     for broken in (b"", b"\xff", whole.encode()[:10]):
@@ -300,17 +389,30 @@ def test_ranks_json_is_mended(bring, run_dir):
     assert stat.S_IMODE((run_dir / "ranks.json").stat().st_mode) == 0o600
 
 
-# -- the module ----------------------------------------------------------------------------------------------------
+# -- the module
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_the_module(bring, run_dir, run_module):
-    nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"), ranks=[{"rank": 0}])]
+    nodes = [
+        entry(
+            "node1",
+            bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"),
+            ranks=[{"rank": 0}],
+        )
+    ]
     result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})
     assert (result["changed"], result["ranks_file"]) == (True, str(run_dir / "ranks.json"))
     assert run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})["changed"] is False
     missing = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "state": "missing"})
-    assert (missing["changed"], missing["missing"], missing["left"]) == (False, {"node1": {}}, {"node1": {}})
-    assert (set(result) | set(missing)) - {"invocation", "changed"} == set(yaml.safe_load(rank_index.RETURN))
+    assert (missing["changed"], missing["missing"], missing["left"]) == (
+        False,
+        {"node1": {}},
+        {"node1": {}},
+    )
+    assert (set(result) | set(missing)) - {"invocation", "changed"} == set(
+        yaml.safe_load(rank_index.RETURN)
+    )
 
 
 def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_module):
@@ -318,7 +420,9 @@ def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_modu
 
     nodes = []
     for name in ("node1", "node2"):
-        home = make_attempt(name, "failure_rank3_raises_2x2", events=[], exit={"service_result": "exit-code"})
+        home = make_attempt(
+            name, "failure_rank3_raises_2x2", events=[], exit={"service_result": "exit-code"}
+        )
         found = evidence.collect(str(home), name)
         for item in found["files"]:
             target = run_dir / ".incoming" / name / item["file"]
@@ -328,11 +432,21 @@ def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_modu
     result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})
     assert result["changed"] is True
     assert [r["rank"] for r in result["index"]["ranks"]] == [0, 1, 2, 3]
-    assert "rank-003.node2.log" in tree(run_dir) and "launcher.node1.log" in tree(run_dir) and "ranks.node2.jsonl" in tree(run_dir)
+    assert (
+        "rank-003.node2.log" in tree(run_dir)
+        and "launcher.node1.log" in tree(run_dir)
+        and "ranks.node2.jsonl" in tree(run_dir)
+    )
 
 
 def test_check_mode_compares_and_touches_nothing(bring, run_dir, run_module):
-    nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"), ranks=[{"rank": 0}])]
+    nodes = [
+        entry(
+            "node1",
+            bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"),
+            ranks=[{"rank": 0}],
+        )
+    ]
     (run_dir / ".incoming" / "empty").mkdir()
     before = tree(run_dir)
     result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes}, check=True)
@@ -341,7 +455,10 @@ def test_check_mode_compares_and_touches_nothing(bring, run_dir, run_module):
     assert tree(run_dir) == before
     assert stat.S_IMODE((run_dir / ".incoming/node1/log/workerlog.0").stat().st_mode) == 0o644
     nodes[0]["files"][0]["sha256"] = "0" * 64
-    assert run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes}, check=True)["failed"] is True
+    assert (
+        run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes}, check=True)["failed"]
+        is True
+    )
 
 
 def test_the_module_fails_with_node_file_and_both_digests(bring, run_dir, run_module):
@@ -358,7 +475,8 @@ def test_the_module_without_a_run_directory(run_module, tmp_path):
     assert result["failed"] is True and "is no directory" in result["msg"]
 
 
-# -- nodes that lie ------------------------------------------------------------------------------------------------
+# -- nodes that lie
+# ------------------------------------------------------------------------------------------------
 
 ODD = "a --rsh=sh -c touch$IFS/x.log"
 
@@ -366,19 +484,48 @@ ODD = "a --rsh=sh -c touch$IFS/x.log"
 def lies(node="node2"):
     """What a lying node may say of its files, one after the other; each is refused."""
     good = described(node, "log/workerlog.0", "rank-000.%s.log" % node, b"abc")
-    for name in ("../x", "/etc/passwd", "a\nb", "-e sh", "a/../../b", "", "n" * 300, "x/" * 20 + "y", None, 7):
+    for name in (
+        "../x",
+        "/etc/passwd",
+        "a\nb",
+        "-e sh",
+        "a/../../b",
+        "",
+        "n" * 300,
+        "x/" * 20 + "y",
+        None,
+        7,
+    ):
         yield dict(good, file=name)
-    for name in ("rank-000.node1.log", "../x", "plan.json", "rank-000.node2.log.1", ".stream.node1", "ranks.json", None):
+    for name in (
+        "rank-000.node1.log",
+        "../x",
+        "plan.json",
+        "rank-000.node2.log.1",
+        ".stream.node1",
+        "ranks.json",
+        None,
+    ):
         yield dict(good, home=name)
-    for key, values in (("bytes", (-1, 1 << 60, "1", None, True, 1.5)), ("sha256", ("", "0" * 63, None, "../x"))):
+    for key, values in (
+        ("bytes", (-1, 1 << 60, "1", None, True, 1.5)),
+        ("sha256", ("", "0" * 63, None, "../x")),
+    ):
         for value in values:
             yield dict(good, **{key: value})
 
 
 @pytest.mark.parametrize("item", list(lies()), ids=lambda item: "")
 def test_a_node_that_lies_costs_no_other_its_logs(bring, run_dir, run_module, tmp_path, item):
-    nodes = [entry("node2", item), entry("node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine"), ranks=[{"rank": 0}])]
-    missing = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "state": "missing", "strict": False})
+    nodes = [
+        entry("node2", item),
+        entry(
+            "node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine"), ranks=[{"rank": 0}]
+        ),
+    ]
+    missing = run_module(
+        rank_index, {"run_dir": str(run_dir), "nodes": nodes, "state": "missing", "strict": False}
+    )
     assert list(missing["refused"]) == ["node2"] and list(missing["missing"]) == ["node1"]
     result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "strict": False})
     assert not result.get("failed") and (run_dir / "launcher.node1.log").read_bytes() == b"fine"
@@ -389,9 +536,16 @@ def test_a_node_that_lies_costs_no_other_its_logs(bring, run_dir, run_module, tm
 
 def test_a_mismatch_of_one_node_is_said_and_the_others_are_taken(bring, run_dir, run_module):
     bad = bring("node2", "log/workerlog.0", "rank-002.node2.log", b"abc", b"abX")
-    nodes = [entry("node2", bad), entry("node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine"))]
+    nodes = [
+        entry("node2", bad),
+        entry("node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine")),
+    ]
     result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "strict": False})
-    assert not result.get("failed") and [item["node"] for item in result["mismatches"]] == ["node2"] and result["warnings"]
+    assert (
+        not result.get("failed")
+        and [item["node"] for item in result["mismatches"]] == ["node2"]
+        and result["warnings"]
+    )
     assert (run_dir / "launcher.node1.log").read_bytes() == b"fine"
 
 
@@ -402,18 +556,45 @@ def test_a_name_with_words_in_it_is_a_name(bring, run_dir):
 
 
 def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_module):
-    sizes = {"logs.txt": ("launcher", 10), "log/workerlog.0": ("rank-000", 5000), "log/workerlog.1": ("rank-001", 400)}
+    sizes = {
+        "logs.txt": ("launcher", 10),
+        "log/workerlog.0": ("rank-000", 5000),
+        "log/workerlog.1": ("rank-001", 400),
+    }
     nodes = [
-        entry(node, *[dict(described(node, file, "%s.%s.log" % (home, node), b""), bytes=size) for file, (home, size) in sizes.items()])
+        entry(
+            node,
+            *[
+                dict(described(node, file, "%s.%s.log" % (home, node), b""), bytes=size)
+                for file, (home, size) in sizes.items()
+            ],
+        )
         for node in ("node1", "node2")
     ]
     (run_dir / "ranks.node2.jsonl").write_bytes(b"x" * 700)
-    asked = {"run_dir": str(run_dir), "nodes": nodes, "state": "missing", "bytes": "1000", "strict": False}
+    asked = {
+        "run_dir": str(run_dir),
+        "nodes": nodes,
+        "state": "missing",
+        "bytes": "1000",
+        "strict": False,
+    }
     found = run_module(rank_index, asked)
-    assert found["missing"]["node1"] == {"logs.txt": 10, "log/workerlog.1": 400} and found["left"]["node1"] == {"log/workerlog.0": 5000}
-    assert found["missing"]["node2"] == {"logs.txt": 10} and len(found["left"]["node2"]) == 2 and len(found["warnings"]) == 2
-    assert run_module(rank_index, dict(asked, bytes="1 MiB", files=2))["left"]["node1"] == {"log/workerlog.0": 5000}
-    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "strict": False, "left": found["left"]})
+    assert found["missing"]["node1"] == {"logs.txt": 10, "log/workerlog.1": 400} and found["left"][
+        "node1"
+    ] == {"log/workerlog.0": 5000}
+    assert (
+        found["missing"]["node2"] == {"logs.txt": 10}
+        and len(found["left"]["node2"]) == 2
+        and len(found["warnings"]) == 2
+    )
+    assert run_module(rank_index, dict(asked, bytes="1 MiB", files=2))["left"]["node1"] == {
+        "log/workerlog.0": 5000
+    }
+    result = run_module(
+        rank_index,
+        {"run_dir": str(run_dir), "nodes": nodes, "strict": False, "left": found["left"]},
+    )
     assert [(item["node"], item["file"]) for item in result["mismatches"]] == [
         ("node1", "logs.txt"), ("node1", "log/workerlog.1"), ("node2", "logs.txt"),
     ]  # fmt: skip
@@ -421,8 +602,13 @@ def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_module)
 
 def test_a_log_that_was_replaced_too_often_stays_where_it_is(bring, run_dir):
     for number in range(homecoming.quota.KEPT + 3):
-        result = homecoming.bring_home(str(run_dir), [entry("node1", bring(*RANK0, b"%03d" % number))])
-    assert len(result["mismatches"]) == 1 and len(list(run_dir.glob(RANK0[2] + ".*"))) == homecoming.quota.KEPT
+        result = homecoming.bring_home(
+            str(run_dir), [entry("node1", bring(*RANK0, b"%03d" % number))]
+        )
+    assert (
+        len(result["mismatches"]) == 1
+        and len(list(run_dir.glob(RANK0[2] + ".*"))) == homecoming.quota.KEPT
+    )
 
 
 @pytest.mark.parametrize("planted", [".incoming", ".incoming/node1", ".incoming/node1/log"])
@@ -438,4 +624,6 @@ def test_a_link_on_the_way_takes_nothing_from_elsewhere(run_dir, tmp_path, plant
     with contextlib.suppress(OSError):
         homecoming.missing(str(run_dir), [entry("node1", item)])
     assert len(homecoming.bring_home(str(run_dir), [entry("node1", item)])["mismatches"]) == 1
-    assert {path: path.stat() for path in mine.rglob("*")} == before and not (run_dir / RANK0[2]).exists()
+    assert {path: path.stat() for path in mine.rglob("*")} == before and not (
+        run_dir / RANK0[2]
+    ).exists()

@@ -14,13 +14,49 @@ import yaml
 from ansible.module_utils.trainyard import answer_gate, evidence, safe_names, vdl
 from conftest import sample_plan
 
-FAILED = {"service_result": "exit-code", "exit_code": "exited", "exit_status": "250", "time": 1795166909.0, "stopped_by": None}
+FAILED = {
+    "service_result": "exit-code",
+    "exit_code": "exited",
+    "exit_status": "250",
+    "time": 1795166909.0,
+    "stopped_by": None,
+}
 EVENTS = [
     {"event": "launched", "pid": 90, "time": 1795166899.5},
-    {"event": "start", "rank": 2, "local_rank": 0, "pid": 153, "time": 1795166900.5, "endpoints_as_planned": True},
-    {"event": "start", "rank": 3, "local_rank": 1, "pid": 154, "time": 1795166900.5, "endpoints_as_planned": True},
-    {"event": "end", "rank": 3, "local_rank": 1, "pid": 154, "time": 1795166907.1, "exit_code": 1, "signal": None},
-    {"event": "end", "rank": 2, "local_rank": 0, "pid": 153, "time": 1795166907.6, "exit_code": None, "signal": "SIGABRT"},
+    {
+        "event": "start",
+        "rank": 2,
+        "local_rank": 0,
+        "pid": 153,
+        "time": 1795166900.5,
+        "endpoints_as_planned": True,
+    },
+    {
+        "event": "start",
+        "rank": 3,
+        "local_rank": 1,
+        "pid": 154,
+        "time": 1795166900.5,
+        "endpoints_as_planned": True,
+    },
+    {
+        "event": "end",
+        "rank": 3,
+        "local_rank": 1,
+        "pid": 154,
+        "time": 1795166907.1,
+        "exit_code": 1,
+        "signal": None,
+    },
+    {
+        "event": "end",
+        "rank": 2,
+        "local_rank": 0,
+        "pid": 153,
+        "time": 1795166907.6,
+        "exit_code": None,
+        "signal": "SIGABRT",
+    },
     {"event": "launcher_end", "exit_code": 250, "signal": None, "time": 1795166908.5},
 ]
 
@@ -33,7 +69,8 @@ def by_rank(found):
     return {rank["rank"]: rank for rank in found["ranks"]}
 
 
-# -- the real failure ----------------------------------------------------------------------------------------------
+# -- the real failure
+# ----------------------------------------------------------------------------------------------
 
 
 def test_the_real_failure_with_the_agents_events(make_attempt):
@@ -42,11 +79,35 @@ def test_the_real_failure_with_the_agents_events(make_attempt):
     ranks = by_rank(found)
     assert sorted(ranks) == [2, 3]
     three = ranks[3]
-    assert (three["local_rank"], three["device"], three["file"], three["home"]) == (1, "1", "log/workerlog.1", "rank-003.node2.log")
-    assert (three["pid"], three["exit_code"], three["signal"], three["observed"], three["state"]) == (154, 1, None, "agent", "failed")
-    assert (three["first_error"]["text"], three["first_error"]["line"], three["lines"]) == ("image 000000012.jpg is truncated", 14, 14)
-    assert (ranks[2]["signal"], ranks[2]["exit_code"], ranks[2]["state"]) == ("SIGABRT", None, "failed")
-    assert found["endpoints"] == ["198.51.100.11:17000", "198.51.100.11:17001", "198.51.100.12:17000", "198.51.100.12:17001"]
+    assert (three["local_rank"], three["device"], three["file"], three["home"]) == (
+        1,
+        "1",
+        "log/workerlog.1",
+        "rank-003.node2.log",
+    )
+    assert (
+        three["pid"],
+        three["exit_code"],
+        three["signal"],
+        three["observed"],
+        three["state"],
+    ) == (154, 1, None, "agent", "failed")
+    assert (three["first_error"]["text"], three["first_error"]["line"], three["lines"]) == (
+        "image 000000012.jpg is truncated",
+        14,
+        14,
+    )
+    assert (ranks[2]["signal"], ranks[2]["exit_code"], ranks[2]["state"]) == (
+        "SIGABRT",
+        None,
+        "failed",
+    )
+    assert found["endpoints"] == [
+        "198.51.100.11:17000",
+        "198.51.100.11:17001",
+        "198.51.100.12:17000",
+        "198.51.100.12:17001",
+    ]
     assert found["exit"]["exit_status"] == "250"
     assert found["launcher"]["exit_code"] == 250
     assert found["problems"] == []
@@ -71,7 +132,11 @@ def test_files_to_bring_home_and_never_an_environment(make_attempt):
 
 def test_the_launchers_word_fills_in_where_the_agent_saw_nothing(make_attempt):
     found = by_rank(read(make_attempt("node2", "failure_rank3_raises_2x2", exit=FAILED)))
-    assert (found[2]["exit_code"], found[2]["signal"], found[2]["observed"]) == (None, "SIGABRT", "launcher")
+    assert (found[2]["exit_code"], found[2]["signal"], found[2]["observed"]) == (
+        None,
+        "SIGABRT",
+        "launcher",
+    )
     assert (found[3]["exit_code"], found[3]["signal"], found[3]["observed"]) == (None, None, None)
     assert found[3]["state"] == "failed"
 
@@ -80,22 +145,43 @@ def test_tails_only(make_attempt):
     home = make_attempt("node2", "failure_rank3_raises_2x2", events=EVENTS)
     found = read(home, digest=False)
     three = by_rank(found)[3]
-    assert (three["sha256"], three["lines"], three["steps"], three["first_step"]) == (None, None, None, None)
+    assert (three["sha256"], three["lines"], three["steps"], three["first_step"]) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert (three["first_error"]["kind"], three["first_error"]["line"]) == ("ValueError", None)
     assert all(f["sha256"] is None for f in found["files"])
 
 
 def test_a_run_that_ended_well(make_attempt, root):
     suites = root / "plugins" / "module_utils" / "trainyard" / "suites"
-    logs = next(t["logs"] for t in (yaml.safe_load(p.read_text()) for p in sorted(suites.glob("paddledetection*.yml"))) if "logs" in t)
+    logs = next(
+        t["logs"]
+        for t in (
+            yaml.safe_load(p.read_text()) for p in sorted(suites.glob("paddledetection*.yml"))
+        )
+        if "logs" in t
+    )
     plan = sample_plan(logs=logs)
     found = by_rank(
         read(
-            make_attempt("node1", "paddledetection_ppyoloe_s_2x2", plan=plan, exit={"service_result": "success", "stopped_by": None}),
+            make_attempt(
+                "node1",
+                "paddledetection_ppyoloe_s_2x2",
+                plan=plan,
+                exit={"service_result": "success", "stopped_by": None},
+            ),
             "node1",
         )
     )
-    assert (found[0]["state"], found[0]["steps"], found[0]["last_step"]["loss"], found[0]["saved_count"]) == ("done", 8, 16.403414, 1)
+    assert (
+        found[0]["state"],
+        found[0]["steps"],
+        found[0]["last_step"]["loss"],
+        found[0]["saved_count"],
+    ) == ("done", 8, 16.403414, 1)
     assert found[1]["state"] == "done"
 
 
@@ -103,9 +189,17 @@ def test_the_dates_of_a_log_are_unix_seconds_by_the_nodes_own_zone(make_attempt,
     monkeypatch.setenv("TZ", "CST-8")
     time.tzset()
     try:
-        home = make_attempt("node2", logs={0: "[2026-11-20 19:17:36,145] begin\nno date\nI1121 00:00:00.500000 4602 x] end\n", 1: "none\n"})
+        home = make_attempt(
+            "node2",
+            logs={
+                0: "[2026-11-20 19:17:36,145] begin\nno date\nI1121 00:00:00.500000 4602 x] end\n",
+                1: "none\n",
+            },
+        )
         for log in (home / "log").iterdir():
-            os.utime(log, (1795190400, 1795190400))  # 2026-11-20 16:00 UTC: it says the year of the second date
+            os.utime(
+                log, (1795190400, 1795190400)
+            )  # 2026-11-20 16:00 UTC: it says the year of the second date
         found = read(home)
     finally:
         monkeypatch.undo()
@@ -116,8 +210,16 @@ def test_the_dates_of_a_log_are_unix_seconds_by_the_nodes_own_zone(make_attempt,
     assert (three["first_time"], three["last_time"]) == (None, None)
 
 
-def test_visualdls_records_come_home_and_nothing_else_of_the_output(make_attempt, tmp_path, monkeypatch):
-    plan = dict(sample_plan(), suite={"name": "paddleseg", "redirects": {"log": "log", "output": "output", "vdl_log_dir": "vdl"}})
+def test_visualdls_records_come_home_and_nothing_else_of_the_output(
+    make_attempt, tmp_path, monkeypatch
+):
+    plan = dict(
+        sample_plan(),
+        suite={
+            "name": "paddleseg",
+            "redirects": {"log": "log", "output": "output", "vdl_log_dir": "vdl"},
+        },
+    )
     home = make_attempt("node1", plan=plan, logs={0: "x\n"})
     outside = tmp_path / "outside"
     for folder in (home / "output" / "pp" / "vdl", home / "vdl" / "scalar", outside):
@@ -127,12 +229,16 @@ def test_visualdls_records_come_home_and_nothing_else_of_the_output(make_attempt
     (home / "output" / "link").symlink_to(outside)
     (home / "output" / "vdlrecords.2.log").symlink_to(outside / "vdlrecords.1795183247.log")
     found = read(home, "node1")
-    brought = {f["file"]: f["home"] for f in found["files"] if f["file"].split("/")[0] in ("output", "vdl")}
+    brought = {
+        f["file"]: f["home"] for f in found["files"] if f["file"].split("/")[0] in ("output", "vdl")
+    }
     assert brought == {
         "output/pp/vdl/vdlrecords.1795183247.log": "vdlrecords-1795183247-1.node1.log",
         "vdl/scalar/vdlrecords.1795183247.log": "vdlrecords-1795183247.node1.log",
     }
-    assert not [f for f in read(home, "node1", digest=False)["files"] if f["home"].startswith("vdl")]
+    assert not [
+        f for f in read(home, "node1", digest=False)["files"] if f["home"].startswith("vdl")
+    ]
     for number in range(40):
         (home / "vdl" / ("vdlrecords.%d.log" % number)).write_bytes(b"")
     assert len([f for f in read(home, "node1")["files"] if f["home"].startswith("vdl")]) == vdl.MOST
@@ -140,10 +246,13 @@ def test_visualdls_records_come_home_and_nothing_else_of_the_output(make_attempt
     monkeypatch.setattr(vdl, "FOLDERS", 3)
     for number in range(9):
         (home / "output" / ("a%d" % number)).mkdir()
-    assert "output/pp/vdl/vdlrecords.1795183247.log" not in [f["file"] for f in read(home, "node1")["files"]]
+    assert "output/pp/vdl/vdlrecords.1795183247.log" not in [
+        f["file"] for f in read(home, "node1")["files"]
+    ]
 
 
-# -- states --------------------------------------------------------------------------------------------------------
+# -- states
+# --------------------------------------------------------------------------------------------------------
 
 START = {"event": "start", "rank": 2, "pid": 7, "time": 1.0}
 END = {"event": "end", "rank": 2, "pid": 7, "time": 2.0}
@@ -158,14 +267,34 @@ TABLE = {"step": {"has": "step ", "line": r"step (?P<step>\d+)"}}
         ("hello\n", [], None, "starting"),
         ("step 3\n", [START], None, "training"),
         ("step 3\n", [START, dict(END, exit_code=0)], None, "done"),
-        ("step 3\n", [START, dict(END, exit_code=0)], {"stopped_by": "peer", "service_result": "success"}, "done"),
-        ("step 3\nKilled\n", [START, dict(END, exit_code=0)], {"stopped_by": None, "service_result": "exit-code"}, "done"),
+        (
+            "step 3\n",
+            [START, dict(END, exit_code=0)],
+            {"stopped_by": "peer", "service_result": "success"},
+            "done",
+        ),
+        (
+            "step 3\nKilled\n",
+            [START, dict(END, exit_code=0)],
+            {"stopped_by": None, "service_result": "exit-code"},
+            "done",
+        ),
         ("step 3\nKilled\n", [START, dict(END, exit_code=None)], None, "failed"),
         ("step 3\n", [START, dict(END, exit_code=3)], None, "failed"),
         ("step 3\n", [START, dict(END, exit_code=None, signal="SIGKILL")], None, "killed"),
         ("step 3\n", [START, dict(END, exit_code=None, signal="SIGSEGV")], None, "failed"),
-        ("step 3\n", [START, dict(END, exit_code=None, signal="SIGTERM")], {"stopped_by": "user", "service_result": "success"}, "stopped"),
-        ("step 3\n", [START, dict(END, exit_code=1)], {"stopped_by": "peer", "service_result": "success"}, "failed"),
+        (
+            "step 3\n",
+            [START, dict(END, exit_code=None, signal="SIGTERM")],
+            {"stopped_by": "user", "service_result": "success"},
+            "stopped",
+        ),
+        (
+            "step 3\n",
+            [START, dict(END, exit_code=1)],
+            {"stopped_by": "peer", "service_result": "success"},
+            "failed",
+        ),
         ("step 3\n", [START], {"stopped_by": "peer", "service_result": "success"}, "stopped"),
         ("step 3\n", [], {"stopped_by": None, "service_result": "success"}, "done"),
         ("step 3\n", [], {"stopped_by": None, "service_result": "exit-code"}, "failed"),
@@ -175,22 +304,35 @@ TABLE = {"step": {"has": "step ", "line": r"step (?P<step>\d+)"}}
     ],
 )
 def test_states(make_attempt, log, events, ended, state):
-    home = make_attempt("node2", plan=sample_plan(logs=TABLE), logs={} if log is None else {0: log}, events=events, exit=ended)
+    home = make_attempt(
+        "node2",
+        plan=sample_plan(logs=TABLE),
+        logs={} if log is None else {0: log},
+        events=events,
+        exit=ended,
+    )
     assert by_rank(read(home))[2]["state"] == state
 
 
 def test_events_that_are_torn_foreign_or_malformed():
     raw = b'\n{"event": "start", "ra\nnot json\n[1]\n{"event": "end", "rank": "x"}\n'
     raw += b'{"event": "end", "rank": 1, "exit_code": true, "signal": 9, "time": "now"}\n\xff\n'
-    raw += b"[" * 100000 + b"\n" + b'{"event": "end", "rank": 0, "exit_code": 4, "time": 5}\n{"event":"end","rank":1'
+    raw += (
+        b"[" * 100000
+        + b"\n"
+        + b'{"event": "end", "rank": 0, "exit_code": 4, "time": 5}\n{"event":"end","rank":1'
+    )
     found = evidence.read_events(raw)
     more = (
-        b'{"event": "launched", "time": 3}\n{"event": "launched", "rank": 5, "time": true}\n{"event": "end", "rank": 0, "exit_code": "7"}'
+        b'{"event": "launched", "time": 3}\n{"event": "launched", "rank": 5, "time":'
+        b' true}\n{"event": "end", "rank": 0, "exit_code": "7"}'
     )
     assert set(found["ranks"]) == {0, 1}
     assert evidence.read_events(more)["launcher"] == {"started": None}
     assert evidence.read_events(more.splitlines()[0])["launcher"] == {"started": 3.0}
-    assert evidence.read_events(more)["ranks"] == {0: {"ended": None, "exit_code": None, "signal": None, "pid": None}}
+    assert evidence.read_events(more)["ranks"] == {
+        0: {"ended": None, "exit_code": None, "signal": None, "pid": None}
+    }
     assert found["ranks"][1] == {"ended": None, "exit_code": None, "signal": "SIGKILL", "pid": None}
     assert found["ranks"][0] == {"ended": 5.0, "exit_code": 4, "signal": None, "pid": None}
     assert evidence.read_events(None) == {"ranks": {}, "launcher": {}}
@@ -202,8 +344,13 @@ def test_events_of_other_kinds_are_passed_over():
 
 @pytest.mark.parametrize("line", ["ap 0.5", "saved x"])
 def test_an_evaluation_or_a_checkpoint_shows_training_too(make_attempt, line):
-    table = {"evaluation": {"lines": [r"ap (?P<ap>\S+)"]}, "saved": {"lines": [r"saved (?P<path>\S+)"]}}
-    home = make_attempt("node2", plan=sample_plan(logs=table), logs={0: line + "\n"}, events=[START])
+    table = {
+        "evaluation": {"lines": [r"ap (?P<ap>\S+)"]},
+        "saved": {"lines": [r"saved (?P<path>\S+)"]},
+    }
+    home = make_attempt(
+        "node2", plan=sample_plan(logs=table), logs={0: line + "\n"}, events=[START]
+    )
     assert by_rank(read(home))[2]["state"] == "training"
 
 
@@ -213,21 +360,35 @@ def test_a_console_by_another_name(make_attempt):
     home = make_attempt("node2", plan=plan)
     (home / "console.txt").write_text("Killed\n")
     found = read(home)
-    assert [(f["file"], f["home"]) for f in found["files"]] == [("console.txt", "launcher.node2.log")]
+    assert [(f["file"], f["home"]) for f in found["files"]] == [
+        ("console.txt", "launcher.node2.log")
+    ]
     assert found["launcher"]["first_error"]["cause"] == "killed"
 
 
 def test_what_the_agent_saw_beats_what_the_launcher_says(make_attempt):
-    console = "Container rank 0 status failed cmd ['a'] code -6 log x\nContainer rank 1 status completed cmd ['a'] code 0 log x\n"
-    home = make_attempt("node2", events=[dict(END, exit_code=None, signal="SIGKILL")], console=console)
+    console = (
+        "Container rank 0 status failed cmd ['a'] code -6 log x\nContainer rank 1 status completed"
+        " cmd ['a'] code 0 log x\n"
+    )
+    home = make_attempt(
+        "node2", events=[dict(END, exit_code=None, signal="SIGKILL")], console=console
+    )
     found = by_rank(read(home))
     assert (found[2]["signal"], found[2]["observed"]) == ("SIGKILL", "agent")
-    assert (found[3]["exit_code"], found[3]["signal"], found[3]["observed"]) == (0, None, "launcher")
+    assert (found[3]["exit_code"], found[3]["signal"], found[3]["observed"]) == (
+        0,
+        None,
+        "launcher",
+    )
 
 
 def test_an_old_processs_end_does_not_end_the_new_one():
     events = [START, dict(START, pid=8), dict(END, exit_code=1)]
-    assert evidence.read_events("\n".join(map(json.dumps, events)).encode())["ranks"][2]["ended"] is None
+    assert (
+        evidence.read_events("\n".join(map(json.dumps, events)).encode())["ranks"][2]["ended"]
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -251,20 +412,39 @@ def test_signal_names(value, name):
 
 
 def test_the_time_of_a_stop_by_the_nodes_own_clock(make_attempt):
-    ended = {"service_result": "success", "stopped_by": "peer", "stopped_from": "node1", "time": 9.0}
-    assert read(make_attempt("node2", exit=ended, stop={"by": "peer", "from": "node1", "time": 4.5}))["exit"]["stopped_at"] == 4.5
+    ended = {
+        "service_result": "success",
+        "stopped_by": "peer",
+        "stopped_from": "node1",
+        "time": 9.0,
+    }
+    assert (
+        read(make_attempt("node2", exit=ended, stop={"by": "peer", "from": "node1", "time": 4.5}))[
+            "exit"
+        ]["stopped_at"]
+        == 4.5
+    )
 
 
 def test_a_stop_that_ended_nothing_is_not_told(make_attempt):
-    assert read(make_attempt("node2", exit={"stopped_by": None}, stop={"time": 4.5}))["exit"]["stopped_at"] is None
+    assert (
+        read(make_attempt("node2", exit={"stopped_by": None}, stop={"time": 4.5}))["exit"][
+            "stopped_at"
+        ]
+        is None
+    )
 
 
 @pytest.mark.parametrize("stop", ["x", [1], {"time": "now"}, None])
 def test_an_odd_stop_json(make_attempt, stop):
-    assert read(make_attempt("node2", exit={"stopped_by": "user"}, stop=stop))["exit"]["stopped_at"] is None
+    assert (
+        read(make_attempt("node2", exit={"stopped_by": "user"}, stop=stop))["exit"]["stopped_at"]
+        is None
+    )
 
 
-# -- what a hostile or broken directory may hold -------------------------------------------------------------------
+# -- what a hostile or broken directory may hold
+# -------------------------------------------------------------------
 
 
 def test_no_link_is_followed(make_attempt, tmp_path):
@@ -275,9 +455,14 @@ def test_no_link_is_followed(make_attempt, tmp_path):
     (home / "logs.txt").symlink_to(secret)
     (home / "log" / "default.abc.log").symlink_to(secret)
     found = read(home)
-    assert "secret" not in json.dumps(found["ranks"]) + json.dumps(found["files"]) + json.dumps(found["launcher"])
+    assert "secret" not in json.dumps(found["ranks"]) + json.dumps(found["files"]) + json.dumps(
+        found["launcher"]
+    )
     assert [f["file"] for f in found["files"]] == ["log/workerlog.1"]
-    assert found["problems"] == [f"{name}: not read: Too many levels of symbolic links" for name in ("logs.txt", "log/workerlog.0")]
+    assert found["problems"] == [
+        f"{name}: not read: Too many levels of symbolic links"
+        for name in ("logs.txt", "log/workerlog.0")
+    ]
 
 
 def test_a_linked_log_directory_is_not_entered(make_attempt, tmp_path):
@@ -329,7 +514,9 @@ def test_a_pipe_a_directory_and_an_unreadable_file(make_attempt):
 def test_logs_that_no_rank_owns_come_home_too(make_attempt):
     home = make_attempt("node2", logs={0: "a\n", 1: "b\n", 7: "c\n", "x": "d\n"})
     found = read(home)
-    assert ("log/workerlog.7", "stray-workerlog.7.node2.log") in {(f["file"], f["home"]) for f in found["files"]}
+    assert ("log/workerlog.7", "stray-workerlog.7.node2.log") in {
+        (f["file"], f["home"]) for f in found["files"]
+    }
     assert found["problems"] == ["log/workerlog.7: no rank of the plan owns this log"]
 
 
@@ -337,18 +524,28 @@ def test_a_log_that_no_rank_owns_has_a_name_that_the_controller_takes(make_attem
     plan = sample_plan()
     stem = "x" * (safe_names.PART_BYTES - 3)
     plan["launcher"]["rank_log"] = "log/%s.{local_rank}" % stem
-    plan["ranks"] = [{key: value for key, value in rank.items() if key != "log"} for rank in plan["ranks"]]
+    plan["ranks"] = [
+        {key: value for key, value in rank.items() if key != "log"} for rank in plan["ranks"]
+    ]
     home = make_attempt("node2", plan=plan)
     for number in ("77", "777"):
         (home / "log" / ("%s.%s" % (stem, number))).write_text("x\n")
     found = read(home)
-    long = "n" * 60  # of a node whose name leaves less room, even the shorter one fits into no name at home
+    long = (
+        "n" * 60
+    )  # of a node whose name leaves less room, even the shorter one fits into no name at home
     (home / "plan.json").write_text(json.dumps(plan).replace('"node2"', json.dumps(long)))
     assert not any(item["home"].startswith("stray-") for item in read(home, long)["files"])
     named = [item for item in found["files"] if item["home"].startswith("stray-")]
     assert [item["home"] for item in named] == ["stray-%s.77.node2.log" % stem]
-    assert safe_names.at_home("node2").fullmatch(named[0]["home"]) and safe_names.problem(named[0]["file"]) is None
-    assert answer_gate.validate("rank_logs", dict(found, changed=False), {"node": "node2"})["files"] == found["files"]
+    assert (
+        safe_names.at_home("node2").fullmatch(named[0]["home"])
+        and safe_names.problem(named[0]["file"]) is None
+    )
+    assert (
+        answer_gate.validate("rank_logs", dict(found, changed=False), {"node": "node2"})["files"]
+        == found["files"]
+    )
 
 
 def test_logs_that_no_rank_owns_beside_the_plan_and_with_odd_names(make_attempt):
@@ -361,8 +558,13 @@ def test_logs_that_no_rank_owns_beside_the_plan_and_with_odd_names(make_attempt)
     (home / "plan.json").write_text(json.dumps(plan))
     (home / "worker_9.log").write_text("x\n")
     (home / "worker_3.log").write_text("y\n")
-    (home / "worker_8.log\n").write_text("a name with a line end, which rank_index refuses with all others\n")
-    assert {f["home"] for f in read(home)["files"]} == {"rank-003.node2.log", "stray-worker_9.log.node2.log"}
+    (home / "worker_8.log\n").write_text(
+        "a name with a line end, which rank_index refuses with all others\n"
+    )
+    assert {f["home"] for f in read(home)["files"]} == {
+        "rank-003.node2.log",
+        "stray-worker_9.log.node2.log",
+    }
 
 
 @pytest.mark.parametrize(
@@ -377,10 +579,18 @@ def test_logs_that_no_rank_owns_beside_the_plan_and_with_odd_names(make_attempt)
         ('{"ranks": [1], "launcher": {"rank_log": "log/w"}}', "it has none"),
         ('{"ranks": [], "launcher": {}}', "rank_log"),
         ('{"ranks": [], "launcher": {"rank_log": "log/w"}}', "no rank on node2"),
-        ('{"ranks": [{"rank": "0", "node": "node2", "local_rank": 0}], "launcher": {"rank_log": "log/w"}}', "no rank on node2"),
         (
-            '{"ranks": [{"rank": 0, "node": "node2", "local_rank": 0}], "launcher": {"rank_log": "l/w"}, '
-            '"suite": {"logs": {"step": {"line": "("}}}}',
+            (
+                '{"ranks": [{"rank": "0", "node": "node2", "local_rank": 0}], "launcher":'
+                ' {"rank_log": "log/w"}}'
+            ),
+            "no rank on node2",
+        ),
+        (
+            (
+                '{"ranks": [{"rank": 0, "node": "node2", "local_rank": 0}], "launcher":'
+                ' {"rank_log": "l/w"}, "suite": {"logs": {"step": {"line": "("}}}}'
+            ),
             "logs.step.line",
         ),
     ],
@@ -401,9 +611,15 @@ def test_odd_contents_never_raise(make_attempt):
     (home / "plan.json").write_text(json.dumps(plan))
     (home / "exit.json").write_text('["x"]')
     (home / "ranks.jsonl").write_bytes(b"\xff\n{}\n" * 100)
-    (home / "log" / "default.abc.log").write_bytes(b"environ({'A': \n[1, 2]\n['nope']\n['a:1', 2]\n('a:1',)\n5\n[]\n\xff\n")
+    (home / "log" / "default.abc.log").write_bytes(
+        b"environ({'A': \n[1, 2]\n['nope']\n['a:1', 2]\n('a:1',)\n5\n[]\n\xff\n"
+    )
     found = read(home)
-    assert (found["exit"], found["endpoints"], found["launcher"]["first_error"]["kind"]) == (None, None, "Killed")
+    assert (found["exit"], found["endpoints"], found["launcher"]["first_error"]["kind"]) == (
+        None,
+        None,
+        "Killed",
+    )
     assert found["ranks"][0]["lines"] == 1
 
 
@@ -414,11 +630,15 @@ def test_a_node_that_is_not_in_the_plan(make_attempt):
         read(make_attempt("node1"), "../node1")
 
 
-# -- nothing secret is shown ---------------------------------------------------------------------------------------
+# -- nothing secret is shown
+# ---------------------------------------------------------------------------------------
 
 
 def test_secrets_of_the_environment_are_masked_wherever_they_are_printed(make_attempt):
-    environ = "environ({'WANDB_API_KEY': 'quite-a-secret', 'MY_LOGIN': 'joe7', 'PWD': '/srv/some/where', 'X_TOKEN': 'true'})\n"
+    environ = (
+        "environ({'WANDB_API_KEY': 'quite-a-secret', 'MY_LOGIN': 'joe7', 'PWD': '/srv/some/where',"
+        " 'X_TOKEN': 'true'})\n"
+    )
     environ += "['198.51.100.11:17000']\n"
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
     text += "ValueError: login quite-a-secret as joe7 in /srv/some/where: true \x1b[31m\n"
@@ -429,19 +649,31 @@ def test_secrets_of_the_environment_are_masked_wherever_they_are_printed(make_at
     assert "quite-a-secret" not in whole
     assert "joe7" not in whole
     assert "\x1b" not in found["ranks"][0]["first_error"]["text"]
-    assert found["ranks"][0]["first_error"]["text"] == "login ******** as ******** in /srv/some/where: true \\x1b[31m"
+    assert (
+        found["ranks"][0]["first_error"]["text"]
+        == "login ******** as ******** in /srv/some/where: true \\x1b[31m"
+    )
     assert found["endpoints"] == ["198.51.100.11:17000"]
     assert "PWD" not in whole
     assert (home / "log" / "workerlog.0").read_text() == text
 
 
 def test_secrets_that_the_plan_holds_are_masked(make_attempt):
-    plan = dict(sample_plan(), env={"HF_TOKEN": "very-secret-1"}, nodes=[{"env": {"DB_PASSWORD": "very-secret-2"}}])
-    home = make_attempt("node2", plan=plan, logs={0: "Traceback (most recent call last):\nValueError: very-secret-1 very-secret-2\n"})
+    plan = dict(
+        sample_plan(),
+        env={"HF_TOKEN": "very-secret-1"},
+        nodes=[{"env": {"DB_PASSWORD": "very-secret-2"}}],
+    )
+    home = make_attempt(
+        "node2",
+        plan=plan,
+        logs={0: "Traceback (most recent call last):\nValueError: very-secret-1 very-secret-2\n"},
+    )
     assert "very-secret" not in json.dumps(read(home))
 
 
-# -- the module ----------------------------------------------------------------------------------------------------
+# -- the module
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("check", [False, True])
@@ -457,7 +689,11 @@ def test_the_module(make_attempt, run_module, check):
 def test_the_module_says_what_is_wrong_in_words(run_module, tmp_path):
     result = run_module(rank_logs, {"attempt_dir": str(tmp_path / "none"), "node": "node2"})
     assert result["failed"] is True
-    assert "node2" in result["msg"] and str(tmp_path / "none") in result["msg"] and "exception" not in result
+    assert (
+        "node2" in result["msg"]
+        and str(tmp_path / "none") in result["msg"]
+        and "exception" not in result
+    )
 
 
 def test_the_documentation_names_what_is_returned(make_attempt):
@@ -466,4 +702,6 @@ def test_the_documentation_names_what_is_returned(make_attempt):
     assert set(found) == set(documented)
     assert set(found["ranks"][0]) == set(documented["ranks"]["contains"])
     assert set(found["files"][0]) == set(documented["files"]["contains"])
-    assert set(by_rank(found)[3]["first_error"]) == set(documented["ranks"]["contains"]["first_error"]["contains"])
+    assert set(by_rank(found)[3]["first_error"]) == set(
+        documented["ranks"]["contains"]["first_error"]["contains"]
+    )

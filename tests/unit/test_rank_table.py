@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank tables: the document's own, byte for byte (contract D4-D7); one and many servers; bad ones, each refused with its reason."""
+"""Rank tables: the document's own, byte for byte (contract D4-D7); one and many servers; bad ones,
+each refused with its reason.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import pytest
 import rank_table as module
 from ansible.module_utils.trainyard import rank_table as core
 
-# The document's file, put together without a JSON writer: what stands around the values is spelled out here.
+# The document's file, put together without a JSON writer: what stands around the values is spelled
+# out here.
 HEAD = """{
     "version": "1.0",
     "server_count": "1",
@@ -39,8 +42,16 @@ DOCUMENT = HEAD + ",\n".join(DEVICE % (n, ip, n) for n, ip in enumerate(DOCUMENT
 
 def node(number, devices=range(8), **changes):
     """Return node number with some devices, as the plan knows it."""
-    ips = {str(device): "192.168.%d.%d" % (100 + device % 4, 2 * number + device // 4) for device in devices}
-    made = {"name": "node%d" % number, "server_id": "10.0.0.%d" % number, "devices": [str(d) for d in devices], "device_ips": ips}
+    ips = {
+        str(device): "192.168.%d.%d" % (100 + device % 4, 2 * number + device // 4)
+        for device in devices
+    }
+    made = {
+        "name": "node%d" % number,
+        "server_id": "10.0.0.%d" % number,
+        "devices": [str(d) for d in devices],
+        "device_ips": ips,
+    }
     return dict(made, **changes)
 
 
@@ -50,7 +61,9 @@ def table(count=1, devices=range(8)):
 
 
 def changed(path, value, count=1):
-    """Return a good table of count servers in which one place was changed; a value of KeyError takes the key away."""
+    """Return a good table of count servers in which one place was changed; a value of KeyError
+    takes the key away.
+    """
     made = copy.deepcopy(table(count))
     *way, last = path
     at = made
@@ -64,9 +77,19 @@ def changed(path, value, count=1):
 
 
 def test_the_documents_table_byte_for_byte():
-    made = core.compile_table([node(1, server_id="127.0.0.1", device_ips={str(n): ip for n, ip in enumerate(DOCUMENT_IPS)})])
+    made = core.compile_table(
+        [
+            node(
+                1,
+                server_id="127.0.0.1",
+                device_ips={str(n): ip for n, ip in enumerate(DOCUMENT_IPS)},
+            )
+        ]
+    )
     assert core.text(made) == DOCUMENT
-    assert core.file_name(made) == "hccl_8p_01234567_127.0.0.1.json"  # of the two spellings in the document, the one the tool makes
+    assert (
+        core.file_name(made) == "hccl_8p_01234567_127.0.0.1.json"
+    )  # of the two spellings in the document, the one the tool makes
     assert core.parse(DOCUMENT) == made and core.validate(json.loads(DOCUMENT)) == []
 
 
@@ -86,15 +109,25 @@ def test_one_server(devices, name):
     made = table(1, devices)
     assert core.file_name(made) == name and core.advice(made) == []
     # Ranks count from 0 whatever the first device is.
-    assert [(d["device_id"], d["rank_id"]) for d in made["server_list"][0]["device"]] == [(str(d), str(n)) for n, d in enumerate(devices)]
+    assert [(d["device_id"], d["rank_id"]) for d in made["server_list"][0]["device"]] == [
+        (str(d), str(n)) for n, d in enumerate(devices)
+    ]
 
 
 @pytest.mark.parametrize("count, name", [(2, "hccl_2s_16p.json"), (4, "hccl_4s_32p.json")])
 def test_servers_are_merged_in_their_order_with_ranks_counted_through(count, name):
     made = core.compile_table([node(number) for number in range(count, 0, -1)])
-    assert core.file_name(made) == name and made["server_count"] == str(count) and core.advice(made) == []
-    assert [server["server_id"] for server in made["server_list"]] == ["10.0.0.%d" % number for number in range(count, 0, -1)]
-    assert [d["rank_id"] for server in made["server_list"] for d in server["device"]] == [str(rank) for rank in range(8 * count)]
+    assert (
+        core.file_name(made) == name
+        and made["server_count"] == str(count)
+        and core.advice(made) == []
+    )
+    assert [server["server_id"] for server in made["server_list"]] == [
+        "10.0.0.%d" % number for number in range(count, 0, -1)
+    ]
+    assert [d["rank_id"] for server in made["server_list"] for d in server["device"]] == [
+        str(rank) for rank in range(8 * count)
+    ]
 
 
 def test_fewer_than_eight_devices_of_several_servers_are_taken_with_a_word():
@@ -112,7 +145,8 @@ def ids(*numbers):
     """Return a table whose only server has these devices."""
     made = table()
     made["server_list"][0]["device"] = [
-        {"device_id": str(d), "device_ip": "192.168.1.%d" % (n + 1), "rank_id": str(n)} for n, d in enumerate(numbers)
+        {"device_id": str(d), "device_ip": "192.168.1.%d" % (n + 1), "rank_id": str(n)}
+        for n, d in enumerate(numbers)
     ]
     return made
 
@@ -141,7 +175,8 @@ def uneven():
         (changed(["server_list", 0, "host_nic_ip"], "eth0"), 'server_list[0] (10.0.0.1): host_nic_ip is "eth0"; wanted the text "reserve"'),
         (changed(["server_list", 0, "container_ip"], "x"), 'unknown key "container_ip"'),
         (changed(["server_list", 0, "server_id"], "10.0.0.300"), 'server_id is "10.0.0.300"; wanted the server\'s IPv4 address'),
-        (changed(["server_list", 0, "server_id"], "../../etc/x"), 'server_id is "../../etc/x"; wanted'),  # it becomes part of a file name
+        # it becomes part of a file name
+        (changed(["server_list", 0, "server_id"], "../../etc/x"), 'server_id is "../../etc/x"; wanted'),
         (changed(["server_list", 0, "server_id"], "127.0.1.1"), "server_id 127.0.1.1 is a loopback address, the same on every machine"),
         (changed(["server_list", 0, "server_id"], "localhost"), "server_id localhost is a loopback address"),
         (changed(["server_list", 0, "server_id"], "localhost.localdomain"), "server_id localhost.localdomain is a loopback address"),
@@ -166,7 +201,8 @@ def uneven():
         (changed([*DEVICE_0, "device_ip"], "192.168.101.2"), "device 1: device_ip 192.168.101.2 is that of server_list[0] (10.0.0.1) device 0 too"),
         (changed([*SECOND, "device", 3, "device_ip"], "192.168.100.2", 2), "device 3: device_ip 192.168.100.2 is that of server_list[0]"),
         (changed([*DEVICE_0, "rank_id"], 0), 'device 0: rank_id is 0; wanted the text "0"'),
-        # What an older merge_hccl.py writes (numbers), and what a join by hand forgets (both servers from 0).
+        # What an older merge_hccl.py writes (numbers), and what a join by hand forgets (both
+        # servers from 0).
         (changed([*SECOND, "device", 0, "rank_id"], 8, 2), 'rank_id is 8; wanted the text "8": ranks count from 0 through all servers'),
         (changed([*SECOND, "device", 0, "rank_id"], "0", 2), 'rank_id is "0"; wanted the text "8": ranks count from 0 through all servers'),
         (ids(0, 1, 2), "HCCL takes 1, 2, 4 or 8 devices of a server; got 3 (0, 1, 2)"),
@@ -193,20 +229,33 @@ def test_a_second_server_that_counts_from_0_again_is_one_mistake():
 
 def test_every_problem_is_said_at_once():
     made = changed(["version"], "2", 2)
-    made["server_list"][1]["device"][5]["device_ip"] = made["server_list"][0]["device"][0]["device_ip"]
+    made["server_list"][1]["device"][5]["device_ip"] = made["server_list"][0]["device"][0][
+        "device_ip"
+    ]
     made["server_list"][1]["server_id"] = "127.0.0.1"
     assert len(core.validate(made)) == 3
 
 
 @pytest.mark.parametrize(
-    "value", [None, 3, "x", True, [[]], {"server_list": [None, 3, {"device": [None, []]}]}, {"server_list": [{"device": 1}]}]
+    "value",
+    [
+        None,
+        3,
+        "x",
+        True,
+        [[]],
+        {"server_list": [None, 3, {"device": [None, []]}]},
+        {"server_list": [{"device": 1}]},
+    ],
 )
 def test_no_value_breaks_the_check(value):
     assert core.validate(value)
 
 
 def test_what_a_file_says_cannot_drive_the_terminal():
-    problems = core.validate(changed([*DEVICE_0, "device_ip"], "\x1b[2J\u202e")) + core.validate({"\x1b]0;x\x07": 1})
+    problems = core.validate(changed([*DEVICE_0, "device_ip"], "\x1b[2J\u202e")) + core.validate(
+        {"\x1b]0;x\x07": 1}
+    )
     assert problems and all(problem.isascii() and problem.isprintable() for problem in problems)
 
 
@@ -228,12 +277,30 @@ def test_a_text_that_is_no_table(content, reason):
     "nodes, reason",
     [
         ([], "server_list is []"),
-        ([node(1), node(2, device_ips={})], "node2 device 3 has no address; on the node, as root: hccn_tool -i 3 -ip -s"),
-        ([node(1, server_id="0.0.0.0")], "node1: server_id 0.0.0.0 is an address that no machine can have"),
-        ([node(1), node(2, server_id="127.0.1.1")], "node2: server_id 127.0.1.1 is a loopback address"),
-        ([node(1), node(2, server_id="10.0.0.1")], "node2: server_id 10.0.0.1 is that of node1 too"),
-        ([node(1), node(2, device_ips=node(1)["device_ips"])], "node2 device 7: device_ip 192.168.103.3 is that of node1 device 7 too"),
-        ([node(1), node(2, range(4))], "every server must bring equally many devices; got node1 8, node2 4"),
+        (
+            [node(1), node(2, device_ips={})],
+            "node2 device 3 has no address; on the node, as root: hccn_tool -i 3 -ip -s",
+        ),
+        (
+            [node(1, server_id="0.0.0.0")],
+            "node1: server_id 0.0.0.0 is an address that no machine can have",
+        ),
+        (
+            [node(1), node(2, server_id="127.0.1.1")],
+            "node2: server_id 127.0.1.1 is a loopback address",
+        ),
+        (
+            [node(1), node(2, server_id="10.0.0.1")],
+            "node2: server_id 10.0.0.1 is that of node1 too",
+        ),
+        (
+            [node(1), node(2, device_ips=node(1)["device_ips"])],
+            "node2 device 7: device_ip 192.168.103.3 is that of node1 device 7 too",
+        ),
+        (
+            [node(1), node(2, range(4))],
+            "every server must bring equally many devices; got node1 8, node2 4",
+        ),
         ([node(1, [3, 4])], "node1: devices 0-3 and 4-7 are separate networks"),
         ([node(1, server_id=None)], 'node1: server_id is ""; wanted'),
     ],
@@ -272,7 +339,14 @@ def test_a_ranks_device_is_the_tables_and_not_its_number():
 
 def test_on_several_servers_a_rank_knows_its_server():
     found = core.rank_environment(table(4), 19, "/r/t.json")
-    wanted = {"DEVICE_NUM": "8", "RANK_SIZE": "32", "RANK_TABLE_FILE": "/r/t.json", "SERVER_ID": "2", "DEVICE_ID": "3", "RANK_ID": "19"}
+    wanted = {
+        "DEVICE_NUM": "8",
+        "RANK_SIZE": "32",
+        "RANK_TABLE_FILE": "/r/t.json",
+        "SERVER_ID": "2",
+        "DEVICE_ID": "3",
+        "RANK_ID": "19",
+    }
     assert found == wanted
     with pytest.raises(core.RankTableError, match="no rank 32"):
         core.rank_environment(table(4), 32, "t")
@@ -292,32 +366,58 @@ def document(tmp_path):
 def test_the_module_makes_a_table_and_writes_nothing_by_itself(run_module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run_module(module, {"nodes": [node(1), node(2)]})
-    assert result["table"] == table(2) and result["file_name"] == "hccl_2s_16p.json" and result["changed"] is False
+    assert (
+        result["table"] == table(2)
+        and result["file_name"] == "hccl_2s_16p.json"
+        and result["changed"] is False
+    )
     assert result["text"] == core.text(table(2)) and list(tmp_path.iterdir()) == []
 
 
 def test_the_module_writes_once_whole_and_for_the_user_alone(run_module, tmp_path):
-    given, wanted = {"nodes": [node(1)], "dest": str(tmp_path)}, tmp_path / "hccl_8p_01234567_10.0.0.1.json"
+    given, wanted = (
+        {"nodes": [node(1)], "dest": str(tmp_path)},
+        tmp_path / "hccl_8p_01234567_10.0.0.1.json",
+    )
     result = run_module(module, given, check=True)
-    assert result["changed"] and result["diff"]["before"] == "" and result["diff"]["after"] == core.text(table()) and not wanted.exists()
+    assert (
+        result["changed"]
+        and result["diff"]["before"] == ""
+        and result["diff"]["after"] == core.text(table())
+        and not wanted.exists()
+    )
     assert run_module(module, given)["dest"] == str(wanted)
     assert wanted.read_text() == core.text(table()) and stat.S_IMODE(wanted.stat().st_mode) == 0o600
     assert run_module(module, given)["changed"] is False
     wanted.chmod(0o644)
-    assert run_module(module, given)["changed"] is True and stat.S_IMODE(wanted.stat().st_mode) == 0o600
+    assert (
+        run_module(module, given)["changed"] is True
+        and stat.S_IMODE(wanted.stat().st_mode) == 0o600
+    )
     assert list(tmp_path.iterdir()) == [wanted]
 
 
 def test_a_bad_table_is_not_written(run_module, tmp_path):
     result = run_module(module, {"nodes": [node(1, [3, 4])], "dest": str(tmp_path / "t.json")})
-    assert result["failed"] and "node1: devices 0-3 and 4-7 are separate networks" in result["msg"] and list(tmp_path.iterdir()) == []
+    assert (
+        result["failed"]
+        and "node1: devices 0-3 and 4-7 are separate networks" in result["msg"]
+        and list(tmp_path.iterdir()) == []
+    )
 
 
 def test_the_module_checks_a_users_file(run_module, document):
-    assert run_module(module, {"path": str(document)})["file_name"] == "hccl_8p_01234567_127.0.0.1.json"
+    assert (
+        run_module(module, {"path": str(document)})["file_name"]
+        == "hccl_8p_01234567_127.0.0.1.json"
+    )
     document.write_text(DOCUMENT.replace('"7"', '"8"').replace("completed", "x"))
     result = run_module(module, {"path": str(document)})
-    assert result["failed"] and '%s: the table: status is "x"' % document in result["msg"] and 'device_id is "8"' in result["msg"]
+    assert (
+        result["failed"]
+        and '%s: the table: status is "x"' % document in result["msg"]
+        and 'device_id is "8"' in result["msg"]
+    )
     assert "No such file" in run_module(module, {"path": str(document) + "x"})["msg"]
     document.write_bytes(b"\xff\xfe")
     assert run_module(module, {"path": str(document)})["failed"]
@@ -333,10 +433,17 @@ def test_the_module_checks_a_users_file(run_module, document):
     ],
 )  # fmt: skip
 def test_a_users_file_must_be_the_table_of_the_nodes(run_module, document, changes, reason):
-    mine = node(1, server_id="127.0.0.1", device_ips={str(n): ip for n, ip in enumerate(DOCUMENT_IPS)})
+    mine = node(
+        1, server_id="127.0.0.1", device_ips={str(n): ip for n, ip in enumerate(DOCUMENT_IPS)}
+    )
     result = run_module(module, {"path": str(document), "nodes": [dict(mine, **changes)]})
-    assert result.get("failed", False) == bool(reason) and (reason is None or reason in result["msg"])
-    assert "it has 1 servers, the nodes make 2" in run_module(module, {"path": str(document), "nodes": [node(1), node(2)]})["msg"]
+    assert result.get("failed", False) == bool(reason) and (
+        reason is None or reason in result["msg"]
+    )
+    assert (
+        "it has 1 servers, the nodes make 2"
+        in run_module(module, {"path": str(document), "nodes": [node(1), node(2)]})["msg"]
+    )
 
 
 def test_advice_is_a_warning(run_module, monkeypatch):

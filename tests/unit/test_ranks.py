@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ranks.json: what is written is what is documented, an older index is read, and nothing of other nodes is lost."""
+"""ranks.json: what is written is what is documented, an older index is read, and nothing of other
+nodes is lost.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,27 @@ from conftest import sample_plan
 from core_support import ROOT
 from jsonschema import Draft202012Validator
 
-SCHEMA = yaml.safe_load((ROOT / "plugins/module_utils/trainyard/schemas/ranks.yml").read_text(encoding="utf-8"))
+SCHEMA = yaml.safe_load(
+    (ROOT / "plugins/module_utils/trainyard/schemas/ranks.yml").read_text(encoding="utf-8")
+)
 # A real run of version 1; see the README beside it.
 RUN = "20261120-190935-raise-1b3e"
 RAISED = ROOT / "tests/fixtures/raised" / RUN
-ENDED = {"service_result": "exit-code", "exit_code": "exited", "exit_status": "250", "time": 1795166909.0, "stopped_by": None}
+ENDED = {
+    "service_result": "exit-code",
+    "exit_code": "exited",
+    "exit_status": "250",
+    "time": 1795166909.0,
+    "stopped_by": None,
+}
 
 
 def valid(index):
     """Assert that an index is what the schema says, after it was JSON."""
-    problems = [(list(error.path), error.message) for error in Draft202012Validator(SCHEMA).iter_errors(json.loads(json.dumps(index)))]
+    problems = [
+        (list(error.path), error.message)
+        for error in Draft202012Validator(SCHEMA).iter_errors(json.loads(json.dumps(index)))
+    ]
     assert not problems, problems
 
 
@@ -42,7 +55,13 @@ def brought(make_attempt, tmp_path):
             home = (
                 home
                 if home.exists()
-                else make_attempt(name, "failure_rank3_raises_2x2", plan=sample_plan(logs=logs), events=[], exit=ENDED)
+                else make_attempt(
+                    name,
+                    "failure_rank3_raises_2x2",
+                    plan=sample_plan(logs=logs),
+                    events=[],
+                    exit=ENDED,
+                )
             )
             found = evidence.collect(str(home), name, digest)
             for item in found["files"] if digest else ():
@@ -57,7 +76,8 @@ def brought(make_attempt, tmp_path):
     return call
 
 
-# -- the document, the schema, and what is written -----------------------------------------------------------------
+# -- the document, the schema, and what is written
+# -----------------------------------------------------------------
 
 
 def documented():
@@ -74,9 +94,13 @@ def documented():
 
 def of_schema(schema):
     """Return {field: types} of an object's schema."""
-    assert schema["additionalProperties"] is False and set(schema["required"]) == set(schema["properties"])
+    assert schema["additionalProperties"] is False and set(schema["required"]) == set(
+        schema["properties"]
+    )
     kinds = {name: entry.get("type", "string") for name, entry in schema["properties"].items()}
-    return {name: sorted(kind if isinstance(kind, list) else [kind]) for name, kind in kinds.items()}
+    return {
+        name: sorted(kind if isinstance(kind, list) else [kind]) for name, kind in kinds.items()
+    }
 
 
 def test_the_document_has_the_schemas_fields_and_types():
@@ -93,16 +117,33 @@ def test_the_document_has_the_schemas_fields_and_types():
 def test_what_is_written_is_what_the_schema_says(brought):
     here, index = brought()
     valid(index)
-    assert json.loads((here / "ranks.json").read_text(encoding="utf-8")) == index == ranks.read(str(here))
+    assert (
+        json.loads((here / "ranks.json").read_text(encoding="utf-8"))
+        == index
+        == ranks.read(str(here))
+    )
     assert (index["version"], index["run"], index["attempt"]) == (ranks.VERSION, RUN, 1)
-    failed = [rank for rank in index["ranks"] if rank["error"] and rank["error"]["kind"] == "ValueError"]
-    assert [(rank["rank"], rank["node"], rank["local_rank"], rank["device"]) for rank in failed] == [(3, "node2", 1, "1")]
-    assert failed[0]["error"] == {"kind": "ValueError", "text": "image 000000012.jpg is truncated", "line": 14, "cause": "python_exception"}
-    assert failed[0]["bytes"] == (here / failed[0]["home"]).stat().st_size and failed[0]["lines"] == 14
+    failed = [
+        rank for rank in index["ranks"] if rank["error"] and rank["error"]["kind"] == "ValueError"
+    ]
+    assert [
+        (rank["rank"], rank["node"], rank["local_rank"], rank["device"]) for rank in failed
+    ] == [(3, "node2", 1, "1")]
+    assert failed[0]["error"] == {
+        "kind": "ValueError",
+        "text": "image 000000012.jpg is truncated",
+        "line": 14,
+        "cause": "python_exception",
+    }
+    assert (
+        failed[0]["bytes"] == (here / failed[0]["home"]).stat().st_size and failed[0]["lines"] == 14
+    )
     assert failed[0]["first_time"] <= failed[0]["last_time"]
 
 
-def test_of_a_run_that_goes_on_the_index_has_the_ranks_and_leaves_the_files_alone(brought, tmp_path):
+def test_of_a_run_that_goes_on_the_index_has_the_ranks_and_leaves_the_files_alone(
+    brought, tmp_path
+):
     streamed = tmp_path / "runs" / RUN / "attempt-1" / "rank-000.node1.log"
     streamed.write_bytes(b"its first")
     here, index = brought(digest=False)
@@ -112,7 +153,8 @@ def test_of_a_run_that_goes_on_the_index_has_the_ranks_and_leaves_the_files_alon
     assert sorted(path.name for path in here.iterdir()) == ["rank-000.node1.log", "ranks.json"]
 
 
-# -- an older index ------------------------------------------------------------------------------------------------
+# -- an older index
+# ------------------------------------------------------------------------------------------------
 
 
 def test_an_index_of_version_1_is_read_as_todays():
@@ -120,9 +162,18 @@ def test_an_index_of_version_1_is_read_as_todays():
     assert old["version"] == 1
     index = ranks.read(str(RAISED / "attempt-1"))
     valid(index)
-    assert (index["run"], index["attempt"], [node["node"] for node in index["nodes"]]) == (RUN, 1, ["node1", "node2"])
+    assert (index["run"], index["attempt"], [node["node"] for node in index["nodes"]]) == (
+        RUN,
+        1,
+        ["node1", "node2"],
+    )
     one = index["ranks"][1]
-    assert one["error"] == {"kind": "ValueError", "text": "image 000000012.jpg is truncated", "line": 26, "cause": "python_exception"}
+    assert one["error"] == {
+        "kind": "ValueError",
+        "text": "image 000000012.jpg is truncated",
+        "line": 26,
+        "cause": "python_exception",
+    }
     assert one["last_time"] == old["ranks"][1]["mtime"]
     assert ranks.over(index, json.loads((RAISED / "plan.json").read_text(encoding="utf-8")))
 
@@ -149,7 +200,8 @@ def test_no_index_is_none(tmp_path):
     assert ranks.read(str(tmp_path)) is None
 
 
-# -- nothing is lost -----------------------------------------------------------------------------------------------
+# -- nothing is lost
+# -----------------------------------------------------------------------------------------------
 
 
 def test_what_is_known_of_other_nodes_stays(brought):
@@ -161,7 +213,9 @@ def test_what_is_known_of_other_nodes_stays(brought):
 def test_an_index_of_a_newer_trainyard_is_left_as_it_is(brought):
     here, index = brought()
     (here / "ranks.json").write_text(json.dumps(dict(index, version=3)), encoding="utf-8")
-    with pytest.raises(homecoming.HomeError, match="has version 3, this Trainyard reads 1 and 2; use the newer one"):
+    with pytest.raises(
+        homecoming.HomeError, match="has version 3, this Trainyard reads 1 and 2; use the newer one"
+    ):
         homecoming.bring_home(str(here), [])
     assert json.loads((here / "ranks.json").read_text(encoding="utf-8"))["version"] == 3
 
@@ -170,5 +224,10 @@ def test_the_end_of_every_rank_and_node_makes_it_over(brought):
     index, plan = brought()[1], dict(sample_plan(), nodes=[{"name": "node1"}, {"name": "node2"}])
     assert ranks.over(index, plan)
     assert not ranks.over(dict(index, ranks=index["ranks"][:-1]), plan)
-    assert not ranks.over(dict(index, ranks=[dict(rank, state="training") for rank in index["ranks"]]), plan)
-    assert not ranks.over(dict(index, files=[item for item in index["files"] if item["home"] != "exit.node2.json"]), plan)
+    assert not ranks.over(
+        dict(index, ranks=[dict(rank, state="training") for rank in index["ranks"]]), plan
+    )
+    assert not ranks.over(
+        dict(index, files=[item for item in index["files"] if item["home"] != "exit.node2.json"]),
+        plan,
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""receiving and streaming: what the real sender sends comes home byte for byte and once, whatever happens to log, stream or reader."""
+"""receiving and streaming: what the real sender sends comes home byte for byte and once, whatever
+happens to log, stream or reader.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,12 @@ def stream(attempt, home, monkeypatch):
 
     def call(argv=ARGV, **spec):
         started.append(
-            streaming.Stream(argv, dict({"attempt_dir": str(attempt), "follow": True, "interval": 0.02}, **spec), str(home), "node1")
+            streaming.Stream(
+                argv,
+                dict({"attempt_dir": str(attempt), "follow": True, "interval": 0.02}, **spec),
+                str(home),
+                "node1",
+            )
         )
         started[-1].start()
         return started[-1]
@@ -73,7 +80,18 @@ def stream(attempt, home, monkeypatch):
 
 def frame(home=RANK0, offset=0, data=b"x", **more):
     return (
-        json.dumps(dict({"file": "log/workerlog.0", "home": home, "offset": offset, "bytes": len(data), "time": 1.0}, **more)).encode()
+        json.dumps(
+            dict(
+                {
+                    "file": "log/workerlog.0",
+                    "home": home,
+                    "offset": offset,
+                    "bytes": len(data),
+                    "time": 1.0,
+                },
+                **more,
+            )
+        ).encode()
         + b"\n"
         + data
     )
@@ -83,7 +101,9 @@ def consume(receiver, raw, stall=5):
     """Let a receiver read these bytes from a pipe."""
     read, write = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())"], stdin=subprocess.PIPE, stdout=write
+        [sys.executable, "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())"],
+        stdin=subprocess.PIPE,
+        stdout=write,
     )
     os.close(write)
     try:
@@ -107,7 +127,10 @@ def test_a_growing_log_comes_home_byte_for_byte_and_each_byte_once(attempt, home
     assert running.finish(60) is True
     assert content(home / RANK0) == written + b"last words"
     assert running.receiver.bytes == len(written) + 10 and running.restarts == 0
-    assert stat.S_IMODE((home / RANK0).stat().st_mode) == 0o600 and stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert (
+        stat.S_IMODE((home / RANK0).stat().st_mode) == 0o600
+        and stat.S_IMODE(home.stat().st_mode) == 0o700
+    )
     assert sorted(path.name for path in home.iterdir()) == [RANK0]
 
 
@@ -131,12 +154,19 @@ def test_another_reader_goes_on_where_the_first_was_killed(attempt, home, stream
     log = attempt / "log" / "workerlog.0"
     log.write_bytes(os.urandom(40 << 20))
     code = (
-        "import sys; from ansible.module_utils.trainyard import receiving; r = receiving.Receiver(sys.argv[1], node='node1');"
-        "p = receiving.start(sys.argv[3:], {'attempt_dir': sys.argv[2], 'node': 'node1', 'have': r.have()}); r.consume(p.stdout.fileno())"
+        "import sys; from ansible.module_utils.trainyard import receiving; r ="
+        " receiving.Receiver(sys.argv[1], node='node1');p = receiving.start(sys.argv[3:],"
+        " {'attempt_dir': sys.argv[2], 'node': 'node1', 'have': r.have()});"
+        " r.consume(p.stdout.fileno())"
     )
     path = os.pathsep.join(sys.path)
-    prepare = "import ansible.module_utils as m; m.__path__.append(%r);" % os.path.dirname(os.path.dirname(receiving.__file__))
-    first = subprocess.Popen([sys.executable, "-c", prepare + code, str(home), str(attempt), *ARGV], env=dict(os.environ, PYTHONPATH=path))
+    prepare = "import ansible.module_utils as m; m.__path__.append(%r);" % os.path.dirname(
+        os.path.dirname(receiving.__file__)
+    )
+    first = subprocess.Popen(
+        [sys.executable, "-c", prepare + code, str(home), str(attempt), *ARGV],
+        env=dict(os.environ, PYTHONPATH=path),
+    )
     wait_for(lambda: len(content(home / RANK0)) > 0)
     first.kill()
     first.wait()
@@ -157,14 +187,19 @@ def test_what_was_brought_of_a_log_that_was_truncated_or_replaced_is_kept(attemp
     renamed(log, attempt / "log" / "away", b"third life\n")
     wait_for(lambda: content(home / RANK0) == b"third life\n")
     running.finish(60)
-    assert content(home / (RANK0 + ".1")) == b"zero\n" and content(home / (RANK0 + ".2")) == b"second life\n"
+    assert (
+        content(home / (RANK0 + ".1")) == b"zero\n"
+        and content(home / (RANK0 + ".2")) == b"second life\n"
+    )
     assert [(event["event"], event["kept"]) for event in running.receiver.events] == [
         ("truncated", RANK0 + ".1"),
         ("replaced", RANK0 + ".2"),
     ]
 
 
-def test_a_hole_that_truncation_leaves_under_a_writer_without_append_is_no_bytes_on_the_disk_at_home(attempt, home, stream):
+def test_a_hole_that_truncation_leaves_under_a_writer_without_append_is_no_bytes_on_the_disk_at_home(
+    attempt, home, stream
+):
     log = attempt / "log" / "workerlog.0"
     with open(log, "wb", buffering=0) as writer:
         writer.seek(8 << 20)
@@ -175,7 +210,10 @@ def test_a_hole_that_truncation_leaves_under_a_writer_without_append_is_no_bytes
         writer.write(b"second\n")
         wait_for(same(attempt, home))
     assert running.finish(60) is True
-    assert content(home / RANK0) == bytes((8 << 20) + 6) + b"second\n" and content(home / (RANK0 + ".1")) == bytes(8 << 20) + b"first\n"
+    assert (
+        content(home / RANK0) == bytes((8 << 20) + 6) + b"second\n"
+        and content(home / (RANK0 + ".1")) == bytes(8 << 20) + b"first\n"
+    )
     for path in (home / RANK0, home / (RANK0 + ".1")):
         assert path.stat().st_blocks * 512 < 1 << 20
 
@@ -184,9 +222,17 @@ def test_what_is_kept_takes_no_name_that_is_taken(home):
     receiver = receiving.Receiver(str(home), node="node1")
     (home / (RANK0 + ".1")).write_bytes(b"of an earlier follow")
     consume(
-        receiver, frame(data=b"abc") + json.dumps({"event": "replaced", "file": "f", "home": RANK0}).encode() + b"\n" + frame(data=b"new")
+        receiver,
+        frame(data=b"abc")
+        + json.dumps({"event": "replaced", "file": "f", "home": RANK0}).encode()
+        + b"\n"
+        + frame(data=b"new"),
     )
-    assert [content(home / (RANK0 + end)) for end in ("", ".1", ".2")] == [b"new", b"of an earlier follow", b"abc"]
+    assert [content(home / (RANK0 + end)) for end in ("", ".1", ".2")] == [
+        b"new",
+        b"of an earlier follow",
+        b"abc",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +245,10 @@ def test_what_is_kept_takes_no_name_that_is_taken(home):
 def test_a_node_can_write_its_own_logs_and_nothing_else(home, name):
     receiver = receiving.Receiver(str(home), node="node1")
     before = sorted(home.iterdir())
-    for raw in (frame(home=name), json.dumps({"event": "replaced", "file": "f", "home": name}).encode() + b"\n"):
+    for raw in (
+        frame(home=name),
+        json.dumps({"event": "replaced", "file": "f", "home": name}).encode() + b"\n",
+    ):
         with pytest.raises(receiving.StreamError, match="not its own"):
             consume(receiver, raw)
     assert sorted(home.iterdir()) == before
@@ -237,8 +286,16 @@ def test_a_link_at_home_is_not_written_through(home, tmp_path):
 def test_bytes_that_come_twice_are_written_once(home):
     receiver = receiving.Receiver(str(home), node="node1")
     (home / RANK0).touch(mode=0o644)
-    assert consume(receiver, frame(data=b"abcdef") + frame(offset=3, data=b"defgh") + b'{"event": "end"}\n') is True
-    assert content(home / RANK0) == b"abcdefgh" and stat.S_IMODE((home / RANK0).stat().st_mode) == 0o600
+    assert (
+        consume(
+            receiver, frame(data=b"abcdef") + frame(offset=3, data=b"defgh") + b'{"event": "end"}\n'
+        )
+        is True
+    )
+    assert (
+        content(home / RANK0) == b"abcdefgh"
+        and stat.S_IMODE((home / RANK0).stat().st_mode) == 0o600
+    )
 
 
 def test_one_directory_has_one_receiver_a_node(home):
@@ -261,9 +318,19 @@ def test_silence_is_no_reason_to_wait_for_ever(home):
 
 def test_whole_lines_are_handed_on_with_their_rank(home):
     found = []
-    receiver = receiving.Receiver(str(home), on_lines=lambda *line: found.append(line), node="node1")
-    consume(receiver, frame(data=b"a\nb") + frame(offset=3, data=b"c\n\xff\0\n") + frame(home="launcher.node1.log", data=b"said\nrest"))
-    end = json.dumps({"event": "truncated", "file": "f", "home": "launcher.node1.log"}).encode() + b"\n"
+    receiver = receiving.Receiver(
+        str(home), on_lines=lambda *line: found.append(line), node="node1"
+    )
+    consume(
+        receiver,
+        frame(data=b"a\nb")
+        + frame(offset=3, data=b"c\n\xff\0\n")
+        + frame(home="launcher.node1.log", data=b"said\nrest"),
+    )
+    end = (
+        json.dumps({"event": "truncated", "file": "f", "home": "launcher.node1.log"}).encode()
+        + b"\n"
+    )
     consume(receiver, end + frame(home="launcher.node1.log", data=b"again\n"))
     assert [(home, rank, node, lines) for home, rank, node, _time, lines in found] == [
         (RANK0, 0, "node1", [b"a"]),
@@ -276,22 +343,40 @@ def test_whole_lines_are_handed_on_with_their_rank(home):
 
 def test_a_line_of_megabytes_costs_no_memory_and_is_whole_in_the_file(home):
     found = []
-    receiver = receiving.Receiver(str(home), on_lines=lambda *line: found.extend(line[4]), node="node1")
+    receiver = receiving.Receiver(
+        str(home), on_lines=lambda *line: found.extend(line[4]), node="node1"
+    )
     for number in range(40):
-        receiver.apply({"file": "f", "home": RANK0, "offset": number << 16, "bytes": 1 << 16, "time": 1.0}, b"x" * (1 << 16))
+        receiver.apply(
+            {"file": "f", "home": RANK0, "offset": number << 16, "bytes": 1 << 16, "time": 1.0},
+            b"x" * (1 << 16),
+        )
         assert len(receiver._rest[RANK0]) <= receiving.LINE
-    receiver.apply({"file": "f", "home": RANK0, "offset": 40 << 16, "bytes": 3, "time": 1.0}, b"\ny\n")
-    assert [len(line) for line in found] == [receiving.LINE, 1] and (home / RANK0).stat().st_size == (40 << 16) + 3
+    receiver.apply(
+        {"file": "f", "home": RANK0, "offset": 40 << 16, "bytes": 3, "time": 1.0}, b"\ny\n"
+    )
+    assert [len(line) for line in found] == [receiving.LINE, 1] and (
+        home / RANK0
+    ).stat().st_size == (40 << 16) + 3
 
 
 def test_what_is_kept_of_a_sender_is_bounded_and_safe_to_show(home):
     found = []
-    receiver = receiving.Receiver(str(home), on_lines=lambda *line: found.extend(line[4]), node="node1")
-    receiver.apply({"file": "f", "home": RANK0, "offset": 0, "bytes": 1 << 17, "time": 1.0}, b"x" * (1 << 17) + b"\n")
+    receiver = receiving.Receiver(
+        str(home), on_lines=lambda *line: found.extend(line[4]), node="node1"
+    )
+    receiver.apply(
+        {"file": "f", "home": RANK0, "offset": 0, "bytes": 1 << 17, "time": 1.0},
+        b"x" * (1 << 17) + b"\n",
+    )
     assert [len(line) for line in found] == [receiving.LINE]
     for _number in range(300):
         receiver.apply({"event": "x" * 99, "file": "f" * 999, "home": RANK0})
-    assert len(receiver.events) == 100 and len(receiver.events[0]["file"]) == 300 and len(receiver.events[0]["event"]) == 20
+    assert (
+        len(receiver.events) == 100
+        and len(receiver.events[0]["file"]) == 300
+        and len(receiver.events[0]["event"]) == 20
+    )
     end = json.dumps({"event": "end", "problems": ["a\x1b[2J\nb"] * 99}).encode() + b"\n"
     assert consume(receiver, end) and receiver.problems == ["a\\x1b[2J\\nb"] * 20
 
@@ -306,20 +391,33 @@ def test_a_pipe_in_the_place_of_a_log_is_not_written_to(home):
 def test_lines_without_files_begin_with_a_whole_one():
     found = []
     receiver = receiving.Receiver(None, on_lines=lambda *line: found.extend(line[4]))
-    consume(receiver, frame(offset=100, data=b"half of a line\nwhole\n") + frame(offset=121, data=b"next\n"))
+    consume(
+        receiver,
+        frame(offset=100, data=b"half of a line\nwhole\n") + frame(offset=121, data=b"next\n"),
+    )
     assert found == [b"whole", b"next"]
 
 
 def test_a_stream_that_cannot_begin_says_why_and_is_tried_again(attempt, home, stream, tmp_path):
     flag = tmp_path / "flag"
-    script = '[ -e %s ] || { touch %s; echo no route to host >&2; exit 255; }; exec "$@"' % (flag, flag)
+    script = '[ -e %s ] || { touch %s; echo no route to host >&2; exit 255; }; exec "$@"' % (
+        flag,
+        flag,
+    )
     running = stream(["sh", "-c", script, "sh", *ARGV])
     wait_for(lambda: content(home / RANK0) == b"zero\n")
-    assert running.problem == "the stream ended with exit code 255: no route to host" and running.restarts == 1
+    assert (
+        running.problem == "the stream ended with exit code 255: no route to host"
+        and running.restarts == 1
+    )
 
 
 def test_a_full_disk_at_home_is_told_and_nothing_is_raised(attempt, home, stream, monkeypatch):
-    monkeypatch.setattr(receiving.os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        receiving.os,
+        "pwrite",
+        lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+    )
     running = stream()
     wait_for(lambda: running.problem)
     assert "No space left" in running.problem and running.is_alive()
@@ -331,21 +429,34 @@ def test_the_stream_takes_ansibles_own_way_to_the_node(ssh_args):
     play.remote_addr = "198.51.100.7"
     connection = connection_loader.get("ssh", play, "/dev/null")
     connection.set_options(
-        direct={"host": "198.51.100.7", "port": 2222, "remote_user": "trainer", "ssh_args": ssh_args, "ssh_common_args": "-J jump"}
+        direct={
+            "host": "198.51.100.7",
+            "port": 2222,
+            "remote_user": "trainer",
+            "ssh_args": ssh_args,
+            "ssh_common_args": "-J jump",
+        }
     )
     argv = receiving.ssh_argv(connection, "/usr/bin/python3.8")
-    assert argv[0] == "ssh" and argv[-2] == "198.51.100.7" and "Port=2222" in argv and argv[argv.index("-J") + 1] == "jump"
+    assert (
+        argv[0] == "ssh"
+        and argv[-2] == "198.51.100.7"
+        and "Port=2222" in argv
+        and argv[argv.index("-J") + 1] == "jump"
+    )
     assert "BatchMode=yes" in argv and "StrictHostKeyChecking=no" not in argv
-    assert subprocess.run(["sh", "-c", "printf '%s\\n' " + argv[-1]], capture_output=True, text=True, check=True).stdout.split("\n")[
-        :3
-    ] == ["/usr/bin/python3.8", "-I", "-c"]
+    assert subprocess.run(
+        ["sh", "-c", "printf '%s\\n' " + argv[-1]], capture_output=True, text=True, check=True
+    ).stdout.split("\n")[:3] == ["/usr/bin/python3.8", "-I", "-c"]
 
 
 # --- bounds: what a node sends without end
 
 
 def bounded(home, **bounds):
-    return receiving.Receiver(str(home), node="node1", quota=quota.Quota(**dict({"keep_free": 0}, **bounds)))
+    return receiving.Receiver(
+        str(home), node="node1", quota=quota.Quota(**dict({"keep_free": 0}, **bounds))
+    )
 
 
 def disk(path):
@@ -367,7 +478,9 @@ def test_a_node_that_sends_too_much_is_cut_off_at_the_bound(home):
         again.close()
     receiver = bounded(home.parent / "attempt-2", most_bytes=20_000)
     with pytest.raises(quota.QuotaError):
-        consume(receiver, b"".join(frame(offset=5000 * number, data=bytes(5000)) for number in range(9)))
+        consume(
+            receiver, b"".join(frame(offset=5000 * number, data=bytes(5000)) for number in range(9))
+        )
     receiver.close()
     # another node has its own bound
     other = receiving.Receiver(str(home), node="node2", quota=quota.Quota(10_000, keep_free=0))
@@ -378,7 +491,10 @@ def test_a_node_that_sends_too_much_is_cut_off_at_the_bound(home):
 def test_files_without_end_and_a_full_disk_are_bounds_too(home):
     receiver = bounded(home, most_files=5)
     with pytest.raises(quota.QuotaError, match="trainyard_collect_files"):
-        consume(receiver, b"".join(frame("stray-%d.node1.log" % number, data=b"") for number in range(300)))
+        consume(
+            receiver,
+            b"".join(frame("stray-%d.node1.log" % number, data=b"") for number in range(300)),
+        )
     assert len(list(home.glob("*.log"))) == 5
     receiver.close()
     receiver = bounded(home, keep_free=1 << 50)
@@ -404,9 +520,15 @@ def test_a_stream_that_was_cut_off_does_not_try_again(attempt, home, monkeypatch
     running = streaming.Stream(ARGV, spec, str(home), "node1", quota.Quota(100_000, keep_free=0))
     running.start()
     running.join(60)
-    assert not running.is_alive() and running.restarts == 0 and running.process.returncode is not None
+    assert (
+        not running.is_alive() and running.restarts == 0 and running.process.returncode is not None
+    )
     state = running.state()
-    assert state["cut"] is True and "trainyard_collect_bytes" in state["problem"] and disk(home) <= 100_000
+    assert (
+        state["cut"] is True
+        and "trainyard_collect_bytes" in state["problem"]
+        and disk(home) <= 100_000
+    )
 
 
 def test_a_link_in_the_place_of_a_log_is_not_written_through(home, tmp_path):

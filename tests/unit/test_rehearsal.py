@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rehearsal's plan, what is judged of it, and the node's side with real files and real processes in the place of systemd's unit."""
+"""A rehearsal's plan, what is judged of it, and the node's side with real files and real processes
+in the place of systemd's unit.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,20 @@ import time
 
 import pytest
 import rehearsal as module
-from ansible.module_utils.trainyard import answer_gate, attempts, findings, plan, rehearsal, rehearsing, status
+from ansible.module_utils.trainyard import (
+    answer_gate,
+    attempts,
+    findings,
+    plan,
+    rehearsal,
+    rehearsing,
+    status,
+)
 from core_support import ROOT, RUN, gang
 
-SCRIPT = (ROOT / "plugins" / "module_utils" / "trainyard" / "rehearse.py").read_text(encoding="utf-8")
+SCRIPT = (ROOT / "plugins" / "module_utils" / "trainyard" / "rehearse.py").read_text(
+    encoding="utf-8"
+)
 
 
 def made_for(count=2, devices=1, **more):
@@ -48,7 +60,9 @@ def results_of(made, **nodes):
     """Return every node's result as the module gives it; nodes: {name: changes}."""
     found = {}
     for node in made["nodes"]:
-        ranks = [spoken(made, rank["rank"]) for rank in made["ranks"] if rank["node"] == node["name"]]
+        ranks = [
+            spoken(made, rank["rank"]) for rank in made["ranks"] if rank["node"] == node["name"]
+        ]
         ended = {"event": "launcher_end", "exit_code": 0, "signal": None}
         found[node["name"]] = dict(
             {"ranks": ranks, "events": [ended], "hung": False, "halted": False, "seconds": 4.0, "console": [], "logs": {}, "transports": {},
@@ -69,23 +83,38 @@ def judged(made, **nodes):
 def test_only_the_script_is_another(launcher):
     suite, accelerator = {}, "gpu"
     if launcher in ("msrun", "mpirun", "rank_table"):
-        suite, accelerator = {"launchers": [launcher]}, "ascend" if launcher == "rank_table" else "cpu"
+        suite, accelerator = (
+            {"launchers": [launcher]},
+            "ascend" if launcher == "rank_table" else "cpu",
+        )
     arguments = gang(count=2, devices=2, accelerator=accelerator, suite=suite)
     arguments["job"]["launcher"] = launcher
     for index, fact in enumerate(arguments["facts"].values()):
-        fact["device_ips"] = {str(number): "192.168.%d.%d" % (index, number + 1) for number in range(8)}
+        fact["device_ips"] = {
+            str(number): "192.168.%d.%d" % (index, number + 1) for number in range(8)
+        }
     made = plan.compile_plan(**arguments)
     before = copy.deepcopy(made)
     found = rehearsal.plan_of(made, SCRIPT, 60)
     assert made == before
-    assert made["argv"][-len(made["script"]) :] == made["script"] and made["script"][0] == "tools/train.py"
+    assert (
+        made["argv"][-len(made["script"]) :] == made["script"]
+        and made["script"][0] == "tools/train.py"
+    )
     for old, new in [(made, found)] + list(zip(made["nodes"], found["nodes"])):
         if old.get("argv"):
             changed = [(one, other) for one, other in zip(old["argv"], new["argv"]) if one != other]
-            assert changed == [("tools/train.py", "tools/trainyard_rehearsal.py")] and len(old["argv"]) == len(new["argv"])
+            assert changed == [("tools/train.py", "tools/trainyard_rehearsal.py")] and len(
+                old["argv"]
+            ) == len(new["argv"])
     same = [key for key in made if key not in ("argv", "script", "nodes", "files", "stop")]
-    assert all(found[key] == made[key] for key in same) and [n["env"] for n in found["nodes"]] == [n["env"] for n in made["nodes"]]
-    assert found["files"]["tools/trainyard_rehearsal.py"] == SCRIPT and found["stop"]["limit"] == 60 + rehearsal.MARGIN
+    assert all(found[key] == made[key] for key in same) and [n["env"] for n in found["nodes"]] == [
+        n["env"] for n in made["nodes"]
+    ]
+    assert (
+        found["files"]["tools/trainyard_rehearsal.py"] == SCRIPT
+        and found["stop"]["limit"] == 60 + rehearsal.MARGIN
+    )
     assert json.loads(found["files"]["trainyard_rehearsal/asked.json"])["framework"] == (
         "paddle" if launcher in ("paddle", "fleetrun") else "mindspore"
     )
@@ -95,7 +124,9 @@ def test_the_unit_ends_without_a_controller_and_the_trainings_does_not():
     made = made_for()
     words = attempts.start_argv("/a", rehearsal.plan_of(made, "", 60), "node1", "u", "d")
     assert "RuntimeMaxSec=75" in words and not [
-        word for word in attempts.start_argv("/a", made, "node1", "u", "d") if "RuntimeMaxSec" in word
+        word
+        for word in attempts.start_argv("/a", made, "node1", "u", "d")
+        if "RuntimeMaxSec" in word
     ]
 
 
@@ -104,8 +135,14 @@ def test_the_unit_ends_without_a_controller_and_the_trainings_does_not():
 
 def test_all_as_planned_is_a_note():
     made = made_for()
-    (found,) = judged(made, node1={"transports": {"NET/IB/GDRDMA": 4}}, node2={"transports": {"NET/IB/GDRDMA": 4}})
-    assert found["level"] == "note" and "2 ranks as planned in 4.0 s" in found["text"] and "200 MB/s (gloo, eth0)" in found["text"]
+    (found,) = judged(
+        made, node1={"transports": {"NET/IB/GDRDMA": 4}}, node2={"transports": {"NET/IB/GDRDMA": 4}}
+    )
+    assert (
+        found["level"] == "note"
+        and "2 ranks as planned in 4.0 s" in found["text"]
+        and "200 MB/s (gloo, eth0)" in found["text"]
+    )
     assert "NET/IB/GDRDMA x 8" in found["text"]
 
 
@@ -120,13 +157,30 @@ def test_another_order_on_one_node(launcher):
     """Fact 3: its launcher takes node2 for rank 0; both ranks wait for each other for ever."""
     made = made_for()
     backwards = made["endpoints"][::-1]
-    odd = spoken(made, 0, endpoints=backwards, endpoint=backwards[0], stage="started", joined_rank=None, joined_world=None)
+    odd = spoken(
+        made,
+        0,
+        endpoints=backwards,
+        endpoint=backwards[0],
+        stage="started",
+        joined_rank=None,
+        joined_world=None,
+    )
     stuck = {"ranks": [spoken(made, 0, stage="imported")], "hung": True}
     found = judged(made, node1=stuck, node2={"ranks": [odd], "hung": True})
     text = "\n".join(findings.lines(found))
-    assert "a process says that it is rank 0; the plan has rank 1 here" in text and "rank 0 is there 2 times: on node1, node2" in text
-    assert "rank 0 was given the ranks in another order: %s" % ",".join(backwards) in text and "did not find an end" not in text
-    assert {item["level"] for item in found} == {"stop"} and [item["nodes"] for item in found] == [["node2"], ["node1", "node2"]]
+    assert (
+        "a process says that it is rank 0; the plan has rank 1 here" in text
+        and "rank 0 is there 2 times: on node1, node2" in text
+    )
+    assert (
+        "rank 0 was given the ranks in another order: %s" % ",".join(backwards) in text
+        and "did not find an end" not in text
+    )
+    assert {item["level"] for item in found} == {"stop"} and [item["nodes"] for item in found] == [
+        ["node2"],
+        ["node1", "node2"],
+    ]
     assert found[0]["remedy"]
 
 
@@ -136,14 +190,22 @@ def test_another_order_on_one_node(launcher):
         ({"world": 1, "joined_world": 1}, "rank 1 was started as one of 1; the plan has 2 ranks"),
         ({"joined_world": 1}, "rank 1 was started as one of 1; the plan has 2 ranks"),
         ({"joined_rank": 0}, "rank 1 is rank 0 to the framework"),
-        ({"endpoints": ["10.127.6.17:6070", "10.127.5.142:6070"]}, "rank 1 was given other endpoints: 10.127.6.17:6070,"),
+        (
+            {"endpoints": ["10.127.6.17:6070", "10.127.5.142:6070"]},
+            "rank 1 was given other endpoints: 10.127.6.17:6070,",
+        ),
         ({"sum": 2.0}, "gave 2.0 on rank 1; it must be 3"),
     ],
 )
 def test_a_rank_that_is_not_as_planned(changes, said):
     made = made_for()
     (found,) = judged(made, node2={"ranks": [spoken(made, 1, **changes)]})
-    assert found["level"] == "stop" and found["nodes"] == ["node2"] and said in found["text"] and found["remedy"]
+    assert (
+        found["level"] == "stop"
+        and found["nodes"] == ["node2"]
+        and said in found["text"]
+        and found["remedy"]
+    )
 
 
 def test_ports_that_are_left_to_the_launcher():
@@ -161,8 +223,15 @@ def test_what_hangs_says_how_far_each_rank_came():
     made = made_for()
     stuck = {"ranks": [spoken(made, 1, stage="imported")], "hung": True, "halted": True}
     (found,) = judged(made, node1={"ranks": [], "hung": True, "halted": True}, node2=stuck)
-    assert found["level"] == "stop" and found["nodes"] == ["node1", "node2"] and "within 90 s" in found["text"]
-    assert "rank 0 (node1) never started" in found["text"] and "rank 1 (node2) looks for the other ranks" in found["text"]
+    assert (
+        found["level"] == "stop"
+        and found["nodes"] == ["node1", "node2"]
+        and "within 90 s" in found["text"]
+    )
+    assert (
+        "rank 0 (node1) never started" in found["text"]
+        and "rank 1 (node2) looks for the other ranks" in found["text"]
+    )
     assert "10.127.6.17 on eth0" in found["remedy"] and "firewall" in found["remedy"]
 
 
@@ -171,7 +240,10 @@ def test_slow_is_not_a_firewall_and_stops_nobody():
     (found,) = judged(made, node2={"ranks": [spoken(made, 1, stage="started")], "hung": True})
     assert "imports the framework" in found["text"] and "firewall" not in found["remedy"]
     assert "preflight_rehearsal_seconds" in found["remedy"] and found["level"] == "warn"
-    done = {name: {"ranks": [spoken(made, rank, stage="ended")], "hung": True} for rank, name in enumerate(("node1", "node2"))}
+    done = {
+        name: {"ranks": [spoken(made, rank, stage="ended")], "hung": True}
+        for rank, name in enumerate(("node1", "node2"))
+    }
     assert [item["level"] for item in judged(made, **done)] == ["warn"]
     done["node2"]["ranks"][0]["stage"] = "joined"
     assert [item["level"] for item in judged(made, **done)] == ["stop"]
@@ -179,34 +251,64 @@ def test_slow_is_not_a_firewall_and_stops_nobody():
 
 def test_the_culprit_speaks_and_not_those_it_took_along():
     made = made_for()
-    raised = {"ranks": [spoken(made, 1, stage="failed", error="RuntimeError: no such device")], "events": [], "logs": {"1": ["one", "two"]}}
-    taken = {"ranks": [spoken(made, 0, stage="imported")], "halted": True, "events": [{"event": "end", "rank": 0, "signal": "SIGTERM"}]}
+    raised = {
+        "ranks": [spoken(made, 1, stage="failed", error="RuntimeError: no such device")],
+        "events": [],
+        "logs": {"1": ["one", "two"]},
+    }
+    taken = {
+        "ranks": [spoken(made, 0, stage="imported")],
+        "halted": True,
+        "events": [{"event": "end", "rank": 0, "signal": "SIGTERM"}],
+    }
     (found,) = judged(made, node1=taken, node2=raised)
-    assert found["nodes"] == ["node2"] and found["text"] == "rank 1 failed: RuntimeError: no such device; its log ends: one | two"
+    assert (
+        found["nodes"] == ["node2"]
+        and found["text"] == "rank 1 failed: RuntimeError: no such device; its log ends: one | two"
+    )
 
 
 def test_a_wrong_interface_has_its_remedy():
     """Gloo's own words of a run with GLOO_SOCKET_IFNAME=nosuch0 on Paddle 2.6.2."""
     made = made_for()
-    words = "RuntimeError: [enforce fail at /paddle/third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: nosuch0"
+    words = (
+        "RuntimeError: [enforce fail at /paddle/third_party/gloo/gloo/transport/tcp/device.cc:83]"
+        " ifa != nullptr. Unable to find address for: nosuch0"
+    )
     (found,) = judged(made, node2={"ranks": [spoken(made, 1, stage="failed", error=words)]})
     assert "nosuch0" in found["text"] and "GLOO_SOCKET_IFNAME" in found["remedy"]
 
 
 def test_a_rank_that_was_killed():
     made = made_for()
-    killed = {"ranks": [spoken(made, 1, stage="joined")], "events": [{"event": "end", "rank": 1, "signal": "SIGKILL"}]}
-    (found,) = judged(made, node1={"ranks": [spoken(made, 0, stage="joined")], "halted": True}, node2=killed)
-    assert found["nodes"] == ["node2"] and "ended by SIGKILL while it waits in the first all-reduce" in found["text"]
+    killed = {
+        "ranks": [spoken(made, 1, stage="joined")],
+        "events": [{"event": "end", "rank": 1, "signal": "SIGKILL"}],
+    }
+    (found,) = judged(
+        made, node1={"ranks": [spoken(made, 0, stage="joined")], "halted": True}, node2=killed
+    )
+    assert (
+        found["nodes"] == ["node2"]
+        and "ended by SIGKILL while it waits in the first all-reduce" in found["text"]
+    )
 
 
 def test_a_crash_after_all_was_shown_is_a_warning():
-    """MindSpore's CPU build, seen under mpirun: both ranks had done all, one crashed, its launcher took the other along."""
+    """MindSpore's CPU build, seen under mpirun: both ranks had done all, one crashed, its launcher
+    took the other along.
+    """
     made = made_for()
     crashed = {"events": [{"event": "end", "rank": 1, "signal": "SIGSEGV"}]}
-    for end in ({"event": "end", "rank": 0, "signal": "SIGTERM"}, {"event": "launcher_end", "exit_code": 139, "signal": None}):
+    for end in (
+        {"event": "end", "rank": 0, "signal": "SIGTERM"},
+        {"event": "launcher_end", "exit_code": 139, "signal": None},
+    ):
         found = judged(made, node1={"events": [end]}, node2=crashed)
-        assert [item["level"] for item in found] == ["note", "warn"] and "had done all and was ended by SIGSEGV" in found[1]["text"], found
+        assert [item["level"] for item in found] == [
+            "note",
+            "warn",
+        ] and "had done all and was ended by SIGSEGV" in found[1]["text"], found
     # one that was on its way still is a failure, and a wrong sum is not excused
     half = dict(crashed, ranks=[spoken(made, 1, stage="joined")])
     assert [item["level"] for item in judged(made, node1={"halted": True}, node2=half)] == ["stop"]
@@ -218,26 +320,48 @@ def test_a_launcher_that_starts_no_rank():
     made = made_for()
     end = {"event": "launcher_end", "exit_code": 127, "signal": None}
     (found,) = judged(
-        made, node1={"ranks": [], "halted": True}, node2={"ranks": [], "events": [end], "console": ["fleetrun cannot be started"]}
+        made,
+        node1={"ranks": [], "halted": True},
+        node2={"ranks": [], "events": [end], "console": ["fleetrun cannot be started"]},
     )
-    assert found["nodes"] == ["node2"] and "exit code 127" in found["text"] and "fleetrun cannot be started" in found["text"]
+    assert (
+        found["nodes"] == ["node2"]
+        and "exit code 127" in found["text"]
+        and "fleetrun cannot be started" in found["text"]
+    )
 
 
 def test_a_rank_that_is_missing_although_all_ended_well():
     made = made_for()
     (found,) = judged(made, node2={"ranks": [], "console": ["bye"]})
-    assert found["nodes"] == ["node2"] and found["text"].startswith("rank 1 never started") and "bye" in found["text"]
+    assert (
+        found["nodes"] == ["node2"]
+        and found["text"].startswith("rank 1 never started")
+        and "bye" in found["text"]
+    )
     (found,) = judged(made, node2={"ranks": [spoken(made, 1, stage="measured")]})
     assert found["nodes"] == ["node2"] and "rank 1 stopped without a word" in found["text"]
 
 
 def test_a_node_that_is_held_or_silent():
     made = made_for()
-    (found,) = judged(made, node1={"ranks": []}, node2={"ranks": [], "refused": "node2 is held by Trainyard run X"})
-    assert found["nodes"] == ["node2"] and "node2 is held by" in found["text"] and "stop.yml" in found["remedy"]
+    (found,) = judged(
+        made,
+        node1={"ranks": []},
+        node2={"ranks": [], "refused": "node2 is held by Trainyard run X"},
+    )
+    assert (
+        found["nodes"] == ["node2"]
+        and "node2 is held by" in found["text"]
+        and "stop.yml" in found["remedy"]
+    )
     results = dict(results_of(made), node2={"unreachable": True, "msg": "Connection timed out"})
     (found,) = rehearsal.judge(made, results, {})
-    assert found["nodes"] == ["node2"] and "Connection timed out" in found["text"] and found["level"] == "stop"
+    assert (
+        found["nodes"] == ["node2"]
+        and "Connection timed out" in found["text"]
+        and found["level"] == "stop"
+    )
 
 
 def test_a_directory_that_stays_is_a_warning_beside_the_rest():
@@ -247,17 +371,31 @@ def test_a_directory_that_stays_is_a_warning_beside_the_rest():
 
 
 def test_check_does_not_rehearse_what_cannot_pass():
-    nothing = {"code": [], "data": [], "weights": [], "environment": [], "trust": [], "provision": [], "network": ["node1", "node2"]}
+    nothing = {
+        "code": [],
+        "data": [],
+        "weights": [],
+        "environment": [],
+        "trust": [],
+        "provision": [],
+        "network": ["node1", "node2"],
+    }
     assert rehearsal.unfit(nothing, []) == []
     (found,) = rehearsal.unfit(dict(nothing, code=["node2"]), [])
-    assert found["level"] == "note" and "code on node2" in found["text"] and "sync.yml" in found["remedy"]
+    assert (
+        found["level"] == "note"
+        and "code on node2" in found["text"]
+        and "sync.yml" in found["remedy"]
+    )
     (found,) = rehearsal.unfit(nothing, [findings.finding("clock", "is an hour ahead")])
     assert found["level"] == "note" and "because of what else was found" in found["text"]
 
 
 @pytest.mark.parametrize("name", sorted(os.listdir(ROOT / "tests" / "fixtures" / "nccl")))
 def test_nccls_own_words(name):
-    """The lines come from public reports; each file's first line says from where and what is to be found in it."""
+    """The lines come from public reports; each file's first line says from where and what is to be
+    found in it.
+    """
     text = (ROOT / "tests" / "fixtures" / "nccl" / name).read_text(encoding="utf-8")
     assert rehearsal.transports(text) == json.loads(text.splitlines()[0].partition(" expected ")[2])
 
@@ -282,13 +420,17 @@ class Systemd:
 
 @pytest.fixture
 def rehearsed(tmp_path):
-    """A base directory with a rehearsal that has just been prepared, as attempt.py does it; returns (base, the attempt's directory, plan)."""
+    """A base directory with a rehearsal that has just been prepared, as attempt.py does it; returns
+    (base, the attempt's directory, plan).
+    """
     made = made_for(accelerator="cpu")
     base = tmp_path / "base"
     for node in made["nodes"]:
         node["base"] = str(base)
     (base / "code" / made["code"]["digest"][:16] / "tools").mkdir(parents=True)
-    (base / "code" / made["code"]["digest"][:16] / "tools" / "train.py").write_text("raise SystemExit(9)\n", encoding="ascii")
+    (base / "code" / made["code"]["digest"][:16] / "tools" / "train.py").write_text(
+        "raise SystemExit(9)\n", encoding="ascii"
+    )
     found = rehearsal.plan_of(made, SCRIPT, 60)
     text, place = plan.canonical(found).decode("ascii"), attempts.attempt_dir(str(base), RUN, 0)
     attempts.prepare(place, text, plan.sha256(found), "node2", RUN, 0, {})
@@ -299,7 +441,9 @@ def test_the_script_lies_beside_the_trainings_and_the_code_stays_as_it_is(rehear
     _base, place, made = rehearsed
     with open(os.path.join(place, "work", made["script"][0]), encoding="utf-8") as handle:
         assert handle.read() == SCRIPT
-    assert os.listdir(os.path.dirname(os.path.realpath(os.path.join(place, "work", "tools", "train.py")))) == ["train.py"]
+    assert os.listdir(
+        os.path.dirname(os.path.realpath(os.path.join(place, "work", "tools", "train.py")))
+    ) == ["train.py"]
 
 
 def test_a_rehearsal_is_no_run(rehearsed):
@@ -308,7 +452,11 @@ def test_a_rehearsal_is_no_run(rehearsed):
     assert status.look(Systemd(0), base, "", 0, "node2")["found"] is False
 
     def held(argv):
-        return (0, "%s loaded active running a rehearsal\n" % attempts.unit_name(RUN, 0), "") if "list-units" in argv else (0, "active", "")
+        return (
+            (0, "%s loaded active running a rehearsal\n" % attempts.unit_name(RUN, 0), "")
+            if "list-units" in argv
+            else (0, "active", "")
+        )
 
     assert status.look(held, base, "", 0, "node2")["found"] is False
     older = "20251120-103501-ppyoloe-0001"
@@ -316,7 +464,9 @@ def test_a_rehearsal_is_no_run(rehearsed):
     for name in ("plan.json", "attempt.json"):
         with open(os.path.join(place, name), encoding="utf-8") as source:
             text = source.read()
-        with open(os.path.join(attempts.attempt_dir(base, older, 1), name), "w", encoding="utf-8") as handle:
+        with open(
+            os.path.join(attempts.attempt_dir(base, older, 1), name), "w", encoding="utf-8"
+        ) as handle:
             handle.write(text)
     assert status.look(held, base, "", 0, "node2")["run"] == older
 
@@ -327,13 +477,23 @@ def test_read_and_removed(rehearsed):
     os.makedirs(other)
     folder = os.path.join(place, "work", "trainyard_rehearsal")
     with open(os.path.join(folder, "1-77.jsonl"), "w", encoding="ascii") as handle:
-        handle.write('{"stage": "started", "rank": 1, "world": 2}\n{"stage": "imported", "backend": "gloo"}\n{"stage": "joi')
+        handle.write(
+            '{"stage": "started", "rank": 1, "world": 2}\n{"stage": "imported", "backend":'
+            ' "gloo"}\n{"stage": "joi'
+        )
     os.makedirs(os.path.join(place, "log"), exist_ok=True)
     with open(os.path.join(place, made["ranks"][1]["log"]), "w", encoding="ascii") as handle:
         handle.write("x\n" * 100 + "\x1b[31mred" + "y" * 5000 + "\n")
     found = rehearsing.finish(Systemd(0), base, RUN, "node2", 5, "", False)
-    assert found["ranks"] == [{"stage": "imported", "rank": 1, "world": 2, "backend": "gloo"}] and found["left"] == ""
-    assert len(found["logs"]["1"]) == rehearsing.LOG_LINES and "\x1b" not in found["logs"]["1"][-1] and len(found["logs"]["1"][-1]) < 400
+    assert (
+        found["ranks"] == [{"stage": "imported", "rank": 1, "world": 2, "backend": "gloo"}]
+        and found["left"] == ""
+    )
+    assert (
+        len(found["logs"]["1"]) == rehearsing.LOG_LINES
+        and "\x1b" not in found["logs"]["1"][-1]
+        and len(found["logs"]["1"][-1]) < 400
+    )
     assert not os.path.exists(place) and os.path.isdir(other)
     os.rmdir(other)
     assert rehearsing.finish(Systemd(0), base, RUN, "node2", 5, "", False)["ranks"] == []
@@ -345,7 +505,11 @@ def test_what_hangs_is_stopped_and_removed(rehearsed):
     began = time.monotonic()
     found = rehearsing.finish(systemd, base, RUN, "node2", 0.5, "", False)
     assert 0.5 <= time.monotonic() - began < 10 and found["hung"] and found["halted"]
-    assert systemd.stopped == [attempts.unit_name(RUN, 0)] and not os.path.exists(place) and not os.path.exists(os.path.dirname(place))
+    assert (
+        systemd.stopped == [attempts.unit_name(RUN, 0)]
+        and not os.path.exists(place)
+        and not os.path.exists(os.path.dirname(place))
+    )
 
 
 @pytest.mark.parametrize("refused, alone", [("held", True), ("", True)])
@@ -354,13 +518,19 @@ def test_nobody_waits_where_one_did_not_start(rehearsed, refused, alone):
     systemd = Systemd(60)
     found = rehearsing.finish(systemd, base, RUN, "node2", 60, refused, alone)
     assert (
-        not found["hung"] and found["refused"] == refused and systemd.stopped == [attempts.unit_name(RUN, 0)] and not os.path.exists(place)
+        not found["hung"]
+        and found["refused"] == refused
+        and systemd.stopped == [attempts.unit_name(RUN, 0)]
+        and not os.path.exists(place)
     )
 
 
 def test_what_an_earlier_controller_left_goes_when_it_is_old(rehearsed):
     base, _place, _made = rehearsed
-    for name, age in (("20261120-103501-x-0001", rehearsing.OLD_SECONDS + 60), ("20261120-103501-x-0002", 60)):
+    for name, age in (
+        ("20261120-103501-x-0001", rehearsing.OLD_SECONDS + 60),
+        ("20261120-103501-x-0002", 60),
+    ):
         place = attempts.attempt_dir(base, name, 0)
         os.makedirs(place)
         with open(os.path.join(place, "attempt.json"), "w", encoding="ascii") as handle:
@@ -375,12 +545,17 @@ def test_an_old_rehearsal_whose_unit_is_still_there_stays(rehearsed, held):
     base, place, _made = rehearsed
     os.utime(place, (time.time() - rehearsing.OLD_SECONDS - 60,) * 2)
     listed = "%s loaded active running a rehearsal\n" % attempts.unit_name(RUN, 0) if held else ""
-    assert rehearsing.remove(lambda argv: (0, listed, ""), base, "20261120-103501-x-0001", time.time()) == ""
+    assert (
+        rehearsing.remove(lambda argv: (0, listed, ""), base, "20261120-103501-x-0001", time.time())
+        == ""
+    )
     assert os.path.isdir(place) == held
 
 
 def test_the_module_waits_on_a_node_without_a_manager(run_module, tmp_path, monkeypatch):
-    """No systemd of a user answers here; the module says so instead of a traceback, and names the remedy."""
+    """No systemd of a user answers here; the module says so instead of a traceback, and names the
+    remedy.
+    """
     monkeypatch.setenv("HOME", str(tmp_path))
     result = run_module(module, {"run_id": RUN, "node": "node1", "seconds": 1})
     assert result["failed"] and "provision.yml" in result["msg"]
@@ -402,15 +577,29 @@ def full(shape, value, dtype): return [value]
 """
 
 
-@pytest.mark.parametrize("reduce, stage", [("values[0] = 3.0", "ended"), ("raise RuntimeError('peer closed')", "failed")])
+@pytest.mark.parametrize(
+    "reduce, stage", [("values[0] = 3.0", "ended"), ("raise RuntimeError('peer closed')", "failed")]
+)
 def test_a_rank_says_every_step(rehearsed, reduce, stage):
-    """The real script as a process, with a framework that answers at once; the real ones are molecule's."""
+    """The real script as a process, with a framework that answers at once; the real ones are
+    molecule's.
+    """
     _base, place, made = rehearsed
     work = os.path.join(place, "work")
     with open(os.path.join(work, "tools", "paddle.py"), "w", encoding="ascii") as handle:
         handle.write(PADDLE.format(reduce=reduce))
-    environment = {"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ENDPOINTS": ",".join(made["endpoints"])}
-    done = subprocess.run([sys.executable, made["script"][0], "-c", "x.yml"], cwd=work, env=environment, capture_output=True, check=False)
+    environment = {
+        "PADDLE_TRAINER_ID": "1",
+        "PADDLE_TRAINERS_NUM": "2",
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(made["endpoints"]),
+    }
+    done = subprocess.run(
+        [sys.executable, made["script"][0], "-c", "x.yml"],
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
     (found,) = rehearsing.read(place, "node2")["ranks"]
     assert (
         (done.returncode == 0) == (stage == "ended")
@@ -421,7 +610,11 @@ def test_a_rank_says_every_step(rehearsed, reduce, stage):
     if stage == "failed":
         assert found["error"] == "RuntimeError: peer closed" and "sum" not in found
     else:
-        assert found["sum"] == found["expected"] == 3.0 and found["bandwidth"] > 0 and found["bytes"] == 4 << 20
+        assert (
+            found["sum"] == found["expected"] == 3.0
+            and found["bandwidth"] > 0
+            and found["bytes"] == 4 << 20
+        )
 
 
 @pytest.mark.parametrize("value, told", [("nan", "nan"), ("inf", "inf"), ("-inf", "-inf")])
@@ -430,10 +623,22 @@ def test_an_all_reduce_that_gives_no_number_is_a_finding_and_no_lie(rehearsed, v
     work = os.path.join(place, "work")
     with open(os.path.join(work, "tools", "paddle.py"), "w", encoding="ascii") as handle:
         handle.write(PADDLE.format(reduce="values[0] = float('%s')" % value))
-    environment = {"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ENDPOINTS": ",".join(made["endpoints"])}
-    subprocess.run([sys.executable, made["script"][0], "-c", "x.yml"], cwd=work, env=environment, capture_output=True, check=True)
+    environment = {
+        "PADDLE_TRAINER_ID": "1",
+        "PADDLE_TRAINERS_NUM": "2",
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(made["endpoints"]),
+    }
+    subprocess.run(
+        [sys.executable, made["script"][0], "-c", "x.yml"],
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
     result = rehearsing.finish(Systemd(0), base, RUN, "node2", 5, "", False)
-    answer = answer_gate.validate("rehearsal", json.loads(json.dumps(dict(result, changed=False))), {})
+    answer = answer_gate.validate(
+        "rehearsal", json.loads(json.dumps(dict(result, changed=False))), {}
+    )
     assert answer["ranks"][0]["sum"] == told
     found = rehearsal.sums(made, {"node1": {"ranks": [spoken(made, 0)]}, "node2": answer})
     assert [(item["nodes"], item["level"]) for item in found] == [(["node2"], "stop")]

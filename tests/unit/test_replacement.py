@@ -14,7 +14,16 @@ LOST = {"outcome": "failed", "cause": "node_lost", "node": "node2"}
 
 
 def noted(run_module, folder, check=False, **more):
-    asked = dict({"state": "noted", "state_dir": str(folder), "run_id": RUN, "verdict": LOST, "nodes": ["node1", "node2"]}, **more)
+    asked = dict(
+        {
+            "state": "noted",
+            "state_dir": str(folder),
+            "run_id": RUN,
+            "verdict": LOST,
+            "nodes": ["node1", "node2"],
+        },
+        **more,
+    )
     return run_module(module, asked, check=check)
 
 
@@ -48,10 +57,17 @@ def test_check_mode_notes_nothing(run_module, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_node_that_is_silent_now_is_noted_and_a_refusal_says_what_can_be_done(run_module, tmp_path):
-    found = chosen(run_module, tmp_path, looks={"node2": SILENT, "spare1": SILENT, "spare2": SILENT})
+def test_a_node_that_is_silent_now_is_noted_and_a_refusal_says_what_can_be_done(
+    run_module, tmp_path
+):
+    found = chosen(
+        run_module, tmp_path, looks={"node2": SILENT, "spare1": SILENT, "spare2": SILENT}
+    )
     assert found["failed"] and list(failures.read(str(tmp_path))) == ["node2"]
-    assert "the run %s cannot go on:" % RUN in found["msg"] and "node2 is lost: it does not answer: Connection timed out" in found["msg"]
+    assert (
+        "the run %s cannot go on:" % RUN in found["msg"]
+        and "node2 is lost: it does not answer: Connection timed out" in found["msg"]
+    )
     assert "-e min_nodes=1" in found["msg"]
 
 

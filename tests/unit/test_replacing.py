@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part in the next attempt of a run: rank order, spares, cool-down, fewer nodes, refusals in words."""
+"""Who takes part in the next attempt of a run: rank order, spares, cool-down, fewer nodes, refusals
+in words.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,56 @@ NOW = 1_000_000.0
 DEAD = {"n2": "it does not answer: Connection timed out"}
 
 
-def choose(places=("n1", "n2"), current=None, failed=None, unfit=None, spares=(), min_nodes=None, trainers=(), **more):
+def choose(
+    places=("n1", "n2"),
+    current=None,
+    failed=None,
+    unfit=None,
+    spares=(),
+    min_nodes=None,
+    trainers=(),
+    **more,
+):
     """Return the choice; failed: {node: seconds ago}."""
-    noted = {name: {"time": NOW - ago, "cause": "node_lost"} for name, ago in (failed or {}).items()}
+    noted = {
+        name: {"time": NOW - ago, "cause": "node_lost"} for name, ago in (failed or {}).items()
+    }
     return replacing.choose(
-        list(places), list(current or places), noted, unfit or {}, list(spares), min_nodes, more.get("cooldown", 1800), NOW, list(trainers)
+        list(places),
+        list(current or places),
+        noted,
+        unfit or {},
+        list(spares),
+        min_nodes,
+        more.get("cooldown", 1800),
+        NOW,
+        list(trainers),
     )
 
 
 def test_all_go_on_where_nothing_is_wrong():
     found = choose(spares=["s1"])
-    assert found == {"nodes": ["n1", "n2"], "replaced": {}, "dropped": [], "again": [], "why": [], "refused": []}
+    assert found == {
+        "nodes": ["n1", "n2"],
+        "replaced": {},
+        "dropped": [],
+        "again": [],
+        "why": [],
+        "refused": [],
+    }
 
 
-@pytest.mark.parametrize("lost, nodes", [("n1", ["s1", "n2", "n3"]), ("n2", ["n1", "s1", "n3"]), ("n3", ["n1", "n2", "s1"])])
+@pytest.mark.parametrize(
+    "lost, nodes",
+    [("n1", ["s1", "n2", "n3"]), ("n2", ["n1", "s1", "n3"]), ("n3", ["n1", "n2", "s1"])],
+)
 def test_a_spare_takes_the_lost_nodes_place_in_the_order_of_the_ranks(lost, nodes):
     found = choose(("n1", "n2", "n3"), unfit={lost: "it does not answer"}, spares=["s1", "s2"])
-    assert found["nodes"] == nodes and found["replaced"] == {lost: "s1"} and not found["dropped"] + found["refused"]
+    assert (
+        found["nodes"] == nodes
+        and found["replaced"] == {lost: "s1"}
+        and not found["dropped"] + found["refused"]
+    )
     assert found["why"] == ["s1 takes the place of %s: it does not answer" % lost]
 
 
@@ -34,26 +69,38 @@ def test_a_spare_keeps_the_place_it_took_when_the_lost_node_is_back():
     """Its environment and trees are there, and the run goes well on it."""
     assert choose(current=["n1", "s1"], spares=["s1", "s2"])["nodes"] == ["n1", "s1"]
     found = choose(current=["n1", "s1"], spares=["s1", "s2"], unfit={"s1": "it does not answer"})
-    assert found["nodes"] == ["n1", "n2"] and found["why"] == ["n2 takes the place of s1: it does not answer"]
+    assert found["nodes"] == ["n1", "n2"] and found["why"] == [
+        "n2 takes the place of s1: it does not answer"
+    ]
 
 
 def test_a_node_that_failed_is_not_chosen_before_its_cool_down_is_over():
     found = choose(failed={"n2": 100}, spares=["s1"])
     assert found["nodes"] == ["n1", "s1"] and found["replaced"] == {"n2": "s1"}
-    assert found["why"] == ["s1 takes the place of n2: it failed 100 s ago (node_lost), and is not taken again for 30 min"]
+    assert found["why"] == [
+        "s1 takes the place of n2: it failed 100 s ago (node_lost), and is not taken again for"
+        " 30 min"
+    ]
     assert choose(failed={"n2": 1801}, spares=["s1"])["nodes"] == ["n1", "n2"]
     assert choose(failed={"n2": 100}, spares=["s1"], cooldown=0)["nodes"] == ["n1", "n2"]
 
 
 def test_a_spare_that_failed_lately_or_does_not_answer_is_passed_over():
-    found = choose(unfit=dict(DEAD, s2="it is held by another run"), failed={"s1": 60}, spares=["s1", "s2", "s3"])
+    found = choose(
+        unfit=dict(DEAD, s2="it is held by another run"),
+        failed={"s1": 60},
+        spares=["s1", "s2", "s3"],
+    )
     assert found["nodes"] == ["n1", "s3"]
 
 
 def test_who_failed_is_taken_again_only_where_nobody_else_is_left():
     found = choose(failed={"n2": 100})
     assert found["nodes"] == ["n1", "n2"] and found["again"] == ["n2"] and not found["replaced"]
-    assert "n2 is taken again although it failed 100 s ago (node_lost): nobody else is left for its place" in found["why"][0]
+    assert (
+        "n2 is taken again although it failed 100 s ago (node_lost): nobody else is left for its"
+        " place" in found["why"][0]
+    )
     # with fewer nodes allowed, or with a spare, somebody else is left
     assert choose(failed={"n2": 100}, min_nodes=1)["nodes"] == ["n1"]
     # of two that failed, the one whose failure is the longest ago; its own place before another's
@@ -69,15 +116,27 @@ def test_without_a_spare_the_run_goes_on_with_fewer_where_the_job_allows_it():
     assert found["nodes"] == ["n1", "n3"] and found["dropped"] == ["n2"] and not found["replaced"]
     assert found["why"][0] == "n2 is left out: it does not answer: Connection timed out"
     assert found["why"][1].startswith("the spare s1 is not taken: it failed 60 s ago")
-    assert "goes on with 2 of its 3 nodes instead of 3: a step sees 2/3 of the images" in found["why"][2]
+    assert (
+        "goes on with 2 of its 3 nodes instead of 3: a step sees 2/3 of the images"
+        in found["why"][2]
+    )
 
 
 def test_a_lost_spare_whose_trainer_failed_before_is_told_with_both_reasons():
-    found = choose(current=["n1", "s1"], unfit={"s1": "it does not answer"}, failed={"n2": 90}, spares=["s1"], min_nodes=1)
+    found = choose(
+        current=["n1", "s1"],
+        unfit={"s1": "it does not answer"},
+        failed={"n2": 90},
+        spares=["s1"],
+        min_nodes=1,
+    )
     assert found["nodes"] == ["n1"] and found["dropped"] == ["s1"]
     assert found["why"][:2] == [
         "s1 is left out: it does not answer",
-        "n2 does not get its place back: it failed 90 s ago (node_lost), and is not taken again for 30 min",
+        (
+            "n2 does not get its place back: it failed 90 s ago (node_lost), and is not taken again"
+            " for 30 min"
+        ),
     ]
 
 
@@ -86,7 +145,9 @@ def test_a_run_that_lost_a_node_gets_its_places_filled_again():
     assert found["nodes"] == ["n1", "n2", "n3"] and found["why"][0] == "n2 has its place back"
     assert "goes on with 3 of its 3 nodes instead of 2" in found["why"][1]
     found = choose(("n1", "n2", "n3"), current=["n1", "n3"], spares=["s1"], min_nodes=1, unfit=DEAD)
-    assert found["nodes"] == ["n1", "s1", "n3"] and found["why"][0].startswith("s1 takes the place of n2: it does not answer")
+    assert found["nodes"] == ["n1", "s1", "n3"] and found["why"][0].startswith(
+        "s1 takes the place of n2: it does not answer"
+    )
 
 
 def test_no_spare_and_too_few_nodes_is_refused_with_the_lost_and_the_remedies():
@@ -95,12 +156,20 @@ def test_no_spare_and_too_few_nodes_is_refused_with_the_lost_and_the_remedies():
         "the run needs 2 nodes, and of them can be had: n1",
         "n2 is lost: it does not answer: Connection timed out",
         "the inventory has no spare",
-        "remedy: bring n2 back; or list a machine in the inventory's group spares, such as n3, which this run does not use; or go on with fewer:"
-        " -e min_nodes=1, or min_nodes in the job (docs/runbooks/spares.md)",
+        (
+            "remedy: bring n2 back; or list a machine in the inventory's group spares, such as n3,"
+            " which this run does not use; or go on with fewer: -e min_nodes=1, or min_nodes in the"
+            " job (docs/runbooks/spares.md)"
+        ),
     ]
-    found = choose(unfit=dict(DEAD, n1="it does not answer", s1="it is held by x"), spares=["s1"], min_nodes=1)
+    found = choose(
+        unfit=dict(DEAD, n1="it does not answer", s1="it is held by x"), spares=["s1"], min_nodes=1
+    )
     assert "the run needs 1 node, and of them can be had: none" in found["refused"]
-    assert "the spare s1 is not taken: it is held by x" in found["refused"] and "min_nodes" not in found["refused"][-1]
+    assert (
+        "the spare s1 is not taken: it is held by x" in found["refused"]
+        and "min_nodes" not in found["refused"][-1]
+    )
 
 
 def test_min_nodes_never_asks_for_more_than_the_run_had():
@@ -132,12 +201,20 @@ def test_nobody_is_taken_twice_and_the_order_of_the_places_stays():
             unfit = {name: "gone" for bit, name in enumerate(names) if dead >> bit & 1}
             failed = {name: 10 + bit for bit, name in enumerate(names) if hot >> bit & 1}
             for least in (None, 1, 2):
-                found = choose(("a", "b", "c"), unfit=unfit, failed=failed, spares=["s", "t"], min_nodes=least)
+                found = choose(
+                    ("a", "b", "c"), unfit=unfit, failed=failed, spares=["s", "t"], min_nodes=least
+                )
                 nodes = found["nodes"]
                 assert len(set(nodes)) == len(nodes) and not set(nodes) & set(unfit)
                 own = [name for name in nodes if name in "abc"]
                 assert own == sorted(own), nodes  # no trainer moves past another one
-                assert bool(nodes) != bool(found["refused"]) and (not nodes or len(nodes) >= (least or 3))
+                assert bool(nodes) != bool(found["refused"]) and (
+                    not nodes or len(nodes) >= (least or 3)
+                )
                 sound = [name for name in names if name not in unfit and name not in failed]
-                assert len(set(nodes) & set(sound)) == min(3, len(sound)) or not nodes  # who is sound is never passed over
-                assert set(found["again"]) == set(nodes) & set(failed) and (len(sound) < (least or 3) or not found["again"])
+                assert (
+                    len(set(nodes) & set(sound)) == min(3, len(sound)) or not nodes
+                )  # who is sound is never passed over
+                assert set(found["again"]) == set(nodes) & set(failed) and (
+                    len(sound) < (least or 3) or not found["again"]
+                )

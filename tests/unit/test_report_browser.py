@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report in headless Chromium: every switch is used, the console stays empty, nobody is asked for anything, no page is too wide.
+"""The report in headless Chromium: every switch is used, the console stays empty, nobody is asked
+for anything, no page is too wide.
 
-.config/browser.sh installs the browser; `make test` says so where there is none, and sets TRAINYARD_BROWSER where there must be one.
+.config/browser.sh installs the browser; `make test` says so where there is none, and sets
+TRAINYARD_BROWSER where there must be one.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ pytestmark = pytest.mark.skipif(
 KINDS = ("failed", "completed", "compared", "hostile", "day")
 # Whoever looks at a page that asks for something learns it here, even where the policy stopped it.
 LISTEN = (
-    "window.refused = []; document.addEventListener('securitypolicyviolation', (event) => window.refused.push(event.violatedDirective))"
+    "window.refused = []; document.addEventListener('securitypolicyviolation', (event) =>"
+    " window.refused.push(event.violatedDirective))"
 )
 
 
@@ -36,10 +39,21 @@ def pages(tmp_path_factory):
     found = {kind: facts_of(runs, run) for kind, run in ids.items()}
     apart = tmp_path_factory.mktemp("hostile")
     ids["hostile"] = poisoned(apart)
-    paths = {"failed": runs / ids["failed"] / "report.html", "completed": runs / ids["completed"] / "report.html"}
-    paths.update(compared=runs / "compare.html", hostile=apart / ids["hostile"] / "report.html", day=runs / "day.html")
+    paths = {
+        "failed": runs / ids["failed"] / "report.html",
+        "completed": runs / ids["completed"] / "report.html",
+    }
+    paths.update(
+        compared=runs / "compare.html",
+        hostile=apart / ids["hostile"] / "report.html",
+        day=runs / "day.html",
+    )
     texts = {kind: page_of(found[kind]) for kind in ("failed", "completed")}
-    texts.update(compared=comparison_of(list(found.values())), hostile=page_of(facts_of(apart, ids["hostile"])), day=page_of(day()))
+    texts.update(
+        compared=comparison_of(list(found.values())),
+        hostile=page_of(facts_of(apart, ids["hostile"])),
+        day=page_of(day()),
+    )
     for kind, text in texts.items():
         paths[kind].write_text(text, encoding="utf-8")
     return paths
@@ -56,26 +70,42 @@ def window():
 
 @pytest.fixture
 def browser(window):
-    """The window; at the test's end its console must be empty, and nobody but the page itself may have been asked for."""
+    """The window; at the test's end its console must be empty, and nobody but the page itself may
+    have been asked for.
+    """
     window.expected = []
     yield window
-    assert [line for line in window.console() if not any(word in line for word in window.expected)] == []
-    others = [address for address in window.asked() if not address.startswith("file://") or not address.split("#")[0].endswith(".html")]
-    assert [address for address in others if not any(word in address for word in window.expected)] == []
+    assert [
+        line for line in window.console() if not any(word in line for word in window.expected)
+    ] == []
+    others = [
+        address
+        for address in window.asked()
+        if not address.startswith("file://") or not address.split("#")[0].endswith(".html")
+    ]
+    assert [
+        address for address in others if not any(word in address for word in window.expected)
+    ] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_that_can_be_clicked_is_clicked(browser, pages, kind):
     browser.open(pages[kind])
-    assert len([one for one in browser.all("canvas") if one.is_displayed()]) >= (4 if kind != "hostile" else 1), "the charts are drawn"
+    assert len([one for one in browser.all("canvas") if one.is_displayed()]) >= (
+        4 if kind != "hostile" else 1
+    ), "the charts are drawn"
     for link in browser.all("nav a"):
         link.click()
         target = browser.find(link.get_attribute("href").split("/")[-1].split(".html")[-1])
-        assert browser.run("return arguments[0].getBoundingClientRect().top < innerHeight", target), link.text
+        assert browser.run(
+            "return arguments[0].getBoundingClientRect().top < innerHeight", target
+        ), link.text
     for choice in browser.all("input[name=along]") + [browser.find("#logarithm")]:
         before = browser.picture("loss")
         browser.click(choice)
-        assert choice.is_selected() and (choice.get_attribute("value") == "s" or browser.picture("loss") != before)
+        assert choice.is_selected() and (
+            choice.get_attribute("value") == "s" or browser.picture("loss") != before
+        )
     for select in browser.all("select"):
         if select.is_displayed():
             options = select.find_elements("css selector", "option")
@@ -96,8 +126,9 @@ def test_no_page_is_wider_than_its_window(browser, pages, kind, width):
     browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     browser.settle()
     wide = browser.run(
-        "return Array.from(document.querySelectorAll('body *')).filter((one) => one.getBoundingClientRect().right > innerWidth + 1"
-        " && !one.closest('.scroll, nav, .uplot, svg')).map((one) => one.tagName + '.' + one.className)"
+        "return Array.from(document.querySelectorAll('body *')).filter((one) =>"
+        " one.getBoundingClientRect().right > innerWidth + 1 && !one.closest('.scroll, nav, .uplot,"
+        " svg')).map((one) => one.tagName + '.' + one.className)"
     )
     assert browser.run("return document.documentElement.scrollWidth") <= width and wide == []
 
@@ -114,7 +145,11 @@ def test_the_theme_follows_the_system_until_the_switch_says_otherwise(browser, p
     for _turn in range(3):
         browser.click(switch)
         seen.append((switch.text, browser.run(ground), browser.picture("loss") == drawn))
-    assert seen == [("Theme: light", light, True), ("Theme: dark", dark, False), ("Theme: automatic", dark, False)]
+    assert seen == [
+        ("Theme: light", light, True),
+        ("Theme: dark", dark, False),
+        ("Theme: automatic", dark, False),
+    ]
     switch.click()
     browser.driver.refresh()
     assert browser.run(ground) == light, "it is remembered"
@@ -123,15 +158,25 @@ def test_the_theme_follows_the_system_until_the_switch_says_otherwise(browser, p
 
 def test_a_chart_is_looked_into_with_mouse_and_keys(browser, pages):
     browser.open(pages["completed"])
-    plot, all_of_it, speed = browser.find("[data-chart=loss]"), browser.picture("loss"), browser.picture("ips")
+    plot, all_of_it, speed = (
+        browser.find("[data-chart=loss]"),
+        browser.picture("loss"),
+        browser.picture("ips"),
+    )
     plot.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     browser.settle()
     value = [cell.text for cell in plot.find_elements("css selector", ".u-value")]
-    assert all(text and text != "–" for text in value), "the legend shows the figures under the cursor"
+    assert all(text and text != "–" for text in value), (
+        "the legend shows the figures under the cursor"
+    )
     over = plot.find_element("css selector", ".u-over")
-    ActionChains(browser.driver).move_to_element_with_offset(over, -60, 0).click_and_hold().move_by_offset(120, 5).release().perform()
+    ActionChains(browser.driver).move_to_element_with_offset(
+        over, -60, 0
+    ).click_and_hold().move_by_offset(120, 5).release().perform()
     browser.settle()
-    assert browser.picture("loss") != all_of_it and browser.picture("ips") != speed, "all charts look at the same part"
+    assert browser.picture("loss") != all_of_it and browser.picture("ips") != speed, (
+        "all charts look at the same part"
+    )
     plot.send_keys(Keys.ESCAPE)
     browser.settle()
     assert browser.picture("loss") == all_of_it and browser.picture("ips") == speed
@@ -142,10 +187,16 @@ def test_every_control_has_a_name_for_who_does_not_see_it(browser, pages):
         browser.open(pages[kind])
         found = browser.names()
         assert len(found) > 20 and [pair for pair in found if not pair[1].strip()] == []
-        assert "from" in browser.find("[data-chart=loss]").get_attribute("aria-label"), "a chart says what it shows"
+        assert "from" in browser.find("[data-chart=loss]").get_attribute("aria-label"), (
+            "a chart says what it shows"
+        )
     browser.open(pages["failed"])
     lanes = [name for _role, name in browser.names() if name.startswith("rank 1 on node2")]
-    assert lanes and "rendezvous" in lanes[0] and "ValueError: image 000000012.jpg is truncated" in lanes[0]
+    assert (
+        lanes
+        and "rendezvous" in lanes[0]
+        and "ValueError: image 000000012.jpg is truncated" in lanes[0]
+    )
 
 
 @pytest.mark.parametrize("kind", ["failed", "completed", "compared"])
@@ -161,31 +212,52 @@ def test_links_lead_to_files_that_are_there(browser, pages, kind):
 def test_paper_is_light_and_whole(browser, pages):
     browser.open(pages["failed"], scheme="dark")
     browser.run(
-        "addEventListener('beforeprint', () => { window.printed = [document.querySelectorAll('details:not([open])').length,"
+        "addEventListener('beforeprint', () => { window.printed ="
+        " [document.querySelectorAll('details:not([open])').length,"
         " document.documentElement.dataset.theme]; })"
     )
     paper = browser.pdf()
-    assert paper.startswith(b"%PDF") and paper.count(b"/Type /Page\n") + paper.count(b"/Type /Page ") >= 2
+    assert (
+        paper.startswith(b"%PDF")
+        and paper.count(b"/Type /Page\n") + paper.count(b"/Type /Page ") >= 2
+    )
     assert browser.run("return window.printed") == [0, "light"]
-    assert browser.run("return document.documentElement.dataset.theme || null") is None and browser.all("details:not([open])"), "as it was"
+    assert browser.run(
+        "return document.documentElement.dataset.theme || null"
+    ) is None and browser.all("details:not([open])"), "as it was"
 
 
 def test_what_a_log_smuggles_in_does_nothing(browser, pages):
     browser.open(pages["hostile"])
-    assert browser.run("return window.pwned") is None and len(browser.all("script")) == 3 and not browser.all("main img")
-    assert "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>{{ 7*7 }}" in browser.find("main").text
+    assert (
+        browser.run("return window.pwned") is None
+        and len(browser.all("script")) == 3
+        and not browser.all("main img")
+    )
+    assert (
+        "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>{{ 7*7 }}"
+        in browser.find("main").text
+    )
 
 
 def test_the_policy_holds_even_where_escaping_would_not(browser, pages):
     browser.open(pages["failed"])
-    browser.expected = ["Content Security Policy", "127.0.0.1:9"]  # said, and refused before it leaves
+    browser.expected = [
+        "Content Security Policy",
+        "127.0.0.1:9",
+    ]  # said, and refused before it leaves
     browser.run(
-        LISTEN + "; const bad = document.createElement('script'); bad.textContent = 'window.pwned = 1'; document.body.append(bad);"
-        ' document.body.insertAdjacentHTML(\'beforeend\', \'<img src="http://127.0.0.1:9/x" onerror="window.pwned = 2"><p style="color: red">x</p>\');'
-        " fetch('http://127.0.0.1:9/').catch(() => {})"
+        LISTEN
+        + "; const bad = document.createElement('script'); bad.textContent = 'window.pwned = 1';"
+        " document.body.append(bad); document.body.insertAdjacentHTML('beforeend', '<img"
+        ' src="http://127.0.0.1:9/x" onerror="window.pwned = 2"><p style="color:'
+        " red\">x</p>'); fetch('http://127.0.0.1:9/').catch(() => {})"
     )
     browser.driver.set_script_timeout(20)
     seen = browser.driver.execute_async_script(
-        "const done = arguments[0]; const look = () => window.refused.length >= 4 ? done(window.refused) : setTimeout(look, 50); look()"
+        "const done = arguments[0]; const look = () => window.refused.length >= 4 ?"
+        " done(window.refused) : setTimeout(look, 50); look()"
     )
-    assert {"script-src-elem", "img-src", "style-src-attr", "connect-src"} <= set(seen) and browser.run("return window.pwned") is None
+    assert {"script-src-elem", "img-src", "style-src-attr", "connect-src"} <= set(
+        seen
+    ) and browser.run("return window.pwned") is None

@@ -25,7 +25,11 @@ def runs(tmp_path):
 def test_the_newest_run_is_taken_where_none_is_named(runs):
     assert core.wanted(runs, "", []) == [TWO]
     assert core.page_path(runs, [TWO]) == os.path.join(runs, TWO, "report.html")
-    assert core.page_path(runs, [ONE, TWO]) == core.page_path(runs, [ONE, TWO]) != core.page_path(runs, [TWO, ONE])
+    assert (
+        core.page_path(runs, [ONE, TWO])
+        == core.page_path(runs, [ONE, TWO])
+        != core.page_path(runs, [TWO, ONE])
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,13 @@ def test_what_cannot_be_meant_is_refused(runs, run, several, said):
         core.wanted(runs, run, several)
 
 
-@pytest.mark.parametrize("run, said", [("../../etc", "is no run id"), ("20261120-103504-ppyoloe-1f2e", "holds no run .* known: .*" + TWO)])
+@pytest.mark.parametrize(
+    "run, said",
+    [
+        ("../../etc", "is no run id"),
+        ("20261120-103504-ppyoloe-1f2e", "holds no run .* known: .*" + TWO),
+    ],
+)
 def test_a_run_that_is_not_there_is_refused(runs, run, said):
     with pytest.raises(core.ReportError, match=said):
         core.read(runs, run, lambda *_given: {})
@@ -59,22 +69,40 @@ def test_a_reader_that_fails_costs_its_part_only(tmp_path):
         raise RuntimeError("torn")
 
     found = core.read(str(tmp_path), run, broken)
-    assert found["notes"] == ["the curves could not be read: RuntimeError: torn"] and found["series"] == {}
+    assert (
+        found["notes"] == ["the curves could not be read: RuntimeError: torn"]
+        and found["series"] == {}
+    )
     assert found["record"]["job"] == "raise" and len(found["excerpts"]) == 1
 
 
 def test_lines_around_the_evidence(tmp_path):
     run = bring(tmp_path, "raised")
     (found,) = core.read(str(tmp_path), run, lambda *_given: {})["excerpts"]
-    assert (found["attempt"], found["log"], found["line"], found["first"]) == (1, "rank-001.node2.log", 26, 14)
+    assert (found["attempt"], found["log"], found["line"], found["first"]) == (
+        1,
+        "rank-001.node2.log",
+        26,
+        14,
+    )
     assert found["lines"][26 - 14] == "ValueError: image 000000012.jpg is truncated"
 
 
 def test_evidence_may_name_other_lines(tmp_path):
     run = bring(tmp_path, "raised")
-    evidence = ["rank 0: it says so (rank-000.node1.log:65)", "launcher.node2.log, line 2", "rank-000.node1.log:65 again", "none.log:3"]
-    found = core.excerpts(str(tmp_path / run), {"attempts": [{"number": 1, "verdict": {"evidence": evidence}}]})
-    assert [(item["log"], item["line"]) for item in found] == [("rank-000.node1.log", 65), ("launcher.node2.log", 2)]
+    evidence = [
+        "rank 0: it says so (rank-000.node1.log:65)",
+        "launcher.node2.log, line 2",
+        "rank-000.node1.log:65 again",
+        "none.log:3",
+    ]
+    found = core.excerpts(
+        str(tmp_path / run), {"attempts": [{"number": 1, "verdict": {"evidence": evidence}}]}
+    )
+    assert [(item["log"], item["line"]) for item in found] == [
+        ("rank-000.node1.log", 65),
+        ("launcher.node2.log", 2),
+    ]
     assert "TIMEOUT" in found[0]["lines"][12]
 
 
@@ -86,9 +114,13 @@ def test_a_log_is_never_followed_out_of_the_run(tmp_path):
     log.unlink()
     log.symlink_to(secret)
     found = core.read(str(tmp_path), run, lambda *_given: {})
-    assert found["excerpts"] == [] and "attempt-1/rank-001.node2.log" not in [item["path"] for item in found["files"]]
+    assert found["excerpts"] == [] and "attempt-1/rank-001.node2.log" not in [
+        item["path"] for item in found["files"]
+    ]
     verdict = {"log": "../../secret.log", "line": 3, "evidence": ["../../../secret.log:3"]}
-    assert core.excerpts(str(tmp_path / run), {"attempts": [{"number": 1, "verdict": verdict}]}) == []
+    assert (
+        core.excerpts(str(tmp_path / run), {"attempts": [{"number": 1, "verdict": verdict}]}) == []
+    )
 
 
 def test_a_line_without_an_end_is_cut(tmp_path):
@@ -103,15 +135,24 @@ def test_files_have_the_digests_of_the_nodes_and_folders_their_sizes(tmp_path):
     (tmp_path / run / "attempt-1" / "vdl").mkdir()
     (tmp_path / run / "attempt-1" / "vdl" / "vdlrecords.1.log").write_bytes(b"12345")
     (tmp_path / run / "report.html").write_text("the last one")
-    found = {item["path"]: item for item in core.read(str(tmp_path), run, lambda *_given: {})["files"]}
+    found = {
+        item["path"]: item for item in core.read(str(tmp_path), run, lambda *_given: {})["files"]
+    }
     assert found["attempt-1/rank-000.node1.log"]["sha256"].startswith("0b9a7c70d5ae")
-    assert found["attempt-1/vdl"] == {"path": "attempt-1/vdl", "bytes": 5, "sha256": None, "folder": True}
+    assert found["attempt-1/vdl"] == {
+        "path": "attempt-1/vdl",
+        "bytes": 5,
+        "sha256": None,
+        "folder": True,
+    }
     assert "plan.json" in found and "report.html" not in found
 
 
 def test_many_ranks_get_fewer_points_each():
     assert (
-        core.points_for(1) == core.points_for(8) == 2000 and core.points_for(64) * 64 <= core.POINTS and core.points_for(512) == core.FEWEST
+        core.points_for(1) == core.points_for(8) == 2000
+        and core.points_for(64) * 64 <= core.POINTS
+        and core.points_for(512) == core.FEWEST
     )
 
 

@@ -15,7 +15,9 @@ def curve(cost, begin=0.0, points=60, slow_from=None, factor=3.0):
     times = [begin + i for i in range(points)]
     return {
         "time": times,
-        "batch_cost": [cost * (factor if slow_from is not None and when >= slow_from else 1) for when in times],
+        "batch_cost": [
+            cost * (factor if slow_from is not None and when >= slow_from else 1) for when in times
+        ],
         "ips": [],
     }
 
@@ -25,11 +27,19 @@ def phase(rank, name, begin, end, **more):
 
 
 def test_phases_lie_where_they_were_and_short_ones_can_be_seen():
-    phases = [phase(0, "start", 100, 150), phase(0, "training", 150, 200), phase(0, "checkpoint", 180.0, 180.001)]
+    phases = [
+        phase(0, "start", 100, 150),
+        phase(0, "training", 150, 200),
+        phase(0, "checkpoint", 180.0, 180.001),
+    ]
     line = core.timeline({"begin": 100.0, "phases": phases}, RANKS[:1])
     strokes = {item["phase"]: item["path"] for item in line["lanes"][0]["strokes"]}
     assert strokes == {"start": "M0 5h500", "training": "M500 5h500", "checkpoint": "M800 5h1.5"}
-    assert line["seconds"] == 100 and line["ticks"][0] == {"at": 0.0, "text": "0:00"} and len(line["ticks"]) <= 9
+    assert (
+        line["seconds"] == 100
+        and line["ticks"][0] == {"at": 0.0, "text": "0:00"}
+        and len(line["ticks"]) <= 9
+    )
     assert line["lanes"][0]["words"] == "start: 0:50, training: 0:50, checkpoint: 0.0 s"
 
 
@@ -37,15 +47,26 @@ def test_a_rank_is_slow_only_while_it_is():
     series = {rank: curve(1.0) for rank in range(3)}
     series[3] = curve(1.0, slow_from=30)
     parts = core.slow_parts(series)
-    assert set(parts) == {3} and min(begin for begin, _end, _factor in parts[3]) >= 24 and all(factor > 2 for *_place, factor in parts[3])
-    attempt = {"begin": 0.0, "series": series, "phases": [phase(rank, "training", 0, 60) for rank in range(4)]}
+    assert (
+        set(parts) == {3}
+        and min(begin for begin, _end, _factor in parts[3]) >= 24
+        and all(factor > 2 for *_place, factor in parts[3])
+    )
+    attempt = {
+        "begin": 0.0,
+        "series": series,
+        "phases": [phase(rank, "training", 0, 60) for rank in range(4)],
+    }
     lanes = core.timeline(attempt, RANKS)["lanes"]
     assert [lane["behind"] for lane in lanes] == [None, None, None, "steps 3.0x the median"]
     assert lanes[3]["slow"] and not lanes[0]["slow"]
 
 
 def test_the_speed_serves_where_no_step_time_is_printed():
-    series = {rank: dict(curve(1.0), batch_cost=[None] * 60, ips=[10.0 if rank else 4.0] * 60) for rank in range(3)}
+    series = {
+        rank: dict(curve(1.0), batch_cost=[None] * 60, ips=[10.0 if rank else 4.0] * 60)
+        for rank in range(3)
+    }
     assert set(core.slow_parts(series)) == {0}
 
 
@@ -57,7 +78,14 @@ def test_nobody_is_accused_without_others_or_for_noise():
     for number in range(3, 60, 7):
         hiccups[3]["batch_cost"][number] = 9.0
     assert core.slow_parts(hiccups) == {}, "a step here and there"
-    rare = {**hiccups, 3: {"time": [*range(33), 36, *range(40, 60)], "batch_cost": [1.0] * 33 + [9.0] + [1.0] * 20, "ips": []}}
+    rare = {
+        **hiccups,
+        3: {
+            "time": [*range(33), 36, *range(40, 60)],
+            "batch_cost": [1.0] * 33 + [9.0] + [1.0] * 20,
+            "ips": [],
+        },
+    }
     assert core.slow_parts(rare) == {}, "one step says nothing of its part of the time"
     two_points = {0: curve(1.0, points=2), 1: curve(9.0, points=2)}
     assert core.slow_parts(two_points) == {}
@@ -67,8 +95,16 @@ def test_who_looks_for_its_peers_late_is_named():
     phases = [phase(rank, "rendezvous", 105 if rank != 2 else 140, 150) for rank in range(4)]
     found = core.behind({"begin": 100.0, "phases": phases})
     assert set(found) == {2} and found[2]["words"] == ["0:35 late to its peers"]
-    assert core.behind({"begin": 100.0, "phases": [dict(item, begin=105 + item["rank"]) for item in phases]}) == {}
-    assert core.behind({"begin": 100.0, "phases": [dict(item, inferred=True) for item in phases]}) == {}, "guessed from another rank"
+    assert (
+        core.behind(
+            {"begin": 100.0, "phases": [dict(item, begin=105 + item["rank"]) for item in phases]}
+        )
+        == {}
+    )
+    assert (
+        core.behind({"begin": 100.0, "phases": [dict(item, inferred=True) for item in phases]})
+        == {}
+    ), "guessed from another rank"
 
 
 def test_the_first_fault_is_marked_and_not_the_loudest():
@@ -77,27 +113,63 @@ def test_the_first_fault_is_marked_and_not_the_loudest():
         {"time": 150.0, "rank": 3, "node": "node2", "text": "ValueError", "level": "error"},
         {"time": 120.0, "rank": 1, "node": "node1", "text": "retries", "level": "warning"},
     ]
-    line = core.timeline({"begin": 100.0, "phases": [phase(rank, "training", 100, 200) for rank in range(4)], "marks": marks}, RANKS)
-    assert line["fault"] == 500.0 and [lane["faulty"] for lane in line["lanes"]] == [False, False, False, True]
-    assert [mark["text"] for mark in line["marks"]] == ["retries", "ValueError", "TIMEOUT"] and line["marks"][1]["clock"] == "0:50"
+    line = core.timeline(
+        {
+            "begin": 100.0,
+            "phases": [phase(rank, "training", 100, 200) for rank in range(4)],
+            "marks": marks,
+        },
+        RANKS,
+    )
+    assert line["fault"] == 500.0 and [lane["faulty"] for lane in line["lanes"]] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+    assert [mark["text"] for mark in line["marks"]] == [
+        "retries",
+        "ValueError",
+        "TIMEOUT",
+    ] and line["marks"][1]["clock"] == "0:50"
 
 
 def test_a_nodes_fault_stands_on_all_its_lanes():
-    marks = [{"time": 190.0, "rank": None, "node": "node2", "text": "did not answer", "level": "error"}]
-    marks.append({"time": 195.0, "rank": None, "node": "node1", "text": "stop asked", "level": "info"})
-    line = core.timeline({"begin": 100.0, "phases": [phase(0, "training", 100, 200)], "marks": marks}, RANKS)
+    marks = [
+        {"time": 190.0, "rank": None, "node": "node2", "text": "did not answer", "level": "error"}
+    ]
+    marks.append(
+        {"time": 195.0, "rank": None, "node": "node1", "text": "stop asked", "level": "info"}
+    )
+    line = core.timeline(
+        {"begin": 100.0, "phases": [phase(0, "training", 100, 200)], "marks": marks}, RANKS
+    )
     assert [lane["faulty"] for lane in line["lanes"]] == [False, False, True, True]
-    assert [len(lane["marks"]) for lane in line["lanes"]] == [0, 0, 1, 1] and len(line["marks"]) == 2
+    assert [len(lane["marks"]) for lane in line["lanes"]] == [0, 0, 1, 1] and len(
+        line["marks"]
+    ) == 2
 
 
 def test_thousands_of_phases_are_thinned_and_the_long_ones_stay():
     phases = []
     for number in range(5000):
-        phases += [phase(0, "training", 10 * number, 10 * number + 9), phase(0, "evaluation", 10 * number + 9, 10 * number + 10)]
+        phases += [
+            phase(0, "training", 10 * number, 10 * number + 9),
+            phase(0, "evaluation", 10 * number + 9, 10 * number + 10),
+        ]
     shown = core.thinned(phases, 300)
-    assert len(shown) <= 300 and shown[0]["begin"] == 0 and sum(item["end"] - item["begin"] for item in shown) > 2000
-    line = core.timeline({"begin": 0.0, "phases": phases}, [{"rank": rank, "node": "n"} for rank in range(2000)])
-    assert sum(len(re.findall("M", item["path"])) for item in line["lanes"][0]["strokes"]) <= core.FEWEST
+    assert (
+        len(shown) <= 300
+        and shown[0]["begin"] == 0
+        and sum(item["end"] - item["begin"] for item in shown) > 2000
+    )
+    line = core.timeline(
+        {"begin": 0.0, "phases": phases}, [{"rank": rank, "node": "n"} for rank in range(2000)]
+    )
+    assert (
+        sum(len(re.findall("M", item["path"])) for item in line["lanes"][0]["strokes"])
+        <= core.FEWEST
+    )
 
 
 def test_an_attempt_of_which_nothing_is_known_has_no_line():

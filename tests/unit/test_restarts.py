@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a run that ended badly is started again: every cause has its class, and what is documented is what is done."""
+"""Whether a run that ended badly is started again: every cause has its class, and what is
+documented is what is done.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ AGAIN = {"again": True}
 
 def test_every_cause_of_the_catalogue_has_a_class():
     assert set(causes.every()) <= set(restarts.CLASSES)
-    assert {kind for kind, _why in restarts.CLASSES.values()} == {restarts.AGAIN, restarts.TRAINED, restarts.NEVER}
+    assert {kind for kind, _why in restarts.CLASSES.values()} == {
+        restarts.AGAIN,
+        restarts.TRAINED,
+        restarts.NEVER,
+    }
 
 
 def test_the_page_has_the_table_as_it_is():
@@ -55,10 +61,20 @@ def test_what_each_class_does(cause):
 def test_what_the_issue_asks_for():
     for cause in ("killed", "device_error", "connection_lost", "unreachable", "node_lost"):
         assert decide(attempt(1, cause, ranks=[]))["again"], cause
-    for cause in ("python_exception", "nan", "bad_config", "data_missing", "import_error", "out_of_memory", "device_out_of_memory"):
+    for cause in (
+        "python_exception",
+        "nan",
+        "bad_config",
+        "data_missing",
+        "import_error",
+        "out_of_memory",
+        "device_out_of_memory",
+    ):
         assert not decide(attempt(1, cause))["again"], cause
     for cause in ("unknown", "hang", "a cause of tomorrow", None):
-        assert decide(attempt(1, cause))["again"] and not decide(attempt(1, cause, ranks=[]))["again"], cause
+        assert (
+            decide(attempt(1, cause))["again"] and not decide(attempt(1, cause, ranks=[]))["again"]
+        ), cause
 
 
 def test_what_a_person_stopped_stays_stopped():
@@ -68,7 +84,11 @@ def test_what_a_person_stopped_stays_stopped():
 
 
 def test_what_completed_or_has_no_end_is_no_question():
-    assert decide(attempt(1, None, outcome="completed")) is None and decide({"number": 1, "verdict": None}) is None and decide() is None
+    assert (
+        decide(attempt(1, None, outcome="completed")) is None
+        and decide({"number": 1, "verdict": None}) is None
+        and decide() is None
+    )
 
 
 def test_the_limit_counts_restarts_over_the_whole_run():
@@ -76,7 +96,11 @@ def test_the_limit_counts_restarts_over_the_whole_run():
     first, second = attempt(1, "killed", again=AGAIN), attempt(2, "killed", SAVED)
     assert decide(first, second, limit=2)["again"] and decide(first, second, limit=2)["number"] == 2
     found = decide(first, second, limit=1)
-    assert (found["again"], found["reason"], found["why"]) == (False, "max_restarts", "1 of 1 restarts were used")
+    assert (found["again"], found["reason"], found["why"]) == (
+        False,
+        "max_restarts",
+        "1 of 1 restarts were used",
+    )
     assert restarts.sentence(decide(attempt(1, "killed"), limit=0), RUN) == ""
 
 
@@ -95,11 +119,19 @@ def test_another_controller_leaves_the_first_turn_to_the_one_that_started_it():
 
 
 def test_three_restarts_without_progress_end_it():
-    same = [attempt(1, "killed", SAVED, again=AGAIN)] + [attempt(number, "killed", STEPPED, "a", AGAIN) for number in (2, 3)]
+    same = [attempt(1, "killed", SAVED, again=AGAIN)] + [
+        attempt(number, "killed", STEPPED, "a", AGAIN) for number in (2, 3)
+    ]
     assert decide(*same)["again"]  # two of them
     found = decide(*same, attempt(4, "killed", STEPPED, "a"))
-    assert (found["again"], found["reason"], found["why"]) == (False, "no_progress", "3 restarts in a row brought no newer checkpoint")
-    assert restarts.sentence(found, RUN).endswith("by hand: ansible-playbook playbooks/resume.yml -e run=%s" % RUN)
+    assert (found["again"], found["reason"], found["why"]) == (
+        False,
+        "no_progress",
+        "3 restarts in a row brought no newer checkpoint",
+    )
+    assert restarts.sentence(found, RUN).endswith(
+        "by hand: ansible-playbook playbooks/resume.yml -e run=%s" % RUN
+    )
 
 
 def test_a_start_that_was_refused_is_no_restart_without_progress():
@@ -109,11 +141,21 @@ def test_a_start_that_was_refused_is_no_restart_without_progress():
 
 
 def test_progress_is_what_the_next_one_could_go_on_from():
-    """An attempt whose log says that it saved, and whose checkpoint is truncated each time, brings nothing."""
-    truncated = [attempt(1, "killed", SAVED, again=AGAIN)] + [attempt(number, "killed", SAVED, "a", AGAIN) for number in (2, 3, 4)]
+    """An attempt whose log says that it saved, and whose checkpoint is truncated each time, brings
+    nothing.
+    """
+    truncated = [attempt(1, "killed", SAVED, again=AGAIN)] + [
+        attempt(number, "killed", SAVED, "a", AGAIN) for number in (2, 3, 4)
+    ]
     assert restarts.fruitless([*truncated, attempt(5, "killed", STEPPED, "a")]) == 4
-    moving = [attempt(1, "killed", SAVED), *(attempt(number, "killed", SAVED, "abcd"[number - 2]) for number in (2, 3, 4))]
-    assert restarts.fruitless(moving) == 0 and restarts.fruitless([*moving, attempt(5, "killed", STEPPED, "d")]) == 1
+    moving = [
+        attempt(1, "killed", SAVED),
+        *(attempt(number, "killed", SAVED, "abcd"[number - 2]) for number in (2, 3, 4)),
+    ]
+    assert (
+        restarts.fruitless(moving) == 0
+        and restarts.fruitless([*moving, attempt(5, "killed", STEPPED, "d")]) == 1
+    )
 
 
 def test_an_end_of_long_ago_starts_nothing():

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoint a run is resumed from: the newest complete one of all attempts and places, of every suite."""
+"""Which checkpoint a run is resumed from: the newest complete one of all attempts and places, of
+every suite.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,33 @@ def pickled(**values):
 def detection(epochs, name=None):
     """The files of a PaddleDetection snapshot as they are written: parameters, EMA, optimizer."""
     name = name or str(epochs - 1)
-    options = pickled(last_epoch=epochs, LR_Scheduler={"last_epoch": epochs * 12, "last_lr": 0.5 / epochs})
-    return {name + ".pdparams": pickled(of=epochs), name + ".pdema": pickled(ema=epochs), name + ".pdopt": options}
+    options = pickled(
+        last_epoch=epochs, LR_Scheduler={"last_epoch": epochs * 12, "last_lr": 0.5 / epochs}
+    )
+    return {
+        name + ".pdparams": pickled(of=epochs),
+        name + ".pdema": pickled(ema=epochs),
+        name + ".pdopt": options,
+    }
 
 
 def recognition(epochs, name="latest", step=None):
-    states = pickle.dumps({"best_model_dict": {"acc": 0.5}, "epoch": epochs, "global_step": step or epochs * 64}, protocol=2)
-    return {name + ".pdopt": pickled(LR_Scheduler={"last_lr": 0.003}), name + ".pdparams": pickled(of=epochs), name + ".states": states}
+    states = pickle.dumps(
+        {"best_model_dict": {"acc": 0.5}, "epoch": epochs, "global_step": step or epochs * 64},
+        protocol=2,
+    )
+    return {
+        name + ".pdopt": pickled(LR_Scheduler={"last_lr": 0.003}),
+        name + ".pdparams": pickled(of=epochs),
+        name + ".states": states,
+    }
 
 
 def segmentation(step):
-    return {"iter_%d/model.%s" % (step, end): (REAL / "paddle/iter_6" / ("model." + end)).read_bytes() for end in ("pdparams", "pdopt")}
+    return {
+        "iter_%d/model.%s" % (step, end): (REAL / "paddle/iter_6" / ("model." + end)).read_bytes()
+        for end in ("pdparams", "pdopt")
+    }
 
 
 def save(folder, files):
@@ -51,13 +69,18 @@ def save(folder, files):
 
 @pytest.fixture
 def attempt(tmp_path):
-    """Lay out an attempt of a run on a node: attempt(node, number, suite, *saved in this order); return the run's directory there."""
+    """Lay out an attempt of a run on a node: attempt(node, number, suite, *saved in this order);
+    return the run's directory there.
+    """
 
     def make(node, number, suite, *saved, first="node1", folder="output"):
         run = tmp_path / node / "runs" / RUN
         home = run / ("attempt-%d" % number)
         home.mkdir(parents=True, exist_ok=True)
-        plan = {"suite": {"checkpoints": {"folders": [folder]}, "resume": RULES[suite]}, "nodes": [{"name": first}, {"name": "node2"}]}
+        plan = {
+            "suite": {"checkpoints": {"folders": [folder]}, "resume": RULES[suite]},
+            "nodes": [{"name": first}, {"name": "node2"}],
+        }
         (home / "plan.json").write_text(json.dumps(plan))
         for files in saved:
             save(str(home / folder), files)
@@ -68,7 +91,9 @@ def attempt(tmp_path):
 
 def chosen(**runs):
     """Choose among {node: directory of the run there}; `home` is the controller's."""
-    return resumable.choose({name: resumable.of_run(path, {}, name == "home") for name, path in runs.items()})
+    return resumable.choose(
+        {name: resumable.of_run(path, {}, name == "home") for name, path in runs.items()}
+    )
 
 
 def cut(run, path, size):
@@ -98,7 +123,9 @@ def test_the_newest_of_every_suite(attempt, suite, saved, expected):
     point, skipped = chosen(node1=run)
     assert numbers(point) == expected and skipped == []
     assert point["path"] == os.path.join(run, "attempt-1", "output") and point["source"] == "node1"
-    assert point["files"] == manifest.scan(point["path"], list(point["files"])) and point["digest"] == manifest.digest(point["files"])
+    assert point["files"] == manifest.scan(point["path"], list(point["files"])) and point[
+        "digest"
+    ] == manifest.digest(point["files"])
 
 
 @pytest.mark.parametrize("ending", ["pdparams", "pdema", "pdopt"])
@@ -108,8 +135,13 @@ def test_a_truncated_newest_one_is_named_and_the_one_before_is_taken(attempt, en
     cut(run, "attempt-1/output/1.%s" % ending, size)
     before = sorted(os.listdir(run + "/attempt-1/output"))
     point, skipped = chosen(node1=run)
-    assert point["name"] == "0" and [(row["node"], row["name"]) for row in skipped] == [("node1", "1")]
-    assert skipped[0]["why"].startswith("1.%s is " % ending) and ("empty" if not size else "cut off at") in skipped[0]["why"]
+    assert point["name"] == "0" and [(row["node"], row["name"]) for row in skipped] == [
+        ("node1", "1")
+    ]
+    assert (
+        skipped[0]["why"].startswith("1.%s is " % ending)
+        and ("empty" if not size else "cut off at") in skipped[0]["why"]
+    )
     assert sorted(os.listdir(run + "/attempt-1/output")) == before
 
 
@@ -117,10 +149,15 @@ def test_a_missing_file_and_a_mixture_of_two_saves_are_named(attempt):
     run = attempt("node1", 1, "paddledetection", detection(1), detection(2), detection(3))
     os.unlink(run + "/attempt-1/output/2.pdopt")
     attempt("node1", 2, "paddleocr", recognition(3, "iter_epoch_3"), recognition(4))
-    save(run + "/attempt-2/output", {"latest.pdopt": pickled(of=5)})  # the save of epoch 5 was cut after its first file
+    save(
+        run + "/attempt-2/output", {"latest.pdopt": pickled(of=5)}
+    )  # the save of epoch 5 was cut after its first file
     point, skipped = chosen(node1=run)
     assert numbers(point)[:2] == ("iter_epoch_3", 3)
-    assert [row["why"] for row in skipped] == ["latest.pdopt is of a later save than latest.states", "2.pdopt is missing"]
+    assert [row["why"] for row in skipped] == [
+        "latest.pdopt is of a later save than latest.states",
+        "2.pdopt is missing",
+    ]
 
 
 def test_what_was_saved_beside_its_place_belongs_to_nothing(attempt):
@@ -128,14 +165,25 @@ def test_what_was_saved_beside_its_place_belongs_to_nothing(attempt):
     point, skipped = chosen(node1=attempt("node1", 1, "mindocr", saved))
     assert point is None and skipped[0]["why"] == "train_resume.ckpt is missing"
     whole = {"train_resume.ckpt": (REAL / "mindspore/train_resume.ckpt").read_bytes()}
-    assert sorted(chosen(node1=attempt("node1", 1, "mindocr", whole))[0]["files"]) == ["train_resume.ckpt", "train_resume.json"]
+    assert sorted(chosen(node1=attempt("node1", 1, "mindocr", whole))[0]["files"]) == [
+        "train_resume.ckpt",
+        "train_resume.json",
+    ]
 
 
 def test_links_and_odd_names_are_no_checkpoints(attempt, tmp_path):
-    run = attempt("node1", 1, "paddledetection", detection(1), {"9 9.pdparams": pickled(), "9 9.pdopt": pickled()})
+    run = attempt(
+        "node1",
+        1,
+        "paddledetection",
+        detection(1),
+        {"9 9.pdparams": pickled(), "9 9.pdopt": pickled()},
+    )
     for ending in ("pdparams", "pdopt"):
         save(str(tmp_path / "elsewhere"), {"7." + ending: pickled(last_epoch=7)})
-        os.symlink(str(tmp_path / "elsewhere" / ("7." + ending)), run + "/attempt-1/output/7." + ending)
+        os.symlink(
+            str(tmp_path / "elsewhere" / ("7." + ending)), run + "/attempt-1/output/7." + ending
+        )
     point, skipped = chosen(node1=run)
     assert point["name"] == "0" and skipped == []
 
@@ -148,12 +196,22 @@ def test_what_is_above_the_bounds_is_left_out_and_named(attempt, monkeypatch):
     for number in range(3, 8):
         cut(run, "attempt-1/output/%d.pdopt" % (number - 1), 0.5)
     point, skipped = chosen(node1=run)
-    assert point["attempt"] == 3 and [row["name"] for row in skipped if row["name"]] == ["4", "5", "6"]
-    assert [(row["attempt"], row["why"]) for row in skipped if not row["name"]] == [(1, "4 older checkpoints are not looked at")]
+    assert point["attempt"] == 3 and [row["name"] for row in skipped if row["name"]] == [
+        "4",
+        "5",
+        "6",
+    ]
+    assert [(row["attempt"], row["why"]) for row in skipped if not row["name"]] == [
+        (1, "4 older checkpoints are not looked at")
+    ]
     monkeypatch.setattr(resumable, "MOST_ATTEMPTS", 1)
-    assert [(row["attempt"], row["why"]) for row in chosen(node1=run)[1]] == [(1, "1 older attempts are not looked at")]
+    assert [(row["attempt"], row["why"]) for row in chosen(node1=run)[1]] == [
+        (1, "1 older attempts are not looked at")
+    ]
     monkeypatch.setattr(resumable, "MOST_ENTRIES", 2)
-    assert any(row["why"].startswith("output has more than 2 entries") for row in chosen(node1=run)[1])
+    assert any(
+        row["why"].startswith("output has more than 2 entries") for row in chosen(node1=run)[1]
+    )
 
 
 def test_what_lies_in_the_folders_is_bounded_as_well(attempt, monkeypatch):
@@ -164,16 +222,24 @@ def test_what_lies_in_the_folders_is_bounded_as_well(attempt, monkeypatch):
     assert [row["name"] for row in chosen(node1=run)[1]] == [""]
 
 
-@pytest.mark.parametrize("suite, save_one", [("paddledetection", detection), ("paddleseg", segmentation)])
+@pytest.mark.parametrize(
+    "suite, save_one", [("paddledetection", detection), ("paddleseg", segmentation)]
+)
 def test_no_more_names_are_read_than_the_bound_allows(attempt, monkeypatch, suite, save_one):
     run = attempt("node1", 1, suite, *(save_one(number) for number in (2, 4, 6)))
     monkeypatch.setattr(resumable, "MOST_ENTRIES", 4)
     names, asked = resumable._names, []
-    monkeypatch.setattr(resumable, "_names", lambda folder, most: asked.append(most) or names(folder, most))
+    monkeypatch.setattr(
+        resumable, "_names", lambda folder, most: asked.append(most) or names(folder, most)
+    )
     root = os.open(run + "/attempt-1", os.O_RDONLY)
     rows, cut_off = resumable.candidates(root, "output", RULES[suite])
     os.close(root)
-    assert cut_off and sum(len(files) for _instead, _saved, _name, files in rows) <= 5 and max(asked) <= 5
+    assert (
+        cut_off
+        and sum(len(files) for _instead, _saved, _name, files in rows) <= 5
+        and max(asked) <= 5
+    )
 
 
 def test_the_best_one_counts_only_where_there_is_no_other(attempt):
@@ -183,7 +249,11 @@ def test_the_best_one_counts_only_where_there_is_no_other(attempt):
     assert numbers(chosen(node1=run)[0])[:2] == ("latest", 2)
     cut(run, "attempt-1/output/latest.states", 0.5)
     point, skipped = chosen(node1=run)
-    assert point["name"] == "best_accuracy" and "may not have been done to its end" in point["note"] and skipped[0]["name"] == "latest"
+    assert (
+        point["name"] == "best_accuracy"
+        and "may not have been done to its end" in point["note"]
+        and skipped[0]["name"] == "latest"
+    )
 
 
 def test_of_several_attempts_the_furthest_counts(attempt):
@@ -192,7 +262,9 @@ def test_of_several_attempts_the_furthest_counts(attempt):
     attempt("node1", 3, "paddledetection")
     assert (chosen(node1=run)[0]["attempt"], chosen(node1=run)[0]["epoch"]) == (2, 6)
     shutil.rmtree(run + "/attempt-2")
-    attempt("node1", 2, "paddledetection", detection(1))  # begun anew while the node that held the others was away
+    attempt(
+        "node1", 2, "paddledetection", detection(1)
+    )  # begun anew while the node that held the others was away
     assert (chosen(node1=run)[0]["attempt"], chosen(node1=run)[0]["epoch"]) == (1, 4)
 
 
@@ -203,21 +275,35 @@ def test_equal_ones_in_several_places_are_one_and_a_node_is_asked_first(attempt,
     os.rename(home / "attempt-1" / "output", home / "attempt-1" / "checkpoint")
     shutil.copytree(tmp_path / "node1", tmp_path / "node2")
     point, skipped = chosen(home=str(home), node2=str(tmp_path / "node2" / "runs" / RUN), node1=run)
-    assert [each["source"] for each in point["sources"]] == ["node1", "node2", "home"] and skipped == []
+    assert [each["source"] for each in point["sources"]] == [
+        "node1",
+        "node2",
+        "home",
+    ] and skipped == []
     only, _none = chosen(home=str(home), node1=str(tmp_path / "nothing"))
-    assert only["source"] == "home" and only["digest"] == point["digest"] and only["path"].endswith("attempt-1/checkpoint")
-    os.unlink(home / "attempt-1" / "plan.json")  # a run directory of before: the run's plan says how checkpoints look
+    assert (
+        only["source"] == "home"
+        and only["digest"] == point["digest"]
+        and only["path"].endswith("attempt-1/checkpoint")
+    )
+    os.unlink(
+        home / "attempt-1" / "plan.json"
+    )  # a run directory of before: the run's plan says how checkpoints look
     shutil.copyfile(run + "/attempt-1/plan.json", home / "plan.json")
     assert chosen(home=str(home))[0]["digest"] == point["digest"]
 
 
 def test_different_bytes_under_one_name_are_named_and_rank_0s_are_taken(attempt):
     run = attempt("node1", 1, "paddledetection", detection(2))
-    other = attempt("node2", 1, "paddledetection", dict(detection(2), **{"1.pdparams": pickled(of="another")}))
+    other = attempt(
+        "node2", 1, "paddledetection", dict(detection(2), **{"1.pdparams": pickled(of="another")})
+    )
     save(other + "/attempt-1/output", {"1.pdopt": detection(2)["1.pdopt"]})
     point, skipped = chosen(node1=run, node2=other)
     assert point["source"] == "node1" and [each["source"] for each in point["sources"]] == ["node1"]
-    assert [(row["node"], row["why"]) for row in skipped] == [("node2", "differs from the one on node1, which is taken")]
+    assert [(row["node"], row["why"]) for row in skipped] == [
+        ("node2", "differs from the one on node1, which is taken")
+    ]
     cut(run, "attempt-1/output/1.pdparams", 0.5)
     assert chosen(node1=run, node2=other)[0]["source"] == "node2"
 
@@ -225,7 +311,9 @@ def test_different_bytes_under_one_name_are_named_and_rank_0s_are_taken(attempt)
 def test_nothing_to_resume_from(attempt):
     run = attempt("node1", 1, "paddledetection")
     assert chosen(node1=run) == (None, []) and chosen(node1=run + "-other") == (None, [])
-    assert resumable.lines(None, []) == ["there is no complete checkpoint to resume from: the training starts from the beginning"]
+    assert resumable.lines(None, []) == [
+        "there is no complete checkpoint to resume from: the training starts from the beginning"
+    ]
     with open(run + "/attempt-1/plan.json", "w", encoding="utf-8") as handle:
         handle.write("{")
     assert chosen(node1=run) == (None, [])
@@ -242,7 +330,8 @@ def test_the_choice_in_words(attempt):
     cut(run, "attempt-1/output/1.pdparams", 0)
     point, skipped = chosen(node1=run)
     assert resumable.lines(point, skipped) == [
-        "resumed from 0 of attempt 1 (on node1), 1 epoch done, 12 steps done, learning rate 0.5, digest %s" % point["digest"][:12],
+        "resumed from 0 of attempt 1 (on node1), 1 epoch done, 12 steps done, learning rate 0.5,"
+        " digest %s" % point["digest"][:12],
         "skipped: 1 of attempt 1 on node1: 1.pdparams is empty",
     ]
 
@@ -267,5 +356,10 @@ def test_a_number_that_is_none_is_unknown(rule, read, expected):
 def test_a_row_of_rates_has_one_for_the_next_step():
     rule = {"step": [".ckpt", "global_step"], "lr": [".ckpt", "learning_rate"]}
     for step, rate in ((0, 0.5), (1, 0.25), (9, 0.25)):
-        assert resumable.state(rule, "t", {"t.ckpt": {"global_step": step, "learning_rate": [0.5, 0.25]}})["lr"] == rate
+        assert (
+            resumable.state(
+                rule, "t", {"t.ckpt": {"global_step": step, "learning_rate": [0.5, 0.25]}}
+            )["lr"]
+            == rate
+        )
     assert resumable.state(rule, "t", {"t.ckpt": {"learning_rate": [0.5, 0.25]}})["lr"] is None

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resume_point module: found, chosen, brought by real rsync from the node itself or from others; and what a point adds to a plan."""
+"""The resume_point module: found, chosen, brought by real rsync from the node itself or from
+others; and what a point adds to a plan.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,14 @@ POINT = {
 
 
 # The same with the digest that its files have, as a node says it.
-TRUE = dict(POINT, digest=manifest.digest(POINT["files"]), instead=False, saved=1.0, first="node1", path="/n")
+TRUE = dict(
+    POINT,
+    digest=manifest.digest(POINT["files"]),
+    instead=False,
+    saved=1.0,
+    first="node1",
+    path="/n",
+)
 
 
 # --- found and chosen
@@ -55,9 +64,20 @@ def test_found_on_a_node_and_at_home_then_chosen(run_module, tmp_path, monkeypat
     at_home = run_module(module, dict(asked, runs_dir=str(tmp_path / "runs")))["found"]
     assert at_home["skipped"][0]["why"] == "best_model.pdopt is missing"
     found = {"node1": {"point": dict(TRUE), "skipped": []}, "home": at_home}
-    chosen = run_module(module, {"state": "chosen", "run_id": RUN, "runs_dir": str(tmp_path / "runs"), "found": found}, check=True)
-    assert chosen["point"]["home"] == str(tmp_path / "runs" / RUN / "attempt-1" / "checkpoint") and chosen["point"]["source"] == "node1"
-    assert chosen["incomplete"][0]["node"] == "home" and "skipped" not in chosen and chosen["changed"] is False
+    chosen = run_module(
+        module,
+        {"state": "chosen", "run_id": RUN, "runs_dir": str(tmp_path / "runs"), "found": found},
+        check=True,
+    )
+    assert (
+        chosen["point"]["home"] == str(tmp_path / "runs" / RUN / "attempt-1" / "checkpoint")
+        and chosen["point"]["source"] == "node1"
+    )
+    assert (
+        chosen["incomplete"][0]["node"] == "home"
+        and "skipped" not in chosen
+        and chosen["changed"] is False
+    )
     assert run_module(module, {"state": "chosen", "run_id": RUN, "found": {}})["point"] == {}
 
 
@@ -70,7 +90,9 @@ def test_what_is_no_run_is_refused(run_module):
 
 @pytest.fixture
 def holder(tmp_path, monkeypatch):
-    """A node whose home is empty, a checkpoint in another's attempt, and a ssh that starts the other's gate here, unless the node is called down."""
+    """A node whose home is empty, a checkpoint in another's attempt, and a ssh that starts the
+    other's gate here, unless the node is called down.
+    """
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
     def hold(name, files):
@@ -79,14 +101,18 @@ def holder(tmp_path, monkeypatch):
         mesh_credential.register(str(tmp_path / name), str(base))
         attempt = base / "runs" / RUN / "attempt-1"
         plan_text = json.dumps({"suite": {"checkpoints": {"folders": ["output"]}}})
-        put(attempt, {"attempt.json": json.dumps({"run": RUN, "attempt": 1}), "plan.json": plan_text})
+        put(
+            attempt,
+            {"attempt.json": json.dumps({"run": RUN, "attempt": 1}), "plan.json": plan_text},
+        )
         return put(attempt / "output", files)
 
     root = hold("node2", {"4.pdparams": "parameters", "4.pdopt": "optimizer", "3.pdopt": "older"})
     entries = manifest.scan(root, ["4.pdparams", "4.pdopt"])
     shell = (
-        'echo "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\n[ "$1" = down ] && { echo no route >&2; exit 255; }\n'
-        'NODE=$1; shift\nSSH_ORIGINAL_COMMAND="$*" exec %s -I %s/$NODE/.trainyard/mesh/gate.py node1' % (sys.executable, tmp_path)
+        'echo "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\n[ "$1" = down ] && { echo'
+        ' no route >&2; exit 255; }\nNODE=$1; shift\nSSH_ORIGINAL_COMMAND="$*" exec %s -I'
+        " %s/$NODE/.trainyard/mesh/gate.py node1" % (sys.executable, tmp_path)
     )
     monkeypatch.setenv("PATH", program(tmp_path / "bin", "ssh", shell), prepend=os.pathsep)
     point = dict(POINT, files=entries, digest=manifest.digest(entries))
@@ -104,7 +130,9 @@ def place_of(tmp_path, point):
 
 def test_brought_once_from_another_node(run_module, holder, tmp_path):
     root, point, log, _hold = holder
-    assert bring(run_module, point, ("node2", root), check=True)["brought"] is True and not os.path.exists(place_of(tmp_path, point))
+    assert bring(run_module, point, ("node2", root), check=True)[
+        "brought"
+    ] is True and not os.path.exists(place_of(tmp_path, point))
     found = bring(run_module, point, ("home", "/nowhere"), ("node2", root))
     assert (found["changed"], found["brought"], found["said"]) == (True, True, [])
     assert manifest.scan(place_of(tmp_path, point)) == point["files"] and not os.access(
@@ -126,15 +154,22 @@ def test_its_own_attempt_comes_first(run_module, holder, tmp_path):
     assert not os.path.exists(log)
 
 
-def test_the_next_source_is_asked_where_one_is_down_or_has_other_bytes(run_module, holder, tmp_path):
+def test_the_next_source_is_asked_where_one_is_down_or_has_other_bytes(
+    run_module, holder, tmp_path
+):
     root, point, _log, hold = holder
     other = Path(hold("node3", {"4.pdparams": "parameters", "4.pdopt": "optimizer"}))
     info = os.stat(Path(root) / "4.pdopt")
-    (other / "4.pdopt").write_text("Optimizer")  # of the same size and time: rsync's quick look takes it for the right one
+    (other / "4.pdopt").write_text(
+        "Optimizer"
+    )  # of the same size and time: rsync's quick look takes it for the right one
     os.utime(other / "4.pdopt", ns=(info.st_atime_ns, info.st_mtime_ns))
     found = bring(run_module, point, ("down", root), ("node3", str(other)), ("node2", root))
     assert found["brought"] is True and manifest.scan(place_of(tmp_path, point)) == point["files"]
-    assert found["said"][0].startswith("down: ") and "4.pdopt: other content in the same 9 bytes" in found["said"][1]
+    assert (
+        found["said"][0].startswith("down: ")
+        and "4.pdopt: other content in the same 9 bytes" in found["said"][1]
+    )
 
 
 def test_where_no_node_can_give_it_nothing_is_left(run_module, holder, tmp_path):
@@ -154,22 +189,35 @@ def staged(tmp_path):
 
 
 HOSTILE_RSYNC = {
-    # A receiver that a hostile daemon has made write more than was announced, in one file, in many, or under other names.
+    # A receiver that a hostile daemon has made write more than was announced, in one file, in many,
+    # or under other names.
     "one file": "exec head -c 300000000 /dev/zero > $TO/4.pdopt",
     "another name": "exec head -c 300000000 /dev/zero > $TO/.4.pdopt.Xa12",
-    "many files": "i=0; while [ $i -lt 2000 ]; do head -c 9 /dev/zero > $TO/.f.$i; i=$((i+1)); done",
+    "many files": (
+        "i=0; while [ $i -lt 2000 ]; do head -c 9 /dev/zero > $TO/.f.$i; i=$((i+1)); done"
+    ),
     "fast enough for no look": "head -c 900000 /dev/zero > $TO/4.pdopt",
 }
 
 
 @pytest.mark.parametrize("lie", HOSTILE_RSYNC)
-def test_a_source_that_sends_more_than_it_announced_leaves_nothing_and_the_next_is_asked(run_module, holder, tmp_path, monkeypatch, lie):
+def test_a_source_that_sends_more_than_it_announced_leaves_nothing_and_the_next_is_asked(
+    run_module, holder, tmp_path, monkeypatch, lie
+):
     root, point, _log, _hold = holder
     real = shutil.which("rsync")
     honest = 'case "$*" in *node2::*) exec %s "$@";; esac\n' % real
-    program(tmp_path / "bin", "rsync", honest + "for TO; do :; done\ncat > /dev/null\n" + HOSTILE_RSYNC[lie])
+    program(
+        tmp_path / "bin",
+        "rsync",
+        honest + "for TO; do :; done\ncat > /dev/null\n" + HOSTILE_RSYNC[lie],
+    )
     found = bring(run_module, point, ("node3", root))
-    assert found["brought"] is False and found["said"] == ["node3: sends more than was announced"] and staged(tmp_path) == 0
+    assert (
+        found["brought"] is False
+        and found["said"] == ["node3: sends more than was announced"]
+        and staged(tmp_path) == 0
+    )
     found = bring(run_module, point, ("node3", root), ("node2", root))
     assert found["brought"] is True and manifest.scan(place_of(tmp_path, point)) == point["files"]
 
@@ -180,7 +228,12 @@ def test_no_file_grows_beyond_what_was_announced(holder, tmp_path, monkeypatch):
     place = put(tmp_path / "s", {"4.pdparams": ""})
     monkeypatch.setattr(fan_out, "LOOK_SECONDS", 600)
     with pytest.raises(fan_out.Excess):
-        fan_out.copy(["sh", "-c", "exec head -c 300000000 /dev/zero > %s/4.pdopt" % place], place, point["files"], 60)
+        fan_out.copy(
+            ["sh", "-c", "exec head -c 300000000 /dev/zero > %s/4.pdopt" % place],
+            place,
+            point["files"],
+            60,
+        )
     assert os.path.getsize(place + "/4.pdopt") <= fan_out.LEAST_LIMIT
 
 
@@ -188,17 +241,28 @@ def test_what_a_source_prints_and_how_long_it_takes_is_bounded(holder, tmp_path)
     _root, point, _log, _hold = holder
     began = time.monotonic()
     tracemalloc.start()
-    said = fan_out.copy(["sh", "-c", "yes | tr -d '\\n'"], put(tmp_path / "s", {}), point["files"], 2)
+    said = fan_out.copy(
+        ["sh", "-c", "yes | tr -d '\\n'"], put(tmp_path / "s", {}), point["files"], 2
+    )
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert said and time.monotonic() - began < 15 and most < 1 << 20
-    said = fan_out.copy(["sh", "-c", "yes | head -c 50000000 | tr -d '\\n'; exit 3"], put(tmp_path / "s", {}), point["files"], 60)
+    said = fan_out.copy(
+        ["sh", "-c", "yes | head -c 50000000 | tr -d '\\n'; exit 3"],
+        put(tmp_path / "s", {}),
+        point["files"],
+        60,
+    )
     assert len(said) <= fan_out.SAID_BYTES
 
 
 def test_a_source_that_is_slow_leaves_time_for_the_next(run_module, holder, tmp_path, monkeypatch):
     root, point, _log, _hold = holder
-    program(tmp_path / "bin", "rsync", 'case "$*" in *node2::*) exec %s "$@";; esac\nexec sleep 600' % shutil.which("rsync"))
+    program(
+        tmp_path / "bin",
+        "rsync",
+        'case "$*" in *node2::*) exec %s "$@";; esac\nexec sleep 600' % shutil.which("rsync"),
+    )
     monkeypatch.setattr(fan_out, "MOST_SECONDS", 8)
     began = time.monotonic()
     found = bring(run_module, point, ("node3", root), ("node2", root))
@@ -215,7 +279,9 @@ def test_a_file_that_is_larger_than_announced_is_not_asked_for(run_module, holde
 def test_a_checkpoint_that_does_not_fit_is_not_begun(run_module, holder, tmp_path):
     root, point, log, _hold = holder
     files = dict(point["files"], **{"4.pdopt": ["f", 1 << 44, "0" * 64]})
-    found = bring(run_module, dict(point, files=files, digest=manifest.digest(files)), ("node2", root))
+    found = bring(
+        run_module, dict(point, files=files, digest=manifest.digest(files)), ("node2", root)
+    )
     assert found["brought"] is False and len(found["said"]) == 1 and not os.path.exists(log)
 
 
@@ -225,11 +291,16 @@ def test_a_copy_that_was_never_whole_goes_when_it_is_old(tmp_path, age, gone):
     put(base / "staging" / ("checkpoints-" + "1" * 16), {"sub/.4.pdopt.Xa12": "x"})
     put(base / "staging" / ("code-" + "1" * 16), {"x": "x"})
     fan_out.tidy(lambda _words: (0, "", ""), str(base), time.time() + age)
-    assert sorted(os.listdir(base / "staging")) == ["checkpoints-" + "1" * 16, "code-" + "1" * 16][gone:]
+    assert (
+        sorted(os.listdir(base / "staging"))
+        == ["checkpoints-" + "1" * 16, "code-" + "1" * 16][gone:]
+    )
 
 
 @pytest.mark.parametrize("digest", ["0" * 64, "../../../x", "/etc/cron.d/x", "", None])
-def test_a_digest_that_is_not_that_of_the_files_names_no_directory(run_module, holder, tmp_path, digest):
+def test_a_digest_that_is_not_that_of_the_files_names_no_directory(
+    run_module, holder, tmp_path, digest
+):
     root, point, _log, _hold = holder
     assert bring(run_module, dict(point, digest=digest), ("node2", root))["failed"] is True
     assert not (tmp_path / "home").exists()
@@ -252,16 +323,31 @@ LONG, MANY = "n" * 300, {"%d.pdopt" % number: ["f", 1, "b" * 64] for number in r
 def test_a_point_that_cannot_be_one_is_skipped_and_the_others_count(run_module, harm):
     wrong = dict(TRUE, attempt=9, **{key: value for key, value in harm.items() if key != "attempt"})
     wrong.update({key: value for key, value in harm.items() if key == "attempt"})
-    if harm.get("files") and "digest" not in harm and all(isinstance(entry, list) for entry in wrong["files"].values()):
+    if (
+        harm.get("files")
+        and "digest" not in harm
+        and all(isinstance(entry, list) for entry in wrong["files"].values())
+    ):
         wrong["digest"] = manifest.digest(wrong["files"])
-    asked = {"state": "chosen", "run_id": RUN, "found": {"node2": {"point": wrong, "skipped": []}, "node1": {"point": TRUE, "skipped": []}}}
+    asked = {
+        "state": "chosen",
+        "run_id": RUN,
+        "found": {
+            "node2": {"point": wrong, "skipped": []},
+            "node1": {"point": TRUE, "skipped": []},
+        },
+    }
     chosen = run_module(module, asked)
     assert chosen["point"]["source"] == "node1" and chosen["point"]["attempt"] == 1
     assert [row["node"] for row in chosen["incomplete"]] == ["node2"]
 
 
-@pytest.mark.parametrize("holds, gone", [("", True), ("trainyard-%s-1.service loaded active running d" % RUN, False)])
-def test_copies_that_nobody_asks_for_go_unless_an_attempt_holds_the_node(run_module, holder, tmp_path, holds, gone):
+@pytest.mark.parametrize(
+    "holds, gone", [("", True), ("trainyard-%s-1.service loaded active running d" % RUN, False)]
+)
+def test_copies_that_nobody_asks_for_go_unless_an_attempt_holds_the_node(
+    run_module, holder, tmp_path, holds, gone
+):
     root, point, _log, _hold = holder
     program(tmp_path / "bin", "systemctl", "echo '%s'" % holds)
     folder = tmp_path / "home" / ".trainyard" / "checkpoints"
@@ -284,19 +370,35 @@ def resumed(point=POINT, **given):
 
 def test_the_suites_own_words_and_a_link_that_is_the_same_on_every_node():
     bare, made = compiled(), resumed()
-    assert made["script"] == [*bare["script"][:3], *bare["script"][3:], "-r", "resume/aaaaaaaaaaaaaaaa/4"]
-    assert made["links"] == dict(bare["links"], **{"resume/aaaaaaaaaaaaaaaa": "checkpoints/aaaaaaaaaaaaaaaa"})
+    assert made["script"] == [
+        *bare["script"][:3],
+        *bare["script"][3:],
+        "-r",
+        "resume/aaaaaaaaaaaaaaaa/4",
+    ]
+    assert made["links"] == dict(
+        bare["links"], **{"resume/aaaaaaaaaaaaaaaa": "checkpoints/aaaaaaaaaaaaaaaa"}
+    )
     assert made["resume"] == {
         "attempt": 1, "name": "4", "digest": "a" * 64, "epoch": 5, "step": 60, "lr": 0.01, "unresumed": plan.sha256(bare),
     }  # fmt: skip
-    assert bare["resume"] is None and bare["suite"]["resume"] == {key: RULE[key] for key in ("holds", "names", "state")}
+    assert bare["resume"] is None and bare["suite"]["resume"] == {
+        key: RULE[key] for key in ("holds", "names", "state")
+    }
     assert readiness.wanted_trees(made)["checkpoints"] == ["a" * 64]
     facts = gang()["facts"]
-    facts["node1"]["trees"]["checkpoints/aaaaaaaaaaaaaaaa"] = {"ok": True, "present": True, "differences": []}
+    facts["node1"]["trees"]["checkpoints/aaaaaaaaaaaaaaaa"] = {
+        "ok": True,
+        "present": True,
+        "differences": [],
+    }
     todo = readiness.todo(made, facts, 0)
     assert todo["checkpoints"] == todo["trees"] == ["node2"]
     shown = plan_text.summary(made, facts, todo)
-    assert "note: resumed from 4 of attempt 1, 5 epochs done, 60 steps done, learning rate 0.01, digest aaaaaaaaaaaa" in shown
+    assert (
+        "note: resumed from 4 of attempt 1, 5 epochs done, 60 steps done, learning rate 0.01,"
+        " digest aaaaaaaaaaaa" in shown
+    )
     assert "before the start: checkpoints on node2" in shown
 
 
@@ -309,7 +411,9 @@ def test_where_it_lies_now_is_no_part_of_the_plan_and_a_rehearsal_is_not_repeate
 
 
 def test_a_constant_rate_is_the_configs():
-    made = resumed(dict(POINT, lr=None), config={"files": [], "epochs": 300, "learning_rate": 0.002})
+    made = resumed(
+        dict(POINT, lr=None), config={"files": [], "epochs": 300, "learning_rate": 0.002}
+    )
     assert made["resume"]["lr"] == 0.002
 
 
@@ -326,18 +430,27 @@ def test_a_training_that_has_reached_its_end_is_refused(name, point, config, wor
     suite, point = suites.load(name), dict(POINT, **point)
     assert words in point_plan.problem(point, suite, config)
     more = {key: value + 3 for key, value in config.items()}
-    assert point_plan.problem(point, suite, more) is None and point_plan.problem(point, suite, {}) is None
+    assert (
+        point_plan.problem(point, suite, more) is None
+        and point_plan.problem(point, suite, {}) is None
+    )
     if name == "paddledetection":
         with pytest.raises(plan.PlanError, match="has reached the last epoch"):
             resumed(point, config=dict(config, files=[]))
 
 
 def test_a_suite_that_knows_no_way_is_refused():
-    assert "does not say how a training is resumed" in point_plan.problem(POINT, dict(suites.load("mindocr"), resume={}), {})
+    assert "does not say how a training is resumed" in point_plan.problem(
+        POINT, dict(suites.load("mindocr"), resume={}), {}
+    )
 
 
 @pytest.mark.parametrize(
-    "given", [{"model": {"type": "rec", "name": "a: b", "lr": 1e-3}, "rows": ["0123", None]}, {"model": {"resume": False}}]
+    "given",
+    [
+        {"model": {"type": "rec", "name": "a: b", "lr": 1e-3}, "rows": ["0123", None]},
+        {"model": {"resume": False}},
+    ],
 )
 def test_mindocrs_configs_without_the_key_get_a_copy_that_has_it(given):
     suite, point = suites.load("mindocr"), dict(POINT, stem="train_resume")
@@ -345,14 +458,25 @@ def test_mindocrs_configs_without_the_key_get_a_copy_that_has_it(given):
     found = point_plan.planned(point, suite, {"config": {}, "resume_config": copy})
     path = "resume/aaaaaaaaaaaaaaaa/train_resume.ckpt"
     if "resume" in given["model"]:
-        assert copy is None and found["overrides"] == {"model.resume": path} and found["config"] is None
+        assert (
+            copy is None
+            and found["overrides"] == {"model.resume": path}
+            and found["config"] is None
+        )
         return
-    assert yaml.safe_load(copy["text"]) == {"model": dict(given["model"], resume=path), "rows": given["rows"]}
+    assert yaml.safe_load(copy["text"]) == {
+        "model": dict(given["model"], resume=path),
+        "rows": given["rows"],
+    }
     assert (
-        found["overrides"] == {} and found["files"] == {"configs/rec/crnn/a.resumed.yaml": copy["text"]} and found["config"] == copy["path"]
+        found["overrides"] == {}
+        and found["files"] == {"configs/rec/crnn/a.resumed.yaml": copy["text"]}
+        and found["config"] == copy["path"]
     )
     made = resumed(point, resume_config=copy)
-    assert made["script"][2] == "configs/rec/crnn/a.resumed.yaml" and made["files"] == found["files"]
+    assert (
+        made["script"][2] == "configs/rec/crnn/a.resumed.yaml" and made["files"] == found["files"]
+    )
 
 
 def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
@@ -367,9 +491,9 @@ def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
         "files": 1,
         "bytes": 1,
     }
-    assert (tmp_path / "manifests" / (point["digest"] + ".files")).read_text() == "./4.pdopt\n" and inputs.point_tree(
-        {}, str(tmp_path)
-    ) == []
+    assert (
+        tmp_path / "manifests" / (point["digest"] + ".files")
+    ).read_text() == "./4.pdopt\n" and inputs.point_tree({}, str(tmp_path)) == []
     assert resumable.said(dict(POINT, sources=[])).startswith("4 of attempt 1, 5 epochs done")
 
 
@@ -379,36 +503,85 @@ def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
 @pytest.mark.parametrize(
     "ranks, silent, point, waits",
     [
-        ([], ["node1"], None, "node1 (attempt 1)"),  # a node that was lost has said nothing of what it saved
+        (
+            [],
+            ["node1"],
+            None,
+            "node1 (attempt 1)",
+        ),  # a node that was lost has said nothing of what it saved
         ([{"rank": 0, "saved_count": 3}], ["node1"], None, "node1 (attempt 1)"),
-        ([{"rank": 0, "saved_count": 3}], ["node1"], {"attempt": 1, "source": "home"}, "node1 (attempt 1)"),
+        (
+            [{"rank": 0, "saved_count": 3}],
+            ["node1"],
+            {"attempt": 1, "source": "home"},
+            "node1 (attempt 1)",
+        ),
         ([{"rank": 0, "saved_count": 3}], ["node1"], {"attempt": 1, "source": "node1"}, ""),
         ([{"rank": 0, "saved_count": 3}], ["node1"], {"attempt": 2, "source": "home"}, ""),
         ([{"rank": 0, "saved_count": 0}], ["node1"], None, ""),
         ([{"rank": 0, "saved_count": 3}], ["node2"], None, ""),
     ],
 )
-def test_a_restart_waits_for_a_node_that_may_hold_a_newer_checkpoint(run_module, tmp_path, ranks, silent, point, waits):
-    run = put(tmp_path / RUN, {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}, {"name": "node2"}]})})
+def test_a_restart_waits_for_a_node_that_may_hold_a_newer_checkpoint(
+    run_module, tmp_path, ranks, silent, point, waits
+):
+    run = put(
+        tmp_path / RUN,
+        {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}, {"name": "node2"}]})},
+    )
     run_file.write(run, run_file.empty(RUN, "a", 1.0), run_file.entry(1, ranks=ranks))
     found = {point["source"]: {"point": dict(TRUE, **point)}} if point else {}
-    asked = {"state": "chosen", "run_id": RUN, "runs_dir": str(tmp_path), "found": found, "silent": silent, "tries": 1}
+    asked = {
+        "state": "chosen",
+        "run_id": RUN,
+        "runs_dir": str(tmp_path),
+        "found": found,
+        "silent": silent,
+        "tries": 1,
+    }
     said = run_module(module, asked)["waits"]
     assert waits in said and bool(said) == bool(waits)
     # its last try, and a person, take what there is
-    assert run_module(module, dict(asked, tries=restarts.TRIES))["waits"] == run_module(module, dict(asked, tries=0))["waits"] == ""
+    assert (
+        run_module(module, dict(asked, tries=restarts.TRIES))["waits"]
+        == run_module(module, dict(asked, tries=0))["waits"]
+        == ""
+    )
 
 
 def test_the_role_stops_a_restart_there_and_nothing_else(tmp_path):
-    run = put(tmp_path / "runs" / RUN, {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}]})})
+    run = put(
+        tmp_path / "runs" / RUN, {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}]})}
+    )
     run_file.write(run, run_file.empty(RUN, "a", 1.0), run_file.entry(1))
     known = {
         "preflight_read": {"suite": {"resume": RULE}, "project": "/"},
         "preflight_resumed": {"run": RUN},
     }
-    play = [{"hosts": "localhost", "gather_facts": False, "tasks": [{"import_role": {"name": "preflight", "tasks_from": "point"}}]}]
-    path = put(tmp_path, {"play.yml": json.dumps(play), "hosts.yml": json.dumps({"trainers": {"hosts": {"node1": None}}})}) + "/play.yml"
-    given = json.dumps(dict(known, preflight_runs_dir=str(tmp_path / "runs"), ansible_python_interpreter=sys.executable))
+    play = [
+        {
+            "hosts": "localhost",
+            "gather_facts": False,
+            "tasks": [{"import_role": {"name": "preflight", "tasks_from": "point"}}],
+        }
+    ]
+    path = (
+        put(
+            tmp_path,
+            {
+                "play.yml": json.dumps(play),
+                "hosts.yml": json.dumps({"trainers": {"hosts": {"node1": None}}}),
+            },
+        )
+        + "/play.yml"
+    )
+    given = json.dumps(
+        dict(
+            known,
+            preflight_runs_dir=str(tmp_path / "runs"),
+            ansible_python_interpreter=sys.executable,
+        )
+    )
     argv = [
         os.path.join(os.path.dirname(sys.executable), "ansible-playbook"),
         "-i",
@@ -423,9 +596,16 @@ def test_the_role_stops_a_restart_there_and_nothing_else(tmp_path):
     codes = {}
     for words in ("again_try=5", "again=1 again_try=5", "again=1"):
         done = subprocess.run(
-            [*argv, "-e", words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            [*argv, "-e", words],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
         codes[words] = done.returncode
-    assert codes == {"again_try=5": 0, "again=1 again_try=5": 0, "again=1": 2} and "may lie on node1 (attempt 1)" in done.stdout, (
-        done.stdout
-    )
+    assert (
+        codes == {"again_try=5": 0, "again=1 again_try=5": 0, "again=1": 2}
+        and "may lie on node1 (attempt 1)" in done.stdout
+    ), done.stdout

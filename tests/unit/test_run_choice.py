@@ -15,7 +15,17 @@ OLD = "20250101-000000-old-0000"
 
 
 def status(run=RUN, attempt=1, nodes=SITE, **more):
-    return dict({"found": True, "ended": True, "run": run, "attempt": attempt, "attempts": [attempt], "nodes": list(nodes)}, **more)
+    return dict(
+        {
+            "found": True,
+            "ended": True,
+            "run": run,
+            "attempt": attempt,
+            "attempts": [attempt],
+            "nodes": list(nodes),
+        },
+        **more,
+    )
 
 
 def chosen(tmp_path, run="", home=(), **answers):
@@ -30,7 +40,9 @@ def test_honest_nodes_are_believed(tmp_path):
     both = {"node1": status(), "node2": status(OLD), "node3": status()}
     assert chosen(tmp_path, **both) == (RUN, 1, SITE, 0)
     assert chosen(tmp_path, node2=status(nodes=["node2"])) == (RUN, 1, ["node2"], 0)
-    assert chosen(tmp_path, node1=status(attempt=2), node2=status(attempt=2), node3=status(attempt=1)) == (RUN, 2, SITE, 0)
+    assert chosen(
+        tmp_path, node1=status(attempt=2), node2=status(attempt=2), node3=status(attempt=1)
+    ) == (RUN, 2, SITE, 0)
     assert chosen(tmp_path, node1={"found": False, "ended": True}) is None
 
 
@@ -69,7 +81,10 @@ def test_one_node_does_not_choose_for_the_others(tmp_path, lie, home):
 
 def test_the_plan_at_home_names_the_nodes(tmp_path):
     lies = {node: status(nodes=["node3"]) for node in SITE}
-    assert chosen(tmp_path, home=[(RUN, 1, ["node2", "node1", "gone"])], **lies)[2] == ["node2", "node1"]
+    assert chosen(tmp_path, home=[(RUN, 1, ["node2", "node1", "gone"])], **lies)[2] == [
+        "node2",
+        "node1",
+    ]
 
 
 def test_a_link_is_not_a_run_at_home(tmp_path):
@@ -91,7 +106,10 @@ def test_a_stop_of_what_holds_the_nodes_goes_to_names_of_the_inventory(tmp_path)
         "node2": status(ended=False),
         "node3": status(ended=False),
     }
-    assert run_choice.holding(str(tmp_path), SITE, answers) == [[RUN, 1, SITE], [FAKE, 99, ["node1"]]]
+    assert run_choice.holding(str(tmp_path), SITE, answers) == [
+        [RUN, 1, SITE],
+        [FAKE, 99, ["node1"]],
+    ]
 
 
 @pytest.mark.parametrize("run", ["../" + RUN, RUN + "\n", "/etc"])
@@ -102,7 +120,13 @@ def test_the_controller_looks_for_no_run_outside_of_its_runs(tmp_path, run):
 
 # --- a run that is to go on
 
-HOME = {"record": None, "numbers": [1], "job": {}, "nodes": ["node1", "node2"], "first": ["node1", "node2"]}
+HOME = {
+    "record": None,
+    "numbers": [1],
+    "job": {},
+    "nodes": ["node1", "node2"],
+    "first": ["node1", "node2"],
+}
 
 
 @pytest.mark.parametrize("after", [0, 1])
@@ -115,9 +139,14 @@ HOME = {"record": None, "numbers": [1], "job": {}, "nodes": ["node1", "node2"], 
     ],
 )
 def test_one_node_does_not_keep_a_run_from_going_on(liar, lie, after):
-    answers = {node: status(nodes=["node1", "node2"], state="failed") for node in ("node1", "node2")}
+    answers = {
+        node: status(nodes=["node1", "node2"], state="failed") for node in ("node1", "node2")
+    }
     found = resuming.settle(RUN, HOME, dict(answers, **{liar: lie}), after, 2e9)
-    assert (found["mode"], found["nodes"]) == ("start", ["node1", "node2"]) and found["number"] in (2, 3)
+    assert (found["mode"], found["nodes"]) == ("start", ["node1", "node2"]) and found["number"] in (
+        2,
+        3,
+    )
 
 
 def test_the_job_is_that_of_most_nodes():
@@ -129,7 +158,13 @@ def test_the_job_is_that_of_most_nodes():
 
 def test_a_lone_claim_counts_with_a_second_node_or_with_the_controllers_record():
     def said(number):
-        return {"found": True, "ended": False, "run": RUN, "attempt": number, "nodes": ["node1", "node2", "node3"]}
+        return {
+            "found": True,
+            "ended": False,
+            "run": RUN,
+            "attempt": number,
+            "nodes": ["node1", "node2", "node3"],
+        }
 
     answers = {"node1": said(3), "node2": said(3), "node3": said(2)}
     kept, notes = run_choice.believed(answers, answers, [2], ["node1", "node2", "node3"])

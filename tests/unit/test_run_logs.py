@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""logs.yml as a user runs it: refusals before a node is touched, and a run that is at home although its nodes are gone."""
+"""logs.yml as a user runs it: refusals before a node is touched, and a run that is at home although
+its nodes are gone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ RUN = "20261120-190935-raise-1b3e"
 RAISED = ROOT / "tests/fixtures/raised" / RUN
 LATER = RUN.replace("190935", "190936")
 LAST = "ValueError: image 000000012.jpg is truncated"
-ERROR = '[1, "node2", {"kind": "ValueError", "text": "image 000000012.jpg is truncated", "line": 26, "cause": "python_exception"}]'
+ERROR = (
+    '[1, "node2", {"kind": "ValueError", "text": "image 000000012.jpg is truncated", "line": 26,'
+    ' "cause": "python_exception"}]'
+)
 # name: words of the command line, is a node asked, exit code, what is said, what is not said
 CASES = {
     "refused: all at once": (
@@ -32,7 +37,13 @@ CASES = {
         ],
         [],
     ),
-    "refused: a bad expression": (["-e", "query=ranks[?"], False, 2, ["Incomplete expression at character 8"], []),
+    "refused: a bad expression": (
+        ["-e", "query=ranks[?"],
+        False,
+        2,
+        ["Incomplete expression at character 8"],
+        [],
+    ),
     "refused: no such rank": (
         ["-e", "run=" + RUN, "-e", "rank=7"],
         False,
@@ -40,13 +51,49 @@ CASES = {
         ["rank 7: there is no such log; ranks: 0-1; others: launcher"],
         [],
     ),
-    "refused: no such node": (["-e", "run=" + RUN, "-e", "node=node9"], False, 2, ["there is no node9; nodes: node1, node2"], []),
+    "refused: no such node": (
+        ["-e", "run=" + RUN, "-e", "node=node9"],
+        False,
+        2,
+        ["there is no node9; nodes: node1, node2"],
+        [],
+    ),
     "refused: no run id": (["-e", "run=../../x"], False, 2, ["'../../x' is no run id"], []),
-    "all is at home": (["-e", "run=" + RUN], False, 0, ["attempt 1: over", "failed (exit code 1)", LAST, "/rank-001.node2.log"], []),
-    "the end of one log": (["-e", "run=" + RUN, "-e", "rank=1", "-e", "lines=2"], False, 0, ["its last 2 lines", LAST], ["self.fail"]),
-    "with --limit": (["-e", "run=" + RUN, "-e", "lines=1", "--limit", "node2"], False, 0, ["[1 node2] " + LAST, "[0 node1]"], []),
-    "a question": (["-e", "run=" + RUN, "-e", "query=ranks[?state=='failed'].[rank,node,error]"], False, 0, [ERROR], []),
-    "follow what is over": (["-e", "run=" + RUN, "-e", "follow=true"], False, 0, ["[1 node2] " + LAST, "the run %s is over" % RUN], []),
+    "all is at home": (
+        ["-e", "run=" + RUN],
+        False,
+        0,
+        ["attempt 1: over", "failed (exit code 1)", LAST, "/rank-001.node2.log"],
+        [],
+    ),
+    "the end of one log": (
+        ["-e", "run=" + RUN, "-e", "rank=1", "-e", "lines=2"],
+        False,
+        0,
+        ["its last 2 lines", LAST],
+        ["self.fail"],
+    ),
+    "with --limit": (
+        ["-e", "run=" + RUN, "-e", "lines=1", "--limit", "node2"],
+        False,
+        0,
+        ["[1 node2] " + LAST, "[0 node1]"],
+        [],
+    ),
+    "a question": (
+        ["-e", "run=" + RUN, "-e", "query=ranks[?state=='failed'].[rank,node,error]"],
+        False,
+        0,
+        [ERROR],
+        [],
+    ),
+    "follow what is over": (
+        ["-e", "run=" + RUN, "-e", "follow=true"],
+        False,
+        0,
+        ["[1 node2] " + LAST, "the run %s is over" % RUN],
+        [],
+    ),
     "a question without an answer": (
         ["-e", "run=" + RUN, "-e", "query=sum(ranks[].state)"],
         False,
@@ -65,7 +112,13 @@ CASES = {
         ],
         [],
     ),
-    "a run that nobody knows": (["-e", "run=20200101-000000-none-0000"], True, 2, ["no node knows the run", "known: " + LATER], []),
+    "a run that nobody knows": (
+        ["-e", "run=20200101-000000-none-0000"],
+        True,
+        2,
+        ["no node knows the run", "known: " + LATER],
+        [],
+    ),
 }
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run_metrics: where a run's figures are written, whole or not at all, and by whom they may be read."""
+"""run_metrics: where a run's figures are written, whole or not at all, and by whom they may be
+read.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,15 @@ def test_the_runs_own_file(run_module, arguments):
 def test_the_collectors_file(run_module, arguments, tmp_path):
     arguments["directory"] = str(tmp_path / "collector")
     assert run_module(module, arguments, check=True)["changed"]
-    assert os.listdir(arguments["directory"]) == [] and not (tmp_path / "runs" / RUN / "metrics.prom").exists()
+    assert (
+        os.listdir(arguments["directory"]) == []
+        and not (tmp_path / "runs" / RUN / "metrics.prom").exists()
+    )
     done = run_module(module, arguments)
-    assert os.listdir(arguments["directory"]) == ["trainyard-molecule-raise.prom"] and mode(done["copy"]) == 0o644
+    assert (
+        os.listdir(arguments["directory"]) == ["trainyard-molecule-raise.prom"]
+        and mode(done["copy"]) == 0o644
+    )
     assert not run_module(module, arguments)["changed"]
 
 
@@ -52,30 +60,47 @@ def test_an_older_run_does_not_replace_a_newer_one(run_module, arguments, tmp_pa
     value = json.loads(record.read_text())
     record.write_text(json.dumps(dict(value, started=value["started"] - 60, run="older")))
     run_module(module, arguments)
-    assert newest.read_text() == kept and 'run="older"' in (tmp_path / "runs" / RUN / "metrics.prom").read_text()
+    assert (
+        newest.read_text() == kept
+        and 'run="older"' in (tmp_path / "runs" / RUN / "metrics.prom").read_text()
+    )
     record.write_text(json.dumps(dict(value, started=value["started"] + 60, run="newer")))
     run_module(module, arguments)
     assert 'run="newer"' in newest.read_text()
 
 
 def test_half_a_file_is_never_seen(run_module, arguments, tmp_path, monkeypatch):
-    """The directory is read by somebody else at any time: until the file is whole, its name is another one, which no collector reads."""
+    """The directory is read by somebody else at any time: until the file is whole, its name is
+    another one, which no collector reads.
+    """
     arguments["directory"], seen = str(tmp_path / "collector"), []
     replace = os.replace
 
     def watched(source, target):
-        seen.append((os.path.basename(source), os.path.exists(target), Path(source).read_text().endswith("\n")))
+        seen.append(
+            (
+                os.path.basename(source),
+                os.path.exists(target),
+                Path(source).read_text().endswith("\n"),
+            )
+        )
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", watched)
     run_module(module, arguments)
-    assert len(seen) == 2 and all(not name.endswith(".prom") and not there and whole for name, there, whole in seen)
+    assert len(seen) == 2 and all(
+        not name.endswith(".prom") and not there and whole for name, there, whole in seen
+    )
 
 
 def test_a_directory_that_cannot_be_written_is_a_warning(run_module, arguments, tmp_path):
     arguments["directory"] = str(tmp_path / "collector" / "gone")
     done = run_module(module, arguments)
-    assert done["changed"] and done["copy"] is None and "does not see this run" in str(done["warnings"])
+    assert (
+        done["changed"]
+        and done["copy"] is None
+        and "does not see this run" in str(done["warnings"])
+    )
 
 
 def test_a_run_without_a_record(run_module, arguments, tmp_path):
@@ -90,4 +115,7 @@ def test_what_is_no_run_id_leads_nowhere(run_module, arguments, tmp_path, run):
         shutil.copytree(source, place)
         (place / "metrics.prom").unlink(missing_ok=True)
     before = sorted(tmp_path.rglob("*"))
-    assert run_module(module, dict(arguments, run_id=run))["failed"] and sorted(tmp_path.rglob("*")) == before
+    assert (
+        run_module(module, dict(arguments, run_id=run))["failed"]
+        and sorted(tmp_path.rglob("*")) == before
+    )

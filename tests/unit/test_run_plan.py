@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run_plan: this controller's plan and job stay; another controller's are taken from nodes that agree, and only where they are what they should be."""
+"""run_plan: this controller's plan and job stay; another controller's are taken from nodes that
+agree, and only where they are what they should be.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def bring(here):
                     path = here / ".incoming" / node / name
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(data)
-        digests = digests or {node: hashlib.sha256(text).hexdigest() if text else "" for node, (text, _job) in brought.items()}
+        digests = digests or {
+            node: hashlib.sha256(text).hexdigest() if text else ""
+            for node, (text, _job) in brought.items()
+        }
         changed, problems = plan_home.take(str(here), digests, site)
         return {"changed": changed, "warnings": problems, "lacking": plan_home.lacking(str(here))}
 
@@ -57,7 +62,9 @@ def test_what_is_here_stays_whatever_a_node_has(bring, here):
     put(here, {"plan.json": '{"ours": 1}', "../job.json": '{"ours": 2}'})
     result = bring({"node1": (TEXT, JOB), "node2": (TEXT, JOB)})
     assert (result["changed"], result["lacking"]) == (False, {})
-    assert json.loads((here / "plan.json").read_text()) == {"ours": 1} and json.loads((here.parent / "job.json").read_text()) == {"ours": 2}
+    assert json.loads((here / "plan.json").read_text()) == {"ours": 1} and json.loads(
+        (here.parent / "job.json").read_text()
+    ) == {"ours": 2}
 
 
 def test_what_the_nodes_agree_on_is_taken_with_the_shipped_tables(bring, here):
@@ -66,24 +73,37 @@ def test_what_the_nodes_agree_on_is_taken_with_the_shipped_tables(bring, here):
     taken = json.loads((here / "plan.json").read_text())
     assert taken == json.loads(json.dumps(dict(PLAN, suite=plan_home.shipped(PLAN["suite"]))))
     assert (
-        taken["suite"]["logs"] == suites.load("paddledetection")["logs"] and taken["suite"]["checkpoints"] == PLAN["suite"]["checkpoints"]
+        taken["suite"]["logs"] == suites.load("paddledetection")["logs"]
+        and taken["suite"]["checkpoints"] == PLAN["suite"]["checkpoints"]
     )
     assert json.loads((here.parent / "job.json").read_text())["suite"] == "paddledetection"
-    assert {os.stat(path).st_mode & 0o777 for path in (here / "plan.json", here.parent / "job.json")} == {0o600}
+    assert {
+        os.stat(path).st_mode & 0o777 for path in (here / "plan.json", here.parent / "job.json")
+    } == {0o600}
     assert bring({"node1": (b"{}", b"{}")})["changed"] is False
 
 
 def test_one_liar_of_three_is_outvoted_and_of_two_nothing_is_taken(bring, here):
     other = plan.canonical(dict(PLAN, env={"X": "1"}))
     result = bring({"node1": (other, JOB), "node2": (TEXT, JOB)})
-    assert "plan.json" in result["lacking"] and not (here / "plan.json").exists() and result["warnings"]
-    assert bring({"node1": (other, None), "node2": (TEXT, None), "node3": (TEXT, None)})["lacking"] == {}
+    assert (
+        "plan.json" in result["lacking"]
+        and not (here / "plan.json").exists()
+        and result["warnings"]
+    )
+    assert (
+        bring({"node1": (other, None), "node2": (TEXT, None), "node3": (TEXT, None)})["lacking"]
+        == {}
+    )
     assert json.loads((here / "plan.json").read_text())["env"] == PLAN["env"]
 
 
 def test_bytes_of_another_digest_than_was_said_are_not_taken(bring, here):
     other = plan.canonical(dict(PLAN, env={"X": "1"}))
-    assert "plan.json" in bring({"node1": (other, None)}, {"node1": DIGEST, "node2": DIGEST})["lacking"]
+    assert (
+        "plan.json"
+        in bring({"node1": (other, None)}, {"node1": DIGEST, "node2": DIGEST})["lacking"]
+    )
     assert "plan.json" in bring({"node1": (TEXT, None)}, {"node1": "", "node2": ""})["lacking"]
 
 
@@ -123,8 +143,15 @@ def deep(levels):
     ids=lambda text: hashlib.sha256(text).hexdigest()[:8],
 )  # fmt: skip
 def test_what_is_no_plan_is_not_taken(bring, here, text):
-    result = bring({"node1": (text, None), "node2": (text, None)}, {name: hashlib.sha256(text).hexdigest() for name in ("node1", "node2")})
-    assert "plan.json" in result["lacking"] and result["warnings"] and not (here / "plan.json").exists()
+    result = bring(
+        {"node1": (text, None), "node2": (text, None)},
+        {name: hashlib.sha256(text).hexdigest() for name in ("node1", "node2")},
+    )
+    assert (
+        "plan.json" in result["lacking"]
+        and result["warnings"]
+        and not (here / "plan.json").exists()
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,8 +161,15 @@ def test_what_is_no_plan_is_not_taken(bring, here, text):
      json.dumps(job_of(name="a\x1b[2J")).encode(), json.dumps(job_of(nodes="x")).encode()],
 )  # fmt: skip
 def test_what_is_no_job_is_not_taken(bring, here, data):
-    assert "job.json" in bring({"node1": (TEXT, data)})["lacking"] and not (here.parent / "job.json").exists()
-    assert plan_home.job_in(base64.b64encode(data).decode()) is None and plan_home.job_in("?") is None and plan_home.job_in(None) is None
+    assert (
+        "job.json" in bring({"node1": (TEXT, data)})["lacking"]
+        and not (here.parent / "job.json").exists()
+    )
+    assert (
+        plan_home.job_in(base64.b64encode(data).decode()) is None
+        and plan_home.job_in("?") is None
+        and plan_home.job_in(None) is None
+    )
     assert plan_home.job_in(base64.b64encode(JOB).decode())["suite"] == "paddledetection"
 
 
@@ -152,9 +186,20 @@ def test_a_link_in_the_way_is_not_read(bring, here, tmp_path, planted):
 def laid(folder, value, own):
     """Lay out a run whose plan.json is `value`; own: this controller has recorded its digest."""
     text = plan.canonical(value)
-    put(folder, {"attempt-1/plan.json": text.decode(), "plan.json": text.decode(), "attempt-1/rank-000.node1.log": "a " * 30 + "!\n"})
+    put(
+        folder,
+        {
+            "attempt-1/plan.json": text.decode(),
+            "plan.json": text.decode(),
+            "attempt-1/rank-000.node1.log": "a " * 30 + "!\n",
+        },
+    )
     digest = hashlib.sha256(text).hexdigest() if own else "0" * 64
-    run_file.write(str(folder), run_file.empty(RUN, "x", 1.0), run_file.entry(1, plan_sha256=digest, started=1.0))
+    run_file.write(
+        str(folder),
+        run_file.empty(RUN, "x", 1.0),
+        run_file.entry(1, plan_sha256=digest, started=1.0),
+    )
     return str(folder)
 
 
@@ -176,7 +221,10 @@ def test_curves_of_a_plan_that_was_taken(bring, here):
     put(
         here,
         {
-            "rank-000.node1.log": "[11/20 19:18:14] ppdet.engine INFO: Epoch: [0] [ 1/12] learning_rate: 0.1 loss: 2.6 eta: 0:00:02 ips: 4.1 images/s\n"
+            "rank-000.node1.log": (
+                "[11/20 19:18:14] ppdet.engine INFO: Epoch: [0] [ 1/12] learning_rate: 0.1 loss:"
+                " 2.6 eta: 0:00:02 ips: 4.1 images/s\n"
+            )
         },
     )
     found = series.of_run(str(here.parent))
@@ -188,16 +236,30 @@ def test_the_module_itself_does_nothing(run_module, here):
 
 
 def test_the_role_keeps_what_is_here_and_asks_no_node(tmp_path, here):
-    """The role's own tasks, against a node that cannot even be reached: with a plan here nothing is asked."""
+    """The role's own tasks, against a node that cannot even be reached: with a plan here nothing is
+    asked.
+    """
     put(here, {"plan.json": '{"ours": 1}', "../job.json": "{}"})
     task = {"import_role": {"name": "collect", "tasks_from": "plan"}}
-    known = {"launch_run": {"run_id": RUN, "number": 1, "nodes": ["node1"]}, "collect_runs_dir": str(tmp_path / "runs")}
+    known = {
+        "launch_run": {"run_id": RUN, "number": 1, "nodes": ["node1"]},
+        "collect_runs_dir": str(tmp_path / "runs"),
+    }
     plays = [
         {"hosts": "localhost", "gather_facts": False, "tasks": [{"set_fact": known}]},
         {"hosts": "node1", "gather_facts": False, "tasks": [task]},
     ]
-    plays[1]["vars"] = {"collect_runs_dir": str(tmp_path / "runs"), "ansible_ssh_executable": "/bin/false"}
-    put(tmp_path, {"play.yml": json.dumps(plays), "hosts.yml": json.dumps({"trainers": {"hosts": {"node1": None}}})})
+    plays[1]["vars"] = {
+        "collect_runs_dir": str(tmp_path / "runs"),
+        "ansible_ssh_executable": "/bin/false",
+    }
+    put(
+        tmp_path,
+        {
+            "play.yml": json.dumps(plays),
+            "hosts.yml": json.dumps({"trainers": {"hosts": {"node1": None}}}),
+        },
+    )
     words = [
         os.path.join(os.path.dirname(sys.executable), "ansible-playbook"),
         "-i",
@@ -213,8 +275,13 @@ def test_the_role_keeps_what_is_here_and_asks_no_node(tmp_path, here):
     assert homecoming.INCOMING not in os.listdir(here)
 
 
-def test_the_patterns_of_a_node_are_not_taken_and_neither_are_nodes_that_the_site_does_not_have(bring, here):
+def test_the_patterns_of_a_node_are_not_taken_and_neither_are_nodes_that_the_site_does_not_have(
+    bring, here
+):
     text = plan.canonical(changed("suite", "logs", to={"step": {"line": SLOW}}))
     assert "plan.json" in bring({"node1": (text, None)}, site=["node1"])["lacking"]
     assert bring({"node1": (text, None)})["lacking"].keys() == {"job.json"}
-    assert json.loads((here / "plan.json").read_text())["suite"]["logs"] == suites.load("paddledetection")["logs"]
+    assert (
+        json.loads((here / "plan.json").read_text())["suite"]["logs"]
+        == suites.load("paddledetection")["logs"]
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's record of a run: what is written at the start and at the end, and the end in lines for people."""
+"""The controller's record of a run: what is written at the start and at the end, and the end in
+lines for people.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,12 @@ def node(name, *ranks, **changes):
             "files": [],
             "endpoints": MADE["endpoints"],
             "missing": [],
-            "exit": {"service_result": "success", "exit_code": "exited", "exit_status": "0", "stopped_by": None},
+            "exit": {
+                "service_result": "success",
+                "exit_code": "exited",
+                "exit_status": "0",
+                "stopped_by": None,
+            },
         },
         **changes,
     )
@@ -67,7 +74,9 @@ def started(run_module, tmp_path):
         "code_diff": "-a\n+b\n",
         "code": {"commit": "c"},
     }
-    assert run_module(module, arguments, check=True)["run_dir"] == os.path.join(runs, RUN) and not os.path.exists(runs)
+    assert run_module(module, arguments, check=True)["run_dir"] == os.path.join(
+        runs, RUN
+    ) and not os.path.exists(runs)
     run_module(module, arguments)
     return runs, {"state": "ended", "runs_dir": runs, "run_id": RUN}
 
@@ -88,13 +97,23 @@ def test_a_node_speaks_of_its_own_ranks_alone_and_once(run_module, started):
     found = run_module(module, dict(started[1], nodes=lies))
     assert found["verdict"]["outcome"] == "completed"
     kept = json.loads(read(started[0], "run.json"))["attempts"][0]["ranks"]
-    assert [(item["rank"], item["node"], item["signal"]) for item in kept] == [(0, "node1", None), (1, "node2", None)]
+    assert [(item["rank"], item["node"], item["signal"]) for item in kept] == [
+        (0, "node1", None),
+        (1, "node2", None),
+    ]
 
 
 @pytest.mark.parametrize("run", ["../x", RUN + " a=b", "/tmp/x"])
 def test_what_is_no_run_id_gets_no_directory(run_module, tmp_path, run):
     for state in ("started", "ended", "refused"):
-        given = {"state": state, "runs_dir": str(tmp_path), "run_id": run, "job": {"name": "x"}, "plan": "{}", "plan_sha256": "a"}
+        given = {
+            "state": state,
+            "runs_dir": str(tmp_path),
+            "run_id": run,
+            "job": {"name": "x"},
+            "plan": "{}",
+            "plan_sha256": "a",
+        }
         assert run_module(module, given)["failed"]
     assert list(tmp_path.iterdir()) == []
 
@@ -107,17 +126,33 @@ def test_the_start_keeps_plan_job_and_local_changes(started):
         and json.loads(read(runs, "job.json"))["name"] == "ppyoloe"
     )
     found = json.loads(read(runs, "run.json"))
-    assert (found["version"], found["run"], found["job"], found["plan_sha256"]) == (2, RUN, "ppyoloe", plans.sha256(MADE))
-    assert (found["outcome"], found["code"], [item["number"] for item in found["attempts"]]) == ("running", {"commit": "c"}, [1])
+    assert (found["version"], found["run"], found["job"], found["plan_sha256"]) == (
+        2,
+        RUN,
+        "ppyoloe",
+        plans.sha256(MADE),
+    )
+    assert (found["outcome"], found["code"], [item["number"] for item in found["attempts"]]) == (
+        "running",
+        {"commit": "c"},
+        [1],
+    )
     folder = os.path.join(runs, RUN)
-    assert all(os.stat(os.path.join(folder, name)).st_mode & 0o077 == 0 for name in os.listdir(folder)) and os.listdir(
-        folder + "/attempt-1"
-    ) == ["plan.json"]
+    assert all(
+        os.stat(os.path.join(folder, name)).st_mode & 0o077 == 0 for name in os.listdir(folder)
+    ) and os.listdir(folder + "/attempt-1") == ["plan.json"]
 
 
 def test_a_run_is_never_written_over(run_module, started):
     runs, _arguments = started
-    again = {"state": "started", "runs_dir": runs, "run_id": RUN, "job": {"name": "x"}, "plan": "{}", "plan_sha256": "x"}
+    again = {
+        "state": "started",
+        "runs_dir": runs,
+        "run_id": RUN,
+        "job": {"name": "x"},
+        "plan": "{}",
+        "plan_sha256": "x",
+    }
     result = run_module(module, again)
     assert (
         result["failed"]
@@ -134,13 +169,19 @@ def test_a_good_end(run_module, started):
     nodes = [node("node1", rank(0, evaluation={"ap": 0.25, "fps": 9.5})), node("node2", rank(1))]
     result = run_module(module, dict(arguments, nodes=nodes))
     text = "\n".join(result["summary"])
-    assert result["verdict"]["outcome"] == "completed" and result["summary"][-1] == result["verdict"]["text"]
+    assert (
+        result["verdict"]["outcome"] == "completed"
+        and result["summary"][-1] == result["verdict"]["text"]
+    )
     for words in (
         "   0  node1       0       %s" % MADE["endpoints"][0],
         "8.8570     1.2500         10.00  exit code 0",
         "images/s",
         "evaluation   ap 0.25  fps 9.5",
-        "published    model PP-YOLOE-s, data COCO, machines 4x8 V100, one machine 39 h / 42.7 %, many 13 h / 42.1 %, speed up 3.0, note C6",
+        (
+            "published    model PP-YOLOE-s, data COCO, machines 4x8 V100, one machine 39 h / 42.7"
+            " %, many 13 h / 42.1 %, speed up 3.0, note C6"
+        ),
         "trained      1:30 from",
         "as Paddle reports them: as planned",
         "checkpoint   runs/%s/attempt-1/checkpoint/ (model_final.pdparams)" % RUN,
@@ -150,17 +191,23 @@ def test_a_good_end(run_module, started):
     ):
         assert words in text, (words, text)
     attempt = json.loads(read(runs, "run.json"))["attempts"]
-    assert [(one["number"], one["verdict"]["outcome"], one["checkpoint"], len(one["ranks"])) for one in attempt] == [
-        (1, "completed", ["model_final.pdparams"], 2)
-    ]
-    run_module(module, dict(arguments, nodes=nodes))  # follow.yml afterwards: the same attempt, once
+    assert [
+        (one["number"], one["verdict"]["outcome"], one["checkpoint"], len(one["ranks"]))
+        for one in attempt
+    ] == [(1, "completed", ["model_final.pdparams"], 2)]
+    run_module(
+        module, dict(arguments, nodes=nodes)
+    )  # follow.yml afterwards: the same attempt, once
     assert len(json.loads(read(runs, "run.json"))["attempts"]) == 1
 
 
 def test_what_the_nodes_say_of_their_clocks_is_kept(started):
     runs, arguments = started
     stopped = {"service_result": "success", "stopped_by": "user", "stopped_at": 1080.0}
-    nodes = [node("node1", rank(0), utc_offset=28800, exit=stopped), node("node2", rank(1), exit=None)]
+    nodes = [
+        node("node1", rank(0), utc_offset=28800, exit=stopped),
+        node("node2", rank(1), exit=None),
+    ]
     record.ended(dict(arguments, number=1, nodes=nodes))
     with open(os.path.join(runs, RUN, "run.json"), encoding="utf-8") as handle:
         (attempt,) = json.load(handle)["attempts"]
@@ -174,7 +221,11 @@ def test_check_mode_decides_and_writes_nothing(run_module, started):
     runs, arguments = started
     before = read(runs, "run.json")
     assert (
-        run_module(module, dict(arguments, nodes=[node("node1", rank(0)), node("node2", rank(1))]), check=True)["verdict"]
+        run_module(
+            module,
+            dict(arguments, nodes=[node("node1", rank(0)), node("node2", rank(1))]),
+            check=True,
+        )["verdict"]
         and read(runs, "run.json") == before
     )
 
@@ -183,12 +234,22 @@ def test_the_last_line_names_the_culprit(run_module, started):
     dead = node(
         "node2",
         rank(1, exit_code=None, signal="SIGKILL"),
-        exit={"service_result": "exit-code", "exit_code": "exited", "exit_status": "1", "stopped_by": None},
+        exit={
+            "service_result": "exit-code",
+            "exit_code": "exited",
+            "exit_status": "1",
+            "stopped_by": None,
+        },
     )
     told = node(
         "node1",
         rank(0, exit_code=None, signal="SIGTERM"),
-        exit={"service_result": "success", "exit_code": "exited", "exit_status": "0", "stopped_by": "peer"},
+        exit={
+            "service_result": "success",
+            "exit_code": "exited",
+            "exit_status": "0",
+            "stopped_by": "peer",
+        },
     )
     result = run_module(module, dict(started[1], nodes=[told, dead]))
     assert (
@@ -203,10 +264,16 @@ def test_the_last_line_names_the_culprit(run_module, started):
 def test_endpoints_that_were_not_taken_fail_a_run_that_completed(run_module, started):
     """The start port is read back, not believed (fact 1)."""
     elsewhere = ["10.127.6.17:6070", "10.127.5.142:6070"]
-    result = run_module(module, dict(started[1], nodes=[node("node1", rank(0)), node("node2", rank(1), endpoints=elsewhere)]))
+    result = run_module(
+        module,
+        dict(
+            started[1], nodes=[node("node1", rank(0)), node("node2", rank(1), endpoints=elsewhere)]
+        ),
+    )
     assert (
         result["verdict"]["outcome"] == "failed"
-        and "node2 reports the endpoints 10.127.6.17:6070, 10.127.5.142:6070, planned were" in result["summary"][-1]
+        and "node2 reports the endpoints 10.127.6.17:6070, 10.127.5.142:6070, planned were"
+        in result["summary"][-1]
     )
 
 
@@ -219,26 +286,51 @@ def test_a_port_that_was_left_to_the_launcher_may_be_any(started):
 def test_a_training_that_did_nothing_is_no_success(run_module, started):
     """PaddleOCR with too few images for one batch prints no step and ends with exit code 0."""
     silent = rank(0, first_step=None, last_step=None)
-    result = run_module(module, dict(started[1], nodes=[node("node1", silent), node("node2", rank(1))]))
-    assert result["verdict"]["outcome"] == "unknown" and "none printed a training step" in result["summary"][-1]
+    result = run_module(
+        module, dict(started[1], nodes=[node("node1", silent), node("node2", rank(1))])
+    )
+    assert (
+        result["verdict"]["outcome"] == "unknown"
+        and "none printed a training step" in result["summary"][-1]
+    )
     saved = dict(silent, saved_count=1)
-    assert run_module(module, dict(started[1], nodes=[node("node1", saved), node("node2", rank(1))]))["verdict"]["outcome"] == "completed"
+    assert (
+        run_module(module, dict(started[1], nodes=[node("node1", saved), node("node2", rank(1))]))[
+            "verdict"
+        ]["outcome"]
+        == "completed"
+    )
 
 
 def test_nothing_in_the_summary_moves_the_cursor(run_module, started):
     bad = rank(0, evaluation={"ap": "\x1b[31m0.1\x1b[0m"}, signal="SIG\x1b]0;title\x07")
-    result = run_module(module, dict(started[1], nodes=[node("node1", bad), node("node2", rank(1))]))
-    assert not [line for line in result["summary"] if any(ord(char) < 32 or ord(char) == 127 for char in line)]
+    result = run_module(
+        module, dict(started[1], nodes=[node("node1", bad), node("node2", rank(1))])
+    )
+    assert not [
+        line
+        for line in result["summary"]
+        if any(ord(char) < 32 or ord(char) == 127 for char in line)
+    ]
 
 
 def test_a_run_without_a_plan_is_said_so(run_module, tmp_path):
-    result = run_module(module, {"state": "ended", "runs_dir": str(tmp_path), "run_id": RUN, "nodes": []})
+    result = run_module(
+        module, {"state": "ended", "runs_dir": str(tmp_path), "run_id": RUN, "nodes": []}
+    )
     assert result["failed"] and "plan.json is missing" in result["msg"]
 
 
 @pytest.mark.parametrize("missing", ["job", "plan", "plan_sha256"])
 def test_a_start_needs_all_of_it(run_module, tmp_path, missing):
-    arguments = {"state": "started", "runs_dir": str(tmp_path), "run_id": RUN, "job": {"name": "x"}, "plan": "{}", "plan_sha256": "y"}
+    arguments = {
+        "state": "started",
+        "runs_dir": str(tmp_path),
+        "run_id": RUN,
+        "job": {"name": "x"},
+        "plan": "{}",
+        "plan_sha256": "y",
+    }
     del arguments[missing]
     assert missing in run_module(module, arguments)["msg"]
 
@@ -253,7 +345,10 @@ def test_what_is_to_be_known_of_the_model_is_said_and_kept(run_module, started):
         "files": {},
     }
     text = "\n".join(run_module(module, dict(arguments, nodes=nodes, checkpoint=saved))["summary"])
-    assert "checkpoint   none; there is no best_model (was anything evaluated?), so the last one was taken" in text
+    assert (
+        "checkpoint   none; there is no best_model (was anything evaluated?), so the last one was"
+        " taken" in text
+    )
     assert json.loads(read(runs, "run.json"))["attempts"][0]["model"] == saved
 
 
@@ -265,4 +360,6 @@ def test_nobody_else_reads_what_came_with_a_generous_mode(run_module, started):
     before = os.stat("/etc/passwd").st_mode
     os.chmod(os.path.join(folder, "plan.json"), 0o644)
     run_module(module, dict(arguments, nodes=[node("node1", rank(0)), node("node2", rank(1))]))
-    assert {name: oct(mode) for name, mode in modes(folder).items() if mode & 0o077} == {} and os.stat("/etc/passwd").st_mode == before
+    assert {
+        name: oct(mode) for name, mode in modes(folder).items() if mode & 0o077
+    } == {} and os.stat("/etc/passwd").st_mode == before

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report's module and role: what is written, and that a report that cannot be made changes nothing of how a run ended."""
+"""The report's module and role: what is written, and that a report that cannot be made changes
+nothing of how a run ended.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from report_support import Page, bring
 from test_playbooks import ansible, site
 
 ASSETS = str(ROOT / "roles" / "report")
-# The report role after a run; run_record decides, then come figures and page, then the task that fails.
+# The report role after a run; run_record decides, then come figures and page, then the task that
+# fails.
 AFTER = """
 - hosts: localhost
   gather_facts: false
@@ -35,19 +38,36 @@ def test_the_page_is_whole_and_nobody_elses(run_module, tmp_path):
     path = tmp_path / run / "report.html"
     assert dry["report"] == str(path) and dry["changed"] and not path.exists()
     made = run_module(module, arguments(tmp_path, run=run))
-    assert made["report"] == str(path) and made["notes"] == [] and made["bytes"] == path.stat().st_size and "warnings" not in made
+    assert (
+        made["report"] == str(path)
+        and made["notes"] == []
+        and made["bytes"] == path.stat().st_size
+        and "warnings" not in made
+    )
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "raised ValueError" in Page(path.read_text(encoding="utf-8")).text
     (tmp_path / run / "job.json").write_text('{"description": "said later"}', encoding="utf-8")
-    assert run_module(module, arguments(tmp_path, run=run))["changed"] and "said later" in path.read_text(encoding="utf-8")
-    assert sorted(os.listdir(tmp_path / run)) == ["attempt-1", "job.json", "plan.json", "report.html", "run.json"], "nothing else is left"
+    assert run_module(module, arguments(tmp_path, run=run))[
+        "changed"
+    ] and "said later" in path.read_text(encoding="utf-8")
+    assert sorted(os.listdir(tmp_path / run)) == [
+        "attempt-1",
+        "job.json",
+        "plan.json",
+        "report.html",
+        "run.json",
+    ], "nothing else is left"
 
 
 def test_several_runs_make_one_page_beside_them(run_module, tmp_path):
     runs = [bring(tmp_path, name) for name in ("raised", "series/recognition")]
     made = run_module(module, arguments(tmp_path, runs=runs))
-    assert os.path.dirname(made["report"]) == str(tmp_path) and os.path.basename(made["report"]).startswith("compare-")
-    assert Page(open(made["report"], encoding="utf-8").read()).text.startswith("Comparison of 2 runs")
+    assert os.path.dirname(made["report"]) == str(tmp_path) and os.path.basename(
+        made["report"]
+    ).startswith("compare-")
+    assert Page(open(made["report"], encoding="utf-8").read()).text.startswith(
+        "Comparison of 2 runs"
+    )
 
 
 def test_the_verb_says_where_the_page_is_and_warns_of_what_is_damaged(tmp_path):
@@ -55,9 +75,20 @@ def test_the_verb_says_where_the_page_is_and_warns_of_what_is_damaged(tmp_path):
     runs_dir.mkdir()
     run = bring(runs_dir, "raised")
     (runs_dir / run / "run.json").write_text("{\x1b", encoding="utf-8")
-    code, output = ansible(str(tmp_path), "-i", site(str(tmp_path)), "playbooks/report.yml", "-e", "trainyard_runs_dir=%s" % runs_dir)
-    assert code == 0 and "runs/%s/report.html" % run in output and "UNREACHABLE" not in output, output
-    assert "the report is not complete: run.json could not be read" in output and "\x1b" not in output
+    code, output = ansible(
+        str(tmp_path),
+        "-i",
+        site(str(tmp_path)),
+        "playbooks/report.yml",
+        "-e",
+        "trainyard_runs_dir=%s" % runs_dir,
+    )
+    assert code == 0 and "runs/%s/report.html" % run in output and "UNREACHABLE" not in output, (
+        output
+    )
+    assert (
+        "the report is not complete: run.json could not be read" in output and "\x1b" not in output
+    )
 
 
 def test_a_record_of_an_unheard_shape_is_told_in_words(run_module, tmp_path):
@@ -68,7 +99,12 @@ def test_a_record_of_an_unheard_shape_is_told_in_words(run_module, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "asked, said", [({"run": "../x"}, "is no run id"), ({"run": "20261120-103504-x-1f2e"}, "holds no run"), ({}, "train one first")]
+    "asked, said",
+    [
+        ({"run": "../x"}, "is no run id"),
+        ({"run": "20261120-103504-x-1f2e"}, "holds no run"),
+        ({}, "train one first"),
+    ],
 )
 def test_a_run_that_is_not_there_is_an_error(run_module, tmp_path, asked, said):
     made = run_module(module, arguments(tmp_path, **asked))
@@ -82,6 +118,13 @@ def test_a_report_that_cannot_be_made_changes_no_outcome(tmp_path):
     (runs_dir / run / "report.html").mkdir()  # whatever writes there fails
     (tmp_path / "after.yml").write_text(AFTER % (run, runs_dir), encoding="utf-8")
     code, output = ansible(str(tmp_path), "-i", site(str(tmp_path)), str(tmp_path / "after.yml"))
-    assert "report or figures were not written; mend what is named above" in output and "rescued=1" in output, output
-    said = json.loads((runs_dir / run / "run.json").read_text(encoding="utf-8"))["attempts"][0]["verdict"]
-    assert said["text"] in output and code != 0 and "failed=1" in output, "the last task told how the run ended"
+    assert (
+        "report or figures were not written; mend what is named above" in output
+        and "rescued=1" in output
+    ), output
+    said = json.loads((runs_dir / run / "run.json").read_text(encoding="utf-8"))["attempts"][0][
+        "verdict"
+    ]
+    assert said["text"] in output and code != 0 and "failed=1" in output, (
+        "the last task told how the run ended"
+    )

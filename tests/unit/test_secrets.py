@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A canary in everything that the product shows: values that must not be seen, and text that must stay text, sent through Ansible itself.
+"""A canary in everything that the product shows: values that must not be seen, and text that must
+stay text, sent through Ansible itself.
 
-The nodes here are directories of this machine; molecule/logs/test_keep.py does the same with a training on real ones.
+The nodes here are directories of this machine; molecule/logs/test_keep.py does the same with a
+training on real ones.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from ansible.module_utils.trainyard import plan_text, site_values
 from core_support import ROOT, RUN, compiled, fact_of, modes, program, put
 from test_playbooks import ANSIBLE, COCO, JOB, site
 
-# Made of pieces, so that no file holds the shape of a token. By name: sounds secret, is marked by the site, is in a URL, is an override.
+# Made of pieces, so that no file holds the shape of a token. By name: sounds secret, is marked by
+# the site, is in a URL, is an override.
 CANARIES = {
     "MY_TOKEN": "canary-by-name-1",
     "WANDB_LOGIN": "canary-marked-2",
@@ -76,7 +79,9 @@ PLAY = """
 
 def run_ansible(folder, *words):
     """Run ansible-playbook with -vvv in the project; return (exit code, raw output)."""
-    environment = dict(os.environ, ANSIBLE_LOCAL_TEMP=os.path.join(folder, "tmp"), ANSIBLE_NOCOLOR="1", HOME=folder)
+    environment = dict(
+        os.environ, ANSIBLE_LOCAL_TEMP=os.path.join(folder, "tmp"), ANSIBLE_NOCOLOR="1", HOME=folder
+    )
     environment["PATH"] = os.path.join(folder, "bin") + ":" + environment["PATH"]
     done = subprocess.run(
         [ANSIBLE, "-vvv", *words],
@@ -98,30 +103,70 @@ def leaks(text):
 def canary_plan():
     """Return a plan with the canaries, as the product compiles it."""
     made = compiled(count=1, devices=1, job={"overrides": {"logger.api_key": CANARIES["override"]}})
-    made["env"].update({key: CANARIES[key] for key in ("MY_TOKEN", "WANDB_LOGIN", "MULTI", "http_proxy")})
+    made["env"].update(
+        {key: CANARIES[key] for key in ("MY_TOKEN", "WANDB_LOGIN", "MULTI", "http_proxy")}
+    )
     return dict(made, secret_env=["WANDB_LOGIN", "MULTI"])
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """A run whose rank raised with canaries and hostile text in its message, judged and recorded: (exit code, output, folder)."""
+    """A run whose rank raised with canaries and hostile text in its message, judged and recorded:
+    (exit code, output, folder).
+    """
     folder = str(tmp_path_factory.mktemp("ended"))
     there, made = os.path.join(folder, "base/runs", RUN, "attempt-1"), canary_plan()
-    log = LOG % dict(CANARIES, first=CANARIES["MULTI"].split("\n")[0], proxy="canary-proxy-5", padding="x" * 390)
+    log = LOG % dict(
+        CANARIES, first=CANARIES["MULTI"].split("\n")[0], proxy="canary-proxy-5", padding="x" * 390
+    )
     text = plans.canonical(made).decode("ascii")
-    put(there, {"plan.json": text, "log/workerlog.0": log + JINJA + HOSTILE + "\n", "logs.txt": log + JINJA + HOSTILE + "\n"})
+    put(
+        there,
+        {
+            "plan.json": text,
+            "log/workerlog.0": log + JINJA + HOSTILE + "\n",
+            "logs.txt": log + JINJA + HOSTILE + "\n",
+        },
+    )
     dump = "environ({'CI_TOKEN': '%s'})\n" % CANARIES["dumped"]
-    events = [{"event": "start", "rank": 0, "pid": 7, "time": 1.0}, {"event": "end", "rank": 0, "pid": 7, "exit_code": 1, "time": 2.0}]
-    put(there, {"log/default.abc.log": dump, "ranks.jsonl": "".join(json.dumps(event) + "\n" for event in events)})
+    events = [
+        {"event": "start", "rank": 0, "pid": 7, "time": 1.0},
+        {"event": "end", "rank": 0, "pid": 7, "exit_code": 1, "time": 2.0},
+    ]
+    put(
+        there,
+        {
+            "log/default.abc.log": dump,
+            "ranks.jsonl": "".join(json.dumps(event) + "\n" for event in events),
+        },
+    )
     put(
         there,
         {
             "exit.json": json.dumps(
-                {"service_result": "exit-code", "exit_code": "exited", "exit_status": "1", "stopped_by": None, "time": 3.0}
+                {
+                    "service_result": "exit-code",
+                    "exit_code": "exited",
+                    "exit_status": "1",
+                    "stopped_by": None,
+                    "time": 3.0,
+                }
             )
         },
     )
-    put(there, {"attempt.json": json.dumps({"run": RUN, "unit": "trainyard-%s-1.service" % RUN, "node": "node1", "started": 0.5})})
+    put(
+        there,
+        {
+            "attempt.json": json.dumps(
+                {
+                    "run": RUN,
+                    "unit": "trainyard-%s-1.service" % RUN,
+                    "node": "node1",
+                    "started": 0.5,
+                }
+            )
+        },
+    )
     home = os.path.join(folder, "runs", RUN)
     put(home, {"plan.json": text})
     for file, name in (
@@ -141,15 +186,28 @@ def ended(tmp_path_factory):
         "folder": folder,
         "root": str(ROOT),
     }
-    put(folder, {"play.yml": PLAY % words, "hosts": "localhost ansible_connection=local ansible_python_interpreter=%s\n" % sys.executable})
-    code, output = run_ansible(folder, "-i", os.path.join(folder, "hosts"), os.path.join(folder, "play.yml"))
+    put(
+        folder,
+        {
+            "play.yml": PLAY % words,
+            "hosts": (
+                "localhost ansible_connection=local ansible_python_interpreter=%s\n"
+                % sys.executable
+            ),
+        },
+    )
+    code, output = run_ansible(
+        folder, "-i", os.path.join(folder, "hosts"), os.path.join(folder, "play.yml")
+    )
     return code, output, folder
 
 
 def test_nothing_secret_is_shown_of_a_run_that_failed(ended):
     code, output, _folder = ended
-    assert code != 0 and "FAILED: rank 0 on node1 (local rank 0) raised ValueError: login ******** by ********" in " ".join(
-        output.split()
+    assert (
+        code != 0
+        and "FAILED: rank 0 on node1 (local rank 0) raised ValueError: login ******** by ********"
+        in " ".join(output.split())
     ), output
     assert leaks(output) == []
 
@@ -161,32 +219,47 @@ def test_nothing_secret_is_recorded_of_it_and_the_raw_log_stays_as_it_is(ended):
     for name in ("run.json", "attempt-1/ranks.json", "report.html", "metrics.prom"):
         with open(os.path.join(folder, name), encoding="utf-8") as handle:
             text = handle.read()
-        # what reads the raw log at home knows the plan's environment; another one is known to its node alone
+        # what reads the raw log at home knows the plan's environment; another one is known to its
+        # node alone
         unknown = [CANARIES["dumped"]] if name == "report.html" else []
-        assert ("ValueError" in text or name == "metrics.prom") and set(leaks(text)) <= set(unknown), name
+        assert ("ValueError" in text or name == "metrics.prom") and set(leaks(text)) <= set(
+            unknown
+        ), name
 
 
 def test_what_others_may_read_holds_no_secret(ended):
     """The copy of the figures for the node exporter is the one file that everybody reads."""
-    open_to_all = [path for path in pathlib.Path(ended[2]).glob("*.prom") if path.stat().st_mode & 0o004]
-    assert open_to_all and all(leaks(path.read_text(encoding="utf-8")) == [] for path in open_to_all)
+    open_to_all = [
+        path for path in pathlib.Path(ended[2]).glob("*.prom") if path.stat().st_mode & 0o004
+    ]
+    assert open_to_all and all(
+        leaks(path.read_text(encoding="utf-8")) == [] for path in open_to_all
+    )
 
 
 def test_what_a_terminal_obeys_does_not_reach_it(ended):
     output = ended[1]
     assert "\\x1b]0;owned" in output or "\\\\x1b]0;owned" in output
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", output), "a control character got through"
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", output), (
+        "a control character got through"
+    )
 
 
 def test_a_template_in_a_log_is_text_all_the_way(ended):
     flat = " ".join(ended[1].split())
-    assert flat.count("{{ 1234577 * 7654337 }} {% raw %}") >= 4 and "9449868410449" not in flat and "pwned" not in flat
+    assert (
+        flat.count("{{ 1234577 * 7654337 }} {% raw %}") >= 4
+        and "9449868410449" not in flat
+        and "pwned" not in flat
+    )
 
 
 def test_nobody_else_reads_a_file_of_the_run(ended):
     """plan.json came with the mode that whoever brought it gave it, as fetch does."""
     found = modes(os.path.join(ended[2], "runs", RUN))
-    assert len(found) > 5 and {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
+    assert (
+        len(found) > 5 and {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
+    )
 
 
 # --- before a start
@@ -201,20 +274,41 @@ def checked(tmp_path_factory):
     job["overrides"] = dict(job.get("overrides") or {}, **{"logger.api_key": CANARIES["override"]})
     put(folder, dict(COCO, **{"mine.yml": yaml.safe_dump(job)}))
     env = {key: CANARIES[key] for key in ("WANDB_LOGIN", "http_proxy")}
-    more = {"trainyard_env": env, "trainyard_secret_env": ["WANDB_LOGIN"], "ansible_python_interpreter": sys.executable}
+    more = {
+        "trainyard_env": env,
+        "trainyard_secret_env": ["WANDB_LOGIN"],
+        "ansible_python_interpreter": sys.executable,
+    }
     inventory = site(folder, **more)
     with open(inventory, encoding="utf-8") as handle:
         put(
             folder,
             {
-                "hosts.yml": handle.read()
-                .replace("environment: {", "environment: {index_url: 'http://127.0.0.1:1/%s/simple', " % CANARIES["index"])
-                .replace("environment:\n", "environment:\n          index_url: 'http://127.0.0.1:1/%s/simple'\n" % CANARIES["index"])
-                .replace("ansible_connection: ssh", "ansible_connection: local")
-                .replace("198.51.100.0/24", "0.0.0.0/0")
+                "hosts.yml": (
+                    handle.read()
+                    .replace(
+                        "environment: {",
+                        "environment: {index_url: 'http://127.0.0.1:1/%s/simple', "
+                        % CANARIES["index"],
+                    )
+                    .replace(
+                        "environment:\n",
+                        "environment:\n          index_url: 'http://127.0.0.1:1/%s/simple'\n"
+                        % CANARIES["index"],
+                    )
+                    .replace("ansible_connection: ssh", "ansible_connection: local")
+                    .replace("198.51.100.0/24", "0.0.0.0/0")
+                )
             },
         )
-    words = ["-e", "config=%s/mine.yml" % folder, "-e", "nodes=1", "-e", "trainyard_home=.trainyard"]
+    words = [
+        "-e",
+        "config=%s/mine.yml" % folder,
+        "-e",
+        "nodes=1",
+        "-e",
+        "trainyard_home=.trainyard",
+    ]
     return run_ansible(folder, "-i", inventory, "playbooks/train.yml", "--check", *words)
 
 
@@ -232,11 +326,26 @@ def test_the_plan_is_shown_without_secrets_however_verbose(checked):
     assert leaks(output) == []
 
 
-def test_a_token_in_the_indexs_path_is_shown_by_no_message_and_no_result(checked, tmp_path, monkeypatch):
-    """Provisioning's own task with -vvv, at an index that does not answer; and what the site's tasks show of it before a start."""
+def test_a_token_in_the_indexs_path_is_shown_by_no_message_and_no_result(
+    checked, tmp_path, monkeypatch
+):
+    """Provisioning's own task with -vvv, at an index that does not answer; and what the site's
+    tasks show of it before a start.
+    """
     assert CANARIES["index"] not in checked[1]
-    environment = {"package": "paddlepaddle", "version": "2.6.2", "index_url": "http://127.0.0.1:1/%s/simple" % CANARIES["index"]}
-    node = {"python": "3.11", "machine": "x86_64", "libc": "2.36", "home": "/home/t/.trainyard", "free_bytes": 1 << 50, "environments": {}}
+    environment = {
+        "package": "paddlepaddle",
+        "version": "2.6.2",
+        "index_url": "http://127.0.0.1:1/%s/simple" % CANARIES["index"],
+    }
+    node = {
+        "python": "3.11",
+        "machine": "x86_64",
+        "libc": "2.36",
+        "home": "/home/t/.trainyard",
+        "free_bytes": 1 << 50,
+        "environments": {},
+    }
     task = {
         "environment": environment, "nodes": {"node1": node}, "cache_dir": str(tmp_path / "cache"), "files_dir": str(tmp_path),
         "project_dir": str(tmp_path), "uv_version": "1.0",
@@ -244,9 +353,16 @@ def test_a_token_in_the_indexs_path_is_shown_by_no_message_and_no_result(checked
     play = [{"hosts": "localhost", "gather_facts": False, "tasks": [{"wheelhouse": task}]}]
     hosts = "localhost ansible_connection=local ansible_python_interpreter=%s\n" % sys.executable
     put(str(tmp_path), {"play.yml": yaml.safe_dump(play), "hosts": hosts})
-    for name, value in {"INDEX_URL": tmp_path.as_uri(), "EXTRA_INDEX_URL": "", "RETRIES": "1", "DEFAULT_TIMEOUT": "2"}.items():
+    for name, value in {
+        "INDEX_URL": tmp_path.as_uri(),
+        "EXTRA_INDEX_URL": "",
+        "RETRIES": "1",
+        "DEFAULT_TIMEOUT": "2",
+    }.items():
         monkeypatch.setenv("PIP_" + name, value)
-    code, output = run_ansible(str(tmp_path), "-i", str(tmp_path / "hosts"), str(tmp_path / "play.yml"))
+    code, output = run_ansible(
+        str(tmp_path), "-i", str(tmp_path / "hosts"), str(tmp_path / "play.yml")
+    )
     assert code != 0 and "cannot reach http://127.0.0.1:1" in " ".join(output.split()), output
     assert CANARIES["index"] not in output
 
@@ -274,11 +390,19 @@ def private_git(tmp_path):
     work = tmp_path / "work"
     shutil.copytree(ROOT / "examples" / "paddledetection", work)
     author = ["-c", "user.name=x", "-c", "user.email=x@x.invalid"]
-    for words in (["init", "-q", "-b", "main"], ["add", "-A"], [*author, "commit", "-q", "-m", "x"]):
+    for words in (
+        ["init", "-q", "-b", "main"],
+        ["add", "-A"],
+        [*author, "commit", "-q", "-m", "x"],
+    ):
         subprocess.run(["git", *words], cwd=work, check=True)
-    subprocess.run(["git", "clone", "-q", "--bare", str(work), str(tmp_path / "repo.git")], check=True)
+    subprocess.run(
+        ["git", "clone", "-q", "--bare", str(work), str(tmp_path / "repo.git")], check=True
+    )
     subprocess.run(["git", "update-server-info"], cwd=tmp_path / "repo.git", check=True)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Guarded, directory=str(tmp_path)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Guarded, directory=str(tmp_path))
+    )
     server.login = "Basic " + base64.b64encode(("joe:" + CANARIES["MY_TOKEN"]).encode()).decode()
     server.refused = 0
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -288,26 +412,54 @@ def private_git(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["helper", "netrc", "askpass", "none"])
-def test_a_private_git_is_read_with_the_login_of_the_controllers_account(private_git, tmp_path, monkeypatch, way):
+def test_a_private_git_is_read_with_the_login_of_the_controllers_account(
+    private_git, tmp_path, monkeypatch, way
+):
     folder, url = str(tmp_path / "home"), "http://127.0.0.1:%d" % private_git.server_port
     token, log = CANARIES["MY_TOKEN"], tmp_path / "words"
     put(folder, COCO)
-    put(folder, {"bin/git": '#!/bin/sh\necho "$@" >> %s\nexec %s "$@"\n' % (log, shutil.which("git"))})
+    put(
+        folder,
+        {"bin/git": '#!/bin/sh\necho "$@" >> %s\nexec %s "$@"\n' % (log, shutil.which("git"))},
+    )
     os.chmod(os.path.join(folder, "bin/git"), 0o755)
     if way == "helper":
-        put(folder, {".gitconfig": "[credential]\n\thelper = store\n", ".git-credentials": url.replace("://", "://joe:%s@" % token) + "\n"})
+        put(
+            folder,
+            {
+                ".gitconfig": "[credential]\n\thelper = store\n",
+                ".git-credentials": url.replace("://", "://joe:%s@" % token) + "\n",
+            },
+        )
     if way == "netrc":
         put(folder, {".netrc": "machine 127.0.0.1 login joe password %s\n" % token})
     if way == "askpass":
-        put(folder, {"token": token, "ask": '#!/bin/sh\ncase "$1" in User*) echo joe ;; *) cat "$HOME/token" ;; esac\n'})
+        put(
+            folder,
+            {
+                "token": token,
+                "ask": '#!/bin/sh\ncase "$1" in User*) echo joe ;; *) cat "$HOME/token" ;; esac\n',
+            },
+        )
         os.chmod(os.path.join(folder, "ask"), 0o700)
         monkeypatch.setenv("GIT_ASKPASS", os.path.join(folder, "ask"))
     inventory = site(folder, ansible_python_interpreter=sys.executable)
     with open(inventory, encoding="utf-8") as handle:
         hosts = yaml.safe_load(handle)
-    hosts["trainers"]["vars"]["trainyard_suites"]["paddledetection"]["code"] = {"git": url + "/repo.git", "version": "main"}
+    hosts["trainers"]["vars"]["trainyard_suites"]["paddledetection"]["code"] = {
+        "git": url + "/repo.git",
+        "version": "main",
+    }
     put(folder, {"hosts.yml": yaml.safe_dump(hosts), "mine.yml": JOB})
-    _code, output = run_ansible(folder, "-i", inventory, "playbooks/train.yml", "--check", "-e", "config=%s/mine.yml" % folder)
+    _code, output = run_ansible(
+        folder,
+        "-i",
+        inventory,
+        "playbooks/train.yml",
+        "--check",
+        "-e",
+        "config=%s/mine.yml" % folder,
+    )
     fetched = list(pathlib.Path(folder).rglob(".git/config"))
     assert private_git.refused and bool(fetched) is (way != "none"), output
     assert way != "none" or "terminal prompts disabled" in output
@@ -318,8 +470,12 @@ def test_a_private_git_is_read_with_the_login_of_the_controllers_account(private
 
 
 def test_a_node_does_not_repeat_the_plan_that_it_was_given(run_module, tmp_path, monkeypatch):
-    """With -vvv Ansible's ssh prints whatever a module on a node answers, and that holds its arguments."""
-    monkeypatch.setenv("PATH", program(tmp_path / "bin", "systemctl", "exit 0") + ":" + os.environ["PATH"])
+    """With -vvv Ansible's ssh prints whatever a module on a node answers, and that holds its
+    arguments.
+    """
+    monkeypatch.setenv(
+        "PATH", program(tmp_path / "bin", "systemctl", "exit 0") + ":" + os.environ["PATH"]
+    )
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     text = plans.canonical(canary_plan()).decode("ascii")
     arguments = {
@@ -332,7 +488,11 @@ def test_a_node_does_not_repeat_the_plan_that_it_was_given(run_module, tmp_path,
         "programs": {},
     }
     result = run_module(attempt, arguments, check=True)
-    assert result["changed"] is True and result["invocation"]["module_args"]["run_id"] == RUN and leaks(json.dumps(result)) == []
+    assert (
+        result["changed"] is True
+        and result["invocation"]["module_args"]["run_id"] == RUN
+        and leaks(json.dumps(result)) == []
+    )
 
 
 def test_the_plan_s_lines_alone_hold_no_secret():
@@ -341,14 +501,16 @@ def test_the_plan_s_lines_alone_hold_no_secret():
     made["env"].update(MULTI="1 2", DB_PASSWORD="3 4")  # too short to be looked for
     facts = {node["name"]: fact_of(node["address"]) for node in made["nodes"]}
     lines = plan_text.summary(made, facts, dict.fromkeys(plan_text.BROUGHT, []))
-    assert {"  %s=********" % name for name in ("WANDB_LOGIN", "MY_TOKEN", "MULTI", "DB_PASSWORD")} <= set(lines) and leaks(
-        "\n".join(lines)
-    ) == []
+    assert {
+        "  %s=********" % name for name in ("WANDB_LOGIN", "MY_TOKEN", "MULTI", "DB_PASSWORD")
+    } <= set(lines) and leaks("\n".join(lines)) == []
 
 
 def test_a_marked_variable_that_is_refused_is_refused_without_its_value():
     problems = []
-    site_values.environment({"WANDB_LOGIN": ["canary-marked-2"], "OTHER": ["shown"]}, problems, ["WANDB_LOGIN"])
+    site_values.environment(
+        {"WANDB_LOGIN": ["canary-marked-2"], "OTHER": ["shown"]}, problems, ["WANDB_LOGIN"]
+    )
     assert leaks(" ".join(map(str, problems))) == [] and "got ['shown']" in str(problems[1])
     site_values.environment(["WANDB_LOGIN=canary-marked-2"], problems, ["WANDB_LOGIN"])
     assert leaks(" ".join(map(str, problems))) == []
@@ -356,9 +518,16 @@ def test_a_marked_variable_that_is_refused_is_refused_without_its_value():
 
 def test_names_are_marked_by_the_site():
     found = []
-    assert site_values.secret_env(["B_LOGIN", "A"], found) == ["A", "B_LOGIN"] and site_values.secret_env(None, found) == [] and not found
+    assert (
+        site_values.secret_env(["B_LOGIN", "A"], found) == ["A", "B_LOGIN"]
+        and site_values.secret_env(None, found) == []
+        and not found
+    )
     for odd in ({"A": "v"}, "A", ["A-B"], [1], ["A", None]):
-        assert len((site_values.secret_env(odd, found), found)[1]) and found.pop().key == "trainyard_secret_env"
+        assert (
+            len((site_values.secret_env(odd, found), found)[1])
+            and found.pop().key == "trainyard_secret_env"
+        )
     made = core_support.gang(count=1, devices=1)
     made["site"]["secret_env"] = ["A_LOGIN"]
     assert plans.compile_plan(**made)["secret_env"] == ["A_LOGIN"]

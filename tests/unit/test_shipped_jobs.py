@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs in playbooks/configs/: they fit the schema, carry the published table row by row, and give the documents' words of the command."""
+"""The jobs in playbooks/configs/: they fit the schema, carry the published table row by row, and
+give the documents' words of the command.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from core_support import ROOT
 
 CONFIGS = ROOT / "playbooks" / "configs"
 
-# The documents' published results as the contract lists them: job, model, config, data, machines, one machine, many, speed-up, note.
+# The documents' published results as the contract lists them: job, model, config, data, machines,
+# one machine, many, speed-up, note.
 TABLE = [
     ("crnn_chinese", "CRNN", "rec_chinese_lite_train_v2.0.yml", "260k Chinese", "2x8 P40", "2.50 d / 66.7 %", "1.67 d / 67.0 %", 1.5, None),
     ("slanet", "SLANet", "SLANet.yml", "PubTabNet", "3x8 V100", "49.8 h / 76.2 %", "19.75 h / 74.77 %", 2.52, "A9"),
@@ -42,7 +45,8 @@ OTHERS = {
 NAMES = [row[0] for row in TABLE] + sorted(OTHERS)
 # Rows whose speed-up does not follow from their own times, and what does.
 INCONSISTENT = {"ocrnet_hrnetw18": 1.67, "ppyoloe_x_objects365": 3.71}
-# The rows of which the documents say what was changed for many machines; the words that the job adds there.
+# The rows of which the documents say what was changed for many machines; the words that the job
+# adds there.
 CHANGED = {
     "slanet": ({"Optimizer.lr.values": [0.002, 0.0002, 0.0001]}, []),
     "segformer_b0": ({}, ["--iters", "26667"]),
@@ -65,11 +69,18 @@ def table_of(suite):
 
 
 def effective(job):
-    """Return the job's config as upstream has it, as far as the advice reads it: the values that the job carries with their commit."""
+    """Return the job's config as upstream has it, as far as the advice reads it: the values that
+    the job carries with their commit.
+    """
     table, values, upstream = table_of(job["suite"]), {}, job["upstream"]
     keys = dict(table["config_keys"])
     keys["learning_rate"] = job["document"]["learning_rate"].get("key") or keys["learning_rate"]
-    known = {"batch": "per_card_batch", "learning_rate": "learning_rate", "epochs": "epochs", "iterations": "iterations"}
+    known = {
+        "batch": "per_card_batch",
+        "learning_rate": "learning_rate",
+        "epochs": "epochs",
+        "iterations": "iterations",
+    }
     given = {keys[name]: upstream[mine] for name, mine in known.items() if mine in upstream}
     assert None not in given, "the job knows a value that its suite's table has no key for"
     return table, suites.overridden(values, given)
@@ -83,7 +94,11 @@ def test_there_is_a_job_for_every_row_and_no_other():
 def test_a_job_fits_its_schema_and_its_suite(name):
     job = read(name)
     table = table_of(job["suite"])
-    assert job["launcher"] in table["launchers"] and job["config"].startswith("configs/") and job["source"]
+    assert (
+        job["launcher"] in table["launchers"]
+        and job["config"].startswith("configs/")
+        and job["source"]
+    )
     # the user's one command, and -e nodes=1, take whatever the site has
     assert (job["nodes"], job["devices"]) == ("all", "all")
 
@@ -95,7 +110,9 @@ def test_a_job_fits_its_schema_and_its_suite(name):
     ("slanet", "factor: 3, ", "factor"), ("slanet", ", accuracy: 73.42 %", "accuracy"),
 ])  # fmt: skip
 def test_a_rule_without_what_it_starts_from_is_refused_in_words(name, line, missing, tmp_path):
-    """upstream's formula needs a batch, a rate, cards and a source; what the default gave needs its factor and its figure."""
+    """upstream's formula needs a batch, a rate, cards and a source; what the default gave needs its
+    factor and its figure.
+    """
     text = (CONFIGS / (name + ".yml")).read_text(encoding="utf-8")
     path = tmp_path / "mine.yml"
     rest = "upstream:\n  commit: 666f597fd00d\n" if line.startswith("upstream") else ""
@@ -104,13 +121,20 @@ def test_a_rule_without_what_it_starts_from_is_refused_in_words(name, line, miss
     job, problems = jobs.read_job(str(path), "mine.yml")
     place = "upstream" if name == "ppyoloe" else "document.learning_rate.default"
     assert job is None and any(
-        re.fullmatch(r"mine\.yml:\d+ %s: the key '%s' is missing" % (re.escape(place), missing), str(problem)) for problem in problems
+        re.fullmatch(
+            r"mine\.yml:\d+ %s: the key '%s' is missing" % (re.escape(place), missing), str(problem)
+        )
+        for problem in problems
     ), [str(problem) for problem in problems]
     if name == "ppyoloe" and missing in ("per_card_batch", "learning_rate"):
         # it is the rule that needs them
-        path.write_text(text.replace(line, rest).replace("rule: linear\n", "rule: unstated\n"), encoding="utf-8")
+        path.write_text(
+            text.replace(line, rest).replace("rule: linear\n", "rule: unstated\n"), encoding="utf-8"
+        )
         assert jobs.read_job(str(path), "mine.yml")[1] == []
-        path.write_text(text.replace(line, rest).replace("  cards: 8\n  rule: linear\n", ""), encoding="utf-8")
+        path.write_text(
+            text.replace(line, rest).replace("  cards: 8\n  rule: linear\n", ""), encoding="utf-8"
+        )
         assert jobs.read_job(str(path), "mine.yml")[1] == []
 
 
@@ -123,7 +147,14 @@ def test_a_job_carries_its_published_row(row):
     found = dict(job["published"][0])
     said = found.pop("note", None)
     assert said == note or (note is None and name == "crnn_chinese" and "3x8" in said)
-    assert found == {"model": model, "data": data, "machines": machines, "one_machine": one_machine, "many": many, "speed_up": speed_up}
+    assert found == {
+        "model": model,
+        "data": data,
+        "machines": machines,
+        "one_machine": one_machine,
+        "many": many,
+        "speed_up": speed_up,
+    }
     document = job["document"]
     assert "%dx%d %s" % (document["machines"], document["devices"], document["card"]) == machines
 
@@ -133,20 +164,30 @@ def test_speed_ups_follow_from_their_own_times_but_two(name):
     (row,) = read(name)["published"]
     hours = [
         float(number) * (24 if unit == "d" else 1)
-        for number, unit in (re.match(r"([\d.]+) ([dh]) /", row[k]).groups() for k in ("one_machine", "many"))
+        for number, unit in (
+            re.match(r"([\d.]+) ([dh]) /", row[k]).groups() for k in ("one_machine", "many")
+        )
     ]
     own = hours[0] / hours[1]
     if name in INCONSISTENT:
-        assert round(own, 2) == INCONSISTENT[name] and row["note"] == "its own times give %.2f" % own
+        assert (
+            round(own, 2) == INCONSISTENT[name] and row["note"] == "its own times give %.2f" % own
+        )
     else:
         # as exact as the row's own last digit
-        assert abs(own - row["speed_up"]) <= (0.05 if round(row["speed_up"], 1) == row["speed_up"] else 0.01)
+        assert abs(own - row["speed_up"]) <= (
+            0.05 if round(row["speed_up"], 1) == row["speed_up"] else 0.01
+        )
 
 
 @pytest.mark.parametrize("name", sorted(OTHERS))
 def test_the_documents_examples(name):
     job = read(name)
-    assert (job["suite"], job["launcher"], job["config"]) == OTHERS[name] and job["published"] == [] and job["arguments"] == []
+    assert (
+        (job["suite"], job["launcher"], job["config"]) == OTHERS[name]
+        and job["published"] == []
+        and job["arguments"] == []
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -154,18 +195,31 @@ def test_arguments_are_the_documents(name):
     job = read(name)
     stem = job["config"].rsplit("/", 1)[1].rsplit(".", 1)[0]
     words = {
-        "paddleseg": ["--save_dir", "output/" + stem, "--save_interval", "1000", "--num_workers", "3", "--do_eval", "--use_vdl"],
+        "paddleseg": [
+            "--save_dir",
+            "output/" + stem,
+            "--save_interval",
+            "1000",
+            "--num_workers",
+            "3",
+            "--do_eval",
+            "--use_vdl",
+        ],
         "paddledetection": ["--eval"],
     }
     assert job["arguments"] == words.get(job["suite"], [])
-    assert job["launcher"] == {"paddleseg": "paddle", "paddleocr": "paddle", "paddledetection": "fleetrun"}.get(
-        job["suite"], job["launcher"]
-    )
+    assert job["launcher"] == {
+        "paddleseg": "paddle",
+        "paddleocr": "paddle",
+        "paddledetection": "fleetrun",
+    }.get(job["suite"], job["launcher"])
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "objects365" in name])
 def test_objects365_is_read_where_the_config_says_coco(name):
-    """Contract C5: COCO's config, another data path. All that the training reads is Objects365's, and the head has its 365 classes."""
+    """Contract C5: COCO's config, another data path. All that the training reads is Objects365's,
+    and the head has its 365 classes.
+    """
     job, table = read(name), table_of("paddledetection")
     coco = {
         "num_classes": 80,
@@ -174,7 +228,9 @@ def test_objects365_is_read_where_the_config_says_coco(name):
     }  # fmt: skip
     config = suites.overridden(coco, job["overrides"])
     site = {"coco": "/data/coco", "objects365": "/data/objects365"}
-    wanted, problems = suites.wanted_data(table, config, job["arguments"], site, exists=lambda path: True)
+    wanted, problems = suites.wanted_data(
+        table, config, job["arguments"], site, exists=lambda path: True
+    )
     assert (wanted, problems) == (["objects365"], []) and config["num_classes"] == 365
     assert {path for _key, path in suites.data_paths(table, config, job["arguments"])} == {
         "dataset/objects365", "dataset/objects365/train", "dataset/objects365/annotations/zhiyuan_objv2_train.json",
@@ -185,13 +241,17 @@ def test_objects365_is_read_where_the_config_says_coco(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_scaling_changes_what_the_documents_say_and_nothing_on_one_machine(name):
-    """`-e nodes=1` gives the single-machine form; on its own number of machines a job adds exactly what its row was trained with."""
+    """`-e nodes=1` gives the single-machine form; on its own number of machines a job adds exactly
+    what its row was trained with.
+    """
     job = read(name)
     table, config = effective(job)
     document = job["document"]
     alone = scaling.advise(job, table, config, job["overrides"], 1, document["devices"])
     assert scaling.apply(alone)[:2] == ({}, [])
-    many = scaling.advise(job, table, config, job["overrides"], document["machines"], document["devices"])
+    many = scaling.advise(
+        job, table, config, job["overrides"], document["machines"], document["devices"]
+    )
     assert scaling.apply(many)[:2] == CHANGED.get(name, ({}, []))
     text = "\n".join(scaling.lines(many))
     assert "unknown" not in text and "left alone" not in text
@@ -204,7 +264,10 @@ def test_pp_yoloe_shows_the_documents_rule_and_upstreams():
     table, config = effective(job)
     text = "\n".join(scaling.lines(scaling.advise(job, table, config, {}, 4, 8)))
     assert "learning rate: 0.01, unchanged, by the document (C6)" in text
-    assert "learning rate: 0.04 by upstream's rule" in text and "(configs/ppyoloe/README.md): LearningRate.base_lr=0.04" in text
+    assert (
+        "learning rate: 0.04 by upstream's rule" in text
+        and "(configs/ppyoloe/README.md): LearningRate.base_lr=0.04" in text
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -212,10 +275,19 @@ def test_the_page_of_published_results_agrees_with_the_jobs(name):
     """docs/published.md: one row a job, with every figure and setting that the job file holds."""
     job = read(name)
     page = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `%s` |" % name)]
-    results, settings = [row for row in rows if len(row) == 8], [row for row in rows if len(row) == 7]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.startswith("| `%s` |" % name)
+    ]
+    results, settings = (
+        [row for row in rows if len(row) == 8],
+        [row for row in rows if len(row) == 7],
+    )
     batch, rate = str(job["document"]["per_card_batch"]["value"]), job["upstream"]["learning_rate"]
-    assert [row[1:5] for row in settings] == [[job["launcher"], job["config"], batch, scaling._text(rate)]]
+    assert [row[1:5] for row in settings] == [
+        [job["launcher"], job["config"], batch, scaling._text(rate)]
+    ]
     assert ("applied by the job" in settings[0][6]) == (job["scaling"] == "apply")
     shown = [[row[1].replace("\\*", "*")] + row[2:6] + [float(row[6]), row[7]] for row in results]
     keys = ("model", "data", "machines", "one_machine", "many", "speed_up", "note")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shipping: the real sender as a process, on real files that grow, shrink, are renamed, removed, or are not what they seem."""
+"""shipping: the real sender as a process, on real files that grow, shrink, are renamed, removed, or
+are not what they seem.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,11 @@ class Sent:
     """A sender, and what it has written so far."""
 
     def __init__(self, attempt, errors, **spec):
-        self.process = receiving.start(ARGV, dict({"attempt_dir": str(attempt), "node": "node1", "interval": 0.02}, **spec), errors)
+        self.process = receiving.start(
+            ARGV,
+            dict({"attempt_dir": str(attempt), "node": "node1", "interval": 0.02}, **spec),
+            errors,
+        )
         os.set_blocking(self.process.stdout.fileno(), False)
         self.raw = b""
 
@@ -125,7 +131,9 @@ def test_the_names_at_home_are_those_that_collect_gives(make_attempt):
             for file in shipping.named(plan, node):
                 (attempt / file).parent.mkdir(parents=True, exist_ok=True)
                 (attempt / file).write_text("{}")
-            collected = {item["file"]: item["home"] for item in evidence.collect(str(attempt), node)["files"]}
+            collected = {
+                item["file"]: item["home"] for item in evidence.collect(str(attempt), node)["files"]
+            }
             assert shipping.named(plan, node) == collected, launcher
 
 
@@ -133,9 +141,16 @@ def test_everything_that_is_there_is_sent_once(attempt, send):
     (attempt / "log" / "workerlog.1").write_bytes(os.urandom(3 * shipping.CHUNK + 5))
     (attempt / "log" / "workerlog.7").write_bytes(b"a rank that nobody planned\n")
     frames, events = send(attempt, follow=False).end()
-    assert homes(frames) == ["launcher.node1.log", "rank-000.node1.log", "rank-001.node1.log", "stray-workerlog.7.node1.log"]
+    assert homes(frames) == [
+        "launcher.node1.log",
+        "rank-000.node1.log",
+        "rank-001.node1.log",
+        "stray-workerlog.7.node1.log",
+    ]
     raw = (attempt / "log" / "workerlog.1").read_bytes()
-    assert b"".join(data for header, data in frames if header["home"] == "rank-001.node1.log") == raw
+    assert (
+        b"".join(data for header, data in frames if header["home"] == "rank-001.node1.log") == raw
+    )
     assert [event["event"] for event in events] == ["end"]
     assert max(len(data) for _header, data in frames) == shipping.CHUNK
 
@@ -148,11 +163,22 @@ def test_what_is_at_home_does_not_cross_again(attempt, send, tmp_path):
     (home / "rank-000.node1.log").write_bytes(b"x" * 10000)
     have = receiving.Receiver(str(home), node="node1").have()
     frames, events = send(attempt, follow=False, have=have).end()
-    mine = [(header["offset"], data) for header, data in frames if header["home"] == "rank-000.node1.log"]
+    mine = [
+        (header["offset"], data)
+        for header, data in frames
+        if header["home"] == "rank-000.node1.log"
+    ]
     assert mine == [(10000, b"end\n")] and [event["event"] for event in events] == ["end"]
 
 
-@pytest.mark.parametrize("now, said", [(b"y" * 9000, "truncated"), (b"y" + b"x" * 9999, "replaced"), (b"x" * 9999 + b"yx", "replaced")])
+@pytest.mark.parametrize(
+    "now, said",
+    [
+        (b"y" * 9000, "truncated"),
+        (b"y" + b"x" * 9999, "replaced"),
+        (b"x" * 9999 + b"yx", "replaced"),
+    ],
+)
 def test_what_is_at_home_and_is_something_else_begins_again(attempt, send, tmp_path, now, said):
     (attempt / "log" / "workerlog.0").write_bytes(now)
     home = tmp_path / "home"
@@ -161,7 +187,9 @@ def test_what_is_at_home_and_is_something_else_begins_again(attempt, send, tmp_p
     have = receiving.Receiver(str(home), node="node1").have()
     sent = send(attempt, follow=False, have=have)
     _frames, events = sent.end()
-    assert [event["event"] for event in events] == [said, "end"] and sent.bytes_of("rank-000.node1.log") == now
+    assert [event["event"] for event in events] == [said, "end"] and sent.bytes_of(
+        "rank-000.node1.log"
+    ) == now
 
 
 def test_a_log_is_followed_as_it_grows_and_sent_to_its_end(attempt, send):
@@ -169,7 +197,11 @@ def test_a_log_is_followed_as_it_grows_and_sent_to_its_end(attempt, send):
     with open(attempt / "log" / "workerlog.0", "ab", buffering=0) as log:
         for number in range(20):
             log.write(b"line %d\n" % number)
-            wait_for(lambda line=b"line %d\n" % number: sent.bytes_of("rank-000.node1.log").endswith(line))
+            wait_for(
+                lambda line=b"line %d\n" % number: sent.bytes_of("rank-000.node1.log").endswith(
+                    line
+                )
+            )
         log.write(b"last words")
     frames, _events = sent.end()
     whole = b"".join(data for header, data in frames if header["home"] == "rank-000.node1.log")
@@ -177,7 +209,9 @@ def test_a_log_is_followed_as_it_grows_and_sent_to_its_end(attempt, send):
 
 
 @pytest.mark.parametrize("first", [b"", b"!"])
-def test_a_truncated_log_begins_again_also_where_it_has_outgrown_what_was_sent(attempt, send, first):
+def test_a_truncated_log_begins_again_also_where_it_has_outgrown_what_was_sent(
+    attempt, send, first
+):
     log = attempt / "log" / "workerlog.0"
     log.write_bytes(b"before\n" * 100)
     sent = send(attempt, follow=True)
@@ -198,7 +232,11 @@ def test_a_renamed_log_is_sent_to_its_end_before_the_new_one_begins(attempt, sen
         renamed(log, attempt / "log" / "kept", b"new\n")
         old.write(b"last words of the old one\n")
         wait_for(lambda: sent.bytes_of("rank-000.node1.log") == b"new\n")
-    mine = [(header["offset"], data) for header, data in parsed(sent.whole())[0] if header["home"] == "rank-000.node1.log"]
+    mine = [
+        (header["offset"], data)
+        for header, data in parsed(sent.whole())[0]
+        if header["home"] == "rank-000.node1.log"
+    ]
     assert mine == [(0, b"zero\n"), (5, b"last words of the old one\n"), (0, b"new\n")]
     assert sent.events() == ["replaced"]
 
@@ -218,7 +256,11 @@ def test_a_renamed_log_is_not_left_while_it_is_written(attempt):
     sender.round()
     sender.round()
     frames, events = parsed(out.getvalue())
-    assert [data for header, data in frames if header["home"] == "rank-000.node1.log"] == [b"zero\n", b"late\n", b"new\n"]
+    assert [data for header, data in frames if header["home"] == "rank-000.node1.log"] == [
+        b"zero\n",
+        b"late\n",
+        b"new\n",
+    ]
     assert [event["event"] for event in events] == ["replaced"]
 
 
@@ -243,8 +285,12 @@ def test_an_empty_log_is_sent_too(attempt, send):
     wait_for(lambda: sent.bytes_of("rank-000.node1.log"))
     os.truncate(log, 0)
     frames, events = sent.end()
-    assert [event["event"] for event in events] == ["truncated", "end"] and sent.bytes_of("rank-000.node1.log") == b""
-    assert ["rank-001.node1.log", 0] in [[header["home"], header["bytes"]] for header, _data in frames] and frames[-1][0]["bytes"] == 0
+    assert [event["event"] for event in events] == ["truncated", "end"] and sent.bytes_of(
+        "rank-000.node1.log"
+    ) == b""
+    assert ["rank-001.node1.log", 0] in [
+        [header["home"], header["bytes"]] for header, _data in frames
+    ] and frames[-1][0]["bytes"] == 0
 
 
 def test_a_removed_log_is_told_once_and_read_while_it_is_written(attempt, send):
@@ -256,7 +302,10 @@ def test_a_removed_log_is_told_once_and_read_while_it_is_written(attempt, send):
         wait_for(lambda: sent.events() == ["gone"])
         old.write(b"more\n")
         wait_for(lambda: sent.bytes_of("rank-000.node1.log") == b"zero\nmore\n")
-    assert [event["event"] for event in sent.end()[1] if event["event"] != "beat"] == ["gone", "end"]
+    assert [event["event"] for event in sent.end()[1] if event["event"] != "beat"] == [
+        "gone",
+        "end",
+    ]
 
 
 def test_nothing_is_followed_out_of_the_attempt_and_no_device_is_opened(attempt, send, tmp_path):
@@ -293,8 +342,12 @@ def test_a_log_whose_name_the_controller_refuses_is_not_sent(attempt, send):
     plan["launcher"]["rank_log"] = "log/%s.{local_rank}" % ("x" * (safe_names.PART_BYTES - 3))
     (attempt / "plan.json").write_text(json.dumps(plan))
     for number in ("77", "777"):
-        (attempt / "log" / ("%s.%s" % ("x" * (safe_names.PART_BYTES - 3), number))).write_text("x\n")
-    sent = [home for home in homes(send(attempt, follow=False).end()[0]) if home.startswith("stray-x")]
+        (attempt / "log" / ("%s.%s" % ("x" * (safe_names.PART_BYTES - 3), number))).write_text(
+            "x\n"
+        )
+    sent = [
+        home for home in homes(send(attempt, follow=False).end()[0]) if home.startswith("stray-x")
+    ]
     assert len(sent) == 1 and safe_names.at_home("node1").fullmatch(sent[0])
 
 
@@ -331,7 +384,11 @@ def test_the_sender_ends_with_its_reader(attempt, send):
 def test_only_the_end_of_a_log_is_sent_where_that_is_asked(attempt, send):
     (attempt / "log" / "workerlog.0").write_bytes(b"x" * 5000)
     frames, _events = send(attempt, follow=False, last=10).end()
-    assert [(header["offset"], data) for header, data in frames if header["home"] == "rank-000.node1.log"] == [(4990, b"x" * 10)]
+    assert [
+        (header["offset"], data)
+        for header, data in frames
+        if header["home"] == "rank-000.node1.log"
+    ] == [(4990, b"x" * 10)]
 
 
 def test_a_log_that_appears_later_is_found(attempt, send):
@@ -343,7 +400,12 @@ def test_a_log_that_appears_later_is_found(attempt, send):
     wait_for(lambda: sent.bytes_of("rank-001.node1.log") == b"one\n")
     (attempt / "log" / "workerlog.0").write_bytes(b"late\n")
     (attempt / "log" / "workerlog.9").write_bytes(b"unplanned\n")
-    wait_for(lambda: sent.bytes_of("rank-000.node1.log") == b"late\n" and sent.bytes_of("stray-workerlog.9.node1.log") == b"unplanned\n")
+    wait_for(
+        lambda: (
+            sent.bytes_of("rank-000.node1.log") == b"late\n"
+            and sent.bytes_of("stray-workerlog.9.node1.log") == b"unplanned\n"
+        )
+    )
 
 
 def test_the_units_end_is_sent_last_since_it_is_written_twice(attempt, send):
@@ -358,7 +420,9 @@ def test_the_units_end_is_sent_last_since_it_is_written_twice(attempt, send):
 
 
 def test_days_of_looking_leave_no_file_open(attempt):
-    sender = shipping.Sender({"attempt_dir": str(attempt), "node": "node1", "follow": True}, io.BytesIO())
+    sender = shipping.Sender(
+        {"attempt_dir": str(attempt), "node": "node1", "follow": True}, io.BytesIO()
+    )
     open_files = []
     gc.collect()  # other tests' pipes must not close in between
     for _look in range(20):
@@ -375,5 +439,7 @@ def test_it_needs_nothing_of_ours_on_the_node():
     source = (ROOT / "plugins" / "module_utils" / "trainyard" / "shipping.py").read_text()
     tree = ast.parse(source, feature_version=(3, 8))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    imported |= {
+        name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
+    }
     assert imported - {"__future__"} <= sys.stdlib_module_names

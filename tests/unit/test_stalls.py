@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verdict says of what the guards found: a hang, a node that was lost; and what it does not say."""
+"""What a verdict says of what the guards found: a hang, a node that was lost; and what it does not
+say.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ PLAN = [{"rank": rank, "node": "node%d" % (rank + 1), "local_rank": 0} for rank 
 
 def seen(rank, state="S", where=("all_reduce (group.py:12)", "step (train.py:3)"), **more):
     """Return what a rank did."""
-    words = {"S": "asleep", "T": "stopped by a signal", "D": "waiting for a disk or a network file system", "R": "running"}[state]
+    words = {
+        "S": "asleep",
+        "T": "stopped by a signal",
+        "D": "waiting for a disk or a network file system",
+        "R": "running",
+    }[state]
     return dict(
         {
             "rank": rank,
@@ -47,8 +54,16 @@ def seen(rank, state="S", where=("all_reduce (group.py:12)", "step (train.py:3)"
 
 
 def node(name, rank, stall=None, loss=None, ranks=(), exit=None, error=None, **more):
-    """Return a node's findings: one rank, which was ended with the attempt unless something else is said."""
-    unit = {"service_result": "success", "stopped_by": "peer", "stopped_from": "node1", "stopped_at": 1000.5, "time": 1002.0}
+    """Return a node's findings: one rank, which was ended with the attempt unless something else is
+    said.
+    """
+    unit = {
+        "service_result": "success",
+        "stopped_by": "peer",
+        "stopped_from": "node1",
+        "stopped_at": 1000.5,
+        "time": 1002.0,
+    }
     found = {
         "rank": rank,
         "node": name,
@@ -84,33 +99,62 @@ def node(name, rank, stall=None, loss=None, ranks=(), exit=None, error=None, **m
 
 def hang(*ranks, **second):
     """Return the verdict of two nodes whose training hung; ranks: what they did."""
-    first = node("node1", 0, stall=STALL, ranks=[item for item in ranks if item["rank"] == 0], exit=GUARD)
+    first = node(
+        "node1", 0, stall=STALL, ranks=[item for item in ranks if item["rank"] == 0], exit=GUARD
+    )
     return verdict.decide(
-        PLAN[:2], [first, node("node2", 1, ranks=[item for item in ranks if item["rank"] == 1], **second)], "runs/x/attempt-1"
+        PLAN[:2],
+        [first, node("node2", 1, ranks=[item for item in ranks if item["rank"] == 1], **second)],
+        "runs/x/attempt-1",
     )
 
 
-GUARD = {"service_result": "success", "stopped_by": "guard", "stopped_from": "node1", "stopped_at": 1000.1, "time": 1003.0}
+GUARD = {
+    "service_result": "success",
+    "stopped_by": "guard",
+    "stopped_from": "node1",
+    "stopped_at": 1000.1,
+    "time": 1003.0,
+}
 
 
 def test_a_hang_names_phase_budget_step_and_the_rank_that_does_not_wait():
     said = hang(seen(0), seen(1, "T", ()))
-    assert (said["outcome"], said["cause"], said["rank"], said["node"]) == ("failed", "hang", 1, "node2")
-    assert said["text"].startswith(
-        "FAILED: the training hung after epoch 1, step 3 of 12: no sign of life for 20 s in the phase step, whose limit is 20 s (seen by node1); "
-        "rank 1 on node2 is stopped by a signal; log runs/x/attempt-1/rank-001.node2.log; remedy: read the ranks' stacks"
+    assert (said["outcome"], said["cause"], said["rank"], said["node"]) == (
+        "failed",
+        "hang",
+        1,
+        "node2",
     )
-    assert not any("clock" in line for line in said["evidence"]), "node2 was told before node1 itself ended"
-    assert any("rank 1 on node2 was stopped by a signal" in line and "stacks-001.node2.log" in line for line in said["evidence"])
+    assert said["text"].startswith(
+        "FAILED: the training hung after epoch 1, step 3 of 12: no sign of life for 20 s in the"
+        " phase step, whose limit is 20 s (seen by node1); rank 1 on node2 is stopped by a signal;"
+        " log runs/x/attempt-1/rank-001.node2.log; remedy: read the ranks' stacks"
+    )
+    assert not any("clock" in line for line in said["evidence"]), (
+        "node2 was told before node1 itself ended"
+    )
+    assert any(
+        "rank 1 on node2 was stopped by a signal" in line and "stacks-001.node2.log" in line
+        for line in said["evidence"]
+    )
 
 
 def test_a_hang_after_rank_0_has_ended_well_is_no_completion():
     stall = dict(STALL, phase="teardown", ranks=[1], budget=600, seconds=600.4)
     first = node("node1", 0, stall=stall, exit=GUARD, state="ended", exit_code=0, signal=None)
-    said = verdict.decide(PLAN[:2], [first, node("node2", 1, ranks=[seen(1, "T", ())])], "runs/x/attempt-1")
-    assert (said["outcome"], said["cause"], said["rank"], said["node"]) == ("failed", "hang", 1, "node2")
+    said = verdict.decide(
+        PLAN[:2], [first, node("node2", 1, ranks=[seen(1, "T", ())])], "runs/x/attempt-1"
+    )
+    assert (said["outcome"], said["cause"], said["rank"], said["node"]) == (
+        "failed",
+        "hang",
+        1,
+        "node2",
+    )
     assert (
-        "no sign of life for 600 s in the phase teardown, whose limit is 600 s (seen by node1); rank 1 on node2 is stopped" in said["text"]
+        "no sign of life for 600 s in the phase teardown, whose limit is 600 s (seen by node1);"
+        " rank 1 on node2 is stopped" in said["text"]
     )
 
 
@@ -125,7 +169,15 @@ def test_a_hang_after_rank_0_has_ended_well_is_no_completion():
         ([seen(0)], None),
         ([], None),
     ],
-    ids=["both wait", "one reads data", "both read", "both stopped", "no stack", "one asked", "none asked"],
+    ids=[
+        "both wait",
+        "one reads data",
+        "both read",
+        "both stopped",
+        "no stack",
+        "one asked",
+        "none asked",
+    ],
 )
 def test_nobody_is_accused_without_ground(ranks, named):
     said = hang(*ranks)
@@ -134,9 +186,16 @@ def test_nobody_is_accused_without_ground(ranks, named):
 
 def test_among_many_the_one_that_is_elsewhere():
     asked = {
-        "node%d" % rank: {"guard": {"seen": [seen(rank, where=("f (a.py:1)",) if rank != 2 else ("g (b.py:2)",))]}} for rank in range(4)
+        "node%d" % rank: {
+            "guard": {"seen": [seen(rank, where=("f (a.py:1)",) if rank != 2 else ("g (b.py:2)",))]}
+        }
+        for rank in range(4)
     }
-    assert stalls.odd(asked) == (2, "node2", "does not wait where the others do: it is in g (b.py:2)")
+    assert stalls.odd(asked) == (
+        2,
+        "node2",
+        "does not wait where the others do: it is in g (b.py:2)",
+    )
     asked["node3"]["guard"]["seen"][0]["where"] = ["h (c.py:3)"]
     assert stalls.odd(asked) is None
 
@@ -154,7 +213,15 @@ def test_what_the_peers_say_of_the_stop_does_not_hide_the_hang():
     }
     assert hang(error=lost, exit_code=1, signal=None)["cause"] == "hang"
     assert hang(signal="SIGKILL")["cause"] == "hang"
-    late = {"kind": "ValueError", "text": "x", "line": 9, "origin": "python", "cause": "python_exception", "grade": "primary", "peer": None}
+    late = {
+        "kind": "ValueError",
+        "text": "x",
+        "line": 9,
+        "origin": "python",
+        "cause": "python_exception",
+        "grade": "primary",
+        "peer": None,
+    }
     assert hang(error=late, exit_code=1, signal=None, ended=1001.0, mtime=1001.0)["cause"] == "hang"
 
 
@@ -175,54 +242,128 @@ def test_an_error_that_came_before_is_the_cause():
 
 def test_a_stop_by_a_person_stays_one():
     user = dict(GUARD, stopped_by="user", stopped_from="me")
-    said = verdict.decide(PLAN[:2], [node("node1", 0, exit=user), node("node2", 1, exit=dict(GUARD, stopped_from="node1"))])
+    said = verdict.decide(
+        PLAN[:2],
+        [node("node1", 0, exit=user), node("node2", 1, exit=dict(GUARD, stopped_from="node1"))],
+    )
     assert (said["outcome"], said["cause"]) == ("stopped", "stopped_by_user")
 
 
 def test_a_node_that_vanished_is_named_whether_it_answers_or_not():
-    said = verdict.decide(PLAN[:2], [node("node1", 0, loss=LOSS, exit=GUARD), {"node": "node2", "unreachable": "timed out"}])
-    assert (said["outcome"], said["cause"], said["node"], said["rank"]) == ("lost", "node_lost", "node2", None)
+    said = verdict.decide(
+        PLAN[:2],
+        [node("node1", 0, loss=LOSS, exit=GUARD), {"node": "node2", "unreachable": "timed out"}],
+    )
+    assert (said["outcome"], said["cause"], said["node"], said["rank"]) == (
+        "lost",
+        "node_lost",
+        "node2",
+        None,
+    )
     assert (
         said["text"].startswith("LOST: node2 was lost: node1 says that it says nothing for 17 s")
         and "with rank 1; remedy: look at the node's power" in said["text"]
     )
-    again = verdict.decide(PLAN[:2], [node("node1", 0, loss=LOSS, exit=GUARD), node("node2", 1, exit=dict(GUARD, stopped_at=1090.0))])
+    again = verdict.decide(
+        PLAN[:2],
+        [
+            node("node1", 0, loss=LOSS, exit=GUARD),
+            node("node2", 1, exit=dict(GUARD, stopped_at=1090.0)),
+        ],
+    )
     assert (again["cause"], again["node"]) == ("node_lost", "node2")
 
 
 def test_what_the_others_say_when_a_node_vanished_does_not_hide_it():
-    reset = {"kind": "RuntimeError", "text": "x", "line": 9, "origin": "cpp", "cause": "cpp_exception", "grade": "primary", "peer": None}
-    first = node("node1", 0, loss=LOSS, exit=GUARD, error=reset, exit_code=1, signal=None, ended=990.0, mtime=990.0)
-    assert verdict.decide(PLAN[:2], [first, {"node": "node2", "unreachable": "timed out"}])["cause"] == "node_lost"
-    early = node("node1", 0, loss=LOSS, exit=GUARD, error=reset, exit_code=1, signal=None, ended=950.0, mtime=950.0)
-    assert verdict.decide(PLAN[:2], [early, {"node": "node2", "unreachable": "timed out"}])["cause"] == "cpp_exception"
+    reset = {
+        "kind": "RuntimeError",
+        "text": "x",
+        "line": 9,
+        "origin": "cpp",
+        "cause": "cpp_exception",
+        "grade": "primary",
+        "peer": None,
+    }
+    first = node(
+        "node1",
+        0,
+        loss=LOSS,
+        exit=GUARD,
+        error=reset,
+        exit_code=1,
+        signal=None,
+        ended=990.0,
+        mtime=990.0,
+    )
+    assert (
+        verdict.decide(PLAN[:2], [first, {"node": "node2", "unreachable": "timed out"}])["cause"]
+        == "node_lost"
+    )
+    early = node(
+        "node1",
+        0,
+        loss=LOSS,
+        exit=GUARD,
+        error=reset,
+        exit_code=1,
+        signal=None,
+        ended=950.0,
+        mtime=950.0,
+    )
+    assert (
+        verdict.decide(PLAN[:2], [early, {"node": "node2", "unreachable": "timed out"}])["cause"]
+        == "cpp_exception"
+    )
 
 
 def test_two_nodes_that_lost_each_other_and_both_answer_were_cut_apart():
     said = verdict.decide(
-        PLAN[:2], [node("node1", 0, loss=LOSS, exit=GUARD), node("node2", 1, loss=dict(LOSS, node="node1", by="node2"), exit=GUARD)]
+        PLAN[:2],
+        [
+            node("node1", 0, loss=LOSS, exit=GUARD),
+            node("node2", 1, loss=dict(LOSS, node="node1", by="node2"), exit=GUARD),
+        ],
     )
-    assert (said["outcome"], said["cause"], said["node"]) == ("failed", "node_lost", None) and "node1 and node2 lost each other" in said[
-        "text"
-    ]
+    assert (said["outcome"], said["cause"], said["node"]) == (
+        "failed",
+        "node_lost",
+        None,
+    ) and "node1 and node2 lost each other" in said["text"]
 
 
 def test_where_all_lost_their_neighbours_and_all_answer_nobody_is_named():
     """A switch was out for half a minute: every node of the ring says that its neighbour is gone."""
     ring = {"node1": "node2", "node2": "node3", "node3": "node1"}
-    names, text, mutual = stalls.lost({name: {"guard": {"loss": dict(LOSS, node=next_one, by=name)}} for name, next_one in ring.items()})
-    assert (names, mutual) == (["node1", "node2", "node3"], True) and "look at what is between them" in text
+    names, text, mutual = stalls.lost(
+        {
+            name: {"guard": {"loss": dict(LOSS, node=next_one, by=name)}}
+            for name, next_one in ring.items()
+        }
+    )
+    assert (names, mutual) == (
+        ["node1", "node2", "node3"],
+        True,
+    ) and "look at what is between them" in text
 
 
 def test_a_full_disk_that_kept_a_node_from_writing_its_end_is_no_lost_node():
-    """Its neighbour finds an attempt that is gone without an end; its rank's own error, from before, is what began it."""
+    """Its neighbour finds an attempt that is gone without an end; its rank's own error, from
+    before, is what began it.
+    """
     full = {"kind": "OSError", "text": "[Errno 28] No space left on device", "line": 3, "origin": "python", "file": None, "file_line": None,
             "context": [], "handled": False, "survived": False, "root": None, "peer": None, "time": None}  # fmt: skip
     full.update(causes.classify("OSError", full["text"], "python"))
-    nodes = [node("node1", 0, loss=LOSS), node("node2", 1, exit_code=1, signal=None, ended=970.0, mtime=970.0, first_error=full)]
+    nodes = [
+        node("node1", 0, loss=LOSS),
+        node("node2", 1, exit_code=1, signal=None, ended=970.0, mtime=970.0, first_error=full),
+    ]
     nodes[1]["exit"] = None
     result = verdict.decide(PLAN[:2], nodes)
-    assert (result["outcome"], result["cause"], result["rank"]) == ("failed", "disk_full", 1), result["text"]
+    assert (result["outcome"], result["cause"], result["rank"]) == (
+        "failed",
+        "disk_full",
+        1,
+    ), result["text"]
 
 
 def test_of_three_the_one_that_is_cut_off():
@@ -235,11 +376,22 @@ def test_of_three_the_one_that_is_cut_off():
     assert verdict.decide(PLAN[:3], nodes)["node"] == "node2"
 
 
-@pytest.mark.parametrize("value", [None, [], {"phase": "step"}, dict(STALL, budget="20"), dict(STALL, time=True)])
+@pytest.mark.parametrize(
+    "value", [None, [], {"phase": "step"}, dict(STALL, budget="20"), dict(STALL, time=True)]
+)
 def test_what_is_no_stall_is_none(value):
-    assert stalls.found(lambda name: value if name == "stall.json" else None) == {"stall": None, "loss": None, "seen": []}
+    assert stalls.found(lambda name: value if name == "stall.json" else None) == {
+        "stall": None,
+        "loss": None,
+        "seen": [],
+    }
 
 
 def test_a_torn_state_is_passed_over():
     state = {"ranks": [{"rank": 0, "where": None}, {"rank": "x"}, 7]}
-    assert [item["rank"] for item in stalls.found(lambda name: state if name.endswith("state.json") else None)["seen"]] == [0]
+    assert [
+        item["rank"]
+        for item in stalls.found(lambda name: state if name.endswith("state.json") else None)[
+            "seen"
+        ]
+    ] == [0]

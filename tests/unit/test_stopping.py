@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stopping: whose a start is, what else holds the gang, a start that comes later, ports that are free again, and what is said of all nodes."""
+"""Stopping: whose a start is, what else holds the gang, a start that comes later, ports that are
+free again, and what is said of all nodes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ OTHER = RUN.replace("ppyoloe", "other")
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):
-    """A node's home and a systemctl that knows the units in the file `units` and forgets what it stops."""
+    """A node's home and a systemctl that knows the units in the file `units` and forgets what it
+    stops.
+    """
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     units = tmp_path / "units"
@@ -40,7 +44,12 @@ esac""".replace("%s", str(units))
         def hold(run_id=RUN, number=1, files=None, **record):
             """Let an attempt run here; returns its directory."""
             place = attempts.attempt_dir(Node.base, run_id, number)
-            put(place, dict({"attempt.json": json.dumps(dict({"run": run_id}, **record))}, **(files or {})))
+            put(
+                place,
+                dict(
+                    {"attempt.json": json.dumps(dict({"run": run_id}, **record))}, **(files or {})
+                ),
+            )
             units.write_text(units.read_text() + attempts.unit_name(run_id, number) + "\n")
             return place
 
@@ -57,7 +66,9 @@ esac""".replace("%s", str(units))
 
 
 def stop(run_module, check=False, **more):
-    return run_module(module, dict({"state": "stopped", "node": "node2", "by": "ann@desk"}, **more), check)
+    return run_module(
+        module, dict({"state": "stopped", "node": "node2", "by": "ann@desk"}, **more), check
+    )
 
 
 # --- whose a start is
@@ -71,7 +82,9 @@ def test_a_start_that_failed_takes_back_its_own(run_module, node):
 
 @pytest.mark.parametrize("held", [{"start": "theirs"}, {}, None])
 def test_a_start_that_failed_leaves_what_another_one_began(run_module, node, held):
-    """The same attempt, begun by another follower; one of an older Trainyard; none yet: it may be on its way here."""
+    """The same attempt, begun by another follower; one of an older Trainyard; none yet: it may be
+    on its way here.
+    """
     if held is not None:
         node.hold(**held)
     before = node.running()
@@ -86,20 +99,26 @@ def test_a_start_that_failed_leaves_what_another_one_began(run_module, node, hel
 def test_a_stop_comes_before_the_start_that_it_is_meant_for(run_module, node):
     also = [[RUN, 1, ["node1", "node2"]]]
     result = stop(run_module, run_id=RUN, also=also)
-    assert (result["changed"], result["noted"]) == (False, [RUN]) and node.note()["from"] == "ann@desk"
+    assert (result["changed"], result["noted"]) == (False, [RUN]) and node.note()[
+        "from"
+    ] == "ann@desk"
     with pytest.raises(attempts.AttemptError, match="stopped before the start by ann@desk"):
         attempts.prepare(attempts.attempt_dir(node.base, RUN, 1), "{}", "", "node2", RUN, 1, {})
     assert stop(run_module, run_id=RUN, also=also)["noted"] == [RUN]
 
 
 def test_a_node_that_has_no_part_in_the_run_gets_no_note(run_module, node):
-    assert stop(run_module, run_id=RUN, also=[[RUN, 1, ["node1"]]])["changed"] is False and not os.path.exists(node.base)
+    assert stop(run_module, run_id=RUN, also=[[RUN, 1, ["node1"]]])[
+        "changed"
+    ] is False and not os.path.exists(node.base)
 
 
 def test_what_holds_another_node_is_stopped_here_as_well_and_may_not_come(run_module, node):
     node.hold(OTHER)
     result = stop(run_module, also=[[OTHER, 1, ["node1", "node2"]], [RUN, 2, ["node1", "node2"]]])
-    assert result["stopped"] == [OTHER] and node.note(RUN, 2)["by"] == "user" and node.running() == []
+    assert (
+        result["stopped"] == [OTHER] and node.note(RUN, 2)["by"] == "user" and node.running() == []
+    )
     again = stop(run_module, also=[])
     assert (again["changed"], again["stopped"]) == (False, [])
 
@@ -132,29 +151,48 @@ def test_who_listens_on_the_runs_port_after_the_stop_is_named(run_module, node, 
     node.hold(files={"plan.json": json.dumps(planned(port))})
     result = stop(run_module, run_id=RUN)
     assert result["stopped"] == [RUN]
-    assert [(item["what"], item["own"]) for item in result["occupied"]] == [("port %d" % port, False)]
+    assert [(item["what"], item["own"]) for item in result["occupied"]] == [
+        ("port %d" % port, False)
+    ]
     assert "taken by pid %d of " % os.getpid() in result["occupied"][0]["text"]
     told = stopping.told({"node2": result}, {}, RUN, ["node2"])
-    assert "not of this run and left alone: port %d" % port in told["summary"][1] and told["verdict"]["outcome"] == "stopped"
+    assert (
+        "not of this run and left alone: port %d" % port in told["summary"][1]
+        and told["verdict"]["outcome"] == "stopped"
+    )
 
 
 def test_a_listener_of_the_run_itself_is_no_stop(port, monkeypatch, tmp_path):
     owner = {"user": "u", "uid": 0, "pid": 7, "command": "python", "run": RUN, "waits": False}
-    monkeypatch.setattr(stopping.sockets, "owners", lambda taken, rows: {port: owner for port in taken})
+    monkeypatch.setattr(
+        stopping.sockets, "owners", lambda taken, rows: {port: owner for port in taken}
+    )
     put(attempts.attempt_dir(str(tmp_path), RUN, 1), {"plan.json": json.dumps(planned(port))})
     found = stopping.occupied(None, str(tmp_path), RUN, 1, "node2", settle=0)
     assert [item["own"] for item in found] == [True]
     said = {"stopped": [RUN], "ended": [], "left": [], "occupied": found}
     told = stopping.told({"node2": said}, {}, RUN, ["node2"])
-    assert told["verdict"]["outcome"] == "problems" and "NOT STOPPED on node2" in told["verdict"]["text"]
+    assert (
+        told["verdict"]["outcome"] == "problems"
+        and "NOT STOPPED on node2" in told["verdict"]["text"]
+    )
 
 
 def test_devices_that_the_run_still_has(tmp_path, monkeypatch):
-    put(attempts.attempt_dir(str(tmp_path), RUN, 1), {"plan.json": json.dumps(compiled(count=2, devices=2))})
-    rows = [dict(device=device, pid=7, run=run, user="bob", command="python") for device, run in (("0", RUN), ("1", None), ("7", None))]
+    put(
+        attempts.attempt_dir(str(tmp_path), RUN, 1),
+        {"plan.json": json.dumps(compiled(count=2, devices=2))},
+    )
+    rows = [
+        dict(device=device, pid=7, run=run, user="bob", command="python")
+        for device, run in (("0", RUN), ("1", None), ("7", None))
+    ]
     monkeypatch.setattr(stopping.devices, "look", lambda run, base, asked: {"processes": rows})
     found = stopping.occupied(None, str(tmp_path), RUN, 1, "node2", settle=0)
-    assert [(item["what"], item["own"]) for item in found if item["what"].startswith("device")] == [("device 0", True), ("device 1", False)]
+    assert [(item["what"], item["own"]) for item in found if item["what"].startswith("device")] == [
+        ("device 0", True),
+        ("device 1", False),
+    ]
 
 
 # --- a run that is on its way
@@ -163,7 +201,10 @@ def test_devices_that_the_run_still_has(tmp_path, monkeypatch):
 def test_what_the_controller_knows_of_a_run_that_no_node_knows_yet(tmp_path, run_module):
     asked = {"state": "planned", "runs_dir": str(tmp_path), "run_id": RUN}
     assert run_module(module, asked)["known"] is False
-    put(tmp_path / RUN, {"plan.json": json.dumps(compiled(count=2)), "attempt-2/x": "", "attempt-1/x": ""})
+    put(
+        tmp_path / RUN,
+        {"plan.json": json.dumps(compiled(count=2)), "attempt-2/x": "", "attempt-1/x": ""},
+    )
     assert {key: run_module(module, asked)[key] for key in ("known", "number", "nodes")} == {
         "known": True, "number": 2, "nodes": ["node1", "node2"],
     }  # fmt: skip
@@ -171,14 +212,23 @@ def test_what_the_controller_knows_of_a_run_that_no_node_knows_yet(tmp_path, run
 
 def decided(run_id, ended, again=True, number=1, more=()):
     """A run's record with an attempt that is to be started again."""
-    entry = dict(run_file.entry(number), ended=ended, verdict={"outcome": "failed", "cause": "killed"}, again={"again": again})
+    entry = dict(
+        run_file.entry(number),
+        ended=ended,
+        verdict={"outcome": "failed", "cause": "killed"},
+        again={"again": again},
+    )
     return dict(run_file.empty(run_id, "job", ended), attempts=[entry, *more])
 
 
 def test_whose_restart_may_wait(tmp_path, run_module):
-    """What was decided so, is not begun, and is not of yesterday; of this site; in the place of the next attempt."""
+    """What was decided so, is not begun, and is not of yesterday; of this site; in the place of the
+    next attempt.
+    """
     now = time.time()
-    refused = dict(run_file.entry(2), ended=now, verdict={"outcome": "failed", "cause": run_file.NOT_STARTED})
+    refused = dict(
+        run_file.entry(2), ended=now, verdict={"outcome": "failed", "cause": run_file.NOT_STARTED}
+    )
     kept = {
         "a": decided("", now), "b": decided("", now, again=False), "c": decided("", now - restarts.UNDER_WAY - 60),
         "d": decided("", now, more=[run_file.entry(2)]), "e": decided("", now, more=[refused]), "f": dict(decided("", now), version=9),
@@ -187,20 +237,32 @@ def test_whose_restart_may_wait(tmp_path, run_module):
     }  # fmt: skip
     for mark, record in kept.items():
         made = dict(compiled(count=2), site="other" if mark == "9" else "here")
-        files = {"attempt-1/plan.json": json.dumps(made), **({"run.json": json.dumps(record)} if record else {})}
+        files = {
+            "attempt-1/plan.json": json.dumps(made),
+            **({"run.json": json.dumps(record)} if record else {}),
+        }
         files.update({"attempt-2/plan.json": json.dumps(made)} if mark in "de" else {})
         put(tmp_path / (OTHER[:-4] + mark * 4), files)
     put(
         tmp_path,
-        {"conform.json": "{}", "notes/run.json": json.dumps(kept["a"]), "notes/attempt-1/plan.json": json.dumps(made | {"site": "here"})},
+        {
+            "conform.json": "{}",
+            "notes/run.json": json.dumps(kept["a"]),
+            "notes/attempt-1/plan.json": json.dumps(made | {"site": "here"}),
+        },
     )
     asked = {"state": "planned", "runs_dir": str(tmp_path), "run_id": "", "site": "here"}
     waiting = run_module(module, asked)["waiting"]
-    assert waiting == [[OTHER[:-4] + "eeee", 3, ["node1", "node2"]], [OTHER[:-4] + "aaaa", 2, ["node1", "node2"]]]
+    assert waiting == [
+        [OTHER[:-4] + "eeee", 3, ["node1", "node2"]],
+        [OTHER[:-4] + "aaaa", 2, ["node1", "node2"]],
+    ]
     assert run_module(module, dict(asked, runs_dir=str(tmp_path / "none")))["waiting"] == []
 
 
-@pytest.mark.parametrize("noted, after, refused", [([2], 1, True), ([], 1, False), ([2], 0, False), ([1], 1, False)])
+@pytest.mark.parametrize(
+    "noted, after, refused", [([2], 1, True), ([], 1, False), ([2], 0, False), ([1], 1, False)]
+)
 def test_a_restart_that_waits_gives_up_and_a_person_may_resume(noted, after, refused):
     home = {"record": None, "numbers": [1], "job": {}, "nodes": ["node1"], "first": ["node1"]}
     told = {
@@ -217,7 +279,10 @@ def test_a_restart_that_waits_gives_up_and_a_person_may_resume(noted, after, ref
         with pytest.raises(resuming.Refused, match="was stopped while its restart waited"):
             resuming.settle(RUN, home, {"node1": told}, after)
     else:
-        assert resuming.settle(RUN, home, {"node1": told}, after)["number"] == max(told["attempts"]) + 1
+        assert (
+            resuming.settle(RUN, home, {"node1": told}, after)["number"]
+            == max(told["attempts"]) + 1
+        )
 
 
 # --- what is said
@@ -229,37 +294,91 @@ GONE = {"unreachable": True, "msg": "Connection timed out"}
 @pytest.mark.parametrize(
     "results, found, members, outcome, words",
     [
-        ({"node1": DONE, "node2": DONE}, {}, ["node1", "node2"], "stopped", "STOPPED %s on node1, node2" % RUN),
+        (
+            {"node1": DONE, "node2": DONE},
+            {},
+            ["node1", "node2"],
+            "stopped",
+            "STOPPED %s on node1, node2" % RUN,
+        ),
         ({"node1": dict(DONE, stopped=[])}, {}, ["node1"], "nothing", "NOTHING TO STOP"),
-        ({"node1": DONE, "node2": {"skipped": True}}, {"node2": GONE}, ["node1", "node2"], "problems", "NO ANSWER from node2"),
-        ({"node1": DONE, "node2": GONE}, {}, ["node1", "node2"], "problems", "when it answers again: playbooks/stop.yml -e run=%s" % RUN),
+        (
+            {"node1": DONE, "node2": {"skipped": True}},
+            {"node2": GONE},
+            ["node1", "node2"],
+            "problems",
+            "NO ANSWER from node2",
+        ),
+        (
+            {"node1": DONE, "node2": GONE},
+            {},
+            ["node1", "node2"],
+            "problems",
+            "when it answers again: playbooks/stop.yml -e run=%s" % RUN,
+        ),
         ({"node1": DONE, "node3": GONE}, {}, ["node1"], "stopped", "STOPPED %s on node1" % RUN),
         ({"node1": dict(DONE, left=[7])}, {}, ["node1"], "problems", "NOT STOPPED on node1"),
-        ({"node1": {"failed": True, "msg": "does not stop"}}, {}, ["node1"], "problems", "NOT STOPPED on node1"),
-        ({"node1": {}}, {"node1": {"failed": True, "msg": "no manager"}}, ["node1"], "problems", "NOT STOPPED on node1"),
-        ({"node1": dict(DONE, stopped=[], noted=[RUN])}, {}, ["node1"], "nothing", "a start or restart of it that is under way gives up"),
+        (
+            {"node1": {"failed": True, "msg": "does not stop"}},
+            {},
+            ["node1"],
+            "problems",
+            "NOT STOPPED on node1",
+        ),
+        (
+            {"node1": {}},
+            {"node1": {"failed": True, "msg": "no manager"}},
+            ["node1"],
+            "problems",
+            "NOT STOPPED on node1",
+        ),
+        (
+            {"node1": dict(DONE, stopped=[], noted=[RUN])},
+            {},
+            ["node1"],
+            "nothing",
+            "a start or restart of it that is under way gives up",
+        ),
     ],
 )
 def test_nothing_is_hidden(run_module, results, found, members, outcome, words):
-    told = run_module(module, {"state": "told", "run_id": RUN, "results": results, "found": found, "members": members})
-    assert told["verdict"]["outcome"] == outcome and words in told["verdict"]["text"] and told["summary"][-1] == told["verdict"]["text"]
+    told = run_module(
+        module,
+        {"state": "told", "run_id": RUN, "results": results, "found": found, "members": members},
+    )
+    assert (
+        told["verdict"]["outcome"] == outcome
+        and words in told["verdict"]["text"]
+        and told["summary"][-1] == told["verdict"]["text"]
+    )
     assert len(told["summary"]) == len(results) + 2
 
 
 def test_whose_restart_gives_up_is_named_where_nobody_named_a_run():
     said = {"node1": dict(DONE, stopped=[], noted=[RUN, OTHER])}
     text = stopping.told(said, {}, "", ["node1"])["verdict"]["text"]
-    assert text == "NOTHING TO STOP: no run of yours holds a node; a start or restart of %s that is under way gives up" % ", ".join(
-        sorted((RUN, OTHER))
+    assert (
+        text
+        == "NOTHING TO STOP: no run of yours holds a node; a start or restart of %s that is under"
+        " way gives up" % ", ".join(sorted((RUN, OTHER)))
     )
 
 
-@pytest.mark.parametrize("state, named", [("failed", True), ("lost", True), ("completed", False), ("stopped", False)])
+@pytest.mark.parametrize(
+    "state, named", [("failed", True), ("lost", True), ("completed", False), ("stopped", False)]
+)
 def test_without_a_name_a_run_that_may_wait_for_its_restart_elsewhere_is_named(state, named):
-    found = {"node1": {"status": {"found": True, "run": RUN, "state": state}}, "node2": GONE, "node3": {"status": {"found": False}}}
+    found = {
+        "node1": {"status": {"found": True, "run": RUN, "state": state}},
+        "node2": GONE,
+        "node3": {"status": {"found": False}},
+    }
     nothing = {node: dict(DONE, stopped=[]) for node in ("node1", "node3")}
     text = stopping.told(nothing, found, "", ["node1"])["verdict"]["text"]
-    assert text.startswith("NOTHING TO STOP") and ("restart: playbooks/stop.yml -e run=" + RUN in text) is named
+    assert (
+        text.startswith("NOTHING TO STOP")
+        and ("restart: playbooks/stop.yml -e run=" + RUN in text) is named
+    )
     assert "restart" not in stopping.told(nothing, found, RUN, ["node1"])["verdict"]["text"]
 
 
@@ -282,5 +401,11 @@ def test_check_mode_stops_nothing(run_module, node):
     ],
 )  # fmt: skip
 def test_an_answer_of_another_shape_is_no_stop(lie):
-    sound = {"stopped": ["r"], "ended": [{"pid": 1, "signal": "TERM", "command": "x"}], "left": [], "occupied": [], "noted": None}
+    sound = {
+        "stopped": ["r"],
+        "ended": [{"pid": 1, "signal": "TERM", "command": "x"}],
+        "left": [],
+        "occupied": [],
+        "noted": None,
+    }
     assert stopping._sound(sound) and not stopping._sound(dict(sound, **lie))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MindOCR: its table on real logs and on the bundled workspace, the workspace's data set, and what its environment holds."""
+"""MindOCR: its table on real logs and on the bundled workspace, the workspace's data set, and what
+its environment holds.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,16 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[2]
 WORKSPACE = ROOT / "examples" / "mindocr"
 CONFIG = "configs/rec/crnn/crnn_resnet34.yaml"
-# worker_N.log of the bundled workspace over msrun on two nodes, MindSpore 2.7.0; and what MindOCR itself (commit 6dd7792) wrote.
+# worker_N.log of the bundled workspace over msrun on two nodes, MindSpore 2.7.0; and what MindOCR
+# itself (commit 6dd7792) wrote.
 EXCERPTS = ROOT / "tests" / "fixtures" / "logs" / "mindocr"
 SMALL = ["--train", "6", "--val", "3"]
 
 
 def load_make_data():
-    spec = importlib.util.spec_from_file_location("example_mindocr_make_data", WORKSPACE / "make_data.py")
+    spec = importlib.util.spec_from_file_location(
+        "example_mindocr_make_data", WORKSPACE / "make_data.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -60,22 +65,38 @@ def scan(suite, data, piece=1 << 20):
     return found.finish()
 
 
-# -- what is read from the logs -----------------------------------------------------------------------------------------------
+# -- what is read from the logs
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_real_training_whose_loss_is_lost(suite, samples):
-    found = scan(suite, (samples / "logs" / "mindocr_crnn_msrun_2x1" / "node1" / "worker_0.log").read_bytes())
+    found = scan(
+        suite, (samples / "logs" / "mindocr_crnn_msrun_2x1" / "node1" / "worker_0.log").read_bytes()
+    )
     assert found["first_step"] == {
-        **{"line": 51, "time": "2026-11-20 09:31:13", "epoch": 1, "epochs": 2, "step": 1, "steps": 4, "loss": 73.372452, "lr": 0.0005},
+        **{
+            "line": 51,
+            "time": "2026-11-20 09:31:13",
+            "epoch": 1,
+            "epochs": 2,
+            "step": 1,
+            "steps": 4,
+            "loss": 73.372452,
+            "lr": 0.0005,
+        },
         **{"batch_cost": 18.457601, "ips": 0.43},
     }
     assert found["nan"] == {"epoch": 1, "step": 2, "line": 52, "loss": "nan"}
-    assert found["last_step"]["epoch"] == 2 and logs.fraction(found["last_step"], suite["logs"]) == 1.0
+    assert (
+        found["last_step"]["epoch"] == 2 and logs.fraction(found["last_step"], suite["logs"]) == 1.0
+    )
     assert (found["evaluation"], found["saved_count"], found["first_error"]) == (None, 0, None)
 
 
 def test_the_first_rank_alone_shows_steps(suite, samples):
-    found = scan(suite, (samples / "logs" / "mindocr_crnn_msrun_2x1" / "node2" / "worker_1.log").read_bytes())
+    found = scan(
+        suite, (samples / "logs" / "mindocr_crnn_msrun_2x1" / "node2" / "worker_1.log").read_bytes()
+    )
     assert found["steps"] == 0 and suite["logs"]["step"]["ranks"] == "first"
 
 
@@ -91,7 +112,13 @@ def test_the_real_suites_log(suite):
 def test_the_bundles_log(suite, piece):
     found = scan(suite, (EXCERPTS / "trained.log").read_bytes(), piece)
     first, last = found["first_step"], found["last_step"]
-    assert (first["epoch"], first["step"], first["steps"], last["epoch"], last["epochs"]) == (1, 8, 32, 12, 12)
+    assert (first["epoch"], first["step"], first["steps"], last["epoch"], last["epochs"]) == (
+        1,
+        8,
+        32,
+        12,
+        12,
+    )
     assert first["loss"] > 10 > 3 > last["loss"] and logs.fraction(last, suite["logs"]) == 1.0
     assert found["evaluation"]["acc"] > 0.9 and found["evaluation"]["epoch"] == 12
     assert suite["logs"]["evaluation"]["main"] in found["evaluation"]
@@ -105,24 +132,34 @@ def test_a_resumed_training_counts_on(suite):
 
 
 def test_a_detectors_lines_and_epochs_without_steps(suite):
-    """What DBNet with dataset_sink_mode shows: parameters in groups, no step lines, a metric of three numbers."""
+    """What DBNet with dataset_sink_mode shows: parameters in groups, no step lines, a metric of
+    three numbers.
+    """
     prefix = "[2026-11-20 09:31:29] mindocr.utils.callbacks INFO - "
     text = (
-        "epoch: [1/4], loss: 3.500000, epoch time: 33.959 s, per step time: 8489.726 ms, fps per card: 0.94 img/s\n"
-        "Performance: {'recall': 0.25, 'precision': 0.5, 'f-score': 0.3333}, eval time: 0.5\n"
-        "epoch: [2/4] step: [3/4], loss: 2.5, lr_0: 0.000427, per step time: 3812.521 ms, fps per card: 2.10 img/s\n"
+        "epoch: [1/4], loss: 3.500000, epoch time: 33.959 s, per step time: 8489.726 ms, fps per"
+        " card: 0.94 img/s\nPerformance: {'recall': 0.25, 'precision': 0.5, 'f-score': 0.3333},"
+        " eval time: 0.5\nepoch: [2/4] step: [3/4], loss: 2.5, lr_0: 0.000427, per step time:"
+        " 3812.521 ms, fps per card: 2.10 img/s\n"
     )
     found = scan(suite, "".join(prefix + line + "\n" for line in text.splitlines()).encode())
-    assert found["first_step"]["epoch"] == 1 and logs.fraction(found["first_step"], suite["logs"]) == 0.25
+    assert (
+        found["first_step"]["epoch"] == 1
+        and logs.fraction(found["first_step"], suite["logs"]) == 0.25
+    )
     assert {key: found["evaluation"][key] for key in ("recall", "precision", "hmean")} == {
         "recall": 0.25,
         "precision": 0.5,
         "hmean": 0.3333,
     }
-    assert found["last_step"]["lr"] == 0.000427 and logs.fraction(found["last_step"], suite["logs"]) == 7 / 16
+    assert (
+        found["last_step"]["lr"] == 0.000427
+        and logs.fraction(found["last_step"], suite["logs"]) == 7 / 16
+    )
 
 
-# -- what a job of this suite is told ------------------------------------------------------------------------------------------
+# -- what a job of this suite is told
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -134,7 +171,9 @@ def test_a_detectors_lines_and_epochs_without_steps(suite):
         (2, {"system.distribute": True}, True, False),
     ],
 )
-def test_the_ranks_know_of_each_other_or_do_not_start(suite, config, world, given, switched, refused):
+def test_the_ranks_know_of_each_other_or_do_not_start(
+    suite, config, world, given, switched, refused
+):
     overrides, problems = suites.settle(suite, config, given, "cpu", world)
     assert config["system"]["distribute"] is False, "as MindOCR's files for one device are"
     assert overrides.get("system.distribute") is switched and bool(problems) is refused
@@ -143,7 +182,13 @@ def test_the_ranks_know_of_each_other_or_do_not_start(suite, config, world, give
 
 def test_settings_are_read_from_the_config(suite, config):
     assert suites.settings(suite, config, []) == {
-        **{"epochs": 12, "iterations": None, "batch": 8, "learning_rate": 0.006, "save": "./tmp_rec"},
+        **{
+            "epochs": 12,
+            "iterations": None,
+            "batch": 8,
+            "learning_rate": 0.006,
+            "save": "./tmp_rec",
+        },
     }
 
 
@@ -152,11 +197,17 @@ def test_the_data_appears_where_the_config_looks_for_it(suite, config, made):
     effective = suites.overridden(config, overrides)
     assert suites.wanted_data(suite, effective, [], {"digits": str(made)}) == (["digits"], [])
     (made.parent / "empty").mkdir(exist_ok=True)
-    assert "digits/training" in suites.wanted_data(suite, effective, [], {"digits": str(made.parent / "empty")})[1][0]
+    assert (
+        "digits/training"
+        in suites.wanted_data(suite, effective, [], {"digits": str(made.parent / "empty")})[1][0]
+    )
 
 
 def test_resume_is_an_override_that_the_bundles_config_takes(suite, config):
-    assert suites.resume_words(suite, "resume/train_resume") == ([], {"model.resume": "resume/train_resume.ckpt"})
+    assert suites.resume_words(suite, "resume/train_resume") == (
+        [],
+        {"model.resume": "resume/train_resume.ckpt"},
+    )
     assert "resume" in config["model"], "-o takes only keys that the config has"
 
 
@@ -171,11 +222,16 @@ def test_the_script_is_where_the_table_says(suite):
     assert (WORKSPACE / "tools" / "train.py").is_file()
 
 
-# -- the data set ---------------------------------------------------------------------------------------------------------------
+# -- the data set
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def everything(directory):
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_same_options_same_bytes_and_another_seed_others(made, tmp_path):
@@ -187,10 +243,17 @@ def test_same_options_same_bytes_and_another_seed_others(made, tmp_path):
 
 
 def test_labels_fit_the_network(made, config):
-    lines = [line.split("\t") for split in ("training", "validation") for line in (made / f"gt_{split}.txt").read_text().splitlines()]
+    lines = [
+        line.split("\t")
+        for split in ("training", "validation")
+        for line in (made / f"gt_{split}.txt").read_text().splitlines()
+    ]
     assert len(lines) == 9
     for _name, word in lines:
-        assert set(word) <= set(config["postprocess"]["character_dict"]) and 3 <= len(word) <= config["common"]["max_text_len"]
+        assert (
+            set(word) <= set(config["postprocess"]["character_dict"])
+            and 3 <= len(word) <= config["common"]["max_text_len"]
+        )
     height, width = config["train"]["dataset"]["image_shape"]
     with Image.open(made / "training" / lines[0][0]) as picture:
         assert picture.size == (width, height)
@@ -199,7 +262,10 @@ def test_labels_fit_the_network(made, config):
 
 
 def test_every_digit_is_another_picture():
-    drawn = {digit: frozenset(name for name in make_data.STROKES if name not in make_data.MISSING[digit]) for digit in "0123456789"}
+    drawn = {
+        digit: frozenset(name for name in make_data.STROKES if name not in make_data.MISSING[digit])
+        for digit in "0123456789"
+    }
     assert len(set(drawn.values())) == 10
 
 
@@ -213,9 +279,15 @@ def test_an_equal_earlier_result_is_left_alone(copy, capsys):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda out: (out / "notes.txt").write_text("mine"), "notes.txt is not part of this data set"),
+        (
+            lambda out: (out / "notes.txt").write_text("mine"),
+            "notes.txt is not part of this data set",
+        ),
         (lambda out: (out / "training" / "word_2.png").unlink(), "training/word_2.png is missing"),
-        (lambda out: (out / "gt_validation.txt").write_text("word_1.png\t1\n"), "gt_validation.txt was made with other options"),
+        (
+            lambda out: (out / "gt_validation.txt").write_text("word_1.png\t1\n"),
+            "gt_validation.txt was made with other options",
+        ),
     ],
 )
 def test_a_changed_result_is_refused_and_kept(copy, capsys, change, message):
@@ -235,15 +307,26 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-# -- its environment ------------------------------------------------------------------------------------------------------------
+# -- its environment
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("python", ["3.9", "3.10", "3.11"])
 def test_the_pinned_list_is_complete_and_goes_with_mindspore(suite, python):
-    asked = environment.read_environment({"package": "mindspore", "version": "2.7.0", "requirements": suite["environment"]["requirements"]})
+    asked = environment.read_environment(
+        {
+            "package": "mindspore",
+            "version": "2.7.0",
+            "requirements": suite["environment"]["requirements"],
+        }
+    )
     text = (ROOT / "roles" / "runtime" / "files" / "mindocr.txt").read_text(encoding="utf-8")
     packages = environment.resolve(asked, [text], python, "x86_64")
-    assert packages["mindspore"] == "2.7.0" and packages["numpy"].startswith("1.") and packages["huggingface-hub"] == "0.16.4"
+    assert (
+        packages["mindspore"] == "2.7.0"
+        and packages["numpy"].startswith("1.")
+        and packages["huggingface-hub"] == "0.16.4"
+    )
     assert environment.from_source([text]) == ["seqeval"]
     assert not {"opencv-python", "paddlepaddle", "torch"} & set(packages)
     assert set(suite["environment"]["packages"]) <= set(environment.PACKAGES)

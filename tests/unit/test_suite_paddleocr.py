@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PaddleOCR's table on real logs and configs (fixtures: the repository at bf1c33f, CPU, 2 ranks), and the bundle's parts that need no Paddle."""
+"""PaddleOCR's table on real logs and configs (fixtures: the repository at bf1c33f, CPU, 2 ranks),
+and the bundle's parts that need no Paddle.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ WORKSPACE = ROOT / "examples" / "paddleocr"
 CONFIG = WORKSPACE / "configs" / "rec" / "rec_mv3_none_bilstm_ctc.yml"
 SUITE = suites.load("paddleocr")
 STEP = (
-    "[2026/11/20 13:29:28] ppocr INFO: epoch: [3/72], global_step: 20, lr: 0.000500, acc: 0.500000, loss: %s, loss_ctc: 3.000000, "
-    "avg_reader_cost: 0.00601 s, avg_batch_cost: 0.57930 s, avg_samples: 8.0, ips: 13.80977 samples/s, eta: %s, %s\n"
+    "[2026/11/20 13:29:28] ppocr INFO: epoch: [3/72], global_step: 20, lr: 0.000500, acc: 0.500000,"
+    " loss: %s, loss_ctc: 3.000000, avg_reader_cost: 0.00601 s, avg_batch_cost: 0.57930 s,"
+    " avg_samples: 8.0, ips: 13.80977 samples/s, eta: %s, %s\n"
 )
 
 
@@ -29,7 +32,8 @@ def scan(text):
     return found.finish()
 
 
-# -- logs ----------------------------------------------------------------------------------------------------------
+# -- logs
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_recognition_rank_0():
@@ -66,7 +70,11 @@ def test_an_evaluation_and_the_best_one_so_far(name, figures):
 
 def test_a_model_with_more_losses():
     found = scan((LOGS / "db_rank0.log").read_bytes())
-    assert (found["steps"], found["first_step"]["loss"], found["last_step"]["loss"]) == (2, 9.742995, 9.167122)
+    assert (found["steps"], found["first_step"]["loss"], found["last_step"]["loss"]) == (
+        2,
+        9.742995,
+        9.167122,
+    )
 
 
 def test_without_an_evaluation_the_best_metric_is_none(samples):
@@ -75,8 +83,16 @@ def test_without_an_evaluation_the_best_metric_is_none(samples):
 
 
 def test_a_distilled_model_is_judged_by_its_own_figures():
-    line = "[2026/11/20 13:29:28] ppocr INFO: cur metric, acc: 0.75, norm_edit_dis: 0.9, Teacher_acc: 0.5, fps: 8.5\n"
-    for text in (line, line.replace("acc: 0.75, norm_edit_dis: 0.9, Teacher_acc: 0.5", "Teacher_acc: 0.5, acc: 0.75")):
+    line = (
+        "[2026/11/20 13:29:28] ppocr INFO: cur metric, acc: 0.75, norm_edit_dis: 0.9, Teacher_acc:"
+        " 0.5, fps: 8.5\n"
+    )
+    for text in (
+        line,
+        line.replace(
+            "acc: 0.75, norm_edit_dis: 0.9, Teacher_acc: 0.5", "Teacher_acc: 0.5, acc: 0.75"
+        ),
+    ):
         assert scan(text)["evaluation"]["acc"] == 0.75
 
 
@@ -88,7 +104,9 @@ def test_a_loss_that_is_no_number_is_padded_with_x():
 
 
 def test_days_and_memory():
-    step = scan(STEP % ("2.500000", "1 day, 2:03:04", "max_mem_reserved: 900 MB, max_mem_allocated: 800 MB"))["last_step"]
+    step = scan(
+        STEP % ("2.500000", "1 day, 2:03:04", "max_mem_reserved: 900 MB, max_mem_allocated: 800 MB")
+    )["last_step"]
     assert (step["eta"], step["memory_mb"], step["loss"]) == (93784, 800, 2.5)
 
 
@@ -96,10 +114,14 @@ def test_the_other_ranks_log_errors_only():
     """An image that is missing is replaced by another one: the rank logs a traceback and goes on."""
     found = scan((LOGS / "missing_image_rank1.log").read_bytes())
     assert (found["steps"], found["evaluation"], found["saved"]) == (0, None, [])
-    assert (found["first_error"]["cause"], found["first_error"]["handled"]) == ("data_missing", True)
+    assert (found["first_error"]["cause"], found["first_error"]["handled"]) == (
+        "data_missing",
+        True,
+    )
 
 
-# -- configuration -------------------------------------------------------------------------------------------------
+# -- configuration
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -130,16 +152,29 @@ def test_label_files_are_relative_to_the_working_directory(config, tmp_path):
 
 
 def test_lmdb_sets_and_configs_that_read_all_of_train_data(config, tmp_path):
-    config["Train"]["dataset"] = {"name": "LMDBDataSet", "data_dir": "./train_data/data_lmdb_release/training/"}
-    config["Eval"]["dataset"] = {"name": "SimpleDataSet", "data_dir": "./train_data", "label_file_list": ["./train_data/val_list.txt"]}
+    config["Train"]["dataset"] = {
+        "name": "LMDBDataSet",
+        "data_dir": "./train_data/data_lmdb_release/training/",
+    }
+    config["Eval"]["dataset"] = {
+        "name": "SimpleDataSet",
+        "data_dir": "./train_data",
+        "label_file_list": ["./train_data/val_list.txt"],
+    }
     (tmp_path / "data_lmdb_release" / "training").mkdir(parents=True)
     (tmp_path / "val_list.txt").touch()
-    assert suites.wanted_data(SUITE, config, [], {"train_data": str(tmp_path)}) == (["train_data"], [])
+    assert suites.wanted_data(SUITE, config, [], {"train_data": str(tmp_path)}) == (
+        ["train_data"],
+        [],
+    )
     assert suites.place(SUITE, "data_lmdb_release") == "train_data/data_lmdb_release"
 
 
 def test_resume_is_an_override():
-    assert suites.resume_words(SUITE, "resume/latest") == ([], {"Global.checkpoints": "resume/latest"})
+    assert suites.resume_words(SUITE, "resume/latest") == (
+        [],
+        {"Global.checkpoints": "resume/latest"},
+    )
 
 
 def test_the_pinned_list_is_complete():
@@ -152,7 +187,8 @@ def test_the_pinned_list_is_complete():
     assert not {"opencv-python", "opencv-contrib-python"} & versions.keys()
 
 
-# -- the bundle ----------------------------------------------------------------------------------------------------
+# -- the bundle
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -160,26 +196,42 @@ def bundle(monkeypatch):
     """Import a module of the bundle, without leaving its common names behind."""
     monkeypatch.syspath_prepend(str(WORKSPACE))
     yield importlib.import_module
-    for name in [name for name in sys.modules if name == "make_data" or name.partition(".")[0] == "recognition"]:
+    for name in [
+        name
+        for name in sys.modules
+        if name == "make_data" or name.partition(".")[0] == "recognition"
+    ]:
         monkeypatch.delitem(sys.modules, name)
 
 
 def test_overrides_are_yaml_and_name_a_section_that_is_there(bundle):
     module = bundle("recognition.config")
-    args = module.parse_args(["-c", str(CONFIG), "-o", "Global.eval_batch_step=[0,4]", "Global.use_gpu=False"])
+    args = module.parse_args(
+        ["-c", str(CONFIG), "-o", "Global.eval_batch_step=[0,4]", "Global.use_gpu=False"]
+    )
     read = module.read(args.config, args.opt)
     assert (read["Global"]["eval_batch_step"], read["Global"]["use_gpu"]) == ([0, 4], False)
     for wrong in ("Globl.use_gpu=False", "Global.use_gpu", "Global.use_gpu.x=1"):
         with pytest.raises(module.Refused, match="every section before the last dot"):
             module.read(args.config, [wrong])
-    with pytest.raises(module.Refused, match="Backbone.name: this bundle has SmallConv; got 'MobileNetV3'"):
+    with pytest.raises(
+        module.Refused, match="Backbone.name: this bundle has SmallConv; got 'MobileNetV3'"
+    ):
         module.only({"name": "MobileNetV3"}, {"SmallConv": None}, "Backbone")
 
 
 def test_ctc_reading_and_edit_distance(bundle):
     metric = bundle("recognition.metric")
-    assert list(metric.words([[0, 1, 1, 0, 1, 2], [0, 0, 0, 0, 0, 0], [3, 3, 0, 0, 2, 2]], "abc")) == ["aab", "", "cb"]
-    for one, other, faults in (("", "", 0), ("12", "", 2), ("123", "123", 0), ("123", "1223", 1), ("kitten", "sitting", 3)):
+    assert list(
+        metric.words([[0, 1, 1, 0, 1, 2], [0, 0, 0, 0, 0, 0], [3, 3, 0, 0, 2, 2]], "abc")
+    ) == ["aab", "", "cb"]
+    for one, other, faults in (
+        ("", "", 0),
+        ("12", "", 2),
+        ("123", "123", 0),
+        ("123", "1223", 1),
+        ("kitten", "sitting", 3),
+    ):
         assert metric.distance(one, other) == metric.distance(other, one) == faults
 
 
@@ -188,7 +240,13 @@ def test_words_are_drawn_once_and_never_over_anything_else(bundle, tmp_path, cap
     small = ["--train", "6", "--test", "3"]
     out = tmp_path / "ic15_data"
     assert make_data.main([str(out), *small]) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["SHA256SUMS", "rec_gt_test.txt", "rec_gt_train.txt", "test", "train"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "SHA256SUMS",
+        "rec_gt_test.txt",
+        "rec_gt_train.txt",
+        "test",
+        "train",
+    ]
     lines = [line.split("\t") for line in (out / "rec_gt_train.txt").read_text().splitlines()]
     assert [name for name, _word in lines] == [f"train/word_{n}.jpg" for n in range(1, 7)]
     for name, word in lines:

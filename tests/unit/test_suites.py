@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a suite's table means for one job: overrides, settings, data, distribute, resume; and a fifth suite that is one file."""
+"""What a suite's table means for one job: overrides, settings, data, distribute, resume; and a
+fifth suite that is one file.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ DETECTION = suites.load("paddledetection")
 # What a suite for MindOCR's kind of config would say.
 SWITCHED = dict(DETECTION, distributed={"key": "system.distribute"})
 COCO = {
-    "TrainDataset": {"dataset_dir": "dataset/coco", "image_dir": "train2017", "anno_path": "annotations/train.json"},
+    "TrainDataset": {
+        "dataset_dir": "dataset/coco",
+        "image_dir": "train2017",
+        "anno_path": "annotations/train.json",
+    },
     "EvalDataset": {"dataset_dir": "dataset/voc", "image_dir": "", "anno_path": "gone.json"},
 }
 
@@ -40,8 +46,14 @@ def test_a_fifth_suite_is_one_file(tmp_path):
         ({"data": {"place": "dataset"}}, "must be a path with {name} in it"),
         ({"accelerators": {"tpu": {}}}, "tpu"),
         ({"scripts": None}, "scripts"),
-        ({"launchers": ["paddle", "fleetrunn"]}, "suites/x.yml: launchers: fleetrunn; allowed: fleetrun, mpirun"),
-        ({"logs": {"step": {"line": "(?P<epoch\\d+)"}}}, "suites/x.yml: logs.step.line: not a regular expression"),
+        (
+            {"launchers": ["paddle", "fleetrunn"]},
+            "suites/x.yml: launchers: fleetrunn; allowed: fleetrun, mpirun",
+        ),
+        (
+            {"logs": {"step": {"line": "(?P<epoch\\d+)"}}},
+            "suites/x.yml: logs.step.line: not a regular expression",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_used(tmp_path, change, words):
@@ -71,7 +83,10 @@ def test_lookup(dotted, value):
 
 def test_overrides_reach_every_depth_and_leave_the_rest():
     values = {"a": {"b": 1, "c": {"d": 2}}}
-    assert suites.overridden(values, {"a.c.d": 3, "e.f": 4, "a.b": {"x": 1}}) == {"a": {"b": {"x": 1}, "c": {"d": 3}}, "e": {"f": 4}}
+    assert suites.overridden(values, {"a.c.d": 3, "e.f": 4, "a.b": {"x": 1}}) == {
+        "a": {"b": {"x": 1}, "c": {"d": 3}},
+        "e": {"f": 4},
+    }
     assert values == {"a": {"b": 1, "c": {"d": 2}}}
 
 
@@ -79,7 +94,10 @@ def test_overrides_reach_every_depth_and_leave_the_rest():
 
 
 def test_the_suites_own_overrides_are_the_weakest():
-    assert suites.settle(DETECTION, {}, {"epoch": 3}, "cpu", 2) == ({"use_gpu": False, "epoch": 3}, [])
+    assert suites.settle(DETECTION, {}, {"epoch": 3}, "cpu", 2) == (
+        {"use_gpu": False, "epoch": 3},
+        [],
+    )
     assert suites.settle(DETECTION, {}, {"use_gpu": True}, "cpu", 2) == ({"use_gpu": True}, [])
     assert suites.settle(DETECTION, {}, {}, "gpu", 2) == ({}, [])
 
@@ -100,7 +118,9 @@ def test_several_ranks_are_told_of_each_other(config, given, world, overrides):
     assert suites.settle(SWITCHED, values, given, "gpu", world) == (overrides, [])
 
 
-@pytest.mark.parametrize("given", [{"system": {"distribute": False}}, {"system": "x"}, {"system": []}])
+@pytest.mark.parametrize(
+    "given", [{"system": {"distribute": False}}, {"system": "x"}, {"system": []}]
+)
 def test_ranks_that_would_train_alone_by_an_override_of_the_whole_section(given):
     problems = suites.settle(SWITCHED, {"system": {"distribute": True}}, given, "gpu", 2)[1]
     assert len(problems) == 1 and "2 ranks would train alone" in problems[0]
@@ -109,14 +129,20 @@ def test_ranks_that_would_train_alone_by_an_override_of_the_whole_section(given)
 @pytest.mark.parametrize("said", [False, "no", 0, None])
 def test_ranks_that_would_train_alone_are_refused(said):
     _overrides, problems = suites.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 2)
-    assert len(problems) == 1 and "2 ranks would train alone" in problems[0] and problems[0].startswith("system.distribute is")
+    assert (
+        len(problems) == 1
+        and "2 ranks would train alone" in problems[0]
+        and problems[0].startswith("system.distribute is")
+    )
     assert not suites.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 1)[1]
 
 
 ROOTED = dict(DETECTION, data=dict(DETECTION["data"], overrides={"data.root": "dataset"}))
 
 
-@pytest.mark.parametrize("root, overrides", [("/data/sets", {"data.root": "dataset"}), ("path/to", {}), (None, {})])
+@pytest.mark.parametrize(
+    "root, overrides", [("/data/sets", {"data.root": "dataset"}), ("path/to", {}), (None, {})]
+)
 def test_only_an_absolute_path_is_replaced(root, overrides):
     values = {"data": {"root": root}} if root else {}
     assert suites.settle(ROOTED, values, {}, "gpu", 1) == (overrides, [])
@@ -126,15 +152,26 @@ def test_only_an_absolute_path_is_replaced(root, overrides):
     "limits, given, words",
     [
         (["existing"], {"a.b": 1, "a.n": 2}, None),
-        (["existing"], {"a.bb": 1}, "the config has no key a.bb, and PaddleDetection takes only keys that there are; did you mean 'a.b'?"),
+        (
+            ["existing"],
+            {"a.bb": 1},
+            (
+                "the config has no key a.bb, and PaddleDetection takes only keys that there are;"
+                " did you mean 'a.b'?"
+            ),
+        ),
         (["existing"], {"x.y": 1}, "the config has no key x.y"),
         ([], {"x.y": "a=b"}, None),
         (["no_equals"], {"a.b": "x=y"}, "a.b: PaddleDetection cannot take a value with '=' in it"),
     ],
 )
 def test_overrides_that_the_suites_script_cannot_read(limits, given, words):
-    problems = suites.settle(dict(DETECTION, override_limits=limits), {"a": {"b": 0, "n": None}}, given, "gpu", 1)[1]
-    assert (not problems) if words is None else (len(problems) == 1 and problems[0].startswith(words))
+    problems = suites.settle(
+        dict(DETECTION, override_limits=limits), {"a": {"b": 0, "n": None}}, given, "gpu", 1
+    )[1]
+    assert (
+        (not problems) if words is None else (len(problems) == 1 and problems[0].startswith(words))
+    )
 
 
 # --- settings
@@ -143,31 +180,57 @@ def test_overrides_that_the_suites_script_cannot_read(limits, given, words):
 @pytest.mark.parametrize(
     "values, arguments, found",
     [
-        ({"epoch": 300, "LearningRate": {"base_lr": 0.01}, "TrainReader": {"batch_size": 8}}, [], (300, None, 8, 0.01)),
-        ({"epoch": "300", "LearningRate": {"base_lr": "1e-3"}}, [], (300, None, None, 0.001)),  # YAML 1.1 reads 1e-3 as a text
+        (
+            {"epoch": 300, "LearningRate": {"base_lr": 0.01}, "TrainReader": {"batch_size": 8}},
+            [],
+            (300, None, 8, 0.01),
+        ),
+        (
+            {"epoch": "300", "LearningRate": {"base_lr": "1e-3"}},
+            [],
+            (300, None, None, 0.001),
+        ),  # YAML 1.1 reads 1e-3 as a text
         ({"epoch": 1, "LearningRate": {"base_lr": float("nan")}}, [], (1, None, None, None)),
         ({"epoch": True, "TrainReader": {"batch_size": "${x}"}}, [], (None, None, None, None)),
         ({}, ["--iters", "35000", "--batch_size=2"], (None, 35000, 2, None)),
         ({}, ["--iters", "1", "--iters=2"], (None, 2, None, None)),
-        ({"TrainReader": {"batch_size": 4}}, ["--batch_size", "8", "-o", "TrainReader.batch_size=4"], (None, None, 4, None)),
+        (
+            {"TrainReader": {"batch_size": 4}},
+            ["--batch_size", "8", "-o", "TrainReader.batch_size=4"],
+            (None, None, 4, None),
+        ),
     ],
 )
 def test_settings_are_numbers_or_unknown(values, arguments, found):
     suite = dict(DETECTION, argument_keys={"--iters": "iterations", "--batch_size": "batch"})
-    said = suites.settings(suite, values, arguments, ["TrainReader.batch_size"] if "-o" in arguments else [])
-    assert (said["epochs"], said["iterations"], said["batch"], said["learning_rate"]) == found and said["save"] is None
+    said = suites.settings(
+        suite, values, arguments, ["TrainReader.batch_size"] if "-o" in arguments else []
+    )
+    assert (
+        said["epochs"],
+        said["iterations"],
+        said["batch"],
+        said["learning_rate"],
+    ) == found and said["save"] is None
 
 
 def test_the_folder_that_the_config_names():
-    suite = dict(DETECTION, config_keys=dict(DETECTION["config_keys"], save="Global.save_model_dir"))
-    assert suites.settings(suite, {"Global": {"save_model_dir": "./output/rec/x/"}}, [])["save"] == "./output/rec/x/"
+    suite = dict(
+        DETECTION, config_keys=dict(DETECTION["config_keys"], save="Global.save_model_dir")
+    )
+    assert (
+        suites.settings(suite, {"Global": {"save_model_dir": "./output/rec/x/"}}, [])["save"]
+        == "./output/rec/x/"
+    )
 
 
 # --- data
 
 
 def find(values, data, arguments=(), there=()):
-    return suites.wanted_data(DETECTION, values, list(arguments), data, exists=lambda path: path in there)
+    return suites.wanted_data(
+        DETECTION, values, list(arguments), data, exists=lambda path: path in there
+    )
 
 
 FILES = ("/d/coco", "/d/coco/train2017", "/d/coco/annotations/train.json")
@@ -175,60 +238,110 @@ FILES = ("/d/coco", "/d/coco/train2017", "/d/coco/annotations/train.json")
 
 def test_only_what_the_config_reads_is_taken():
     assert find(COCO, {"coco": "/d/coco", "voc": "/d/voc"}, there=FILES) == (["coco"], [])
-    assert find({}, {"coco": "/d/coco", "voc": "/d/voc"}) == (["coco", "voc"], [])  # a config that names none takes all
+    assert find({}, {"coco": "/d/coco", "voc": "/d/voc"}) == (
+        ["coco", "voc"],
+        [],
+    )  # a config that names none takes all
 
 
 def test_a_file_that_is_not_in_the_data_set_is_named():
     names, problems = find(COCO, {"coco": "/d/coco"}, there=FILES[:2])
     assert names == ["coco"] and problems == [
-        "TrainDataset.anno_path: dataset/coco/annotations/train.json is not in the data set 'coco': "
-        "no /d/coco/annotations/train.json on the controller"
+        "TrainDataset.anno_path: dataset/coco/annotations/train.json is not in the data set 'coco':"
+        " no /d/coco/annotations/train.json on the controller"
     ]
 
 
 def test_evaluation_data_matters_only_where_it_is_evaluated():
     problems = find(COCO, {"coco": "/d/coco"}, ["--eval"], FILES)[1]
     assert (
-        len(problems) == 2 and "EvalDataset.dataset_dir: the config reads dataset/voc, which no data set of the site holds" in problems[0]
+        len(problems) == 2
+        and "EvalDataset.dataset_dir: the config reads dataset/voc, which no data set of the site holds"
+        in problems[0]
     )
-    assert "(it has coco as dataset/coco); say where it is: trainyard_suites.paddledetection.data.voc.path" in problems[0]
+    assert (
+        "(it has coco as dataset/coco); say where it is:"
+        " trainyard_suites.paddledetection.data.voc.path" in problems[0]
+    )
 
 
 @pytest.mark.parametrize(
-    "path, name", [("train_data/ic15_data/x.txt", "ic15_data"), ("train_data/ic15_data", "ic15_data"), ("train_data/list.txt", "all")]
+    "path, name",
+    [
+        ("train_data/ic15_data/x.txt", "ic15_data"),
+        ("train_data/ic15_data", "ic15_data"),
+        ("train_data/list.txt", "all"),
+    ],
 )
 def test_the_remedy_names_the_data_set_that_is_missing(path, name):
     suite = dict(
         DETECTION,
-        data={"place": "train_data/{name}", "names": {"all": "train_data"}, "overrides": {}, "keys": [{"root": None, "paths": ["a"]}]},
+        data={
+            "place": "train_data/{name}",
+            "names": {"all": "train_data"},
+            "overrides": {},
+            "keys": [{"root": None, "paths": ["a"]}],
+        },
     )
-    assert "trainyard_suites.paddledetection.data.%s.path" % name in suites.wanted_data(suite, {"a": path}, [], {})[1][0]
+    assert (
+        "trainyard_suites.paddledetection.data.%s.path" % name
+        in suites.wanted_data(suite, {"a": path}, [], {})[1][0]
+    )
 
 
 def test_an_absolute_path_needs_an_override():
     values = {"TrainDataset": {"dataset_dir": "/home/me/coco"}}
-    assert "override TrainDataset.dataset_dir with a path below the working directory" in find(values, {"coco": "/d/coco"})[1][0]
+    assert (
+        "override TrainDataset.dataset_dir with a path below the working directory"
+        in find(values, {"coco": "/d/coco"})[1][0]
+    )
 
 
 def test_a_config_that_names_the_folder_above():
-    """PaddleOCR's data_dir is ./train_data/ in many configs, and the files in the label list say the rest."""
+    """PaddleOCR's data_dir is ./train_data/ in many configs, and the files in the label list say
+    the rest.
+    """
     suite = dict(
-        DETECTION, data={"place": "train_data/{name}", "names": {}, "overrides": {}, "keys": [{"root": None, "paths": ["dir", "list"]}]}
+        DETECTION,
+        data={
+            "place": "train_data/{name}",
+            "names": {},
+            "overrides": {},
+            "keys": [{"root": None, "paths": ["dir", "list"]}],
+        },
     )
     values = {"dir": "./train_data/", "list": ["./train_data/a/x.txt", "./train_data/b/y.txt"]}
     there = {"/d/a/x.txt"}
-    names, problems = suites.wanted_data(suite, values, [], {"a": "/d/a", "b": "/d/b"}, exists=lambda path: path in there)
-    assert names == ["a", "b"] and len(problems) == 1 and "y.txt is not in the data set 'b'" in problems[0]
+    names, problems = suites.wanted_data(
+        suite, values, [], {"a": "/d/a", "b": "/d/b"}, exists=lambda path: path in there
+    )
+    assert (
+        names == ["a", "b"]
+        and len(problems) == 1
+        and "y.txt is not in the data set 'b'" in problems[0]
+    )
 
 
 def test_the_deepest_data_set_has_a_path_and_none_lies_in_another():
     suite = dict(
-        DETECTION, data={"place": "d/{name}", "names": {"all": "d"}, "overrides": {}, "keys": [{"root": None, "paths": ["a", "b"]}]}
+        DETECTION,
+        data={
+            "place": "d/{name}",
+            "names": {"all": "d"},
+            "overrides": {},
+            "keys": [{"root": None, "paths": ["a", "b"]}],
+        },
     )
     sets = {"all": "/all", "one": "/one"}
-    assert suites.wanted_data(suite, {"a": "d/one/x"}, [], sets, exists=lambda path: path == "/one/x") == (["one"], [])
-    names, problems = suites.wanted_data(suite, {"a": "d/one/x", "b": "d/list.txt"}, [], sets, exists=lambda path: True)
-    assert names == ["all", "one"] and problems[0].startswith("the data sets 'all' and 'one' would lie one inside the other")
+    assert suites.wanted_data(
+        suite, {"a": "d/one/x"}, [], sets, exists=lambda path: path == "/one/x"
+    ) == (["one"], [])
+    names, problems = suites.wanted_data(
+        suite, {"a": "d/one/x", "b": "d/list.txt"}, [], sets, exists=lambda path: True
+    )
+    assert names == ["all", "one"] and problems[0].startswith(
+        "the data sets 'all' and 'one' would lie one inside the other"
+    )
 
 
 def test_a_list_in_the_code_tree_is_no_data_set():
@@ -244,10 +357,15 @@ def test_folders_that_checkpoints_come_home_from(folder):
 
 @pytest.mark.parametrize("folder", ["/data/out", ".", "..", "../x", "dataset/coco/out"])
 def test_folders_that_no_checkpoint_would_come_home_from(folder):
-    assert "so no checkpoint would come home; say output/NAME" in suites.save_problem(DETECTION, folder)
+    assert "so no checkpoint would come home; say output/NAME" in suites.save_problem(
+        DETECTION, folder
+    )
 
 
 def test_resume_in_the_suites_own_words():
     assert suites.resume_words(DETECTION, "output/x/3") == (["-r", "output/x/3"], {})
     by_override = dict(DETECTION, resume={"overrides": {"Global.checkpoints": "{path}"}})
-    assert suites.resume_words(by_override, "output/latest") == ([], {"Global.checkpoints": "output/latest"})
+    assert suites.resume_words(by_override, "output/latest") == (
+        [],
+        {"Global.checkpoints": "output/latest"},
+    )

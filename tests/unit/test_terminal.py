@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live view on a real pseudo-terminal: what its screen shows, also after it has changed its size, and what Ctrl-C leaves."""
+"""The live view on a real pseudo-terminal: what its screen shows, also after it has changed its
+size, and what Ctrl-C leaves.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def pty(monkeypatch):
         plugin.set_options()
         monkeypatch.setattr(plugin._display, "verbosity", 0)
         monkeypatch.setattr("time.time", lambda: 225.0)
-        monkeypatch.setattr(sys.modules[type(plugin).__module__], "sys", SimpleNamespace(stdout=real.stream))
+        monkeypatch.setattr(
+            sys.modules[type(plugin).__module__], "sys", SimpleNamespace(stdout=real.stream)
+        )
         monkeypatch.setattr("ansible.utils.display.sys.stdout", real.stream)
         plugin.feed = Feed(plugin, SimpleNamespace(readouterr=lambda: SimpleNamespace(out="")))
         real.plugin, real.look = plugin, lambda said: plugin.feed.retry(said, said["node"])
@@ -60,7 +64,10 @@ def test_two_nodes(pty, wide):
         real.look(at(step, "node2", 1))
     shown = real.shown()
     assert shown[:2] == ["TASK [before]", "run %s, job ppyoloe, 2 nodes" % RUN] and len(shown) == 7
-    assert re.match("ppyoloe  2 nodes x 1 rank  elapsed 2:[01][0-9]  ETA 1:", shown[2]) and "50 %  epoch 1/3  step 4/8" in shown[3]
+    assert (
+        re.match("ppyoloe  2 nodes x 1 rank  elapsed 2:[01][0-9]  ETA 1:", shown[2])
+        and "50 %  epoch 1/3  step 4/8" in shown[3]
+    )
     assert "█░" in shown[3] and [line.split()[0] for line in shown[5:]] == ["node1", "node2"]
     assert (real.screen.row, real.screen.column) == (7, 0)
 
@@ -68,28 +75,45 @@ def test_two_nodes(pty, wide):
 @pytest.mark.parametrize("wide", [60, 80, 200])
 def test_64_nodes_are_one_picture_that_stays_in_its_place(pty, wide):
     real = pty(wide, 24)
-    for said in many(node17={"state": "failed", "ended": True, "ranks": [rank(128, "failed", exit_code=7)]}):
+    for said in many(
+        node17={"state": "failed", "ended": True, "ranks": [rank(128, "failed", exit_code=7)]}
+    ):
         real.look(said)
     real.plugin._leave()
     shown = real.shown()
     assert len(shown) <= 10 and real.screen.top == 0
-    assert [line for line in shown if line.startswith("node17      failed      rank 128 failed (exit code 7)")]
-    assert [line for line in shown if line.startswith("62 nodes    running     8 ranks running each")]
+    assert [
+        line
+        for line in shown
+        if line.startswith("node17      failed      rank 128 failed (exit code 7)")
+    ]
+    assert [
+        line for line in shown if line.startswith("62 nodes    running     8 ranks running each")
+    ]
 
 
 def test_64_answers_are_a_few_pictures(pty, monkeypatch):
     real = pty(80, 24)
-    monkeypatch.setattr(sys.modules[type(real.plugin).__module__], "PAUSE_SECONDS", 1000)  # however slow this machine is
+    monkeypatch.setattr(
+        sys.modules[type(real.plugin).__module__], "PAUSE_SECONDS", 1000
+    )  # however slow this machine is
     drawn = []
-    real.plugin._picture.draw, draw = lambda *args: drawn.append(draw(*args)), real.plugin._picture.draw
+    real.plugin._picture.draw, draw = (
+        lambda *args: drawn.append(draw(*args)),
+        real.plugin._picture.draw,
+    )
     for said in many():
         real.look(said)
-    assert 1 <= len(drawn) < 40 and real.plugin._picture.due  # the last answers come with the next picture
+    assert (
+        1 <= len(drawn) < 40 and real.plugin._picture.due
+    )  # the last answers come with the next picture
     real.plugin._leave()
     assert [line for line in real.shown() if "63 nodes" in line]
 
 
-@pytest.mark.parametrize("sizes", [[(60, 24)], [(60, 24), (200, 24)], [(100, 8)], [(61, 10), (90, 30)]])
+@pytest.mark.parametrize(
+    "sizes", [[(60, 24)], [(60, 24), (200, 24)], [(100, 8)], [(61, 10), (90, 30)]]
+)
 def test_a_new_size_leaves_nothing_of_the_old_picture(pty, sizes):
     real = pty(120, 24)
     real.stream.write("TASK [before]\n")
@@ -99,7 +123,10 @@ def test_a_new_size_leaves_nothing_of_the_old_picture(pty, sizes):
             real.size(*size)
         real.look(at(step, job=job))
     shown = real.shown()
-    assert sum(line.startswith("a-job") for line in shown) == 1 and sum("node1 " in line for line in shown) == 1
+    assert (
+        sum(line.startswith("a-job") for line in shown) == 1
+        and sum("node1 " in line for line in shown) == 1
+    )
     assert [line for line in shown if "TASK [before]" in line] or sizes[0][1] < 10
     assert shown[-1].startswith("node2") and all(len(line) < size[0] for line in shown[2:])
 
@@ -110,7 +137,11 @@ def test_other_output_stands_above_the_picture(pty):
     real.plugin._display.display("[WARNING]: something else\nof two lines")
     real.look(at(1))
     shown = real.shown()
-    assert shown[1:3] == ["[WARNING]: something else", "of two lines"] and "step 2/8" in shown[4] and len(shown) == 8
+    assert (
+        shown[1:3] == ["[WARNING]: something else", "of two lines"]
+        and "step 2/8" in shown[4]
+        and len(shown) == 8
+    )
     assert sum(line.startswith("ppyoloe") for line in shown) == 1
 
 
@@ -120,7 +151,8 @@ def test_wide_names_keep_to_the_terminal(pty):
     for _again in range(2):
         for number, name in enumerate(names):
             real.look(status(name, rank(number), job="目标检测" * 12, nodes=names, run=RUN))
-    # Below the line that names the run, which is text and wraps: nothing is wrapped, nothing stands twice.
+    # Below the line that names the run, which is text and wraps: nothing is wrapped, nothing stands
+    # twice.
     assert real.shown()[-4].startswith("目标") and len(real.shown()) == 3 + 4
 
 
@@ -129,7 +161,9 @@ def test_colours_are_ansibles_and_go_with_its_settings(pty, monkeypatch):
     failed = status("node1", rank(0, "failed", exit_code=7), state="failed", ended=True, run=RUN)
     real.look(failed)
     real.shown()
-    assert real.screen.colours == set()  # as with ANSIBLE_NOCOLOR, and where the output is no terminal
+    assert (
+        real.screen.colours == set()
+    )  # as with ANSIBLE_NOCOLOR, and where the output is no terminal
     monkeypatch.setattr(color, "ANSIBLE_COLOR", True)
     real.look(failed)
     real.shown()
@@ -147,9 +181,15 @@ def test_a_terminal_without_unicode_gets_ascii(pty, monkeypatch, change):
     for name, value in change.items():
         monkeypatch.setenv(name, value)
     if not change:
-        real.stream.reconfigure(encoding="iso-8859-1", errors="replace")  # Ansible has such a handler
+        real.stream.reconfigure(
+            encoding="iso-8859-1", errors="replace"
+        )  # Ansible has such a handler
     real.look(at(3, job="检测"))
-    assert all(line.isascii() for line in real.shown()[1:]) and "[####" in real.shown()[2] and real.shown()[1].startswith("??")
+    assert (
+        all(line.isascii() for line in real.shown()[1:])
+        and "[####" in real.shown()[2]
+        and real.shown()[1].startswith("??")
+    )
 
 
 # --- Ansible itself
@@ -184,23 +224,33 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
     module.write_text(MODULE % (sys.executable, str(statuses), str(statuses)), "utf-8")
     (tmp_path / "play.yml").write_text(PLAY, "utf-8")
     (tmp_path / "hosts").write_text(
-        "node1\nnode2\n[all:vars]\nansible_connection=local\nansible_python_interpreter=%s\n" % sys.executable, "utf-8"
-    )
-    (tmp_path / "ansible.cfg").write_text(
-        "[defaults]\ninventory=hosts\nlibrary=library\nstdout_callback=trainyard\ncallback_plugins=%s\n" % (ROOT / "plugins" / "callback"),
+        "node1\nnode2\n[all:vars]\nansible_connection=local\nansible_python_interpreter=%s\n"
+        % sys.executable,
         "utf-8",
     )
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_") and key != "NO_COLOR"}
+    (tmp_path / "ansible.cfg").write_text(
+        "[defaults]\ninventory=hosts\nlibrary=library\nstdout_callback=trainyard\ncallback_plugins=%s\n"
+        % (ROOT / "plugins" / "callback"),
+        "utf-8",
+    )
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("ANSIBLE_") and key != "NO_COLOR"
+    }
     environment.update(TERM="xterm-256color", LC_ALL="C.UTF-8", HOME=str(tmp_path))
-    # ansible-core 2.19 itself hangs, with its own callback too, where Ctrl-C kills a worker that just hands over a result: a worker that dies so
-    # keeps the queue's lock (multiprocessing.SimpleQueue.put). Then it is tried again.
+    # ansible-core 2.19 itself hangs, with its own callback too, where Ctrl-C kills a worker that
+    # just hands over a result: a worker that dies so keeps the queue's lock
+    # (multiprocessing.SimpleQueue.put). Then it is tried again.
     for _again in range(5):
         real, code = Terminal(100, 30, echo=True), None
         modes = termios.tcgetattr(real.slave)
         argv = [os.path.join(os.path.dirname(sys.executable), "ansible-playbook"), "play.yml"]
         process = real.start(argv, cwd=str(tmp_path), env=environment)
         try:
-            real.wait(lambda rows: re.search(r"step ([3-9]|\d\d)/8.*node2   running", "".join(rows)))
+            real.wait(
+                lambda rows: re.search(r"step ([3-9]|\d\d)/8.*node2   running", "".join(rows))
+            )
             time.sleep(0.4)  # by then the workers mostly wait
             os.write(real.master, b"\x03")
             code = process.wait(20)
@@ -213,7 +263,9 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
     rows = real.wait(lambda rows: "stop.yml -e run=%s" % RUN in "".join(rows))
     assert code == 99 and termios.tcgetattr(real.slave) == modes
     text = "".join(rows)  # the terminal has wrapped it
-    assert "The run %s goes on without this terminal." % RUN in text and "follow.yml -e run=" in text
+    assert (
+        "The run %s goes on without this terminal." % RUN in text and "follow.yml -e run=" in text
+    )
     assert "FAILED - RETRYING" not in text and sum("node2   running" in row for row in rows) == 1
     assert real.screen.column == 0 and real.screen.style == "0"
     real.close()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""training_account: what root gives an account follows from its uid alone, and the undo obeys root's record alone."""
+"""training_account: what root gives an account follows from its uid alone, and the undo obeys
+root's record alone.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,15 @@ import training_account as module
 from ansible.module_utils.testing import patch_module_args
 from ansible.module_utils.trainyard import root_records, training_account
 
-PID1 = "Limit  Soft  Hard  Units\nMax open files  1024  1048576  files\nMax locked memory  65536  unlimited  bytes\n"
+PID1 = (
+    "Limit  Soft  Hard  Units\nMax open files  1024  1048576  files\nMax locked memory  65536 "
+    " unlimited  bytes\n"
+)
 ASKED = {"memlock": "infinity", "nofile": "1048576"}
-DROPINS = ("etc/systemd/system/user@1000.service.d/50-trainyard.conf", "etc/systemd/system/user-1000.slice.d/50-trainyard.conf")
+DROPINS = (
+    "etc/systemd/system/user@1000.service.d/50-trainyard.conf",
+    "etc/systemd/system/user-1000.slice.d/50-trainyard.conf",
+)
 
 
 class Node:
@@ -22,14 +30,20 @@ class Node:
 
     def __init__(self, folder):
         self.folder, self.ran = folder, []
-        for path, text in (("proc/1/limits", PID1), ("proc/1/status", "CapEff:\tff\n"), ("proc/sys/fs/nr_open", "1048576\n")):
+        for path, text in (
+            ("proc/1/limits", PID1),
+            ("proc/1/status", "CapEff:\tff\n"),
+            ("proc/sys/fs/nr_open", "1048576\n"),
+        ):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)
         for path in ("var/lib/systemd/linger", "etc/systemd/system"):
             (folder / path).mkdir(parents=True)
 
     def account(self, name="trainer", uid=1000, check=False):
-        records = root_records.Records("mysite", str(self.folder / "var/lib/trainyard"), os.getuid())
+        records = root_records.Records(
+            "mysite", str(self.folder / "var/lib/trainyard"), os.getuid()
+        )
         return training_account.Account(name, uid, records, check, str(self.folder), self.ask)
 
     def ask(self, argv):
@@ -42,11 +56,15 @@ class Node:
         return 0, ""
 
     def files(self):
-        """Return {path: text} of all that is there and was not there at first, empty directories with a slash."""
+        """Return {path: text} of all that is there and was not there at first, empty directories
+        with a slash.
+        """
         found = {}
         for where, folders, names in os.walk(self.folder):
             here = os.path.relpath(where, self.folder)
-            found.update({os.path.join(here, name): open(os.path.join(where, name)).read() for name in names})
+            found.update(
+                {os.path.join(here, name): open(os.path.join(where, name)).read() for name in names}
+            )
             if not folders and not names:
                 found[here + "/"] = None
         return {path: text for path, text in found.items() if not path.startswith("proc/")}
@@ -61,9 +79,15 @@ def test_an_account_gets_its_two_dropins_and_lingering_and_no_more(node):
     account = node.account()
     account.present(ASKED)
     files = node.files()
-    assert set(files) == {*DROPINS, "var/lib/systemd/linger/trainer", "var/lib/trainyard/mysite/accounts.json"}
+    assert set(files) == {
+        *DROPINS,
+        "var/lib/systemd/linger/trainer",
+        "var/lib/trainyard/mysite/accounts.json",
+    }
     assert "LimitMEMLOCK=infinity\nLimitNOFILE=1048576\n" in files[DROPINS[0]]
-    assert json.loads(files["var/lib/trainyard/mysite/accounts.json"]) == {"trainer": {"uid": 1000, "lingering": True}}
+    assert json.loads(files["var/lib/trainyard/mysite/accounts.json"]) == {
+        "trainer": {"uid": 1000, "lingering": True}
+    }
     assert node.ran == ["systemctl daemon-reload", "loginctl enable-linger trainer"]
     again = node.account()
     again.present(ASKED)
@@ -101,7 +125,9 @@ def test_dropins_of_others_beside_ours_stay(node):
     node.account().present(ASKED)
     (node.folder / DROPINS[0]).with_name("90-site.conf").write_text("[Service]\n")
     node.account().absent()
-    assert [path for path in node.files() if "90-site" in path] == ["etc/systemd/system/user@1000.service.d/90-site.conf"]
+    assert [path for path in node.files() if "90-site" in path] == [
+        "etc/systemd/system/user@1000.service.d/90-site.conf"
+    ]
 
 
 def test_a_dropin_that_became_a_link_is_replaced_and_not_written_through(node):
@@ -133,7 +159,11 @@ def test_a_look_changes_nothing(node):
     before = node.files()
     account = node.account(check=True)
     account.present(ASKED)
-    assert set(account.changes) >= {"record", "lingering"} and node.files() == before and node.ran == []
+    assert (
+        set(account.changes) >= {"record", "lingering"}
+        and node.files() == before
+        and node.ran == []
+    )
     node.account().present(ASKED)
     before = node.files()
     account = node.account(check=True)
@@ -145,7 +175,9 @@ def entry(name, uid):
     return lambda _asked: SimpleNamespace(pw_name=name, pw_uid=uid)
 
 
-@pytest.mark.parametrize("name", ["", "-x", "../x", "a/b", "a\n", "a b", "1x", ".", "a" * 65, "a;b", "é"])
+@pytest.mark.parametrize(
+    "name", ["", "-x", "../x", "a/b", "a\n", "a b", "1x", ".", "a" * 65, "a;b", "é"]
+)
 def test_a_name_that_is_none_is_not_looked_up(name):
     with pytest.raises(training_account.AccountError):
         training_account.look_up(name, 1000, entry(name, 1000))
@@ -153,7 +185,14 @@ def test_a_name_that_is_none_is_not_looked_up(name):
 
 @pytest.mark.parametrize(
     "uid, lowest, good",
-    [(1000, 1000, True), (999, 1000, False), (0, 1000, False), (0, 0, True), (2**32 - 2, 1000, True), (2**32 - 1, 1000, False)],
+    [
+        (1000, 1000, True),
+        (999, 1000, False),
+        (0, 1000, False),
+        (0, 0, True),
+        (2**32 - 2, 1000, True),
+        (2**32 - 1, 1000, False),
+    ],
 )
 def test_a_uid_must_be_one_that_may_train(uid, lowest, good):
     try:
@@ -183,19 +222,34 @@ def test_whether_the_account_may_use_sudo_is_told(node, code, text, told):
 
 
 @pytest.mark.parametrize(
-    "given", [{"memlock": "infinity\nExecStart=/x"}, {"nofile": "1k"}, {"name": "../../x"}, {"site": "../x"}, {"name": "no-such-account"}]
+    "given",
+    [
+        {"memlock": "infinity\nExecStart=/x"},
+        {"nofile": "1k"},
+        {"name": "../../x"},
+        {"site": "../x"},
+        {"name": "no-such-account"},
+    ],
 )
 def test_the_module_refuses_what_root_must_not_be_given(given, capsys, monkeypatch):
     monkeypatch.setattr(module.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(training_account.Account, "present", lambda *_given: pytest.fail("it was done"))
-    with patch_module_args({"name": "nobody", "site": "mysite", "lowest_uid": 0, **given}), pytest.raises(SystemExit) as end:
+    monkeypatch.setattr(
+        training_account.Account, "present", lambda *_given: pytest.fail("it was done")
+    )
+    with patch_module_args(
+        {"name": "nobody", "site": "mysite", "lowest_uid": 0, **given}
+    ), pytest.raises(SystemExit) as end:
         module.main()
     assert end.value.code == 1 and json.loads(capsys.readouterr().out)["failed"] is True
 
 
 def test_without_root_nothing_is_done(capsys, monkeypatch):
     monkeypatch.setattr(module.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(training_account.Account, "present", lambda *_given: pytest.fail("it was done"))
-    with patch_module_args({"name": "nobody", "site": "mysite", "lowest_uid": 0}), pytest.raises(SystemExit) as end:
+    monkeypatch.setattr(
+        training_account.Account, "present", lambda *_given: pytest.fail("it was done")
+    )
+    with patch_module_args({"name": "nobody", "site": "mysite", "lowest_uid": 0}), pytest.raises(
+        SystemExit
+    ) as end:
         module.main()
     assert end.value.code == 1

@@ -23,18 +23,23 @@ def given(tmp_path, monkeypatch):
 
 def test_probed_then_placed_then_nothing(run_module, given, tmp_path):
     root, entries, arguments = given
-    assert run_module(module, dict(arguments, state="probed"), check=True)["ok"] is False and not (tmp_path / "home").exists()
+    assert (
+        run_module(module, dict(arguments, state="probed"), check=True)["ok"] is False
+        and not (tmp_path / "home").exists()
+    )
     found = run_module(module, dict(arguments, state="probed"))
     assert (found["ok"], found["changed"]) == (False, False) and found["place"] == str(
         tmp_path / "home/.trainyard/code" / arguments["digest"][:16]
     )
     assert os.path.isdir(os.path.dirname(found["staging"]))  # rsync makes one level only
     shutil.copytree(root, found["staging"])
-    assert run_module(module, dict(arguments, state="placed", manifest=entries), check=True)["changed"] is True and os.path.isdir(
-        found["staging"]
-    )
+    assert run_module(module, dict(arguments, state="placed", manifest=entries), check=True)[
+        "changed"
+    ] is True and os.path.isdir(found["staging"])
     placed = run_module(module, dict(arguments, state="placed", manifest=entries))
-    assert (placed["ok"], placed["changed"]) == (True, True) and manifest.scan(placed["place"]) == entries
+    assert (placed["ok"], placed["changed"]) == (True, True) and manifest.scan(
+        placed["place"]
+    ) == entries
     assert run_module(module, dict(arguments, state="placed", manifest=entries))["changed"] is False
     assert run_module(module, dict(arguments, state="probed"))["ok"] is True
 
@@ -48,7 +53,10 @@ def test_a_tree_that_arrived_changed_fails_by_name(run_module, given):
 
 @pytest.mark.parametrize(
     "change, words",
-    [({"state": "placed"}, "manifest"), ({"kind": "logs", "state": "probed"}, "value of kind must be one of: code, data, weights")],
+    [
+        ({"state": "placed"}, "manifest"),
+        ({"kind": "logs", "state": "probed"}, "value of kind must be one of: code, data, weights"),
+    ],
 )
 def test_arguments_are_checked(run_module, given, change, words):
     result = run_module(module, dict(given[2], **change))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees on a node: verified, switched in by one rename, read-only, and repaired after an interruption; seen by the probe."""
+"""Trees on a node: verified, switched in by one rename, read-only, and repaired after an
+interruption; seen by the probe.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,13 @@ def send(base, source):
     """What rsync does: copy the tree to the staging place; return (final, staging)."""
     root, _entries, digest = source
     final, staging = trees.place_of(base, "code", digest)
-    shutil.copytree(root, staging, symlinks=True, dirs_exist_ok=True, ignore=lambda folder, names: [n for n in names if n == "bin"])
+    shutil.copytree(
+        root,
+        staging,
+        symlinks=True,
+        dirs_exist_ok=True,
+        ignore=lambda folder, names: [n for n in names if n == "bin"],
+    )
     if not os.path.lexists(os.path.join(staging, "bin")):
         os.symlink("tools", os.path.join(staging, "bin"))
     return final, staging
@@ -46,12 +54,18 @@ def test_a_good_tree_is_switched_in_and_read_only(base, source):
     final, staging = send(base, source)
     trees.switch_in(base, "code", digest, entries)
     assert (
-        not os.path.exists(staging) and manifest.digest(manifest.scan(final)) == digest and final == os.path.join(base, "code", digest[:16])
+        not os.path.exists(staging)
+        and manifest.digest(manifest.scan(final)) == digest
+        and final == os.path.join(base, "code", digest[:16])
     )
     assert all(mode & 0o222 == 0 for mode in modes(final).values())
     # the probe needs one lstat a file: nothing is read again
     assert set(manifest.read_json(final + ".scan.json")) == set(FILES)
-    assert probe.tree_state(base, "code", digest) == {"ok": True, "present": True, "differences": []}
+    assert probe.tree_state(base, "code", digest) == {
+        "ok": True,
+        "present": True,
+        "differences": [],
+    }
 
 
 @pytest.mark.parametrize(
@@ -73,7 +87,9 @@ def test_a_tree_that_arrives_changed_leaves_the_old_one_usable(base, source, har
     with pytest.raises(trees.TreeError, match="code arrived changed") as error:
         trees.switch_in(base, "code", digest, entries)
     assert words in str(error.value)
-    assert probe.tree_state(base, "code", digest)["ok"] and os.path.isdir(staging)  # a repeat sends only what is wrong
+    assert probe.tree_state(base, "code", digest)["ok"] and os.path.isdir(
+        staging
+    )  # a repeat sends only what is wrong
     send(base, source)
     trees.switch_in(base, "code", digest, entries)
     assert probe.tree_state(base, "code", digest)["ok"] and not os.path.exists(staging)
@@ -104,15 +120,26 @@ def test_a_copy_that_was_changed_on_the_node_is_seen_named_and_replaced(base, so
     os.chmod(os.path.join(final, "run.sh"), 0o755)
     put(final, {"run.sh": "#!/bin/SH\n", "extra": "x"})
     state = probe.tree_state(base, "code", digest)
-    assert state == {"ok": False, "present": True, "differences": ["extra: extra file", "run.sh: other content in the same 10 bytes"]}
+    assert state == {
+        "ok": False,
+        "present": True,
+        "differences": ["extra: extra file", "run.sh: other content in the same 10 bytes"],
+    }
     send(base, source)
     trees.switch_in(base, "code", digest, entries)
-    assert probe.tree_state(base, "code", digest)["ok"] and os.listdir(os.path.join(base, "code")).count(digest[:16]) == 1
+    assert (
+        probe.tree_state(base, "code", digest)["ok"]
+        and os.listdir(os.path.join(base, "code")).count(digest[:16]) == 1
+    )
     assert [name for name in os.listdir(os.path.join(base, "code")) if ".old-" in name] == []
 
 
 def test_a_tree_that_is_not_there(base):
-    assert probe.tree_state(base, "data", "0" * 64) == {"ok": False, "present": False, "differences": []}
+    assert probe.tree_state(base, "data", "0" * 64) == {
+        "ok": False,
+        "present": False,
+        "differences": [],
+    }
 
 
 def test_a_tree_whose_manifest_was_lost_still_differs(base, source):
@@ -146,7 +173,10 @@ def test_write_bits_come_and_go(tmp_path):
     os.symlink(str(tmp_path / "outside"), os.path.join(root, "link"))
     before = os.stat(str(tmp_path / "outside")).st_mode
     trees.protect(root, writable=False)
-    assert all(mode & 0o222 == 0 for mode in modes(root).values()) and os.stat(str(tmp_path / "outside")).st_mode == before
+    assert (
+        all(mode & 0o222 == 0 for mode in modes(root).values())
+        and os.stat(str(tmp_path / "outside")).st_mode == before
+    )
     trees.protect(root, writable=True)
     assert all(mode & 0o200 for mode in modes(root).values())
     trees.protect(root, writable=False)
@@ -158,11 +188,17 @@ def test_a_second_sync_cannot_change_what_is_being_verified(base, source, monkey
     _root, entries, digest = source
     _final, staging = send(base, source)
     seen, scan = [], manifest.scan
-    monkeypatch.setattr(trees.manifest, "scan", lambda root, *rest: seen.append(modes(root)) or scan(root, *rest))
+    monkeypatch.setattr(
+        trees.manifest, "scan", lambda root, *rest: seen.append(modes(root)) or scan(root, *rest)
+    )
     os.unlink(os.path.join(staging, "configs", "a.yml"))
     with pytest.raises(trees.TreeError):
         trees.switch_in(base, "code", digest, entries)
-    assert seen and all(mode & 0o222 == 0 for name, mode in seen[0].items() if name not in ("", "."))
-    assert all(mode & 0o200 for mode in modes(staging).values()), "a repeat of the sync could not write"
+    assert seen and all(
+        mode & 0o222 == 0 for name, mode in seen[0].items() if name not in ("", ".")
+    )
+    assert all(mode & 0o200 for mode in modes(staging).values()), (
+        "a repeat of the sync could not write"
+    )
     send(base, source)
     trees.switch_in(base, "code", digest, entries)

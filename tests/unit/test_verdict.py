@@ -12,22 +12,64 @@ from conftest import sample_plan
 
 NOW = 1795166920.0
 T = 1795166907.0
-OK = {"service_result": "success", "exit_code": "exited", "exit_status": "0", "stopped_by": None, "stopped_at": None}
-BAD = {"service_result": "exit-code", "exit_code": "exited", "exit_status": "250", "stopped_by": None, "stopped_at": None}
+OK = {
+    "service_result": "success",
+    "exit_code": "exited",
+    "exit_status": "0",
+    "stopped_by": None,
+    "stopped_at": None,
+}
+BAD = {
+    "service_result": "exit-code",
+    "exit_code": "exited",
+    "exit_status": "250",
+    "stopped_by": None,
+    "stopped_at": None,
+}
 DIR = "runs/20261120-092820-fail-1f2e/attempt-1"
 PLAN = sample_plan()["ranks"]
 
 VALUE = {"kind": "ValueError", "text": "bad image", "origin": "python"}
-GLOO = {"kind": "gloo::IoException", "text": "Connection closed by peer", "origin": "cpp", "peer": 3}
-ABORT = {"kind": "FatalError", "text": "`Process abort signal` is detected by the operating system.", "origin": "cpp"}
-TERM = {"kind": "FatalError", "text": "`Termination signal` is detected by the operating system.", "origin": "cpp"}
-SEGV = {"kind": "FatalError", "text": "`Segmentation fault` is detected by the operating system.", "origin": "cpp"}
-WORKER = {"kind": "RuntimeError", "text": "DataLoader 1 workers exit unexpectedly", "origin": "python"}
+GLOO = {
+    "kind": "gloo::IoException",
+    "text": "Connection closed by peer",
+    "origin": "cpp",
+    "peer": 3,
+}
+ABORT = {
+    "kind": "FatalError",
+    "text": "`Process abort signal` is detected by the operating system.",
+    "origin": "cpp",
+}
+TERM = {
+    "kind": "FatalError",
+    "text": "`Termination signal` is detected by the operating system.",
+    "origin": "cpp",
+}
+SEGV = {
+    "kind": "FatalError",
+    "text": "`Segmentation fault` is detected by the operating system.",
+    "origin": "cpp",
+}
+WORKER = {
+    "kind": "RuntimeError",
+    "text": "DataLoader 1 workers exit unexpectedly",
+    "origin": "python",
+}
 
 
 def error(base, **more):
     found = dict(
-        base, line=14, file=None, file_line=None, context=[], handled=False, survived=False, root=None, peer=base.get("peer"), time=None
+        base,
+        line=14,
+        file=None,
+        file_line=None,
+        context=[],
+        handled=False,
+        survived=False,
+        root=None,
+        peer=base.get("peer"),
+        time=None,
     )
     found.update(causes.classify(base["kind"], base["text"], base["origin"]), **more)
     return found
@@ -77,40 +119,73 @@ def named(result):
     return result["outcome"], result["rank"], result["cause"]
 
 
-# -- real logs -----------------------------------------------------------------------------------------------------
+# -- real logs
+# -----------------------------------------------------------------------------------------------------
 
 AGENT = {
     "node1": [
         {"event": "start", "rank": 0, "pid": 154, "time": T - 6},
         {"event": "start", "rank": 1, "pid": 155, "time": T - 6},
-        {"event": "end", "rank": 0, "pid": 154, "time": T + 0.6, "exit_code": None, "signal": "SIGABRT"},
-        {"event": "end", "rank": 1, "pid": 155, "time": T + 0.7, "exit_code": None, "signal": "SIGABRT"},
+        {
+            "event": "end",
+            "rank": 0,
+            "pid": 154,
+            "time": T + 0.6,
+            "exit_code": None,
+            "signal": "SIGABRT",
+        },
+        {
+            "event": "end",
+            "rank": 1,
+            "pid": 155,
+            "time": T + 0.7,
+            "exit_code": None,
+            "signal": "SIGABRT",
+        },
         {"event": "launcher_end", "exit_code": 250, "signal": None, "time": T + 1.5},
     ],
     "node2": [
         {"event": "start", "rank": 2, "pid": 153, "time": T - 6},
         {"event": "start", "rank": 3, "pid": 154, "time": T - 6},
         {"event": "end", "rank": 3, "pid": 154, "time": T + 0.4, "exit_code": 1, "signal": None},
-        {"event": "end", "rank": 2, "pid": 153, "time": T + 0.5, "exit_code": None, "signal": "SIGABRT"},
+        {
+            "event": "end",
+            "rank": 2,
+            "pid": 153,
+            "time": T + 0.5,
+            "exit_code": None,
+            "signal": "SIGABRT",
+        },
         {"event": "launcher_end", "exit_code": 250, "signal": None, "time": T + 1.5},
     ],
 }
 
 
 def collected(make_attempt, sample, agent=None, unit=BAD):
-    homes = [make_attempt(name, sample, events=agent and agent[name], exit=unit) for name in ("node1", "node2")]
+    homes = [
+        make_attempt(name, sample, events=agent and agent[name], exit=unit)
+        for name in ("node1", "node2")
+    ]
     return [evidence.collect(str(home), name) for home, name in zip(homes, ("node1", "node2"))]
 
 
 def test_the_real_failure_names_rank_3_and_not_an_aborted_one(make_attempt):
     result = verdict.decide(PLAN, collected(make_attempt, "failure_rank3_raises_2x2", AGENT), DIR)
     assert named(result) == ("failed", 3, "python_exception")
-    assert (result["node"], result["local_rank"], result["exit_code"], result["signal"]) == ("node2", 1, 1, None)
-    assert (result["error"]["kind"], result["error"]["text"]) == ("ValueError", "image 000000012.jpg is truncated")
+    assert (result["node"], result["local_rank"], result["exit_code"], result["signal"]) == (
+        "node2",
+        1,
+        1,
+        None,
+    )
+    assert (result["error"]["kind"], result["error"]["text"]) == (
+        "ValueError",
+        "image 000000012.jpg is truncated",
+    )
     assert (result["log"], result["line"]) == (f"{DIR}/rank-003.node2.log", 14)
     assert result["text"].startswith(
-        "FAILED: rank 3 on node2 (local rank 1) raised ValueError: image 000000012.jpg is truncated (exit code 1); "
-        f"log {DIR}/rank-003.node2.log:14; remedy: "
+        "FAILED: rank 3 on node2 (local rank 1) raised ValueError: image 000000012.jpg is"
+        f" truncated (exit code 1); log {DIR}/rank-003.node2.log:14; remedy: "
     )
     assert len(result["evidence"]) >= 4
     json.dumps(result, allow_nan=False)
@@ -125,11 +200,23 @@ def test_the_real_failure_without_the_agent_says_what_was_not_observed(make_atte
 
 def test_the_real_good_run(make_attempt):
     agent = {
-        name: [{"event": "end", "rank": first + n, "pid": 1, "time": T, "exit_code": 0, "signal": None} for n in (0, 1)]
+        name: [
+            {
+                "event": "end",
+                "rank": first + n,
+                "pid": 1,
+                "time": T,
+                "exit_code": 0,
+                "signal": None,
+            }
+            for n in (0, 1)
+        ]
         + [{"event": "launcher_end", "exit_code": 0}]
         for name, first in (("node1", 0), ("node2", 2))
     }
-    result = verdict.decide(PLAN, collected(make_attempt, "paddledetection_ppyoloe_s_2x2", agent, OK), DIR)
+    result = verdict.decide(
+        PLAN, collected(make_attempt, "paddledetection_ppyoloe_s_2x2", agent, OK), DIR
+    )
     assert named(result) == ("completed", None, None)
     assert result["text"] == "COMPLETED: 4 ranks on 2 nodes ended with exit code 0"
 
@@ -142,26 +229,51 @@ def test_a_silent_rank_that_its_peers_lost_is_named_without_the_agent(make_attem
             rank["first_error"] = None
     result = verdict.decide(PLAN, found, DIR)
     assert named(result) == ("failed", 3, "silent_end")
-    assert "fell silent, and rank 0, rank 2 lost contact with it (exit code not observed)" in result["text"]
+    assert (
+        "fell silent, and rank 0, rank 2 lost contact with it (exit code not observed)"
+        in result["text"]
+    )
     assert result["line"] is None
 
 
 PADDLE262 = {
-    "raise": (1, "python_exception", "raised ValueError: image 000000012.jpg is truncated (exit code 1 as the launcher says)"),
+    "raise": (
+        1,
+        "python_exception",
+        "raised ValueError: image 000000012.jpg is truncated (exit code 1 as the launcher says)",
+    ),
     "exit": (1, "silent_exit", "exited without a message (exit code 7 as the launcher says)"),
-    "kill": (1, "killed", "was killed by SIGKILL without a message (signal SIGKILL as the launcher says)"),
+    "kill": (
+        1,
+        "killed",
+        "was killed by SIGKILL without a message (signal SIGKILL as the launcher says)",
+    ),
     "segv": (
         1,
         "segfault",
-        "stopped with FatalError: `Segmentation fault` is detected by the operating system. (signal SIGSEGV as the launcher says)",
+        (
+            "stopped with FatalError: `Segmentation fault` is detected by the operating system."
+            " (signal SIGSEGV as the launcher says)"
+        ),
     ),
     "nan": (
         0,
         "nan",
-        "input must be greater than  or equal to 0 (exit code 1 as the launcher says); the loss had been nan since line 14 of rank 0's log",
+        (
+            "input must be greater than  or equal to 0 (exit code 1 as the launcher says); the loss"
+            " had been nan since line 14 of rank 0's log"
+        ),
     ),
-    "badimage": (0, "data_corrupt", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
-    "badimage_worker": (0, "data_corrupt", "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)"),
+    "badimage": (
+        0,
+        "data_corrupt",
+        "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)",
+    ),
+    "badimage_worker": (
+        0,
+        "data_corrupt",
+        "raised AttributeError: 'bytes' object has no attribute 'shape' (exit code not observed)",
+    ),
 }
 AGENT262 = {
     "raise": ({"exit_code": 1}, {"exit_code": 1}),
@@ -174,19 +286,37 @@ AGENT262 = {
 }
 
 
-@pytest.mark.parametrize("agent, stopping", [(False, None), (True, None), (True, "node1"), (True, "node2")])
+@pytest.mark.parametrize(
+    "agent, stopping", [(False, None), (True, None), (True, "node1"), (True, "node2")]
+)
 @pytest.mark.parametrize("name", PADDLE262)
 def test_real_failures_of_paddle_2_6_2(make_attempt, root, name, agent, stopping):
-    """With the launcher's word alone, with the agent's, and whichever node was quick enough to have the other stopped."""
+    """With the launcher's word alone, with the agent's, and whichever node was quick enough to have
+    the other stopped.
+    """
     suites = root / "plugins" / "module_utils" / "trainyard" / "suites"
-    logs = next(t["logs"] for t in (yaml.safe_load(p.read_text()) for p in sorted(suites.glob("paddledetection*.yml"))) if "logs" in t)
+    logs = next(
+        t["logs"]
+        for t in (
+            yaml.safe_load(p.read_text()) for p in sorted(suites.glob("paddledetection*.yml"))
+        )
+        if "logs" in t
+    )
     plan, found = sample_plan(2, 1, logs), []
     for rank, node_name in enumerate(("node1", "node2")):
         late = 0.0 if PADDLE262[name][0] == rank else 1.5
-        end = dict({"event": "end", "rank": rank, "pid": 1, "time": T + late}, **AGENT262[name][0 if rank else 1])
+        end = dict(
+            {"event": "end", "rank": rank, "pid": 1, "time": T + late},
+            **AGENT262[name][0 if rank else 1],
+        )
         unit = stopped(at=None) if stopping == node_name else BAD
         home = make_attempt(
-            node_name, f"paddle262_failure_{name}_2x1", plan=plan, events=[end] if agent else None, exit=unit, stop={"time": T + 2.5}
+            node_name,
+            f"paddle262_failure_{name}_2x1",
+            plan=plan,
+            events=[end] if agent else None,
+            exit=unit,
+            stop={"time": T + 2.5},
         )
         found.append(evidence.collect(str(home), node_name))
         for item in found[-1]["ranks"]:
@@ -201,32 +331,51 @@ def test_real_failures_of_paddle_2_6_2(make_attempt, root, name, agent, stopping
     assert "PADDLE_TRAINER_ENDPOINTS" not in json.dumps(found)
 
 
-# -- who is named --------------------------------------------------------------------------------------------------
+# -- who is named
+# --------------------------------------------------------------------------------------------------
 
 CASES = {
     "a primary error beats aborts that ended earlier": (
         [
-            node("node1", end(0, signal="SIGABRT", at=0, said=GLOO), end(1, signal="SIGABRT", at=0, said=ABORT)),
+            node(
+                "node1",
+                end(0, signal="SIGABRT", at=0, said=GLOO),
+                end(1, signal="SIGABRT", at=0, said=ABORT),
+            ),
             node("node2", end(2), end(3, 1, at=9, said=VALUE)),
         ],
         (3, "python_exception"),
     ),
     "a rank killed without a message beats what its peers say": (
         [
-            node("node1", end(0, signal="SIGABRT", at=0, said=GLOO), end(1, signal="SIGABRT", at=0, said=GLOO)),
-            node("node2", end(2, signal="SIGABRT", at=1, said=GLOO), end(3, signal="SIGKILL", at=0.9)),
+            node(
+                "node1",
+                end(0, signal="SIGABRT", at=0, said=GLOO),
+                end(1, signal="SIGABRT", at=0, said=GLOO),
+            ),
+            node(
+                "node2", end(2, signal="SIGABRT", at=1, said=GLOO), end(3, signal="SIGKILL", at=0.9)
+            ),
         ],
         (3, "killed"),
     ),
     "the kernel's memory killer": (
         [
             node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)),
-            node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=dict(BAD, service_result="oom-kill")),
+            node(
+                "node2",
+                end(2),
+                end(3, signal="SIGKILL", at=0),
+                unit=dict(BAD, service_result="oom-kill"),
+            ),
         ],
         (3, "out_of_memory"),
     ),
     "the memory killer by the cgroup's count": (
-        [node("node1", end(0), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=dict(BAD, oom_kills=1))],
+        [
+            node("node1", end(0), end(1)),
+            node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=dict(BAD, oom_kills=1)),
+        ],
         (3, "out_of_memory"),
     ),
     "a segmentation fault": (
@@ -239,39 +388,61 @@ CASES = {
     "a crash while going down does not beat the kill that came first": (
         [
             node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1)),
-            node("node2", end(2, signal="SIGSEGV", at=2, said=SEGV), end(3, signal="SIGKILL", at=0)),
+            node(
+                "node2", end(2, signal="SIGSEGV", at=2, said=SEGV), end(3, signal="SIGKILL", at=0)
+            ),
         ],
         (3, "killed"),
     ),
     "a kill that came first beats an exception that followed on the same node": (
-        [node("node1", end(0), end(1)), node("node2", end(2, 1, at=5, said=VALUE), end(3, signal="SIGKILL", at=0))],
+        [
+            node("node1", end(0), end(1)),
+            node("node2", end(2, 1, at=5, said=VALUE), end(3, signal="SIGKILL", at=0)),
+        ],
         (3, "killed"),
     ),
     "a kill that followed an exception does not": (
-        [node("node1", end(0), end(1)), node("node2", end(2, 1, at=0, said=VALUE), end(3, signal="SIGKILL", at=4))],
+        [
+            node("node1", end(0), end(1)),
+            node("node2", end(2, 1, at=0, said=VALUE), end(3, signal="SIGKILL", at=4)),
+        ],
         (2, "python_exception"),
     ),
     "an exception that was printed long before its process went": (
-        [node("node1", end(0), end(1)), node("node2", end(2, 1, at=30, mtime=0, said=VALUE), end(3, signal="SIGKILL", at=20))],
+        [
+            node("node1", end(0), end(1)),
+            node("node2", end(2, 1, at=30, mtime=0, said=VALUE), end(3, signal="SIGKILL", at=20)),
+        ],
         (2, "python_exception"),
     ),
     "a silent exit, first on its node": (
         [
-            node("node1", end(0, signal="SIGABRT", at=1, said=GLOO), end(1, signal="SIGABRT", at=1, said=GLOO)),
+            node(
+                "node1",
+                end(0, signal="SIGABRT", at=1, said=GLOO),
+                end(1, signal="SIGABRT", at=1, said=GLOO),
+            ),
             node("node2", end(2, signal="SIGABRT", at=1, said=GLOO), end(3, 7, at=0)),
         ],
         (3, "silent_exit"),
     ),
     "the launcher's SIGTERM accuses nobody": (
         [
-            node("node1", end(0, signal="SIGTERM", at=1), end(1, signal="SIGTERM", at=1, said=TERM)),
+            node(
+                "node1", end(0, signal="SIGTERM", at=1), end(1, signal="SIGTERM", at=1, said=TERM)
+            ),
             node("node2", end(2, signal="SIGTERM", at=1), end(3, 7, at=0)),
         ],
         (3, "silent_exit"),
     ),
     "what a stop by the peer kills accuses nobody": (
         [
-            node("node1", end(0, signal="SIGKILL", at=6), end(1, signal="SIGKILL", at=6), unit=stopped(at=1)),
+            node(
+                "node1",
+                end(0, signal="SIGKILL", at=6),
+                end(1, signal="SIGKILL", at=6),
+                unit=stopped(at=1),
+            ),
             node("node2", end(2, 5, at=0.2), end(3, 0, at=0)),
         ],
         (2, "silent_exit"),
@@ -285,7 +456,11 @@ CASES = {
     ),
     "the culprit may be on the node that its peer stopped": (
         [
-            node("node1", end(0, signal="SIGABRT", at=0.2, said=GLOO), end(1, signal="SIGABRT", at=0.2, said=GLOO)),
+            node(
+                "node1",
+                end(0, signal="SIGABRT", at=0.2, said=GLOO),
+                end(1, signal="SIGABRT", at=0.2, said=GLOO),
+            ),
             node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=stopped(at=2)),
         ],
         (3, "killed"),
@@ -298,11 +473,17 @@ CASES = {
         (3, "python_exception"),
     ),
     "of two exceptions the earlier one": (
-        [node("node1", end(0, 1, at=9, said=VALUE), end(1)), node("node2", end(2), end(3, 1, at=2, said=dict(VALUE, text="first")))],
+        [
+            node("node1", end(0, 1, at=9, said=VALUE), end(1)),
+            node("node2", end(2), end(3, 1, at=2, said=dict(VALUE, text="first"))),
+        ],
         (3, "python_exception"),
     ),
     "clocks an hour apart are set right": (
-        [node("node1", end(0, 1, at=9, said=VALUE), end(1)), node("node2", end(2), end(3, 1, at=3602, said=VALUE), now=NOW + 3600)],
+        [
+            node("node1", end(0, 1, at=9, said=VALUE), end(1)),
+            node("node2", end(2), end(3, 1, at=3602, said=VALUE), now=NOW + 3600),
+        ],
         (3, "python_exception"),
     ),
     "an error that training went on after is doubtful, but better than none": (
@@ -315,7 +496,12 @@ CASES = {
     "a dead loader thread, though the hang that follows is ended by a stop": (
         [
             node(
-                "node1", end(0, signal="SIGTERM", at=60, first_error=error(VALUE, survived=True, thread=True)), end(1), unit=stopped(at=50)
+                "node1",
+                end(
+                    0, signal="SIGTERM", at=60, first_error=error(VALUE, survived=True, thread=True)
+                ),
+                end(1),
+                unit=stopped(at=50),
             ),
             node("node2", end(2, 1, at=40, said=GLOO), end(3)),
         ],
@@ -323,21 +509,41 @@ CASES = {
     ),
     "an exception after the loss had turned nan": (
         [
-            node("node1", end(0, 1, at=1, said=GLOO, nan={"line": 52, "loss": "nan"}, last_step={"loss": None}), end(1)),
+            node(
+                "node1",
+                end(
+                    0, 1, at=1, said=GLOO, nan={"line": 52, "loss": "nan"}, last_step={"loss": None}
+                ),
+                end(1),
+            ),
             node("node2", end(2), end(3, 1, at=0, said=VALUE)),
         ],
         (3, "nan"),
     ),
     "a lost file after the loss had turned nan": (
         [
-            node("node1", end(0, 1, at=1, said=GLOO, nan={"line": 52, "loss": "nan"}, last_step={"loss": None}), end(1)),
-            node("node2", end(2), end(3, 1, at=0, said=dict(VALUE, text="No such file or directory"))),
+            node(
+                "node1",
+                end(
+                    0, 1, at=1, said=GLOO, nan={"line": 52, "loss": "nan"}, last_step={"loss": None}
+                ),
+                end(1),
+            ),
+            node(
+                "node2", end(2), end(3, 1, at=0, said=dict(VALUE, text="No such file or directory"))
+            ),
         ],
         (3, "data_missing"),
     ),
     "an exception after the loss had been nan for a while": (
         [
-            node("node1", end(0, 1, at=1, said=GLOO, nan={"line": 52, "loss": "nan"}, last_step={"loss": 1.5}), end(1)),
+            node(
+                "node1",
+                end(
+                    0, 1, at=1, said=GLOO, nan={"line": 52, "loss": "nan"}, last_step={"loss": 1.5}
+                ),
+                end(1),
+            ),
             node("node2", end(2), end(3, 1, at=0, said=VALUE)),
         ],
         (3, "python_exception"),
@@ -350,12 +556,20 @@ CASES = {
         (3, "killed"),
     ),
     "a rank that failed although its unit ended well": (
-        [node("node1", end(0, 0), end(1, 0), unit=OK), node("node2", end(2, 0), end(3, 3, at=0), unit=OK)],
+        [
+            node("node1", end(0, 0), end(1, 0), unit=OK),
+            node("node2", end(2, 0), end(3, 3, at=0), unit=OK),
+        ],
         (3, "silent_exit"),
     ),
     "a launcher that failed before any rank started": (
         [
-            node("node1", end(0, file=None, bytes=None, pid=None), end(1, file=None, bytes=None, pid=None), unit=stopped()),
+            node(
+                "node1",
+                end(0, file=None, bytes=None, pid=None),
+                end(1, file=None, bytes=None, pid=None),
+                unit=stopped(),
+            ),
             node(
                 "node2",
                 end(2, file=None, bytes=None, pid=None),
@@ -364,7 +578,13 @@ CASES = {
                 launcher={
                     "exit_code": 2,
                     "signal": None,
-                    "first_error": error({"kind": "usage error", "text": "unrecognized arguments: --bad", "origin": "line"}),
+                    "first_error": error(
+                        {
+                            "kind": "usage error",
+                            "text": "unrecognized arguments: --bad",
+                            "origin": "line",
+                        }
+                    ),
                 },
             ),
         ],
@@ -372,7 +592,12 @@ CASES = {
     ),
     "a launcher that was killed under its ranks": (
         [
-            node("node1", end(0, signal="SIGTERM", at=3), end(1, signal="SIGTERM", at=3), unit=stopped(at=2.5)),
+            node(
+                "node1",
+                end(0, signal="SIGTERM", at=3),
+                end(1, signal="SIGTERM", at=3),
+                unit=stopped(at=2.5),
+            ),
             node(
                 "node2",
                 end(2, signal="SIGTERM", at=1),
@@ -384,8 +609,15 @@ CASES = {
     ),
     "a launcher that failed without a message": (
         [
-            node("node1", end(0, bytes=None, pid=None), end(1, bytes=None, pid=None), unit=stopped()),
-            node("node2", end(2, bytes=None, pid=None), end(3, bytes=None, pid=None), unit=dict(BAD, exit_status="127")),
+            node(
+                "node1", end(0, bytes=None, pid=None), end(1, bytes=None, pid=None), unit=stopped()
+            ),
+            node(
+                "node2",
+                end(2, bytes=None, pid=None),
+                end(3, bytes=None, pid=None),
+                unit=dict(BAD, exit_status="127"),
+            ),
         ],
         (None, "launcher_failed"),
     ),
@@ -403,19 +635,31 @@ def test_who_is_named(name, turned):
 
 
 def test_a_killed_rank_in_words():
-    result = verdict.decide(PLAN, CASES["a rank killed without a message beats what its peers say"][0], DIR)
-    assert result["text"].startswith(
-        f"FAILED: rank 3 on node2 (local rank 1) was killed by SIGKILL without a message (signal SIGKILL); "
-        f"log {DIR}/rank-003.node2.log; remedy: "
+    result = verdict.decide(
+        PLAN, CASES["a rank killed without a message beats what its peers say"][0], DIR
     )
-    assert (result["exit_code"], result["signal"], result["error"], result["line"]) == (None, "SIGKILL", None, None)
+    assert result["text"].startswith(
+        "FAILED: rank 3 on node2 (local rank 1) was killed by SIGKILL without a message (signal"
+        f" SIGKILL); log {DIR}/rank-003.node2.log; remedy: "
+    )
+    assert (result["exit_code"], result["signal"], result["error"], result["line"]) == (
+        None,
+        "SIGKILL",
+        None,
+        None,
+    )
     result = verdict.decide(PLAN, CASES["the memory killer by the cgroup's count"][0], DIR)
-    assert "rank 3 on node2 (local rank 1) was killed by the kernel for want of memory (signal SIGKILL); log " in result["text"]
+    assert (
+        "rank 3 on node2 (local rank 1) was killed by the kernel for want of memory (signal"
+        " SIGKILL); log " in result["text"]
+    )
 
 
 def test_a_launcher_whose_child_the_memory_killer_took_was_not_killed_itself():
     unit = dict(BAD, service_result="oom-kill", exit_code="exited", exit_status="1")
-    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), node("node2", end(2), end(3), unit=unit)], DIR)
+    result = verdict.decide(
+        PLAN, [node("node1", end(0), end(1)), node("node2", end(2), end(3), unit=unit)], DIR
+    )
     assert named(result) == ("failed", None, "out_of_memory") and result["node"] == "node2"
     assert "was killed by the kernel" not in result["text"], result["text"]
 
@@ -423,11 +667,13 @@ def test_a_launcher_whose_child_the_memory_killer_took_was_not_killed_itself():
 def test_a_failed_launcher_in_words():
     result = verdict.decide(PLAN, CASES["a launcher that failed before any rank started"][0], DIR)
     assert result["text"].startswith(
-        f"FAILED: the launcher on node2 said usage error: unrecognized arguments: --bad (exit code 2); log {DIR}/launcher.node2.log:14; "
+        "FAILED: the launcher on node2 said usage error: unrecognized arguments: --bad (exit code"
+        f" 2); log {DIR}/launcher.node2.log:14; "
     )
     result = verdict.decide(PLAN, CASES["a launcher that failed without a message"][0])
     assert result["text"].startswith(
-        "FAILED: the launcher on node2 ended before any rank started (exit code 127); log launcher.node2.log; "
+        "FAILED: the launcher on node2 ended before any rank started (exit code 127); log"
+        " launcher.node2.log; "
     )
 
 
@@ -447,15 +693,21 @@ def test_the_corrected_clock_is_told():
 
 
 def test_an_exit_code_that_only_the_launcher_told():
-    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, 1, said=VALUE, observed="launcher"))]
+    nodes = [
+        node("node1", end(0), end(1)),
+        node("node2", end(2), end(3, 1, said=VALUE, observed="launcher")),
+    ]
     assert "(exit code 1 as the launcher says)" in verdict.decide(PLAN, nodes)["text"]
 
 
-# -- when nothing decides ------------------------------------------------------------------------------------------
+# -- when nothing decides
+# ------------------------------------------------------------------------------------------
 
 
 def test_a_cut_network_names_nobody():
-    lost = [end(n, signal="SIGABRT", at=n / 10, said=dict(GLOO, peer=(n + 2) % 4)) for n in range(4)]
+    lost = [
+        end(n, signal="SIGABRT", at=n / 10, said=dict(GLOO, peer=(n + 2) % 4)) for n in range(4)
+    ]
     result = verdict.decide(PLAN, [node("node1", *lost[:2]), node("node2", *lost[2:])])
     assert named(result) == ("failed", None, "connection_lost")
     assert result["node"] is None
@@ -464,7 +716,9 @@ def test_a_cut_network_names_nobody():
 
 
 def test_nothing_decides():
-    result = verdict.decide(PLAN, [node("node1", end(0, signal="SIGTERM", at=0), end(1)), node("node2", end(2), end(3))])
+    result = verdict.decide(
+        PLAN, [node("node1", end(0, signal="SIGTERM", at=0), end(1)), node("node2", end(2), end(3))]
+    )
     assert named(result) == ("failed", None, "unknown")
     assert "rank 0 on node1 (local rank 0), SIGTERM" in result["text"]
     assert [c["rank"] for c in result["candidates"]] == [None, 0]
@@ -477,22 +731,44 @@ def test_two_silent_ranks_are_not_guessed_between():
 
 def test_everybody_was_stopped_by_a_peer():
     result = verdict.decide(
-        PLAN, [node("node1", end(0), end(1), unit=stopped()), node("node2", end(2), end(3), unit=stopped(source="node1"))]
+        PLAN,
+        [
+            node("node1", end(0), end(1), unit=stopped()),
+            node("node2", end(2), end(3), unit=stopped(source="node1")),
+        ],
     )
     assert result["outcome"] == "failed"
-    assert "node1 and node2 were stopped by a peer, and no node says why; candidates: none; " in result["text"]
-    told = [node("node1", end(0, said=TERM), end(1), unit=stopped()), node("node2", end(2), end(3), unit=stopped(source="node1"))]
-    assert "no node says why; candidates: rank 0 on node1 (local rank 0), end not observed: " in verdict.decide(PLAN, told)["text"]
+    assert (
+        "node1 and node2 were stopped by a peer, and no node says why; candidates: none; "
+        in result["text"]
+    )
+    told = [
+        node("node1", end(0, said=TERM), end(1), unit=stopped()),
+        node("node2", end(2), end(3), unit=stopped(source="node1")),
+    ]
+    assert (
+        "no node says why; candidates: rank 0 on node1 (local rank 0), end not observed: "
+        in verdict.decide(PLAN, told)["text"]
+    )
 
 
 def test_one_stopped_and_one_failed_without_a_reason():
-    result = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=stopped()), node("node2", end(2), end(3))])
-    assert result["text"].startswith("FAILED: no evidence decides where it began; candidates: the launcher on node2, exit code 250: ")
+    result = verdict.decide(
+        PLAN, [node("node1", end(0), end(1), unit=stopped()), node("node2", end(2), end(3))]
+    )
+    assert result["text"].startswith(
+        "FAILED: no evidence decides where it began; candidates: the launcher on node2, exit code"
+        " 250: "
+    )
 
 
 @pytest.mark.parametrize(
     "said, cause",
-    [((GLOO, ABORT, TERM, GLOO), "connection_lost"), ((ABORT, TERM, TERM, ABORT), "unknown"), ((GLOO, GLOO, VALUE, GLOO), "unknown")],
+    [
+        ((GLOO, ABORT, TERM, GLOO), "connection_lost"),
+        ((ABORT, TERM, TERM, ABORT), "unknown"),
+        ((GLOO, GLOO, VALUE, GLOO), "unknown"),
+    ],
 )
 def test_what_lost_contact_means(said, cause):
     ranks = [end(n, signal="SIGTERM", at=9, said=s) for n, s in enumerate(said)]
@@ -503,15 +779,27 @@ def test_what_lost_contact_means(said, cause):
 
 def test_evidence_line_by_line():
     nodes = [
-        node("node1", end(0, signal="SIGABRT", at=1.25, said=GLOO), end(1, said=GLOO), unit=stopped("user", source=None)),
+        node(
+            "node1",
+            end(0, signal="SIGABRT", at=1.25, said=GLOO),
+            end(1, said=GLOO),
+            unit=stopped("user", source=None),
+        ),
         node("node2", end(2), end(3, 7, at=0)),
     ]
     assert verdict.decide(PLAN, nodes)["evidence"] == [
-        "rank 3 on node2 (local rank 1), exit code 7 at +0.0 s: ended without a message, first on its node (rank-003.node2.log)",
-        "rank 0 on node1 (local rank 0), SIGABRT at +1.2 s: was stopped with the attempt; gloo::IoException: Connection closed by peer "
-        "(rank-000.node1.log:14)",
-        "rank 1 on node1 (local rank 1), end not observed: was stopped with the attempt; gloo::IoException: Connection closed by peer "
-        "(rank-001.node1.log:14)",
+        (
+            "rank 3 on node2 (local rank 1), exit code 7 at +0.0 s: ended without a message, first"
+            " on its node (rank-003.node2.log)"
+        ),
+        (
+            "rank 0 on node1 (local rank 0), SIGABRT at +1.2 s: was stopped with the attempt;"
+            " gloo::IoException: Connection closed by peer (rank-000.node1.log:14)"
+        ),
+        (
+            "rank 1 on node1 (local rank 1), end not observed: was stopped with the attempt;"
+            " gloo::IoException: Connection closed by peer (rank-001.node1.log:14)"
+        ),
         "ranks 0, 1 say the same: gloo::IoException",
         "node1 was stopped by user",
     ]
@@ -519,57 +807,97 @@ def test_evidence_line_by_line():
 
 def test_what_two_launchers_say_is_not_said_of_ranks():
     said = {"exit_code": 1, "signal": None, "ended": None, "first_error": error(GLOO)}
-    nodes = [node("node1", end(0), end(1), launcher=said), node("node2", end(2), end(3), launcher=said)]
+    nodes = [
+        node("node1", end(0), end(1), launcher=said),
+        node("node2", end(2), end(3), launcher=said),
+    ]
     assert not any("say the same" in line for line in verdict.decide(PLAN, nodes)["evidence"])
 
 
 def test_words_for_a_launcher_an_empty_message_and_single_things():
     killed = CASES["a launcher that was killed under its ranks"][0]
-    assert "the launcher on node2 ended after its ranks had started (signal SIGKILL)" in verdict.decide(PLAN, killed)["text"]
+    assert (
+        "the launcher on node2 ended after its ranks had started (signal SIGKILL)"
+        in verdict.decide(PLAN, killed)["text"]
+    )
     bare = [
-        node("node1", end(0, 1, at=0, said={"kind": "MemoryError", "text": "", "origin": "python"}), end(1)),
+        node(
+            "node1",
+            end(0, 1, at=0, said={"kind": "MemoryError", "text": "", "origin": "python"}),
+            end(1),
+        ),
         node("node2", end(2), end(3)),
     ]
     assert "raised MemoryError (exit code 1); " in verdict.decide(PLAN, bare)["text"]
     assert not any("say the same" in line for line in verdict.decide(PLAN, bare)["evidence"])
     alone = [{"rank": 0, "node": "node1", "local_rank": 0}]
-    assert verdict.decide(alone, [])["text"].startswith("LOST: node1 did not answer (node1: no findings), with rank 0; ")
-    assert verdict.decide(alone, [node("node1", end(0, 0), unit=OK)])["text"] == "COMPLETED: 1 rank on 1 node ended with exit code 0"
+    assert verdict.decide(alone, [])["text"].startswith(
+        "LOST: node1 did not answer (node1: no findings), with rank 0; "
+    )
+    assert (
+        verdict.decide(alone, [node("node1", end(0, 0), unit=OK)])["text"]
+        == "COMPLETED: 1 rank on 1 node ended with exit code 0"
+    )
 
 
 def test_where_no_node_answers_nobody_is_blamed():
     """A controller whose network is gone sees the same as one whose nodes are gone."""
     found = verdict.decide(PLAN, [])
     assert (found["outcome"], found["cause"], found["node"]) == ("lost", "unreachable", None)
-    assert "it may be this controller that was cut off" in found["text"] and "playbooks/follow.yml" in found["remedy"]
+    assert (
+        "it may be this controller that was cut off" in found["text"]
+        and "playbooks/follow.yml" in found["remedy"]
+    )
     one = verdict.decide(PLAN, [node("node1", end(0), end(1))])
     assert one["node"] == "node2" and "this controller" not in one["text"]
 
 
 def test_an_exception_of_a_process_that_was_killed_later_is_still_the_error():
-    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=7, mtime=0, said=VALUE), unit=stopped(at=1))]
+    nodes = [
+        node("node1", end(0), end(1)),
+        node(
+            "node2", end(2), end(3, signal="SIGKILL", at=7, mtime=0, said=VALUE), unit=stopped(at=1)
+        ),
+    ]
     result = verdict.decide(PLAN, nodes)
     assert (result["cause"], result["line"]) == ("python_exception", 14)
     assert "raised ValueError: bad image (signal SIGKILL)" in result["text"]
 
 
-STORE = {"kind": "ValueError", "text": "Network 198.51.100.11:17000 cannot be connected.", "origin": "python"}
+STORE = {
+    "kind": "ValueError",
+    "text": "Network 198.51.100.11:17000 cannot be connected.",
+    "origin": "python",
+}
 
 
 def test_two_failures_at_once_are_not_guessed_between():
-    nodes = [node("node1", end(0, signal="SIGSEGV", at=0.3), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0))]
+    nodes = [
+        node("node1", end(0, signal="SIGSEGV", at=0.3), end(1)),
+        node("node2", end(2), end(3, signal="SIGKILL", at=0)),
+    ]
     result = verdict.decide(PLAN, nodes, DIR)
     assert named(result) == ("failed", None, "unknown")
     assert (result["node"], result["line"], result["log"]) == (None, None, None)
-    assert result["text"].startswith("FAILED: 2 failures came too close to each other to tell which began it; candidates: rank 3 on node2")
+    assert result["text"].startswith(
+        "FAILED: 2 failures came too close to each other to tell which began it; candidates: rank 3"
+        " on node2"
+    )
     assert "rank-000.node1.log" in result["text"] and "rank-003.node2.log" in result["text"]
 
 
 def test_a_condition_between_ranks_is_the_cause_and_accuses_nobody():
-    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), node("node2", end(2, 1, at=1, said=STORE), end(3, 1, at=0, said=STORE))])
+    result = verdict.decide(
+        PLAN,
+        [
+            node("node1", end(0), end(1)),
+            node("node2", end(2, 1, at=1, said=STORE), end(3, 1, at=0, said=STORE)),
+        ],
+    )
     assert named(result) == ("failed", None, "store_timeout")
     assert result["text"].startswith(
-        "FAILED: The ranks did not meet: rank 0's store was not reached, or not all ranks came to it in time; candidates: "
+        "FAILED: The ranks did not meet: rank 0's store was not reached, or not all ranks came to"
+        " it in time; candidates: "
     )
     assert result["meaning"] == causes.entry_of("store_timeout")["meaning"]
     assert result["remedy"] == causes.entry_of("store_timeout")["remedy"]
@@ -583,17 +911,34 @@ def test_a_loopback_address_is_a_fault_between_nodes_and_none_within_one():
 
 
 def test_the_schedulers_failure_is_its_own():
-    port = {"kind": "WARNING", "text": "Failed to call bind, url: 198.51.100.11:17000 Address already in use", "origin": "line"}
+    port = {
+        "kind": "WARNING",
+        "text": "Failed to call bind, url: 198.51.100.11:17000 Address already in use",
+        "origin": "line",
+    }
     scheduler = {"home": "scheduler.node1.log", "mtime": T, "first_error": error(port)}
-    result = verdict.decide(PLAN, [node("node1", end(0), end(1), scheduler=scheduler), node("node2", end(2), end(3))], DIR)
+    result = verdict.decide(
+        PLAN,
+        [node("node1", end(0), end(1), scheduler=scheduler), node("node2", end(2), end(3))],
+        DIR,
+    )
     assert named(result) == ("failed", None, "port_in_use")
-    assert result["text"].startswith("FAILED: the scheduler on node1 said WARNING: Failed to call bind, url: 198.51.100.11:17000 ")
+    assert result["text"].startswith(
+        "FAILED: the scheduler on node1 said WARNING: Failed to call bind, url:"
+        " 198.51.100.11:17000 "
+    )
     assert f"log {DIR}/scheduler.node1.log:14; remedy: " in result["text"]
 
 
-@pytest.mark.parametrize("said, kills, cause", [(WORKER, 1, "out_of_memory"), (WORKER, 0, "worker_died"), (VALUE, 1, "python_exception")])
+@pytest.mark.parametrize(
+    "said, kills, cause",
+    [(WORKER, 1, "out_of_memory"), (WORKER, 0, "worker_died"), (VALUE, 1, "python_exception")],
+)
 def test_what_the_memory_killer_left_behind(said, kills, cause):
-    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, 1, at=0, said=said), unit=dict(BAD, oom_kills=kills))]
+    nodes = [
+        node("node1", end(0), end(1)),
+        node("node2", end(2), end(3, 1, at=0, said=said), unit=dict(BAD, oom_kills=kills)),
+    ]
     result = verdict.decide(PLAN, nodes)
     assert named(result) == ("failed", 3, cause)
     counted = "node2: the kernel killed 1 of its processes for want of memory (exit.node2.json)"
@@ -601,27 +946,48 @@ def test_what_the_memory_killer_left_behind(said, kills, cause):
 
 
 @pytest.mark.parametrize(
-    "lines, more, cause", [(20, {}, "python_exception"), (500, {}, "silent_exit"), (500, {"thread": True}, "python_exception")]
+    "lines, more, cause",
+    [
+        (20, {}, "python_exception"),
+        (500, {}, "silent_exit"),
+        (500, {"thread": True}, "python_exception"),
+    ],
 )
 def test_what_was_handled_long_before_a_silent_exit_is_not_its_cause(lines, more, cause):
     said = error(VALUE, handled=True, **more)
-    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, 4, at=0, first_error=said, lines=lines))]
+    nodes = [
+        node("node1", end(0), end(1)),
+        node("node2", end(2), end(3, 4, at=0, first_error=said, lines=lines)),
+    ]
     result = verdict.decide(PLAN, nodes)
     assert named(result) == ("failed", 3, cause)
-    assert (result["line"], "exited without a message" in result["text"]) == ((None, True) if cause == "silent_exit" else (14, False))
+    assert (result["line"], "exited without a message" in result["text"]) == (
+        (None, True) if cause == "silent_exit" else (14, False)
+    )
 
 
 def test_the_last_line_of_a_silent_rank_is_evidence(make_attempt, samples):
     """sys.exit("text") prints the text and no traceback; Paddle's store has the last word."""
-    log = "starting\nArchitecture.Backbone.name: this bundle has SmallConv\nI1120 21:25:20.542001  3770 tcp_store.cc:289] shutdown\n\n"
+    log = (
+        "starting\nArchitecture.Backbone.name: this bundle has SmallConv\nI1120 21:25:20.542001 "
+        " 3770 tcp_store.cc:289] shutdown\n\n"
+    )
     events = [{"event": "end", "rank": 3, "pid": 1, "time": T, "exit_code": 1, "signal": None}]
     home = make_attempt("node2", logs={0: "", 1: log}, events=events, exit=BAD)
-    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), evidence.collect(str(home), "node2")])
+    result = verdict.decide(
+        PLAN, [node("node1", end(0), end(1)), evidence.collect(str(home), "node2")]
+    )
     assert named(result) == ("failed", 3, "silent_exit")
-    assert "; the last line of its log: Architecture.Backbone.name: this bundle has SmallConv (rank-003.node2.log)" in result["evidence"][0]
+    assert (
+        "; the last line of its log: Architecture.Backbone.name: this bundle has SmallConv"
+        " (rank-003.node2.log)" in result["evidence"][0]
+    )
 
 
-PS = "[INFO] PS(5993,7f71717fa6c0,python):2026-11-20-21:59:10.004.261 [mindspore/ccsrc/ps/core/tcp_server.cc:220] Start] Event base dispatch success!"
+PS = (
+    "[INFO] PS(5993,7f71717fa6c0,python):2026-11-20-21:59:10.004.261"
+    " [mindspore/ccsrc/ps/core/tcp_server.cc:220] Start] Event base dispatch success!"
+)
 
 
 @pytest.mark.parametrize(
@@ -637,7 +1003,9 @@ PS = "[INFO] PS(5993,7f71717fa6c0,python):2026-11-20-21:59:10.004.261 [mindspore
 def test_a_rank_that_ends_itself_with_words_has_the_cause_that_they_name(make_attempt, last, cause):
     events = [{"event": "end", "rank": 3, "pid": 1, "time": T, "exit_code": 1, "signal": None}]
     home = make_attempt("node2", logs={0: "", 1: "starting\n%s\n" % last}, events=events, exit=BAD)
-    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), evidence.collect(str(home), "node2")])
+    result = verdict.decide(
+        PLAN, [node("node1", end(0), end(1)), evidence.collect(str(home), "node2")]
+    )
     assert named(result) == ("failed", 3, cause)
     said = "exited; the last line of its log: " + last.split("\n")[0]
     assert (said in result["text"]) == (cause != "silent_exit")
@@ -645,59 +1013,106 @@ def test_a_rank_that_ends_itself_with_words_has_the_cause_that_they_name(make_at
 
 @pytest.mark.parametrize("said", [None, TERM])
 def test_a_sigterm_from_a_stranger(said):
-    nodes = [node("node1", end(0, 1, at=1, said=GLOO), end(1, 1, at=1, said=GLOO)), node("node2", end(2, 1, at=1, said=GLOO), end(3))]
+    nodes = [
+        node("node1", end(0, 1, at=1, said=GLOO), end(1, 1, at=1, said=GLOO)),
+        node("node2", end(2, 1, at=1, said=GLOO), end(3)),
+    ]
     nodes[1]["ranks"][1] = end(3, signal="SIGTERM", at=0, said=said)
     result = verdict.decide(PLAN, nodes)
     assert named(result) == ("failed", 3, "sigterm")
-    how = "stopped with FatalError: `Termination signal` is" if said else "was killed by SIGTERM without a message (signal SIGTERM)"
+    how = (
+        "stopped with FatalError: `Termination signal` is"
+        if said
+        else "was killed by SIGTERM without a message (signal SIGTERM)"
+    )
     assert how in result["text"]
 
 
 def test_the_verdict_has_its_meaning_and_its_candidates_their_places():
     result = verdict.decide(PLAN, CASES["a primary error beats aborts that ended earlier"][0], DIR)
-    assert result["meaning"] == "The training's Python code raised an exception that nothing caught."
-    first = result["candidates"][0]
-    assert (first["cause"], first["log"], first["line"]) == ("python_exception", f"{DIR}/rank-003.node2.log", 14)
     assert (
-        verdict.decide(PLAN, [node("node1", end(0, 0), end(1, 0), unit=OK), node("node2", end(2, 0), end(3, 0), unit=OK)])["meaning"]
+        result["meaning"] == "The training's Python code raised an exception that nothing caught."
+    )
+    first = result["candidates"][0]
+    assert (first["cause"], first["log"], first["line"]) == (
+        "python_exception",
+        f"{DIR}/rank-003.node2.log",
+        14,
+    )
+    assert (
+        verdict.decide(
+            PLAN,
+            [
+                node("node1", end(0, 0), end(1, 0), unit=OK),
+                node("node2", end(2, 0), end(3, 0), unit=OK),
+            ],
+        )["meaning"]
         is None
     )
-    stop = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=stopped("user")), node("node2", end(2), end(3), unit=stopped("user"))])
+    stop = verdict.decide(
+        PLAN,
+        [
+            node("node1", end(0), end(1), unit=stopped("user")),
+            node("node2", end(2), end(3), unit=stopped("user")),
+        ],
+    )
     assert stop["meaning"] == causes.entry_of("stopped_by_user")["meaning"]
 
 
 def test_a_silent_end_does_not_outweigh_a_node_that_is_out_of_sight():
     one = node("node1", end(0, 7, at=0), end(1))
     assert named(verdict.decide(PLAN, [one, GONE])) == ("lost", None, "unreachable")
-    assert named(verdict.decide(PLAN, [node("node1", end(0, signal="SIGKILL", at=0), end(1)), GONE])) == ("failed", 0, "killed")
+    assert named(
+        verdict.decide(PLAN, [node("node1", end(0, signal="SIGKILL", at=0), end(1)), GONE])
+    ) == ("failed", 0, "killed")
 
 
 def test_on_eight_nodes_one_of_them_not_asked_the_one_with_a_reason_is_named():
     plan = sample_plan(8, 2)["ranks"]
     nodes = [
-        node(f"node{n}", *(end(2 * n - 2 + i, signal="SIGABRT", at=n, said=dict(GLOO, peer=11)) for i in (0, 1)), unit=stopped(at=1))
+        node(
+            f"node{n}",
+            *(end(2 * n - 2 + i, signal="SIGABRT", at=n, said=dict(GLOO, peer=11)) for i in (0, 1)),
+            unit=stopped(at=1),
+        )
         for n in (1, 2, 3, 4, 5, 8)
     ]
-    nodes.append(node("node6", end(10, signal="SIGABRT", at=0.4, said=dict(GLOO, peer=11)), end(11, 1, at=0.1, said=VALUE)))
+    nodes.append(
+        node(
+            "node6",
+            end(10, signal="SIGABRT", at=0.4, said=dict(GLOO, peer=11)),
+            end(11, 1, at=0.1, said=VALUE),
+        )
+    )
     result = verdict.decide(plan, [*nodes, {"node": "node7", "unreachable": "timed out"}])
     assert named(result) == ("failed", 11, "python_exception")
     assert result["text"].endswith("; not asked: node7")
 
 
-# -- lost, unknown, stopped, completed -----------------------------------------------------------------------------
+# -- lost, unknown, stopped, completed
+# -----------------------------------------------------------------------------
 
-GONE = {"node": "node2", "unreachable": "ssh: connect to host 198.51.100.12 port 22: No route to host"}
+GONE = {
+    "node": "node2",
+    "unreachable": "ssh: connect to host 198.51.100.12 port 22: No route to host",
+}
 
 
 @pytest.mark.parametrize("nodes", [[GONE], {"node2": GONE}, []])
 def test_a_node_that_did_not_answer(nodes):
-    one = node("node1", end(0, signal="SIGABRT", at=0, said=GLOO), end(1, signal="SIGABRT", at=0, said=GLOO))
+    one = node(
+        "node1",
+        end(0, signal="SIGABRT", at=0, said=GLOO),
+        end(1, signal="SIGABRT", at=0, said=GLOO),
+    )
     nodes = dict(nodes, node1=one) if isinstance(nodes, dict) else [*nodes, one]
     result = verdict.decide(PLAN, nodes)
     assert named(result) == ("lost", None, "unreachable")
     assert (result["node"], result["unreachable"]) == ("node2", ["node2"])
     reason = GONE["unreachable"] if len(nodes) == 2 else "no findings"
-    assert result["text"].startswith(f"LOST: node2 did not answer (node2: {reason}), with ranks 2, 3; ")
+    assert result["text"].startswith(
+        f"LOST: node2 did not answer (node2: {reason}), with ranks 2, 3; "
+    )
     assert f"node2 was not asked: {reason}" in result["evidence"]
 
 
@@ -708,26 +1123,42 @@ def test_a_cause_that_is_known_beats_a_node_that_did_not_answer():
 
 
 def test_a_good_end_with_a_node_missing_is_not_called_completed():
-    assert verdict.decide(PLAN, [node("node1", end(0, 0), end(1, 0), unit=OK), GONE])["outcome"] == "lost"
+    assert (
+        verdict.decide(PLAN, [node("node1", end(0, 0), end(1, 0), unit=OK), GONE])["outcome"]
+        == "lost"
+    )
 
 
 def test_a_node_that_recorded_no_end():
-    result = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=OK), node("node2", end(2), end(3), unit=None)])
+    result = verdict.decide(
+        PLAN, [node("node1", end(0), end(1), unit=OK), node("node2", end(2), end(3), unit=None)]
+    )
     assert named(result) == ("unknown", None, "no_end_recorded")
     assert "node2 recorded no end" in result["text"]
 
 
 @pytest.mark.parametrize(
-    "boot, outcome, cause", [("other/1", "lost", "node_lost"), (None, "unknown", "no_end_recorded"), ("own", "unknown", "no_end_recorded")]
+    "boot, outcome, cause",
+    [
+        ("other/1", "lost", "node_lost"),
+        (None, "unknown", "no_end_recorded"),
+        ("own", "unknown", "no_end_recorded"),
+    ],
 )
 def test_a_node_that_was_booted_meanwhile_is_said_to_be_lost(make_attempt, boot, outcome, cause):
-    """Its unit ended without a word; the boot that attempt.json has is another one. An attempt of an older Trainyard has none."""
+    """Its unit ended without a word; the boot that attempt.json has is another one. An attempt of
+    an older Trainyard has none.
+    """
     home = make_attempt("node2", logs={0: "", 1: ""}, exit=None)
     record = {"boot": holds.boot_mark() if boot == "own" else boot} if boot else {}
     (home / "attempt.json").write_text(json.dumps(record))
-    result = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=OK), evidence.collect(str(home), "node2")])
+    result = verdict.decide(
+        PLAN, [node("node1", end(0), end(1), unit=OK), evidence.collect(str(home), "node2")]
+    )
     assert (result["outcome"], result["cause"], result["node"]) == (outcome, cause, "node2")
-    assert ("node2 was restarted while the attempt ran there, with ranks 2, 3" in result["text"]) is (outcome == "lost")
+    assert (
+        "node2 was restarted while the attempt ran there, with ranks 2, 3" in result["text"]
+    ) is (outcome == "lost")
 
 
 def test_stopped_by_the_user():
@@ -743,17 +1174,32 @@ def test_stopped_by_the_user():
 
 def test_an_exception_that_the_users_stop_made_is_no_failure():
     unit = stopped("user", at=1, source="")
-    nodes = [node("node1", end(0, 1, at=2, mtime=2, said=VALUE), end(1), unit=unit), node("node2", end(2), end(3), unit=unit)]
+    nodes = [
+        node("node1", end(0, 1, at=2, mtime=2, said=VALUE), end(1), unit=unit),
+        node("node2", end(2), end(3), unit=unit),
+    ]
     result = verdict.decide(PLAN, nodes)
     assert result["outcome"] == "stopped"
-    assert "around then rank 0 on node1 (local rank 0) raised ValueError: bad image" in result["text"]
+    assert (
+        "around then rank 0 on node1 (local rank 0) raised ValueError: bad image" in result["text"]
+    )
 
 
 @pytest.mark.parametrize("late, outcome", [(2, "stopped"), (-20, "failed")])
 def test_a_node_that_lost_its_peers_to_the_users_stop_has_not_failed(late, outcome):
     nodes = [
-        node("node1", end(0, signal="SIGTERM", at=1), end(1, signal="SIGTERM", at=1), unit=stopped("user", at=1)),
-        node("node2", end(2, 1, at=late, mtime=late, said=VALUE), end(3), unit=dict(BAD, time=T + late)),
+        node(
+            "node1",
+            end(0, signal="SIGTERM", at=1),
+            end(1, signal="SIGTERM", at=1),
+            unit=stopped("user", at=1),
+        ),
+        node(
+            "node2",
+            end(2, 1, at=late, mtime=late, said=VALUE),
+            end(3),
+            unit=dict(BAD, time=T + late),
+        ),
     ]
     assert verdict.decide(PLAN, nodes)["outcome"] == outcome
 
@@ -761,33 +1207,51 @@ def test_a_node_that_lost_its_peers_to_the_users_stop_has_not_failed(late, outco
 def test_the_users_stop_of_units_that_ended_badly_for_it():
     unit = dict(stopped("user", at=1), service_result="exit-code")
     nodes = [
-        node("node1", end(0, signal="SIGTERM", at=2), unit=unit, launcher={"exit_code": 15, "ended": T + 3}),
+        node(
+            "node1",
+            end(0, signal="SIGTERM", at=2),
+            unit=unit,
+            launcher={"exit_code": 15, "ended": T + 3},
+        ),
         node("node2", end(2), end(3), unit=unit),
     ]
     assert verdict.decide(PLAN, nodes)["outcome"] == "stopped"
 
 
 def test_a_stop_with_nobody_to_name_and_a_node_missing():
-    result = verdict.decide(PLAN, [node("node1", end(0), end(1), unit=stopped("user", source=None)), GONE])
+    result = verdict.decide(
+        PLAN, [node("node1", end(0), end(1), unit=stopped("user", source=None)), GONE]
+    )
     assert result["text"] == "STOPPED: by the user; not asked: node2"
     assert result["cause"] == "stopped_by_user"
 
 
-@pytest.mark.parametrize("at, outcome", [(None, "stopped"), (5, "failed"), (0.4, "stopped"), (0.6, "failed")])
+@pytest.mark.parametrize(
+    "at, outcome", [(None, "stopped"), (5, "failed"), (0.4, "stopped"), (0.6, "failed")]
+)
 def test_how_long_before_the_users_stop_a_failure_must_be(at, outcome):
     nodes = [
         node("node1", end(0), end(1), unit=stopped("user")),
         node("node2", end(2), end(3, 7, at=0, said=VALUE, mtime=0), unit=stopped("user", at=at)),
     ]
     assert verdict.decide(PLAN, nodes)["outcome"] == outcome
-    unseen = [node("node1", end(0), end(1), unit=stopped("user")), node("node2", end(2), end(3, said=VALUE), unit=stopped("user", at=at))]
+    unseen = [
+        node("node1", end(0), end(1), unit=stopped("user")),
+        node("node2", end(2), end(3, said=VALUE), unit=stopped("user", at=at)),
+    ]
     assert verdict.decide(PLAN, unseen)["outcome"] == "stopped"
 
 
 def test_the_clock_counts_for_the_users_stop_too():
     nodes = [
         node("node1", end(0), end(1), unit=stopped("user", at=1)),
-        node("node2", end(2), end(3, 7, at=3600, said=VALUE, mtime=3600), unit=stopped("user", at=3601), now=NOW + 3600),
+        node(
+            "node2",
+            end(2),
+            end(3, 7, at=3600, said=VALUE, mtime=3600),
+            unit=stopped("user", at=3601),
+            now=NOW + 3600,
+        ),
     ]
     assert verdict.decide(PLAN, nodes)["outcome"] == "failed"
 
@@ -800,17 +1264,26 @@ def test_a_rank_that_was_told_to_stop_in_units_that_ended_well():
 
 def test_a_failure_before_the_users_stop_is_a_failure():
     unit = stopped("user", at=5)
-    nodes = [node("node1", end(0), end(1), unit=unit), node("node2", end(2), end(3, 1, at=0, mtime=0, said=VALUE), unit=unit)]
+    nodes = [
+        node("node1", end(0), end(1), unit=unit),
+        node("node2", end(2), end(3, 1, at=0, mtime=0, said=VALUE), unit=unit),
+    ]
     assert named(verdict.decide(PLAN, nodes)) == ("failed", 3, "python_exception")
 
 
 def test_a_failure_whose_peer_the_user_stopped_is_a_failure():
-    nodes = [node("node1", end(0), end(1), unit=stopped("user", at=5)), node("node2", end(2), end(3, 1, at=4.8, said=VALUE))]
+    nodes = [
+        node("node1", end(0), end(1), unit=stopped("user", at=5)),
+        node("node2", end(2), end(3, 1, at=4.8, said=VALUE)),
+    ]
     assert verdict.decide(PLAN, nodes)["outcome"] == "failed"
 
 
 def good(**more):
-    return [node("node1", end(0, 0, **more), end(1, 0), unit=OK), node("node2", end(2, 0), end(3, 0), unit=OK)]
+    return [
+        node("node1", end(0, 0, **more), end(1, 0), unit=OK),
+        node("node2", end(2, 0), end(3, 0), unit=OK),
+    ]
 
 
 def test_completed():
@@ -819,7 +1292,9 @@ def test_completed():
 
 def test_completed_with_an_error_in_a_log_that_did_no_harm():
     nodes = good()
-    nodes[1]["ranks"][1].update(exit_code=None, observed=None, first_error=error(VALUE, handled=True))
+    nodes[1]["ranks"][1].update(
+        exit_code=None, observed=None, first_error=error(VALUE, handled=True)
+    )
     result = verdict.decide(PLAN, nodes)
     assert result["outcome"] == "completed"
     assert "some seen by their unit only" in result["text"]
@@ -828,7 +1303,10 @@ def test_completed_with_an_error_in_a_log_that_did_no_harm():
 @pytest.mark.parametrize("survived", [False, True])
 def test_a_kill_is_not_blamed_on_an_error_that_was_handled(survived):
     passed = {"survived": True} if survived else {"handled": True}
-    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, signal="SIGKILL", at=0, first_error=error(VALUE, **passed)))]
+    nodes = [
+        node("node1", end(0), end(1)),
+        node("node2", end(2), end(3, signal="SIGKILL", at=0, first_error=error(VALUE, **passed))),
+    ]
     result = verdict.decide(PLAN, nodes)
     assert (result["cause"], result["error"], result["line"]) == ("killed", None, None)
     assert "ValueError: bad image" in result["evidence"][0]
@@ -870,13 +1348,33 @@ def test_nothing_is_known_of_any_node():
 
 
 def test_sparse_findings_do_not_break_it():
-    assert verdict.decide(PLAN, [{"node": "node1"}, {"node": "node2", "ranks": None, "exit": {}}])["outcome"] in ("failed", "unknown")
+    assert verdict.decide(PLAN, [{"node": "node1"}, {"node": "node2", "ranks": None, "exit": {}}])[
+        "outcome"
+    ] in ("failed", "unknown")
 
 
 def test_a_unit_whose_own_process_was_killed_is_named():
-    """The agent itself gets SIGKILL: its ranks' ends are not seen, and the peers say that they lost contact."""
-    killed = {"service_result": "signal", "exit_code": "killed", "exit_status": "KILL", "stopped_by": None, "stopped_at": None}
+    """The agent itself gets SIGKILL: its ranks' ends are not seen, and the peers say that they lost
+    contact.
+    """
+    killed = {
+        "service_result": "signal",
+        "exit_code": "killed",
+        "exit_status": "KILL",
+        "stopped_by": None,
+        "stopped_at": None,
+    }
     peers = node("node1", end(0, 1, at=3, said=GLOO), end(1, 1, at=3, said=GLOO))
-    found = verdict.decide(PLAN, [peers, node("node2", end(2, said=TERM), end(3), unit=killed)], DIR)
-    assert (found["outcome"], found["node"], found["rank"], found["signal"]) == ("failed", "node2", None, "SIGKILL")
-    assert "the launcher on node2" in found["text"] and "lost contact" not in found["text"].split(";")[0]
+    found = verdict.decide(
+        PLAN, [peers, node("node2", end(2, said=TERM), end(3), unit=killed)], DIR
+    )
+    assert (found["outcome"], found["node"], found["rank"], found["signal"]) == (
+        "failed",
+        "node2",
+        None,
+        "SIGKILL",
+    )
+    assert (
+        "the launcher on node2" in found["text"]
+        and "lost contact" not in found["text"].split(";")[0]
+    )

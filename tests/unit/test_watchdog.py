@@ -12,7 +12,10 @@ from core_support import compiled, job_of, shipped
 def read(tmp_path, text):
     """Return (job, problems as text) of a job with this line for its watchdog."""
     path = tmp_path / "mine.yml"
-    path.write_text("suite: paddledetection\nlauncher: paddle\nconfig: configs/a.yml\nwatchdog: %s\n" % text, encoding="utf-8")
+    path.write_text(
+        "suite: paddledetection\nlauncher: paddle\nconfig: configs/a.yml\nwatchdog: %s\n" % text,
+        encoding="utf-8",
+    )
     job, problems = jobs.read_job(str(path), "mine.yml")
     return job, [str(problem) for problem in problems]
 
@@ -36,7 +39,9 @@ def test_what_is_no_budget_is_refused_in_words(tmp_path, text, said):
 def test_off_switches_all_of_it_off(tmp_path, text):
     job, problems = read(tmp_path, text)
     assert not problems
-    assert watchdog.budgets(job["watchdog"], shipped()[1]) == dict(dict.fromkeys(watchdog.PHASES), set=sorted(watchdog.PHASES))
+    assert watchdog.budgets(job["watchdog"], shipped()[1]) == dict(
+        dict.fromkeys(watchdog.PHASES), set=sorted(watchdog.PHASES)
+    )
 
 
 def test_the_plan_has_every_budget_in_seconds(tmp_path):

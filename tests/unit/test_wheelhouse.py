@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wheelhouse: what is asked for, which nodes lack it, and what is refused before anything is fetched."""
+"""wheelhouse: what is asked for, which nodes lack it, and what is refused before anything is
+fetched.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import wheelhouse
 from ansible.module_utils.trainyard import answer_gate, wheels
 from ansible.module_utils.trainyard import environment as core
 
-NODE = {"python": "3.11", "machine": "x86_64", "libc": "2.36", "home": "/home/t/.trainyard", "free_bytes": 1 << 40, "environments": {}}
+NODE = {
+    "python": "3.11",
+    "machine": "x86_64",
+    "libc": "2.36",
+    "home": "/home/t/.trainyard",
+    "free_bytes": 1 << 40,
+    "environments": {},
+}
 ASKED = {"package": "paddlepaddle", "version": "2.6.2", "requirements": ["lock.txt"]}
 
 
@@ -54,7 +63,11 @@ def provided(monkeypatch):
 
 def test_check_mode_tells_what_would_be_fetched_and_writes_nothing(run_module, arguments):
     result = run_module(wheelhouse, arguments, check=True)
-    assert result["changed"] and result["missing"] == ["node1", "node2"] and result["fetched"] == ["numpy", "paddlepaddle"]
+    assert (
+        result["changed"]
+        and result["missing"] == ["node1", "node2"]
+        and result["fetched"] == ["numpy", "paddlepaddle"]
+    )
     assert result["digest"] == core.environment_digest(ASKED, ["numpy==1.26.4"], "3.11", "x86_64")
     assert not os.path.exists(arguments["cache_dir"])
 
@@ -67,7 +80,9 @@ def test_ready_nodes_need_no_wheelhouse(run_module, arguments, provided):
 
 
 def test_wheels_are_for_the_oldest_c_library(run_module, arguments, provided):
-    result = run_module(wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc="2.9")}))
+    result = run_module(
+        wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc="2.9")})
+    )
     assert result["changed"] and provided[0].libc == "2.9"
     assert (provided[0].python, provided[0].machine) == ("3.11", "x86_64")
     assert provided[0].packages == {"paddlepaddle": "2.6.2", "numpy": "1.26.4"}
@@ -81,29 +96,49 @@ def test_what_a_list_says_has_no_wheel_is_built(run_module, arguments, provided,
 
 def test_what_lists_lock_is_asked_for(run_module, arguments, provided, tmp_path):
     one, two = "1" * 64, "2" * 64
-    (tmp_path / "files" / "lock.txt").write_text(f"numpy==1.26.4 --hash=sha256:{one}\nscipy==1.16.3\n")
+    (tmp_path / "files" / "lock.txt").write_text(
+        f"numpy==1.26.4 --hash=sha256:{one}\nscipy==1.16.3\n"
+    )
     (tmp_path / "files" / "uv.txt").write_text(f"uv==1.0 \\\n    --hash=sha256:{two}\n")
     run_module(wheelhouse, arguments)
     assert provided[0].hashes == {"numpy": [one], "uv": [two]}
     result = run_module(wheelhouse, dict(arguments, uv_version="1.1"))
-    assert result["failed"] and "uv.txt: does not pin uv 1.1" in result["msg"] and len(provided) == 1
+    assert (
+        result["failed"] and "uv.txt: does not pin uv 1.1" in result["msg"] and len(provided) == 1
+    )
 
 
 def test_unequal_pythons_are_named(run_module, arguments, provided):
-    result = run_module(wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, python="3.12"), "node3": NODE}))
-    assert result["failed"] and "Python 3.11 on x86_64: node1, node3; Python 3.12 on x86_64: node2" in result["msg"]
+    result = run_module(
+        wheelhouse,
+        dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, python="3.12"), "node3": NODE}),
+    )
+    assert (
+        result["failed"]
+        and "Python 3.11 on x86_64: node1, node3; Python 3.12 on x86_64: node2" in result["msg"]
+    )
     assert "runtime_interpreter" in result["msg"] and provided == []
 
 
 def test_nodes_without_glibc_are_named(run_module, arguments, provided):
-    result = run_module(wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc="")}))
-    assert result["failed"] and result["msg"].startswith("node2: no GNU C library") and provided == []
+    result = run_module(
+        wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc="")})
+    )
+    assert (
+        result["failed"] and result["msg"].startswith("node2: no GNU C library") and provided == []
+    )
 
 
 @pytest.mark.parametrize("libc", ["..", "2", "0.99999999999999", "2.36\n", "2.1000", "x"])
-def test_a_node_that_tells_no_version_of_its_c_library_is_named_and_costs_nothing(run_module, arguments, provided, libc):
-    result = run_module(wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc=libc)}))
-    assert result["failed"] and result["msg"].startswith("node2: no GNU C library") and provided == []
+def test_a_node_that_tells_no_version_of_its_c_library_is_named_and_costs_nothing(
+    run_module, arguments, provided, libc
+):
+    result = run_module(
+        wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc=libc)})
+    )
+    assert (
+        result["failed"] and result["msg"].startswith("node2: no GNU C library") and provided == []
+    )
     with pytest.raises(ValueError):
         wheels.platform_tags("x86_64", libc)
     told = {"changed": False, "unusable": {}, **NODE, "libc": libc}
@@ -114,7 +149,9 @@ def test_a_node_that_tells_no_version_of_its_c_library_is_named_and_costs_nothin
 
 def test_every_node_without_room_is_named_with_numbers(run_module, arguments, provided):
     full = dict(NODE, free_bytes=1_200_000_000)
-    result = run_module(wheelhouse, dict(arguments, nodes={"node1": full, "node2": NODE, "node3": full}))
+    result = run_module(
+        wheelhouse, dict(arguments, nodes={"node1": full, "node2": NODE, "node3": full})
+    )
     assert result["failed"]
     assert [line.split(":")[0] for line in result["msg"].splitlines()] == ["node1", "node3"]
     assert "has 1.2 GB free, the environment needs 3.0 GB" in result["msg"]
@@ -122,7 +159,13 @@ def test_every_node_without_room_is_named_with_numbers(run_module, arguments, pr
 
 def test_a_full_node_that_is_ready_is_not_refused(run_module, arguments, provided):
     digest = core.environment_digest(ASKED, ["numpy==1.26.4"], "3.11", "x86_64")
-    result = run_module(wheelhouse, dict(arguments, nodes={"node1": dict(NODE, free_bytes=0, environments={digest: {}}), "node2": NODE}))
+    result = run_module(
+        wheelhouse,
+        dict(
+            arguments,
+            nodes={"node1": dict(NODE, free_bytes=0, environments={digest: {}}), "node2": NODE},
+        ),
+    )
     assert result["missing"] == ["node2"] and not result.get("failed")
 
 
@@ -133,10 +176,19 @@ def test_lists_that_cannot_be_read_are_all_named(run_module, arguments):
     assert "none.txt: cannot read" in result["msg"] and "No such file" in result["msg"]
 
 
-def test_an_own_python_needs_no_wheels_and_may_differ_from_the_systems(run_module, arguments, provided):
+def test_an_own_python_needs_no_wheels_and_may_differ_from_the_systems(
+    run_module, arguments, provided
+):
     nodes = {"node1": NODE, "node2": dict(NODE, python="3.12")}
-    result = run_module(wheelhouse, dict(arguments, environment={"python": "/opt/venv/bin/python"}, nodes=nodes))
-    assert (result["changed"], result["missing"], result["path"], provided) == (False, ["node1", "node2"], "", [])
+    result = run_module(
+        wheelhouse, dict(arguments, environment={"python": "/opt/venv/bin/python"}, nodes=nodes)
+    )
+    assert (result["changed"], result["missing"], result["path"], provided) == (
+        False,
+        ["node1", "node2"],
+        "",
+        [],
+    )
 
 
 def test_a_bad_list_names_file_and_line(run_module, arguments, tmp_path):

@@ -35,17 +35,30 @@ def want(**changes):
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
-    """An index (Paddle, NumPy for two Pythons and a newer glibc, uv) and a wheelhouse built from it; returns both directories."""
+    """An index (Paddle, NumPy for two Pythons and a newer glibc, uv) and a wheelhouse built from
+    it; returns both directories.
+    """
     base = tmp_path_factory.mktemp("everything")
     source = base / "source"
     make_index(
         base / "index",
         [
             make_paddle(source, tag="cp311-cp311-manylinux1_x86_64"),
-            make_wheel(source, "numpy", "1.26.4", tag="cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"),
+            make_wheel(
+                source,
+                "numpy",
+                "1.26.4",
+                tag="cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64",
+            ),
             make_wheel(source, "numpy", "2.0.0", tag="cp311-cp311-manylinux_2_39_x86_64"),
             make_wheel(source, "numpy", "1.20.0", tag="cp38-cp38-manylinux2014_x86_64"),
-            make_wheel(source, "uv", "1.0", {"uv-1.0.data/scripts/uv": "binary"}, tag="py3-none-manylinux_2_17_x86_64"),
+            make_wheel(
+                source,
+                "uv",
+                "1.0",
+                {"uv-1.0.data/scripts/uv": "binary"},
+                tag="py3-none-manylinux_2_17_x86_64",
+            ),
         ],
     )
     (base / "wheels").mkdir()
@@ -95,7 +108,10 @@ def provide(cache, wanted, pip=PIP, free=PLENTY):
 def test_platforms_are_those_the_nodes_c_library_runs():
     tags = wheels.platform_tags("x86_64", "2.17")
     assert tags[:3] == ["manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_16_x86_64"]
-    assert "manylinux_2_18_x86_64" not in tags and tags[-2:] == ["manylinux1_x86_64", "linux_x86_64"]
+    assert "manylinux_2_18_x86_64" not in tags and tags[-2:] == [
+        "manylinux1_x86_64",
+        "linux_x86_64",
+    ]
     assert "manylinux_2_28_aarch64" in wheels.platform_tags("aarch64", "2.36")
 
 
@@ -104,7 +120,11 @@ def test_a_wheelhouse_is_built_once_and_then_needs_no_pip(index, cache):
     assert first["changed"] and first["packages"] == {"paddlepaddle": "2.6.2", "numpy": "1.26.4"}
     assert len(first["fetched"]) == 3 and first["needed_bytes"] > first["wheel_bytes"] > 0
     again = provide(cache, want(), NO_PIP)
-    assert (again["changed"], again["fetched"], again["manifest_sha256"]) == (False, [], first["manifest_sha256"])
+    assert (again["changed"], again["fetched"], again["manifest_sha256"]) == (
+        False,
+        [],
+        first["manifest_sha256"],
+    )
     assert sorted(os.listdir(cache)) == ["a" * 16]
 
 
@@ -117,7 +137,10 @@ def test_every_package_without_a_wheel_is_named_at_once(index, cache):
     with pytest.raises(wheels.WheelhouseError) as error:
         provide(cache, want(packages={"numpy": "2.0.0", "paddlepaddle": "3.0", "nowhere": "1"}))
     text = str(error.value)
-    assert "numpy==2.0.0: the index has no wheel for Python 3.11 on x86_64 (glibc 2.36); it offers 1.26.4" in text
+    assert (
+        "numpy==2.0.0: the index has no wheel for Python 3.11 on x86_64 (glibc 2.36); it offers"
+        " 1.26.4" in text
+    )
     assert "paddlepaddle==3.0: " in text and "nowhere==1: " in text and "no version at all" in text
     assert not os.path.exists(os.path.join(cache, "a" * 16))
 
@@ -127,9 +150,13 @@ def test_a_newer_c_library_gets_newer_wheels(index, cache):
 
 
 def test_the_vendors_index_is_for_paddle_alone(index, cache, tmp_path):
-    make_index(tmp_path / "vendor", [make_paddle(tmp_path / "v", "3.0.0", "paddlepaddle-gpu", "12.6")])
+    make_index(
+        tmp_path / "vendor", [make_paddle(tmp_path / "v", "3.0.0", "paddlepaddle-gpu", "12.6")]
+    )
     packages = {"paddlepaddle-gpu": "3.0.0", "numpy": "1.26.4"}
-    wanted = want(packages=packages, package="paddlepaddle-gpu", index_url=(tmp_path / "vendor").as_uri())
+    wanted = want(
+        packages=packages, package="paddlepaddle-gpu", index_url=(tmp_path / "vendor").as_uri()
+    )
     result = provide(cache, wanted)
     assert result["packages"] == {"paddlepaddle-gpu": "3.0.0", "numpy": "1.26.4"}
 
@@ -137,16 +164,24 @@ def test_the_vendors_index_is_for_paddle_alone(index, cache, tmp_path):
 def test_what_the_vendor_lacks_is_not_taken_from_elsewhere(index, cache, tmp_path, monkeypatch):
     (tmp_path / "vendor").mkdir()
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", index.as_uri())
-    with pytest.raises(wheels.WheelhouseError, match=r"paddlepaddle==2\.6\.2: the index has no wheel"):
+    with pytest.raises(
+        wheels.WheelhouseError, match=r"paddlepaddle==2\.6\.2: the index has no wheel"
+    ):
         provide(cache, want(index_url=(tmp_path / "vendor").as_uri()))
 
 
 def test_a_damaged_wheel_is_fetched_again_and_only_that_one(built, cache):
-    damaged = os.path.join(cache, "a" * 16, "numpy-1.26.4-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl")
+    damaged = os.path.join(
+        cache, "a" * 16, "numpy-1.26.4-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    )
     with open(damaged, "r+b") as handle:
         handle.write(b"x")
     again = provide(cache, want())
-    assert again["changed"] and again["fetched"] == [os.path.basename(damaged)] and again["reused"] == 2
+    assert (
+        again["changed"]
+        and again["fetched"] == [os.path.basename(damaged)]
+        and again["reused"] == 2
+    )
     assert again["manifest_sha256"] == built["manifest_sha256"]
 
 
@@ -162,7 +197,10 @@ def test_an_interrupted_build_leaves_nothing_that_counts(index, cache):
 @pytest.fixture
 def digests(everything):
     """Return {package: sha256} of the wheels that the wheelhouse is made of."""
-    return {wheel["name"]: wheel["sha256"] for wheel in wheels.read_manifest(str(everything[1] / ("a" * 16)))["wheels"].values()}
+    return {
+        wheel["name"]: wheel["sha256"]
+        for wheel in wheels.read_manifest(str(everything[1] / ("a" * 16)))["wheels"].values()
+    }
 
 
 @pytest.mark.parametrize("changed", ["numpy", "uv"])
@@ -180,8 +218,13 @@ def test_a_wheel_that_its_list_does_not_allow_is_refused_by_name(index, cache, d
 def test_a_wheel_of_the_cache_that_a_list_does_not_allow_is_not_used(built, cache, digests):
     hashes = {"numpy": [digests["numpy"]]}
     assert not provide(cache, want(hashes=hashes), NO_PIP)["changed"]
-    for digest in ("a" * 16, "b" * 16):  # the wheelhouse itself, and another one that would take its wheels
-        with pytest.raises(wheels.WheelhouseError, match=r"numpy==1\.26\.4: the index serves a file"):
+    for digest in (
+        "a" * 16,
+        "b" * 16,
+    ):  # the wheelhouse itself, and another one that would take its wheels
+        with pytest.raises(
+            wheels.WheelhouseError, match=r"numpy==1\.26\.4: the index serves a file"
+        ):
             provide(cache, want(digest=digest, hashes={"numpy": ["0" * 64]}))
 
 
@@ -190,12 +233,20 @@ def test_a_wheel_that_no_list_locks_may_not_change_later(everything, cache, tmp_
     configure(monkeypatch, tmp_path / "index")
     provide(cache, want())
     name = "numpy-1.26.4-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
-    other = make_wheel(tmp_path / "evil", "numpy", "1.26.4", {"numpy.py": "evil"}, tag=name[len("numpy-1.26.4-") : -len(".whl")])
+    other = make_wheel(
+        tmp_path / "evil",
+        "numpy",
+        "1.26.4",
+        {"numpy.py": "evil"},
+        tag=name[len("numpy-1.26.4-") : -len(".whl")],
+    )
     shutil.copy(other, tmp_path / "index" / "numpy" / name)
     os.unlink(os.path.join(cache, "a" * 16, name))
     with pytest.raises(wheels.WheelhouseError) as error:
         provide(cache, want())
-    assert str(error.value).startswith(name + ": ") and not os.path.exists(os.path.join(cache, "a" * 16, name))
+    assert str(error.value).startswith(name + ": ") and not os.path.exists(
+        os.path.join(cache, "a" * 16, name)
+    )
     locked = provide(cache, want(hashes={"numpy": [wheels.file_sha256(other)]}))
     assert locked["fetched"] == [name]
 
@@ -205,7 +256,11 @@ def test_pins_with_hashes_that_have_no_wheel_are_named_at_once(index, cache):
     with pytest.raises(wheels.WheelhouseError) as error:
         provide(cache, want(packages=packages, hashes={"numpy": ["0" * 64], "nowhere": ["0" * 64]}))
     text = str(error.value)
-    assert "numpy==2.0.0: the index has no wheel" in text and "paddlepaddle==3.0: " in text and "nowhere==1: " in text
+    assert (
+        "numpy==2.0.0: the index has no wheel" in text
+        and "paddlepaddle==3.0: " in text
+        and "nowhere==1: " in text
+    )
     assert "it offers 1.26.4" in text and "/tmp" not in text
 
 
@@ -213,12 +268,18 @@ def test_a_source_that_its_list_does_not_allow_is_not_built(index, cache, tmp_pa
     sources = tmp_path / "sources"
     make_source(sources, "seqeval", "1.2.2")
     monkeypatch.setenv("PIP_FIND_LINKS", str(sources))
-    asked = want(packages={"seqeval": "1.2.2"}, from_source=("seqeval",), hashes={"seqeval": ["0" * 64]})
-    with pytest.raises(wheels.WheelhouseError, match=r"seqeval==1\.2\.2.* which its list does not allow"):
+    asked = want(
+        packages={"seqeval": "1.2.2"}, from_source=("seqeval",), hashes={"seqeval": ["0" * 64]}
+    )
+    with pytest.raises(
+        wheels.WheelhouseError, match=r"seqeval==1\.2\.2.* which its list does not allow"
+    ):
         provide(cache, asked)
     assert os.listdir(cache) == []
     good = {"seqeval": [wheels.file_sha256(sources / "seqeval-1.2.2.tar.gz")]}
-    assert "seqeval-1.2.2-py3-none-any.whl" in provide(cache, asked._replace(hashes=good))["fetched"]
+    assert (
+        "seqeval-1.2.2-py3-none-any.whl" in provide(cache, asked._replace(hashes=good))["fetched"]
+    )
     assert not provide(cache, asked._replace(hashes=good), NO_PIP)["changed"]
 
 
@@ -257,14 +318,19 @@ def test_wheels_from_another_index_are_not_taken_for_the_vendors(built, cache):
         provide(cache, want(digest="b" * 16, index_url="https://vendor.invalid/"), NO_PIP)
 
 
-def test_a_package_without_a_wheel_is_built_where_its_list_says_so(index, cache, tmp_path, monkeypatch):
+def test_a_package_without_a_wheel_is_built_where_its_list_says_so(
+    index, cache, tmp_path, monkeypatch
+):
     make_source(tmp_path / "sources" / "seqeval", "seqeval", "1.2.2")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "sources" / "seqeval"))
     asked = want(packages={"numpy": "1.26.4", "seqeval": "1.2.2"})
     with pytest.raises(wheels.WheelhouseError, match=r"seqeval==1\.2\.2: the index has no wheel"):
         provide(cache, asked)
     made = provide(cache, asked._replace(from_source=("seqeval",)))
-    assert "seqeval-1.2.2-py3-none-any.whl" in made["fetched"] and made["packages"]["seqeval"] == "1.2.2"
+    assert (
+        "seqeval-1.2.2-py3-none-any.whl" in made["fetched"]
+        and made["packages"]["seqeval"] == "1.2.2"
+    )
     other = provide(cache, asked._replace(digest="b" * 16, from_source=("seqeval",)), NO_PIP)
     assert (other["fetched"], other["reused"]) == ([], 3)  # built once
 
@@ -278,17 +344,23 @@ def test_a_wheel_with_compiled_code_is_not_built_for_the_nodes(index, cache, tmp
 
 
 def test_a_source_that_cannot_be_built_is_named(index, cache):
-    with pytest.raises(wheels.WheelhouseError, match=r"nowhere==1 is to be built from source .*pip ended with 1"):
+    with pytest.raises(
+        wheels.WheelhouseError, match=r"nowhere==1 is to be built from source .*pip ended with 1"
+    ):
         provide(cache, want(packages={"nowhere": "1"}, from_source=("nowhere",)))
 
 
 def test_too_little_room_on_the_controller_is_refused_with_numbers(cache):
-    with pytest.raises(wheels.WheelhouseError, match=r"has 0\.5 GB free, fetching paddlepaddle needs about 1 GB"):
+    with pytest.raises(
+        wheels.WheelhouseError, match=r"has 0\.5 GB free, fetching paddlepaddle needs about 1 GB"
+    ):
         provide(cache, want(), NO_PIP, free=500_000_000)
 
 
 def test_an_index_that_serves_another_package_is_refused(cache, tmp_path):
-    liar = make_wheel(tmp_path / "liar", "other", "1.26.4").rename(tmp_path / "numpy-1.26.4-py3-none-any.whl")
+    liar = make_wheel(tmp_path / "liar", "other", "1.26.4").rename(
+        tmp_path / "numpy-1.26.4-py3-none-any.whl"
+    )
     stage = os.path.join(cache, "stage")
     os.makedirs(os.path.join(stage, wheels.TOOLS))
     liar.rename(os.path.join(stage, liar.name))
@@ -308,7 +380,13 @@ def test_an_index_out_of_reach_is_not_called_a_missing_package(cache, monkeypatc
     "text, words",
     [
         ("/usr/bin/python3: No module named pip", "has no pip"),
-        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk is full"),
+        (
+            (
+                "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on"
+                " device"
+            ),
+            "disk is full",
+        ),
         ("WARNING: x\nERROR: something else\n", "pip ended with 2: ERROR: something else"),
     ],
 )
@@ -323,15 +401,20 @@ def test_two_controllers_do_not_build_at_once(cache):
         [
             sys.executable,
             "-c",
-            "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); "
-            "f.truncate(0); f.write('4711'); f.flush(); print('held', flush=True); time.sleep(60)",
+            (
+                "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2);"
+                " f.truncate(0); f.write('4711'); f.flush(); print('held', flush=True);"
+                " time.sleep(60)"
+            ),
             os.path.join(cache, ".lock"),
         ],
         stdout=subprocess.PIPE,
     )
     try:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(wheels.WheelhouseError, match=r"in use by process 4711 for 0 s"), wheels.locked(cache, 0):
+        with pytest.raises(
+            wheels.WheelhouseError, match=r"in use by process 4711 for 0 s"
+        ), wheels.locked(cache, 0):
             pass
     finally:
         holder.kill()
@@ -352,17 +435,28 @@ def test_a_manifest_of_another_format_does_not_count(built, cache):
     assert wheels.read_wheelhouse(os.path.join(cache, "a" * 16), want()) is None
 
 
-def test_another_installer_version_is_brought_without_fetching_the_rest(built, cache, tmp_path, monkeypatch):
+def test_another_installer_version_is_brought_without_fetching_the_rest(
+    built, cache, tmp_path, monkeypatch
+):
     configure(monkeypatch, tmp_path / "newer")
-    newer = make_wheel(tmp_path / "more", "uv", "1.1", {"uv-1.1.data/scripts/uv": "binary"}, tag="py3-none-manylinux_2_17_x86_64")
+    newer = make_wheel(
+        tmp_path / "more",
+        "uv",
+        "1.1",
+        {"uv-1.1.data/scripts/uv": "binary"},
+        tag="py3-none-manylinux_2_17_x86_64",
+    )
     make_index(tmp_path / "newer", [newer])
-    assert provide(cache, want(uv_version="1.1"))["fetched"] == ["uv-1.1-py3-none-manylinux_2_17_x86_64.whl"]
+    assert provide(cache, want(uv_version="1.1"))["fetched"] == [
+        "uv-1.1-py3-none-manylinux_2_17_x86_64.whl"
+    ]
 
 
 def test_a_token_in_the_index_stands_in_no_command_line_and_no_message(tmp_path):
     """A fake pip notes its words and its environment, and repeats the address in its error."""
     script = (
-        "import json, os, sys; json.dump([sys.argv, dict(os.environ)], open(%r, 'w')); sys.exit('ERROR: no ' + os.environ['PIP_INDEX_URL'])"
+        "import json, os, sys; json.dump([sys.argv, dict(os.environ)], open(%r, 'w'));"
+        " sys.exit('ERROR: no ' + os.environ['PIP_INDEX_URL'])"
     )
     pip = [sys.executable, "-c", script % str(tmp_path / "told")]
     address = "https://index.invalid/T0pSecretT0ken/simple/"
@@ -372,8 +466,14 @@ def test_a_token_in_the_index_stands_in_no_command_line_and_no_message(tmp_path)
     assert environment["PIP_INDEX_URL"] == address and "T0pSecret" not in " ".join(words)
     assert "T0pSecret" not in str(error.value) and "https://index.invalid" in str(error.value)
     assert "T0pSecret" not in wheels.explain("Retrying (", 1, address)
-    assert "hunter22" not in wheels.explain("ERROR: https://me:hunter22@other.invalid/ failed", 1, address)
+    assert "hunter22" not in wheels.explain(
+        "ERROR: https://me:hunter22@other.invalid/ failed", 1, address
+    )
     # another path of the index, and an index that pip's own configuration names
-    for other in ("https://index.invalid/T0pSecretT0ken/files/x.whl", "http://mirror.invalid/T0pSecretT0ken/x", "https://me:T0/pSecret@x/"):
+    for other in (
+        "https://index.invalid/T0pSecretT0ken/files/x.whl",
+        "http://mirror.invalid/T0pSecretT0ken/x",
+        "https://me:T0/pSecret@x/",
+    ):
         said = wheels.explain(f"ERROR: HTTP error 403 while getting {other}", 1, address)
         assert "403" in said and "pSecret" not in said

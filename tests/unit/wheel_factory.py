@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small real wheels and a package index of files, so that pip and uv can be tried without a network."""
+"""Small real wheels and a package index of files, so that pip and uv can be tried without a
+network.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ def make_wheel(directory, name, version, files=None, tag="py3-none-any"):
     stem = f"{name.replace('-', '_')}-{version}"
     path = directory / f"{stem}-{tag}.whl"
     entries = dict(files or {f"{name.replace('-', '_')}.py": f"VERSION = {version!r}\n"})
-    entries[f"{stem}.dist-info/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    entries[f"{stem}.dist-info/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n"
+    entries[f"{stem}.dist-info/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    )
+    entries[f"{stem}.dist-info/WHEEL"] = (
+        f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n"
+    )
     record = "".join(f"{entry},,\n" for entry in entries) + f"{stem}.dist-info/RECORD,,\n"
     with zipfile.ZipFile(path, "w") as archive:
         for entry, content in {**entries, f"{stem}.dist-info/RECORD": record}.items():
@@ -34,9 +40,18 @@ def make_wheel(directory, name, version, files=None, tag="py3-none-any"):
     return path
 
 
-def make_paddle(directory, version="2.6.2", package="paddlepaddle", cuda_version=None, tag="py3-none-any", imports_as=None):
+def make_paddle(
+    directory,
+    version="2.6.2",
+    package="paddlepaddle",
+    cuda_version=None,
+    tag="py3-none-any",
+    imports_as=None,
+):
     """Write a wheel that imports like Paddle."""
-    text = PADDLE.format(version=imports_as or version, cuda=cuda_version is not None, cuda_version=cuda_version)
+    text = PADDLE.format(
+        version=imports_as or version, cuda=cuda_version is not None, cuda_version=cuda_version
+    )
     return make_wheel(directory, package, version, {"paddle/__init__.py": text}, tag)
 
 
@@ -59,7 +74,9 @@ def make_source(directory, name, version, tag="py3-none-any"):
     stem = f"{name}-{version}"
     files = {
         "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "pyproject.toml": (
+            '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        ),
         "backend.py": BACKEND.format(stem=stem, tag=tag, name=name, version=version),
     }
     with tarfile.open(directory / f"{stem}.tar.gz", "w:gz") as archive:
@@ -85,6 +102,8 @@ def make_index(root, wheels):
         project = root / wheel.name.split("-")[0].replace("_", "-").lower()
         project.mkdir(parents=True, exist_ok=True)
         wheel.rename(project / wheel.name)
-        links = "".join(f'<a href="{each.name}">{each.name}</a>\n' for each in sorted(project.glob("*.whl")))
+        links = "".join(
+            f'<a href="{each.name}">{each.name}</a>\n' for each in sorted(project.glob("*.whl"))
+        )
         (project / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
     return root.as_uri()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of words and their labels, as MindOCR's RecDataset reads them: a line is `image<TAB>word`, the image below data_dir."""
+"""Images of words and their labels, as MindOCR's RecDataset reads them: a line is `image<TAB>word`,
+the image below data_dir.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Words:
                 lines = [line.rstrip("\n").split("\t") for line in handle if line.strip()]
         except OSError as error:
             raise SystemExit(
-                f"{os.path.abspath(label_file)}: {error.strerror}; link the data set there, or make one with make_data.py"
+                f"{os.path.abspath(label_file)}: {error.strerror}; link the data set there, or make"
+                " one with make_data.py"
             ) from None
         height, width = config["image_shape"]
         self.items = []
@@ -53,12 +56,17 @@ def loader(config, characters, max_text_len, rank, world):
         python_multiprocessing=False,
     ).batch(config["loader"]["batch_size"], drop_remainder=config["loader"]["drop_remainder"])
     if batches.get_dataset_size() == 0:
-        raise SystemExit(f"{len(words)} images are no full batch of {config['loader']['batch_size']} for each of {world} ranks")
+        raise SystemExit(
+            f"{len(words)} images are no full batch of {config['loader']['batch_size']} for each of"
+            f" {world} ranks"
+        )
     return batches, len(words)
 
 
 def decode(columns, characters):
-    """Best path of CTC: merge what repeats, drop blanks. columns: class numbers of one image's columns."""
+    """Best path of CTC: merge what repeats, drop blanks. columns: class numbers of one image's
+    columns.
+    """
     merged = [int(now) for before, now in zip([None, *columns], columns) if now != before]
     return "".join(characters[number] for number in merged if number < len(characters))
 

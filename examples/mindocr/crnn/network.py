@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small CRNN: convolutions that leave one row, a bidirectional LSTM along it, a class for each column, CTC over the columns."""
+"""A small CRNN: convolutions that leave one row, a bidirectional LSTM along it, a class for each
+column, CTC over the columns.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,22 @@ class CRNN(nn.Cell):
 
 
 class CTCLoss(nn.Cell):
-    """Mean CTC loss of a batch. Labels are padded with the blank, the last class; they are cut there."""
+    """Mean CTC loss of a batch. Labels are padded with the blank, the last class; they are cut
+    there.
+    """
 
     def __init__(self, pred_seq_len, max_label_len, batch_size):
         super().__init__()
         if pred_seq_len <= 2 * max_label_len:
-            raise SystemExit("loss.pred_seq_len must be more than twice loss.max_label_len: equal neighbours need a blank between them")
+            raise SystemExit(
+                "loss.pred_seq_len must be more than twice loss.max_label_len: equal neighbours"
+                " need a blank between them"
+            )
         self.lengths = Tensor(np.full(batch_size, pred_seq_len), mstype.int32)
-        self.indices = Tensor([[row, column] for row in range(batch_size) for column in range(max_label_len)], mstype.int64)
+        self.indices = Tensor(
+            [[row, column] for row in range(batch_size) for column in range(max_label_len)],
+            mstype.int64,
+        )
         self.loss = ops.CTCLoss(ctc_merge_repeated=True)
 
     def construct(self, logits, labels):

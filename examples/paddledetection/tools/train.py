@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a detector: PaddleDetection's command line on top of the `ppdet` library.
 
-    python tools/train.py -c configs/ppyoloe/ppyoloe_crn_s_300e_coco.yml --eval [-o key=value ...] [-r checkpoint]
+python tools/train.py -c configs/ppyoloe/ppyoloe_crn_s_300e_coco.yml --eval [-o key=value ...] [-r
+checkpoint]
 
 Every path in a configuration is relative to the working directory.
 """
@@ -25,8 +26,15 @@ WORKSPACE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def parse_args():
     parser = ArgsParser()  # brings -c/--config and -o/--opt
     parser.add_argument("--eval", action="store_true", help="measure mAP at every snapshot")
-    parser.add_argument("-r", "--resume", metavar="CHECKPOINT", help="go on from this checkpoint (path without or with .pdparams)")
-    parser.add_argument("--enable_ce", action="store_true", help="fix the random seed, for comparisons between runs")
+    parser.add_argument(
+        "-r",
+        "--resume",
+        metavar="CHECKPOINT",
+        help="go on from this checkpoint (path without or with .pdparams)",
+    )
+    parser.add_argument(
+        "--enable_ce", action="store_true", help="fix the random seed, for comparisons between runs"
+    )
     return parser.parse_args()
 
 
@@ -35,12 +43,18 @@ def read_config(args):
     merge_args(cfg, args)
     merge_config(args.opt)
     if cfg.get("use_gpu") and not paddle.is_compiled_with_cuda():
-        print("use_gpu is true, but this Paddle was built without CUDA: training on the CPU", file=sys.stderr)
+        print(
+            "use_gpu is true, but this Paddle was built without CUDA: training on the CPU",
+            file=sys.stderr,
+        )
         cfg.use_gpu = False
     for name in ("TrainDataset", "EvalDataset"):
         annotation = os.path.join(cfg[name]["dataset_dir"], cfg[name]["anno_path"])
         if not os.path.isfile(annotation):  # ppdet would start to download all of COCO
-            sys.exit(f"{name}: {os.path.abspath(annotation)} does not exist; link the data set there, or make one with make_data.py")
+            sys.exit(
+                f"{name}: {os.path.abspath(annotation)} does not exist; link the data set there, or"
+                " make one with make_data.py"
+            )
     check_config(cfg)
     check_gpu(cfg.use_gpu)
     check_version()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Word images by label files (`image<TAB>word` a line), through the configuration's list of transforms."""
+"""Word images by label files (`image<TAB>word` a line), through the configuration's list of
+transforms.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ from .metric import BLANK
 
 
 def characters(settings):
-    """The characters that can be read, in the order of their classes: a dictionary file, else digits and lower-case letters."""
+    """The characters that can be read, in the order of their classes: a dictionary file, else
+    digits and lower-case letters.
+    """
     path = settings.get("character_dict_path")
     if not path:
         return "0123456789abcdefghijklmnopqrstuvwxyz"
     with open(path, encoding="utf-8") as handle:
-        return [line.rstrip("\r\n") for line in handle] + ([" "] if settings.get("use_space_char") else [])
+        return [line.rstrip("\r\n") for line in handle] + (
+            [" "] if settings.get("use_space_char") else []
+        )
 
 
 class DecodeImage:
@@ -37,18 +43,27 @@ class DecodeImage:
 class CTCLabelEncode:
     def __init__(self, settings):
         self.longest = settings["max_text_length"]
-        self.classes = {character: number for number, character in enumerate(characters(settings), 1)}
+        self.classes = {
+            character: number for number, character in enumerate(characters(settings), 1)
+        }
 
     def __call__(self, sample):
-        found = [self.classes[character] for character in sample["label"] if character in self.classes]
+        found = [
+            self.classes[character] for character in sample["label"] if character in self.classes
+        ]
         if not 0 < len(found) <= self.longest:
-            raise ValueError(f"{sample['path']}: the word {sample['label']!r} has {len(found)} known characters, want 1 to {self.longest}")
+            raise ValueError(
+                f"{sample['path']}: the word {sample['label']!r} has {len(found)} known characters,"
+                f" want 1 to {self.longest}"
+            )
         sample["label"] = np.array(found + [BLANK] * (self.longest - len(found)), "int32")
         sample["length"] = np.array(len(found), "int64")
 
 
 class RecResizeImg:
-    """Fit the image into the shape, keeping its proportions, padded on the right; values from -1 to 1."""
+    """Fit the image into the shape, keeping its proportions, padded on the right; values from -1 to
+    1.
+    """
 
     def __init__(self, settings, image_shape):
         self.shape = image_shape
@@ -65,7 +80,10 @@ class RecResizeImg:
 class KeepKeys:
     def __init__(self, settings, keep_keys):
         if keep_keys != ["image", "label", "length"]:
-            raise Refused(f"KeepKeys.keep_keys: this bundle trains with [image, label, length]; got {keep_keys}")
+            raise Refused(
+                "KeepKeys.keep_keys: this bundle trains with [image, label, length]; got"
+                f" {keep_keys}"
+            )
 
     def __call__(self, sample):
         pass
@@ -85,7 +103,9 @@ class SimpleDataSet(Dataset):
         self.transforms = []
         for entry in section["transforms"]:
             ((name, options),) = entry.items()
-            self.transforms.append(only({"name": name}, TRANSFORMS, "transforms")(settings, **(options or {})))
+            self.transforms.append(
+                only({"name": name}, TRANSFORMS, "transforms")(settings, **(options or {}))
+            )
 
     def __len__(self):
         return len(self.samples)
@@ -101,11 +121,28 @@ class SimpleDataSet(Dataset):
 
 
 def loader(config, mode):
-    """Batches of the section Train or Eval: training is shared out to the ranks, evaluation is rank 0's alone."""
+    """Batches of the section Train or Eval: training is shared out to the ranks, evaluation is rank
+    0's alone.
+    """
     section, options = config[mode], config[mode]["loader"]
-    dataset = only(section["dataset"], {"SimpleDataSet": SimpleDataSet}, f"{mode}.dataset")(section["dataset"], config["Global"])
-    batches = (DistributedBatchSampler if mode == "Train" else BatchSampler)(
-        dataset=dataset, batch_size=options["batch_size_per_card"], shuffle=options["shuffle"], drop_last=options["drop_last"]
+    dataset = only(section["dataset"], {"SimpleDataSet": SimpleDataSet}, f"{mode}.dataset")(
+        section["dataset"], config["Global"]
     )
-    place = paddle.CUDAPlace(paddle.distributed.ParallelEnv().dev_id) if config["Global"]["use_gpu"] else paddle.CPUPlace()
-    return DataLoader(dataset, batch_sampler=batches, num_workers=options["num_workers"], places=place, return_list=True)
+    batches = (DistributedBatchSampler if mode == "Train" else BatchSampler)(
+        dataset=dataset,
+        batch_size=options["batch_size_per_card"],
+        shuffle=options["shuffle"],
+        drop_last=options["drop_last"],
+    )
+    place = (
+        paddle.CUDAPlace(paddle.distributed.ParallelEnv().dev_id)
+        if config["Global"]["use_gpu"]
+        else paddle.CPUPlace()
+    )
+    return DataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=options["num_workers"],
+        places=place,
+        return_list=True,
+    )

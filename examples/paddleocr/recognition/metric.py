@@ -23,19 +23,27 @@ def distance(one, other):
     for above, left in enumerate(one, 1):
         diagonal, row[0] = row[0], above
         for column, right in enumerate(other, 1):
-            diagonal, row[column] = row[column], min(row[column] + 1, row[column - 1] + 1, diagonal + (left != right))
+            diagonal, row[column] = (
+                row[column],
+                min(row[column] + 1, row[column - 1] + 1, diagonal + (left != right)),
+            )
     return row[-1]
 
 
 class RecMetric:
-    """acc: share of words without a fault. norm_edit_dis: 1 - edit distance per character, averaged over the words."""
+    """acc: share of words without a fault. norm_edit_dis: 1 - edit distance per character, averaged
+    over the words.
+    """
 
     def __init__(self, alphabet):
         self.alphabet = alphabet
         self.words, self.right, self.faults = 0, 0, 0.0
 
     def add(self, scores, labels, lengths):
-        truth = ("".join(self.alphabet[number - 1] for number in row[:length]) for row, length in zip(labels.numpy(), lengths.numpy()))
+        truth = (
+            "".join(self.alphabet[number - 1] for number in row[:length])
+            for row, length in zip(labels.numpy(), lengths.numpy())
+        )
         for read, right in zip(words(scores.argmax(-1).numpy(), self.alphabet), truth):
             self.words += 1
             self.right += read == right

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CRNN: convolutions that read the image into a row of columns, a bidirectional LSTM along the row, a class for every column."""
+"""CRNN: convolutions that read the image into a row of columns, a bidirectional LSTM along the row,
+a class for every column.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,22 @@ from .config import only
 
 
 class SmallConv(nn.Layer):
-    """3 x 32 x W to (W / 4) columns. The suite has MobileNetV3 here, too large to learn anything within minutes on a CPU."""
+    """3 x 32 x W to (W / 4) columns. The suite has MobileNetV3 here, too large to learn anything
+    within minutes on a CPU.
+    """
 
     def __init__(self, channels=(16, 32, 64, 64)):
         super().__init__()
         layers, before = [], 3
         for number, after in enumerate(channels):
-            stride = (2, 2) if number < 2 else (2, 1)  # the width is kept from the third on: one column must not hold two characters
-            layers += [nn.Conv2D(before, after, 3, stride=stride, padding=1, bias_attr=False), nn.BatchNorm2D(after), nn.ReLU()]
+            stride = (
+                (2, 2) if number < 2 else (2, 1)
+            )  # the width is kept from the third on: one column must not hold two characters
+            layers += [
+                nn.Conv2D(before, after, 3, stride=stride, padding=1, bias_attr=False),
+                nn.BatchNorm2D(after),
+                nn.ReLU(),
+            ]
             before = after
         self.layers = nn.Sequential(*layers, nn.MaxPool2D((2, 1)))
         self.channels = before

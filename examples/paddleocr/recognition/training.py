@@ -19,7 +19,12 @@ from .data import characters, loader
 from .metric import RecMetric
 from .network import CRNN
 
-KINDS = {"Optimizer": "Adam", "Loss": "CTCLoss", "PostProcess": "CTCLabelDecode", "Metric": "RecMetric"}
+KINDS = {
+    "Optimizer": "Adam",
+    "Loss": "CTCLoss",
+    "PostProcess": "CTCLabelDecode",
+    "Metric": "RecMetric",
+}
 
 
 def make_optimizer(options, steps, parameters):
@@ -29,9 +34,13 @@ def make_optimizer(options, steps, parameters):
     rate = paddle.optimizer.lr.LambdaDecay(lr["learning_rate"], lambda step: 1.0)
     warmup = round(lr.get("warmup_epoch", 0) * steps)
     if warmup:
-        rate = paddle.optimizer.lr.LinearWarmup(lr["learning_rate"], warmup, 0.0, lr["learning_rate"])
+        rate = paddle.optimizer.lr.LinearWarmup(
+            lr["learning_rate"], warmup, 0.0, lr["learning_rate"]
+        )
     decay = L2Decay(float(options["regularizer"]["factor"]))
-    return rate, paddle.optimizer.Adam(rate, options["beta1"], options["beta2"], parameters=parameters, weight_decay=decay)
+    return rate, paddle.optimizer.Adam(
+        rate, options["beta1"], options["beta2"], parameters=parameters, weight_decay=decay
+    )
 
 
 class Training:
@@ -42,12 +51,17 @@ class Training:
         self.train_data, self.eval_data = loader(config, "Train"), loader(config, "Eval")
         self.steps = len(self.train_data)
         if not self.steps or not len(self.eval_data):
-            raise Refused("a data set has less than one batch: fewer images than batch_size_per_card times ranks, with drop_last")
+            raise Refused(
+                "a data set has less than one batch: fewer images than batch_size_per_card times"
+                " ranks, with drop_last"
+            )
         alphabet = characters(self.settings)
         self.model = CRNN(config["Architecture"], len(alphabet) + 1)
         self.loss = paddle.nn.CTCLoss(reduction="none")
         self.metric, self.indicator = RecMetric(alphabet), config["Metric"]["main_indicator"]
-        self.rate, self.optimizer = make_optimizer(config["Optimizer"], self.steps, self.model.parameters())
+        self.rate, self.optimizer = make_optimizer(
+            config["Optimizer"], self.steps, self.model.parameters()
+        )
         logger.info("train dataloader has %d iters", self.steps)
         logger.info("valid dataloader has %d iters", len(self.eval_data))
         self.best, self.begin = {self.indicator: 0}, 1
@@ -68,11 +82,20 @@ class Training:
             self.logger.info("train from scratch")
 
     def run(self):
-        """Train to the last epoch. As in the suite, a resumed training counts its epochs on and its global_step from 0."""
+        """Train to the last epoch. As in the suite, a resumed training counts its epochs on and its
+        global_step from 0.
+        """
         settings, global_step = self.settings, 0
         start, every = settings["eval_batch_step"]
-        self.logger.info("During the training process, after the %dth iteration, an evaluation is run every %d iterations", start, every)
-        self.shown = collections.defaultdict(lambda: collections.deque(maxlen=settings["log_smooth_window"]))
+        self.logger.info(
+            "During the training process, after the %dth iteration, an evaluation is run every %d"
+            " iterations",
+            start,
+            every,
+        )
+        self.shown = collections.defaultdict(
+            lambda: collections.deque(maxlen=settings["log_smooth_window"])
+        )
         self.since, self.spent = collections.Counter(), [0.0, 0]
         for epoch in range(self.begin, settings["epoch_num"] + 1):
             self.model.train()
@@ -82,13 +105,17 @@ class Training:
                 global_step += 1
                 self._step(batch)
                 self._count(batch, read, time.time() - began)
-                if self.first and (global_step % settings["print_batch_step"] == 0 or index == self.steps):
+                if self.first and (
+                    global_step % settings["print_batch_step"] == 0 or index == self.steps
+                ):
                     self._log(epoch, global_step, index)
                 if self.first and global_step > start and (global_step - start) % every == 0:
                     self._evaluate(epoch, global_step)
                 began = time.time()
             if self.first:
-                names = ["latest"] + [f"iter_epoch_{epoch}"] * (epoch % settings["save_epoch_step"] == 0)
+                names = ["latest"] + [f"iter_epoch_{epoch}"] * (
+                    epoch % settings["save_epoch_step"] == 0
+                )
                 for name in names:
                     self.logger.info("save model in %s", self._save(name, epoch, global_step))
         self.logger.info("best metric, %s", listed(self.best))
@@ -114,7 +141,9 @@ class Training:
         self.spent = [self.spent[0] + whole, self.spent[1] + 1]
 
     def _log(self, epoch, global_step, index):
-        """One line in the suite's form: what is shown is the median of the last log_smooth_window steps of rank 0."""
+        """One line in the suite's form: what is shown is the median of the last log_smooth_window
+        steps of rank 0.
+        """
         since, steps = self.since, self.since["steps"]
         left = (self.settings["epoch_num"] - epoch + 1) * self.steps - index
         self.logger.info(
@@ -138,12 +167,16 @@ class Training:
         self.logger.info("cur metric, %s", listed(found))
         if found[self.indicator] >= self.best[self.indicator]:
             self.best.update(found, best_epoch=epoch)
-            self.logger.info("save best model is to %s", self._save("best_accuracy", epoch, global_step))
+            self.logger.info(
+                "save best model is to %s", self._save("best_accuracy", epoch, global_step)
+            )
         self.logger.info("best metric, %s", listed(self.best))
 
     def _save(self, name, epoch, global_step):
         states = {"best_model_dict": self.best, "epoch": epoch, "global_step": global_step}
-        return checkpoint.save(self.settings["save_model_dir"], name, self.model, self.optimizer, states)
+        return checkpoint.save(
+            self.settings["save_model_dir"], name, self.model, self.optimizer, states
+        )
 
 
 def median(values):

@@ -23,10 +23,16 @@ from recognition.training import Training
 
 
 def make_logger():
-    """The suite's form: a line a message on stdout, and nothing but errors from any rank but the first."""
+    """The suite's form: a line a message on stdout, and nothing but errors from any rank but the
+    first.
+    """
     logger = logging.getLogger("ppocr")
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("[%(asctime)s] %(name)s %(levelname)s: %(message)s", datefmt="%Y/%m/%d %H:%M:%S"))
+    handler.setFormatter(
+        logging.Formatter(
+            "[%(asctime)s] %(name)s %(levelname)s: %(message)s", datefmt="%Y/%m/%d %H:%M:%S"
+        )
+    )
     logger.addHandler(handler)
     logger.propagate = False  # Paddle hangs a handler of its own on the root
     logger.setLevel(logging.INFO if dist.get_rank() == 0 else logging.ERROR)
@@ -38,7 +44,10 @@ def main():
     config = read(args.config, args.opt)
     settings = config["Global"]
     if settings["use_gpu"] and not paddle.is_compiled_with_cuda():
-        raise Refused("Global.use_gpu is true, but this Paddle was built without CUDA; say -o Global.use_gpu=False")
+        raise Refused(
+            "Global.use_gpu is true, but this Paddle was built without CUDA; say -o"
+            " Global.use_gpu=False"
+        )
     cv2.setNumThreads(0)  # one thread a rank: decoding must not take the other ranks' cores
     paddle.set_device("gpu" if settings["use_gpu"] else "cpu")
     logger = make_logger()
@@ -48,7 +57,9 @@ def main():
     paddle.seed(settings.get("seed", 1024))
     if dist.get_rank() == 0:
         os.makedirs(settings["save_model_dir"], exist_ok=True)
-        with open(os.path.join(settings["save_model_dir"], "config.yml"), "w", encoding="utf-8") as handle:
+        with open(
+            os.path.join(settings["save_model_dir"], "config.yml"), "w", encoding="utf-8"
+        ) as handle:
             yaml.safe_dump(config, handle, sort_keys=False)
     for line in lines(config):
         logger.info(line)

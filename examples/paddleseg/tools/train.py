@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a segmentation model: PaddleSeg's command line on top of the `paddleseg` library.
 
-    python tools/train.py --config configs/pp_liteseg/pp_liteseg_stdc1_cityscapes_1024x512_scale0.5_160k.yml --do_eval
+    python tools/train.py --config
+    configs/pp_liteseg/pp_liteseg_stdc1_cityscapes_1024x512_scale0.5_160k.yml --do_eval
         [--save_dir output] [--resume_model output/iter_80] [--opts key=value ...]
 
 Every path in a configuration is relative to the working directory.
@@ -21,26 +22,71 @@ from paddleseg.utils import metrics, utils
 def parse_args():
     parser = argparse.ArgumentParser(description="Train a segmentation model.")
     parser.add_argument("--config", required=True, metavar="FILE", help="configuration")
-    parser.add_argument("--device", default="gpu", choices=["cpu", "gpu"], help="the CPU also where Paddle has no CUDA (default: gpu)")
-    parser.add_argument("--save_dir", default="./output", help="where checkpoints go (default: %(default)s)")
-    parser.add_argument("--save_interval", type=int, default=1000, help="iterations between checkpoints (default: %(default)s)")
-    parser.add_argument("--keep_checkpoint_max", type=int, default=5, help="older checkpoints are removed (default: %(default)s)")
-    parser.add_argument("--resume_model", metavar="DIR", help="go on from this checkpoint, a directory iter_N")
-    parser.add_argument("--num_workers", type=int, default=0, help="processes that read pictures, for each rank (default: 0)")
+    parser.add_argument(
+        "--device",
+        default="gpu",
+        choices=["cpu", "gpu"],
+        help="the CPU also where Paddle has no CUDA (default: gpu)",
+    )
+    parser.add_argument(
+        "--save_dir", default="./output", help="where checkpoints go (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--save_interval",
+        type=int,
+        default=1000,
+        help="iterations between checkpoints (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--keep_checkpoint_max",
+        type=int,
+        default=5,
+        help="older checkpoints are removed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--resume_model", metavar="DIR", help="go on from this checkpoint, a directory iter_N"
+    )
+    parser.add_argument(
+        "--num_workers",
+        type=int,
+        default=0,
+        help="processes that read pictures, for each rank (default: 0)",
+    )
     parser.add_argument("--do_eval", action="store_true", help="measure mIoU at every checkpoint")
-    parser.add_argument("--use_vdl", action="store_true", help="also write the curves for VisualDL, to the directory of the checkpoints")
-    parser.add_argument("--use_ema", action="store_true", help="keep a moving average of the weights, too")
+    parser.add_argument(
+        "--use_vdl",
+        action="store_true",
+        help="also write the curves for VisualDL, to the directory of the checkpoints",
+    )
+    parser.add_argument(
+        "--use_ema", action="store_true", help="keep a moving average of the weights, too"
+    )
     parser.add_argument("--iters", type=int, help="instead of the configuration's")
-    parser.add_argument("--batch_size", type=int, help="of each rank, instead of the configuration's")
+    parser.add_argument(
+        "--batch_size", type=int, help="of each rank, instead of the configuration's"
+    )
     parser.add_argument("--learning_rate", type=float, help="instead of the configuration's")
-    parser.add_argument("--log_iters", type=int, default=10, help="iterations between lines of the log (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="fix the random seed, for comparisons between runs")
-    parser.add_argument("--opts", nargs="+", metavar="KEY=VALUE", help="dotted keys of the configuration, with Python values")
+    parser.add_argument(
+        "--log_iters",
+        type=int,
+        default=10,
+        help="iterations between lines of the log (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=int, help="fix the random seed, for comparisons between runs"
+    )
+    parser.add_argument(
+        "--opts",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="dotted keys of the configuration, with Python values",
+    )
     return parser.parse_args()
 
 
-# paddleseg 2.8.0 is older than Paddle 2.6, where a sum or a mean has no axis any more. Training takes [0] of a loss, and evaluation puts
-# sums behind each other with concat(): both end in an error. The two functions below are all that is between them.
+# paddleseg 2.8.0 is older than Paddle 2.6, where a sum or a mean has no axis any more. Training
+# takes [0] of a loss, and evaluation puts sums behind each other with concat(): both end in an
+# error. The two functions below are all that is between them.
 
 
 def with_axis(loss):
@@ -57,12 +103,21 @@ def areas(predicted, label, num_classes, ignore_index=255):
     by_prediction = [paddle.logical_and(predicted == number, seen) for number in range(num_classes)]
     by_label = [label == number for number in range(num_classes)]
     right = [paddle.logical_and(first, second) for first, second in zip(by_prediction, by_label)]
-    return tuple(paddle.stack([mask.astype("int64").sum() for mask in masks]) for masks in (right, by_prediction, by_label))
+    return tuple(
+        paddle.stack([mask.astype("int64").sum() for mask in masks])
+        for masks in (right, by_prediction, by_label)
+    )
 
 
 def main():
     args = parse_args()
-    cfg = Config(args.config, learning_rate=args.learning_rate, iters=args.iters, batch_size=args.batch_size, opts=args.opts)
+    cfg = Config(
+        args.config,
+        learning_rate=args.learning_rate,
+        iters=args.iters,
+        batch_size=args.batch_size,
+        opts=args.opts,
+    )
     builder = SegBuilder(cfg)
     utils.show_env_info()
     utils.show_cfg_info(cfg)

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's side of an attempt: run the plan's command, note how every rank ends, stop the peers when the attempt fails here.
+"""The node's side of an attempt: run the plan's command, note how every rank ends, stop the peers
+when the attempt fails here.
 
-This file is copied into the attempt's directory and is what the attempt's systemd unit executes; it needs nothing but Python >= 3.8 and is
-complete in itself (mpirun alone needs openmpi.py beside it). It supervises nothing: systemd does. It is there because a rank's real exit code
-is known to nobody else (the launcher hides it, fact 6), and because the first failing node tells its peers (design, decision 4).
+This file is copied into the attempt's directory and is what the attempt's systemd unit executes; it
+needs nothing but Python >= 3.8 and is complete in itself (mpirun alone needs openmpi.py beside it).
+It supervises nothing: systemd does. It is there because a rank's real exit code is known to nobody
+else (the launcher hides it, fact 6), and because the first failing node tells its peers (design,
+decision 4).
 
     agent.py run ATTEMPT NODE       ExecStart: start the command, follow its ranks
     agent.py ended ATTEMPT NODE [CONFIG]
-                                    ExecStopPost: write exit.json, tell the peers, whom ssh reaches by that configuration
+                                    ExecStopPost: write exit.json, tell the peers, whom ssh
+                                    reaches by that configuration
     agent.py stop ATTEMPT BY UNIT [REASON]
-                                    on a peer: note who stopped the attempt and why, keep evidence of a hang, and stop its unit
+                                    on a peer: note who stopped the attempt and why, keep
+                                    evidence of a hang, and stop its unit
 """
 
 from __future__ import annotations
@@ -39,7 +44,9 @@ ANSWER_BYTES = 65536
 
 
 def at_once(path, flags):
-    """Open a file without waiting: where the training has left a pipe in its place, nobody writes into it."""
+    """Open a file without waiting: where the training has left a pipe in its place, nobody writes
+    into it.
+    """
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -86,7 +93,9 @@ def wait_status(status):
 
 
 def stat_fields(pid):
-    """Return the fields of /proc/<pid>/stat that follow the command's name, or None where the process is gone."""
+    """Return the fields of /proc/<pid>/stat that follow the command's name, or None where the
+    process is gone.
+    """
     try:
         with open("/proc/%d/stat" % pid, "rb") as handle:
             return handle.read().rpartition(b")")[2].split()
@@ -116,8 +125,9 @@ def environment_of(pid):
 def find_ranks(marker, rank_env):
     """Return {pid: environment} of this attempt's rank processes.
 
-    A rank is a process of this attempt that carries the launcher's rank variable while its parent does not: the launcher has none, and a
-    rank's own helpers (data loaders) have a parent that has it. msrun shows its ranks' logs by a tail that has the rank's environment.
+    A rank is a process of this attempt that carries the launcher's rank variable while its parent
+    does not: the launcher has none, and a rank's own helpers (data loaders) have a parent that has
+    it. msrun shows its ranks' logs by a tail that has the rank's environment.
     """
     mine = {}
     for name in os.listdir("/proc"):
@@ -128,17 +138,26 @@ def find_ranks(marker, rank_env):
     ranks = {}
     for pid, values in mine.items():
         fields = stat_fields(pid)
-        parent = mine.get(int(fields[1])) if fields else None  # None as well for a helper that has outlived its rank
-        if rank_env in values and parent is not None and rank_env not in parent and name_of(pid) != "tail":
+        parent = (
+            mine.get(int(fields[1])) if fields else None
+        )  # None as well for a helper that has outlived its rank
+        if (
+            rank_env in values
+            and parent is not None
+            and rank_env not in parent
+            and name_of(pid) != "tail"
+        ):
             ranks[pid] = values
     return ranks
 
 
 def oom_kills():
-    """Return how many processes of our own control group the kernel has killed for want of memory so far; None where it does not tell.
+    """Return how many processes of our own control group the kernel has killed for want of memory
+    so far; None where it does not tell.
 
-    cgroup v2 has it in memory.events, for the groups below as well; v1 in memory.oom_control (kernel 4.13). In a container the path may
-    be the host's, and then the group is what is mounted at the root.
+    cgroup v2 has it in memory.events, for the groups below as well; v1 in memory.oom_control
+    (kernel 4.13). In a container the path may be the host's, and then the group is what is mounted
+    at the root.
     """
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as handle:
@@ -146,7 +165,11 @@ def oom_kills():
     except OSError:
         return None
     for number, controllers, path in groups:
-        base, name = ("/sys/fs/cgroup", "memory.events") if number == "0" else ("/sys/fs/cgroup/memory", "memory.oom_control")
+        base, name = (
+            ("/sys/fs/cgroup", "memory.events")
+            if number == "0"
+            else ("/sys/fs/cgroup/memory", "memory.oom_control")
+        )
         for place in (path, "/") if number == "0" or "memory" in controllers.split(",") else ():
             try:
                 with open("%s%s/%s" % (base, place, name), encoding="ascii") as handle:
@@ -157,41 +180,59 @@ def oom_kills():
 
 
 def raise_limits():
-    """Give the training what the node allows: a unit's soft limit of open files is 1024, whatever its hard limit is."""
+    """Give the training what the node allows: a unit's soft limit of open files is 1024, whatever
+    its hard limit is.
+    """
     for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK):
         _soft, hard = resource.getrlimit(name)
         resource.setrlimit(name, (hard, hard))
 
 
 def as_planned(planned, reported):
-    """Whether reported endpoints are the planned ones; a planned port of * was left to the launcher (--master)."""
+    """Whether reported endpoints are the planned ones; a planned port of * was left to the launcher
+    (--master).
+    """
     return len(planned) == len(reported) and all(
-        one == other or (one.endswith(":*") and one[:-1] == other.rpartition(":")[0] + ":") for one, other in zip(planned, reported)
+        one == other or (one.endswith(":*") and one[:-1] == other.rpartition(":")[0] + ":")
+        for one, other in zip(planned, reported)
     )
 
 
 class Watch:
-    """The rank processes of this node: seen by scanning /proc, followed by pidfd (polled where the kernel or Python has none)."""
+    """The rank processes of this node: seen by scanning /proc, followed by pidfd (polled where the
+    kernel or Python has none).
+    """
 
     def __init__(self, attempt, plan, marker, by_rank):
         self.attempt, self.marker, self.by_rank = attempt, marker, by_rank
-        self.rank_env, self.endpoints_env = plan["launcher"]["rank_env"], plan["launcher"]["endpoints_env"]
+        self.rank_env, self.endpoints_env = (
+            plan["launcher"]["rank_env"],
+            plan["launcher"]["endpoints_env"],
+        )
         self.live, self.known, self.unseen, self.failed_at = {}, set(), {}, None
-        # How the launcher words a failed rank's end in its console, with the groups pid and code (as subprocess has it), where it does.
+        # How the launcher words a failed rank's end in its console, with the groups pid and code
+        # (as subprocess has it), where it does.
         self.end_words, self.console = (
             plan["launcher"].get("end_words"),
             os.path.join(attempt, plan["launcher"].get("console") or "logs.txt"),
         )
-        # On one node the launcher takes any free ports, whatever PADDLE_START_PORT says; nobody else has to find them. MindSpore's and Open
-        # MPI's ranks are not told each other's addresses.
-        self.endpoints = plan["endpoints"] if self.endpoints_env and len(plan["nodes"]) > 1 else None
+        # On one node the launcher takes any free ports, whatever PADDLE_START_PORT says; nobody
+        # else has to find them. MindSpore's and Open MPI's ranks are not told each other's
+        # addresses.
+        self.endpoints = (
+            plan["endpoints"] if self.endpoints_env and len(plan["nodes"]) > 1 else None
+        )
         self.poller = select.poll()
 
     def scan(self):
         """Look for ranks that have started since the last look."""
         for pid, values in find_ranks(self.marker, self.rank_env).items():
             if pid not in self.known:
-                self.begin(pid, int(values[self.rank_env]) if values[self.rank_env].isdigit() else None, values)
+                self.begin(
+                    pid,
+                    int(values[self.rank_env]) if values[self.rank_env].isdigit() else None,
+                    values,
+                )
 
     def begin(self, pid, rank, values):
         """Follow a rank from now on; values: the environment it was started with."""
@@ -203,16 +244,26 @@ class Watch:
             handle = None
         self.live[pid] = (rank, handle)
         local_rank = self.by_rank.get(rank, {}).get("local_rank")
-        event = {"event": "start", "rank": rank, "local_rank": local_rank, "pid": pid, "time": time.time()}
+        event = {
+            "event": "start",
+            "rank": rank,
+            "local_rank": local_rank,
+            "pid": pid,
+            "time": time.time(),
+        }
         reported = [item for item in values.get(self.endpoints_env, "").split(",") if item]
-        event["endpoints_as_planned"] = self.endpoints is None or as_planned(self.endpoints, reported)
+        event["endpoints_as_planned"] = self.endpoints is None or as_planned(
+            self.endpoints, reported
+        )
         if not event["endpoints_as_planned"]:
             event["endpoints"] = reported
         note(self.attempt, event)
         if reported and not event["endpoints_as_planned"] and self.failed_at is None:
-            # Ranks that look for each other at other addresses or ports wait in silence for ever (facts 1, 3).
+            # Ranks that look for each other at other addresses or ports wait in silence for ever
+            # (facts 1, 3).
             print(
-                "trainyard: rank %s was given the endpoints %s; planned are %s" % (rank, ",".join(reported), ",".join(self.endpoints)),
+                "trainyard: rank %s was given the endpoints %s; planned are %s"
+                % (rank, ",".join(reported), ",".join(self.endpoints)),
                 flush=True,
             )
             self.failed_at = time.monotonic()
@@ -227,7 +278,8 @@ class Watch:
             fields = stat_fields(pid)
             if fields is not None and fields[0] not in (b"Z", b"X"):
                 continue
-            # The parent has not collected it yet, so the kernel still tells the wait status (proc(5), field 52).
+            # The parent has not collected it yet, so the kernel still tells the wait status
+            # (proc(5), field 52).
             code, name = wait_status(int(fields[49])) if fields is not None else (None, None)
             event = {
                 "event": "end",
@@ -255,7 +307,9 @@ class Watch:
             self.failed_at = time.monotonic()
 
     def ask_launcher(self, last=False):
-        """Note the ends that the launcher was quicker to collect than we to see, with what it says of them within a second."""
+        """Note the ends that the launcher was quicker to collect than we to see, with what it says
+        of them within a second.
+        """
         if not self.unseen:
             return
         told = {}
@@ -263,17 +317,24 @@ class Watch:
             with open(self.console, "rb") as handle:
                 handle.seek(max(0, os.fstat(handle.fileno()).st_size - CONSOLE_BYTES))
                 text = handle.read().decode("utf-8", "replace")
-            told = {int(match.group("pid")): int(match.group("code")) for match in re.finditer(self.end_words, text)}
+            told = {
+                int(match.group("pid")): int(match.group("code"))
+                for match in re.finditer(self.end_words, text)
+            }
         for pid, (event, since) in list(self.unseen.items()):
             if pid in told:
-                event["exit_code"], event["signal"] = (told[pid], None) if told[pid] >= 0 else wait_status(-told[pid])
+                event["exit_code"], event["signal"] = (
+                    (told[pid], None) if told[pid] >= 0 else wait_status(-told[pid])
+                )
             if pid in told or last or not self.end_words or time.monotonic() - since > 1:
                 del self.unseen[pid]
                 self.end(event)
 
 
 def log_file(attempt, name):
-    """Open a log below the attempt's directory for appending; raise ValueError where the name leads out of it."""
+    """Open a log below the attempt's directory for appending; raise ValueError where the name leads
+    out of it.
+    """
     path = os.path.realpath(os.path.join(attempt, name))
     if not path.startswith(os.path.realpath(attempt) + os.sep):
         raise ValueError("the log %s is not below the attempt's directory" % name)
@@ -282,15 +343,28 @@ def log_file(attempt, name):
 
 
 class Launcher:
-    """What this node starts for the plan: the launcher's command, or, where the launcher is of the kind `ranks`, every rank itself."""
+    """What this node starts for the plan: the launcher's command, or, where the launcher is of the
+    kind `ranks`, every rank itself.
+    """
 
     def __init__(self, attempt, plan, mine, ranks, environment):
-        """Start it; ranks: this node's entries of plan["ranks"]. `started` holds {pid: rank} of ranks started here."""
+        """Start it; ranks: this node's entries of plan["ranks"]. `started` holds {pid: rank} of
+        ranks started here.
+        """
         kind, self.started, self.processes, self.failure = plan["launcher"]["kind"], {}, [], None
         if kind == "ranks":
             for entry in ranks:
                 with log_file(attempt, entry["log"]) as log:
-                    process = begin(*inside(mine, attempt, plan["argv"], dict(environment, **entry["env"]), "-%d" % entry["rank"]), log)
+                    process = begin(
+                        *inside(
+                            mine,
+                            attempt,
+                            plan["argv"],
+                            dict(environment, **entry["env"]),
+                            "-%d" % entry["rank"],
+                        ),
+                        log,
+                    )
                 self.processes.append(process)
                 self.started[process.pid] = entry["rank"]
             return
@@ -298,8 +372,10 @@ class Launcher:
         if kind == "first":
             helper = [sys.executable, "-I", os.path.join(attempt, "openmpi.py")]
             if mine["rank"] == 0:
-                # By these mpirun starts its daemons inside the peers' units instead of over plain ssh, and every rank so that its end is seen.
-                # They are settings and no words of the command, which stays the document's. A rank's working directory is work/ on every node.
+                # By these mpirun starts its daemons inside the peers' units instead of over plain
+                # ssh, and every rank so that its end is seen. They are settings and no words of the
+                # command, which stays the document's. A rank's working directory is work/ on every
+                # node.
                 environment = dict(
                     environment,
                     OMPI_MCA_plm_rsh_agent=" ".join(helper + ["rsh", attempt, mine["name"]]),
@@ -310,22 +386,36 @@ class Launcher:
         self.processes.append(begin(*inside(mine, attempt, argv, environment)))
 
     def poll(self, live):
-        """Return the exit status as subprocess has it: None while anything runs, else that of the first failure, 0 without one.
+        """Return the exit status as subprocess has it: None while anything runs, else that of the
+        first failure, 0 without one.
 
-        live: {pid: ...} of ranks whose end is not noted yet. They are left alone, because collecting one hides its end from Watch.
+        live: {pid: ...} of ranks whose end is not noted yet. They are left alone, because
+        collecting one hides its end from Watch.
         """
         for process in self.processes:
             if process.returncode is None and process.pid not in live and process.poll():
                 self.failure = self.failure or process.returncode
-        return (self.failure or 0) if all(process.returncode is not None for process in self.processes) else None
+        return (
+            (self.failure or 0)
+            if all(process.returncode is not None for process in self.processes)
+            else None
+        )
 
 
 def begin(argv, environment, log=None):
-    """Start a command under the plan's environment, whole: nothing of the user's manager or login shell reaches it (fact 11).
+    """Start a command under the plan's environment, whole: nothing of the user's manager or login
+    shell reaches it (fact 11).
 
-    The command is looked up on the plan's own PATH. Raises OSError, and ValueError where a word or variable cannot be given to a process.
+    The command is looked up on the plan's own PATH. Raises OSError, and ValueError where a word or
+    variable cannot be given to a process.
     """
-    return subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log and subprocess.STDOUT)
+    return subprocess.Popen(
+        argv,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log and subprocess.STDOUT,
+    )
 
 
 def container_name(marker, part=""):
@@ -334,7 +424,8 @@ def container_name(marker, part=""):
 
 
 def inside(mine, attempt, argv, environment, part=""):
-    """Return (argv, environment) of a command as this node starts it: unchanged, or in the container that the plan has for the node.
+    """Return (argv, environment) of a command as this node starts it: unchanged, or in the
+    container that the plan has for the node.
 
     The words come ready with the plan (containers.py); only the attempt's own are put in here.
     """
@@ -349,22 +440,28 @@ def inside(mine, attempt, argv, environment, part=""):
     }
     for folder in container.get("folders") or ():
         os.makedirs(folder, mode=0o700, exist_ok=True)
-    return [values.get(word, word) for word in container["argv"]] + argv, dict(environment, **container["env"])
+    return [values.get(word, word) for word in container["argv"]] + argv, dict(
+        environment, **container["env"]
+    )
 
 
 def remove_containers(attempt, node):
-    """Remove what the engine still holds of this attempt: Podman's record of a killed container; Docker's container itself, which no unit holds."""
+    """Remove what the engine still holds of this attempt: Podman's record of a killed container;
+    Docker's container itself, which no unit holds.
+    """
     plan, record = read_plan(attempt)
     mine = next(item for item in plan["nodes"] if item["name"] == node)
     container = mine.get("container")
     if not container or not container["remove"]:
         return
-    parts = ["", "-scheduler"] + ["-%d" % item["rank"] for item in plan["ranks"] if item["node"] == node]
+    parts = ["", "-scheduler"] + [
+        "-%d" % item["rank"] for item in plan["ranks"] if item["node"] == node
+    ]
     names = [container_name("%s/%s" % (record["run"], record["attempt"]), part) for part in parts]
     environment, argv = dict(container["env"], HOME=mine["home"]), container["remove"] + names
     if container["remove_apart"]:
-        # Podman's processes ended with the unit. What is left is a record and a layer of files, whose removal can take longer than a unit's
-        # end is given, so it gets a unit of its own.
+        # Podman's processes ended with the unit. What is left is a record and a layer of files,
+        # whose removal can take longer than a unit's end is given, so it gets a unit of its own.
         words = ["systemd-run", "--user", "--quiet", "--collect", "--no-block"]
         argv = words + ["--setenv=%s=%s" % pair for pair in sorted(environment.items())] + argv
         environment = dict(os.environ)
@@ -379,11 +476,15 @@ def remove_containers(attempt, node):
             timeout=REMOVE_SECONDS,
         )
     except OSError as error:
-        print("trainyard: %s cannot be started: %s" % (container["remove"][0], error.strerror), flush=True)
+        print(
+            "trainyard: %s cannot be started: %s" % (container["remove"][0], error.strerror),
+            flush=True,
+        )
 
 
 def start_all(attempt, plan, node, environment):
-    """Start the scheduler where the plan has it on this node, then the launcher; return (scheduler or None, launcher).
+    """Start the scheduler where the plan has it on this node, then the launcher; return (scheduler
+    or None, launcher).
 
     Raises OSError or ValueError.
     """
@@ -391,8 +492,19 @@ def start_all(attempt, plan, node, environment):
     planned, scheduler = plan.get("scheduler"), None
     if planned and planned["node"] == node:
         with log_file(attempt, planned["log"]) as log:
-            scheduler = begin(*inside(mine, attempt, planned["argv"], dict(environment, **planned["env"]), "-scheduler"), log)
-    return scheduler, Launcher(attempt, plan, mine, [item for item in plan["ranks"] if item["node"] == node], environment)
+            scheduler = begin(
+                *inside(
+                    mine,
+                    attempt,
+                    planned["argv"],
+                    dict(environment, **planned["env"]),
+                    "-scheduler",
+                ),
+                log,
+            )
+    return scheduler, Launcher(
+        attempt, plan, mine, [item for item in plan["ranks"] if item["node"] == node], environment
+    )
 
 
 def exit_event(event, status):
@@ -414,21 +526,45 @@ def run(attempt, node):
     stopping = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(time.monotonic()))
     if read_stop(attempt):
-        # The stop came between the start's look for its note and this unit, which it did not see yet.
+        # The stop came between the start's look for its note and this unit, which it did not see
+        # yet.
         print("trainyard: stopped before it began", flush=True)
         return 0
     os.chdir(os.path.join(attempt, "work"))
     raise_limits()
     killed_before = oom_kills()
     try:
-        scheduler, launcher = start_all(attempt, plan, node, dict(plan["env"], **dict(mine["env"], TRAINYARD_ATTEMPT=marker)))
-    except (OSError, ValueError) as error:  # ValueError: no process can be given a variable with "=" in its name, or a NUL
-        what, why = (error.filename, error.strerror) if isinstance(error, OSError) else ("the plan's command", error)
+        scheduler, launcher = start_all(
+            attempt, plan, node, dict(plan["env"], **dict(mine["env"], TRAINYARD_ATTEMPT=marker))
+        )
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # ValueError: no process can be given a variable with "=" in its name, or a NUL
+        what, why = (
+            (error.filename, error.strerror)
+            if isinstance(error, OSError)
+            else ("the plan's command", error)
+        )
         print("trainyard: %s cannot be started: %s" % (what, why), flush=True)
         note(attempt, exit_event("launcher_end", 127))
         return 127
-    note(attempt, {"event": "launched", "pid": launcher.processes[0].pid, "time": time.time(), "oom_kills": killed_before})
-    watch, scanned, ended, status, lost = Watch(attempt, plan, marker, by_rank), 0.0, None, None, None
+    note(
+        attempt,
+        {
+            "event": "launched",
+            "pid": launcher.processes[0].pid,
+            "time": time.time(),
+            "oom_kills": killed_before,
+        },
+    )
+    watch, scanned, ended, status, lost = (
+        Watch(attempt, plan, marker, by_rank),
+        0.0,
+        None,
+        None,
+        None,
+    )
     for pid, rank in launcher.started.items():
         watch.begin(pid, rank, {})
     while True:
@@ -443,35 +579,58 @@ def run(attempt, node):
             note(attempt, exit_event("launcher_end", status))
         if ended is not None and (not watch.live or time.monotonic() - ended > 1):
             break
-        if scheduler is not None and scheduler.poll() is not None and not stopping and watch.failed_at is None:
-            # It ends by itself when all ranks have left it; without it, those that have not wait in silence.
+        if (
+            scheduler is not None
+            and scheduler.poll() is not None
+            and not stopping
+            and watch.failed_at is None
+        ):
+            # It ends by itself when all ranks have left it; without it, those that have not wait in
+            # silence.
             lost = lost or now
             if not watch.known or (scheduler.returncode and now - lost > SCHEDULER_SECONDS):
                 note(attempt, exit_event("scheduler_end", scheduler.returncode))
                 print(
-                    "trainyard: the scheduler ended with %d; its log is %s" % (scheduler.returncode, plan["scheduler"]["log"]), flush=True
+                    "trainyard: the scheduler ended with %d; its log is %s"
+                    % (scheduler.returncode, plan["scheduler"]["log"]),
+                    flush=True,
                 )
                 watch.failed_at = now
-        if watch.failed_at is not None and not stopping and time.monotonic() - watch.failed_at > plan["stop"]["grace"]:
-            break  # the launcher takes up to 30 s to end the others (fact 8); systemd ends all that is in the unit
+        if (
+            watch.failed_at is not None
+            and not stopping
+            and time.monotonic() - watch.failed_at > plan["stop"]["grace"]
+        ):
+            # the launcher takes up to 30 s to end the others (fact 8); systemd ends all that is in
+            # the unit
+            break
     watch.ask_launcher(last=True)
     if scheduler is not None and scheduler.poll() is None:
         scheduler.terminate()
     if stopping:
         return 0
-    return status % 256 if status is not None and watch.failed_at is None else (status or 1) % 256 or 1
+    return (
+        status % 256 if status is not None and watch.failed_at is None else (status or 1) % 256 or 1
+    )
 
 
 def ask_for_time(seconds):
-    """Have systemd wait so many seconds from now for this part of the unit's end; else it has TimeoutStopSec as the ranks have (sd_notify(3))."""
+    """Have systemd wait so many seconds from now for this part of the unit's end; else it has
+    TimeoutStopSec as the ranks have (sd_notify(3)).
+    """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line:
-            line.sendto(b"EXTEND_TIMEOUT_USEC=%d" % int(seconds * 1e6), "\0" + address[1:] if address[0] == "@" else address)
+            line.sendto(
+                b"EXTEND_TIMEOUT_USEC=%d" % int(seconds * 1e6),
+                "\0" + address[1:] if address[0] == "@" else address,
+            )
 
 
 def stop_peers(attempt, node, config):
-    """Tell every other node, all at once, to stop this attempt; return {node: 'stopped' or what ssh said}."""
+    """Tell every other node, all at once, to stop this attempt; return {node: 'stopped' or what ssh
+    said}.
+    """
     waiting, config = peers_of(attempt, node, config)
     if not config:
         return {}  # one node alone
@@ -481,13 +640,20 @@ def stop_peers(attempt, node, config):
         for name in waiting:
             argv = ["ssh", "-F", config, name, words]
             try:
-                calls[name] = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                calls[name] = subprocess.Popen(
+                    argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                )
             except OSError as error:
                 told[name] = str(error)
         for name in [name for name in waiting if name not in told]:
             told[name] = answer_of(calls[name], until)
-        # A peer whose start is under way lets nobody in yet; it has to find the note when it begins.
-        waiting = [name for name in waiting if NOT_YET in told[name] and time.monotonic() + RETRY_SECONDS < until]
+        # A peer whose start is under way lets nobody in yet; it has to find the note when it
+        # begins.
+        waiting = [
+            name
+            for name in waiting
+            if NOT_YET in told[name] and time.monotonic() + RETRY_SECONDS < until
+        ]
         time.sleep(RETRY_SECONDS if waiting else 0)
         for name in waiting:
             del told[name]
@@ -495,7 +661,9 @@ def stop_peers(attempt, node, config):
 
 
 def answer_of(call, until):
-    """Return 'stopped' or what ssh said of a call to a peer, waiting until a time of the monotonic clock at most. End an endless answer."""
+    """Return 'stopped' or what ssh said of a call to a peer, waiting until a time of the monotonic
+    clock at most. End an endless answer.
+    """
     said, piece = b"", None
     try:
         while piece != b"":
@@ -518,7 +686,8 @@ def answer_of(call, until):
 def peers_of(attempt, node, config):
     """Return (names of the other nodes, the ssh configuration that reaches them).
 
-    The training can write plan and record of its attempt. Where they are not what the start has written, the credential knows the nodes as well.
+    The training can write plan and record of its attempt. Where they are not what the start has
+    written, the credential knows the nodes as well.
     """
     try:
         plan, record = read_plan(attempt)
@@ -531,19 +700,25 @@ def peers_of(attempt, node, config):
 
 
 def carry_out(what, *arguments):
-    """Call one part of an end; the others come all the same where it fails on what the training has left in its attempt's directory."""
+    """Call one part of an end; the others come all the same where it fails on what the training has
+    left in its attempt's directory.
+    """
     try:
         return what(*arguments)
     except Exception as error:
         try:
-            print("trainyard: %s: %s: %s" % (what.__name__, type(error).__name__, error), flush=True)
+            print(
+                "trainyard: %s: %s: %s" % (what.__name__, type(error).__name__, error), flush=True
+            )
         except OSError:
             pass  # the console lies on a full disk
         return None
 
 
 def ended(attempt, node, config=""):
-    """Write exit.json from what systemd tells ($SERVICE_RESULT, $EXIT_CODE, $EXIT_STATUS: systemd.exec(5)); stop the peers on failure."""
+    """Write exit.json from what systemd tells ($SERVICE_RESULT, $EXIT_CODE, $EXIT_STATUS:
+    systemd.exec(5)); stop the peers on failure.
+    """
     carry_out(ask_for_time, PEER_SECONDS + REMOVE_SECONDS + 2 * SPARE_SECONDS)
     stopped = read_stop(attempt)
     result = {
@@ -557,14 +732,18 @@ def ended(attempt, node, config=""):
         "oom_kills": carry_out(oom_kills_since, attempt),
         "peers": {},
     }
-    written(attempt, "exit.json", result)  # first: the peers may take a while, and this must not be lost
+    written(
+        attempt, "exit.json", result
+    )  # first: the peers may take a while, and this must not be lost
     carry_out(stop_guard, attempt)
     if not (stopped or (result["service_result"] == "success" and launcher_succeeded(attempt))):
         result["peers"] = carry_out(stop_peers, attempt, node, config) or {}
         written(attempt, "exit.json", result)
     carry_out(remove_containers, attempt, node)  # after the peers: an engine may take its time
     if os.path.exists(os.path.join(attempt, "mpi.json")):
-        subprocess.call([sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt])
+        subprocess.call(
+            [sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt]
+        )
     return 0
 
 
@@ -580,10 +759,14 @@ def stop_guard(attempt):
 
 
 def read_notes(attempt):
-    """Return the events of ranks.jsonl; [] where they cannot be read. A line that is torn (a full disk) costs the others nothing."""
+    """Return the events of ranks.jsonl; [] where they cannot be read. A line that is torn (a full
+    disk) costs the others nothing.
+    """
     events = []
     try:
-        with open(os.path.join(attempt, "ranks.jsonl"), encoding="utf-8", errors="replace", opener=at_once) as handle:
+        with open(
+            os.path.join(attempt, "ranks.jsonl"), encoding="utf-8", errors="replace", opener=at_once
+        ) as handle:
             for line in handle:
                 try:
                     events.append(parse(line))
@@ -595,13 +778,27 @@ def read_notes(attempt):
 
 
 def launcher_succeeded(attempt):
-    """Return whether the launcher ended with exit code 0; a unit that somebody stopped from outside also has the result 'success'."""
-    return any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in read_notes(attempt))
+    """Return whether the launcher ended with exit code 0; a unit that somebody stopped from outside
+    also has the result 'success'.
+    """
+    return any(
+        event.get("event") == "launcher_end" and event.get("exit_code") == 0
+        for event in read_notes(attempt)
+    )
 
 
 def oom_kills_since(attempt):
-    """Return how many processes of our control group the kernel has killed for want of memory since the launcher was started, or None."""
-    before = next((event.get("oom_kills") for event in read_notes(attempt) if event.get("event") == "launched"), None)
+    """Return how many processes of our control group the kernel has killed for want of memory since
+    the launcher was started, or None.
+    """
+    before = next(
+        (
+            event.get("oom_kills")
+            for event in read_notes(attempt)
+            if event.get("event") == "launched"
+        ),
+        None,
+    )
     now = oom_kills()
     return None if before is None or now is None else max(0, now - before)
 
@@ -630,7 +827,9 @@ def write(attempt, name, value):
 
 
 def written(attempt, name, value):
-    """Write as `write` does; on a full disk go on without: peers are told and units stopped all the same."""
+    """Write as `write` does; on a full disk go on without: peers are told and units stopped all the
+    same.
+    """
     try:
         write(attempt, name, value)
     except OSError as error:
@@ -641,36 +840,62 @@ def written(attempt, name, value):
 
 
 def keep_evidence(attempt):
-    """Have guard_evidence.py, where it lies in the attempt, look at the ranks while they can still be asked; it has EVIDENCE_SECONDS for it."""
+    """Have guard_evidence.py, where it lies in the attempt, look at the ranks while they can still
+    be asked; it has EVIDENCE_SECONDS for it.
+    """
     program, quiet = os.path.join(attempt, "guard_evidence.py"), subprocess.DEVNULL
     try:
-        argv = [sys.executable, "-I", "-B", program, attempt, read_json(attempt, "attempt.json")["node"]]
+        argv = [
+            sys.executable,
+            "-I",
+            "-B",
+            program,
+            attempt,
+            read_json(attempt, "attempt.json")["node"],
+        ]
         subprocess.run(argv, stdin=quiet, stdout=quiet, stderr=quiet, timeout=EVIDENCE_SECONDS)
     except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
         pass  # the stop goes on without it
 
 
 def stop(attempt, by, unit, reason="peer"):
-    """Note that the peer `by` stopped this attempt, so that a start still under way gives up, and stop the unit; return its exit code.
+    """Note that the peer `by` stopped this attempt, so that a start still under way gives up, and
+    stop the unit; return its exit code.
 
-    reason: peer (it failed there), lost (a node has vanished) or hang: then what the ranks do is kept first, as soon as the note is written.
+    reason: peer (it failed there), lost (a node has vanished) or hang: then what the ranks do is
+    kept first, as soon as the note is written.
     """
     os.umask(0o077)
     os.makedirs(attempt, exist_ok=True)
     if not read_stop(attempt) and not os.path.exists(os.path.join(attempt, "exit.json")):
-        written(attempt, "stop.json", {"by": "peer", "from": by, "reason": reason, "time": time.time()})
+        written(
+            attempt, "stop.json", {"by": "peer", "from": by, "reason": reason, "time": time.time()}
+        )
         if reason == "hang":
             keep_evidence(attempt)
     try:
-        print("kept", flush=True)  # the guard that told us waits for this word before its own node stops
+        print(
+            "kept", flush=True
+        )  # the guard that told us waits for this word before its own node stops
     except OSError:
         pass
     environment = dict(os.environ, XDG_RUNTIME_DIR="/run/user/%d" % os.getuid())
-    state = subprocess.run(["systemctl", "--user", "is-active", unit], env=environment, stdout=subprocess.PIPE).stdout
+    state = subprocess.run(
+        ["systemctl", "--user", "is-active", unit], env=environment, stdout=subprocess.PIPE
+    ).stdout
     if state.strip() == b"deactivating":
-        return 0  # it is ending by itself and may be telling us the same at this moment: to wait for each other would be a deadlock
+        # it is ending by itself and may be telling us the same at this moment: to wait for each
+        # other would be a deadlock
+        return 0
     # A unit that is not loaded has nothing to stop, which systemctl says with 5.
-    return 0 if subprocess.call(["systemctl", "--user", "stop", unit], env=environment, stderr=subprocess.DEVNULL) in (0, 5) else 1
+    return (
+        0
+        if subprocess.call(
+            ["systemctl", "--user", "stop", unit], env=environment, stderr=subprocess.DEVNULL
+        )
+        in (0, 5)
+        else 1
+    )
 
 
 def main(arguments):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validate what a module on a node answered, before anything on the controller sees it. Controller only.
+"""Validate what a module on a node answered, before anything on the controller sees it. Controller
+only.
 
-A training runs as the account that Ansible logs in as, so it can rewrite every answer of a module on its node. Each module has a schema in
-`schemas/answers/`. An answer that does not match its schema fails that node alone, with the field that is wrong. `Gated` is what an action
-plugin inherits first: every module that the plugin runs on a node passes the gate.
+A training runs as the account that Ansible logs in as, so it can rewrite every answer of a module
+on its node. Each module has a schema in `schemas/answers/`. An answer that does not match its
+schema fails that node alone, with the field that is wrong. `Gated` is what an action plugin
+inherits first: every module that the plugin runs on a node passes the gate.
 """
 
 from __future__ import annotations
@@ -22,26 +24,48 @@ import time
 from ansible.module_utils.trainyard.display import escape, printable
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schemas", "answers")
-# Nesting, number of values and characters of one answer. The largest honest answer (the files of 5,000 entries by name) has 20,000 values.
+# Nesting, number of values and characters of one answer. The largest honest answer (the files of
+# 5,000 entries by name) has 20,000 values.
 MAX_DEPTH, MAX_VALUES, MAX_CHARACTERS = 32, 1_000_000, 64 << 20
 # What a schema does not bound itself.
 MAX_TEXT, MAX_ITEMS = 4096, 20_000
-# Address space that one answer may take beyond what the process has: an endless answer ends as an error of that node. Ansible takes seven times an
-# answer's size while it reads it (measured with 200 MiB), and each of many nodes may send one at once.
+# Address space that one answer may take beyond what the process has: an endless answer ends as an
+# error of that node. Ansible takes seven times an answer's size while it reads it (measured with
+# 200 MiB), and each of many nodes may send one at once.
 MEMORY_BYTES = 768 << 20
 # Seconds that a module may take where its schema says nothing.
 SECONDS = 900
 PROBLEMS = 5
-# Keys that Ansible itself adds to an answer or reads from it. Ansible obeys `add_host`, `add_group` and `ansible_facts` of any module.
-OBEYED = ("add_host", "add_group", "ansible_facts", "ansible_notify", "ansible_module_results", "results")
-COMMON = ("changed", "failed", "skipped", "msg", "rc", "warnings", "exception", "stdout_lines", "stderr_lines")
+# Keys that Ansible itself adds to an answer or reads from it. Ansible obeys `add_host`, `add_group`
+# and `ansible_facts` of any module.
+OBEYED = (
+    "add_host",
+    "add_group",
+    "ansible_facts",
+    "ansible_notify",
+    "ansible_module_results",
+    "results",
+)
+COMMON = (
+    "changed",
+    "failed",
+    "skipped",
+    "msg",
+    "rc",
+    "warnings",
+    "exception",
+    "stdout_lines",
+    "stderr_lines",
+)
 FAILURE = ("stdout", "stderr", "module_stdout", "module_stderr")
 INTERPRETER = re.compile(r"/[A-Za-z0-9._/+-]{1,250}\Z")
 LINES = 200
 
 
 class InvalidAnswer(Exception):
-    """An answer does not match its schema. `problems` holds (field, text) pairs; both are safe to show."""
+    """An answer does not match its schema. `problems` holds (field, text) pairs; both are safe to
+    show.
+    """
 
     def __init__(self, problems):
         self.problems = problems
@@ -49,14 +73,17 @@ class InvalidAnswer(Exception):
 
 
 class TooSlow(BaseException):
-    """A module did not answer in time. No Exception, so that a connection that tries again cannot swallow it."""
+    """A module did not answer in time. No Exception, so that a connection that tries again cannot
+    swallow it.
+    """
 
 
 def validate(module, answer, arguments):
     """Return the answer of a module on a node as the controller may use it.
 
-    module: name without a collection. arguments: what the controller asked, as {argument: value}; `node` is the node's name. Returns a new
-    mapping in which control characters are escaped and nothing is left that Ansible would obey. Raises InvalidAnswer.
+    module: name without a collection. arguments: what the controller asked, as {argument: value};
+    `node` is the node's name. Returns a new mapping in which control characters are escaped and
+    nothing is left that Ansible would obey. Raises InvalidAnswer.
     """
     if not isinstance(answer, dict):
         raise InvalidAnswer([("answer", "is not a mapping")])
@@ -71,7 +98,9 @@ def validate(module, answer, arguments):
         fields = {
             key: value
             for key, value in answer.items()
-            if key not in COMMON and key not in ("invocation", "ansible_facts") and not key.startswith("_ansible_")
+            if key not in COMMON
+            and key not in ("invocation", "ansible_facts")
+            and not key.startswith("_ansible_")
         }
     if known["drop"]:
         # Ansible's own module: what is not read is not kept.
@@ -82,14 +111,24 @@ def validate(module, answer, arguments):
     if not (answer.get("failed") or answer.get("skipped")):
         _match(known, fields, arguments)
     clean = _escaped(_common(kept), newlines=True)
-    clean.update({key: value if key in known["raw"] else _escaped(value, key in FAILURE) for key, value in fields.items()})
+    clean.update(
+        {
+            key: value if key in known["raw"] else _escaped(value, key in FAILURE)
+            for key, value in fields.items()
+        }
+    )
     return dict(clean, ansible_facts=facts) if facts else clean
 
 
 def refusal(module, node, error):
-    """Return the failed result that stands for an answer that is not valid: its fields, and at most 60 cleaned characters of a value."""
+    """Return the failed result that stands for an answer that is not valid: its fields, and at most
+    60 cleaned characters of a value.
+    """
     text = "%s gave an answer of %s that is not valid: %s" % (node, module, error)
-    remedy = "A program of the training account may have changed it. Look at that account on the node before it trains again"
+    remedy = (
+        "A program of the training account may have changed it. Look at that account on the node"
+        " before it trains again"
+    )
     return {
         "failed": True,
         "changed": False,
@@ -100,7 +139,9 @@ def refusal(module, node, error):
 
 
 class Gated:
-    """Let every answer of a module on a node pass the gate. An action plugin inherits this class before Ansible's own."""
+    """Let every answer of a module on a node pass the gate. An action plugin inherits this class
+    before Ansible's own.
+    """
 
     def _execute_module(self, module_name=None, module_args=None, tmp=None, task_vars=None, **more):
         if self._connection.transport == "local":
@@ -114,12 +155,26 @@ class Gated:
                 answer = super()._execute_module(module_name, module_args, tmp, task_vars, **more)
         except TooSlow as error:
             end_children(began)
-            return {"failed": True, "changed": False, "msg": "%s: %s %s" % (node, name, error), "code": "answer.late"}
+            return {
+                "failed": True,
+                "changed": False,
+                "msg": "%s: %s %s" % (node, name, error),
+                "code": "answer.late",
+            }
         except MemoryError:
-            return refusal(name, node, InvalidAnswer([("answer", "takes more than %d MiB" % (MEMORY_BYTES >> 20))]))
+            return refusal(
+                name,
+                node,
+                InvalidAnswer([("answer", "takes more than %d MiB" % (MEMORY_BYTES >> 20))]),
+            )
         try:
-            # A module of the product leaves its work out in check mode alone; at another time nobody could use what such an answer lacks.
-            if not (self._task.check_mode or definition(name)["drop"]) and isinstance(answer, dict) and answer.get("skipped"):
+            # A module of the product leaves its work out in check mode alone; at another time
+            # nobody could use what such an answer lacks.
+            if (
+                not (self._task.check_mode or definition(name)["drop"])
+                and isinstance(answer, dict)
+                and answer.get("skipped")
+            ):
                 raise InvalidAnswer([("skipped", "is not an answer to what was asked")])
             return validate(name, answer, arguments)
         except InvalidAnswer as error:
@@ -127,7 +182,9 @@ class Gated:
 
 
 def end_children(began):
-    """End the child processes that started since `began` (seconds since the boot): the login that waits for an answer would stay for ever."""
+    """End the child processes that started since `began` (seconds since the boot): the login that
+    waits for an answer would stay for ever.
+    """
     ticks = os.sysconf("SC_CLK_TCK")
     for name in os.listdir("/proc"):
         try:
@@ -141,7 +198,9 @@ def end_children(began):
 
 @contextlib.contextmanager
 def bounded(seconds):
-    """Bound the time and the memory of what is done within; raise TooSlow or MemoryError. Each task has a process of its own."""
+    """Bound the time and the memory of what is done within; raise TooSlow or MemoryError. Each task
+    has a process of its own.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm", encoding="ascii") as handle:
         used = int(handle.read().split()[0]) * resource.getpagesize()
@@ -169,15 +228,21 @@ def bounded(seconds):
 
 @functools.lru_cache(maxsize=None)
 def definition(module):
-    """Return {validator, properties, drop, raw, seconds} of a module; one without a schema of its own keeps the common fields alone."""
+    """Return {validator, properties, drop, raw, seconds} of a module; one without a schema of its
+    own keeps the common fields alone.
+    """
     path = os.path.join(FOLDER, module + ".yml")
     if re.fullmatch(r"[a-z][a-z0-9_]*", module) and os.path.isfile(path):
         return _compiled(_read(path), drop=False)
-    return _compiled(_read(os.path.join(FOLDER, "ansible.yml"))["modules"].get(module) or {}, drop=True)
+    return _compiled(
+        _read(os.path.join(FOLDER, "ansible.yml"))["modules"].get(module) or {}, drop=True
+    )
 
 
 def prepare():
-    """Load schemas and validator once, in the process from which Ansible forks a worker for each task: 0.15 s that no task pays again."""
+    """Load schemas and validator once, in the process from which Ansible forks a worker for each
+    task: 0.15 s that no task pays again.
+    """
     for name in modules():
         definition(name)
 
@@ -210,7 +275,11 @@ def _compiled(found, drop):
     import jsonschema
 
     kind = jsonschema.Draft202012Validator
-    shape = {"type": "object", "properties": found.get("answer") or {}, "optional": "all" if drop else found.get("optional") or []}
+    shape = {
+        "type": "object",
+        "properties": found.get("answer") or {},
+        "optional": "all" if drop else found.get("optional") or [],
+    }
     full = dict(complete(shape), **{"$defs": _shared()})
     return {
         "validator": kind(full, format_checker=kind.FORMAT_CHECKER),
@@ -226,7 +295,8 @@ def _compiled(found, drop):
 def complete(part, is_schema=True):
     """Return a schema in which everything is closed and bounded that does not say otherwise.
 
-    A mapping with properties takes no others, and lacks none but those named by `optional`. Texts, lists and mappings have a largest size.
+    A mapping with properties takes no others, and lacks none but those named by `optional`. Texts,
+    lists and mappings have a largest size.
     """
     if not is_schema:
         return {name: complete(value) for name, value in part.items()}
@@ -243,7 +313,9 @@ def complete(part, is_schema=True):
     if "properties" in result:
         optional = result.pop("optional", [])
         optional = set(result["properties"] if optional == "all" else optional)
-        result.setdefault("required", [name for name in result["properties"] if name not in optional])
+        result.setdefault(
+            "required", [name for name in result["properties"] if name not in optional]
+        )
         result.setdefault("additionalProperties", False)
     kinds = result.get("type", ())
     kinds = [kinds] if isinstance(kinds, str) else kinds
@@ -275,7 +347,9 @@ def _match(known, fields, arguments):
 
 
 def _differing(fields, same_as, arguments):
-    """Yield a problem for each field that is not what the controller asked for; same_as: {dotted field: argument}."""
+    """Yield a problem for each field that is not what the controller asked for; same_as: {dotted
+    field: argument}.
+    """
     for dotted, argument in same_as.items():
         wanted, found = arguments.get(argument), fields
         for part in dotted.split("."):
@@ -289,7 +363,9 @@ def _field_name(part):
 
 
 def _reason(error):
-    """Return why a value does not match; a value is shown cleaned and cut, since it may be long and hostile."""
+    """Return why a value does not match; a value is shown cleaned and cut, since it may be long and
+    hostile.
+    """
     value, rule = error.instance, error.validator
     if rule == "required":
         missing = sorted(set(error.validator_value) - set(value))
@@ -299,9 +375,15 @@ def _reason(error):
         return "has fields that it should not have: %s" % printable(repr(extra[0]), limit=60)
     if rule == "type":
         return "is not of type %s" % " or ".join(
-            [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
+            [error.validator_value]
+            if isinstance(error.validator_value, str)
+            else error.validator_value
         )
-    shown = printable(repr(value), limit=60) if isinstance(value, (str, int, float)) else type(value).__name__
+    shown = (
+        printable(repr(value), limit=60)
+        if isinstance(value, (str, int, float))
+        else type(value).__name__
+    )
     return "does not match %s: %s" % (rule, shown)
 
 
@@ -309,7 +391,9 @@ def _reason(error):
 
 
 def measure(answer):
-    """Raise InvalidAnswer where an answer is too deep, too large, or holds what JSON cannot: no recursion, so depth costs nothing."""
+    """Raise InvalidAnswer where an answer is too deep, too large, or holds what JSON cannot: no
+    recursion, so depth costs nothing.
+    """
     values, characters, stack = 0, 0, [(answer, 1)]
     while stack:
         value, depth = stack.pop()
@@ -333,7 +417,14 @@ def measure(answer):
         elif isinstance(value, int) and abs(value) > 2**64:
             raise InvalidAnswer([("answer", "holds a number of more than 64 bits")])
         if values + len(stack) > MAX_VALUES or characters > MAX_CHARACTERS:
-            raise InvalidAnswer([("answer", "holds more than %d values or %d characters" % (MAX_VALUES, MAX_CHARACTERS))])
+            raise InvalidAnswer(
+                [
+                    (
+                        "answer",
+                        "holds more than %d values or %d characters" % (MAX_VALUES, MAX_CHARACTERS),
+                    )
+                ]
+            )
 
 
 def _is_unicode(text):
@@ -347,12 +438,16 @@ def _is_unicode(text):
 
 
 def _interpreter(facts):
-    """Return the interpreter that Ansible itself found on the node, as {discovered_interpreter_python: path}, else None."""
+    """Return the interpreter that Ansible itself found on the node, as
+    {discovered_interpreter_python: path}, else None.
+    """
     found = facts.get("discovered_interpreter_python") if isinstance(facts, dict) else None
     if found is None:
         return None
     if not isinstance(found, str) or not INTERPRETER.match(found):
-        raise InvalidAnswer([("ansible_facts.discovered_interpreter_python", "is not the path of a program")])
+        raise InvalidAnswer(
+            [("ansible_facts.discovered_interpreter_python", "is not the path of a program")]
+        )
     return {"discovered_interpreter_python": found}
 
 
@@ -363,7 +458,11 @@ def _common(kept):
         result["rc"] = max(-(2**31), min(2**31, int(kept["rc"])))
     for key in ("msg", "stdout", "stderr", "module_stdout", "module_stderr"):
         if key in kept:
-            result[key] = kept[key] if isinstance(kept[key], str) else json.dumps(kept[key], default=str)[:MAX_TEXT]
+            result[key] = (
+                kept[key]
+                if isinstance(kept[key], str)
+                else json.dumps(kept[key], default=str)[:MAX_TEXT]
+            )
             result[key] = result[key][: 4 * MAX_TEXT]
     for key in ("stdout_lines", "stderr_lines"):
         if isinstance(kept.get(key), list):

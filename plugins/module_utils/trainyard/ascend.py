@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The addresses of an Ascend node's devices, read on the node: hccn_tool, else /etc/hccn.conf (contract D6). Not run on Ascend hardware.
+"""The addresses of an Ascend node's devices, read on the node: hccn_tool, else /etc/hccn.conf
+(contract D6). Not run on Ascend hardware.
 
-What the tool prints is taken from its manual and from its source, which the driver's makers have published.
+What the tool prints is taken from its manual and from its source, which the driver's makers have
+published.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from ansible.module_utils.trainyard.display import printable
 from ansible.module_utils.trainyard.rank_table import PER_SERVER, usable_ipv4
 
 TOOL = "hccn_tool"
-DRIVER_TOOL = "/usr/local/Ascend/driver/tools/hccn_tool"  # where the driver puts it; by itself that directory is on nobody's PATH
+# where the driver puts it; by itself that directory is on nobody's PATH
+DRIVER_TOOL = "/usr/local/Ascend/driver/tools/hccn_tool"
 CONF = "/etc/hccn.conf"
 LIMIT_S = 10  # a device that has gone wrong can hold the tool for ever
 BUSY = "is busy"  # the tool's own words: it lets one process at a time ask the driver
@@ -25,7 +28,9 @@ _CONF_LINE = re.compile(r"^[ \t]*address_(\d+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MUL
 
 
 class AscendError(Exception):
-    """Devices without an address that can be used. `problems`: every one of them as a sentence with its remedy."""
+    """Devices without an address that can be used. `problems`: every one of them as a sentence with
+    its remedy.
+    """
 
     def __init__(self, problems):
         super().__init__("\n".join(problems))
@@ -33,31 +38,54 @@ class AscendError(Exception):
 
 
 def read_devices(run, conf=CONF, devices=None):
-    """Return {source: "hccn_tool" or the path of conf, devices: [{device_id, device_ip}]} of this node; one source for all devices.
+    """Return {source: "hccn_tool" or the path of conf, devices: [{device_id, device_ip}]} of this
+    node; one source for all devices.
 
-    run: like AnsibleModule.run_command; a missing program is an OSError or one of the shell's exit codes. devices: ids that must have an
-    address, in the order they are wanted back (default: those of 0-7 that have one). Raises AscendError.
+    run: like AnsibleModule.run_command; a missing program is an OSError or one of the shell's exit
+    codes. devices: ids that must have an address, in the order they are wanted back (default: those
+    of 0-7 that have one). Raises AscendError.
     """
-    wanted = [str(device) for device in devices] if devices is not None else [str(number) for number in range(PER_SERVER)]
+    wanted = (
+        [str(device) for device in devices]
+        if devices is not None
+        else [str(number) for number in range(PER_SERVER)]
+    )
     told, reasons = ask_tool(run, wanted)
     if told and (devices is None or len(told) == len(wanted)):
         return _result(TOOL, wanted, told)
     written, why = read_conf(conf, wanted)
-    # A file that contradicts the driver is out of date, and HCCL fails on an address that the device does not have.
-    stale = [device for device in wanted if device in told and written.get(device, told[device]) != told[device]]
+    # A file that contradicts the driver is out of date, and HCCL fails on an address that the
+    # device does not have.
+    stale = [
+        device
+        for device in wanted
+        if device in told and written.get(device, told[device]) != told[device]
+    ]
     if stale:
         words = "device %s is %s to hccn_tool and %s in %s; the tool is right, mend the file"
-        raise AscendError([words % (device, told[device], written[device], conf) for device in stale])
+        raise AscendError(
+            [words % (device, told[device], written[device], conf) for device in stale]
+        )
     if written and (devices is None or len(written) == len(wanted)):
         return _result(conf, wanted, written)
     if devices is None:
-        raise AscendError(["no device has an address. hccn_tool: %s. %s: %s. %s" % (reasons["0"], conf, why, _remedy("N"))])
+        raise AscendError(
+            [
+                "no device has an address. hccn_tool: %s. %s: %s. %s"
+                % (reasons["0"], conf, why, _remedy("N"))
+            ]
+        )
     lacking = [device for device in wanted if device not in written]
     words = "device %s has no address. hccn_tool: %s. %s: %s. %s"
-    problems = [words % (d, reasons[d], conf, why or "no address_%s=" % d, _remedy(d)) for d in lacking if d not in told]
+    problems = [
+        words % (d, reasons[d], conf, why or "no address_%s=" % d, _remedy(d))
+        for d in lacking
+        if d not in told
+    ]
     if not problems:  # each knows what the other lacks; a mixture of two sources is nobody's table
         problems = [
-            "hccn_tool has no address of device %s, %s none of device %s; mend the file" % (", ".join(reasons), conf, ", ".join(lacking))
+            "hccn_tool has no address of device %s, %s none of device %s; mend the file"
+            % (", ".join(reasons), conf, ", ".join(lacking))
         ]
     raise AscendError(problems)
 
@@ -71,7 +99,11 @@ def ask_tool(run, devices):
             tools.pop(0)
             code, said = _call(run, tools[0], device)
         if code in _NO_PROGRAM or code == _NO_TIME:  # so it would be with all that follow
-            reason = "no answer within %d s" % LIMIT_S if code == _NO_TIME else "it is not installed, or may not be run"
+            reason = (
+                "no answer within %d s" % LIMIT_S
+                if code == _NO_TIME
+                else "it is not installed, or may not be run"
+            )
             return told, dict(reasons, **{other: reason for other in devices[place:]})
         match = _ADDRESS.search(said)
         if match and usable_ipv4(match.group(1)):
@@ -82,7 +114,9 @@ def ask_tool(run, devices):
 
 
 def read_conf(path, devices):
-    """Return ({device: address}, why there is none at all or "") from a file of address_N= lines. Raises AscendError on a bad one."""
+    """Return ({device: address}, why there is none at all or "") from a file of address_N= lines.
+    Raises AscendError on a bad one.
+    """
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             lines = _CONF_LINE.findall(handle.read(1 << 20))
@@ -93,16 +127,24 @@ def read_conf(path, devices):
         if device not in devices:
             continue
         if not usable_ipv4(address):
-            problems.append("%s: address_%s= is %s, no IPv4 address that other devices reach; mend it" % (path, device, _quoted(address)))
+            problems.append(
+                "%s: address_%s= is %s, no IPv4 address that other devices reach; mend it"
+                % (path, device, _quoted(address))
+            )
         elif found.setdefault(device, address) != address:
-            problems.append("%s: device %s has two addresses, %s and %s; mend it" % (path, device, found[device], address))
+            problems.append(
+                "%s: device %s has two addresses, %s and %s; mend it"
+                % (path, device, found[device], address)
+            )
     if problems:
         raise AscendError(problems)
     return found, "" if found else "no address_N= line for these devices"
 
 
 def _call(run, tool, device):
-    """Return (exit code, output of both streams) of one question to the tool, asked again while the tool is busy."""
+    """Return (exit code, output of both streams) of one question to the tool, asked again while the
+    tool is busy.
+    """
     for left in reversed(range(TRIES)):
         try:
             code, out, err = run(["timeout", str(LIMIT_S), tool, "-i", device, "-ip", "-g"])
@@ -115,7 +157,14 @@ def _call(run, tool, device):
 
 
 def _result(source, wanted, addresses):
-    return {"source": source, "devices": [{"device_id": name, "device_ip": addresses[name]} for name in wanted if name in addresses]}
+    return {
+        "source": source,
+        "devices": [
+            {"device_id": name, "device_ip": addresses[name]}
+            for name in wanted
+            if name in addresses
+        ],
+    }
 
 
 def _quoted(value):
@@ -125,6 +174,7 @@ def _quoted(value):
 def _remedy(device):
     """Return what to do on the node."""
     return (
-        "Remedy, on the node and as root: `hccn_tool -i %s -ip -g` shows the address, `hccn_tool -i %s -ip -s address ADDRESS netmask MASK` "
-        "sets it; where only root may run the tool, let the training user read %s" % (device, device, CONF)
+        "Remedy, on the node and as root: `hccn_tool -i %s -ip -g` shows the address, `hccn_tool -i"
+        " %s -ip -s address ADDRESS netmask MASK` sets it; where only root may run the tool, let"
+        " the training user read %s" % (device, device, CONF)
     )

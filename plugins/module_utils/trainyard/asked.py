@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line asks for with -e, held against what each name may be, and against each other. Pure, controller only."""
+"""What the command line asks for with -e, held against what each name may be, and against each
+other. Pure, controller only.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,27 @@ def _refuse(name, text):
 
 
 def values(extra, allowed, roles):
-    """Return a Problem for every value that is none: not of its kind, or with characters that no command may hold.
+    """Return a Problem for every value that is none: not of its kind, or with characters that no
+    command may hold.
 
-    extra: {name: value} as given with -e. allowed: the names that the verb knows. roles: {name: spec} of the roles' public variables.
+    extra: {name: value} as given with -e. allowed: the names that the verb knows. roles: {name:
+    spec} of the roles' public variables.
     """
     problems = []
     for name, value in sorted(extra.items()):
         # drill.yml alone has `only`; to confirm it takes the site's name, which no habit types
-        said = short(name, value) if name in allowed and not (name == "confirm" and "only" in allowed) else None
+        said = (
+            short(name, value)
+            if name in allowed and not (name == "confirm" and "only" in allowed)
+            else None
+        )
         if said is None and name in roles:
             # a template is held where it is read, with the nodes' variables
-            found = [] if "{{" in str(value) or "{%" in str(value) else role_values.held(name, value, roles[name])
+            found = (
+                []
+                if "{{" in str(value) or "{%" in str(value)
+                else role_values.held(name, value, roles[name])
+            )
             problems += [_refuse(key, text) for key, text in found]
             continue
         said = said or next((text for _path, text in texts.walk(value)), None)
@@ -48,11 +60,20 @@ def values(extra, allowed, roles):
 
 
 def short(name, value):
-    """Say why one of the verbs' short variables cannot be what is given, or return None; they may stand in group_vars, too."""
+    """Say why one of the verbs' short variables cannot be what is given, or return None; they may
+    stand in group_vars, too.
+    """
     if name in SWITCHES and switch(value) is None:
-        return "must be true, false, yes or no; got %s%s" % (shown(value), near(value, YES[:2] + NO[:2]))
+        return "must be true, false, yes or no; got %s%s" % (
+            shown(value),
+            near(value, YES[:2] + NO[:2]),
+        )
     if name in CHOICES and value not in CHOICES[name]:
-        return "must be one of %s; got %s%s" % (", ".join(CHOICES[name]), shown(value), near(value, CHOICES[name]))
+        return "must be one of %s; got %s%s" % (
+            ", ".join(CHOICES[name]),
+            shown(value),
+            near(value, CHOICES[name]),
+        )
     if name in NODES and not (isinstance(value, str) and NODE.match(value)):
         return "must be a node's name; got %s" % shown(value)
     if name in ("again", "again_try") and not str(value).isdigit():
@@ -61,27 +82,70 @@ def short(name, value):
 
 
 def contradictions(extra, verb, check_mode):
-    """Return a Problem for what cannot be meant together; verb: the playbook's name without its ending."""
+    """Return a Problem for what cannot be meant together; verb: the playbook's name without its
+    ending.
+    """
     problems = []
 
     def asks(name):
         return name in extra and switch(extra[name]) is True
 
     for short, long in SAME:
-        if short in extra and long in extra and str(extra[short]).lower() != str(extra[long]).lower():
-            problems.append(_refuse(short, "is given as %s, too, with another value; give one of them" % long))
-    skips = [name for name in ("rehearse", "preflight_rehearse") if name in extra and switch(extra[name]) is False]
+        if (
+            short in extra
+            and long in extra
+            and str(extra[short]).lower() != str(extra[long]).lower()
+        ):
+            problems.append(
+                _refuse(short, "is given as %s, too, with another value; give one of them" % long)
+            )
+    skips = [
+        name
+        for name in ("rehearse", "preflight_rehearse")
+        if name in extra and switch(extra[name]) is False
+    ]
     if skips and str(extra.get("preflight_rehearsal_hours")) == "0":
-        problems.append(_refuse(skips[0], "skips the rehearsal, and preflight_rehearsal_hours=0 wants it every time; give one of them"))
-    said = {"logs": log_questions.contradiction, "prune": prune.contradiction}.get(verb, lambda _given: None)(extra)
+        problems.append(
+            _refuse(
+                skips[0],
+                "skips the rehearsal, and preflight_rehearsal_hours=0 wants it every time; give one"
+                " of them",
+            )
+        )
+    said = {"logs": log_questions.contradiction, "prune": prune.contradiction}.get(
+        verb, lambda _given: None
+    )(extra)
     problems += [_refuse(*said)] if said else []
     if verb == "resume" and "run" not in extra:
-        problems.append(_refuse("run", "say which run is to go on: -e run=<run id>; playbooks/status.yml shows the newest"))
+        problems.append(
+            _refuse(
+                "run",
+                "say which run is to go on: -e run=<run id>; playbooks/status.yml shows the newest",
+            )
+        )
     if verb == "untrust" and "node" in extra and asks("untrust_ca"):
-        problems.append(_refuse("untrust_ca", "forgets the authority of all nodes, and node takes one of them back; give one of them"))
+        problems.append(
+            _refuse(
+                "untrust_ca",
+                "forgets the authority of all nodes, and node takes one of them back; give one of"
+                " them",
+            )
+        )
     if verb == "check" and check_mode:
-        problems.append(_refuse("--check", "leaves check.yml nothing to prove; take it away (check.yml changes nothing on the nodes)"))
-    ends = "--check ends train.yml at the plan" if verb == "train" and check_mode else "sync.yml starts nothing" if verb == "sync" else None
+        problems.append(
+            _refuse(
+                "--check",
+                "leaves check.yml nothing to prove; take it away (check.yml changes nothing on the"
+                " nodes)",
+            )
+        )
+    ends = (
+        "--check ends train.yml at the plan"
+        if verb == "train" and check_mode
+        else "sync.yml starts nothing"
+        if verb == "sync"
+        else None
+    )
     for name in [name for name in ("rehearse", "matrix") if ends and asks(name)]:
         problems.append(_refuse(name, "asks for a proof, and %s; use playbooks/check.yml" % ends))
     return problems

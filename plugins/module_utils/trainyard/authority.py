@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site's certificate authority on the controller: its key, its serial numbers, its history, and the nodes that were taken back.
+"""The site's certificate authority on the controller: its key, its serial numbers, its history, and
+the nodes that were taken back.
 
-All of it lies in one directory of mode 0700: the key pair (or nothing of it, where the key is in an agent or on a token), `signed/` with the newest
-certificate of each node, and the journal `authority.json`. Every change is made under one lock.
+All of it lies in one directory of mode 0700: the key pair (or nothing of it, where the key is in an
+agent or on a token), `signed/` with the newest certificate of each node, and the journal
+`authority.json`. Every change is made under one lock.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class AuthorityError(Exception):
 
 
 def folder_of(state_dir):
-    """Return the authority's directory below what the controller keeps of a site; roles/ssh_trust/vars has the same."""
+    """Return the authority's directory below what the controller keeps of a site;
+    roles/ssh_trust/vars has the same.
+    """
     return os.path.join(os.path.expanduser(state_dir), "ca")
 
 
@@ -48,7 +52,9 @@ def locked(folder):
 
 
 def read_journal(folder):
-    """Return {serial, authorities, taken_back} of an authority's directory. Raises AuthorityError for a damaged one."""
+    """Return {serial, authorities, taken_back} of an authority's directory. Raises AuthorityError
+    for a damaged one.
+    """
     path = os.path.join(folder, JOURNAL)
     journal = {"version": 1, "serial": 0, "authorities": [], "taken_back": {}}
     try:
@@ -57,17 +63,26 @@ def read_journal(folder):
     except FileNotFoundError:
         return journal
     except (OSError, ValueError) as problem:
-        raise AuthorityError(f"{path} cannot be read ({problem}); restore it, or move it away to start a new one") from problem
+        raise AuthorityError(
+            f"{path} cannot be read ({problem}); restore it, or move it away to start a new one"
+        ) from problem
     kinds = {"serial": int, "authorities": list, "taken_back": dict}
-    if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in kinds.items()):
-        raise AuthorityError(f"{path} is not a journal of an authority; restore it, or move it away to start a new one")
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(key), kind) for key, kind in kinds.items()
+    ):
+        raise AuthorityError(
+            f"{path} is not a journal of an authority; restore it, or move it away to start a"
+            " new one"
+        )
     return dict(journal, **found)
 
 
 def write_file(path, text):
     """Write a file of mode 0600 whole or not at all."""
     temporary = f"{path}.{os.getpid()}~"
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as handle:
+    with os.fdopen(
+        os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as handle:
         handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())
@@ -88,7 +103,9 @@ def read_public_key(path):
         raise AuthorityError(f"the authority's public key cannot be read: {problem}") from problem
     key = public_key(text)
     if not fingerprint(text):
-        raise AuthorityError(f"{path} does not hold a public key of OpenSSH (ssh-ed25519, ecdsa-sha2-*, ssh-rsa)")
+        raise AuthorityError(
+            f"{path} does not hold a public key of OpenSSH (ssh-ed25519, ecdsa-sha2-*, ssh-rsa)"
+        )
     return key
 
 
@@ -98,16 +115,22 @@ def make_key(folder, site, run):
     for path in (new, new + ".pub"):
         if os.path.lexists(path):
             os.unlink(path)
-    code, _out, err = run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "trainyard-ca " + site, "-f", new])
+    code, _out, err = run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "trainyard-ca " + site, "-f", new]
+    )
     if code != 0:
-        raise AuthorityError(f"ssh-keygen could not make the authority's key: {err.strip() or code}")
+        raise AuthorityError(
+            f"ssh-keygen could not make the authority's key: {err.strip() or code}"
+        )
     # The private half is what counts; the public half is made from it again where the two differ.
     os.replace(new, os.path.join(folder, KEY))
     os.replace(new + ".pub", os.path.join(folder, KEY + ".pub"))
 
 
 def own_key(folder, run):
-    """Return the public key of the pair in the directory, '' where there is none. Mends a public half that is not the private one's."""
+    """Return the public key of the pair in the directory, '' where there is none. Mends a public
+    half that is not the private one's.
+    """
     private = os.path.join(folder, KEY)
     if not os.path.exists(private):
         return ""
@@ -125,13 +148,17 @@ def own_key(folder, run):
 def settle(folder, site, external, by, now, run, rotate=False):
     """Return (authority, journal, changed) after the key is there and the journal knows it.
 
-    external: path of a public key whose private half is in an agent or on a token; '' for a pair in the directory. by: user@controller.
-    An authority is {fingerprint, public_key, by, since}; the journal has all there were, the present one last.
+    external: path of a public key whose private half is in an agent or on a token; '' for a pair in
+    the directory. by: user@controller. An authority is {fingerprint, public_key, by, since}; the
+    journal has all there were, the present one last.
     """
     made = False
     if external:
         if rotate:
-            text = "the authority's key is not in this directory; make a new one where it is kept and name it in ssh_trust_ca_public_key"
+            text = (
+                "the authority's key is not in this directory; make a new one where it is kept and"
+                " name it in ssh_trust_ca_public_key"
+            )
             raise AuthorityError(text)
         key = read_public_key(external)
     else:
@@ -152,7 +179,9 @@ def settle(folder, site, external, by, now, run, rotate=False):
 
 
 def next_serial(journal, now):
-    """Return the next serial number: it only grows, and two copies of one directory do not give the same number either."""
+    """Return the next serial number: it only grows, and two copies of one directory do not give the
+    same number either.
+    """
     journal["serial"] = max(int(journal["serial"]) + 1, int(now * 1000))
     return journal["serial"]
 
@@ -161,11 +190,15 @@ def signed_files(folder, node):
     """Return the names in `signed/` that belong to a node."""
     pattern = re.compile(re.escape(node) + r"-[0-9a-f]{16}(-cert)?\.pub\Z")
     place = os.path.join(folder, SIGNED)
-    return sorted(name for name in (os.listdir(place) if os.path.isdir(place) else ()) if pattern.match(name))
+    return sorted(
+        name for name in (os.listdir(place) if os.path.isdir(place) else ()) if pattern.match(name)
+    )
 
 
 def forget_signed(folder, node, keep=()):
-    """Remove what was signed for a node, but for the names in keep. Return whether there was anything."""
+    """Remove what was signed for a node, but for the names in keep. Return whether there was
+    anything.
+    """
     names = [name for name in signed_files(folder, node) if name not in keep]
     for name in names:
         os.unlink(os.path.join(folder, SIGNED, name))
@@ -173,7 +206,9 @@ def forget_signed(folder, node, keep=()):
 
 
 def take_back(folder, node, by, now):
-    """Remember that a node is no longer trusted and remove what was signed for it. Return whether anything changed."""
+    """Remember that a node is no longer trusted and remove what was signed for it. Return whether
+    anything changed.
+    """
     journal = read_journal(folder)
     new = node not in journal["taken_back"]
     if new:
@@ -188,7 +223,9 @@ def take_in(folder, names):
     strange = [name for name in names if name not in journal["taken_back"]]
     if strange:
         known = ", ".join(sorted(journal["taken_back"])) or "none"
-        raise AuthorityError("{} was not taken back; taken back: {}".format(", ".join(strange), known))
+        raise AuthorityError(
+            "{} was not taken back; taken back: {}".format(", ".join(strange), known)
+        )
     for name in names:
         del journal["taken_back"][name]
     if names:
@@ -197,16 +234,20 @@ def take_in(folder, names):
 
 
 def foreign(journal, nodes):
-    """Return a sentence for every authority of another controller that the nodes hold for this site, with the remedy.
+    """Return a sentence for every authority of another controller that the nodes hold for this
+    site, with the remedy.
 
-    nodes: {name: (held, recorded)}: authorities' fingerprints in the node's lines, and the authority that its record names. Both come from the node.
+    nodes: {name: (held, recorded)}: authorities' fingerprints in the node's lines, and the
+    authority that its record names. Both come from the node.
     """
     own = {item["fingerprint"] for item in journal["authorities"]}
     found = {}
     for name, (held, recorded) in nodes.items():
         recorded = recorded if isinstance(recorded, dict) else {}
         said = recorded.get("fingerprint")
-        for each in [item for item in held if item not in own] or ([said] if said and said not in own else []):
+        for each in [item for item in held if item not in own] or (
+            [said] if said and said not in own else []
+        ):
             entry = found.setdefault(str(each), {"names": [], "by": "", "since": None})
             entry["names"].append(name)
             if each == said:
@@ -214,8 +255,14 @@ def foreign(journal, nodes):
     texts = []
     for key, entry in sorted(found.items()):
         who = entry["by"] or "a controller that is not recorded"
-        since = time.strftime(", since %Y-%m-%d %H:%M UTC", time.gmtime(entry["since"])) if _is_time(entry["since"]) else ""
-        told = "{}: {} made the mesh of this site with another authority ({}{})".format(named(entry["names"]), who, key, since)
+        since = (
+            time.strftime(", since %Y-%m-%d %H:%M UTC", time.gmtime(entry["since"]))
+            if _is_time(entry["since"])
+            else ""
+        )
+        told = "{}: {} made the mesh of this site with another authority ({}{})".format(
+            named(entry["names"]), who, key, since
+        )
         texts.append(printable(told, limit=600))
     return texts
 
@@ -226,13 +273,22 @@ def _is_time(value):
 
 
 def remove(folder):
-    """Remove an authority with all it signed. Return whether there was one. Raises AuthorityError for a directory that is not one's."""
+    """Remove an authority with all it signed. Return whether there was one. Raises AuthorityError
+    for a directory that is not one's.
+    """
     if not os.path.isdir(folder):
         return False
     names = os.listdir(folder)
-    strange = [name for name in names if name not in OWN and not re.fullmatch(re.escape(KEY) + r"\.new(\.pub)?|.+~", name)]
+    strange = [
+        name
+        for name in names
+        if name not in OWN and not re.fullmatch(re.escape(KEY) + r"\.new(\.pub)?|.+~", name)
+    ]
     if strange or os.path.islink(folder):
         told = ", ".join(sorted(strange)[:3]) or "a link"
-        raise AuthorityError(f"{folder} holds what no authority has ({told}); check trainyard_state_dir, nothing was removed")
+        raise AuthorityError(
+            f"{folder} holds what no authority has ({told}); check trainyard_state_dir, nothing was"
+            " removed"
+        )
     shutil.rmtree(folder)
     return True

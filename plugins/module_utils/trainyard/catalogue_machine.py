@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causes that a node or its devices give: memory, disk, limits, signals, and what ranks say when another has gone. See causes.py."""
+"""Causes that a node or its devices give: memory, disk, limits, signals, and what ranks say when
+another has gone. See causes.py.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,31 @@ MACHINE = (
         "cause": "bus_error",
         "grade": "primary",
         "pattern": (
-            r"[Bb]us error|BUS error|SIGBUS|Access to an undefined portion of a memory object|/dev/shm|shared memory|unable to mmap"
+            r"[Bb]us error|BUS error|SIGBUS|Access to an undefined portion of a memory"
+            r" object|/dev/shm|shared memory|unable to mmap"
             r"|shm_open.{0,60}failed"
         ),
         "meaning": (
-            "A page of memory was not to be had: most often shared memory (/dev/shm) ran out, by which loader workers hand data over."
+            "A page of memory was not to be had: most often shared memory (/dev/shm) ran out, by"
+            " which loader workers hand data over."
         ),
-        "remedy": "shared memory ran out: raise the size of /dev/shm on this node, or lower worker_num, or set use_shared_memory to false",
+        "remedy": (
+            "shared memory ran out: raise the size of /dev/shm on this node, or lower worker_num,"
+            " or set use_shared_memory to false"
+        ),
         "source": _SIGNALS + "; Paddle's DataLoader names /dev/shm in the same case",
     },
     {
         "cause": "disk_full",
         "grade": "primary",
-        "pattern": r"No space left on device|Errno 28\b|ENOSPC|Disk quota exceeded|Errno 122\b|write failed, errno.? ?=? ?28\b",
+        "pattern": (
+            r"No space left on device|Errno 28\b|ENOSPC|Disk quota exceeded|Errno 122\b|write"
+            r" failed, errno.? ?=? ?28\b"
+        ),
         "meaning": "A file system that the training writes to is full, or the user's quota is.",
         "remedy": (
-            "a file system of this node is full (log, output, data or /tmp): `df -h` and `df -i` show which; free it or prune old runs"
+            "a file system of this node is full (log, output, data or /tmp): `df -h` and `df -i`"
+            " show which; free it or prune old runs"
         ),
         "source": "errno 28 and 122 of Linux",
     },
@@ -34,7 +45,10 @@ MACHINE = (
         "cause": "read_only",
         "grade": "primary",
         "pattern": r"Read-only file system|Errno 30\b",
-        "meaning": "The training wrote to a file system that is mounted read-only, or became so after a disk error.",
+        "meaning": (
+            "The training wrote to a file system that is mounted read-only, or became so after a"
+            " disk error."
+        ),
         "remedy": "a file system of this node is read-only: see `dmesg` and `mount`",
         "source": "errno 30 of Linux",
     },
@@ -42,93 +56,143 @@ MACHINE = (
         "cause": "resource_limit",
         "grade": "primary",
         "pattern": (
-            r"Too many open files|Errno 24\b|can't start new thread|Cannot fork|fork: retry|Errno 27\b|File too large|SIGXFSZ|SIGXCPU"
+            r"Too many open files|Errno 24\b|can't start new thread|Cannot fork|fork: retry|Errno"
+            r" 27\b|File too large|SIGXFSZ|SIGXCPU"
             r"|pthread_create failed|system limit exceeded on number of"
         ),
-        "meaning": "The training ran into a limit of its user or unit: open files, processes, threads, file size or CPU time.",
-        "remedy": "raise the limit that the message names (`ulimit -a` in the unit shows them), or use fewer workers",
+        "meaning": (
+            "The training ran into a limit of its user or unit: open files, processes, threads,"
+            " file size or CPU time."
+        ),
+        "remedy": (
+            "raise the limit that the message names (`ulimit -a` in the unit shows them), or use"
+            " fewer workers"
+        ),
         "source": "errno 24 and 27 of Linux, CPython's threading, help-orterun.txt of Open MPI 4.1",
     },
     {
         "cause": "device_out_of_memory",
         "grade": "primary",
         "pattern": (
-            r"(?i:out of memory error on (?:GPU|NPU|XPU|\w+:\d))|(?i:CUDA (?:error|failure).{0,40}out of memory)|(?:CUDA"
+            r"(?i:out of memory error on (?:GPU|NPU|XPU|\w+:\d))|(?i:CUDA"
+            r" (?:error|failure).{0,40}out of memory)|(?:CUDA"
             r"|NPU|HIP) out of memory"
-            r"|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|\bEL0004\b|\bEI0011\b|Malloc memory failed"
-            r"|Memory not enough: (?:current free|alloc) |rtMalloc.{0,20}fail|more than total mem size"
+            r"|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|\bEL0004\b|\bEI0011\b|Malloc"
+            r" memory failed"
+            r"|Memory not enough: (?:current free|alloc) |rtMalloc.{0,20}fail|more than total mem"
+            r" size"
             r"|(?i:out of memory.{0,40}(?:GPU|NPU) ?\d)"
         ),
         "meaning": "The accelerator's own memory ran out.",
-        "remedy": "lower the batch size or the image size, or end what else uses the device (`nvidia-smi` or `npu-smi info` shows it)",
+        "remedy": (
+            "lower the batch size or the image size, or end what else uses the device (`nvidia-smi`"
+            " or `npu-smi info` shows it)"
+        ),
         "source": (
-            "Paddle 3.3.1, libphi_core.so (Out of memory error on %s:%d); mindspore 2.7.0, libmindspore_memory_pool.so; "
-            "PaddlePaddle/PaddleOCR#1505; hiascend.com: EL0004"
+            "Paddle 3.3.1, libphi_core.so (Out of memory error on %s:%d); mindspore 2.7.0,"
+            " libmindspore_memory_pool.so; PaddlePaddle/PaddleOCR#1505; hiascend.com: EL0004"
         ),
     },
     {
         "cause": "out_of_memory",
         "grade": "primary",
         "pattern": (
-            r"MemoryError|[Oo]ut of memory|ResourceExhausted|std::bad_alloc|Cannot allocate memory|Errno 12\b"
+            r"MemoryError|[Oo]ut of memory|ResourceExhausted|std::bad_alloc|Cannot allocate"
+            r" memory|Errno 12\b"
             r"|Unable to allocate .{1,40}for an array|\bOOM\b|DefaultCPUAllocator: can't allocate"
         ),
-        "meaning": "The node's memory ran out, or the limit that the training's unit or container has.",
-        "remedy": "memory ran out: lower the batch size or the number of loader workers, raise the limit, or free the node first",
-        "source": "Python, numpy, C++ and Paddle's allocator (ResourceExhaustedError); the kernel's memory.events",
+        "meaning": (
+            "The node's memory ran out, or the limit that the training's unit or container has."
+        ),
+        "remedy": (
+            "memory ran out: lower the batch size or the number of loader workers, raise the limit,"
+            " or free the node first"
+        ),
+        "source": (
+            "Python, numpy, C++ and Paddle's allocator (ResourceExhaustedError); the kernel's"
+            " memory.events"
+        ),
     },
     {
         "cause": "nan",
         "grade": "primary",
         "pattern": (
-            r"There are NAN or INF|(?i:\bloss\b.{0,20}\b(?:is|was|became|=) ?(?:nan|inf)\b)|(?i:non-finite loss)"
-            r"|Tensor .{0,80} contains (?:nan|inf)|(?i:loss (?:value )?(?:is|became) (?:not finite|nan or inf))"
+            r"There are NAN or INF|(?i:\bloss\b.{0,20}\b(?:is|was|became|=)"
+            r" ?(?:nan|inf)\b)|(?i:non-finite loss)"
+            r"|Tensor .{0,80} contains (?:nan|inf)|(?i:loss (?:value )?(?:is|became) (?:not"
+            r" finite|nan or inf))"
         ),
         "meaning": "The training diverged: its loss or a tensor is no finite number any more.",
-        "remedy": "the training diverged: lower the learning rate or lengthen the warm-up, and look at the data of the last steps",
+        "remedy": (
+            "the training diverged: lower the learning rate or lengthen the warm-up, and look at"
+            " the data of the last steps"
+        ),
         "source": "Paddle 2.6.2, FLAGS_check_nan_inf; the suite's own step lines",
     },
 )
 
-# What a rank says when another has gone, and how a process dies. Of these, `secondary` ones accuse nobody.
+# What a rank says when another has gone, and how a process dies. Of these, `secondary` ones accuse
+# nobody.
 LOST = (
     {
         "cause": "connection_lost",
         "grade": "secondary",
         "pattern": (
             r"gloo::(?!EnforceNotMet)|gloo/transport|(?i:nccl error)|ncclRemoteError|NCCL WARN"
-            r"|Connection(?:Reset|Refused|Aborted)Error|BrokenPipeError|Connection (?:reset|closed|aborted|refused|timed out)"
-            r"|[Bb]roken pipe|Socket (?:closed|[Tt]imeout)|tcp_store\.|tcp_utils\.|No route to host|Network is unreachable"
-            r"|remote (?:process|peer) (?:exited|closed|disconnected)|heartbeat .{0,40}(?:lost|timed? ?out)|[Hh]eartbeat [Ll]ost"
-            r"|(?i:the collective communication is disabled|communication lib(?:rary)? .{0,40}(?:closed|lost))"
+            r"|Connection(?:Reset|Refused|Aborted)Error|BrokenPipeError|Connection"
+            r" (?:reset|closed|aborted|refused|timed out)"
+            r"|[Bb]roken pipe|Socket (?:closed|[Tt]imeout)|tcp_store\.|tcp_utils\.|No route to"
+            r" host|Network is unreachable"
+            r"|remote (?:process|peer) (?:exited|closed|disconnected)|heartbeat"
+            r" .{0,40}(?:lost|timed? ?out)|[Hh]eartbeat [Ll]ost"
+            r"|(?i:the collective communication is disabled|communication lib(?:rary)?"
+            r" .{0,40}(?:closed|lost))"
         ),
         "meaning": "The rank lost contact with another rank, as all do once one has gone.",
-        "remedy": "this rank lost its peers: look for the rank that ended first; if none did, look at the network between the nodes",
+        "remedy": (
+            "this rank lost its peers: look for the rank that ended first; if none did, look at the"
+            " network between the nodes"
+        ),
         "source": _GANG,
     },
     {
         "cause": "terminated",
         "grade": "secondary",
-        "pattern": r"Termination signal|SIGTERM|^Terminated\b|killed by signal: Terminated|KeyboardInterrupt|^Interrupted\b",
+        "pattern": (
+            r"Termination signal|SIGTERM|^Terminated\b|killed by signal:"
+            r" Terminated|KeyboardInterrupt|^Interrupted\b"
+        ),
         "meaning": "The rank was told to stop, by its launcher, by the unit's stop or by a person.",
-        "remedy": "this rank was told to stop, by its launcher or by the unit's stop: look for the rank that ended first",
+        "remedy": (
+            "this rank was told to stop, by its launcher or by the unit's stop: look for the rank"
+            " that ended first"
+        ),
         "source": _SIGNALS,
     },
     {
         "cause": "aborted",
         "grade": "secondary",
-        "pattern": r"Process abort signal|SIGABRT|^Aborted\b|terminate called without an active exception",
+        "pattern": (
+            r"Process abort signal|SIGABRT|^Aborted\b|terminate called without an active exception"
+        ),
         "meaning": "The rank's native code ended it by abort, as it does when a peer has gone.",
-        "remedy": "read the lines above the abort; where they say nothing, it followed another rank: look for the one that ended first",
+        "remedy": (
+            "read the lines above the abort; where they say nothing, it followed another rank: look"
+            " for the one that ended first"
+        ),
         "source": _GANG,
     },
     {
         "cause": "segfault",
         "grade": "primary",
-        "pattern": r"SIGSEGV|[Ss]egmentation fault|SIGILL|Illegal instruction|SIGFPE|Erroneous arithmetic operation",
+        "pattern": (
+            r"SIGSEGV|[Ss]egmentation fault|SIGILL|Illegal instruction|SIGFPE|Erroneous arithmetic"
+            r" operation"
+        ),
         "meaning": "Native code of the training crashed.",
         "remedy": (
-            "native code crashed: check that all nodes have one Paddle, driver and CPU kind, then run the rank alone under faulthandler"
+            "native code crashed: check that all nodes have one Paddle, driver and CPU kind, then"
+            " run the rank alone under faulthandler"
         ),
         "source": _SIGNALS,
     },
@@ -136,12 +200,19 @@ LOST = (
         "cause": "device_error",
         "grade": "primary",
         "pattern": (
-            r"CUDA error|CUDNN error|CUBLAS error|cudaError|\bXid\b|\bE[EZ]\d{4}: |\bE[3L]\d{4}\b: |(?:ACL"
+            r"CUDA error|CUDNN error|CUBLAS error|cudaError|\bXid\b|\bE[EZ]\d{4}: |\bE[3L]\d{4}\b:"
+            r" |(?:ACL"
             r"|NPU function) error|AICore|aicore error"
         ),
         "meaning": "The accelerator or its driver failed.",
-        "remedy": "the accelerator failed: see `nvidia-smi -q` and `dmesg` for Xid lines, or `npu-smi info` and the plog, on this node",
-        "source": "Paddle's ExternalError; hiascend.com, CANN error codes E3xxxx, EE, EL and EZ; vllm-project/vllm-ascend#1443",
+        "remedy": (
+            "the accelerator failed: see `nvidia-smi -q` and `dmesg` for Xid lines, or `npu-smi"
+            " info` and the plog, on this node"
+        ),
+        "source": (
+            "Paddle's ExternalError; hiascend.com, CANN error codes E3xxxx, EE, EL and EZ;"
+            " vllm-project/vllm-ascend#1443"
+        ),
     },
     {
         "cause": "killed",
@@ -149,8 +220,8 @@ LOST = (
         "pattern": r"^Killed\b|SIGKILL|killed by signal: Killed",
         "meaning": "Something killed the process with SIGKILL, which leaves no message of its own.",
         "remedy": (
-            "something killed this process with SIGKILL: most often the kernel for want of memory (`dmesg`, the cgroup's "
-            "memory.events), else a person or a scheduler"
+            "something killed this process with SIGKILL: most often the kernel for want of memory"
+            " (`dmesg`, the cgroup's memory.events), else a person or a scheduler"
         ),
         "source": "signal 9 leaves no message of the process itself",
     },
@@ -158,11 +229,20 @@ LOST = (
         "cause": "worker_died",
         "grade": "primary",
         "pattern": (
-            r"DataLoader.{0,80}(?:exit(?:ed|s)? unexpectedly|killed by signal)|Blocking queue is killed because the data reader raises"
+            r"DataLoader.{0,80}(?:exit(?:ed|s)? unexpectedly|killed by signal)|Blocking queue is"
+            r" killed because the data reader raises"
             r"|GeneratorDataset subprocess worker may be killed"
         ),
-        "meaning": "A worker process that loads data died, and the rank could not go on without it.",
-        "remedy": "a data loader worker died: its own message stands above in the same log; else try worker_num=0 to see it",
-        "source": "Paddle 2.6.2, paddle/io/dataloader/dataloader_iter.py; mindspore 2.7.0, dataset/engine/datasets_user_defined.py",
+        "meaning": (
+            "A worker process that loads data died, and the rank could not go on without it."
+        ),
+        "remedy": (
+            "a data loader worker died: its own message stands above in the same log; else try"
+            " worker_num=0 to see it"
+        ),
+        "source": (
+            "Paddle 2.6.2, paddle/io/dataloader/dataloader_iter.py; mindspore 2.7.0,"
+            " dataset/engine/datasets_user_defined.py"
+        ),
     },
 )

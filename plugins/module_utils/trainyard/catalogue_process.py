@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causes that lie in a training's own code, environment, settings and data, and those that no log tells. See causes.py."""
+"""Causes that lie in a training's own code, environment, settings and data, and those that no log
+tells. See causes.py.
+"""
 
 from __future__ import annotations
 
 _NUMPY = (
-    r"numpy\.dtype size changed|module compiled against (?:ABI|API) version|compiled using NumPy 1|numpy\.core\.multiarray failed to import"
+    r"numpy\.dtype size changed|module compiled against (?:ABI|API) version|compiled using NumPy"
+    r" 1|numpy\.core\.multiarray failed to import"
 )
 _IMAGES = r"(?:^|/)(?:\w*data\w*|transforms?|imaug|operators?|reader|loader)(?:/|\.py|_)"
 
@@ -13,24 +16,37 @@ PROCESS = (
         "cause": "version_mismatch",
         "grade": "primary",
         "pattern": (
-            _NUMPY + r"|_ARRAY_API not found|module 'numpy' has no attribute|was removed in the NumPy 2"
+            _NUMPY
+            + r"|_ARRAY_API not found|module 'numpy' has no attribute|was removed in the NumPy 2"
             r"|version `\w+_[\d.]+' not found|undefined symbol"
-            r"|CUDA driver version is insufficient|forward compatibility was attempted|no kernel image is available"
+            r"|CUDA driver version is insufficient|forward compatibility was attempted|no kernel"
+            r" image is available"
             r"|device kernel image is invalid"
-            r"|(?i:\b(?:version|package) \S+ (?:does|do) not match)|CANN version mismatch|unsupported pickle protocol"
-            r"|dynamic library \(lib\S+\) that Paddle depends on is not configured|cuda version \S+ does(?: not|n't) match"
+            r"|(?i:\b(?:version|package) \S+ (?:does|do) not match)|CANN version"
+            r" mismatch|unsupported pickle protocol"
+            r"|dynamic library \(lib\S+\) that Paddle depends on is not configured|cuda version \S+"
+            r" does(?: not|n't) match"
             r"|\w+ is incompatible with numpy"
         ),
-        "meaning": "Two parts of this node's software do not fit: numpy, the C++ runtime, Paddle or MindSpore, CUDA, CANN or the driver.",
-        "remedy": (
-            "bring the named part to the version that the other was built for: pin it in the suite's environment, or update the driver"
+        "meaning": (
+            "Two parts of this node's software do not fit: numpy, the C++ runtime, Paddle or"
+            " MindSpore, CUDA, CANN or the driver."
         ),
-        "source": "numpy's ABI checks, the dynamic loader, CUDA's error texts, mindspore-ai/mindspore#89, PaddlePaddle/Paddle-Lite#10514",
+        "remedy": (
+            "bring the named part to the version that the other was built for: pin it in the"
+            " suite's environment, or update the driver"
+        ),
+        "source": (
+            "numpy's ABI checks, the dynamic loader, CUDA's error texts, mindspore-ai/mindspore#89,"
+            " PaddlePaddle/Paddle-Lite#10514"
+        ),
     },
     {
         "cause": "import_error",
         "grade": "primary",
-        "pattern": r"ModuleNotFoundError|ImportError|No module named|cannot open shared object file",
+        "pattern": (
+            r"ModuleNotFoundError|ImportError|No module named|cannot open shared object file"
+        ),
         "meaning": "The code imports a module or library that the environment of this node lacks.",
         "remedy": (
             "the environment lacks what the code imports: add it to "
@@ -42,59 +58,95 @@ PROCESS = (
         "cause": "download_failed",
         "grade": "primary",
         "pattern": (
-            r"URLError|HTTPSConnectionPool|HTTPConnectionPool|MaxRetryError|Name or service not known|Temporary failure in name resolution"
+            r"URLError|HTTPSConnectionPool|HTTPConnectionPool|MaxRetryError|Name or service not"
+            r" known|Temporary failure in name resolution"
             r"|Retry limit reached|getaddrinfo failed|Downloading from \S+ failed"
         ),
-        "meaning": "The training tried to fetch weights or data from the network, and the node cannot reach it.",
-        "remedy": (
-            "the node tried to fetch a file (pretrained weights or data) and could not: place it on the nodes beforehand, or switch "
-            "pretrain_weights off"
+        "meaning": (
+            "The training tried to fetch weights or data from the network, and the node cannot"
+            " reach it."
         ),
-        "source": "most suite configs name their pretrained weights by URL; Paddle removes proxies from its children",
+        "remedy": (
+            "the node tried to fetch a file (pretrained weights or data) and could not: place it on"
+            " the nodes beforehand, or switch pretrain_weights off"
+        ),
+        "source": (
+            "most suite configs name their pretrained weights by URL; Paddle removes proxies from"
+            " its children"
+        ),
     },
     {
         "cause": "checkpoint_damaged",
         "grade": "primary",
         "pattern": (
-            r"UnpicklingError|pickle data was truncated|Ran out of input|invalid load key|(?i:failed to (?:read|parse|load) the checkpoint)"
-            r"|checkpoint file \S+.{0,40}(?:damaged|incomplete|failed to be parsed)|'load_checkpoint', the crc check"
+            r"UnpicklingError|pickle data was truncated|Ran out of input|invalid load"
+            r" key|(?i:failed to (?:read|parse|load) the checkpoint)"
+            r"|checkpoint file \S+.{0,40}(?:damaged|incomplete|failed to be"
+            r" parsed)|'load_checkpoint', the crc check"
             r"|protobuf\.message\.DecodeError|paddle\.load` can not parse the file"
         ),
         "meaning": "A checkpoint or weight file cannot be read: it is damaged or was cut short.",
         "remedy": (
-            "a checkpoint or weight file is damaged or cut short on this node: compare its digest with another node's and copy it again"
+            "a checkpoint or weight file is damaged or cut short on this node: compare its digest"
+            " with another node's and copy it again"
         ),
-        "source": "Python's pickle, which Paddle's .pdparams and .pdopt are; paddle/framework/io.py; mindspore/train/serialization.py",
+        "source": (
+            "Python's pickle, which Paddle's .pdparams and .pdopt are; paddle/framework/io.py;"
+            " mindspore/train/serialization.py"
+        ),
     },
     {
         "cause": "data_corrupt",
         "grade": "primary",
         "pattern": (
-            r"JSONDecodeError|cannot identify image file|image file is truncated|broken data stream|Truncated File Read"
+            r"JSONDecodeError|cannot identify image file|image file is truncated|broken data"
+            r" stream|Truncated File Read"
             r"|UnidentifiedImageError"
-            r"|BadZipFile|zlib\.error|Compressed file ended before|tarfile\.ReadError|ElementTree\.ParseError"
+            r"|BadZipFile|zlib\.error|Compressed file ended"
+            r" before|tarfile\.ReadError|ElementTree\.ParseError"
             r"|lmdb\.CorruptedError|MDB_CORRUPTED"
-            r"|!_?\w{2,6}\.empty\(\)|(?i:decode.{0,40}image.{0,40}failed|imdecode failed|failed to decode"
+            r"|!_?\w{2,6}\.empty\(\)|(?i:decode.{0,40}image.{0,40}failed|imdecode failed|failed to"
+            r" decode"
             r"|image decode failed|load image failed)"
             r"|(?i:the image (?:may be|is) broken)"
         ),
-        "meaning": "A data file is there but cannot be read: an image, an annotation or an archive is damaged or empty.",
-        "remedy": "mend or leave out the named file (the lines above show which); compare its digest with another node's, then sync again",
+        "meaning": (
+            "A data file is there but cannot be read: an image, an annotation or an archive is"
+            " damaged or empty."
+        ),
+        "remedy": (
+            "mend or leave out the named file (the lines above show which); compare its digest with"
+            " another node's, then sync again"
+        ),
         "source": "Pillow, OpenCV, Python's json, zipfile, zlib and xml; mindspore.dataset.vision",
     },
     {
         "cause": "data_corrupt",
         "grade": "primary",
-        "pattern": r"'(?:NoneType|bytes)' object (?:has no attribute '(?:shape|copy|ndim|astype)'|is not subscriptable)",
+        "pattern": (
+            r"'(?:NoneType|bytes)' object (?:has no attribute '(?:shape|copy|ndim|astype)'|is not"
+            r" subscriptable)"
+        ),
         "where": _IMAGES,
-        "meaning": "A data file is there but cannot be read: an image, an annotation or an archive is damaged or empty.",
-        "remedy": "mend or leave out the named file (the lines above show which); compare its digest with another node's, then sync again",
-        "source": "cv2.imread and cv2.imdecode return None instead of failing; tests/samples/logs/paddle262_failure_badimage_2x1",
+        "meaning": (
+            "A data file is there but cannot be read: an image, an annotation or an archive is"
+            " damaged or empty."
+        ),
+        "remedy": (
+            "mend or leave out the named file (the lines above show which); compare its digest with"
+            " another node's, then sync again"
+        ),
+        "source": (
+            "cv2.imread and cv2.imdecode return None instead of failing;"
+            " tests/samples/logs/paddle262_failure_badimage_2x1"
+        ),
     },
     {
         "cause": "permission",
         "grade": "primary",
-        "pattern": r"PermissionError|Permission denied|Errno 13\b|Operation not permitted|Errno 1\]",
+        "pattern": (
+            r"PermissionError|Permission denied|Errno 13\b|Operation not permitted|Errno 1\]"
+        ),
         "meaning": "The training user may not read, write or run what it needs on this node.",
         "remedy": "the training user may not use the named path on this node",
         "source": "errno 13 and 1 of Linux",
@@ -105,23 +157,34 @@ PROCESS = (
         "pattern": (
             r"FileNotFoundError|NotADirectoryError|No such file or directory|can't open file"
             r"|/[\w./-]{1,200} (?:does not exist|is not a file)"
-            r"|file:? \S+ does not exist|unable to find the specified executable file|could not access\s+or execute an executable"
+            r"|file:? \S+ does not exist|unable to find the specified executable file|could not"
+            r" access\s+or execute an executable"
             r"|[Dd]ataset directory .{0,200}not exist"
         ),
         "meaning": "A file or directory that the training needs is not on this node.",
-        "remedy": "the named path is not on this node: synchronise code and data again, or mend the path in the job",
+        "remedy": (
+            "the named path is not on this node: synchronise code and data again, or mend the path"
+            " in the job"
+        ),
         "source": "errno 2 of Linux, Open MPI 4.1 (help-orterun.txt)",
     },
     {
         "cause": "bad_argument",
         "grade": "primary",
         "pattern": (
-            r"unrecognized arguments|the following arguments are required|invalid choice|^usage error|please check your running command"
+            r"unrecognized arguments|the following arguments are required|invalid choice|^usage"
+            r" error|please check your running command"
             r"|Invalid option .{1,200} is not in config"
         ),
         "meaning": "The training script or the launcher does not know a word of its command line.",
-        "remedy": "the training script refused its command line: compare the plan's argv with the script's --help",
-        "source": "Python's argparse (exit code 2); PaddleOCR, tools/program.py (merge_config); MindOCR, tools/arg_parser.py",
+        "remedy": (
+            "the training script refused its command line: compare the plan's argv with the"
+            " script's --help"
+        ),
+        "source": (
+            "Python's argparse (exit code 2); PaddleOCR, tools/program.py (merge_config); MindOCR,"
+            " tools/arg_parser.py"
+        ),
     },
     {
         "cause": "bad_config",
@@ -142,20 +205,28 @@ FALLBACK = {
         "cause": "python_exception",
         "grade": "primary",
         "meaning": "The training's Python code raised an exception that nothing caught.",
-        "remedy": "mend what the message names, in the code, the job or the data; the context in the log shows the line of code",
+        "remedy": (
+            "mend what the message names, in the code, the job or the data; the context in the log"
+            " shows the line of code"
+        ),
         "source": "Python's traceback",
     },
     "cpp": {
         "cause": "cpp_exception",
         "grade": "primary",
         "meaning": "Native code below Python stopped with an error.",
-        "remedy": "native code stopped with this message; the lines above it in the log show the operator",
+        "remedy": (
+            "native code stopped with this message; the lines above it in the log show the operator"
+        ),
         "source": "the C++ runtime and Paddle's error summary",
     },
     "line": {
         "cause": "unknown",
         "grade": "primary",
-        "meaning": "The evidence does not tell the cause; the candidates are listed with what speaks for each.",
+        "meaning": (
+            "The evidence does not tell the cause; the candidates are listed with what speaks for"
+            " each."
+        ),
         "remedy": "read the log at the named line",
         "source": "none",
     },
@@ -166,49 +237,82 @@ _OBSERVED = (
     (
         "silent_exit",
         "The process ended by itself with an exit code and said nothing.",
-        "the process ended by itself and said nothing: see the end of its log, and look for sys.exit or os._exit in the code",
+        (
+            "the process ended by itself and said nothing: see the end of its log, and look for"
+            " sys.exit or os._exit in the code"
+        ),
         "exit code without a message",
     ),
     (
         "silent_end",
         "The process went without a message, as after SIGKILL; how it ended was not seen.",
-        "the process went without a message, as after SIGKILL: look for the out-of-memory killer (`dmesg`) or who killed it",
+        (
+            "the process went without a message, as after SIGKILL: look for the out-of-memory"
+            " killer (`dmesg`) or who killed it"
+        ),
         "a log that stops, and peers that lost contact with this rank",
     ),
     (
         "sigterm",
         "Somebody outside the product sent the rank SIGTERM before anything else had failed.",
-        "look for who stops processes on this node: an operator, a scheduler, a shutdown (`journalctl --since`, `last -x`)",
+        (
+            "look for who stops processes on this node: an operator, a scheduler, a shutdown"
+            " (`journalctl --since`, `last -x`)"
+        ),
         "a SIGTERM as the first end on its node, while no stop of ours was under way",
     ),
     (
         "launcher_failed",
         "The launcher itself failed or was killed; no rank began it.",
-        "no rank began it, the launcher ended by itself or was killed: read its log and the unit's journal on this node",
+        (
+            "no rank began it, the launcher ended by itself or was killed: read its log and the"
+            " unit's journal on this node"
+        ),
         "exit.json of the node",
     ),
     (
         "hang",
-        "The training gave no sign of life for longer than its phase may take: no step, evaluation or checkpoint.",
-        "read the ranks' stacks and sockets that were kept: the rank that does not wait where the others do is where to look; if it was only slow, raise"
-        " that phase under `watchdog` in the job",
-        "stall.json of the nodes: the suite's own log lines against the plan's budgets; state.json and the stacks beside it",
+        (
+            "The training gave no sign of life for longer than its phase may take: no step,"
+            " evaluation or checkpoint."
+        ),
+        (
+            "read the ranks' stacks and sockets that were kept: the rank that does not wait where"
+            " the others do is where to look; if it was only slow, raise that phase under"
+            " `watchdog` in the job"
+        ),
+        (
+            "stall.json of the nodes: the suite's own log lines against the plan's budgets;"
+            " state.json and the stacks beside it"
+        ),
     ),
     (
         "node_lost",
-        "A node vanished without a word, was frozen, cut off or started anew; its neighbour noticed it and ended the training.",
-        "look at the node's power, its console and the network to it (`last -x`, `journalctl -b -1`); resume goes on from the last checkpoint",
+        (
+            "A node vanished without a word, was frozen, cut off or started anew; its neighbour"
+            " noticed it and ended the training."
+        ),
+        (
+            "look at the node's power, its console and the network to it (`last -x`, `journalctl -b"
+            " -1`); resume goes on from the last checkpoint"
+        ),
         "loss.json of its neighbour: no word for 15 s, and nobody at its SSH port twice",
     ),
     (
         "unreachable",
         "A node did not answer, and what the others know shows no cause of their own.",
-        "bring the node back or take it out of the site, then collect again: its logs may hold the cause",
+        (
+            "bring the node back or take it out of the site, then collect again: its logs may hold"
+            " the cause"
+        ),
         "the nodes that could not be asked",
     ),
     (
         "no_end_recorded",
-        "A node has no record of the end: its unit still runs, or the node was restarted meanwhile.",
+        (
+            "A node has no record of the end: its unit still runs, or the node was restarted"
+            " meanwhile."
+        ),
         "look at the unit and the uptime of the node, then collect again",
         "a missing exit.json",
     ),
@@ -227,12 +331,18 @@ _OBSERVED = (
     (
         "endpoints",
         "The launcher gave the ranks other addresses or ports than were planned.",
-        "end what changes the launcher's start port or addresses (environment, proxies), then start again",
+        (
+            "end what changes the launcher's start port or addresses (environment, proxies), then"
+            " start again"
+        ),
         "default.<pod>.log and the children's environment, read back",
     ),
     (
         "stopped_by_peer",
-        "A node stopped the training because it failed there, and that node's own reason is not known.",
+        (
+            "A node stopped the training because it failed there, and that node's own reason is not"
+            " known."
+        ),
         "look at the node that is named as the one that stopped the others",
         "stop.json of the nodes",
     ),
@@ -243,4 +353,7 @@ _OBSERVED = (
         "stop.json of the nodes",
     ),
 )
-OBSERVED = {row[0]: dict(zip(("cause", "meaning", "remedy", "source"), row), grade="primary") for row in _OBSERVED}
+OBSERVED = {
+    row[0]: dict(zip(("cause", "meaning", "remedy", "source"), row), grade="primary")
+    for row in _OBSERVED
+}

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trained model: found on its node by the suite's table, and put in its place at home only when every byte of it has come.
+"""The trained model: found on its node by the suite's table, and put in its place at home only when
+every byte of it has come.
 
-On a node nothing but regular files below the attempt's directory is read. At home a checkpoint is brought into STAGING beside its place; a copy
-that was interrupted stays there, where nobody takes it for a model, and the next one goes on from it.
+On a node nothing but regular files below the attempt's directory is read. At home a checkpoint is
+brought into STAGING beside its place; a copy that was interrupted stays there, where nobody takes
+it for a model, and the next one goes on from it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ import shutil
 import stat
 
 from ansible.module_utils.trainyard import manifest, safe_names
-from ansible.module_utils.trainyard.below import DIRECTORY, open_below, open_folder, open_root, parent_of
+from ansible.module_utils.trainyard.below import (
+    DIRECTORY,
+    open_below,
+    open_folder,
+    open_root,
+    parent_of,
+)
 
 WANTED = ("best", "last", "none")
 PLACE, STAGING = "checkpoint", ".checkpoint.part"
@@ -36,13 +44,25 @@ class CheckpointError(Exception):
 
 
 def find(attempt_dir, folders, patterns, wanted):
-    """Return {wanted, kind, name, folder, files, bytes, note, passed_over} of an attempt on its node.
+    """Return {wanted, kind, name, folder, files, bytes, note, passed_over} of an attempt on its
+    node.
 
-    folders: below the attempt's directory, the likeliest first. patterns: {"best": ..., "last": ...}: `latest` stands for the files latest.* and
-    for the folder latest; of several that fit (`iter_*`, or `a|b`) the newest is taken. wanted: one of WANTED; where that one is not there, the other is
-    taken and the note says so. kind: best, last or '' where nothing is taken. files: {path below folder: ['f', bytes, sha256]}. Raises OSError.
+    folders: below the attempt's directory, the likeliest first. patterns: {"best": ..., "last":
+    ...}: `latest` stands for the files latest.* and for the folder latest; of several that fit
+    (`iter_*`, or `a|b`) the newest is taken. wanted: one of WANTED; where that one is not there,
+    the other is taken and the note says so. kind: best, last or '' where nothing is taken. files:
+    {path below folder: ['f', bytes, sha256]}. Raises OSError.
     """
-    result = {"wanted": wanted, "kind": "", "name": "", "folder": "", "files": {}, "bytes": 0, "note": "", "passed_over": []}
+    result = {
+        "wanted": wanted,
+        "kind": "",
+        "name": "",
+        "folder": "",
+        "files": {},
+        "bytes": 0,
+        "note": "",
+        "passed_over": [],
+    }
     if wanted == "none":
         return dict(result, note="left on the nodes, as collect_checkpoint says")
     root = os.open(attempt_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -62,7 +82,9 @@ def find(attempt_dir, folders, patterns, wanted):
 
 
 def seen(attempt_dir, folders, patterns):
-    """Return the name of the best checkpoint that is there, else of the last one, else ''; one with an empty file or none of it readable is none."""
+    """Return the name of the best checkpoint that is there, else of the last one, else ''; one with
+    an empty file or none of it readable is none.
+    """
     try:
         root = os.open(attempt_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -90,15 +112,24 @@ def _note(patterns, wanted, kind, entries):
     """Say what is to be known of the checkpoint that was taken, or ''."""
     said = []
     if kind != wanted:
-        why = " (was anything evaluated?)" if wanted == "best" else " (the training did not come to its end)"
-        said.append("there is no %s%s, so the %s one was taken" % (patterns[wanted].replace("|", " or "), why, kind))
+        why = (
+            " (was anything evaluated?)"
+            if wanted == "best"
+            else " (the training did not come to its end)"
+        )
+        said.append(
+            "there is no %s%s, so the %s one was taken"
+            % (patterns[wanted].replace("|", " or "), why, kind)
+        )
     empty = sorted(path for path, entry in entries.items() if not entry[1])
     said += ["%s is empty" % ", ".join(empty)] if empty else []
     return "; ".join(said)
 
 
 def _newest(root, folder, pattern, passed_over):
-    """Return (name, paths below folder) of the newest checkpoint there that fits the pattern; ('', []) without one."""
+    """Return (name, paths below folder) of the newest checkpoint there that fits the pattern; ('',
+    []) without one.
+    """
     try:
         here = open_below(root, folder, DIRECTORY)
     except OSError:
@@ -114,9 +145,13 @@ def _newest(root, folder, pattern, passed_over):
             stem = entry if folded else os.path.splitext(entry)[0]
             if not any(fnmatch.fnmatchcase(stem, one) for one in pattern.split("|")):
                 continue
-            paths = _files_of(here, entry) if folded else [entry] if stat.S_ISREG(info.st_mode) else []
+            paths = (
+                _files_of(here, entry) if folded else [entry] if stat.S_ISREG(info.st_mode) else []
+            )
             sound = [path for path in paths if plain(path)]
-            passed_over += [folder + "/" + path for path in set(paths) - set(sound)] + ([folder + "/" + entry] if not paths else [])
+            passed_over += [folder + "/" + path for path in set(paths) - set(sound)] + (
+                [folder + "/" + entry] if not paths else []
+            )
             kept = found.setdefault(stem, [0, []])
             kept[0], kept[1] = max(kept[0], info.st_mtime_ns), kept[1] + sound
     finally:
@@ -129,7 +164,9 @@ def _newest(root, folder, pattern, passed_over):
 
 
 def _files_of(root, folder):
-    """Return the paths of the regular files in a folder of a directory descriptor; links and everything else are left out."""
+    """Return the paths of the regular files in a folder of a directory descriptor; links and
+    everything else are left out.
+    """
     paths = []
     for where, _folders, names, here in os.fwalk(folder, dir_fd=root, follow_symlinks=False):
         for name in names:
@@ -150,19 +187,34 @@ def described(root, path):
 
 
 def check(files):
-    """Raise CheckpointError where {path: ['f', bytes, sha256]} from a node is not what a checkpoint can be."""
+    """Raise CheckpointError where {path: ['f', bytes, sha256]} from a node is not what a checkpoint
+    can be.
+    """
     if not isinstance(files, dict):
         raise CheckpointError("the checkpoint is not a mapping of files")
     if len(files) > MOST_FILES:
-        raise CheckpointError("the checkpoint has %d files; at most %d are taken" % (len(files), MOST_FILES))
+        raise CheckpointError(
+            "the checkpoint has %d files; at most %d are taken" % (len(files), MOST_FILES)
+        )
     for path, entry in files.items():
         said = safe_names.problem(path)
         if said:
-            raise CheckpointError("the name %s of a checkpoint's file %s" % (ascii(path)[:200], said))
-        whole = isinstance(entry, (list, tuple)) and len(entry) == 3 and entry[0] == "f" and _is_size(entry[1])
+            raise CheckpointError(
+                "the name %s of a checkpoint's file %s" % (ascii(path)[:200], said)
+            )
+        whole = (
+            isinstance(entry, (list, tuple))
+            and len(entry) == 3
+            and entry[0] == "f"
+            and _is_size(entry[1])
+        )
         if not whole or not isinstance(entry[2], str) or not _DIGEST.match(entry[2]):
             raise CheckpointError("%s: there is no size and sha256 of it" % path)
-    folders = {"/".join(parts[:end]) for parts in (path.split("/") for path in files) for end in range(1, len(parts))}
+    folders = {
+        "/".join(parts[:end])
+        for parts in (path.split("/") for path in files)
+        for end in range(1, len(parts))
+    }
     if folders & set(files):
         raise CheckpointError("%s is a file and a folder" % sorted(folders & set(files))[0])
 
@@ -172,9 +224,11 @@ def _is_size(value):
 
 
 def lacking(folder, files):
-    """Return sentences that say in what a folder at home differs from files, as `find` gave them; [] where every one is there, whole.
+    """Return sentences that say in what a folder at home differs from files, as `find` gave them;
+    [] where every one is there, whole.
 
-    Further files are no difference: another checkpoint that was brought before stays. Raises CheckpointError for names that no checkpoint has.
+    Further files are no difference: another checkpoint that was brought before stays. Raises
+    CheckpointError for names that no checkpoint has.
     """
     check(files)
     expected, found = {name: list(entry) for name, entry in files.items()}, {}
@@ -199,13 +253,18 @@ def _size_of(root, path):
 
 
 def take(attempt_dir, files, write=True):
-    """Put the files that were brought to STAGING into PLACE, all or none; return whether that changes anything.
+    """Put the files that were brought to STAGING into PLACE, all or none; return whether that
+    changes anything.
 
-    attempt_dir: at home. Raises CheckpointError with every difference; what differs is removed, so that the next copy brings it anew. Nothing is
-    changed but below the attempt's directory: no link that stands there is followed.
+    attempt_dir: at home. Raises CheckpointError with every difference; what differs is removed, so
+    that the next copy brings it anew. Nothing is changed but below the attempt's directory: no link
+    that stands there is followed.
     """
     check(files)
-    place, staging, fresh, old = (os.path.join(attempt_dir, name) for name in (PLACE, STAGING, ".checkpoint.new", ".checkpoint.old"))
+    place, staging, fresh, old = (
+        os.path.join(attempt_dir, name)
+        for name in (PLACE, STAGING, ".checkpoint.new", ".checkpoint.old")
+    )
     if write and not os.path.lexists(place) and os.path.isdir(old) and not os.path.islink(old):
         os.rename(old, place)  # the end of another one's exchange came between its two renames
     if not lacking(place, files):
@@ -249,13 +308,19 @@ def _clear(path):
 
 
 def _kept(root, files):
-    """Return the regular files of the checkpoint at home that the new one does not have: another one that was brought before stays."""
+    """Return the regular files of the checkpoint at home that the new one does not have: another
+    one that was brought before stays.
+    """
     try:
         place = open_folder(root, PLACE)
     except OSError:
         return []
     try:
-        return [path for path in (found[2:] for found in _files_of(place, ".")) if path not in files and not safe_names.problem(path)]
+        return [
+            path
+            for path in (found[2:] for found in _files_of(place, "."))
+            if path not in files and not safe_names.problem(path)
+        ]
     finally:
         os.close(place)
 
@@ -265,17 +330,23 @@ def _link(source, target, src_dir_fd, dst_dir_fd):
 
 
 def _move(root, source, move):
-    """Give a file of (folder, name) its place in the new checkpoint, through descriptors of the directories on the way."""
+    """Give a file of (folder, name) its place in the new checkpoint, through descriptors of the
+    directories on the way.
+    """
     folder, name = source
     with os.fdopen(open_below(root, folder + "/" + name), "rb") as handle:
         os.fchmod(handle.fileno(), 0o600)
         os.fsync(handle.fileno())
-    with parent_of(root, folder + "/" + name) as (here, last), parent_of(root, ".checkpoint.new/" + name, make=True) as (there, _last):
+    with parent_of(root, folder + "/" + name) as (here, last), parent_of(
+        root, ".checkpoint.new/" + name, make=True
+    ) as (there, _last):
         move(last, last, src_dir_fd=here, dst_dir_fd=there)
 
 
 def _drop(staging, files):
-    """Remove from a copy what differs: rsync takes a file of the right size and time for the right one."""
+    """Remove from a copy what differs: rsync takes a file of the right size and time for the right
+    one.
+    """
     try:
         root = os.open(staging, DIRECTORY)
     except OSError:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text in the columns of a terminal: its width, cut and filled, a bar, a small curve, a time, many names in few words. Pure, controller only."""
+"""Text in the columns of a terminal: its width, cut and filled, a bar, a small curve, a time, many
+names in few words. Pure, controller only.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,17 @@ def span(seconds):
     """Return seconds as h:mm:ss, or m:ss below an hour."""
     seconds = int(max(0, seconds or 0))
     hours, rest = divmod(seconds, 3600)
-    return "%d:%02d:%02d" % (hours, rest // 60, rest % 60) if hours else "%d:%02d" % (rest // 60, rest % 60)
+    return (
+        "%d:%02d:%02d" % (hours, rest // 60, rest % 60)
+        if hours
+        else "%d:%02d" % (rest // 60, rest % 60)
+    )
 
 
 def width(text):
-    """Return the columns that a text takes: two for a wide character (Unicode TR11: W and F), none for one that is put over another."""
+    """Return the columns that a text takes: two for a wide character (Unicode TR11: W and F), none
+    for one that is put over another.
+    """
     if text.isascii():
         return len(text)
     return sum(_columns(char) for char in text)
@@ -36,7 +44,9 @@ def _columns(char):
 
 
 def cut(text, columns, end=".."):
-    """Return a text that takes at most so many columns; what is left out shows as `end`, where that fits."""
+    """Return a text that takes at most so many columns; what is left out shows as `end`, where that
+    fits.
+    """
     if width(text) <= columns:
         return text
     end = end if columns > 2 * len(end) else ""
@@ -56,7 +66,9 @@ def fill(text, columns):
 
 
 def bar(fraction, columns=20, signs=BAR_ASCII):
-    """Return a bar of so many columns and two brackets; an unknown fraction (None) gives a bar of spaces."""
+    """Return a bar of so many columns and two brackets; an unknown fraction (None) gives a bar of
+    spaces.
+    """
     if fraction is None:
         return "[" + " " * columns + "]"
     full = int(round(max(0.0, min(1.0, fraction)) * columns))
@@ -64,19 +76,27 @@ def bar(fraction, columns=20, signs=BAR_ASCII):
 
 
 def curve(values, columns, signs=CURVE_ASCII):
-    """Return values as a line of at most so many signs, the lowest value first sign, the highest last; None (no number) shows as x.
+    """Return values as a line of at most so many signs, the lowest value first sign, the highest
+    last; None (no number) shows as x.
 
     More values than columns are put together: each sign stands for the mean of its share.
     """
-    values = values if len(values) <= columns else [_mean(share) for share in _shares(values, columns)]
+    values = (
+        values if len(values) <= columns else [_mean(share) for share in _shares(values, columns)]
+    )
     known = [value for value in values if value is not None]
     if not known:
         return NOT_FINITE * len(values)
     low, high = min(known), max(known)
     steps = (len(signs) - 1) / (high - low) if high > low else 0.0
-    if not (math.isfinite(steps) and math.isfinite(high - low)):  # so near to each other, or so far, that a float cannot tell
+    if not (
+        math.isfinite(steps) and math.isfinite(high - low)
+    ):  # so near to each other, or so far, that a float cannot tell
         low, steps = 0.0, 0.0
-    return "".join(NOT_FINITE if value is None else signs[int(round((value - low) * steps))] for value in values)
+    return "".join(
+        NOT_FINITE if value is None else signs[int(round((value - low) * steps))]
+        for value in values
+    )
 
 
 def _shares(values, count):
@@ -90,7 +110,9 @@ def _mean(values):
 
 
 class Samples:
-    """Values in the order they came, thinned so that they always stand for the whole time in at most `most` of them."""
+    """Values in the order they came, thinned so that they always stand for the whole time in at
+    most `most` of them.
+    """
 
     def __init__(self, most=240):
         self.values, self._most, self._share, self._open = [], most, 1, []
@@ -103,12 +125,16 @@ class Samples:
         self.values.append(_mean(self._open))
         self._open = []
         if len(self.values) >= self._most:
-            self.values = [_mean(self.values[index : index + 2]) for index in range(0, len(self.values), 2)]
+            self.values = [
+                _mean(self.values[index : index + 2]) for index in range(0, len(self.values), 2)
+            ]
             self._share *= 2
 
 
 def folded(names):
-    """Return names in few words, in their order: [node1, node2, node3, node7, gpu] gives 'node[1-3,7], gpu'."""
+    """Return names in few words, in their order: [node1, node2, node3, node7, gpu] gives
+    'node[1-3,7], gpu'.
+    """
     groups = {}
     for name in names:
         match = _NUMBERED.match(name)
@@ -133,4 +159,6 @@ def ranges(numbers):
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ",".join(str(first) if first == last else "%s-%s" % (first, last) for first, last in runs)
+    return ",".join(
+        str(first) if first == last else "%s-%s" % (first, last) for first, last in runs
+    )

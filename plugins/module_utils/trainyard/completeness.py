@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the file of a checkpoint is whole, and what plain values stand in it. Nothing is ever unpickled, imported or executed.
+"""Whether the file of a checkpoint is whole, and what plain values stand in it. Nothing is ever
+unpickled, imported or executed.
 
-.pdparams, .pdopt, .pdema, .pdstates and .states are pickles (paddle.save writes one, protocol 2 or 4), whose STOP has to be the last byte: pickled.py.
-A MindSpore checkpoint (.ckpt) is a row of protobuf records without an end mark (mindspore/train/serialization.py, _exec_save), so that its last
-record has to be known by name as well.
+.pdparams, .pdopt, .pdema, .pdstates and .states are pickles (paddle.save writes one, protocol 2 or
+4), whose STOP has to be the last byte: pickled.py. A MindSpore checkpoint (.ckpt) is a row of
+protobuf records without an end mark (mindspore/train/serialization.py, _exec_save), so that its
+last record has to be known by name as well.
 """
 
 from __future__ import annotations
@@ -20,17 +22,29 @@ RECORDS = (".ckpt",)
 MOST_RECORDS = 200_000
 # Rows of numbers are read up to so many bytes: a learning rate for every step is one.
 LONGEST_ROW = 4 << 20
-# How MindSpore names the numbers that are read (serialization.py, tensor_to_np_type), as struct's letters.
-NUMBERS = {"Int8": "b", "Int16": "h", "Int32": "i", "Int64": "q", "UInt8": "B", "Float16": "e", "Float32": "f", "Float64": "d"}
+# How MindSpore names the numbers that are read (serialization.py, tensor_to_np_type), as struct's
+# letters.
+NUMBERS = {
+    "Int8": "b",
+    "Int16": "h",
+    "Int32": "i",
+    "Int64": "q",
+    "UInt8": "B",
+    "Float16": "e",
+    "Float32": "f",
+    "Float64": "d",
+}
 
 
 def read(handle, size, ending, last_record=None, rows=()):
-    """Return the plain values of a checkpoint's file. None is unknown: its kind has no end mark, or reading it takes too long.
+    """Return the plain values of a checkpoint's file. None is unknown: its kind has no end mark, or
+    reading it takes too long.
 
     Raises Broken, OSError.
 
-    handle: binary, at its beginning, seekable. size: bytes. ending: of the file's name, with its dot. last_record: the name of a .ckpt's last
-    record. rows: names of its records whose numbers are read. An empty file is never whole.
+    handle: binary, at its beginning, seekable. size: bytes. ending: of the file's name, with its
+    dot. last_record: the name of a .ckpt's last record. rows: names of its records whose numbers
+    are read. An empty file is never whole.
     """
     if not size:
         raise Broken("is empty")
@@ -58,10 +72,12 @@ def lookup(value, keys):
 
 
 def records(handle, size, last=None, rows=()):
-    """Return {name: number or list of numbers for those in rows, else None} of a MindSpore checkpoint's records.
+    """Return {name: number or list of numbers for those in rows, else None} of a MindSpore
+    checkpoint's records.
 
-    Message Checkpoint {repeated Value value = 1}; Value {tag = 1; TensorProto tensor = 2}; TensorProto {dims = 1; tensor_type = 2;
-    tensor_content = 3}. After the records may stand `crc_num` and ten bytes (save_checkpoint(crc_check=True)).
+    Message Checkpoint {repeated Value value = 1}; Value {tag = 1; TensorProto tensor = 2};
+    TensorProto {dims = 1; tensor_type = 2; tensor_content = 3}. After the records may stand
+    `crc_num` and ten bytes (save_checkpoint(crc_check=True)).
     """
     found, name, place, deadline = {}, None, 0, time.monotonic() + pickled.SECONDS
     while place < size:
@@ -102,7 +118,9 @@ def _record(handle, start, end, rows):
         return name, None
     count = (content[1] - content[0]) // struct.calcsize("<" + letter)
     handle.seek(content[0])
-    numbers = struct.unpack("<%d%s" % (count, letter), handle.read(count * struct.calcsize("<" + letter)))
+    numbers = struct.unpack(
+        "<%d%s" % (count, letter), handle.read(count * struct.calcsize("<" + letter))
+    )
     return name, numbers[0] if len(numbers) == 1 else list(numbers)
 
 
@@ -115,7 +133,9 @@ def _fields(handle, start, end):
 
 
 def _field(handle, start, end):
-    """Return (field, start, end) of the field that begins at start; end is where what holds it ends."""
+    """Return (field, start, end) of the field that begins at start; end is where what holds it
+    ends.
+    """
     handle.seek(start)
     key, start = _varint(handle, start, end)
     if key & 7 == 0:

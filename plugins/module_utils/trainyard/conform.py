@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold the product against what the documents promise (contract.yml): every line is executed or compared now, and says what was found.
+"""Hold the product against what the documents promise (contract.yml): every line is executed or
+compared now, and says what was found.
 
-A line whose check cannot be made does not hold. A line about real machines that nobody asked for (site=false) is neither: it is not proven.
-Controller only.
+A line whose check cannot be made does not hold. A line about real machines that nobody asked for
+(site=false) is neither: it is not proven. Controller only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ import os
 import tempfile
 
 import yaml
-from ansible.module_utils.trainyard import conform_commands, conform_figures, conform_machines, conform_mindspore, conform_product
+from ansible.module_utils.trainyard import (
+    conform_commands,
+    conform_figures,
+    conform_machines,
+    conform_mindspore,
+    conform_product,
+)
 from ansible.module_utils.trainyard.conform_findings import Findings
 from ansible.module_utils.trainyard.conform_ground import Broken, Ground
 from ansible.module_utils.trainyard.display import printable
@@ -34,8 +41,9 @@ def load(path=CONTRACT):
 def examine(project, site=None, run_module=None, run_program=None, only=None):
     """Check every line; return [{id, document, promise, holds, evidence, rendered, compared}].
 
-    project: the product's directory. site: conform_site.Site, or None where the machines are not asked. run_module(name, arguments) runs a
-    module on the controller, run_program(words) Python with these words, and returns what it prints. only: ids, for a look at some lines.
+    project: the product's directory. site: conform_site.Site, or None where the machines are not
+    asked. run_module(name, arguments) runs a module on the controller, run_program(words) Python
+    with these words, and returns what it prints. only: ids, for a look at some lines.
     """
     contract, lines = load(), []
     missing = sorted(set(contract["promises"]) ^ set(CHECKS))
@@ -73,11 +81,16 @@ def checked(ground, line):
 
 
 def table(lines):
-    """Return the lines for people: one a promise, and below it the command that was rendered, where there is one."""
+    """Return the lines for people: one a promise, and below it the command that was rendered, where
+    there is one.
+    """
     width = max(len(line["promise"]) for line in lines)
     rows = ["%-4s %-9s  %-*s  %s" % ("id", "", width, "promise", "evidence")]
     for line in lines:
-        rows.append("%-4s %-9s  %-*s  %s" % (line["id"], STATES[line["holds"]], width, line["promise"], line["evidence"]))
+        rows.append(
+            "%-4s %-9s  %-*s  %s"
+            % (line["id"], STATES[line["holds"]], width, line["promise"], line["evidence"])
+        )
         rows += ["                 %s: %s" % item for item in list(line["rendered"].items())[:1]]
     return [row.rstrip() for row in rows]
 
@@ -96,7 +109,13 @@ def details(lines):
     """Return everything that was rendered and compared, in lines for people."""
     rows = []
     for line in lines:
-        rows.append("%s (%s) %s: %s" % (line["id"], line["document"], STATES[line["holds"]], line["promise"]))
+        rows.append(
+            "%s (%s) %s: %s"
+            % (line["id"], line["document"], STATES[line["holds"]], line["promise"])
+        )
         rows += ["  %s: %s" % item for item in line["rendered"].items()]
-        rows += ["  %s %s" % ("=" if entry["same"] else "DIFFERS", printable(entry["what"])) for entry in line["compared"]]
+        rows += [
+            "  %s %s" % ("=" if entry["same"] else "DIFFERS", printable(entry["what"]))
+            for entry in line["compared"]
+        ]
     return rows

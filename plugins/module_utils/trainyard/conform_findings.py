@@ -8,14 +8,18 @@ import shlex
 
 
 class Findings:
-    """What a check compared, one entry a comparison; a line holds where there is at least one and none differs."""
+    """What a check compared, one entry a comparison; a line holds where there is at least one and
+    none differs.
+    """
 
     def __init__(self):
         self.compared, self.rendered, self.evidence = [], {}, []
 
     def same(self, what, expected, got):
         """Note whether a value is the expected one; return whether it is."""
-        self.compared.append({"what": what, "expected": expected, "got": got, "same": expected == got})
+        self.compared.append(
+            {"what": what, "expected": expected, "got": got, "same": expected == got}
+        )
         return expected == got
 
     def true(self, what, said, otherwise="it is not so"):
@@ -25,13 +29,23 @@ class Findings:
         return bool(said)
 
     def words(self, what, expected, got, rendered=None):
-        """Compare two command lines word for word. rendered: the whole command, where only a part of it is compared."""
+        """Compare two command lines word for word. rendered: the whole command, where only a part
+        of it is compared.
+        """
         self.rendered[what] = " ".join(shlex.quote(word) for word in rendered or got)
         return self.places(what, "word", expected, got)
 
     def places(self, what, unit, expected, got):
-        """Compare two lists whose first difference is shown with its place; unit: what a place is called."""
-        entry = {"what": what, "expected": list(expected), "got": list(got), "same": list(expected) == list(got), "unit": unit}
+        """Compare two lists whose first difference is shown with its place; unit: what a place is
+        called.
+        """
+        entry = {
+            "what": what,
+            "expected": list(expected),
+            "got": list(got),
+            "same": list(expected) == list(got),
+            "unit": unit,
+        }
         self.compared.append(entry)
         return entry["same"]
 
@@ -40,7 +54,13 @@ class Findings:
         text = "\n".join(str(problem) for problem in problems)
         missing = [needle for needle in needles if needle not in text]
         return self.true(
-            what, problems and not missing, "not refused" if not problems else "refused without saying %s: %s" % (", ".join(missing), text)
+            what,
+            problems and not missing,
+            (
+                "not refused"
+                if not problems
+                else "refused without saying %s: %s" % (", ".join(missing), text)
+            ),
         )
 
     def say(self, text, *values):
@@ -67,7 +87,13 @@ def difference(entry):
     for index in range(max(len(expected), len(got))) if "unit" in entry else ():
         pair = [items[index] if index < len(items) else "nothing" for items in (expected, got)]
         if pair[0] != pair[1]:
-            return "%s: %s %d: expected %s, got %s" % (entry["what"], entry["unit"], index + 1, pair[0], pair[1])
+            return "%s: %s %d: expected %s, got %s" % (
+                entry["what"],
+                entry["unit"],
+                index + 1,
+                pair[0],
+                pair[1],
+            )
     return "%s: expected %s, got %s" % (entry["what"], shown(expected), shown(got))
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ground that conform's checks stand on: jobs compiled for a document's machines, and a note of everything that was compared.
+"""The ground that conform's checks stand on: jobs compiled for a document's machines, and a note of
+everything that was compared.
 
-Nothing of the product is written again here: site and job are read, chosen for, settled and compiled by the functions that train.yml uses.
-Only what node_probe would say is made up, since the documents' machines are nobody's. Controller only.
+Nothing of the product is written again here: site and job are read, chosen for, settled and
+compiled by the functions that train.yml uses. Only what node_probe would say is made up, since the
+documents' machines are nobody's. Controller only.
 """
 
 from __future__ import annotations
@@ -41,14 +43,22 @@ def job_of(ground, line, **changes):
 
 
 def sequence(ground):
-    """Return train.yml's plays, those that it imports among them, as what they do (ready, start, follow, or nothing of these), and the plays."""
-    words = (("ready", "ready.yml"), ("start", "'tasks_from': 'start'"), ("follow", "'tasks_from': 'follow'"))
+    """Return train.yml's plays, those that it imports among them, as what they do (ready, start,
+    follow, or nothing of these), and the plays.
+    """
+    words = (
+        ("ready", "ready.yml"),
+        ("start", "'tasks_from': 'start'"),
+        ("follow", "'tasks_from': 'follow'"),
+    )
     kinds, found = [], []
 
     def read(*parts):
         for play in ground.data(*parts):
             kind = next((kind for kind, word in words if word in str(play)), "")
-            path = os.path.normpath(os.path.join(*parts[:-1], play.get("ansible.builtin.import_playbook", "")))
+            path = os.path.normpath(
+                os.path.join(*parts[:-1], play.get("ansible.builtin.import_playbook", ""))
+            )
             if not kind and os.path.isfile(ground.path(path)):
                 read(*path.split(os.sep))
             else:
@@ -63,7 +73,8 @@ class Ground:
     """Jobs and plans for one examination."""
 
     def __init__(self, project, contract, scratch, site=None, run_module=None, run_program=None):
-        """project: the product's directory. scratch: a directory for files of the examination. site: see conform_site.py, None where not asked.
+        """project: the product's directory. scratch: a directory for files of the examination.
+        site: see conform_site.py, None where not asked.
 
         run_module, run_program: see conform.examine.
         """
@@ -91,7 +102,9 @@ class Ground:
         return path
 
     def once(self, key, make):
-        """Return what make returned for this key; jobs and tables are read once, since reading them is most of the time."""
+        """Return what make returned for this key; jobs and tables are read once, since reading them
+        is most of the time.
+        """
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]
@@ -101,12 +114,16 @@ class Ground:
         return self.once(("suite", name), lambda: jobs.load_suite(name))
 
     def home(self):
-        """Return a home directory of its own below scratch; it is made where something is put there."""
+        """Return a home directory of its own below scratch; it is made where something is put
+        there.
+        """
         self.count += 1
         return os.path.join(self.scratch, "%d" % self.count)
 
     def job(self, name, **changes):
-        """Return a shipped job as `-e config=NAME` reads it, from a changed copy of its file where there are changes. Raises Broken."""
+        """Return a shipped job as `-e config=NAME` reads it, from a changed copy of its file where
+        there are changes. Raises Broken.
+        """
         return self.once(("job", name, repr(changes)), lambda: self.read(name, changes))
 
     def jobs(self):
@@ -115,7 +132,9 @@ class Ground:
 
     def read(self, name, changes):
         """Read a job; see job."""
-        path, shown_as, problems = jobs.find_job(name, self.path("playbooks", "configs"), self.scratch)
+        path, shown_as, problems = jobs.find_job(
+            name, self.path("playbooks", "configs"), self.scratch
+        )
         self.refuse(problems)
         if changes:
             content = dict(self.data("playbooks", "configs", os.path.basename(path)), **changes)
@@ -133,10 +152,19 @@ class Ground:
             raise Broken("; ".join(str(problem) for problem in problems))
 
     def inventory(self, machines, devices=8, accelerator="gpu", names=None, suite="", **variables):
-        """Return (groups, hostvars) of an inventory that lists machines in this order; names: what ansible_host says instead of the address."""
+        """Return (groups, hostvars) of an inventory that lists machines in this order; names: what
+        ansible_host says instead of the address.
+        """
         hosts = ["node%d" % (index + 1) for index in range(len(machines))]
-        package = suites.load(suite)["environment"]["packages"][0] if suite in suites.names() else "paddlepaddle"
-        source = {"code": {"path": "/code"}, "environment": {"package": package, "version": "2.6.2"}}
+        package = (
+            suites.load(suite)["environment"]["packages"][0]
+            if suite in suites.names()
+            else "paddlepaddle"
+        )
+        source = {
+            "code": {"path": "/code"},
+            "environment": {"package": package, "version": "2.6.2"},
+        }
         common = {
             "trainyard_accelerator": accelerator,
             "trainyard_devices": devices,
@@ -144,13 +172,23 @@ class Ground:
             "trainyard_site": "documents",
         }
         said = names or machines
-        hostvars = {host: dict(common, ansible_host=said[index], **variables) for index, host in enumerate(hosts)}
+        hostvars = {
+            host: dict(common, ansible_host=said[index], **variables)
+            for index, host in enumerate(hosts)
+        }
         return {"all": hosts, "trainers": hosts}, hostvars
 
     def facts(self, address, number=0, user="trainer", home="/home/trainer"):
-        """Return what node_probe says of a ready node with this address; number: its place in the list, which its devices' addresses follow."""
-        own = [{"interface": "lo", "address": "127.0.0.1"}] + [{"interface": "eth0", "address": address}] * (address != "127.0.0.1")
-        ips = {str(card): "192.168.%d.%d" % (100 + card % 4, 101 - card // 4 + 2 * number) for card in range(8)}
+        """Return what node_probe says of a ready node with this address; number: its place in the
+        list, which its devices' addresses follow.
+        """
+        own = [{"interface": "lo", "address": "127.0.0.1"}] + [
+            {"interface": "eth0", "address": address}
+        ] * (address != "127.0.0.1")
+        ips = {
+            str(card): "192.168.%d.%d" % (100 + card % 4, 101 - card // 4 + 2 * number)
+            for card in range(8)
+        }
         return {
             "hostname": "h", "home": home, "base": os.path.join(home, ".trainyard"), "user": user, "uid": 1000, "python_version": "3.11",
             "machine": "x86_64", "libc": "2.36", "cores": 64, "route_source": address, "resolves_to": [address], "missing": [],
@@ -159,11 +197,24 @@ class Ground:
             "trees": {"%s/%s" % item: {"ok": True, "present": True, "differences": []} for item in (("code", CODE[:16]), ("data", DATA[:16]))},
         }  # fmt: skip
 
-    def make(self, job, machines, devices=8, accelerator="gpu", names=None, extra=None, says=None, user="trainer", home="/home/trainer"):
-        """Return everything that train.yml would know of a job on these machines: {job, suite, site, nodes, facts, inputs, advice, plan}.
+    def make(
+        self,
+        job,
+        machines,
+        devices=8,
+        accelerator="gpu",
+        names=None,
+        extra=None,
+        says=None,
+        user="trainer",
+        home="/home/trainer",
+    ):
+        """Return everything that train.yml would know of a job on these machines: {job, suite,
+        site, nodes, facts, inputs, advice, plan}.
 
-        extra: the command line's variables. says: {config key: value} that the suite's config holds besides what the job knows of it.
-        Raises Broken with the product's own words where it refuses.
+        extra: the command line's variables. says: {config key: value} that the suite's config holds
+        besides what the job knows of it. Raises Broken with the product's own words where it
+        refuses.
         """
         suite = self.suite(job["suite"])
         listed = self.inventory(machines, devices, accelerator, names, job["suite"])
@@ -176,18 +227,32 @@ class Ground:
         self.refuse(problems)
         cards = {"nodes": len(nodes), "devices": len(nodes[0]["devices"])}
         values = self.config(job, suite, says)
-        asked = settled(dict(cards, job=job, suite=suite, overrides={}, accelerator=accelerator), values)
+        asked = settled(
+            dict(cards, job=job, suite=suite, overrides={}, accelerator=accelerator), values
+        )
         self.refuse(asked["problems"])
-        advice = scaling.advise(job, suite, values, job["overrides"], cards["nodes"], cards["devices"])
-        facts = {node["name"]: self.facts(machines[index], index, user, home) for index, node in enumerate(nodes)}
+        advice = scaling.advise(
+            job, suite, values, job["overrides"], cards["nodes"], cards["devices"]
+        )
+        facts = {
+            node["name"]: self.facts(machines[index], index, user, home)
+            for index, node in enumerate(nodes)
+        }
         inputs = {
             "suite": suite,
             "script": sources.find_script(suite, dict.fromkeys(suite["scripts"]), "the code tree"),
             "code": {"digest": CODE, "commit": None, "dirty": False},
             "data": {"data": DATA},
             "weights": {},
-            "environment": {"package": suite["environment"]["packages"][0], "version": "2.6.2", "digest": ENVIRONMENT},
-            "config": dict(suites.settings(suite, asked["effective"], asked["arguments"]), files=[job["config"]]),
+            "environment": {
+                "package": suite["environment"]["packages"][0],
+                "version": "2.6.2",
+                "digest": ENVIRONMENT,
+            },
+            "config": dict(
+                suites.settings(suite, asked["effective"], asked["arguments"]),
+                files=[job["config"]],
+            ),
             "overrides": asked["overrides"],
             "arguments": asked["arguments"],
             "advice": asked["advice"],
@@ -196,53 +261,110 @@ class Ground:
             made = plan.compile_plan(job, site, nodes, facts, inputs)
         except plan.PlanError as error:
             raise Broken(str(error)) from error
-        return SimpleNamespace(job=job, suite=suite, site=site, nodes=nodes, facts=facts, inputs=inputs, advice=advice, plan=made)
+        return SimpleNamespace(
+            job=job,
+            suite=suite,
+            site=site,
+            nodes=nodes,
+            facts=facts,
+            inputs=inputs,
+            advice=advice,
+            plan=made,
+        )
 
     def config(self, job, suite, says=None):
         """Return the config as far as the job knows it: the values that its `upstream` carries."""
         upstream, keys = job.get("upstream") or {}, dict(suite["config_keys"])
-        keys["learning_rate"] = ((job.get("document") or {}).get("learning_rate") or {}).get("key") or keys.get("learning_rate")
-        known = {"batch": "per_card_batch", "learning_rate": "learning_rate", "epochs": "epochs", "iterations": "iterations"}
-        values = {keys[name]: upstream[mine] for name, mine in known.items() if mine in upstream and keys.get(name)}
+        keys["learning_rate"] = ((job.get("document") or {}).get("learning_rate") or {}).get(
+            "key"
+        ) or keys.get("learning_rate")
+        known = {
+            "batch": "per_card_batch",
+            "learning_rate": "learning_rate",
+            "epochs": "epochs",
+            "iterations": "iterations",
+        }
+        values = {
+            keys[name]: upstream[mine]
+            for name, mine in known.items()
+            if mine in upstream and keys.get(name)
+        }
         return suites.overridden({}, dict(values, **(says or {})))
 
     def attempt(self, made, node=0):
-        """Return the directory of an attempt that the product prepared for a node of a plan, its home lying in scratch."""
+        """Return the directory of an attempt that the product prepared for a node of a plan, its
+        home lying in scratch.
+        """
         base = made.plan["nodes"][node]["base"]
         code = os.path.join(base, "code", CODE[:16], os.path.dirname(made.inputs["script"]))
         os.makedirs(code, exist_ok=True)
         text = plan.canonical(made.plan).decode("ascii")
         self.count += 1
         place = attempts.attempt_dir(base, RUN, self.count)
-        attempts.prepare(place, text, plan.sha256(made.plan), made.plan["nodes"][node]["name"], RUN, self.count, {})
+        attempts.prepare(
+            place,
+            text,
+            plan.sha256(made.plan),
+            made.plan["nodes"][node]["name"],
+            RUN,
+            self.count,
+            {},
+        )
         return place
 
     def commands(self, line, found, job, documents, **options):
-        """Compare a job's command on 1, 2, 4 machines with the document's, word for word, on every node that runs it."""
+        """Compare a job's command on 1, 2, 4 machines with the document's, word for word, on every
+        node that runs it.
+        """
         said = []
         for count, text in documents.items():
-            made = self.make(job, machines_of(line, count), home=self.home(), says=line.get("says"), **options)
+            made = self.make(
+                job, machines_of(line, count), home=self.home(), says=line.get("says"), **options
+            )
             for index, node in enumerate(made.plan["nodes"]):
                 if index and not (made.plan["launcher"]["kind"] == "each"):
                     continue
-                what = "%d x %d" % (count, made.plan["ports"]["count"]) + (", %s" % node["name"] if "{node_rank}" in text else "")
-                expected = [line.get("renamed", {}).get(word, word) for word in shlex.split(text.replace("{node_rank}", str(index)))]
-                expected = self.held(expected + self.appended(line, made.suite), lambda path: os.path.join(HERE, os.path.normpath(path)))
+                what = "%d x %d" % (count, made.plan["ports"]["count"]) + (
+                    ", %s" % node["name"] if "{node_rank}" in text else ""
+                )
+                expected = [
+                    line.get("renamed", {}).get(word, word)
+                    for word in shlex.split(text.replace("{node_rank}", str(index)))
+                ]
+                expected = self.held(
+                    expected + self.appended(line, made.suite),
+                    lambda path: os.path.join(HERE, os.path.normpath(path)),
+                )
                 whole = node.get("argv") or made.plan["argv"]
-                whole = self.held(whole, lambda path, made=made, index=index: written_to(self.attempt(made, index), path))
+                whole = self.held(
+                    whole,
+                    lambda path, made=made, index=index: written_to(
+                        self.attempt(made, index), path
+                    ),
+                )
                 got = without(whole, line.get("added", {}))
                 if found.words(what, expected, got, whole) and not index:
-                    said.append("%d words (%d x %d)" % (len(got), count, made.plan["ports"]["count"]))
+                    said.append(
+                        "%d words (%d x %d)" % (len(got), count, made.plan["ports"]["count"])
+                    )
         found.say("word for word: %s", ", ".join(said))
 
     @staticmethod
     def appended(line, suite):
-        """Return the words of ours that a line has after the document's; {data} stands for where the suite's configs find the site's data."""
+        """Return the words of ours that a line has after the document's; {data} stands for where
+        the suite's configs find the site's data.
+        """
         data = ["%s=%s" % item for item in suite["data"]["overrides"].items()]
-        return [part for word in line.get("appended", []) for part in (data if word == "{data}" else [word])]
+        return [
+            part
+            for word in line.get("appended", [])
+            for part in (data if word == "{data}" else [word])
+        ]
 
     def held(self, words, place):
-        """Return a command line with every path that is written put through place (contract.md, head)."""
+        """Return a command line with every path that is written put through place (contract.md,
+        head).
+        """
         result, options = [], self.contract["written"]
         for index, word in enumerate(words):
             name, equals, value = word.partition("=")
@@ -255,14 +377,18 @@ class Ground:
 
 
 def written_to(attempt, path):
-    """Return where a command's path ends up that is relative to the attempt's working directory: <run>/... , or the real path outside."""
+    """Return where a command's path ends up that is relative to the attempt's working directory:
+    <run>/... , or the real path outside.
+    """
     real, root = os.path.realpath(os.path.join(attempt, "work", path)), os.path.realpath(attempt)
     inside = real.startswith(root + "/") and not real.startswith(os.path.join(root, "work") + "/")
     return os.path.join(HERE, os.path.relpath(real, root)) if inside else real
 
 
 def without(words, options):
-    """Return a command line without some options and their values; options: {option: number of values}."""
+    """Return a command line without some options and their values; options: {option: number of
+    values}.
+    """
     result, skip = [], 0
     for word in words:
         if skip:
@@ -275,7 +401,9 @@ def without(words, options):
 
 
 def only_added(short, long, what):
-    """Return a text where the longer command is not the shorter one plus exactly one word that begins with `what`, else ''."""
+    """Return a text where the longer command is not the shorter one plus exactly one word that
+    begins with `what`, else ''.
+    """
     more = [word for word in long if word.startswith(what)]
     if len(more) != 1:
         return "%d words begin with %s" % (len(more), what)

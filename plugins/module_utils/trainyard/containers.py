@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers: how the plan's command is started inside an image of the user's, as words of an engine's command line. Pure.
+"""Containers: how the plan's command is started inside an image of the user's, as words of an
+engine's command line. Pure.
 
-Nothing of the plan changes but what stands before its command: the attempt's directory and the trees are mounted where they are, the mesh and
-other runs are not. Network and shared memory are the node's. Every variable goes in by its name, so that no value is seen in a process list. PATH is
-the image's own. What the image holds is never modified and never fetched: the node's administrator brings it.
+Nothing of the plan changes but what stands before its command: the attempt's directory and the
+trees are mounted where they are, the mesh and other runs are not. Network and shared memory are the
+node's. Every variable goes in by its name, so that no value is seen in a process list. PATH is the
+image's own. What the image holds is never modified and never fetched: the node's administrator
+brings it.
 
-The attempt's unit has to hold every process, so that stopping it is exact (design, decision 1). Podman and Apptainer start theirs as
-children; Docker's daemon starts them elsewhere, so a Docker container is removed by its name when the unit ends.
+The attempt's unit has to hold every process, so that stopping it is exact (design, decision 1).
+Podman and Apptainer start theirs as children; Docker's daemon starts them elsewhere, so a Docker
+container is removed by its name when the unit ends.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ import re
 
 from ansible.module_utils.trainyard.environment import normal_name
 
-# In the order in which a node is asked for them; the forms of one engine likewise. Debian 12 packages podman and docker.io, not apptainer.
+# In the order in which a node is asked for them; the forms of one engine likewise. Debian 12
+# packages podman and docker.io, not apptainer.
 ENGINES = {
     "podman": {
-        # `disabled` leaves everything in the unit's cgroup and needs crun. Where a node is itself a container that may not mount /proc anew,
-        # `shared` remains, which keeps to the unit on cgroup v1 alone. container_environment tries and measures; nothing is assumed.
+        # `disabled` leaves everything in the unit's cgroup and needs crun. Where a node is itself a
+        # container that may not mount /proc anew, `shared` remains, which keeps to the unit on
+        # cgroup v1 alone. container_environment tries and measures; nothing is assumed.
         "forms": {"disabled": ["--cgroups=disabled"], "shared": ["--cgroups=no-conmon", "--pid", "host"]},
         "argv": ["podman", "--cgroup-manager=cgroupfs", "run", "--rm", "--pull=never", "--name", "{name}"],
         "options": ["--network", "host", "--ipc", "host", "--userns", "keep-id", "--umask", "0077", "--ulimit", "host",
@@ -64,7 +70,8 @@ ENGINES = {
 TREES = ("code", "data", "weights", "checkpoints")
 ATTEMPT = "{attempt}:{attempt}"
 OUTSIDE = ("docker",)  # engines whose containers no unit holds
-# Not handed in by name: the image's own PATH, a HOME inside what is mounted, and what the engine's client would itself obey.
+# Not handed in by name: the image's own PATH, a HOME inside what is mounted, and what the engine's
+# client would itself obey.
 BY_VALUE = ("HOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
 ASCEND_DEVICES = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 ASCEND_DRIVER = "/usr/local/Ascend/driver"
@@ -77,14 +84,23 @@ def problems(environment, key="environment"):
     found = []
     image, mounts = environment.get("container"), environment.get("mounts") or []
     if not isinstance(image, str) or not _IMAGE.fullmatch(image):
-        found.append("%s.container: want an image's name such as registry/suite:2.6 or the path of an image file; got %r" % (key, image))
-    if not isinstance(mounts, list) or not all(isinstance(item, str) and _PATH.fullmatch(item) for item in mounts):
         found.append(
-            "%s.mounts: want a list of absolute paths on the nodes, each seen inside where it is, read-only; got %r" % (key, mounts)
+            "%s.container: want an image's name such as registry/suite:2.6 or the path of an image"
+            " file; got %r" % (key, image)
+        )
+    if not isinstance(mounts, list) or not all(
+        isinstance(item, str) and _PATH.fullmatch(item) for item in mounts
+    ):
+        found.append(
+            "%s.mounts: want a list of absolute paths on the nodes, each seen inside where it is,"
+            " read-only; got %r" % (key, mounts)
         )
     for name in ("index_url", "requirements", "python"):
         if environment.get(name):
-            found.append("%s.%s: nothing is ever installed into an image of your own; leave it out, or leave container out" % (key, name))
+            found.append(
+                "%s.%s: nothing is ever installed into an image of your own; leave it out, or leave"
+                " container out" % (key, name)
+            )
     return found
 
 
@@ -92,13 +108,15 @@ def launcher_problem(kind):
     """Return why a launcher of this kind cannot start ranks in containers, or None."""
     if kind == "first":
         return (
-            "mpirun starts its daemons on the nodes and not in the image; with a container use msrun, or an environment without container"
+            "mpirun starts its daemons on the nodes and not in the image; with a container use"
+            " msrun, or an environment without container"
         )
     return None
 
 
 def mount_words(engine, base, mounts):
-    """Return what makes the attempt's directory, the trees and the site's mounts visible inside; a path below /dev is handed in as a device.
+    """Return what makes the attempt's directory, the trees and the site's mounts visible inside; a
+    path below /dev is handed in as a device.
 
     The product's directory holds the keys of the mesh as well, so it is never mounted as a whole.
     """
@@ -114,23 +132,35 @@ def mount_words(engine, base, mounts):
 
 
 def tree_folders(base):
-    """Return the directories of the trees that a training reads; they exist before a container is started."""
+    """Return the directories of the trees that a training reads; they exist before a container is
+    started.
+    """
     return ["%s/%s" % (base, name) for name in TREES]
 
 
 def mesh_problem(home, path):
-    """Return why a path may not be mounted: a training could log in to the other nodes with what lies below it; None where it may be."""
+    """Return why a path may not be mounted: a training could log in to the other nodes with what
+    lies below it; None where it may be.
+    """
     mesh = os.path.join(home, ".trainyard/mesh")
-    if (mesh + "/").startswith(os.path.normpath(path).rstrip("/") + "/") or path.startswith(mesh + "/"):
-        return "environment.mounts: %s holds the keys of the mesh (%s), which no container may have; name the directories below it" % (
-            path,
-            mesh,
+    if (mesh + "/").startswith(os.path.normpath(path).rstrip("/") + "/") or path.startswith(
+        mesh + "/"
+    ):
+        return (
+            "environment.mounts: %s holds the keys of the mesh (%s), which no container may have;"
+            " name the directories below it"
+            % (
+                path,
+                mesh,
+            )
         )
     return None
 
 
 def device_words(engine, accelerator, devices):
-    """Return what makes a node's accelerators visible inside. Held against the vendors' documents only: no such hardware was at hand."""
+    """Return what makes a node's accelerators visible inside. Held against the vendors' documents
+    only: no such hardware was at hand.
+    """
     if accelerator == "gpu":
         return list(ENGINES[engine]["gpu"])
     if accelerator != "ascend":
@@ -145,8 +175,9 @@ def device_words(engine, accelerator, devices):
 def entry(found, base, environment, accelerator="cpu", devices=(), mounts=()):
     """Return a node's part of the plan: {argv, env, remove}, to be used by `filled`.
 
-    found: {engine, form, image_id, uid, gid} as container_environment measured them there. base: the product's directory. environment: the
-    plan's variables for this node and the names it adds at the start (values of those do not matter).
+    found: {engine, form, image_id, uid, gid} as container_environment measured them there. base:
+    the product's directory. environment: the plan's variables for this node and the names it adds
+    at the start (values of those do not matter).
     """
     engine = ENGINES[found["engine"]]
     fixed = {"{uid}": str(found["uid"]), "{gid}": str(found["gid"])}
@@ -155,18 +186,22 @@ def entry(found, base, environment, accelerator="cpu", devices=(), mounts=()):
         for name, value in fixed.items():
             option = option.replace(name, value)
         words = words + [option]
-    words += mount_words(found["engine"], base, mounts) + device_words(found["engine"], accelerator, devices)
+    words += mount_words(found["engine"], base, mounts) + device_words(
+        found["engine"], accelerator, devices
+    )
     loader = {name: environment[name] for name in BY_VALUE[1:] if name in environment}
     if engine["variables"]:
         for name in sorted(set(environment) - set(BY_VALUE) - {"PATH"}):
             words += [engine["variables"], name]
-        # Its own home would have to be mounted, and with it packages of the user's that belong to another Python.
+        # Its own home would have to be mounted, and with it packages of the user's that belong to
+        # another Python.
         for name, value in dict(loader, HOME="{attempt}").items():
             words += [engine["variables"], "%s=%s" % (name, value)]
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
     env.update({name: "" for name in loader})
     if found["engine"] == "podman":
-        # With the user's bus at hand podman moves itself out of a unit whose cgroup it takes for a foreign one, and nothing would stop it.
+        # With the user's bus at hand podman moves itself out of a unit whose cgroup it takes for a
+        # foreign one, and nothing would stop it.
         env["DBUS_SESSION_BUS_ADDRESS"] = "unix:path=/dev/null"
     if found["engine"] == "apptainer":
         env.update({"APPTAINERENV_" + name: value for name, value in loader.items()})
@@ -181,17 +216,27 @@ def entry(found, base, environment, accelerator="cpu", devices=(), mounts=()):
 
 
 def filled(container, work, name, argv, environment, attempt=None):
-    """Return (argv, environment) that run a command inside: what is in braces is known only when an attempt starts. agent.py does the same.
+    """Return (argv, environment) that run a command inside: what is in braces is known only when an
+    attempt starts. agent.py does the same.
 
     attempt: the directory that the command may write to; without it the one that holds work.
     """
     attempt = attempt or os.path.dirname(work)
-    values = {"{work}": work, "{name}": name, ATTEMPT: "%s:%s" % (attempt, attempt), "HOME={attempt}": "HOME=" + attempt}
-    return [values.get(word, word) for word in container["argv"]] + list(argv), dict(environment, **container["env"])
+    values = {
+        "{work}": work,
+        "{name}": name,
+        ATTEMPT: "%s:%s" % (attempt, attempt),
+        "HOME={attempt}": "HOME=" + attempt,
+    }
+    return [values.get(word, word) for word in container["argv"]] + list(argv), dict(
+        environment, **container["env"]
+    )
 
 
 def packages_of(listing):
-    """Return {package: version} from [[names of *.dist-info and *.egg-info] of each directory], in the order of the image's Python path."""
+    """Return {package: version} from [[names of *.dist-info and *.egg-info] of each directory], in
+    the order of the image's Python path.
+    """
     packages = {}
     for names in reversed(listing):
         for entry_name in names:
@@ -208,7 +253,9 @@ def held(cgroups, unit):
 
 
 def python_problem(container, word):
-    """Return why a suite that calls `word` would not meet the Python that was looked at, or None. container: of an environment's marker."""
+    """Return why a suite that calls `word` would not meet the Python that was looked at, or None.
+    container: of an environment's marker.
+    """
     pythons = container["pythons"]
     if word not in pythons:
         return "the image has no program %s, which the suite's command starts with; it has %s" % (
@@ -216,5 +263,9 @@ def python_problem(container, word):
             ", ".join(sorted(pythons)) or "none",
         )
     if pythons[word] != container["executable"]:
-        return "in the image %s is %s, but the environment that was checked is that of %s" % (word, pythons[word], container["executable"])
+        return "in the image %s is %s, but the environment that was checked is that of %s" % (
+            word,
+            pythons[word],
+            container["executable"],
+        )
     return None

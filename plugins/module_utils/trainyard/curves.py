@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's log as curves: every step line, evaluation and checkpoint with its time, in one pass and in bounded memory."""
+"""A rank's log as curves: every step line, evaluation and checkpoint with its time, in one pass and
+in bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,12 @@ _BESIDE = _PLACE | {"samples", "fps"}  # figures of an evaluation that no model 
 
 
 def counted(record, first):
-    """How many steps of the whole training a step line stands for, counted from 1 over the epochs; None where the line does not say.
+    """How many steps of the whole training a step line stands for, counted from 1 over the epochs;
+    None where the line does not say.
 
-    first: what the suite counts from, `{epoch: 0, step: 0}`. A resumed PaddleOCR counts its global steps from 0 again while its epochs go
-    on, so where the steps of an epoch are known only the place within it is taken from them (as in logs.fraction).
+    first: what the suite counts from, `{epoch: 0, step: 0}`. A resumed PaddleOCR counts its global
+    steps from 0 again while its epochs go on, so where the steps of an epoch are known only the
+    place within it is taken from them (as in logs.fraction).
     """
     steps, epoch = record.get("steps"), record.get("epoch")
     number = record.get("global_step")
@@ -39,22 +43,31 @@ def counted(record, first):
     if number is None:
         return None
     number += 1 - first.get("step", 1)
-    return (epoch - first.get("epoch", 1)) * steps + number if steps and epoch is not None else number
+    return (
+        (epoch - first.get("epoch", 1)) * steps + number if steps and epoch is not None else number
+    )
 
 
 class Curve(LogScan):
-    """Feed a log's bytes; then `rows`, `evaluations`, `saved_at`, `speed`, `signs` (begin, end, phase), `nan_at`, `best`, `begin`, `last`."""
+    """Feed a log's bytes; then `rows`, `evaluations`, `saved_at`, `speed`, `signs` (begin, end,
+    phase), `nan_at`, `best`, `begin`, `last`.
+    """
 
     def __init__(self, table, logs, clock, points):
         super().__init__(table, digest=False)
         first = ((logs or {}).get("step") or {}).get("first")
         main = ((logs or {}).get("evaluation") or {}).get("main")
-        self._first = {key: value for key, value in first.items() if isinstance(value, int)} if isinstance(first, dict) else {}
+        self._first = (
+            {key: value for key, value in first.items() if isinstance(value, int)}
+            if isinstance(first, dict)
+            else {}
+        )
         self._main = main if isinstance(main, str) else None
         self._clock = clock
         self._thinned = Thinned(points, _EXTREMES)
         self._now = None  # the latest date of the lines that were read
-        self._due = 0.0  # seconds of steps that were still to be done after the latest step line, in its epoch
+        # seconds of steps that were still to be done after the latest step line, in its epoch
+        self._due = 0.0
         self._done = self._epoch = None  # of the latest step line
         self._patterns = [p for p in table.fields if not _WANTED.isdisjoint(p.groupindex)]
         self._judged = False  # whether the latest line holds a figure of an evaluation
@@ -64,7 +77,13 @@ class Curve(LogScan):
         self.begin = self.last = self.nan_at = self.best = None
 
     def _found(self, number, text):
-        before, steps, saved, evaluation, nan = self._now, self.steps, self.saved_count, self.evaluation, self.nan
+        before, steps, saved, evaluation, nan = (
+            self._now,
+            self.steps,
+            self.saved_count,
+            self.evaluation,
+            self.nan,
+        )
         when, self._judged = self._clock.read(text), False
         if when is not None:
             self._now = when
@@ -97,7 +116,11 @@ class Curve(LogScan):
             field = pattern.search(text)
             if field:
                 found.update(field.groupdict())
-        record = {name: value for name, value in self._totals.items() if isinstance(value, int) and value < 10**DIGITS}
+        record = {
+            name: value
+            for name, value in self._totals.items()
+            if isinstance(value, int) and value < 10**DIGITS
+        }
         for name in _COUNTS:
             if found.get(name) and len(found[name]) <= DIGITS:
                 record[name] = int(found[name])
@@ -106,7 +129,11 @@ class Curve(LogScan):
             self._now = self._clock.read(found["time"])
         when, self._epoch, self._done = self._now, record.get("epoch"), counted(record, self._first)
         self._thinned.add((when, self._done, self._epoch, loss, lr, ips, cost))
-        self._due = -self._done % record["steps"] * cost if cost is not None and record.get("steps") and self._done else 0.0
+        self._due = (
+            -self._done % record["steps"] * cost
+            if cost is not None and record.get("steps") and self._done
+            else 0.0
+        )
         if when is not None:
             if ips is not None:
                 self.speed.add(when, ips)
@@ -114,7 +141,9 @@ class Curve(LogScan):
             self.last = when
 
     def _figure(self, name, text):
-        """A number of a step line, in the table's scale; None for what is missing, no number or not finite."""
+        """A number of a step line, in the table's scale; None for what is missing, no number or not
+        finite.
+        """
         try:
             value = float(text)
         except (TypeError, ValueError):
@@ -125,7 +154,9 @@ class Curve(LogScan):
         return {"time": self._now, "step": self._done, "epoch": self._epoch}
 
     def _sign(self, phase, before):
-        """Note an evaluation or a checkpoint that is said when it is over: it began after the latest dated line, and the epoch's last steps."""
+        """Note an evaluation or a checkpoint that is said when it is over: it began after the
+        latest dated line, and the epoch's last steps.
+        """
         if self._now is not None:
             begin = self._now if before is None else min(self._now, before + self._due)
             self._keep(self._signs[phase], (begin, self._now, phase))
@@ -143,19 +174,29 @@ class Curve(LogScan):
             del items[1:-1:2]
 
     def _judge(self):
-        """Compare the evaluation before the present one with the best: its figures are complete now."""
+        """Compare the evaluation before the present one with the best: its figures are complete
+        now.
+        """
         previous = self.evaluations[-1] if self.evaluations else None
         figures = previous["figures"] if previous else {}
-        name = self._main if self._main in figures else next((key for key in figures if key not in _BESIDE and key[:4] != "best"), None)
+        name = (
+            self._main
+            if self._main in figures
+            else next((key for key in figures if key not in _BESIDE and key[:4] != "best"), None)
+        )
         value = figures.get(name)
         if isinstance(value, (int, float)) and (self.best is None or value > self.best["value"]):
-            self.best = dict({key: previous[key] for key in ("time", "step", "epoch")}, figure=name, value=value)
+            self.best = dict(
+                {key: previous[key] for key in ("time", "step", "epoch")}, figure=name, value=value
+            )
 
     def finish(self):
         found = super().finish()
         self._judge()
         for entry in self.evaluations:
-            entry["figures"] = {key: value for key, value in entry["figures"].items() if key not in _PLACE}
+            entry["figures"] = {
+                key: value for key, value in entry["figures"].items() if key not in _PLACE
+            }
         return found
 
     def rows(self):
@@ -165,7 +206,8 @@ class Curve(LogScan):
 
 
 def read(descriptor, curve, most):
-    """Feed an open log to a Curve, as many bytes as it has now, so that a growing log has an end; return how many bytes were left out.
+    """Feed an open log to a Curve, as many bytes as it has now, so that a growing log has an end;
+    return how many bytes were left out.
 
     most: bytes that are read; of a longer log its beginning and its end.
     """
@@ -186,7 +228,9 @@ def read(descriptor, curve, most):
 
 
 def beginning(descriptor, table, clock):
-    """{dated, seeks, found}: the times of a log's first dated line and of its first and last word about peers before the first step."""
+    """{dated, seeks, found}: the times of a log's first dated line and of its first and last word
+    about peers before the first step.
+    """
     times = dict.fromkeys(("dated", "seeks", "found"))
     now = None
     data = os.pread(descriptor, HEAD, 0).replace(b"\0", b"").replace(b"\r", b"\n")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make text from a log safe to show: mask secrets, escape what a terminal would obey.
 
-Raw logs are kept as they are (mode 0600). Everything that is shown, returned or put in a report goes through `printable` or `printable_data`
-first, where there is a plan with what it calls secret: `printable(text, *secrets_of(plan))`.
+Raw logs are kept as they are (mode 0600). Everything that is shown, returned or put in a report
+goes through `printable` or `printable_data` first, where there is a plan with what it calls secret:
+`printable(text, *secrets_of(plan))`.
 """
 
 from __future__ import annotations
@@ -16,23 +17,27 @@ import urllib.parse
 
 MASK = "********"
 
-# A name followed by `=` or `:` and a value. The name's length is bounded so that a hostile line costs no more than a normal one.
-_SECRET_WORD = (
-    r"(?:passw(?:or)?d|passphrase|secret|token(?!s|i[sz])|api[_-]?key|access[_-]?key|private[_-]?key|credential|passcode|[a-z0-9]_pwd\b)"
-)
+# A name followed by `=` or `:` and a value. The name's length is bounded so that a hostile line
+# costs no more than a normal one.
+_SECRET_WORD = r"(?:passw(?:or)?d|passphrase|secret|token(?!s|i[sz])|api[_-]?key|access[_-]?key|private[_-]?key|credential|passcode|[a-z0-9]_pwd\b)"
 SECRET_NAME = re.compile(_SECRET_WORD, re.IGNORECASE)
-# In quotes, also those of JSON within JSON (\"...\"), of Python's bytes (b'...'), and with quotes escaped inside.
+# In quotes, also those of JSON within JSON (\"...\"), of Python's bytes (b'...'), and with quotes
+# escaped inside.
 _VALUE = (
     r"""(?:[bBrRuUfF]{0,2}\\{0,3}"(?:\\.|[^"\\\n])*"?|[bBrRuUfF]{0,2}\\{0,3}'(?:\\.|[^'\\\n])*'?"""
     r"""|[^\s"',;&(){}\[\]]+)"""
 )
 _ASSIGNED = re.compile(
-    rf"""(\b[\w.-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\\{{0,3}}["']?\s{{0,4}}(?::?=|:)\s{{0,4}})({_VALUE})""", re.IGNORECASE
+    rf"""(\b[\w.-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\\{{0,3}}["']?\s{{0,4}}(?::?=|:)\s{{0,4}})({_VALUE})""",
+    re.IGNORECASE,
 )
 # curl's and others' login as two words.
 _LOGIN = re.compile(r"""((?<!\S)(?:-u|--user)[\s=]["']?[^\s:"']{1,60}:)([^\s"'*][^\s"']*)""")
 # An option and its value as two words of a command line.
-_OPTION = re.compile(rf"""((?<!\S)--?[\w-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\s{{1,4}})(?!-)({_VALUE})""", re.IGNORECASE)
+_OPTION = re.compile(
+    rf"""((?<!\S)--?[\w-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\s{{1,4}})(?!-)({_VALUE})""",
+    re.IGNORECASE,
+)
 
 _TOKENS = (
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
@@ -55,28 +60,34 @@ _CUT_SHAPES = re.compile(
     r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{8,15}|(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|hf_|sk-|AIza|pypi-|npm_|eyJ)"
     r"(?=[A-Za-z_.-]*[0-9])(?:[A-Za-z0-9_-]|\.(?=[A-Za-z0-9_-])){8,})(?=[.\"')\]}]{0,6}\Z)"
 )
-_BEARER = re.compile(r"(\bBearer|(?i:\bauthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?\w{1,20}))\s+[A-Za-z0-9._~+/=-]{8,}")
+_BEARER = re.compile(
+    r"(\bBearer|(?i:\bauthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?\w{1,20}))\s+[A-Za-z0-9._~+/=-]{8,}"
+)
 _URL_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/'\"]{1,200}@", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"://[^\s/@:'\"]{0,200}:([^\s/'\"]{1,200})@")
 # The address of a package index may hold a token in its path, which nothing tells from a name.
 _INDEX_PATH = re.compile(
-    r"""(index[-_]url\\{0,3}["']?\s{0,4}[:=\s]\s{0,4}\\{0,3}["']?https?://[^\s/"'\\@]{1,253}/)[^\s"'\\,;)}\]]+""", re.IGNORECASE
+    r"""(index[-_]url\\{0,3}["']?\s{0,4}[:=\s]\s{0,4}\\{0,3}["']?https?://[^\s/"'\\@]{1,253}/)[^\s"'\\,;)}\]]+""",
+    re.IGNORECASE,
 )
 _ADDRESS = re.compile(r"\bhttps?://[^\s'\"<>]{1,2000}", re.IGNORECASE)
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# One of these stands in every text that a pattern above finds something in; most lines of a log hold none and cost next to nothing.
+# One of these stands in every text that a pattern above finds something in; most lines of a log
+# hold none and cost next to nothing.
 _HINTS = (
     "passw", "passphrase", "secret", "token", "api_key", "api-key", "apikey", "access_key", "access-key", "accesskey", "private_key",
     "private-key", "privatekey", "credential", "passcode", "_pwd", "-u ", "--user",
     "://", "bearer", "authorization", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
     "github_pat_", "glpat-", "xox", "hf_", "sk-", "aiza", "pypi-", "npm_", "eyj", "-----begin",
 )  # fmt: skip
-# So many characters of a value have to stand at an edge of a text to be taken for the rest of it, in a text that is long enough to have been cut.
+# So many characters of a value have to stand at an edge of a text to be taken for the rest of it,
+# in a text that is long enough to have been cut.
 _EDGE = 6
 _CUT_LENGTH = 40
 _CLOSING = ".\"')]}"
 
-# names: of variables marked as secret. values: what must not be shown, the longest first; both as `mask` takes them.
+# names: of variables marked as secret. values: what must not be shown, the longest first; both as
+# `mask` takes them.
 Secrets = collections.namedtuple("Secrets", "names values")
 
 
@@ -86,14 +97,28 @@ def _hide_assigned(match):
 
 
 def _forms(value):
-    """The ways in which a value is printed: as it is, line by line, as Python, JSON, a shell or a URL writes it."""
-    urls = {urllib.parse.quote(value), urllib.parse.quote(value, ""), urllib.parse.quote_plus(value)}
+    """The ways in which a value is printed: as it is, line by line, as Python, JSON, a shell or a
+    URL writes it.
+    """
+    urls = {
+        urllib.parse.quote(value),
+        urllib.parse.quote(value, ""),
+        urllib.parse.quote_plus(value),
+    }
     lines = [line.strip() for line in value.splitlines()]
-    return urls | {value, json.dumps(value)[1:-1], repr(value)[1:-1], shlex.quote(value), *(line for line in lines if len(line) >= 8)}
+    return urls | {
+        value,
+        json.dumps(value)[1:-1],
+        repr(value)[1:-1],
+        shlex.quote(value),
+        *(line for line in lines if len(line) >= 8),
+    }
 
 
 def _walk(value, name=""):
-    """Yield (name, text) of the texts and numbers in nested mappings and lists, each under its nearest key."""
+    """Yield (name, text) of the texts and numbers in nested mappings and lists, each under its
+    nearest key.
+    """
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _walk(item, str(key))
@@ -105,10 +130,12 @@ def _walk(value, name=""):
 
 
 def secrets_of(plan, more=()):
-    """The Secrets of a plan (plan.json's content; one that is damaged has fewer): what is printed of a run is masked with them.
+    """The Secrets of a plan (plan.json's content; one that is damaged has fewer): what is printed
+    of a run is masked with them.
 
-    A value counts where its variable is marked (`secret_env`, from the site's trainyard_secret_env) or has a name that sounds secret, in any
-    environment of the plan, among the job's overrides and among its arguments; so does the password of a URL that any of them holds. more: further
+    A value counts where its variable is marked (`secret_env`, from the site's trainyard_secret_env)
+    or has a name that sounds secret, in any environment of the plan, among the job's overrides and
+    among its arguments; so does the password of a URL that any of them holds. more: further
     environments, such as the one that Paddle's launcher wrote down.
     """
     plan = plan if isinstance(plan, dict) else {}
@@ -124,7 +151,11 @@ def secrets_of(plan, more=()):
     found = set()
     for name, value in pairs:
         # what only sounds secret may be a length or a number of tokens
-        sounds = SECRET_NAME.search(name) and len(value) >= 6 and not re.fullmatch(r"[0-9.]{1,11}", value)
+        sounds = (
+            SECRET_NAME.search(name)
+            and len(value) >= 6
+            and not re.fullmatch(r"[0-9.]{1,11}", value)
+        )
         if sounds or (name in names and len(value) >= 4):
             found |= _forms(value)
         for password in _URL_PASSWORD.findall(value):
@@ -136,7 +167,11 @@ def _argument_pairs(words):
     """(name, value) of the words of a command line: `--name value`, `--name=value`, `name=value`."""
     words = [str(word) for word in words] if isinstance(words, (list, tuple)) else []
     pairs = [word.partition("=")[::2] for word in words if "=" in word]
-    return pairs + [(one, two) for one, two in zip(words, words[1:]) if one.startswith("-") and not two.startswith("-")]
+    return pairs + [
+        (one, two)
+        for one, two in zip(words, words[1:])
+        if one.startswith("-") and not two.startswith("-")
+    ]
 
 
 def _cut_values(text, values):
@@ -146,7 +181,10 @@ def _cut_values(text, values):
         tail = bare[-len(value) + 1 :]
         at = tail.find(value[:_EDGE])
         if at >= 0 and len(tail) - at >= _EDGE and value.startswith(tail[at:]):
-            bare, text = bare[: len(bare) - len(tail) + at] + MASK, bare[: len(bare) - len(tail) + at] + MASK + text[len(bare) :]
+            bare, text = (
+                bare[: len(bare) - len(tail) + at] + MASK,
+                bare[: len(bare) - len(tail) + at] + MASK + text[len(bare) :],
+            )
         head = text[: len(value) - 1]
         at = head.find(value[-_EDGE:])
         if at >= 0 and value.endswith(head[: at + _EDGE]):
@@ -156,9 +194,11 @@ def _cut_values(text, values):
 
 
 def mask(text, names=(), values=()):
-    """Replace by `********`: known `values`, what is assigned to one of `names` or to a name that sounds secret, token shapes.
+    """Replace by `********`: known `values`, what is assigned to one of `names` or to a name that
+    sounds secret, token shapes.
 
-    Where the text was cut before it came here, the piece of a value or of a token at its edge goes, too.
+    Where the text was cut before it came here, the piece of a value or of a token at its edge goes,
+    too.
     """
     values = sorted({v for v in values if len(v) >= 4}, key=len, reverse=True) if values else ()
     for value in values:
@@ -183,7 +223,9 @@ def mask(text, names=(), values=()):
 
 
 def host_of(url):
-    """Return an address for people: without a login, a path or a query, any of which may hold a token; '' for none."""
+    """Return an address for people: without a login, a path or a query, any of which may hold a
+    token; '' for none.
+    """
     if not url:
         return ""
     try:
@@ -204,7 +246,13 @@ def _escape(char):
     if char in _SHORT:
         return _SHORT[char]
     code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )
 
 
 def printable(text, names=(), values=(), limit=2000, newlines=False):
@@ -221,20 +269,30 @@ def printable(text, names=(), values=(), limit=2000, newlines=False):
 
 
 def escape(text, newlines=False):
-    """Return text with control, format and separator characters escaped, as `printable` does, but with nothing masked or cut."""
+    """Return text with control, format and separator characters escaped, as `printable` does, but
+    with nothing masked or cut.
+    """
     bare = text.replace("\n", "").replace("\t", "") if newlines else text
     if bare.isprintable():
         return text
     keep = "\n\t" if newlines else ""
-    return "".join(c if c.isprintable() or c in keep or unicodedata.category(c) == "Zs" else _escape(c) for c in text)
+    return "".join(
+        c if c.isprintable() or c in keep or unicodedata.category(c) == "Zs" else _escape(c)
+        for c in text
+    )
 
 
 def printable_data(data, names=(), values=(), limit=2000):
-    """`printable` on every string (keys too) inside dicts and lists; numbers, booleans and None stay."""
+    """`printable` on every string (keys too) inside dicts and lists; numbers, booleans and None
+    stay.
+    """
     if isinstance(data, str):
         return printable(data, names, values, limit)
     if isinstance(data, dict):
-        return {printable_data(k, names, values, limit): printable_data(v, names, values, limit) for k, v in data.items()}
+        return {
+            printable_data(k, names, values, limit): printable_data(v, names, values, limit)
+            for k, v in data.items()
+        }
     if isinstance(data, (list, tuple)):
         return [printable_data(v, names, values, limit) for v in data]
     return data

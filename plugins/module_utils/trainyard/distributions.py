@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packages that lie in the directories of a Python, and whether their files are those of their installation. Reads only.
+"""The packages that lie in the directories of a Python, and whether their files are those of their
+installation. Reads only.
 
-A wheel's installation leaves a directory NAME-VERSION.dist-info with RECORD, a line of path, sha256 and size for every file (packaging.python.org,
-"Recording installed projects"). An environment of ours has a marker that was written last, so that a file which changed later has a later ctime:
-nobody sets that back without turning the clock back. Only what is later is read and held against RECORD.
+A wheel's installation leaves a directory NAME-VERSION.dist-info with RECORD, a line of path, sha256
+and size for every file (packaging.python.org, "Recording installed projects"). An environment of
+ours has a marker that was written last, so that a file which changed later has a later ctime:
+nobody sets that back without turning the clock back. Only what is later is read and held against
+RECORD.
 """
 
 from __future__ import annotations
@@ -17,26 +20,34 @@ import time
 import zlib
 
 SUFFIXES = (".dist-info", ".egg-info")
-# What runs: the files that a cached look goes through, one stat each (0.006 ms a file, measured on the local nodes).
+# What runs: the files that a cached look goes through, one stat each (0.006 ms a file, measured on
+# the local nodes).
 CODE = (".py", ".so", ".pth")
 # A sampled look reads one file in so many, others every day.
 SAMPLE = 20
 # So much is read of a METADATA to find its version.
 HEAD_BYTES = 4096
-# Whoever installs writes RECORD last; a file that is younger by more than so many seconds came later.
+# Whoever installs writes RECORD last; a file that is younger by more than so many seconds came
+# later.
 INSTALL_SECONDS = 5
 
 
 def normal_name(name):
-    """Return the one spelling of a package name that an index compares by: 'Foo_Bar' -> 'foo-bar' (PEP 503)."""
+    """Return the one spelling of a package name that an index compares by: 'Foo_Bar' -> 'foo-bar'
+    (PEP 503).
+    """
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _version_inside(path):
-    """Return the version that a package's METADATA or PKG-INFO tells, or None; for what has no version in its name."""
+    """Return the version that a package's METADATA or PKG-INFO tells, or None; for what has no
+    version in its name.
+    """
     for name in ("METADATA", "PKG-INFO", ""):
         try:
-            with open(os.path.join(path, name) if name else path, encoding="utf-8", errors="replace") as handle:
+            with open(
+                os.path.join(path, name) if name else path, encoding="utf-8", errors="replace"
+            ) as handle:
                 found = re.search(r"^Version: *(\S+)", handle.read(HEAD_BYTES), re.MULTILINE)
         except OSError:
             continue
@@ -46,7 +57,9 @@ def _version_inside(path):
 
 
 def found(paths):
-    """Return {package: {version, place (its dist-info or egg-info), site (the directory it lies in)}}; the first directory of paths wins."""
+    """Return {package: {version, place (its dist-info or egg-info), site (the directory it lies
+    in)}}; the first directory of paths wins.
+    """
     packages = {}
     for path in reversed(paths):
         try:
@@ -66,13 +79,17 @@ def found(paths):
 
 
 def build(package):
-    """Return 12 hex digits of what RECORD says of a package's files, equal on every node with the same files; '' without a RECORD.
+    """Return 12 hex digits of what RECORD says of a package's files, equal on every node with the
+    same files; '' without a RECORD.
 
-    Left out is what the installer adds and what depends on the home directory: scripts, bytecode, the dist-info's own files.
+    Left out is what the installer adds and what depends on the home directory: scripts, bytecode,
+    the dist-info's own files.
     """
     digest = hashlib.sha256()
     try:
-        with open(os.path.join(package["place"], "RECORD"), encoding="utf-8", errors="replace") as handle:
+        with open(
+            os.path.join(package["place"], "RECORD"), encoding="utf-8", errors="replace"
+        ) as handle:
             rows = [line.rstrip("\r\n") for line in handle]
     except OSError:
         return ""
@@ -84,10 +101,14 @@ def build(package):
 
 
 def record(package):
-    """Return {absolute path: (sha256 as RECORD spells it or '', bytes or None)} of a package's files but its bytecode."""
+    """Return {absolute path: (sha256 as RECORD spells it or '', bytes or None)} of a package's
+    files but its bytecode.
+    """
     listed = {}
     try:
-        with open(os.path.join(package["place"], "RECORD"), encoding="utf-8", errors="replace", newline="") as handle:
+        with open(
+            os.path.join(package["place"], "RECORD"), encoding="utf-8", errors="replace", newline=""
+        ) as handle:
             for row in csv.reader(handle):
                 if len(row) == 3 and not row[0].endswith(".pyc"):
                     checksum = row[1][len("sha256=") :] if row[1].startswith("sha256=") else ""
@@ -104,9 +125,11 @@ def is_code(name):
 
 
 def later(top, since):
-    """Return (files looked at, [code files whose ctime is not before since], {directory: whether it changed since}) below a directory.
+    """Return (files looked at, [code files whose ctime is not before since], {directory: whether it
+    changed since}) below a directory.
 
-    since: nanoseconds as stat gives them. Bytecode is passed over. os.stat with a directory's descriptor spares the kernel the long path.
+    since: nanoseconds as stat gives them. Bytecode is passed over. os.stat with a directory's
+    descriptor spares the kernel the long path.
     """
     count, files, folders, stack = 0, [], {}, [top]
     while stack:
@@ -133,7 +156,9 @@ def later(top, since):
 
 
 def odd_ones(packages):
-    """Return (files looked at, [code files whose size is not RECORD's, or that are younger than RECORD]): for a Python without a marker of ours."""
+    """Return (files looked at, [code files whose size is not RECORD's, or that are younger than
+    RECORD]): for a Python without a marker of ours.
+    """
     count, odd = 0, []
     for package in packages.values():
         listed = record(package)
@@ -153,7 +178,9 @@ def odd_ones(packages):
 
 
 def digest(path):
-    """Return (sha256 of a file as RECORD spells it, its bytes), or (None, 0) where it cannot be read."""
+    """Return (sha256 of a file as RECORD spells it, its bytes), or (None, 0) where it cannot be
+    read.
+    """
     hashed, size = hashlib.sha256(), 0
     try:
         with open(path, "rb") as handle:
@@ -170,16 +197,23 @@ def _chosen(listed, verify, today):
     if verify == "full":
         return list(listed)
     if verify == "sample":
-        return [path for path in listed if (zlib.crc32(path.encode("utf-8", "surrogateescape")) + today) % SAMPLE == 0]
+        return [
+            path
+            for path in listed
+            if (zlib.crc32(path.encode("utf-8", "surrogateescape")) + today) % SAMPLE == 0
+        ]
     return []
 
 
 def check(paths, packages, since=None, verify="cached"):
-    """Return {files, bytes, seconds, wrong}: how many files were looked at, how many bytes read, and {path: what it is} of those that differ.
+    """Return {files, bytes, seconds, wrong}: how many files were looked at, how many bytes read,
+    and {path: what it is} of those that differ.
 
-    since: when the installation was complete, in ns (an environment of ours), or None (a Python of the user's own, whose RECORDs are the rule).
-    verify: cached reads code files that changed; sample also one file in SAMPLE, full every file. A path in `wrong` is relative to its directory
-    of packages; what it is: `missing`, `new` (in no package) or the head of its sha256 as RECORD spells it.
+    since: when the installation was complete, in ns (an environment of ours), or None (a Python of
+    the user's own, whose RECORDs are the rule). verify: cached reads code files that changed;
+    sample also one file in SAMPLE, full every file. A path in `wrong` is relative to its directory
+    of packages; what it is: `missing`, `new` (in no package) or the head of its sha256 as RECORD
+    spells it.
     """
     started = time.monotonic()
     suspects, folders, count = [], {}, 0
@@ -196,8 +230,13 @@ def check(paths, packages, since=None, verify="cached"):
         for package in packages.values():
             listed.update(record(package))
         chosen = dict.fromkeys(suspects + _chosen(listed, verify, int(time.time() // 86400)))
-        # A directory that did not change lost nothing; one that was not met is gone itself, or lies elsewhere (scripts).
-        for path in [path for path in listed if since is not None and folders.get(os.path.dirname(path), True) and path not in chosen]:
+        # A directory that did not change lost nothing; one that was not met is gone itself, or lies
+        # elsewhere (scripts).
+        for path in [
+            path
+            for path in listed
+            if since is not None and folders.get(os.path.dirname(path), True) and path not in chosen
+        ]:
             if not os.path.lexists(path):
                 wrong[path] = "missing"
         for path in chosen:
@@ -229,13 +268,22 @@ def _short(path, paths):
 
 
 def words(wrong, limit=4):
-    """Return files that differ as text: the first ones and a count of the rest; wrong: as check returns it."""
-    told = ["%s%s" % (path, " (%s)" % why if why in ("missing", "new") else "") for path, why in wrong.items()]
-    return ", ".join(told[:limit]) + (" and %d more" % (len(told) - limit) if len(told) > limit else "")
+    """Return files that differ as text: the first ones and a count of the rest; wrong: as check
+    returns it.
+    """
+    told = [
+        "%s%s" % (path, " (%s)" % why if why in ("missing", "new") else "")
+        for path, why in wrong.items()
+    ]
+    return ", ".join(told[:limit]) + (
+        " and %d more" % (len(told) - limit) if len(told) > limit else ""
+    )
 
 
 def since_of(marker):
-    """Return since when an environment's files must not have changed, in ns: its marker's time, or that of the last look which found all well."""
+    """Return since when an environment's files must not have changed, in ns: its marker's time, or
+    that of the last look which found all well.
+    """
     times = []
     for path in (marker, seen_path(marker)):
         try:
@@ -253,8 +301,9 @@ def seen_path(marker):
 def look(marker, paths, packages, verify="cached"):
     """Return check() of an environment of ours; marker: the path of its marker.
 
-    Files whose times are late and that are unchanged all the same (another owner, a restored home) are read once: the time of that look is kept in
-    an empty file. Its time is the file system's own, taken before the look, so that nothing changes in between unseen.
+    Files whose times are late and that are unchanged all the same (another owner, a restored home)
+    are read once: the time of that look is kept in an empty file. Its time is the file system's
+    own, taken before the look, so that nothing changes in between unseen.
     """
     state = check(paths, packages, since_of(marker), verify)
     if state["wrong"] or not state["suspects"]:
@@ -269,7 +318,12 @@ def look(marker, paths, packages, verify="cached"):
         else:
             os.unlink(part)
         return dict(
-            again, bytes=state["bytes"], files=max(state["files"], again["files"]), seconds=round(state["seconds"] + again["seconds"], 3)
+            again,
+            bytes=state["bytes"],
+            files=max(state["files"], again["files"]),
+            seconds=round(state["seconds"] + again["seconds"], 3),
         )
-    except OSError:  # a full or read-only disk: all is well, and the next look reads the same files again
+    except (
+        OSError
+    ):  # a full or read-only disk: all is well, and the next look reads the same files again
         return state

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetch from a URL that a config names, which a node may have written. Controller only.
 
-The controller reaches more than a node does: its own services, its network link, the metadata of its cloud. Only https is taken, and only
-addresses beyond those, at every redirect and as the name is resolved at the very connection. A site can allow single hosts.
+The controller reaches more than a node does: its own services, its network link, the metadata of
+its cloud. Only https is taken, and only addresses beyond those, at every redirect and as the name
+is resolved at the very connection. A site can allow single hosts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def shown(url):
 
 
 def is_private(text):
-    """Whether an address is one that only this machine, its link or its cloud has. Networks behind a router are not meant."""
+    """Whether an address is one that only this machine, its link or its cloud has. Networks behind
+    a router are not meant.
+    """
     address = ipaddress.ip_address(text.partition("%")[0])
     if address.version == 6:
         inner = address.ipv4_mapped or address.sixtofour
@@ -44,18 +47,38 @@ def is_private(text):
             inner = ipaddress.ip_address(int(address) & 0xFFFFFFFF)
         if inner:
             return is_private(str(inner))
-    known = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
-    return known or str(address) in METADATA or (address.version == 4 and address in ipaddress.ip_network("0.0.0.0/8"))
+    known = (
+        address.is_loopback
+        or address.is_link_local
+        or address.is_unspecified
+        or address.is_multicast
+    )
+    return (
+        known
+        or str(address) in METADATA
+        or (address.version == 4 and address in ipaddress.ip_network("0.0.0.0/8"))
+    )
 
 
 def validate(url, hosts):
-    """Return the host of a URL that may be fetched. hosts: names that the site allows whatever they are. Raises Refused."""
+    """Return the host of a URL that may be fetched. hosts: names that the site allows whatever they
+    are. Raises Refused.
+    """
     try:
         parts = urllib.parse.urlsplit(url)
-        host, _port = (parts.hostname or "").lower(), parts.port  # a port that is not a number raises
+        host, _port = (
+            (parts.hostname or "").lower(),
+            parts.port,
+        )  # a port that is not a number raises
     except ValueError:
         raise Refused("is no address; correct it with an override") from None
-    if not host or parts.scheme not in ("http", "https") or not url.isascii() or not url.isprintable() or " " in url:
+    if (
+        not host
+        or parts.scheme not in ("http", "https")
+        or not url.isascii()
+        or not url.isprintable()
+        or " " in url
+    ):
         raise Refused("is no address; correct it with an override")
     if parts.username is not None or parts.password is not None:
         raise Refused("carries a login; put it into ~/.netrc of the controller instead")
@@ -71,23 +94,32 @@ def validate(url, hosts):
 
 
 def _private(host):
-    return "means this machine, its network link or its cloud's metadata; list %s in the site's weights.hosts if that is meant" % host
+    return (
+        "means this machine, its network link or its cloud's metadata; list %s in the site's"
+        " weights.hosts if that is meant" % host
+    )
 
 
 @contextlib.contextmanager
 def resolving(hosts):
-    """Refuse private addresses where a name is resolved within, so that the address checked is the one connected to.
+    """Refuse private addresses where a name is resolved within, so that the address checked is the
+    one connected to.
 
     A proxy that the user configured may lie on this machine.
     """
-    proxies = {urllib.parse.urlsplit(url if "://" in url else "//" + url).hostname for url in urllib.request.getproxies().values()}
+    proxies = {
+        urllib.parse.urlsplit(url if "://" in url else "//" + url).hostname
+        for url in urllib.request.getproxies().values()
+    }
     allowed = {name.lower() for name in hosts} | {name for name in proxies if name}
     before = socket.getaddrinfo
 
     def checked(host, *args, **more):
         found = before(host, *args, **more)
         name = host.decode("ascii", "replace") if isinstance(host, bytes) else str(host)
-        if name.lower() not in allowed and any(is_private(item[4][0]) for item in found if item[0] in (socket.AF_INET, socket.AF_INET6)):
+        if name.lower() not in allowed and any(
+            is_private(item[4][0]) for item in found if item[0] in (socket.AF_INET, socket.AF_INET6)
+        ):
             raise Refused(_private(name))
         return found
 
@@ -100,14 +132,20 @@ def resolving(hosts):
 
 @contextlib.contextmanager
 def opened(url, hosts, open_url):
-    """Open a URL, every redirect checked. open_url: like ansible.module_utils.urls.open_url. Raises Refused, OSError."""
+    """Open a URL, every redirect checked. open_url: like ansible.module_utils.urls.open_url. Raises
+    Refused, OSError.
+    """
     with resolving(hosts):
         for _count in range(REDIRECTS + 1):
             validate(url, hosts)
             try:
                 answer = open_url(url, timeout=SECONDS, follow_redirects="none")
             except urllib.error.HTTPError as error:
-                target = error.headers.get("Location") if error.code in (301, 302, 303, 307, 308) else None
+                target = (
+                    error.headers.get("Location")
+                    if error.code in (301, 302, 303, 307, 308)
+                    else None
+                )
                 if not target:
                     raise
                 url = urllib.parse.urljoin(url, target)
@@ -123,7 +161,9 @@ def opened(url, hosts, open_url):
 
 
 def copy(answer, handle):
-    """Copy what an open URL brings into an open file and return its sha256. Raises Refused where it is larger than weights are, OSError."""
+    """Copy what an open URL brings into an open file and return its sha256. Raises Refused where it
+    is larger than weights are, OSError.
+    """
     total, size = hashlib.sha256(), 0
     folder = handle.name if isinstance(handle.name, str) else tempfile.gettempdir()
     while True:

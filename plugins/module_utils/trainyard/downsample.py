@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thin a stream of rows to a bounded number while it passes: minima and maxima, the first and the last row stay. Pure; one pass.
+"""Thin a stream of rows to a bounded number while it passes: minima and maxima, the first and the
+last row stay. Pure; one pass.
 
-Neighbouring rows share a bucket, of which only the rows that hold a column's smallest or greatest value stay; when there are too many,
-neighbouring buckets become one. So a spike of a single step among 500,000 is still in the curve (min-max decimation).
+Neighbouring rows share a bucket, of which only the rows that hold a column's smallest or greatest
+value stay; when there are too many, neighbouring buckets become one. So a spike of a single step
+among 500,000 is still in the curve (min-max decimation).
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ BUFFER = 64
 
 
 class Thinned:
-    """Rows in, at most `points` of them out, in their order. `columns`: the indices of the values whose extremes count (None has none)."""
+    """Rows in, at most `points` of them out, in their order. `columns`: the indices of the values
+    whose extremes count (None has none).
+    """
 
     def __init__(self, points, columns):
         self.columns = tuple(columns)
@@ -43,7 +47,11 @@ class Thinned:
         self._kept += len(bucket)
         self._open, self._opened = [], 0
         # What is open, the first and the last row come on top.
-        while self._kept > self.points - 2 * len(self.columns) - 3 and len(self._buckets) > 1 and self.count > self.points:
+        while (
+            self._kept > self.points - 2 * len(self.columns) - 3
+            and len(self._buckets) > 1
+            and self.count > self.points
+        ):
             self._halve()
 
     def _halve(self):
@@ -56,7 +64,9 @@ class Thinned:
         self.width *= 2
 
     def _extremes(self, rows):
-        """The rows that hold a column's first smallest or first greatest value; the first row where no column has a value."""
+        """The rows that hold a column's first smallest or first greatest value; the first row where
+        no column has a value.
+        """
         if len(rows) < 2:
             return rows
         kept = {}
@@ -83,7 +93,9 @@ class Thinned:
 
 
 class Means:
-    """Means of a value over spans of time whose width grows with the time that is seen; at most `limit` of them. Widths are powers of 2 s."""
+    """Means of a value over spans of time whose width grows with the time that is seen; at most
+    `limit` of them. Widths are powers of 2 s.
+    """
 
     def __init__(self, limit):
         self.limit, self.width = max(limit, 2), 1
@@ -108,7 +120,9 @@ class Means:
 
 
 def summed(series):
-    """The sum of several Means over time: ([middle of each span], [sum]). Between its first and last value one holds its latest mean."""
+    """The sum of several Means over time: ([middle of each span], [sum]). Between its first and
+    last value one holds its latest mean.
+    """
     width = max((means.width for means in series), default=1)
     for means in series:
         means.widen(width)
@@ -121,4 +135,6 @@ def summed(series):
                 if number in means.bins:
                     value = means.bins[number][0] / means.bins[number][1]
                 totals[number] = totals.get(number, 0.0) + value
-    return [(number + 0.5) * width for number in sorted(totals)], [totals[number] for number in sorted(totals)]
+    return [(number + 0.5) * width for number in sorted(totals)], [
+        totals[number] for number in sorted(totals)
+    ]

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a drill takes place: the ways to its nodes, the commands as a user types them, an eye on every node. Controller only.
+"""Where a drill takes place: the ways to its nodes, the commands as a user types them, an eye on
+every node. Controller only.
 
-What is done to a node goes over SSH as the training user, by Ansible's own words for that node; as root and from outside only where the node is a
-container of the embedded site, which no broken network and no dead sshd keeps us out of.
+What is done to a node goes over SSH as the training user, by Ansible's own words for that node; as
+root and from outside only where the node is a container of the embedded site, which no broken
+network and no dead sshd keeps us out of.
 """
 
 from __future__ import annotations
@@ -41,10 +43,17 @@ SSH = (
 
 
 class Node:
-    """One node of the site: name, address, argv of ssh up to the remote command, its container's name or None."""
+    """One node of the site: name, address, argv of ssh up to the remote command, its container's
+    name or None.
+    """
 
     def __init__(self, name, way, site):
-        self.name, self.address, self.user, self.argv = name, way["address"], way["user"], list(way["argv"])
+        self.name, self.address, self.user, self.argv = (
+            name,
+            way["address"],
+            way["user"],
+            list(way["argv"]),
+        )
         self.container, self.memory = container_of(site, name, self.address)
 
     def ssh(self, script):
@@ -55,36 +64,68 @@ class Node:
         return ["docker", "exec", "-i", "-u", user, *home, self.container, *words]
 
     def run(self, script, timeout=60, root=False):
-        """Run a line of shell as the training user over SSH, or as root in the container; return what it prints. Raises DrillError."""
+        """Run a line of shell as the training user over SSH, or as root in the container; return
+        what it prints. Raises DrillError.
+        """
         argv = self.inside("root", "sh", "-c", script) if root else self.ssh(script)
         try:
             done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout, check=False
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                timeout=timeout,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise drills.DrillError("%s did not answer within %d s" % (self.name, timeout)) from error
+            raise drills.DrillError(
+                "%s did not answer within %d s" % (self.name, timeout)
+            ) from error
         if done.returncode:
             said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-300:]
-            raise drills.DrillError("%s: %s: %s" % (self.name, script.splitlines()[-1][-100:], said or "exit code %d" % done.returncode))
+            raise drills.DrillError(
+                "%s: %s: %s"
+                % (
+                    self.name,
+                    script.splitlines()[-1][-100:],
+                    said or "exit code %d" % done.returncode,
+                )
+            )
         return done.stdout.decode("utf-8", "replace").strip()
 
     def look(self, script):
-        """Run a line of shell by the way that no fault of the network cuts; return what it prints, '' where the node does not answer."""
-        argv = self.inside(self.user, "sh", "-c", "cd; " + script) if self.container else self.ssh(script)
+        """Run a line of shell by the way that no fault of the network cuts; return what it prints,
+        '' where the node does not answer.
+        """
+        argv = (
+            self.inside(self.user, "sh", "-c", "cd; " + script)
+            if self.container
+            else self.ssh(script)
+        )
         try:
             return subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120, check=False, text=True
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=120,
+                check=False,
+                text=True,
             ).stdout
         except subprocess.TimeoutExpired:
             return ""
 
     def up(self, seconds=90):
-        """Wait until the node takes logins and has its user's manager; raise DrillError where it does not."""
+        """Wait until the node takes logins and has its user's manager; raise DrillError where it
+        does not.
+        """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
                 if "running" in self.run(
-                    "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user is-active -q basic.target && echo running", 10
+                    "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user is-active -q basic.target"
+                    " && echo running",
+                    10,
                 ):
                     return
             except drills.DrillError:
@@ -93,27 +134,42 @@ class Node:
 
 
 def container_of(site, name, address):
-    """Return (container, bytes of memory) where the node is one of the embedded site on this machine, else (None, 0)."""
+    """Return (container, bytes of memory) where the node is one of the embedded site on this
+    machine, else (None, 0).
+    """
     container = "trainyard-%s-%s" % (site, name)
     words = [
         "docker",
         "inspect",
         "--format",
-        "{{.HostConfig.Memory}} {{range .NetworkSettings.Networks}}{{.IPAMConfig.IPv4Address}} {{.IPAddress}} {{end}}",
+        (
+            "{{.HostConfig.Memory}} {{range .NetworkSettings.Networks}}{{.IPAMConfig.IPv4Address}}"
+            " {{.IPAddress}} {{end}}"
+        ),
         container,
     ]
     try:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=False, text=True
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=20,
+            check=False,
+            text=True,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None, 0
     found = done.stdout.split()
-    return (container, int(found[0])) if done.returncode == 0 and address in found[1:] else (None, 0)
+    return (
+        (container, int(found[0])) if done.returncode == 0 and address in found[1:] else (None, 0)
+    )
 
 
 class Command:
-    """One of the product's playbooks on its way, as a user starts it: its own session, no terminal, its output in a file."""
+    """One of the product's playbooks on its way, as a user starts it: its own session, no terminal,
+    its output in a file.
+    """
 
     def __init__(self, ground, verb, words, path, fresh=None):
         argv = [os.path.join(os.path.dirname(sys.executable), "ansible-playbook"), *ground.options]
@@ -133,7 +189,9 @@ class Command:
         return self.process.poll() is not None
 
     def signal(self, name):
-        """Send a signal to it and its workers, as a terminal does; KILL goes to the command alone, as from the kernel."""
+        """Send a signal to it and its workers, as a terminal does; KILL goes to the command alone,
+        as from the kernel.
+        """
         if name == "KILL":
             os.kill(self.process.pid, signal.SIGKILL)
         else:
@@ -157,8 +215,9 @@ class Command:
 class Ground:
     """The site of a drill.
 
-    project: the product's directory. options: the inventory and login options of the command line. nodes: [Node] in the order of the ranks.
-    runs_dir: where the controller keeps runs. base: the product's directory on the nodes. state_dir: the site's, on the controller.
+    project: the product's directory. options: the inventory and login options of the command line.
+    nodes: [Node] in the order of the ranks. runs_dir: where the controller keeps runs. base: the
+    product's directory on the nodes. state_dir: the site's, on the controller.
     """
 
     def __init__(self, project, options, site, nodes, runs_dir, base, state_dir):
@@ -170,12 +229,18 @@ class Ground:
         """Return a command's environment; fresh: the directory that is another controller's HOME."""
         dropped = ("ANSIBLE_", "MOLECULE_", "TRAINYARD_")
         own = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-        own.update(ANSIBLE_CONFIG=os.path.join(self.project, "ansible.cfg"), ANSIBLE_NOCOLOR="1", NO_COLOR="1")
+        own.update(
+            ANSIBLE_CONFIG=os.path.join(self.project, "ansible.cfg"),
+            ANSIBLE_NOCOLOR="1",
+            NO_COLOR="1",
+        )
         own["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
         return dict(own, HOME=fresh) if fresh else own
 
     def fresh(self, folder):
-        """Make another controller's HOME: it has what opens the nodes and their host keys, and neither the CA's key nor any run; return it."""
+        """Make another controller's HOME: it has what opens the nodes and their host keys, and
+        neither the CA's key nor any run; return it.
+        """
         os.makedirs(folder, mode=0o700, exist_ok=True)
         home = os.path.expanduser("~")
         if self.state_dir.startswith(home + os.sep):
@@ -191,32 +256,65 @@ class Ground:
         other = next((one.address for one in self.nodes if one is not node), "")
         base = self.base if self.base.startswith("/") else "$HOME/" + self.base
         base = base.replace("$HOME", "/home/%s" % node.user) if root else base
-        values = {"run": run or "none", "base": base, "number": number, "other": other, "package": "pycocotools*"}
-        return node.run((HOME % {"user": node.user} if root else "") + PRELUDE % values + script, timeout, root)
+        values = {
+            "run": run or "none",
+            "base": base,
+            "number": number,
+            "other": other,
+            "package": "pycocotools*",
+        }
+        return node.run(
+            (HOME % {"user": node.user} if root else "") + PRELUDE % values + script, timeout, root
+        )
 
     def holders(self):
         """Return {node: unit} of what holds the nodes now."""
-        script = "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user list-units --plain --no-legend"
+        script = (
+            "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user list-units --plain --no-legend"
+        )
         script += " --state=active,activating,deactivating 'trainyard-*.service'"
         return {node.name: said.split()[0] for node in self.nodes if (said := node.run(script))}
 
     def docker(self, words):
-        values = dict({place: node.container for place, node in self.places.items()}, memory=self.places["last"].memory)
+        values = dict(
+            {place: node.container for place, node in self.places.items()},
+            memory=self.places["last"].memory,
+        )
         argv = ["docker", *(word.format(**values) for word in words)]
         try:
-            done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, check=False)
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                timeout=120,
+                check=False,
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise drills.DrillError("docker %s: %s" % (" ".join(words), error)) from error
         if done.returncode:
-            raise drills.DrillError("docker %s: %s" % (" ".join(words), done.stderr.decode("utf-8", "replace").strip()[-300:]))
+            raise drills.DrillError(
+                "docker %s: %s"
+                % (" ".join(words), done.stderr.decode("utf-8", "replace").strip()[-300:])
+            )
 
 
 class Watch:
-    """An eye on every node: looks arrive in one list, in the order of their coming. Asked anew where the connection ends."""
+    """An eye on every node: looks arrive in one list, in the order of their coming. Asked anew
+    where the connection ends.
+    """
 
     def __init__(self, nodes, run, base, sign=""):
-        self.looks, self._lock, self._over, self._calls = [], threading.Lock(), threading.Event(), {}
-        self._threads = [threading.Thread(target=self._follow, args=(node, run, base, sign), daemon=True) for node in nodes]
+        self.looks, self._lock, self._over, self._calls = (
+            [],
+            threading.Lock(),
+            threading.Event(),
+            {},
+        )
+        self._threads = [
+            threading.Thread(target=self._follow, args=(node, run, base, sign), daemon=True)
+            for node in nodes
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -229,8 +327,14 @@ class Watch:
             source = handle.read()
         words = ["python3", "-I", "-c", drill_watch.BOOT, str(len(source)), run, base, sign]
         while not self._over.is_set():
-            argv = node.inside(node.user, *words) if node.container else node.ssh(" ".join(map(shlex.quote, words)))
-            call = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            argv = (
+                node.inside(node.user, *words)
+                if node.container
+                else node.ssh(" ".join(map(shlex.quote, words)))
+            )
+            call = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
             self._calls[node.name] = call
             try:
                 call.stdin.write(source)
@@ -250,7 +354,9 @@ class Watch:
             return list(self.looks)
 
     def until(self, what, seconds, give_up=lambda: False):
-        """Return the first true value of what(looks); None after so many seconds, or where give_up() is true."""
+        """Return the first true value of what(looks); None after so many seconds, or where
+        give_up() is true.
+        """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             value = what(self.seen())
@@ -269,7 +375,11 @@ class Watch:
 
 
 def last_line(text):
-    """Return the line that says best why a command ended: the last one that names an error, else the last one that is not empty."""
+    """Return the line that says best why a command ended: the last one that names an error, else
+    the last one that is not empty.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith(("[ERROR]", "STOP ", "FAILED: ", "fatal: "))]
+    telling = [
+        line for line in lines if line.startswith(("[ERROR]", "STOP ", "FAILED: ", "fatal: "))
+    ]
     return (telling or lines or ["no output"])[-1]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """N1 to N8 of a run that a fault was done to, each looked at by its effect. Controller only.
 
-Every promise is True (held), False (broken, with a text why) or None (this fault cannot show it). What is compared are the bytes on the nodes and
-those at home, never what the product has noted of them.
+Every promise is True (held), False (broken, with a text why) or None (this fault cannot show it).
+What is compared are the bytes on the nodes and those at home, never what the product has noted of
+them.
 """
 
 from __future__ import annotations
@@ -18,9 +19,14 @@ from ansible.module_utils.trainyard import drills, homecoming, manifest, shippin
 
 # Checkpoints of earlier runs: so many files of each node are digested, the newest ones.
 EARLIER = 12
-CHECKPOINTS = "-name '*.pdparams' -o -name '*.pdopt' -o -name '*.pdema' -o -name '*.states' -o -name '*.ckpt'"
-# At home, what may hold a secret: the plan and the job as they were sent, and raw logs. All of them for their owner alone.
-RAW = re.compile(r"(?:plan\.json|job\.json|code\.diff|(?:rank-|stray-|launcher|scheduler|backup|envlog)[^/]*)\Z")
+CHECKPOINTS = (
+    "-name '*.pdparams' -o -name '*.pdopt' -o -name '*.pdema' -o -name '*.states' -o -name '*.ckpt'"
+)
+# At home, what may hold a secret: the plan and the job as they were sent, and raw logs. All of them
+# for their owner alone.
+RAW = re.compile(
+    r"(?:plan\.json|job\.json|code\.diff|(?:rank-|stray-|launcher|scheduler|backup|envlog)[^/]*)\Z"
+)
 
 
 def digest_lines(text):
@@ -30,50 +36,88 @@ def digest_lines(text):
 
 def earlier(ground):
     """Return {node: {path: sha256}} of checkpoints that lie on the nodes before the fault."""
-    script = "find %s/runs -type f \\( %s \\) -printf '%%T@ %%p\\n' 2> /dev/null | sort -n | tail -n %d | cut -d' ' -f2- | tr '\\n' '\\0' | xargs -0r sha256sum"
-    return {node.name: digest_lines(node.look(script % (ground.base, CHECKPOINTS, EARLIER))) for node in ground.nodes}
+    script = (
+        "find %s/runs -type f \\( %s \\) -printf '%%T@ %%p\\n' 2> /dev/null | sort -n | tail -n %d"
+        " | cut -d' ' -f2- | tr '\\n' '\\0' | xargs -0r sha256sum"
+    )
+    return {
+        node.name: digest_lines(node.look(script % (ground.base, CHECKPOINTS, EARLIER)))
+        for node in ground.nodes
+    }
 
 
 def logs(ground, run, number):
-    """N1: problems where a log's bytes at home are not those of its node. What a node no longer has is at home alone.
+    """N1: problems where a log's bytes at home are not those of its node. What a node no longer has
+    is at home alone.
 
-    A log that began again on its node is at home several times: as <home> what has its name there now, as <home>.1, .2, ... what had it before. Where
-    a copy from before lies there as <file>.1, .2, ..., one of them must begin with every byte of it.
+    A log that began again on its node is at home several times: as <home> what has its name there
+    now, as <home>.1, .2, ... what had it before. Where a copy from before lies there as <file>.1,
+    .2, ..., one of them must begin with every byte of it.
     """
     home, problems = os.path.join(ground.runs_dir, run, "attempt-%d" % number), []
-    index, plan = manifest.read_json(os.path.join(home, "ranks.json")), manifest.read_json(plan_at_home(ground, run, number) or "")
+    index, plan = (
+        manifest.read_json(os.path.join(home, "ranks.json")),
+        manifest.read_json(plan_at_home(ground, run, number) or ""),
+    )
     if not index:
         return ["N1: attempt-%d/ranks.json is missing at home" % number]
     for node in ground.nodes:
         names = {}
-        for item in sorted(index["files"], key=lambda item: len(item["home"])):  # <home> before <home>.1
+        for item in sorted(
+            index["files"], key=lambda item: len(item["home"])
+        ):  # <home> before <home>.1
             if item["node"] == node.name:
                 names.setdefault(item["file"], []).append(item["home"])
         # how a unit ended may be noted after all came home, as by a node that comes back
-        files = sorted(set(names) | set(shipping.named(plan, node.name) if plan else ()) - {shipping.WHOLE})
-        there, copies = on_node(node, "%s/runs/%s/attempt-%d" % (ground.base, run, number), [file for file in files if file])
+        files = sorted(
+            set(names) | set(shipping.named(plan, node.name) if plan else ()) - {shipping.WHOLE}
+        )
+        there, copies = on_node(
+            node,
+            "%s/runs/%s/attempt-%d" % (ground.base, run, number),
+            [file for file in files if file],
+        )
         problems += ["N1: nothing of %s came home" % node.name] if not names else []
         for file in files:
             paths = [os.path.join(home, name) for name in names.get(file, ())]
             if file in there and not paths:
                 problems.append("N1: %s of %s did not come home" % (file, node.name))
             elif file in there and not begins(paths[0], *there[file], whole=True):
-                problems.append("N1: %s of %s is not what is at home as %s" % (file, node.name, names[file][0]))
+                problems.append(
+                    "N1: %s of %s is not what is at home as %s" % (file, node.name, names[file][0])
+                )
             for copy, (digest, size) in copies.get(file, {}).items():
                 if paths and not any(begins(path, digest, size) for path in paths):
-                    problems.append("N1: none of %s begins as %s of %s" % (", ".join(names[file]), copy, node.name))
-            shown = [path for path in paths if os.path.exists(path) and stat.S_IMODE(os.stat(path).st_mode) & 0o077]
+                    problems.append(
+                        "N1: none of %s begins as %s of %s"
+                        % (", ".join(names[file]), copy, node.name)
+                    )
+            shown = [
+                path
+                for path in paths
+                if os.path.exists(path) and stat.S_IMODE(os.stat(path).st_mode) & 0o077
+            ]
             problems += ["N1: %s can be read by others" % os.path.basename(path) for path in shown]
     return problems
 
 
 def on_node(node, folder, files):
-    """Return ({file: (sha256, bytes)}, {file: {its copy <file>.N: (sha256, bytes)}}) of those of a node's files that are there."""
+    """Return ({file: (sha256, bytes)}, {file: {its copy <file>.N: (sha256, bytes)}}) of those of a
+    node's files that are there.
+    """
     words = " ".join("%s %s.[0-9]*" % (shlex.quote(file), shlex.quote(file)) for file in files)
-    said = node.look('cd %s && for f in %s; do [ -f "$f" ] && sha256sum "$f" && wc -c < "$f"; done; true' % (folder, words))
+    said = node.look(
+        'cd %s && for f in %s; do [ -f "$f" ] && sha256sum "$f" && wc -c < "$f"; done; true'
+        % (folder, words)
+    )
     lines = said.splitlines()
     found = {line[66:]: (line[:64], int(size)) for line, size in zip(lines[::2], lines[1::2])}
-    copies = {file: {name: found[name] for name in found if re.fullmatch(re.escape(file) + r"\.[0-9]+", name)} for file in files}
+    copies = {
+        file: {
+            name: found[name] for name in found if re.fullmatch(re.escape(file) + r"\.[0-9]+", name)
+        }
+        for file in files
+    }
     return {file: found[file] for file in files if file in found}, copies
 
 
@@ -88,43 +132,79 @@ def checkpoints(ground, before):
     problems = []
     for node in ground.nodes:
         known = before.get(node.name) or {}
-        now = digest_lines(node.look("sha256sum %s 2> /dev/null; true" % " ".join(map(shlex.quote, sorted(known))))) if known else {}
-        problems += ["N2: %s of %s is not what it was" % (path, node.name) for path in sorted(known) if now.get(path) != known[path]]
+        now = (
+            digest_lines(
+                node.look(
+                    "sha256sum %s 2> /dev/null; true" % " ".join(map(shlex.quote, sorted(known)))
+                )
+            )
+            if known
+            else {}
+        )
+        problems += [
+            "N2: %s of %s is not what it was" % (path, node.name)
+            for path in sorted(known)
+            if now.get(path) != known[path]
+        ]
     return problems
 
 
 def left(ground, run, seconds=30):
-    """N3: problems where a process or a unit of the run is left on a node that answers. A node that comes back has some seconds to fence itself."""
-    marked = "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ | cut -d/ -f3 | tr '\\n' ' '" % run
-    units = "export XDG_RUNTIME_DIR=/run/user/$(id -u); systemctl --user list-units --plain --no-legend 'trainyard-%s-*' 'yardguard-%s-*' | cut -d' ' -f1"
+    """N3: problems where a process or a unit of the run is left on a node that answers. A node that
+    comes back has some seconds to fence itself.
+    """
+    marked = (
+        "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ | cut -d/ -f3 | tr '\\n' ' '" % run
+    )
+    units = (
+        "export XDG_RUNTIME_DIR=/run/user/$(id -u); systemctl --user list-units --plain --no-legend"
+        " 'trainyard-%s-*' 'yardguard-%s-*' | cut -d' ' -f1"
+    )
     script, end = "%s; %s" % (marked, units % (run, run)), time.monotonic() + seconds
     while True:
         found = {node.name: " ".join(node.look(script).split()) for node in ground.nodes}
         if not any(found.values()) or time.monotonic() > end:
-            return ["N3: left on %s: %s" % (name, text[:200]) for name, text in found.items() if text]
+            return [
+                "N3: left on %s: %s" % (name, text[:200]) for name, text in found.items() if text
+            ]
         time.sleep(1)
 
 
 def plan_at_home(ground, run, number):
     """Return the path of an attempt's plan on the controller; None where there is none."""
     folder = os.path.join(ground.runs_dir, run)
-    paths = (os.path.join(folder, "attempt-%d" % number, "plan.json"), os.path.join(folder, "plan.json"))
+    paths = (
+        os.path.join(folder, "attempt-%d" % number, "plan.json"),
+        os.path.join(folder, "plan.json"),
+    )
     return next((path for path in paths if os.path.exists(path)), None)
 
 
 def equal(ground, run, number):
-    """N4: problems where plan, code or data of the attempt differ between the nodes, or the plan from the one at home."""
+    """N4: problems where plan, code or data of the attempt differ between the nodes, or the plan
+    from the one at home.
+    """
     path = plan_at_home(ground, run, number)
     plan = manifest.read_json(path) if path else None
     if not plan:
         return ["N4: there is no plan at home"]
     said, base = {}, ground.base
     code = plan["code"].get("path") or "%s/code/%s" % (base, plan["code"]["digest"][:16])
-    trees = [code] + ["%s/%s" % (base, target) if not target.startswith("/") else target for target in sorted(plan["links"].values())]
+    trees = [code] + [
+        "%s/%s" % (base, target) if not target.startswith("/") else target
+        for target in sorted(plan["links"].values())
+    ]
     script = ["sha256sum < %s/runs/%s/attempt-%d/plan.json" % (base, run, number), "cd"]
-    script += ["(cd %s && find . -type f | LC_ALL=C sort | tr '\\n' '\\0' | xargs -0 sha256sum | sha256sum)" % code]
-    # Data may be terabytes: names and sizes here, what they hold is the manifest's matter (playbooks/check.yml -e verify=full).
-    script += ["(cd %s && find -L . -type f -printf '%%p %%s\\n' | LC_ALL=C sort | sha256sum)" % tree for tree in trees[1:]]
+    script += [
+        "(cd %s && find . -type f | LC_ALL=C sort | tr '\\n' '\\0' | xargs -0 sha256sum |"
+        " sha256sum)" % code
+    ]
+    # Data may be terabytes: names and sizes here, what they hold is the manifest's matter
+    # (playbooks/check.yml -e verify=full).
+    script += [
+        "(cd %s && find -L . -type f -printf '%%p %%s\\n' | LC_ALL=C sort | sha256sum)" % tree
+        for tree in trees[1:]
+    ]
     for node in ground.nodes:
         said[node.name] = node.look("; ".join(script)).split("\n")
     problems = [
@@ -139,32 +219,52 @@ def equal(ground, run, number):
 
 
 def told(fault, verdict, ground):
-    """N6: problems where the verdict of a rank's failure lacks node, rank, exit code or signal, or a log that is at home. None: no rank is to be named."""
+    """N6: problems where the verdict of a rank's failure lacks node, rank, exit code or signal, or
+    a log that is at home. None: no rank is to be named.
+    """
     if not fault["expect"].get("rank"):
         return None
     lacking = [key for key in ("node", "rank", "log") if verdict.get(key) is None]
-    lacking += ["exit code or signal"] if verdict.get("exit_code") is None and not verdict.get("signal") else []
+    lacking += (
+        ["exit code or signal"]
+        if verdict.get("exit_code") is None and not verdict.get("signal")
+        else []
+    )
     path = str(verdict.get("log") or "")
     path = os.path.join(os.path.dirname(os.path.normpath(ground.runs_dir)), path)
-    lacking += ["the log %s" % verdict["log"]] if verdict.get("log") and not os.path.exists(path) else []
+    lacking += (
+        ["the log %s" % verdict["log"]] if verdict.get("log") and not os.path.exists(path) else []
+    )
     return ["N6: the verdict lacks %s" % word for word in lacking]
 
 
 def secret(ground, run, canary, outputs):
-    """N7: problems where the secret stands in what was shown or in a file that others may read. outputs: paths of the commands' outputs."""
+    """N7: problems where the secret stands in what was shown or in a file that others may read.
+    outputs: paths of the commands' outputs.
+    """
     problems = []
     for path in outputs:
-        problems += ["N7: the secret stands in the output %s" % os.path.basename(path)] if holds(path, canary.encode()) else []
+        problems += (
+            ["N7: the secret stands in the output %s" % os.path.basename(path)]
+            if holds(path, canary.encode())
+            else []
+        )
     for where, _folders, names in os.walk(os.path.join(ground.runs_dir, run)):
         for name in names:
             path = os.path.join(where, name)
             if not os.path.isfile(path) or not holds(path, canary.encode()):
                 continue
             if not RAW.match(name) or stat.S_IMODE(os.stat(path).st_mode) & 0o077:
-                problems.append("N7: the secret stands in %s" % os.path.relpath(path, ground.runs_dir))
+                problems.append(
+                    "N7: the secret stands in %s" % os.path.relpath(path, ground.runs_dir)
+                )
     for node in ground.nodes:
         mode = node.look("stat -c %%a %s/runs/%s/attempt-1" % (ground.base, run)).strip()
-        problems += ["N7: others may enter the attempt on %s (mode %s)" % (node.name, mode)] if mode and not mode.endswith("00") else []
+        problems += (
+            ["N7: others may enter the attempt on %s (mode %s)" % (node.name, mode)]
+            if mode and not mode.endswith("00")
+            else []
+        )
     return problems
 
 
@@ -178,16 +278,28 @@ def holds(path, text):
 
 
 def every(ground, fault, run, numbers, verdict, before, canary, outputs, fresh):
-    """Look at N1 to N7; return ({name: True, False or None}, [what is broken]). fresh: what another controller said of the run (N5), problems."""
+    """Look at N1 to N7; return ({name: True, False or None}, [what is broken]). fresh: what another
+    controller said of the run (N5), problems.
+    """
     seen = {
-        "N1": None if fault.get("volatile") else [text for number in numbers for text in logs(ground, run, number)],
+        "N1": (
+            None
+            if fault.get("volatile")
+            else [text for number in numbers for text in logs(ground, run, number)]
+        ),
         "N2": checkpoints(ground, before),
         "N3": left(ground, run),
-        "N4": None if fault.get("volatile") else [text for number in numbers for text in equal(ground, run, number)],
+        "N4": (
+            None
+            if fault.get("volatile")
+            else [text for number in numbers for text in equal(ground, run, number)]
+        ),
         "N5": fresh,
         "N6": told(fault, verdict or {}, ground),
         "N7": secret(ground, run, canary, outputs),
     }
     promises = dict.fromkeys(drills.PROMISES)
-    promises.update({name: None if problems is None else not problems for name, problems in seen.items()})
+    promises.update(
+        {name: None if problems is None else not problems for name, problems in seen.items()}
+    )
     return promises, [text for problems in seen.values() if problems for text in problems]

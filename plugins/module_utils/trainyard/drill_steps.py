@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that a drill gives and the steps of its fault; see the head of drills.yml for what a step is. Controller only."""
+"""The commands that a drill gives and the steps of its fault; see the head of drills.yml for what a
+step is. Controller only.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ import time
 from ansible.module_utils.trainyard import drills
 from ansible.module_utils.trainyard.drill_ground import Command, last_line
 
-# Seconds: until a command has its run, until a stop is done, until a controller that got a signal has ended.
+# Seconds: until a command has its run, until a stop is done, until a controller that got a signal
+# has ended.
 RUN_SECONDS, STOP_SECONDS, SIGNAL_SECONDS = 300, 120, 60
 
 
 class Steps:
     """What is done for one fault; `result` holds what the table wants of it.
 
-    ground: drill_ground.Ground. base_job: the job that the fault changes. folder: where outputs go. say: called with lines for the user.
+    ground: drill_ground.Ground. base_job: the job that the fault changes. folder: where outputs go.
+    say: called with lines for the user.
     """
 
     def __init__(self, ground, base_job, fault, folder, say):
@@ -27,12 +31,18 @@ class Steps:
         self.expect, self.canary = fault["expect"], "drill-%s" % secrets.token_hex(12)
         self.commands, self.run, self.watch, self.main, self.since = [], None, None, None, None
         self.result = {key: fault.get(key) for key in ("name", "group", "injected", "goes_on")}
-        self.result.update(problems=[], promises={}, verdict=None, reached=None, budget=fault["budget"])
+        self.result.update(
+            problems=[], promises={}, verdict=None, reached=None, budget=fault["budget"]
+        )
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.elsewhere = os.path.join(folder, "elsewhere")
         self.job = os.path.join(folder, "drill_%s.yml" % fault["name"])
-        with open(os.open(self.job, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as handle:
-            handle.write(json.dumps(drills.job_of(base_job, fault, self.canary), indent=1) + "\n")  # JSON is YAML
+        with open(
+            os.open(self.job, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+        ) as handle:
+            handle.write(
+                json.dumps(drills.job_of(base_job, fault, self.canary), indent=1) + "\n"
+            )  # JSON is YAML
 
     def complain(self, text):
         self.result["problems"].append(text)
@@ -57,11 +67,15 @@ class Steps:
             command = self.command(step["verb"], *words)
         else:
             home = self.fresh()
-            command = self.command(step["verb"], *words, "-e", "trainyard_runs_dir=%s/runs" % home, fresh=home)
+            command = self.command(
+                step["verb"], *words, "-e", "trainyard_runs_dir=%s/runs" % home, fresh=home
+            )
         if step.get("stays"):
             self.main = command if step["verb"] != "stop" else self.main
         elif command.wait(STOP_SECONDS) is None:
-            self.complain("%s.yml did not come to its end within %d s" % (step["verb"], STOP_SECONDS))
+            self.complain(
+                "%s.yml did not come to its end within %d s" % (step["verb"], STOP_SECONDS)
+            )
             command.end()
 
     def step(self, step, number=1):
@@ -87,13 +101,20 @@ class Steps:
                 self.lost(again, step["says"])
         else:
             root = "root" in step
-            ground.shell(ground.places[step["root" if root else "user"]], self.run, number, step["do"], root)
+            ground.shell(
+                ground.places[step["root" if root else "user"]], self.run, number, step["do"], root
+            )
 
     def lost(self, command, says):
-        """Of two commands for the same nodes, this one must have started nothing and say who holds them."""
+        """Of two commands for the same nodes, this one must have started nothing and say who holds
+        them.
+        """
         code = command.process.poll()
         if code in (None, 0) or not drills.find_refusal({"refused": says}, command.text()):
-            self.complain("the other command ended with %s and did not say %r: %s" % (code, says, last_line(command.text())))
+            self.complain(
+                "the other command ended with %s and did not say %r: %s"
+                % (code, says, last_line(command.text()))
+            )
 
     def steps(self, kind):
         for step in self.fault.get(kind, ()):

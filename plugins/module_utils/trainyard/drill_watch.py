@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A drill's eye on a node: what the files of a run and /proc show, several times a second, as JSON lines. It needs nothing but Python >= 3.8.
+"""A drill's eye on a node: what the files of a run and /proc show, several times a second, as JSON
+lines. It needs nothing but Python >= 3.8.
 
-It is sent to the node over the connection that it answers on, reads only, and ends when that connection does. It bears no mark of the run, so that
-it is none of the processes that are looked for.
+It is sent to the node over the connection that it answers on, reads only, and ends when that
+connection does. It bears no mark of the run, so that it is none of the processes that are looked
+for.
 
-    python3 -I -c BOOT RUN BASE SIGN < this file's bytes        SIGN: a pattern that a rank's log says when the fault has been done; may be empty
+python3 -I -c BOOT RUN BASE SIGN < this file's bytes        SIGN: a pattern that a rank's log says
+when the fault has been done; may be empty
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ import sys
 import time
 
 # Reads as many bytes of source as its first argument says, and goes on as that program.
-BOOT = "import sys; s = sys.stdin.buffer.read(int(sys.argv[1])); exec(compile(s, 'drill_watch', 'exec'), {'__name__': '__main__'})"
+BOOT = (
+    "import sys; s = sys.stdin.buffer.read(int(sys.argv[1])); exec(compile(s, 'drill_watch',"
+    " 'exec'), {'__name__': '__main__'})"
+)
 EVERY = 0.25
 # A look is printed when it differs from the one before, and at least so often (seconds).
 BEAT = 2.0
@@ -63,7 +69,9 @@ def marked(run):
 
 
 class Log:
-    """A rank's log, read on from where the last look ended; one that was truncated or replaced is read from its beginning."""
+    """A rank's log, read on from where the last look ended; one that was truncated or replaced is
+    read from its beginning.
+    """
 
     def __init__(self, path):
         self.path, self.at, self.rest, self.steps, self.saved, self.sign = path, 0, "", 0, 0, False
@@ -112,7 +120,9 @@ class Attempt:
                 events.append(json.loads(line))
             except ValueError:
                 continue
-        starts = {event.get("rank"): event.get("pid") for event in events if event.get("event") == "start"}
+        starts = {
+            event.get("rank"): event.get("pid") for event in events if event.get("event") == "start"
+        }
         for rank in (self.plan or {}).get("ranks", ()):
             if rank["rank"] in starts:
                 log = self.logs.setdefault(rank["rank"], Log(os.path.join(self.place, rank["log"])))
@@ -120,7 +130,10 @@ class Attempt:
         number = self.place.rpartition("-")[2]
         found.update(
             events=[event for event in events if event.get("event") in ("end", "launcher_end")],
-            ranks=[{"rank": rank, "pid": pid, "alive": pid in pids} for rank, pid in sorted(starts.items(), key=str)],
+            ranks=[
+                {"rank": rank, "pid": pid, "alive": pid in pids}
+                for rank, pid in sorted(starts.items(), key=str)
+            ],
             steps=max([log.steps for log in self.logs.values()] or [0]),
             saved=max([log.saved for log in self.logs.values()] or [0]),
             sign=any(log.sign for log in self.logs.values()),
@@ -138,13 +151,19 @@ def main():
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if re.match(r"attempt-[1-9][0-9]*\Z", name):
                 known.setdefault(name[8:], Attempt(os.path.join(folder, name)))
-        look = {"attempts": {number: attempt.look(sign, counts, pids) for number, attempt in sorted(known.items())}}
+        look = {
+            "attempts": {
+                number: attempt.look(sign, counts, pids)
+                for number, attempt in sorted(known.items())
+            }
+        }
         for number in counts:
             look["attempts"].setdefault(number, {"marked": counts[number]})
         if look != last or time.monotonic() - said >= BEAT:
             last, said = look, time.monotonic()
             print(json.dumps(look), flush=True)
-        # Who asked is gone when there is nothing more to read. A container's engine tells of it in no other way: it goes on taking what is printed.
+        # Who asked is gone when there is nothing more to read. A container's engine tells of it in
+        # no other way: it goes on taking what is printed.
         if select.select([0], [], [], EVERY)[0] and not os.read(0, 1):
             return
 

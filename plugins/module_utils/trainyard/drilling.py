@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One fault on its way: start the training as a user does, do the fault at its moment, see what comes of it, put all right, hold the promises.
+"""One fault on its way: start the training as a user does, do the fault at its moment, see what
+comes of it, put all right, hold the promises.
 
-Controller only. What a fault is stands in drills.yml; what was seen is judged by drills.py; the promises are drill_promises.py's.
+Controller only. What a fault is stands in drills.yml; what was seen is judged by drills.py; the
+promises are drill_promises.py's.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from ansible.module_utils.trainyard.drill_steps import RUN_SECONDS, STOP_SECONDS
 
 # Seconds: until a training has come to a moment, until it has ended after a fault.
 MOMENT_SECONDS, END_SECONDS = 300, 240
-# Seconds that a node gets which was away: its guard looks for its neighbour, finds the attempt over there, and ends its own part.
+# Seconds that a node gets which was away: its guard looks for its neighbour, finds the attempt over
+# there, and ends its own part.
 FENCE_SECONDS = 40
 GOES_ON_STEPS, GOES_ON_SECONDS = 2, 120
 # What keeps a drill from being made, and is said in its row.
@@ -69,7 +72,9 @@ class Course(Steps):
         return self.result
 
     def runs(self):
-        return set(os.listdir(self.ground.runs_dir)) if os.path.isdir(self.ground.runs_dir) else set()
+        return (
+            set(os.listdir(self.ground.runs_dir)) if os.path.isdir(self.ground.runs_dir) else set()
+        )
 
     def refused(self, known):
         """The command must start nothing, and say why."""
@@ -88,12 +93,22 @@ class Course(Steps):
         said = drills.find_refusal(self.expect, text)
         self.result["verdict"] = "right" if code and said else "wrong"
         if self.result["verdict"] == "wrong":
-            self.complain("the command ended with %s and did not say %r: %s" % (code, self.expect["refused"], last_line(text)))
-        self.result["says"] = next((line.strip() for line in text.splitlines() if drills.find_refusal(self.expect, line)), "")[:300]
+            self.complain(
+                "the command ended with %s and did not say %r: %s"
+                % (code, self.expect["refused"], last_line(text))
+            )
+        self.result["says"] = next(
+            (line.strip() for line in text.splitlines() if drills.find_refusal(self.expect, line)),
+            "",
+        )[:300]
 
     def new_run(self, known):
-        """Return the run that this drill's command has started: of two at once, the one that holds the nodes. None before."""
-        fresh = sorted(name for name in self.runs() - known if "-drill_%s-" % self.fault["name"] in name)
+        """Return the run that this drill's command has started: of two at once, the one that holds
+        the nodes. None before.
+        """
+        fresh = sorted(
+            name for name in self.runs() - known if "-drill_%s-" % self.fault["name"] in name
+        )
         if len(fresh) > 1 or any("again" in step for step in self.fault.get("before", ())):
             units = set(self.ground.holders().values())
             fresh = [name for name in fresh if any(name in unit for unit in units)]
@@ -101,16 +116,27 @@ class Course(Steps):
 
     def live(self, known):
         end = time.monotonic() + RUN_SECONDS
-        while not self.run and time.monotonic() < end and not all(command.over() for command in self.commands):
+        while (
+            not self.run
+            and time.monotonic() < end
+            and not all(command.over() for command in self.commands)
+        ):
             self.run = self.new_run(known)
             time.sleep(0.2)
         self.run = self.run or self.new_run(known)  # of a command that has ended since
         if not self.run:
             raise drills.DrillError("no run was started: %s" % last_line(self.main.text()))
         self.result["run"] = self.run
-        self.watch = Watch(self.ground.nodes, self.run, self.ground.base, self.fault.get("sign", ""))
-        if not self.watch.until(self.moment, MOMENT_SECONDS, lambda: all(command.over() for command in self.commands)):
-            raise drills.DrillError("the training did not come to %s: %s" % (self.fault["at"], last_line(self.main.text())))
+        self.watch = Watch(
+            self.ground.nodes, self.run, self.ground.base, self.fault.get("sign", "")
+        )
+        if not self.watch.until(
+            self.moment, MOMENT_SECONDS, lambda: all(command.over() for command in self.commands)
+        ):
+            raise drills.DrillError(
+                "the training did not come to %s: %s"
+                % (self.fault["at"], last_line(self.main.text()))
+            )
         self.result["reached"] = True
         inside, self.since = self.fault["at"] == "inside", time.monotonic()
         steps = drills.newest(self.watch.seen(), 1, "steps")
@@ -128,11 +154,18 @@ class Course(Steps):
         if kind == "inside":
             place = self.ground.places.get(self.expect.get("node"))
             ranks = {"first": 0, "last": len(self.ground.nodes) - 1}
-            return drills.began(looks, 1, place and place.name, ranks.get(self.expect.get("rank")) if self.one_rank_a_node(looks) else None)
+            return drills.began(
+                looks,
+                1,
+                place and place.name,
+                ranks.get(self.expect.get("rank")) if self.one_rank_a_node(looks) else None,
+            )
         if kind == "run":
             return True
         if kind == "ranks":
-            return {look["node"] for look in looks if drills.of_attempt(look, 1).get("ranks")} == {node.name for node in self.ground.nodes}
+            return {look["node"] for look in looks if drills.of_attempt(look, 1).get("ranks")} == {
+                node.name for node in self.ground.nodes
+            }
         return drills.newest(looks, 1, "steps" if kind == "step" else "saved") >= int(count)
 
     def one_rank_a_node(self, looks):
@@ -141,14 +174,26 @@ class Course(Steps):
     def goes_on(self, steps):
         """Nothing may have happened: the training makes steps; then the user stops it."""
         wanted = drills.newest(self.watch.seen(), 1, "steps") + GOES_ON_STEPS
-        if not self.watch.until(lambda looks: drills.newest(looks, 1, "steps") >= wanted, GOES_ON_SECONDS):
-            self.complain("the training made %d steps before and none in %d s after it" % (steps, GOES_ON_SECONDS))
+        if not self.watch.until(
+            lambda looks: drills.newest(looks, 1, "steps") >= wanted, GOES_ON_SECONDS
+        ):
+            self.complain(
+                "the training made %d steps before and none in %d s after it"
+                % (steps, GOES_ON_SECONDS)
+            )
         for step in [step for step in self.fault.get("before", ()) if "again" in step]:
-            other = self.watch.until(lambda _looks: next((one for one in self.commands if one.over()), None), RUN_SECONDS)
+            other = self.watch.until(
+                lambda _looks: next((one for one in self.commands if one.over()), None), RUN_SECONDS
+            )
             self.lost(other or self.commands[0], step["says"])
         held = self.ground.holders()
-        if len(held) != len(self.ground.nodes) or any(self.run not in unit for unit in held.values()):
-            self.complain("the nodes are held by %s, not by the run alone" % (", ".join(sorted(set(held.values()))) or "nothing"))
+        if len(held) != len(self.ground.nodes) or any(
+            self.run not in unit for unit in held.values()
+        ):
+            self.complain(
+                "the nodes are held by %s, not by the run alone"
+                % (", ".join(sorted(set(held.values()))) or "nothing")
+            )
         self.step({"verb": "stop"})
         self.end(STOP_SECONDS)
 
@@ -158,13 +203,19 @@ class Course(Steps):
             self.end(self.fault.get("seconds", END_SECONDS), last=not self.fault.get("back"))
         self.steps("back")
         if number > 1:
-            if self.watch.until(lambda looks: drills.first_step(looks, number), MOMENT_SECONDS, self.main.over):
+            if self.watch.until(
+                lambda looks: drills.first_step(looks, number), MOMENT_SECONDS, self.main.over
+            ):
                 ended = self.attempts().get(number - 1, {}).get("ended")
                 stepped = drills.first_step(self.watch.seen(), number)
-                self.result["resumed"] = drills.seconds(stepped - time.monotonic() + time.time(), ended)
+                self.result["resumed"] = drills.seconds(
+                    stepped - time.monotonic() + time.time(), ended
+                )
                 self.result["point"] = (self.attempts().get(number) or {}).get("resume")
             else:
-                self.complain("attempt %d never made a step: %s" % (number, last_line(self.main.text())))
+                self.complain(
+                    "attempt %d never made a step: %s" % (number, last_line(self.main.text()))
+                )
             self.verb({"verb": "stop"})
         self.end(END_SECONDS)
 
@@ -186,23 +237,35 @@ class Course(Steps):
     def finish(self, before):
         """Bring home what could not be brought before, and hold the verdict and the promises."""
         if not self.run:
-            self.result["promises"] = dict(dict.fromkeys(drills.PROMISES), **{"N2": not drill_promises.checkpoints(self.ground, before)})
+            self.result["promises"] = dict(
+                dict.fromkeys(drills.PROMISES),
+                **{"N2": not drill_promises.checkpoints(self.ground, before)},
+            )
             return
         self.fenced()
         home = os.path.join(self.ground.runs_dir, self.run, "attempt-1")
         verdict = (self.attempts().get(1) or {}).get("verdict")
-        away = (verdict or {}).get("unreachable") or any(look.get("gone") for look in self.watch.seen())
+        away = (verdict or {}).get("unreachable") or any(
+            look.get("gone") for look in self.watch.seen()
+        )
         if away or not self.attempts() or not os.path.exists(os.path.join(home, "ranks.json")):
             self.verb({"verb": "follow"})
         verdict = verdict or (self.attempts().get(1) or {}).get("verdict")
         # what a node that was away does when it is back is told by itself, see fenced()
         looks = [look for look in self.watch.seen() if look["t"] <= self.over]
         if not self.fault.get("goes_on"):
-            self.result["detected"] = drills.seconds(drills.detected(looks, 1, self.since), self.since) if self.since else None
+            self.result["detected"] = (
+                drills.seconds(drills.detected(looks, 1, self.since), self.since)
+                if self.since
+                else None
+            )
         done = drills.stopped(looks, 1, self.since) if self.since else None
         known = self.since + (self.result.get("detected") or 0) if self.since else None
         self.result["stopped"] = drills.seconds(done, known)
-        places = {"first": (self.ground.nodes[0].name, 0), "last": (self.ground.nodes[-1].name, self.last_rank(looks))}
+        places = {
+            "first": (self.ground.nodes[0].name, 0),
+            "last": (self.ground.nodes[-1].name, self.last_rank(looks)),
+        }
         self.result["verdict"], why = drills.judge(self.expect, verdict, places)
         self.result["says"], self.result["named"] = (verdict or {}).get("text"), verdict
         if why:
@@ -217,7 +280,9 @@ class Course(Steps):
         self.result["problems"] += problems
 
     def fenced(self):
-        """Nothing of the run may be left; a node that was away ends its part when it is back: wait for that, and note how long it took."""
+        """Nothing of the run may be left; a node that was away ends its part when it is back: wait
+        for that, and note how long it took.
+        """
 
         def held():
             return any(self.run in unit for unit in self.ground.holders().values())
@@ -226,12 +291,17 @@ class Course(Steps):
             return
         while held():
             if time.monotonic() > self.healed + FENCE_SECONDS:
-                self.complain("the run still held a node %d s after all was over; it was stopped" % FENCE_SECONDS)
+                self.complain(
+                    "the run still held a node %d s after all was over; it was stopped"
+                    % FENCE_SECONDS
+                )
                 self.verb({"verb": "stop"})
                 return
             time.sleep(0.2)
         self.result["fenced"] = drills.seconds(time.monotonic(), self.healed)
-        self.result["note"] = "the node that came back ended its part by itself after %.1f s" % self.result["fenced"]
+        self.result["note"] = (
+            "the node that came back ended its part by itself after %.1f s" % self.result["fenced"]
+        )
 
     def last_rank(self, looks):
         """Return the first rank of the last node: the one whose pid a fault takes."""
@@ -247,13 +317,19 @@ class Course(Steps):
         """Hold what the run's record and the commands are to say besides."""
         record = manifest.read_json(os.path.join(self.ground.runs_dir, self.run, "run.json")) or {}
         if self.expect.get("reason") and record.get("reason") != self.expect["reason"]:
-            self.complain("the run's reason is %s, wanted: %s" % (record.get("reason"), self.expect["reason"]))
+            self.complain(
+                "the run's reason is %s, wanted: %s" % (record.get("reason"), self.expect["reason"])
+            )
         said = "\n".join(command.text() for command in self.commands)
-        if self.expect.get("says") and not drills.find_refusal({"refused": self.expect["says"]}, said):
+        if self.expect.get("says") and not drills.find_refusal(
+            {"refused": self.expect["says"]}, said
+        ):
             self.complain("no command said %r" % self.expect["says"])
 
     def status(self):
-        """N5: another controller, with the inventory and its own way in and nothing else, must find the run; return what is wrong."""
+        """N5: another controller, with the inventory and its own way in and nothing else, must find
+        the run; return what is wrong.
+        """
         home = self.fresh()
         command = self.command("status", "-e", "run=%s" % self.run, fresh=home)
         code = command.wait(60)
@@ -264,11 +340,19 @@ class Course(Steps):
             and "PLAY RECAP" in command.text()
             and "no node knows" not in command.text()
         )
-        return [] if found else ["N5: another controller's status.yml ended with %s: %s" % (code, last_line(command.text())[:200])]
+        return (
+            []
+            if found
+            else [
+                "N5: another controller's status.yml ended with %s: %s"
+                % (code, last_line(command.text())[:200])
+            ]
+        )
 
 
 def chain(results, closing):
-    """Fill in N8: the same command again works after a fault, which the next fault's own training shows; closing() does one more after the last.
+    """Fill in N8: the same command again works after a fault, which the next fault's own training
+    shows; closing() does one more after the last.
 
     A fault that was refused, or never came to its moment, shows nothing of the one before it.
     """
@@ -280,4 +364,7 @@ def chain(results, closing):
         shown = next((later for later in done[index + 1 :] + [after] if later.get("reached")), None)
         result["promises"]["N8"] = shown is not None
         if shown is None:
-            result["problems"].append("N8: no training came to its steps after this fault: %s" % "; ".join(after.get("problems") or ()))
+            result["problems"].append(
+                "N8: no training came to its steps after this fault: %s"
+                % "; ".join(after.get("problems") or ())
+            )

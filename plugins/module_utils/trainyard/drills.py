@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of playbooks/drill.yml as data (drills.yml), and what is made of what was seen: seconds, right or wrong, the table. Pure, controller only.
+"""The faults of playbooks/drill.yml as data (drills.yml), and what is made of what was seen:
+seconds, right or wrong, the table. Pure, controller only.
 
-A fault holds what drills.yml says and `name`; `needs` is added: what it wants of the site (docker: containers of the embedded site that can be
-killed, frozen and entered as root; example: the code of examples/, whose configs/faults do things from inside).
+A fault holds what drills.yml says and `name`; `needs` is added: what it wants of the site (docker:
+containers of the embedded site that can be killed, frozen and entered as root; example: the code of
+examples/, whose configs/faults do things from inside).
 
-What was seen of a node is a list of looks {t, node, gone, attempts: {number: {...}}} as drill_watch.py prints them, with t: seconds of the
-controller's steady clock at which they came, and gone: True where the node did not answer.
+What was seen of a node is a list of looks {t, node, gone, attempts: {number: {...}}} as
+drill_watch.py prints them, with t: seconds of the controller's steady clock at which they came, and
+gone: True where the node did not answer.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from ansible.module_utils.trainyard.display import printable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEP_KINDS = ("before", "then", "back", "heal")
-# Seconds that robustness.md and the issue allow: from the fault to the first node that knows, from there to the last process, from a verdict to the next step.
+# Seconds that robustness.md and the issue allow: from the fault to the first node that knows, from
+# there to the last process, from a verdict to the next step.
 BUDGET = {"detect": 10.0, "stop": 10.0, "resume": 60.0}
 # An eye prints a look at least every two seconds.
 SILENT = 5.0
@@ -32,7 +36,9 @@ class DrillError(Exception):
 
 
 def load(path=None):
-    """Return {"job": ..., "faults": {name: fault}}; raise DrillError where the file does not fit schemas/drills.yml."""
+    """Return {"job": ..., "faults": {name: fault}}; raise DrillError where the file does not fit
+    schemas/drills.yml.
+    """
     path = path or os.path.join(HERE, "drills.yml")
     value, lines, problems = yamldata.read(path, os.path.basename(path))
     schema, _lines, wrong = yamldata.read(os.path.join(HERE, "schemas", "drills.yml"))
@@ -54,14 +60,23 @@ def needs(fault):
 
 
 def select(faults, only):
-    """Return the names asked for, in the order of the file; only: a text of names with commas, '' for all. Raises DrillError for others."""
+    """Return the names asked for, in the order of the file; only: a text of names with commas, ''
+    for all. Raises DrillError for others.
+    """
     wanted = [word.strip() for word in str(only or "").split(",") if word.strip()]
     groups = {fault["group"] for fault in faults.values()}
     for word in wanted:
         if word not in faults and word not in groups:
             known = sorted(groups) + list(faults)
-            raise DrillError("only: there is no fault %r%s; known: %s" % (word, yamldata.near(word, known), ", ".join(known)))
-    return [name for name, fault in faults.items() if not wanted or name in wanted or fault["group"] in wanted]
+            raise DrillError(
+                "only: there is no fault %r%s; known: %s"
+                % (word, yamldata.near(word, known), ", ".join(known))
+            )
+    return [
+        name
+        for name, fault in faults.items()
+        if not wanted or name in wanted or fault["group"] in wanted
+    ]
 
 
 def listed(faults):
@@ -69,7 +84,13 @@ def listed(faults):
     width = max(len(name) for name in faults)
     return [
         "%-*s  %-10s  %s%s"
-        % (width, name, fault["group"], fault["injected"], " (%s)" % ", ".join(fault["needs"]) if fault["needs"] else "")
+        % (
+            width,
+            name,
+            fault["group"],
+            fault["injected"],
+            " (%s)" % ", ".join(fault["needs"]) if fault["needs"] else "",
+        )
         for name, fault in faults.items()
     ]
 
@@ -80,12 +101,17 @@ def unfit(fault, embedded, example, verbs):
         return "is done to containers of the embedded site only"
     if "example" in fault["needs"] and not example:
         return "needs the code of examples/paddledetection, and -e config names another job"
-    lacking = sorted({step["verb"] for kind in STEP_KINDS for step in fault.get(kind, ()) if "verb" in step} - set(verbs))
+    lacking = sorted(
+        {step["verb"] for kind in STEP_KINDS for step in fault.get(kind, ()) if "verb" in step}
+        - set(verbs)
+    )
     return "this version has no playbooks/%s.yml" % lacking[0] if lacking else None
 
 
 def job_of(base, fault, secret):
-    """Return the job of a fault as data for a job file. secret: put into the environment under a name that is secret, for N7."""
+    """Return the job of a fault as data for a job file. secret: put into the environment under a
+    name that is secret, for N7.
+    """
     job = merged(copy.deepcopy(base), fault.get("job", {}))
     job["env"] = dict(job.get("env") or {}, DRILL_SECRET_TOKEN=secret)
     return job
@@ -114,19 +140,24 @@ def knows(attempt):
     """Whether a node's files say that the attempt has gone wrong or been stopped there."""
     ending, stop = attempt.get("exit") or {}, attempt.get("stop") or {}
     bad = ending.get("service_result") not in (None, "success") or any(
-        event.get("event") == "end" and (event.get("exit_code") or event.get("signal")) for event in attempt.get("events") or ()
+        event.get("event") == "end" and (event.get("exit_code") or event.get("signal"))
+        for event in attempt.get("events") or ()
     )
     return bool(bad or stop or attempt.get("stall") or attempt.get("loss"))
 
 
 def began(looks, number, node, rank):
-    """When a fault from inside was there: the first look at which the rank's log says the sign, or the rank is no longer there. None: never."""
+    """When a fault from inside was there: the first look at which the rank's log says the sign, or
+    the rank is no longer there. None: never.
+    """
     seen = False
     for look in looks:
         attempt = of_attempt(look, number)
         if look["node"] != node and node is not None:
             continue
-        alive = [entry for entry in attempt.get("ranks") or () if rank is None or entry["rank"] == rank]
+        alive = [
+            entry for entry in attempt.get("ranks") or () if rank is None or entry["rank"] == rank
+        ]
         if attempt.get("sign") or (seen and alive and not all(entry["alive"] for entry in alive)):
             return look["t"]
         seen = seen or any(entry["alive"] for entry in alive)
@@ -135,13 +166,18 @@ def began(looks, number, node, rank):
 
 def detected(looks, number, since):
     """When a node first knew of it, from `since` on; None: never."""
-    return next((look["t"] for look in looks if look["t"] >= since and knows(of_attempt(look, number))), None)
+    return next(
+        (look["t"] for look in looks if look["t"] >= since and knows(of_attempt(look, number))),
+        None,
+    )
 
 
 def stopped(looks, number, since):
-    """When no process of the attempt was left on any node that answers, for good; None where some are there to the end.
+    """When no process of the attempt was left on any node that answers, for good; None where some
+    are there to the end.
 
-    A node that has said nothing for SILENT seconds does not answer: a frozen one closes no connection.
+    A node that has said nothing for SILENT seconds does not answer: a frozen one closes no
+    connection.
     """
     marked, heard, when = {}, {}, None
     for look in looks:
@@ -168,7 +204,9 @@ def newest(looks, number, key):
 
 
 def judge(expect, verdict, places):
-    """Return (right, wrong or unknown; why) for a verdict as run.json has it. places: {"first": (node, rank), "last": (node, rank)}."""
+    """Return (right, wrong or unknown; why) for a verdict as run.json has it. places: {"first":
+    (node, rank), "last": (node, rank)}.
+    """
     if not verdict:
         return "unknown", "there is no verdict"
     wanted = {"outcome": expect.get("outcome"), "cause": expect.get("cause")}
@@ -185,8 +223,18 @@ def judge(expect, verdict, places):
     if not off:
         return "right", ""
     # who says that he does not know, and accuses nobody, is not wrong
-    silent = verdict.get("node") is None and verdict.get("rank") is None and verdict.get("outcome") != "completed"
-    honest = silent and verdict.get("cause") in (None, "unknown", "connection_lost", "no_end_recorded", "no_step")
+    silent = (
+        verdict.get("node") is None
+        and verdict.get("rank") is None
+        and verdict.get("outcome") != "completed"
+    )
+    honest = silent and verdict.get("cause") in (
+        None,
+        "unknown",
+        "connection_lost",
+        "no_end_recorded",
+        "no_step",
+    )
     return ("unknown" if honest or verdict.get("outcome") == "unknown" else "wrong"), "; ".join(off)
 
 
@@ -206,13 +254,29 @@ def over(result, budget):
 
 
 def held(result):
-    """Whether a fault came out as promised: nothing to complain of, verdict right where one was expected, no promise broken."""
-    return not result.get("problems") and result.get("verdict") in ("right", None) and False not in result.get("promises", {}).values()
+    """Whether a fault came out as promised: nothing to complain of, verdict right where one was
+    expected, no promise broken.
+    """
+    return (
+        not result.get("problems")
+        and result.get("verdict") in ("right", None)
+        and False not in result.get("promises", {}).values()
+    )
 
 
 # --- the table
 
-HEAD = ["fault", "what was done", "known after", "all stopped", "verdict", "it says", "next step", "N1-N8", "note"]
+HEAD = [
+    "fault",
+    "what was done",
+    "known after",
+    "all stopped",
+    "verdict",
+    "it says",
+    "next step",
+    "N1-N8",
+    "note",
+]
 
 
 def cell(text, limit=160):
@@ -227,14 +291,29 @@ def promise_cell(promises):
     return (
         "broken: %s" % ", ".join(broken)
         if broken
-        else "held" + ("" if None not in promises.values() else " (%d of 8 asked)" % sum(value is True for value in promises.values()))
+        else "held"
+        + (
+            ""
+            if None not in promises.values()
+            else " (%d of 8 asked)" % sum(value is True for value in promises.values())
+        )
     )
 
 
 def row(result):
     """Return a result's line of the table as cells."""
     if result.get("skipped"):
-        return [result["name"], result["injected"], "–", "–", "–", "–", "–", "–", "skipped: " + result["skipped"]]
+        return [
+            result["name"],
+            result["injected"],
+            "–",
+            "–",
+            "–",
+            "–",
+            "–",
+            "–",
+            "skipped: " + result["skipped"],
+        ]
 
     def time(name):
         return "–" if result.get(name) is None else "%.1f s" % result[name]
@@ -256,22 +335,31 @@ def row(result):
 
 def table(results):
     """Return the Markdown table of all results."""
-    lines = [HEAD, ["---"] * len(HEAD)] + [[cell(part) for part in row(result)] for result in results]
+    lines = [HEAD, ["---"] * len(HEAD)] + [
+        [cell(part) for part in row(result)] for result in results
+    ]
     return "\n".join("| %s |" % " | ".join(line) for line in lines) + "\n"
 
 
 def sums(results):
     """Return one line: how many were done, held, skipped; the worst and the middle of each time."""
     done = [result for result in results if not result.get("skipped")]
-    parts = ["%d of %d faults came out as promised" % (sum(held(result) for result in done), len(done))]
+    parts = [
+        "%d of %d faults came out as promised" % (sum(held(result) for result in done), len(done))
+    ]
     for key, shown in (("detected", "known"), ("stopped", "stopped"), ("resumed", "next step")):
         times = sorted(result[key] for result in done if result.get(key) is not None)
         if times:
-            parts.append("%s after %.1f s (middle), %.1f s (worst)" % (shown, times[len(times) // 2], times[-1]))
+            parts.append(
+                "%s after %.1f s (middle), %.1f s (worst)"
+                % (shown, times[len(times) // 2], times[-1])
+            )
     skipped = len(results) - len(done)
     return "; ".join(parts + (["%d skipped" % skipped] if skipped else []))
 
 
 def find_refusal(expect, text):
-    """Whether a command's output holds what the fault's refusal is to say; the output's line breaks are taken out."""
+    """Whether a command's output holds what the fault's refusal is to say; the output's line breaks
+    are taken out.
+    """
     return re.search(expect["refused"], " ".join(text.split())) is not None

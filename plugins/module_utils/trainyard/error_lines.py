@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lines look like that open or belong to an error in a rank's log; errors.py reads logs by them."""
+"""What the lines look like that open or belong to an error in a rank's log; errors.py reads logs by
+them.
+"""
 
 from __future__ import annotations
 
 import re
 
-# Every line that can open an event holds one of these; a scanner may skip all others while `ErrorScan.idle` holds. What begins with a
-# letter that few words begin with costs least.
+# Every line that can open an event holds one of these; a scanner may skip all others while
+# `ErrorScan.idle` holds. What begins with a letter that few words begin with costs least.
 LITERALS = (
     "Traceback (most",
     '  File "',
@@ -53,95 +55,166 @@ LITERALS = (
 
 TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):")
 FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<more>, in .*)?')
-CHAIN = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
+CHAIN = re.compile(
+    r"^(?:During handling of the above exception|The above exception was the direct cause)"
+)
 FINAL = re.compile(r"^(?P<kind>[A-Za-z_]\w*(?:\.[A-Za-z_<][\w<>]*)*)(?::(?: (?P<text>.*))?)?$")
 HEADERS = ("Exception ignored in", "--- Logging error ---", "Exception in thread")
-SIGNAL_INFO = re.compile(r"\*\*\* (?P<signal>SIG[A-Z]+) .*received by PID \d+ .*from PID (?P<sender>\d+)")
+SIGNAL_INFO = re.compile(
+    r"\*\*\* (?P<signal>SIG[A-Z]+) .*received by PID \d+ .*from PID (?P<sender>\d+)"
+)
 TIME_INFO = re.compile(r"\*\*\* Aborted at (?P<time>\d{9,11}) \(unix time\)")
-# Which rank a lost connection or a timeout names: gloo by its pair, MindSpore's scheduler by the worker that it missed first.
-PEER = re.compile(r"\bpair_rank = (?P<peer>\d+)|\bworker (?P<worker>\d+) is the first one timed out")
+# Which rank a lost connection or a timeout names: gloo by its pair, MindSpore's scheduler by the
+# worker that it missed first.
+PEER = re.compile(
+    r"\bpair_rank = (?P<peer>\d+)|\bworker (?P<worker>\d+) is the first one timed out"
+)
 
-_KNOWN = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Empty|Full|[Tt]imeout|Warning|NotMet|Group)$")
-_NOT_KINDS = frozenset(("Warning", "WARNING", "INFO", "ERROR", "DEBUG", "NOTE", "Note", "Epoch", "epoch"))
+_KNOWN = re.compile(
+    r"(?:Error|Exception|Exit|Interrupt|Iteration|Empty|Full|[Tt]imeout|Warning|NotMet|Group)$"
+)
+_NOT_KINDS = frozenset(
+    ("Warning", "WARNING", "INFO", "ERROR", "DEBUG", "NOTE", "Note", "Epoch", "epoch")
+)
 _SHELL = r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Terminated)"
 
-# Ascend's error codes (EI0006: HCCL, EJ: HCCP, EL: driver, E3, EE, EZ: runtime); before CANN 8.5 the code stands alone, then behind a name.
+# Ascend's error codes (EI0006: HCCL, EJ: HCCP, EL: driver, E3, EE, EZ: runtime); before CANN 8.5
+# the code stands alone, then behind a name.
 ASCEND = re.compile(r"^(?:\[\w+ ?\d*\]: ?)?(?:\w+\()?(?P<kind>E[A-Z0-9]\d{4})\)?: (?P<text>.+)")
 
 # MindSpore's way to say that the reason stands below.
 REFERS = re.compile(r"Refer to '[\w ]+ Error Message'\.?\s*$|The details refer to '[\w ]+'\.?\s*$")
 
-# One-line events: pattern, kind (None: the group `kind`), where it comes from. The group `text` is the message.
+# One-line events: pattern, kind (None: the group `kind`), where it comes from. The group `text` is
+# the message.
 SINGLE = (
-    (re.compile(r"^terminate called after throwing an instance of '(?P<kind>[^']+)'(?P<text>)"), None, "cpp"),
-    (re.compile(r"^terminate called (?P<text>without an active exception)"), "terminate called", "cpp"),
+    (
+        re.compile(r"^terminate called after throwing an instance of '(?P<kind>[^']+)'(?P<text>)"),
+        None,
+        "cpp",
+    ),
+    (
+        re.compile(r"^terminate called (?P<text>without an active exception)"),
+        "terminate called",
+        "cpp",
+    ),
     (re.compile(r"raises a std::exception: (?P<kind>[\w:]+)(?P<text>)"), None, "cpp"),
     (re.compile(r"^Fatal Python error: (?P<text>.*)"), "Fatal Python error", "cpp"),
     (re.compile(rf"^(?P<kind>{_SHELL})(?P<text>)(?:\s+\(core dumped\))?\s*$"), None, "line"),
     (re.compile(rf"^\S+: line \d+:\s+\d+ (?P<kind>{_SHELL})\s*(?P<text>.*)"), None, "line"),
-    (re.compile(r"^ERROR: (?P<text>Unexpected .* encountered in DataLoader.*)"), "DataLoader", "line"),
-    (re.compile(r"^\S*python[\d.]*: (?P<text>(?:can't open file|No module named|Error while finding module).*)"), "python", "line"),
+    (
+        re.compile(r"^ERROR: (?P<text>Unexpected .* encountered in DataLoader.*)"),
+        "DataLoader",
+        "line",
+    ),
+    (
+        re.compile(
+            r"^\S*python[\d.]*: (?P<text>(?:can't open file|No module named|Error while finding"
+            r" module).*)"
+        ),
+        "python",
+        "line",
+    ),
     (re.compile(r"^[\w.-]+: error: (?P<text>.*)"), "usage error", "line"),
     (re.compile(r"NCCL WARN (?P<text>.*)"), "NCCL WARN", "cpp"),
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),
     # Open MPI's own words; its blocks stand between lines of dashes.
-    (re.compile(r"^\[\S+:\d+\] Signal: (?P<text>(?:Segmentation fault|Bus error|Illegal instruction|Aborted).*)"), "Signal", "cpp"),
+    (
+        re.compile(
+            r"^\[\S+:\d+\] Signal: (?P<text>(?:Segmentation fault|Bus error|Illegal"
+            r" instruction|Aborted).*)"
+        ),
+        "Signal",
+        "cpp",
+    ),
     (re.compile(r"^\[\S+:\d+\] (?P<text>PMIX ERROR: .*)"), "Open MPI", "line"),
     (
-        re.compile(r"^(?P<text>(?:ORTE (?:was unable|has lost|does not know)|An ORTE daemon has|There are not enough slots).*)"),
+        re.compile(
+            r"^(?P<text>(?:ORTE (?:was unable|has lost|does not know)|An ORTE daemon has|There are"
+            r" not enough slots).*)"
+        ),
         "Open MPI",
         "line",
     ),
     (
         re.compile(
-            r"^(?P<text>(?:MPI_ABORT was invoked on rank|mpirun was unable to|\S+ has detected that a required daemon terminated during).*)"
+            r"^(?P<text>(?:MPI_ABORT was invoked on rank|mpirun was unable to|\S+ has detected that"
+            r" a required daemon terminated during).*)"
         ),
         "Open MPI",
         "line",
     ),
     (ASCEND, None, "cpp"),
 )
-# Lines that call themselves errors, in MindSpore's and CANN's form; only those that the catalogue knows by name are believed. MindSpore
-# only warns of the port that its scheduler does not get.
+# Lines that call themselves errors, in MindSpore's and CANN's form; only those that the catalogue
+# knows by name are believed. MindSpore only warns of the port that its scheduler does not get.
 TAGGED = re.compile(
-    r"^\[(?P<kind>ERROR|CRITICAL|WARNING(?=.*Failed to call bind))\] \w+\([^)]*\):\S+ \[[^\]]*\](?: ?\w+\]| ?\[[\w, ]*\])* ?(?P<text>.*)"
+    r"^\[(?P<kind>ERROR|CRITICAL|WARNING(?=.*Failed to call bind))\] \w+\([^)]*\):\S+ \[[^\]]*\](?:"
+    r" ?\w+\]| ?\[[\w, ]*\])* ?(?P<text>.*)"
 )
 
-# What launchers say of their children. `first`: the launcher means the child whose end it saw before any other's.
+# What launchers say of their children. `first`: the launcher means the child whose end it saw
+# before any other's.
 CHILDREN = (
-    (re.compile(r"^Container rank (?P<local_rank>\d+) status (?P<status>\w+) cmd \[.*?\] code (?P<code>-?\d+) log (?P<log>\S+)"), False),
-    (re.compile(r"Worker process (?P<pid>\d+) exit with exception\. Error code: (?P<code>-?\d+)"), True),
-    (re.compile(r"noticed that process rank (?P<rank>\d+) with PID \d+ on node \S+ exited on signal (?P<signal>\d+)"), True),
+    (
+        re.compile(
+            r"^Container rank (?P<local_rank>\d+) status (?P<status>\w+) cmd \[.*?\] code"
+            r" (?P<code>-?\d+) log (?P<log>\S+)"
+        ),
+        False,
+    ),
+    (
+        re.compile(
+            r"Worker process (?P<pid>\d+) exit with exception\. Error code: (?P<code>-?\d+)"
+        ),
+        True,
+    ),
+    (
+        re.compile(
+            r"noticed that process rank (?P<rank>\d+) with PID \d+ on node \S+ exited on signal"
+            r" (?P<signal>\d+)"
+        ),
+        True,
+    ),
     (re.compile(r"^\s+Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"), True),
 )
 EXIT_CODE = re.compile(r"^\s+Exit code:\s+(?P<code>\d+)")
 
 
 def any_of(words):
-    """A pattern that finds any of the words, one branch for each first letter: at most places it looks at no more than that."""
+    """A pattern that finds any of the words, one branch for each first letter: at most places it
+    looks at no more than that.
+    """
     branches = {}
     for word in words:
         branches.setdefault(word[:1], []).append(re.escape(word[1:]))
-    return "|".join(re.escape(first) + "(?:" + "|".join(rest) + ")" for first, rest in branches.items())
+    return "|".join(
+        re.escape(first) + "(?:" + "|".join(rest) + ")" for first, rest in branches.items()
+    )
 
 
 def is_final(match):
-    """Whether a match of FINAL ends a traceback: an exception class of Python's or of the user's own, and no other word with a colon."""
+    """Whether a match of FINAL ends a traceback: an exception class of Python's or of the user's
+    own, and no other word with a colon.
+    """
     kind = match.group("kind")
     last = kind.rsplit(".", 1)[-1]
     if kind in _NOT_KINDS:
         return False
     if _KNOWN.search(last):
         return True
-    # An exception class of the user's own (`BadSample: ...`): has its colon, and looks like a class or a path to one.
+    # An exception class of the user's own (`BadSample: ...`): has its colon, and looks like a class
+    # or a path to one.
     return match.group("text") is not None and ("." in kind or sum(c.isupper() for c in last) >= 2)
 
 
 def note_child(text, children, most):
-    """Note in `children`, `most` at the most, what a launcher's line says of a child's end; return whether it says anything of it.
+    """Note in `children`, `most` at the most, what a launcher's line says of a child's end; return
+    whether it says anything of it.
 
-    Entries: {local_rank, rank, pid, code, first, log}, None where the launcher does not say; a negative code is a signal. Open MPI tells
-    the code of the child that it named first some lines below it.
+    Entries: {local_rank, rank, pid, code, first, log}, None where the launcher does not say; a
+    negative code is a signal. Open MPI tells the code of the child that it named first some lines
+    below it.
     """
     code = EXIT_CODE.match(text)
     if code and children and children[-1]["code"] is None:
@@ -150,7 +223,10 @@ def note_child(text, children, most):
         match = pattern.search(text)
         if match and len(children) < most:
             said = match.groupdict()
-            found = {key: int(said[key]) if said.get(key) else None for key in ("local_rank", "rank", "pid", "code")}
+            found = {
+                key: int(said[key]) if said.get(key) else None
+                for key in ("local_rank", "rank", "pid", "code")
+            }
             found["code"] = -int(said["signal"]) if said.get("signal") else found["code"]
             children.append(dict(found, first=first, log=said.get("log")))
             return True

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the first error in a rank's log, line by line, in bounded memory.
 
-`ErrorScan` knows Python tracebacks (chained ones, cut ones, ones between other lines), Paddle's C++ `Error Message Summary:` block,
-uncaught C++ exceptions (gloo, NCCL), faulthandler, argparse, NCCL warnings, Ascend's error codes, Open MPI's words and what a shell or a
-launcher says of a dead child. How lines look is in error_lines.py, what they mean in causes.py, which of them counts in first_error.py.
+`ErrorScan` knows Python tracebacks (chained ones, cut ones, ones between other lines), Paddle's C++
+`Error Message Summary:` block, uncaught C++ exceptions (gloo, NCCL), faulthandler, argparse, NCCL
+warnings, Ascend's error codes, Open MPI's words and what a shell or a launcher says of a dead
+child. How lines look is in error_lines.py, what they mean in causes.py, which of them counts in
+first_error.py.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from ansible.module_utils.trainyard import error_lines as lines
 from ansible.module_utils.trainyard.causes import tagged
 from ansible.module_utils.trainyard.first_error import choose
 
-MAX_TRACEBACK = 500  # lines; a recursion error repeats frames but Python cuts it at about 2,000 frames
+MAX_TRACEBACK = (
+    500  # lines; a recursion error repeats frames but Python cuts it at about 2,000 frames
+)
 KEEP = 16  # errors kept before training goes on or the log ends
 CONTEXT_BEFORE = 6
 CONTEXT_AFTER = 4
@@ -22,13 +26,16 @@ CONTEXT_CHARS = 400
 
 
 class ErrorScan:
-    """Feed lines with `line(number, text)`, say `progress()` at every training step, ask `finish()` at the end."""
+    """Feed lines with `line(number, text)`, say `progress()` at every training step, ask `finish()`
+    at the end.
+    """
 
     def __init__(self):
         self.errors = []  # at most KEEP, since the last training step
         self.count = 0
         self.survived = None  # the first error after which training went on
-        self.thread_error = None  # what ended a thread of the trainer: steps go on until the data that is loaded runs out
+        # what ended a thread of the trainer: steps go on until the data that is loaded runs out
+        self.thread_error = None
         self.containers = []  # what the launcher said of its children: see error_lines.note_child
         self._state = None
         self._error = None  # the error whose following lines are being read
@@ -77,9 +84,12 @@ class ErrorScan:
     def _open(self, number, text):
         match = lines.TRACEBACK.match(text)
         if match:
-            # `C++ Traceback` is Paddle's own block. Text before the word means that a handler printed it, except a torn progress bar.
+            # `C++ Traceback` is Paddle's own block. Text before the word means that a handler
+            # printed it, except a torn progress bar.
             if not match.group(1).endswith("C++ "):
-                self._start_traceback(number, text, bool(match.group(1).strip()) and "%|" not in match.group(1))
+                self._start_traceback(
+                    number, text, bool(match.group(1).strip()) and "%|" not in match.group(1)
+                )
             return
         if "Error Message Summary:" in text:
             self._leave_traceback()
@@ -102,14 +112,18 @@ class ErrorScan:
             return
         frame = lines.FRAME.match(text)
         if frame and not frame.group("more"):
-            # A syntax error in the script itself comes without a header: `  File "train.py", line 3`.
+            # A syntax error in the script itself comes without a header: `  File "train.py", line
+            # 3`.
             self._start_traceback(number, text, False)
             self._in_traceback(number, text)
 
     def _single(self, number, kind, text, origin, line):
         last = self.errors[-1] if self.errors else None
         if last and last["kind"] == kind and not last["text"]:
-            last["line"] = number  # Paddle warns of the exception just before the runtime ends the process for it
+            last["line"] = (
+                # Paddle warns of the exception just before the runtime ends the process for it
+                number
+            )
             last["context"].append(line[:CONTEXT_CHARS])
             self._error = last
         else:
@@ -117,7 +131,9 @@ class ErrorScan:
         self._begin, self._state = number, self._in_after
 
     def _tagged(self, number, kind, text, line):
-        """A line that calls itself an error: noted once for each cause, without leaving what is being read."""
+        """A line that calls itself an error: noted once for each cause, without leaving what is
+        being read.
+        """
         cause = tagged(text)
         if cause and not any(error["soft"] == cause for error in self.errors):
             self._add(number, kind, text, "line", [line])
@@ -127,7 +143,8 @@ class ErrorScan:
         self._leave_traceback()
         last = self.errors[-1] if self.errors else None
         if last and last["text"].endswith(":") and number - last["line"] == 1:
-            # `ValueError: DataLoader worker(0) caught ValueError with message:` and then the real one
+            # `ValueError: DataLoader worker(0) caught ValueError with message:` and then the real
+            # one
             self._chained, self._thread, self._direct = last, last["thread"], False
         self._handled = self._handled or handled
         self._begin, self._frame, self._loose, self._state = number, None, None, self._in_traceback
@@ -168,7 +185,17 @@ class ErrorScan:
             root = root or f"{self._chained['kind']}: {self._chained['text']}"
         flags = {"handled": self._handled, "thread": self._thread}
         self._handled, self._thread, self._chained, self._root = False, False, None, None
-        self._add(number, kind, text, "python", context, frame=self._frame, root=root, direct=self._direct, **flags)
+        self._add(
+            number,
+            kind,
+            text,
+            "python",
+            context,
+            frame=self._frame,
+            root=root,
+            direct=self._direct,
+            **flags,
+        )
         self._begin, self._state = number, self._in_after
 
     def _leave_traceback(self):
@@ -178,13 +205,23 @@ class ErrorScan:
     def _cut_short(self):
         """The log ended, or something else began, inside a traceback."""
         if self._chained in self.errors:
-            self._chained, self._root, self._handled, self._thread, self._state = None, None, False, False, None
+            self._chained, self._root, self._handled, self._thread, self._state = (
+                None,
+                None,
+                False,
+                False,
+                None,
+            )
             return  # the chain's first part is whole and says more than a torn second one
         if self._loose is not None:
             number, kind, text = self._loose
             self._end_traceback(number, kind, text, f"{kind}: {text}")
             return
-        where = f'cut short after File "{self._frame["file"]}", line {self._frame["line"]}' if self._frame else "cut short"
+        where = (
+            f'cut short after File "{self._frame["file"]}", line {self._frame["line"]}'
+            if self._frame
+            else "cut short"
+        )
         self._end_traceback(self._begin, "Traceback", where, "")
         self._state = None
 
@@ -214,16 +251,36 @@ class ErrorScan:
     def _in_after(self, number, text):
         error = self._error
         if lines.CHAIN.match(text):
-            self._chained, self._root, self._handled, self._thread = error, error["root"], error["handled"], error["thread"]
+            self._chained, self._root, self._handled, self._thread = (
+                error,
+                error["root"],
+                error["handled"],
+                error["thread"],
+            )
             self._direct, self._state = text.startswith("The above"), self._between_chain
             return True
-        info, code = lines.TIME_INFO.search(text) or lines.SIGNAL_INFO.search(text), lines.ASCEND.match(text)
+        info, code = (
+            lines.TIME_INFO.search(text) or lines.SIGNAL_INFO.search(text),
+            lines.ASCEND.match(text),
+        )
         if info:
             error.update({k: int(v) if v.isdigit() else v for k, v in info.groupdict().items()})
-        elif error["origin"] == "python" and (code or lines.REFERS.search(error["text"])) and not lines.TRACEBACK.match(text):
+        elif (
+            error["origin"] == "python"
+            and (code or lines.REFERS.search(error["text"]))
+            and not lines.TRACEBACK.match(text)
+        ):
             if text.strip() and not text.startswith("-"):
-                error["text"] += f" [{text.strip()}]"  # MindSpore puts CANN's message, and that of its data pipeline, below its own
-        elif lines.TRACEBACK.match(text) or "Error Message Summary:" in text or text.startswith(lines.HEADERS) or number - self._begin > 10:
+                error["text"] += (
+                    # MindSpore puts CANN's message, and that of its data pipeline, below its own
+                    f" [{text.strip()}]"
+                )
+        elif (
+            lines.TRACEBACK.match(text)
+            or "Error Message Summary:" in text
+            or text.startswith(lines.HEADERS)
+            or number - self._begin > 10
+        ):
             self._state = None
             return False
         elif any(pattern.search(text) for pattern, _kind, _origin in lines.SINGLE):
@@ -242,12 +299,30 @@ class ErrorScan:
 
     def _between_chain(self, number, text):
         if text and not lines.TRACEBACK.match(text):
-            self._chained, self._root, self._handled, self._thread, self._state = None, None, False, False, None
+            self._chained, self._root, self._handled, self._thread, self._state = (
+                None,
+                None,
+                False,
+                False,
+                None,
+            )
         return not text
 
     # -- records --
 
-    def _add(self, number, kind, text, origin, context, frame=None, handled=False, thread=False, root=None, direct=False):
+    def _add(
+        self,
+        number,
+        kind,
+        text,
+        origin,
+        context,
+        frame=None,
+        handled=False,
+        thread=False,
+        root=None,
+        direct=False,
+    ):
         self.count += 1
         self._textless = False
         frame = frame or {"file": None, "line": None}
@@ -269,6 +344,8 @@ class ErrorScan:
             "sender": None,
             "time": None,
         }
-        if len(self.errors) == KEEP:  # the newest always has room: it may be the one that ended the rank
+        if (
+            len(self.errors) == KEEP
+        ):  # the newest always has room: it may be the one that ended the rank
             self.errors.remove(next((e for e in self.errors if e["handled"]), self.errors[-1]))
         self.errors.append(self._error)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a checkpoint to a node from one that holds it: the node's own attempt, else another node over the mesh. Runs on the node that lacks it.
+"""Bring a checkpoint to a node from one that holds it: the node's own attempt, else another node
+over the mesh. Runs on the node that lacks it.
 
 The source is not trusted: a training there may have changed what it sends. It sends no more than
 was announced, in bounded time, and what its rsync prints is cut.
@@ -17,13 +18,23 @@ import sys
 import tempfile
 import time
 
-from ansible.module_utils.trainyard import attempts, checkpoints, manifest, mesh, probe, processes, resumable, trees
+from ansible.module_utils.trainyard import (
+    attempts,
+    checkpoints,
+    manifest,
+    mesh,
+    probe,
+    processes,
+    resumable,
+    trees,
+)
 
 KIND = "checkpoints"
 # A source that is down or stands still is given up after so many seconds without a byte.
 SILENCE = 20
 CONNECT = 5
-# Every copy may take so long, and longer where it is large; all of them together end before the controller gives the node up (12 h).
+# Every copy may take so long, and longer where it is large; all of them together end before the
+# controller gives the node up (12 h).
 LEAST_SECONDS = 900
 LEAST_RATE = 512 << 10  # bytes a second
 MOST_SECONDS = 36000
@@ -38,7 +49,8 @@ _BOUND = (
     "import os, resource, sys; most = int(sys.argv[1]);"
     " resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)); os.execvp(sys.argv[2], sys.argv[2:])"
 )
-# A copy that nobody has asked for since, seconds. A start comes within minutes after its copy was brought.
+# A copy that nobody has asked for since, seconds. A start comes within minutes after its copy was
+# brought.
 OLD = 3600
 _PLACE = re.compile(
     r"/runs/(?P<run>[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})/attempt-(?P<number>[0-9]{1,5})/(?P<folder>[A-Za-z0-9_][A-Za-z0-9._@+=/-]{0,400})\Z"
@@ -48,10 +60,11 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 
 
 def source_words(home, node, source):
-    """Return the words of rsync that lead to a source's files: its own directory, or another node's over the mesh.
+    """Return the words of rsync that lead to a source's files: its own directory, or another node's
+    over the mesh.
 
-    The gate of the other node serves one folder of one attempt by rsync's daemon, read-only (mesh_gate.py). Raises ValueError for a place that no
-    gate serves.
+    The gate of the other node serves one folder of one attempt by rsync's daemon, read-only
+    (mesh_gate.py). Raises ValueError for a place that no gate serves.
     """
     place = source["path"].rstrip("/") + "/"
     if source["source"] == node:
@@ -62,13 +75,21 @@ def source_words(home, node, source):
     config = os.path.join(home, mesh.DIRECTORY, "config")
     shell = "ssh -F %s -o BatchMode=yes -o ConnectTimeout=%d" % (config, CONNECT)
     verb = "pull %s %s %s" % match.group("run", "number", "folder")
-    return ["--timeout=%d" % SILENCE, "-e", shell, "--rsync-path=" + verb, "%s::checkpoint/" % source["source"]]
+    return [
+        "--timeout=%d" % SILENCE,
+        "-e",
+        shell,
+        "--rsync-path=" + verb,
+        "%s::checkpoint/" % source["source"],
+    ]
 
 
 def tidy(run, base, now):
-    """Remove copies of checkpoints that no start has asked for lately, unless an attempt holds this node; return their names.
+    """Remove copies of checkpoints that no start has asked for lately, unless an attempt holds this
+    node; return their names.
 
-    They are copies: what a training saved lies in its attempt. Every restart brings another one, and they are as large as the model. now: unix seconds.
+    They are copies: what a training saved lies in its attempt. Every restart brings another one,
+    and they are as large as the model. now: unix seconds.
     """
     folder, staging, gone = os.path.join(base, KIND), os.path.join(base, "staging"), []
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
@@ -84,7 +105,11 @@ def tidy(run, base, now):
             trees.remove(path)
     for name in names:
         path = os.path.join(folder, name)
-        if re.match(r"[0-9a-f]{16}\Z", name) and not os.path.islink(path) and now - os.stat(path).st_mtime > OLD:
+        if (
+            re.match(r"[0-9a-f]{16}\Z", name)
+            and not os.path.islink(path)
+            and now - os.stat(path).st_mtime > OLD
+        ):
             trees.remove(path)
             for record in (".manifest.json", ".scan.json"):
                 with contextlib.suppress(OSError):
@@ -94,7 +119,9 @@ def tidy(run, base, now):
 
 
 def last_change(folder):
-    """Return when anything in a directory changed last, in unix seconds. rsync sets the times of files, but not this one (ctime)."""
+    """Return when anything in a directory changed last, in unix seconds. rsync sets the times of
+    files, but not this one (ctime).
+    """
     newest = os.lstat(folder).st_ctime
     for where, folders, names in os.walk(folder):
         for name in names + folders:
@@ -115,9 +142,11 @@ def sizes_in(folder):
 
 
 def excess(staging, files):
-    """Return whether more lies in a staging directory than was announced; files: {path: [kind, bytes, digest]}.
+    """Return whether more lies in a staging directory than was announced; files: {path: [kind,
+    bytes, digest]}.
 
-    rsync writes a file under another name first. So one more file is allowed, as large as the largest.
+    rsync writes a file under another name first. So one more file is allowed, as large as the
+    largest.
     """
     found, announced = sizes_in(staging), {name: entry[1] for name, entry in files.items()}
     largest, total = max(announced.values()), sum(announced.values())
@@ -133,8 +162,15 @@ def copy(argv, staging, files, seconds):
 
     Raises Excess where the source sends more than was announced.
     """
-    largest, until, said = max(entry[1] for entry in files.values()), time.monotonic() + seconds, b""
-    environment = dict({name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}, LC_ALL="C")
+    largest, until, said = (
+        max(entry[1] for entry in files.values()),
+        time.monotonic() + seconds,
+        b"",
+    )
+    environment = dict(
+        {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")},
+        LC_ALL="C",
+    )
     with tempfile.TemporaryFile() as names:
         names.write("".join("%s\n" % name for name in sorted(files)).encode())
         names.seek(0)
@@ -166,7 +202,9 @@ def copy(argv, staging, files, seconds):
     if excess(staging, files):
         raise Excess("sends more than was announced")
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    return (lines or ["rsync ended with %d" % process.returncode])[0] if process.returncode else None
+    return (
+        (lines or ["rsync ended with %d" % process.returncode])[0] if process.returncode else None
+    )
 
 
 class Excess(Exception):
@@ -174,18 +212,26 @@ class Excess(Exception):
 
 
 def room_problem(base, staging, files):
-    """Return why a checkpoint does not fit on the file system, or None. Its sizes come from other nodes."""
+    """Return why a checkpoint does not fit on the file system, or None. Its sizes come from other
+    nodes.
+    """
     lacking = sum(entry[1] for entry in files.values()) - sum(sizes_in(staging).values())
     free = shutil.disk_usage(base).free
     text = "the checkpoint takes %d MiB more, and %d MiB are free; %d MiB have to stay so"
-    return text % (lacking >> 20, free >> 20, FREE_BYTES >> 20) if lacking > 0 and free - lacking < FREE_BYTES else None
+    return (
+        text % (lacking >> 20, free >> 20, FREE_BYTES >> 20)
+        if lacking > 0 and free - lacking < FREE_BYTES
+        else None
+    )
 
 
 def bring(run, home, base, node, point, write=True):
-    """Make checkpoints/<digest> of a point on this node; return (changed, whether it is there, [why a source could not give it]).
+    """Make checkpoints/<digest> of a point on this node; return (changed, whether it is there, [why
+    a source could not give it]).
 
-    run: callable (argv, stdin's text or None) -> (exit code, stdout, stderr). home: the user's. point: as resumable.choose gives it. The sources are
-    tried in their order, the node's own first; what arrives is held against the digest, and a partial copy is gone on with.
+    run: callable (argv, stdin's text or None) -> (exit code, stdout, stderr). home: the user's.
+    point: as resumable.choose gives it. The sources are tried in their order, the node's own first;
+    what arrives is held against the digest, and a partial copy is gone on with.
     """
     digest, files, said = point["digest"], point["files"], []
     checkpoints.check(files)
@@ -197,7 +243,9 @@ def bring(run, home, base, node, point, write=True):
             os.utime(final)
         return False, True, said
     own = [source for source in point["sources"] if source["source"] == node]
-    sources = own + [source for source in point["sources"] if source["source"] not in (node, resumable.HOME)]
+    sources = own + [
+        source for source in point["sources"] if source["source"] not in (node, resumable.HOME)
+    ]
     if not write:
         return bool(sources), bool(sources), said
     tidy(lambda words: run(words, None), base, time.time())

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pull named files from a node with rsync, without a name on a command line. Controller only.
 
-The names go to rsync over standard input, ended by NUL. The sender is not trusted: rsync runs inside the destination, which was opened without
-following links; it takes regular files only; no file grows beyond what the node announced; what arrives is counted while it arrives. What rsync
+The names go to rsync over standard input, ended by NUL. The sender is not trusted: rsync runs
+inside the destination, which was opened without following links; it takes regular files only; no
+file grows beyond what the node announced; what arrives is counted while it arrives. What rsync
 leaves behind that was not asked for is removed.
 """
 
@@ -25,10 +26,12 @@ LEAST_SECONDS = 900  # that every copy may take
 LEAST_RATE = 512 << 10  # bytes in a second, below which a large copy takes too long
 GROWTH = 64 << 20  # bytes that logs may have grown since they were looked at
 LOOK_SECONDS = 0.25
-# Goes into the directory that is open as a descriptor, bounds the size of a file, and becomes rsync.
+# Goes into the directory that is open as a descriptor, bounds the size of a file, and becomes
+# rsync.
 _ENTER = (
-    "import os, resource, sys; os.fchdir(int(sys.argv[1])); os.umask(0o077); most = int(sys.argv[2]);"
-    " resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)); os.execvp(sys.argv[3], sys.argv[3:])"
+    "import os, resource, sys; os.fchdir(int(sys.argv[1])); os.umask(0o077); most ="
+    " int(sys.argv[2]); resource.setrlimit(resource.RLIMIT_FSIZE, (most, most));"
+    " os.execvp(sys.argv[3], sys.argv[3:])"
 )
 _FIXED = (
     "rsync", "--files-from=-", "--from0", "--protect-args", "--times", "--chmod=F600,D700", "--no-recursive", "--no-implied-dirs",
@@ -45,7 +48,9 @@ class Cut(FetchError):
 
 
 def shell_words(argv):
-    """Return the words of ssh as rsync's --rsh takes them: split at blanks, in single quotes, a single quote doubled."""
+    """Return the words of ssh as rsync's --rsh takes them: split at blanks, in single quotes, a
+    single quote doubled.
+    """
     if any(not word or "\0" in word for word in argv):
         raise FetchError("a word of ssh is empty")
     return " ".join("'%s'" % word.replace("'", "''") for word in argv)
@@ -53,29 +58,50 @@ def shell_words(argv):
 
 def source_of(host, path):
     """Return rsync's source: a directory on a host, or on this machine where host is None."""
-    if not isinstance(path, str) or not path.isprintable() or not path or path.startswith("-") or ".." in path.split("/"):
+    if (
+        not isinstance(path, str)
+        or not path.isprintable()
+        or not path
+        or path.startswith("-")
+        or ".." in path.split("/")
+    ):
         raise FetchError("the directory %s cannot be read from a node" % ascii(path)[:200])
     if host is None:
         return os.path.join(os.path.expanduser("~"), path).rstrip("/") + "/"
-    if not host or host.startswith("-") or any(char in host for char in " /@") or not host.isprintable():
+    if (
+        not host
+        or host.startswith("-")
+        or any(char in host for char in " /@")
+        or not host.isprintable()
+    ):
         raise FetchError("%s is not a machine's name or address" % ascii(host)[:200])
     place = path.rstrip("/") + "/"
-    return "%s:%s" % ("[%s]" % host if ":" in host else host, place if place.startswith("/") else "./" + place)
+    return "%s:%s" % (
+        "[%s]" % host if ":" in host else host,
+        place if place.startswith("/") else "./" + place,
+    )
 
 
 def rsync_argv(shell, source, most, options=()):
-    """Return rsync's argv; shell: the words of ssh, or None for this machine. most: bytes that no file is larger than."""
+    """Return rsync's argv; shell: the words of ssh, or None for this machine. most: bytes that no
+    file is larger than.
+    """
     words = [*_FIXED, "--timeout=%d" % SILENCE_SECONDS, "--max-size=%d" % most, *options]
     return [*words, *(["--rsh=" + shell_words(shell)] if shell else []), "--", source, "./"]
 
 
 def environment():
     """Return this process's environment without what would change rsync's options."""
-    return dict({name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}, LC_ALL="C")
+    return dict(
+        {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")},
+        LC_ALL="C",
+    )
 
 
 def open_destination(root, into):
-    """Return a descriptor of the directory `into` below an attempt's directory at home; both are made for this user alone."""
+    """Return a descriptor of the directory `into` below an attempt's directory at home; both are
+    made for this user alone.
+    """
     made = os.path.dirname(os.path.abspath(root))
     os.makedirs(made, mode=0o700, exist_ok=True)
     above = open_root(made)
@@ -90,7 +116,9 @@ def open_destination(root, into):
 
 
 def listed(folder):
-    """Return {path: (kind, bytes)} of everything below a directory descriptor but directories; kind: 'f' for a regular file, else '?'."""
+    """Return {path: (kind, bytes)} of everything below a directory descriptor but directories;
+    kind: 'f' for a regular file, else '?'.
+    """
     found = {}
     for where, folders, names, here in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
         for name in [*names, *folders]:
@@ -121,8 +149,9 @@ def bytes_of(entries):
 def fetch(shell, source, root, into, sizes, bounds, options=(), password=None, seconds=None):
     """Pull files into `into` below `root`; return the names that are there now.
 
-    shell: the words of ssh, or None. source: as `source_of` gives it. sizes: {name below the source: bytes as the node announced}. bounds: a
-    quota.Quota. password: of the login, given to sshpass. Raises Cut, FetchError, UnsafeName, OSError.
+    shell: the words of ssh, or None. source: as `source_of` gives it. sizes: {name below the
+    source: bytes as the node announced}. bounds: a quota.Quota. password: of the login, given to
+    sshpass. Raises Cut, FetchError, UnsafeName, OSError.
     """
     for name, size in sizes.items():
         safe_names.check(name)
@@ -138,16 +167,31 @@ def fetch(shell, source, root, into, sizes, bounds, options=(), password=None, s
             os.close(open_folder(folder, parent, make=True))
         allowed = sum(sizes.values())
         if len(sizes) > bounds.files or allowed > bounds.bytes:
-            text = "%d files with %s are more than the site takes (trainyard_collect_files, trainyard_collect_bytes)"
+            text = (
+                "%d files with %s are more than the site takes (trainyard_collect_files,"
+                " trainyard_collect_bytes)"
+            )
             raise Cut(text % (len(sizes), quota.words(allowed)))
         room = min(allowed + GROWTH, bounds.bytes, bounds.room(folder))
         if allowed > room:
-            raise Cut("the controller has to keep %s free (trainyard_collect_free)" % quota.words(bounds.free))
+            raise Cut(
+                "the controller has to keep %s free (trainyard_collect_free)"
+                % quota.words(bounds.free)
+            )
         largest = min(max(sizes.values(), default=0) + GROWTH, bounds.bytes)
         seconds = seconds or LEAST_SECONDS + allowed // LEAST_RATE
         argv = rsync_argv(shell, source, largest, options)
         try:
-            _run(argv, folder, largest, sizes, (bytes_of(before) + room, len(before) + len(sizes)), bounds, password, seconds)
+            _run(
+                argv,
+                folder,
+                largest,
+                sizes,
+                (bytes_of(before) + room, len(before) + len(sizes)),
+                bounds,
+                password,
+                seconds,
+            )
         finally:
             after = listed(folder)
             for path, (kind, _size) in after.items():
@@ -159,7 +203,9 @@ def fetch(shell, source, root, into, sizes, bounds, options=(), password=None, s
 
 
 def _run(argv, folder, largest, names, most, bounds, password, seconds):
-    """Run rsync in an open directory and watch what arrives. most: (bytes, files) that may lie there."""
+    """Run rsync in an open directory and watch what arrives. most: (bytes, files) that may lie
+    there.
+    """
     read = None
     words = [sys.executable, "-I", "-c", _ENTER, str(folder), str(largest), *argv]
     if password is not None:
@@ -190,8 +236,16 @@ def _run(argv, folder, largest, names, most, bounds, password, seconds):
             processes.end_group(process)
         if process.returncode:
             said.seek(max(0, said.seek(0, os.SEEK_END) - 4000))
-            lines = [line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
-            raise FetchError(printable("rsync ended with %d: %s" % (process.returncode, " | ".join(lines[-4:]) or "no reason"), limit=1000))
+            lines = [
+                line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()
+            ]
+            raise FetchError(
+                printable(
+                    "rsync ended with %d: %s"
+                    % (process.returncode, " | ".join(lines[-4:]) or "no reason"),
+                    limit=1000,
+                )
+            )
 
 
 def _watch(process, folder, most, bounds, deadline):
@@ -204,7 +258,10 @@ def _watch(process, folder, most, bounds, deadline):
         if bytes_of(there) > most[0] or len(there) > most[1] + 1:
             raise Cut("it sends more than it announced")
         if not bounds.room(folder):
-            raise Cut("the controller has to keep %s free (trainyard_collect_free)" % quota.words(bounds.free))
+            raise Cut(
+                "the controller has to keep %s free (trainyard_collect_free)"
+                % quota.words(bounds.free)
+            )
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(min(0.02 + waited, LOOK_SECONDS))
         waited += 0.02

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask git about a work tree without running anything that the tree's own configuration names.
 
-A repository's configuration can name programs: a file system monitor, hooks, filters, diff drivers, transports. Git runs them for whoever
-asks. A tree that another account owns is not asked at all: git itself refuses it, and no `safe.directory` is given here. Filters are the
-one kind that no switch turns off, so those of the repository are replaced by the ones that the user or the system configured, or by nothing.
+A repository's configuration can name programs: a file system monitor, hooks, filters, diff drivers,
+transports. Git runs them for whoever asks. A tree that another account owns is not asked at all:
+git itself refuses it, and no `safe.directory` is given here. Filters are the one kind that no
+switch turns off, so those of the repository are replaced by the ones that the user or the system
+configured, or by nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import signal
 import subprocess
 import threading
 
-# Seconds and bytes of one question. A tree of 100,000 files on a cold network disk answers in a minute.
+# Seconds and bytes of one question. A tree of 100,000 files on a cold network disk answers in a
+# minute.
 SECONDS, LARGEST = 180, 64 << 20
 MOST_FILTERS = 64
 # What git may know of the process that asks.
@@ -21,7 +24,8 @@ KEPT_ENV = (
     "HOME", "PATH", "XDG_CONFIG_HOME", "TMPDIR", "GIT_CEILING_DIRECTORIES", "GIT_CONFIG_GLOBAL",
     "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_DISCOVERY_ACROSS_FILESYSTEM",
 )  # fmt: skip
-# No lazy fetch of a partial clone, no question at the terminal, no transport, no lock on another user's index.
+# No lazy fetch of a partial clone, no question at the terminal, no transport, no lock on another
+# user's index.
 SET_ENV = {
     "LC_ALL": "C",
     "GIT_TERMINAL_PROMPT": "0",
@@ -41,7 +45,9 @@ PLAIN_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short
 
 
 class GitError(Exception):
-    """Git gave no answer. `reason` is failed, foreign (another account owns the tree), late or large."""
+    """Git gave no answer. `reason` is failed, foreign (another account owns the tree), late or
+    large.
+    """
 
     def __init__(self, reason, text):
         super().__init__(text)
@@ -49,7 +55,9 @@ class GitError(Exception):
 
 
 def ask(root, words, more=(), limit=LARGEST, seconds=SECONDS):
-    """Return what git prints for a question about the work tree that holds root. more: further settings. Raises GitError."""
+    """Return what git prints for a question about the work tree that holds root. more: further
+    settings. Raises GitError.
+    """
     argv = ["git", "--no-pager", "-C", root]
     for setting in (*SETTINGS, *more):
         argv += ["-c", setting]
@@ -116,12 +124,16 @@ def _kill(process):
 
 
 def harmless_filters(root):
-    """Return the settings that replace the repository's own filters by the user's and the system's. Raises GitError."""
+    """Return the settings that replace the repository's own filters by the user's and the system's.
+    Raises GitError.
+    """
     names = _filters(root)
     if not names:
         return []
     if len(names) > MOST_FILTERS or any("=" in name for name in names):
-        raise GitError("failed", "the configuration of %s has filters that cannot be switched off" % root)
+        raise GitError(
+            "failed", "the configuration of %s has filters that cannot be switched off" % root
+        )
     trusted = dict(_filters(root, "--system"), **_filters(root, "--global"))
     settings = []
     for key in sorted(names):
@@ -134,7 +146,11 @@ def harmless_filters(root):
 def _filters(root, *scope):
     """Return {key: value} of the filters in a scope of git's configuration, or in all of it."""
     try:
-        found = ask(root, ["config", "--includes", "-z", *scope, "--get-regexp", r"^filter\..*\."], limit=1 << 20)
+        found = ask(
+            root,
+            ["config", "--includes", "-z", *scope, "--get-regexp", r"^filter\..*\."],
+            limit=1 << 20,
+        )
     except GitError as error:
         if error.reason != "failed":
             raise
@@ -145,7 +161,11 @@ def _filters(root, *scope):
 
 def commit_of(root):
     """Return the commit that is checked out. Raises GitError."""
-    commit = ask(root, ["rev-parse", "--verify", "HEAD^{commit}"], limit=4096).decode("ascii", "replace").strip()
+    commit = (
+        ask(root, ["rev-parse", "--verify", "HEAD^{commit}"], limit=4096)
+        .decode("ascii", "replace")
+        .strip()
+    )
     if len(commit) not in (40, 64) or set(commit) - set("0123456789abcdef"):
         raise GitError("failed", "git names no commit in %s" % root)
     return commit
@@ -164,7 +184,9 @@ def is_dirty(root):
 
 def diff_of(root, limit=LARGEST):
     """Return the local changes below root as a patch. Raises GitError."""
-    return ask(root, ["diff", *PLAIN_DIFF, "--binary", "HEAD", "--", "."], harmless_filters(root), limit)
+    return ask(
+        root, ["diff", *PLAIN_DIFF, "--binary", "HEAD", "--", "."], harmless_filters(root), limit
+    )
 
 
 def untracked(root):
@@ -174,5 +196,14 @@ def untracked(root):
 
 def listed(root):
     """Return the names below root that git tracks or does not ignore, as text. Raises GitError."""
-    words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate", "--", "."]
+    words = [
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "--deduplicate",
+        "--",
+        ".",
+    ]
     return [os.fsdecode(name) for name in ask(root, words).split(b"\0") if name]

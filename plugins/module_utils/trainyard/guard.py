@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's guard of one attempt: it notices a neighbour that has vanished and a training that hangs, and ends the attempt everywhere.
+"""A node's guard of one attempt: it notices a neighbour that has vanished and a training that
+hangs, and ends the attempt everywhere.
 
-It is shipped with the attempt, runs as a unit of its own beside the attempt's, needs nothing but Python >= 3.8 and what is shipped beside it, and
-goes when the attempt's unit has gone. All times are of the monotonic clock. docs/runbooks/watchdog.md says when it acts, and when it does not.
+It is shipped with the attempt, runs as a unit of its own beside the attempt's, needs nothing but
+Python >= 3.8 and what is shipped beside it, and goes when the attempt's unit has gone. All times
+are of the monotonic clock. docs/runbooks/watchdog.md says when it acts, and when it does not.
 
     guard.py watch ATTEMPT NODE
 """
@@ -18,7 +20,8 @@ import sys
 import time
 
 TICK = 1.0
-# A guard that was not run for so long stood still with its node; what went by meanwhile is held against nobody.
+# A guard that was not run for so long stood still with its node; what went by meanwhile is held
+# against nobody.
 STOOD = 6.0
 KEEP_SECONDS = 10.0
 # Evidence of a hang on all nodes, and what a stop waits for besides.
@@ -28,7 +31,9 @@ EXIT_OVER = 75  # the unit is not started again after this one
 
 
 def beside(name):
-    """Return a program that was shipped beside this one; with -I Python does not look here by itself."""
+    """Return a program that was shipped beside this one; with -I Python does not look here by
+    itself.
+    """
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
@@ -36,11 +41,15 @@ def beside(name):
     return module
 
 
-agent, phases, beats, neighbours = (beside(name) for name in ("agent", "guard_phases", "guard_beat", "guard_neighbour"))
+agent, phases, beats, neighbours = (
+    beside(name) for name in ("agent", "guard_phases", "guard_beat", "guard_neighbour")
+)
 
 
 class Log:
-    """A rank's log, also where it is rotated, truncated or removed: what was opened once is read on, and what has its name now, too."""
+    """A rank's log, also where it is rotated, truncated or removed: what was opened once is read
+    on, and what has its name now, too.
+    """
 
     def __init__(self, path, words, kept):
         self.path, self.words, self.kept, self.files = path, words, dict(kept or {}), {}
@@ -92,20 +101,37 @@ class Guard:
         self.plan, self.record = agent.read_plan(attempt)
         now = time.monotonic()
         self.unit = beats.Unit(self.record["unit"])
-        self.neighbour = neighbours.Neighbour(self.plan, node, self.record, now) if len(self.plan["nodes"]) > 1 else None
+        self.neighbour = (
+            neighbours.Neighbour(self.plan, node, self.record, now)
+            if len(self.plan["nodes"]) > 1
+            else None
+        )
         words = phases.Words(self.plan["suite"].get("logs"), self.plan["script"])
-        self.mine = [item for item in self.plan["ranks"] if item["node"] == node and not (words.first_printer and item["rank"])]
+        self.mine = [
+            item
+            for item in self.plan["ranks"]
+            if item["node"] == node and not (words.first_printer and item["rank"])
+        ]
         budgets = self.plan.get("watchdog") or {}
         watched = self.mine and words.step and any(budgets.get(phase) for phase in phases.PHASES)
         self.phases = phases.Phases(budgets, words, now) if watched else None
-        printers = [item["node"] for item in self.plan["ranks"] if not words.first_printer or item["rank"] == 0]
-        self.teardown = phases.Teardown(budgets, far=not {node, self.neighbour and self.neighbour.name} & set(printers))
+        printers = [
+            item["node"]
+            for item in self.plan["ranks"]
+            if not words.first_printer or item["rank"] == 0
+        ]
+        self.teardown = phases.Teardown(
+            budgets, far=not {node, self.neighbour and self.neighbour.name} & set(printers)
+        )
         kept = beats.load(attempt, "guard.json")
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
             self.boot = handle.read().strip()
         if self.phases and kept.get("boot") == self.boot and kept.get("phases"):
             self.phases.again(kept["phases"])
-        self.logs = {item["rank"]: Log(os.path.join(attempt, item["log"]), words, kept.get("logs")) for item in self.mine}
+        self.logs = {
+            item["rank"]: Log(os.path.join(attempt, item["log"]), words, kept.get("logs"))
+            for item in self.mine
+        }
         self.noted, self.written, self.before, self.known = None, None, now, -1
         self.going, self.over = {}, False
 
@@ -132,12 +158,24 @@ class Guard:
         return bool(own) and not any(own)
 
     def closing(self, now):
-        """Whether nobody is left who says how the training goes on, and for how long; return what stall.json is to say, or None."""
+        """Whether nobody is left who says how the training goes on, and for how long; return what
+        stall.json is to say, or None.
+        """
         parted = self.silent() if self.mine else bool(self.neighbour and self.neighbour.done)
-        self.teardown.look(parted and not self.over, sum(pid is None for pid in self.going.values()), now)
+        self.teardown.look(
+            parted and not self.over, sum(pid is None for pid in self.going.values()), now
+        )
         found = self.teardown.stalled(now)
-        known = {"step": self.phases.last_step, "last_line": self.phases.last_line} if self.phases else {}
-        return found and dict(found, ranks=sorted(rank for rank, pid in self.going.items() if pid is not None), **known)
+        known = (
+            {"step": self.phases.last_step, "last_line": self.phases.last_line}
+            if self.phases
+            else {}
+        )
+        return found and dict(
+            found,
+            ranks=sorted(rank for rank, pid in self.going.items() if pid is not None),
+            **known,
+        )
 
     def training(self, now):
         """Look at the ranks' logs; return what stall.json is to say, or None."""
@@ -164,20 +202,35 @@ class Guard:
     def keep(self, now):
         """Note what a guard that is started again must know, and what status.yml shows."""
         phase = self.phases and (self.phases.phase, self.phases.joint, self.phases.lines)
-        if self.written is not None and (phase == self.noted or now - self.written < TICK) and now - self.written < KEEP_SECONDS:
+        if (
+            self.written is not None
+            and (phase == self.noted or now - self.written < TICK)
+            and now - self.written < KEEP_SECONDS
+        ):
             return
         self.noted, self.written = phase, now
-        value = {"boot": self.boot, "time": time.time(), "neighbour": self.neighbour and self.neighbour.name, "phases": None}
+        value = {
+            "boot": self.boot,
+            "time": time.time(),
+            "neighbour": self.neighbour and self.neighbour.name,
+            "phases": None,
+        }
         if self.phases:
             budget, name = self.phases.limit()
             value.update(phases=self.phases.kept(), phase=name, budget=budget, quiet=round(now - self.phases.since, 1),
                          logs={name: offset for log in self.logs.values() for name, offset in log.kept.items()})  # fmt: skip
         if self.teardown.since is not None:
-            value.update(phase="teardown", budget=self.teardown.budget, quiet=round(now - self.teardown.since, 1))
+            value.update(
+                phase="teardown",
+                budget=self.teardown.budget,
+                quiet=round(now - self.teardown.since, 1),
+            )
         self.note("guard.json", value)
 
     def note(self, name, value):
-        """Write a file of the attempt; where the disk is full the attempt is watched, and ended, all the same."""
+        """Write a file of the attempt; where the disk is full the attempt is watched, and ended,
+        all the same.
+        """
         try:
             agent.write(self.attempt, name, value)
         except OSError as error:
@@ -212,29 +265,56 @@ class Guard:
             about_it = dict({"ranks": [item["rank"] for item in self.mine]}, **said)
             self.note("stall.json", dict(base, since=base["time"] - said["seconds"], **about_it))
         else:
-            about, silent = self.neighbour.name, round(now - (self.neighbour.bad or self.neighbour.last), 1)
+            about, silent = (
+                self.neighbour.name,
+                round(now - (self.neighbour.bad or self.neighbour.last), 1),
+            )
             told = dict(base, node=about, how=said, since=base["time"] - silent, seconds=silent)
             self.note("loss.json" if reason == "lost" else "ended.json", told)
         if not agent.read_stop(self.attempt):
-            self.note("stop.json", {"by": "guard", "reason": reason, "from": about, "time": base["time"]})
+            self.note(
+                "stop.json", {"by": "guard", "reason": reason, "from": about, "time": base["time"]}
+            )
         away = [self.neighbour.name] if reason == "lost" and self.neighbour.failed else []
-        calls = {item["name"]: self.tell(item, reason) for item in self.plan["nodes"] if item["name"] not in [self.node, *away]}
+        calls = {
+            item["name"]: self.tell(item, reason)
+            for item in self.plan["nodes"]
+            if item["name"] not in [self.node, *away]
+        }
         until = time.monotonic() + (HANG_SECONDS if reason == "hang" else STOP_SECONDS)
         if reason == "hang":
             agent.keep_evidence(self.attempt)
         while calls and time.monotonic() < until:
             # A peer says a word when its evidence is kept; its own stop goes on without us.
-            ready = select.select([call.stdout for call in calls.values() if call], [], [], max(0.0, until - time.monotonic()))[0]
-            calls = {name: call for name, call in calls.items() if call and call.stdout not in ready}
+            ready = select.select(
+                [call.stdout for call in calls.values() if call],
+                [],
+                [],
+                max(0.0, until - time.monotonic()),
+            )[0]
+            calls = {
+                name: call for name, call in calls.items() if call and call.stdout not in ready
+            }
         environment = dict(os.environ, XDG_RUNTIME_DIR="/run/user/%d" % os.getuid())
-        subprocess.call(["systemctl", "--user", "stop", self.record["unit"]], env=environment, stderr=subprocess.DEVNULL)
+        subprocess.call(
+            ["systemctl", "--user", "stop", self.record["unit"]],
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
 
     def tell(self, peer, reason):
-        """Tell a peer to keep its evidence and to stop; return the call, or None where it could not be made."""
+        """Tell a peer to keep its evidence and to stop; return the call, or None where it could not
+        be made.
+        """
         words = "stop %d %s" % (self.record["attempt"], reason)
         quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
         try:
-            return subprocess.Popen(neighbours.ssh(self.record, peer["name"], words), stdin=quiet, stdout=pipe, stderr=quiet)
+            return subprocess.Popen(
+                neighbours.ssh(self.record, peer["name"], words),
+                stdin=quiet,
+                stdout=pipe,
+                stderr=quiet,
+            )
         except OSError:
             return None
 

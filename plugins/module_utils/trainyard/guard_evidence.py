@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node's ranks are doing now: stacks, sockets, state; kept before a hang is ended, since afterwards nobody can ask them.
+"""What a node's ranks are doing now: stacks, sockets, state; kept before a hang is ended, since
+afterwards nobody can ask them.
 
-Shipped beside guard.py and complete in itself. It only looks: no rank is stopped for it, and none has to help.
+Shipped beside guard.py and complete in itself. It only looks: no rank is stopped for it, and none
+has to help.
 
-    guard_evidence.py ATTEMPT NODE        writes ATTEMPT/evidence/{stacks-<rank>.log, sockets.log, state.json}
+guard_evidence.py ATTEMPT NODE        writes ATTEMPT/evidence/{stacks-<rank>.log, sockets.log,
+state.json}
 
-Stacks come from py-spy, of the attempt's environment or on the PATH. Where there is none, or the kernel does not let it look, /proc tells each
-thread's name, state and where in the kernel it waits.
+Stacks come from py-spy, of the attempt's environment or on the PATH. Where there is none, or the
+kernel does not let it look, /proc tells each thread's name, state and where in the kernel it waits.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ def read(path, size=65536):
 
 
 def ranks_of(attempt, marker):
-    """Return {rank: pid} of the ranks that ranks.jsonl has as started and not ended, and that bear the attempt's mark."""
+    """Return {rank: pid} of the ranks that ranks.jsonl has as started and not ended, and that bear
+    the attempt's mark.
+    """
     found = {}
     for line in read(os.path.join(attempt, "ranks.jsonl"), 1 << 22).splitlines():
         try:
@@ -56,7 +61,11 @@ def ranks_of(attempt, marker):
         elif event.get("event") == "end" and found.get(event.get("rank")) == event.get("pid"):
             del found[event["rank"]]
     mark = "TRAINYARD_ATTEMPT=" + marker
-    return {rank: pid for rank, pid in found.items() if rank is not None and mark in read("/proc/%d/environ" % pid, 1 << 20).split("\0")}
+    return {
+        rank: pid
+        for rank, pid in found.items()
+        if rank is not None and mark in read("/proc/%d/environ" % pid, 1 << 20).split("\0")
+    }
 
 
 def ticks(pid):
@@ -66,9 +75,14 @@ def ticks(pid):
 
 
 def threads_of(pid):
-    """Return [{tid, comm, state, wchan, syscall}] of a process's threads as /proc shows them; wchan and syscall only where the kernel lets us look."""
+    """Return [{tid, comm, state, wchan, syscall}] of a process's threads as /proc shows them; wchan
+    and syscall only where the kernel lets us look.
+    """
     found = []
-    names = sorted((int(name) for name in os.listdir("/proc/%d/task" % pid) if name.isdigit()), key=lambda tid: (tid != pid, tid))
+    names = sorted(
+        (int(name) for name in os.listdir("/proc/%d/task" % pid) if name.isdigit()),
+        key=lambda tid: (tid != pid, tid),
+    )
     for tid in names[:THREADS]:
         place = "/proc/%d/task/%d/" % (pid, tid)
         fields = read(place + "stat").rpartition(")")[2].split()
@@ -83,18 +97,29 @@ def ptrace_note():
     scope = read(YAMA).strip()
     if scope in ("", "0") or os.geteuid() == 0 and scope != "3":
         return ""
-    return "kernel.yama.ptrace_scope is %s, which lets no process look at another: sysctl kernel.yama.ptrace_scope=0 on this node" % scope
+    return (
+        "kernel.yama.ptrace_scope is %s, which lets no process look at another: sysctl"
+        " kernel.yama.ptrace_scope=0 on this node" % scope
+    )
 
 
 def spy_of(plan, node):
-    """Return the path of py-spy: beside the environment's python, on the PATH or in the user's own programs; None where there is none."""
+    """Return the path of py-spy: beside the environment's python, on the PATH or in the user's own
+    programs; None where there is none.
+    """
     mine = next((item for item in plan.get("nodes") or () if item.get("name") == node), {})
-    places = [os.path.dirname(mine.get("python") or ""), os.environ.get("PATH", ""), os.path.expanduser("~/.local/bin")]
+    places = [
+        os.path.dirname(mine.get("python") or ""),
+        os.environ.get("PATH", ""),
+        os.path.expanduser("~/.local/bin"),
+    ]
     return shutil.which("py-spy", path=os.pathsep.join(place for place in places if place))
 
 
 def frames(text):
-    """Return the innermost frames of the main thread in what py-spy printed, each `function (file:line)`; [] where it has none."""
+    """Return the innermost frames of the main thread in what py-spy printed, each `function
+    (file:line)`; [] where it has none.
+    """
     threads, name = {}, None
     for line in text.splitlines():
         match = _THREAD.match(line)
@@ -113,13 +138,18 @@ def stacks(spy, pids, until):
         # nonblocking: a rank that works after all is not held up
         argv = [spy, "dump", "--nonblocking", "--pid", str(pid)]
         try:
-            calls[rank] = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            calls[rank] = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
         except OSError as error:
             found[rank] = "", str(error)
     for rank, call in calls.items():
         try:
             out, err = call.communicate(timeout=max(0.1, until - time.monotonic()))
-            found[rank] = out[:STACK_BYTES].decode("utf-8", "replace"), err.decode("utf-8", "replace").strip()[-400:]
+            found[rank] = (
+                out[:STACK_BYTES].decode("utf-8", "replace"),
+                err.decode("utf-8", "replace").strip()[-400:],
+            )
         except subprocess.TimeoutExpired:
             call.kill()
             found[rank] = "", "py-spy did not answer in time"
@@ -135,36 +165,61 @@ def address(text):
 
 
 def sockets(pids):
-    """Return lines about the TCP connections of the ranks: who is connected to whom, and what waits to be sent or read."""
+    """Return lines about the TCP connections of the ranks: who is connected to whom, and what waits
+    to be sent or read.
+    """
     table, lines = {}, []
     for name in ("tcp", "tcp6"):
         for row in read("/proc/net/" + name, 1 << 22).splitlines()[1:]:
             words = row.split()
-            table[words[9]] = (TCP.get(words[3], words[3]), address(words[1]), address(words[2]), *words[4].split(":"))
+            table[words[9]] = (
+                TCP.get(words[3], words[3]),
+                address(words[1]),
+                address(words[2]),
+                *words[4].split(":"),
+            )
     for rank, pid in sorted(pids.items()):
         try:
-            links = [os.readlink("/proc/%d/fd/%s" % (pid, name)) for name in os.listdir("/proc/%d/fd" % pid)]
+            links = [
+                os.readlink("/proc/%d/fd/%s" % (pid, name))
+                for name in os.listdir("/proc/%d/fd" % pid)
+            ]
         except OSError:
             continue
         for link in sorted(set(links)):
             known = table.get(link[8:-1]) if link.startswith("socket:[") else None
             if known:
-                lines.append("rank %d  %-11s %s -> %s  to send %d  to read %d" % (rank, *known[:3], int(known[3], 16), int(known[4], 16)))
+                lines.append(
+                    "rank %d  %-11s %s -> %s  to send %d  to read %d"
+                    % (rank, *known[:3], int(known[3], 16), int(known[4], 16))
+                )
     return lines
 
 
 def collect(attempt, node, seconds=SECONDS):
     """Look at every rank of this node and write what there is; return the content of state.json."""
     begun, folder = time.monotonic(), os.path.join(attempt, "evidence")
-    plan, record = (json.loads(read(os.path.join(attempt, name), 1 << 26)) for name in ("plan.json", "attempt.json"))
+    plan, record = (
+        json.loads(read(os.path.join(attempt, name), 1 << 26))
+        for name in ("plan.json", "attempt.json")
+    )
     pids = ranks_of(attempt, "%s/%s" % (record["run"], record["attempt"]))
     before = {rank: ticks(pid) for rank, pid in pids.items()}
     os.makedirs(folder, mode=0o700, exist_ok=True)
     spy, note = spy_of(plan, node), ptrace_note()
     dumped = stacks(spy, pids, begun + seconds) if spy else {}
     time.sleep(max(0.0, min(0.5, begun + 0.5 - time.monotonic())))
-    state = {"node": node, "time": time.time(), "load": read("/proc/loadavg").split()[:3], "ptrace": note, "spy": spy or "", "ranks": []}
-    state["memory"] = dict(line.split(":")[:2] for line in read("/proc/meminfo").splitlines()[:5] if ":" in line)
+    state = {
+        "node": node,
+        "time": time.time(),
+        "load": read("/proc/loadavg").split()[:3],
+        "ptrace": note,
+        "spy": spy or "",
+        "ranks": [],
+    }
+    state["memory"] = dict(
+        line.split(":")[:2] for line in read("/proc/meminfo").splitlines()[:5] if ":" in line
+    )
     for rank, pid in sorted(pids.items()):
         text, why = dumped.get(rank, ("", "there is no py-spy in the environment or on the PATH"))
         try:
@@ -172,10 +227,22 @@ def collect(attempt, node, seconds=SECONDS):
         except OSError:
             continue  # it has ended meanwhile
         used, had = ticks(pid), before[rank]
-        share = None if used is None or had is None else (used - had) / os.sysconf("SC_CLK_TCK") / max(0.1, time.monotonic() - begun)
-        lines = ["thread %(tid)d %(comm)s  state %(state)s  waits in %(wchan)s  system call %(syscall)s" % item for item in threads]
+        share = (
+            None
+            if used is None or had is None
+            else (used - had) / os.sysconf("SC_CLK_TCK") / max(0.1, time.monotonic() - begun)
+        )
+        lines = [
+            "thread %(tid)d %(comm)s  state %(state)s  waits in %(wchan)s  system call %(syscall)s"
+            % item
+            for item in threads
+        ]
         own = text or "py-spy told nothing: %s\n" % "; ".join(part for part in (why, note) if part)
-        write(folder, "stacks-%03d.log" % rank, "rank %d, pid %d\n%s\n%s\n" % (rank, pid, own, "\n".join(lines)))
+        write(
+            folder,
+            "stacks-%03d.log" % rank,
+            "rank %d, pid %d\n%s\n%s\n" % (rank, pid, own, "\n".join(lines)),
+        )
         main = threads[0]["state"] if threads else "?"
         state["ranks"].append({"rank": rank, "pid": pid, "state": main, "state_words": STATES.get(main, main), "where": frames(text),
                                "wchan": threads[0]["wchan"] if threads else "", "cpu": None if share is None else round(share, 2),
@@ -188,7 +255,12 @@ def collect(attempt, node, seconds=SECONDS):
 def write(folder, name, text):
     """Write a file for this user alone."""
     path = os.path.join(folder, name)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8", errors="replace") as handle:
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+        "w",
+        encoding="utf-8",
+        errors="replace",
+    ) as handle:
         handle.write(text)
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's neighbour, as its guard sees it: one held connection over the mesh, and calls at its SSH port when that falls silent.
+"""A node's neighbour, as its guard sees it: one held connection over the mesh, and calls at its SSH
+port when that falls silent.
 
-Shipped beside guard.py and complete in itself. Each node of an attempt watches the next one, the last the first. Times are monotonic seconds.
+Shipped beside guard.py and complete in itself. Each node of an attempt watches the next one, the
+last the first. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import subprocess
 import threading
 import time
 
-# A neighbour that says nothing for LISTEN is called at its SSH port; it has vanished when it has been silent for SILENT and FAILED calls in a row found
-# nobody who says or closes anything within CALL. A port that is refused or a login that fails is a node that lives.
+# A neighbour that says nothing for LISTEN is called at its SSH port; it has vanished when it has
+# been silent for SILENT and FAILED calls in a row found nobody who says or closes anything within
+# CALL. A port that is refused or a login that fails is a node that lives.
 LISTEN, SILENT, CALL, FAILED = 5.0, 15.0, 6.0, 2
-# How long a neighbour's attempt may have been over, or gone, before this node ends its part: it is told by the others long before.
+# How long a neighbour's attempt may have been over, or gone, before this node ends its part: it is
+# told by the others long before.
 AFTER_END = 10.0
 # How long a neighbour may take to start at all.
 NEVER = 300.0
@@ -44,7 +48,9 @@ def beat_of(said):
 
 
 def call_port(host, port, seconds):
-    """Return '' where a server at host:port says a word, hangs up or refuses: somebody is there; else why nobody is."""
+    """Return '' where a server at host:port says a word, hangs up or refuses: somebody is there;
+    else why nobody is.
+    """
     until = time.monotonic() + seconds
     try:
         with socket.create_connection((host, port), timeout=seconds) as line:
@@ -60,7 +66,9 @@ def call_port(host, port, seconds):
 
 
 class Neighbour:
-    """The node that this one watches: one held connection, and calls at its port when that falls silent."""
+    """The node that this one watches: one held connection, and calls at its port when that falls
+    silent.
+    """
 
     def __init__(self, plan, node, record, now):
         """Watch the node that follows this one in the plan."""
@@ -68,7 +76,14 @@ class Neighbour:
         self.entry = plan["nodes"][(names.index(node) + 1) % len(names)]
         self.name, self.begun, self.last, self.heard = self.entry["name"], now, now, None
         self.argv, self.place = ssh(record, self.name, "beat %d" % record["attempt"]), None
-        self.seen, self.done, self.bad, self.next, self.failed, self.why = False, False, None, now, 0, ""
+        self.seen, self.done, self.bad, self.next, self.failed, self.why = (
+            False,
+            False,
+            None,
+            now,
+            0,
+            "",
+        )
         self.call, self.rest, self.caller, self.quiet, self.wait = None, b"", None, now, AGAIN
 
     def connect(self, now):
@@ -76,7 +91,12 @@ class Neighbour:
         self.next, self.wait = now + self.wait, min(RARELY, 2 * self.wait)
         self.rest, self.quiet = b"", now
         try:
-            self.call = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self.call = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
             os.set_blocking(self.call.stdout.fileno(), False)
         except OSError:
             return
@@ -117,8 +137,17 @@ class Neighbour:
     def where(self):
         """Return (host, port) of the neighbour's SSH server as the mesh's configuration has it."""
         if self.place is None:
-            done = subprocess.run(self.argv[:1] + ["-G"] + self.argv[1:4], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
-            told = dict(line.split(" ", 1) for line in done.stdout.decode("utf-8", "replace").splitlines() if " " in line)
+            done = subprocess.run(
+                self.argv[:1] + ["-G"] + self.argv[1:4],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=10,
+            )
+            told = dict(
+                line.split(" ", 1)
+                for line in done.stdout.decode("utf-8", "replace").splitlines()
+                if " " in line
+            )
             self.place = told.get("hostname") or self.entry["address"], int(told.get("port") or 22)
         return self.place
 
@@ -141,7 +170,10 @@ class Neighbour:
         if now - self.last > LISTEN:
             if self.caller is None or not self.caller.is_alive():
                 if self.failed >= FAILED and now - self.last >= SILENT:
-                    return "lost", "it says nothing for %.0f s, and at its SSH port: %s" % (now - self.last, self.why)
+                    return "lost", "it says nothing for %.0f s, and at its SSH port: %s" % (
+                        now - self.last,
+                        self.why,
+                    )
                 self.caller = threading.Thread(target=self._ask, daemon=True)
                 self.caller.start()
             return None
@@ -166,12 +198,22 @@ class Neighbour:
             by = ", stopped by %s" % ended["by"] if ended.get("by") else ""
             return "peer", "its attempt has been over for %.0f s%s" % (now - self.bad, by)
         if not ended and self.seen and now - self.bad >= AFTER_END:
-            return "lost", "its attempt is gone without an end: the node or the user's systemd there was started anew"
+            return (
+                "lost",
+                (
+                    "its attempt is gone without an end: the node or the user's systemd there was"
+                    " started anew"
+                ),
+            )
         if not ended and not self.seen and now - self.begun >= NEVER:
             return "lost", "its attempt did not start within %.0f s" % NEVER
         return None
 
     def spare(self, seconds):
         """Leave a time out in which this node stood still."""
-        self.last, self.quiet, self.begun = self.last + seconds, self.quiet + seconds, self.begun + seconds
+        self.last, self.quiet, self.begun = (
+            self.last + seconds,
+            self.quiet + seconds,
+            self.begun + seconds,
+        )
         self.bad, self.failed = None, 0

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The unit of an attempt's guard on a node: started with the attempt, gone with it. What it does: guard.py.
+"""The unit of an attempt's guard on a node: started with the attempt, gone with it. What it does:
+guard.py.
 
-Functions take `run`, a callable like AnsibleModule.run_command. An attempt without guard.py (a rehearsal, which has a bound of its own) has none.
+Functions take `run`, a callable like AnsibleModule.run_command. An attempt without guard.py (a
+rehearsal, which has a bound of its own) has none.
 """
 
 from __future__ import annotations
@@ -13,15 +15,18 @@ OVER = 75  # guard.EXIT_OVER
 
 
 def unit_name(unit):
-    """Return the name of the unit that guards an attempt's; it does not begin as those do that hold a node."""
+    """Return the name of the unit that guards an attempt's; it does not begin as those do that hold
+    a node.
+    """
     return "yardguard-" + unit[len("trainyard-") :]
 
 
 def argv(attempt, node, unit):
     """Return the systemd-run command that starts the guard of an attempt whose unit runs already.
 
-    Requisite, not BindsTo: a guard that is started again must never start the attempt with it. It goes by itself when the attempt's unit has gone, and
-    exit code 75 says so; what ends the attempt ends it as well, should it be stuck. After 3 s systemd's limit of 5 starts in 10 s is not met.
+    Requisite, not BindsTo: a guard that is started again must never start the attempt with it. It
+    goes by itself when the attempt's unit has gone, and exit code 75 says so; what ends the attempt
+    ends it as well, should it be stuck. After 3 s systemd's limit of 5 starts in 10 s is not met.
     """
     log = os.path.join(attempt, "guard.log")
     properties = [
@@ -39,13 +44,22 @@ def argv(attempt, node, unit):
         "StandardOutput=append:%s" % log,
         "StandardError=append:%s" % log,
     ]
-    words = ["systemd-run", "--user", "--quiet", "--collect", "--unit=%s" % unit_name(unit), "--description=Guard of %s" % unit]
+    words = [
+        "systemd-run",
+        "--user",
+        "--quiet",
+        "--collect",
+        "--unit=%s" % unit_name(unit),
+        "--description=Guard of %s" % unit,
+    ]
     words += [word for prop in properties for word in ("--property", prop)]
     return words + [PYTHON, "-I", "-B", os.path.join(attempt, "guard.py"), "watch", attempt, node]
 
 
 def start(run, attempt, node, unit):
-    """Start the guard; return '' or, where it does not start although the attempt runs, what systemd said."""
+    """Start the guard; return '' or, where it does not start although the attempt runs, what
+    systemd said.
+    """
     if not os.path.exists(os.path.join(attempt, "guard.py")):
         return ""
     code, _out, err = run(argv(attempt, node, unit))

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has happened of a run so far, for whoever attaches to it again: its attempts, how each ended, epochs, evaluations and checkpoints.
+"""What has happened of a run so far, for whoever attaches to it again: its attempts, how each
+ended, epochs, evaluations and checkpoints.
 
-The nodes have it, so that a controller that has seen nothing of the run can tell it. `look` runs on a node, `lines` is pure.
+The nodes have it, so that a controller that has seen nothing of the run can tell it. `look` runs on
+a node, `lines` is pure.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from ansible.module_utils.trainyard.display import printable, printable_data, se
 # The end of a log that is read; a training of weeks must not keep the view waiting.
 MOST = 64 << 20
 KEPT = 10
-_FIGURE = re.compile(r"(?!line\Z|epoch\Z|step\Z|global_step\Z|samples\Z|fps\Z|best_epoch\Z|best_of\Z).*")
+_FIGURE = re.compile(
+    r"(?!line\Z|epoch\Z|step\Z|global_step\Z|samples\Z|fps\Z|best_epoch\Z|best_of\Z).*"
+)
 
 
 class Past(logs.LogScan):
@@ -44,7 +48,9 @@ class Past(logs.LogScan):
 
 
 def of_log(attempt, name, table, most=MOST):
-    """Return {epochs, evaluations, saved, saved_count, steps, bytes} of the end of a rank's log; None where it cannot be read. epochs: each one's last step."""
+    """Return {epochs, evaluations, saved, saved_count, steps, bytes} of the end of a rank's log;
+    None where it cannot be read. epochs: each one's last step.
+    """
     try:
         handle = os.fdopen(open_in(attempt, name), "rb")
     except OSError:
@@ -73,27 +79,47 @@ def of_log(attempt, name, table, most=MOST):
 
 
 def look(base, run_id, node):
-    """Return {run, node, attempts} of a run on this node, each attempt as _of_attempt has it, the oldest first."""
+    """Return {run, node, attempts} of a run on this node, each attempt as _of_attempt has it, the
+    oldest first.
+    """
     numbers = [number for name, number in attempts.runs_on(base) if name == run_id]
     return {
         "run": run_id,
         "node": node,
-        "attempts": [_of_attempt(attempts.attempt_dir(base, run_id, number), number, node) for number in numbers],
+        "attempts": [
+            _of_attempt(attempts.attempt_dir(base, run_id, number), number, node)
+            for number in numbers
+        ],
     }
 
 
 def _of_attempt(attempt, number, node):
-    """Return {number, started, ended, by, stop, resumed, nodes, log, unit_of_speed, epochs, first} of one attempt; log: of the rank that prints."""
-    plan, record = status.read_json(attempt, "plan.json") or {}, status.read_json(attempt, "attempt.json") or {}
-    ending, stop = status.read_json(attempt, "exit.json"), status.read_json(attempt, "stop.json") or {}
+    """Return {number, started, ended, by, stop, resumed, nodes, log, unit_of_speed, epochs, first}
+    of one attempt; log: of the rank that prints.
+    """
+    plan, record = (
+        status.read_json(attempt, "plan.json") or {},
+        status.read_json(attempt, "attempt.json") or {},
+    )
+    ending, stop = (
+        status.read_json(attempt, "exit.json"),
+        status.read_json(attempt, "stop.json") or {},
+    )
     ranks = [rank for rank in plan.get("ranks") or () if rank.get("node") == node]
     tables, log = (plan.get("suite") or {}).get("logs") or {}, None
     if ranks and ranks[0]["rank"] == 0:
         name = ranks[0].get("log") or plan["launcher"]["rank_log"].format(**ranks[0])
         log = of_log(attempt, name, logs.Table(tables))
     events = status.read_events(attempt)
-    finished = any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events)
-    well = ending is not None and ending.get("service_result") == "success" and finished and not ending.get("stopped_by")
+    finished = any(
+        event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events
+    )
+    well = (
+        ending is not None
+        and ending.get("service_result") == "success"
+        and finished
+        and not ending.get("stopped_by")
+    )
     found = {
         "number": number,
         "started": record.get("started"),
@@ -101,10 +127,16 @@ def _of_attempt(attempt, number, node):
         "well": well,
         "by": record.get("by"),
         "stop": {key: stop.get(key) for key in ("by", "from", "reason")} if stop else None,
-        "ends": [{key: event.get(key) for key in ("rank", "exit_code", "signal")} for event in events if event.get("event") == "end"][
-            :KEPT
-        ],
-        "resumed": {key: plan["resume"].get(key) for key in ("epoch", "step", "name")} if isinstance(plan.get("resume"), dict) else None,
+        "ends": [
+            {key: event.get(key) for key in ("rank", "exit_code", "signal")}
+            for event in events
+            if event.get("event") == "end"
+        ][:KEPT],
+        "resumed": (
+            {key: plan["resume"].get(key) for key in ("epoch", "step", "name")}
+            if isinstance(plan.get("resume"), dict)
+            else None
+        ),
         "nodes": [item["name"] for item in plan.get("nodes") or ()],
         "epochs": plan.get("epochs"),
         "first": (tables.get("step") or {}).get("first") or {},
@@ -114,7 +146,8 @@ def _of_attempt(attempt, number, node):
 
 
 def lines(looks, now=None):
-    """Return the history as lines for people. looks: what `look` returned on each node that answered. now: unix seconds.
+    """Return the history as lines for people. looks: what `look` returned on each node that
+    answered. now: unix seconds.
 
     An answer of another shape costs its node's part and nothing else.
     """
@@ -125,7 +158,10 @@ def lines(looks, now=None):
             _lines([one], now)
             sound.append(one)
         except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):
-            wrong.append("%s gave a history that cannot be read" % (one.get("node") if isinstance(one, dict) else "a node"))
+            wrong.append(
+                "%s gave a history that cannot be read"
+                % (one.get("node") if isinstance(one, dict) else "a node")
+            )
     return [printable(line) for line in _lines(sound, now) + wrong]
 
 
@@ -136,13 +172,18 @@ def _lines(looks, now):
             by_number[attempt["number"]].append((one["node"], attempt))
     found = []
     for number, parts in sorted(by_number.items()):
-        begun = [part["started"] for _node, part in parts if isinstance(part["started"], (int, float))]
+        begun = [
+            part["started"] for _node, part in parts if isinstance(part["started"], (int, float))
+        ]
         start = min(begun) if begun else None
         by = next((part["by"] for _node, part in parts if part["by"]), None)
         resumed = next((part["resumed"] for _node, part in parts if part["resumed"]), None)
         words = "attempt %d" % number
         words += (
-            ", begun %s ago (%s UTC)" % (span(max(0, now - start)), time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(start))) if start else ""
+            ", begun %s ago (%s UTC)"
+            % (span(max(0, now - start)), time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(start)))
+            if start
+            else ""
         )
         words += " by %s" % by if by else ""
         words += ", resumed from %s" % _point(resumed) if resumed else ""
@@ -153,8 +194,13 @@ def _lines(looks, now):
 
 
 def _point(resumed):
-    place = ["%s %s" % (key, resumed[key]) for key in ("epoch", "step") if resumed.get(key) is not None]
-    return "%s%s" % (resumed.get("name") or "a checkpoint", " (%s)" % ", ".join(place) if place else "")
+    place = [
+        "%s %s" % (key, resumed[key]) for key in ("epoch", "step") if resumed.get(key) is not None
+    ]
+    return "%s%s" % (
+        resumed.get("name") or "a checkpoint",
+        " (%s)" % ", ".join(place) if place else "",
+    )
 
 
 def _end(parts):
@@ -164,11 +210,15 @@ def _end(parts):
         return (
             "goes on"
             if not over
-            else "goes on or has written no end on %s" % ", ".join(node for node, part in parts if part["ended"] is None)
+            else "goes on or has written no end on %s"
+            % ", ".join(node for node, part in parts if part["ended"] is None)
         )
     if all(part["well"] for _node, part in parts):
         return "completed"
-    asked = next((part["stop"] for _node, part in parts if part["stop"] and part["stop"]["by"] == "user"), None)
+    asked = next(
+        (part["stop"] for _node, part in parts if part["stop"] and part["stop"]["by"] == "user"),
+        None,
+    )
     if asked:
         return "stopped by %s" % (asked["from"] or "the user")
     bad = [
@@ -186,17 +236,36 @@ def _log(log, part):
     found = []
     for step in log["epochs"]:
         if step and step.get("epoch") is not None:
-            loss = "" if step.get("loss") is None else ", loss %.4g" % step["loss"] if isinstance(step["loss"], (int, float)) else ""
-            found.append("epoch %s%s done%s" % (step["epoch"] + 1 - first, "/%s" % total if total else "", loss))
+            loss = (
+                ""
+                if step.get("loss") is None
+                else ", loss %.4g" % step["loss"]
+                if isinstance(step["loss"], (int, float))
+                else ""
+            )
+            found.append(
+                "epoch %s%s done%s"
+                % (step["epoch"] + 1 - first, "/%s" % total if total else "", loss)
+            )
     for item in log["evaluations"]:
         figures = [
-            "%s %s" % (key, "%.4g" % value if isinstance(value, float) else value) for key, value in item.items() if _FIGURE.match(key)
+            "%s %s" % (key, "%.4g" % value if isinstance(value, float) else value)
+            for key, value in item.items()
+            if _FIGURE.match(key)
         ]
-        at = " after epoch %s" % (item["epoch"] + 1 - first) if isinstance(item.get("epoch"), int) else ""
+        at = (
+            " after epoch %s" % (item["epoch"] + 1 - first)
+            if isinstance(item.get("epoch"), int)
+            else ""
+        )
         found.append("evaluation%s: %s" % (at, ", ".join(figures[:4]) or "done"))
     if log["saved"]:
         found.append(
-            "saved %d times, last %s" % (log["saved_count"], str(log["saved"][-1].get("path") or "without a name").rsplit("/", 1)[-1])
+            "saved %d times, last %s"
+            % (
+                log["saved_count"],
+                str(log["saved"][-1].get("path") or "without a name").rsplit("/", 1)[-1],
+            )
         )
     if log["steps"]:
         found.append("%d step lines so far" % log["steps"])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which environment variables a job and a site may set. Pure.
 
-A job is a file that is passed around, and a node may have written the copy that a run is resumed from. It sets what the training reads. What
-makes every process of the training load other code, or trust or talk to others, is for whoever keeps the site.
+A job is a file that is passed around, and a node may have written the copy that a run is resumed
+from. It sets what the training reads. What makes every process of the training load other code, or
+trust or talk to others, is for whoever keeps the site.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def job_problem(name):
     if NOBODY_ENV.match(name):
         return site_problem(name)
     if SITE_ENV.match(name):
-        return "is not for a job: it changes which code or settings every process loads; set it in the site's trainyard_env"
+        return (
+            "is not for a job: it changes which code or settings every process loads; set it in the"
+            " site's trainyard_env"
+        )
     return None
 
 

@@ -2,25 +2,34 @@
 """Launchers as a table: how the ranks are started, word for word as the documents do it.
 
 An entry holds
-    kind            each: the command runs on every node. first: on the first node, which starts daemons inside the other nodes' units.
+    kind            each: the command runs on every node. first: on the first node, which starts
+    daemons inside the other nodes' units.
                     ranks: there is no launcher, the node's agent starts the script once a rank.
-    argv, script    the command before and between the devices and the training script; words with {...} are filled from the plan
-    rendezvous      how several nodes find each other, by the name of the switch; the first is the default. One node has none (A1, B2, C1)
+    argv, script    the command before and between the devices and the training script; words
+    with {...} are filled from the plan
+    rendezvous      how several nodes find each other, by the name of the switch; the first is
+    the default. One node has none (A1, B2, C1)
     alone           env of a single node
-    devices         how the devices are said, by accelerator; an accelerator that is not here cannot be used
+    devices         how the devices are said, by accelerator; an accelerator that is not here
+    cannot be used
     env, node_env   what every node's ranks get; what differs from node to node
     files           texts below the working directory, one line a node
     table           whether the nodes' HCCL rank table is written there and named to every rank
     workers         what every rank gets besides, by accelerator
-    scheduler       a process that the first node runs beside the ranks, by accelerator: argv, env, log
-    programs        what the nodes' systems must have besides: program to package (names as on Debian)
+    scheduler       a process that the first node runs beside the ranks, by accelerator: argv,
+    env, log
+    programs        what the nodes' systems must have besides: program to package (names as on
+    Debian)
     visible         the variable that says which devices the ranks may take, by accelerator
-    rank_log        where a rank writes, below the attempt's directory; rank_env: the variable that tells a rank from its helpers
+    rank_log        where a rank writes, below the attempt's directory; rank_env: the variable
+    that tells a rank from its helpers
     endpoints_env   the variable in which ranks report whom they take for their peers, or None
     logs            further logs that come home
-    end_words       how the launcher words a failed rank's end on its console: a pattern with the groups pid and code
+    end_words       how the launcher words a failed rank's end on its console: a pattern with the
+    groups pid and code
     notes           what a user is told, by accelerator
-Words {...}: python, ips, devices, count (ranks a node), world (all ranks), nodes, node_rank, rank, address, first_address, master, port, fabric.
+Words {...}: python, ips, devices, count (ranks a node), world (all ranks), nodes, node_rank,
+rank, address, first_address, master, port, fabric.
 """
 
 from __future__ import annotations
@@ -36,16 +45,32 @@ _PADDLE = {
     "rank_log": "log/workerlog.{local_rank}",
     "rank_env": "PADDLE_TRAINER_ID",
     "endpoints_env": "PADDLE_TRAINER_ENDPOINTS",
-    # FLAGS_START_PORT is what the documents name (B5, C4); the present launcher reads the other one (fact 1).
+    # FLAGS_START_PORT is what the documents name (B5, C4); the present launcher reads the other one
+    # (fact 1).
     "env": {"FLAGS_START_PORT": "{port}", "PADDLE_START_PORT": "{port}"},
     # Facts 3 and 4: the launcher and gloo find a node's address by its host name otherwise.
-    "node_env": {"POD_IP": "{address}", "GLOO_SOCKET_IFNAME": "{interface}", "NCCL_SOCKET_IFNAME": "{interface}"},
+    "node_env": {
+        "POD_IP": "{address}",
+        "GLOO_SOCKET_IFNAME": "{interface}",
+        "NCCL_SOCKET_IFNAME": "{interface}",
+    },
 }
-_MINDSPORE = {"endpoints_env": None, "env": {}, "node_env": {"GLOO_SOCKET_IFNAME": "{interface}", "NCCL_SOCKET_IFNAME": "{interface}"}}
+_MINDSPORE = {
+    "endpoints_env": None,
+    "env": {},
+    "node_env": {"GLOO_SOCKET_IFNAME": "{interface}", "NCCL_SOCKET_IFNAME": "{interface}"},
+}
 
-# As variables, so that the command stays the document's. No binding: Open MPI's default pins a rank with its data loaders to one core.
-_MCA = {"plm": "rsh", "plm_rsh_no_tree_spawn": "1", "orte_leave_session_attached": "1", "hwloc_base_binding_policy": "none"}
-# mindspore/parallel/cluster/process_entity/_api.py: what msrun gives its workers, needed by whoever starts them otherwise.
+# As variables, so that the command stays the document's. No binding: Open MPI's default pins a rank
+# with its data loaders to one core.
+_MCA = {
+    "plm": "rsh",
+    "plm_rsh_no_tree_spawn": "1",
+    "orte_leave_session_attached": "1",
+    "hwloc_base_binding_policy": "none",
+}
+# mindspore/parallel/cluster/process_entity/_api.py: what msrun gives its workers, needed by whoever
+# starts them otherwise.
 _WORKER = {
     "MS_ROLE": "MS_WORKER",
     "MS_WORKER_NUM": "{world}",
@@ -55,7 +80,9 @@ _WORKER = {
 }
 _SCHEDULER = {
     "argv": ["{python}", "-c", "import mindspore.communication; mindspore.communication.init()"],
-    "env": dict({name: text for name, text in _WORKER.items() if name != "MS_NODE_ID"}, MS_ROLE="MS_SCHED"),
+    "env": dict(
+        {name: text for name, text in _WORKER.items() if name != "MS_NODE_ID"}, MS_ROLE="MS_SCHED"
+    ),
     "log": "log/scheduler.log",
 }
 
@@ -65,8 +92,9 @@ LAUNCHERS = {
         argv=["{python}", "-m", "paddle.distributed.launch", "--log_dir=./log/"],
         rendezvous={
             "ips": {"argv": ["--ips={ips}"]},
-            # paddle/distributed/launch/controllers/master.py: without a rank of its own a node gets the one it comes in as, and ports come from
-            # PORT_RANGE (context/node.py), so both are said; the master itself listens on the start port.
+            # paddle/distributed/launch/controllers/master.py: without a rank of its own a node gets
+            # the one it comes in as, and ports come from PORT_RANGE (context/node.py), so both are
+            # said; the master itself listens on the start port.
             "master": {
                 "argv": ["--master={master}", "--nnodes={nodes}"],
                 "env": {"PORT_RANGE": "{first_free}:{last_free}"},
@@ -76,8 +104,9 @@ LAUNCHERS = {
         devices={"gpu": ["--gpus", "{devices}"], "cpu": ["--nproc_per_node={count}"]},
         notes={"cpu": "--nproc_per_node stands for the documents' --gpus, which needs a CUDA build"},
     ),
-    # With --selected_gpu, fleetrun falls back to Paddle's legacy launcher (fact 2). That one refuses several CPU nodes, so a CPU site gets
-    # the equivalent form of the present launcher; the log directory is ./log by default in both.
+    # With --selected_gpu, fleetrun falls back to Paddle's legacy launcher (fact 2). That one
+    # refuses several CPU nodes, so a CPU site gets the equivalent form of the present launcher; the
+    # log directory is ./log by default in both.
     "fleetrun": dict(
         _PADDLE,
         argv=["fleetrun"],
@@ -88,8 +117,9 @@ LAUNCHERS = {
             "(docs/facts.md, 2); the equivalent --nproc_per_node is used",
         },
     ),
-    # mindspore/parallel/cluster/process_entity/_api.py (2.7): the node that owns master_addr starts the scheduler, so that is the first node's;
-    # without --node_rank the ranks come in as they arrive. The word python must be bare: msrun knows no path of one.
+    # mindspore/parallel/cluster/process_entity/_api.py (2.7): the node that owns master_addr starts
+    # the scheduler, so that is the first node's; without --node_rank the ranks come in as they
+    # arrive. The word python must be bare: msrun knows no path of one.
     "msrun": dict(
         _MINDSPORE,
         kind="each",
@@ -101,15 +131,17 @@ LAUNCHERS = {
         rendezvous={},
         devices={"ascend": [], "gpu": [], "cpu": []},
         visible={"gpu": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"},
-        # msrun polls without a pause, so it often collects a dead rank before anybody else can see how it ended; then its own words tell.
+        # msrun polls without a pause, so it often collects a dead rank before anybody else can see
+        # how it ended; then its own words tell.
         end_words=r"Worker process (?P<pid>\d+) exit with exception\. Error code: (?P<code>-?\d+)",
         rank_log="log/worker_{rank}.log",
         rank_env="MS_NODE_ID",
         logs=["log/scheduler.log"],
     ),
-    # Open MPI 4.1, measured (docs/facts.md). The word mpirun must be bare: a path of it would make shell text for the other nodes. --wdir: every
-    # daemon stands in its own attempt, which may have another path there. Variables go by name, and only those that are equal everywhere;
-    # the daemons run inside the attempt's unit on each node and have that node's environment already.
+    # Open MPI 4.1, measured (docs/facts.md). The word mpirun must be bare: a path of it would make
+    # shell text for the other nodes. --wdir: every daemon stands in its own attempt, which may have
+    # another path there. Variables go by name, and only those that are equal everywhere; the
+    # daemons run inside the attempt's unit on each node and have that node's environment already.
     "mpirun": dict(
         _MINDSPORE,
         kind="first",
@@ -133,14 +165,16 @@ LAUNCHERS = {
         visible={"gpu": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"},
         programs={"mpirun": "openmpi-bin"},
         rank_log="log/rank_{rank}.log",
-        # Open MPI's own OMPI_COMM_WORLD_RANK is in the program that starts the rank, too, and mpirun collects that one before anybody can look.
+        # Open MPI's own OMPI_COMM_WORLD_RANK is in the program that starts the rank, too, and
+        # mpirun collects that one before anybody can look.
         rank_env="TRAINYARD_RANK",
         notes={
             "cpu": "MindSpore's CPU build takes no part in MPI, so the ranks that mpirun starts get the variables of its own cluster, "
             "and a scheduler runs beside them (docs/facts.md)",
         },
     ),
-    # Contract D7: the document's script starts one process a device. Every rank's log is kept, not the first's alone.
+    # Contract D7: the document's script starts one process a device. Every rank's log is kept, not
+    # the first's alone.
     "rank_table": dict(
         _MINDSPORE,
         kind="ranks",
@@ -159,9 +193,11 @@ LAUNCHERS = {
 def launcher_argv(name, accelerator, addresses, devices, python="python", **more):
     """Return the launcher's part of the command line as a list of words.
 
-    name: launcher. accelerator: cpu, gpu or ascend. addresses: fabric addresses in rank order; one address is the single-machine form, which
-    has no rendezvous (contract A1, C1). devices: device ids of a node, the same on every node. more: rendezvous (a key of the launcher's
-    table), port, node_rank, root (whether the training user is root), forward (names of variables that a remote rank is to get).
+    name: launcher. accelerator: cpu, gpu or ascend. addresses: fabric addresses in rank order; one
+    address is the single-machine form, which has no rendezvous (contract A1, C1). devices: device
+    ids of a node, the same on every node. more: rendezvous (a key of the launcher's table), port,
+    node_rank, root (whether the training user is root), forward (names of variables that a remote
+    rank is to get).
     """
     entry = LAUNCHERS[name]
     words = list(entry["argv"])
@@ -170,7 +206,12 @@ def launcher_argv(name, accelerator, addresses, devices, python="python", **more
     if len(addresses) > 1:
         meeting = rendezvous(name, more.get("rendezvous"))
         words += meeting.get("argv", [])
-        words += [word for variable in more.get("forward", ()) if meeting.get("forward") for word in (meeting["forward"], variable)]
+        words += [
+            word
+            for variable in more.get("forward", ())
+            if meeting.get("forward")
+            for word in (meeting["forward"], variable)
+        ]
     words += entry["devices"][accelerator] + entry["script"]
     values = values_of(addresses, devices, python, more.get("port"), more.get("node_rank", 0))
     return [word.format(**values) for word in words]
@@ -198,7 +239,9 @@ def values_of(addresses, devices, python, port, node_rank):
 
 
 def rendezvous(name, wanted=None):
-    """Return how several nodes find each other: the entry of the switch, or the launcher's first way. Raises KeyError for an unknown one."""
+    """Return how several nodes find each other: the entry of the switch, or the launcher's first
+    way. Raises KeyError for an unknown one.
+    """
     ways = LAUNCHERS[name]["rendezvous"]
     return ways[wanted] if wanted else next(iter(ways.values()), {})
 
@@ -209,7 +252,8 @@ def filled(texts, values):
 
 
 def override_words(flag, overrides, style="yaml"):
-    """Return config overrides as the suites' `-o key=value ...` takes them; an empty mapping gives nothing.
+    """Return config overrides as the suites' `-o key=value ...` takes them; an empty mapping gives
+    nothing.
 
     style: how the suite reads the right-hand side, as yaml or as a python literal.
     """
@@ -220,7 +264,9 @@ def override_words(flag, overrides, style="yaml"):
 
 
 def python_text(value):
-    """Return a value as a Python literal on one line; a text that is none stays bare, since what is no literal is taken for a text."""
+    """Return a value as a Python literal on one line; a text that is none stays bare, since what is
+    no literal is taken for a text.
+    """
     if not isinstance(value, str):
         return repr(value)
     try:
@@ -237,18 +283,24 @@ def override_text(value):
     if value is None:
         return "null"
     if isinstance(value, dict):
-        return "{%s}" % ", ".join("%s: %s" % (override_text(key), override_text(item)) for key, item in value.items())
+        return "{%s}" % ", ".join(
+            "%s: %s" % (override_text(key), override_text(item)) for key, item in value.items()
+        )
     if isinstance(value, (list, tuple)):
         return "[%s]" % ",".join(override_text(item) for item in value)
     if isinstance(value, float):
-        return str(value).replace("e", ".0e") if "." not in str(value) else str(value)  # to YAML 1e-05 is a text, 1.0e-05 a number
+        return (
+            str(value).replace("e", ".0e") if "." not in str(value) else str(value)
+        )  # to YAML 1e-05 is a text, 1.0e-05 a number
     if not isinstance(value, str):
         return str(value)
     return value if _reads_as_text(value) else json.dumps(value, ensure_ascii=False)
 
 
 def _reads_as_text(text):
-    """Whether YAML takes these words for text as they stand; 'yes' and '1.0' it takes for something else, 'a, b' for two items of a list."""
+    """Whether YAML takes these words for text as they stand; 'yes' and '1.0' it takes for something
+    else, 'a, b' for two items of a list.
+    """
     if not text:
         return True  # `key=` is how the suites' documents write an empty value
     try:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follow one node's logs as lines, while they come home: by the files at home, whoever brings them. Controller only."""
+"""Follow one node's logs as lines, while they come home: by the files at home, whoever brings them.
+Controller only.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _ENDED = b'"launcher_end"'
 
 
 def bring(argv, spec, directory, node, quota=None):
-    """Bring a node's logs home as far as they are written; return streaming's state, or None where another process brings them already."""
+    """Bring a node's logs home as far as they are written; return streaming's state, or None where
+    another process brings them already.
+    """
     try:
         stream = streaming.Stream(argv, spec, directory, node, quota)
     except receiving.Busy:
@@ -36,16 +40,28 @@ def bring(argv, spec, directory, node, quota=None):
 
 
 class Follower:
-    """Hands on the lines of one node's logs in the order in which they come home, until the run has ended there.
+    """Hands on the lines of one node's logs in the order in which they come home, until the run has
+    ended there.
 
-    directory: the attempt's at home. wanted: names of the logs there. offsets: {name: bytes that were shown before}. show: called with (name,
-    [lines as bytes]). marker: a file that the first node writes on which the run has ended; the others' workers look for it. quota: as Receiver has it.
+    directory: the attempt's at home. wanted: names of the logs there. offsets: {name: bytes that
+    were shown before}. show: called with (name, [lines as bytes]). marker: a file that the first
+    node writes on which the run has ended; the others' workers look for it. quota: as Receiver has
+    it.
     """
 
     def __init__(self, directory, node, wanted, offsets, show, marker, quota=None):
-        self.directory, self.node, self.show, self.marker, self.quota = directory, node, show, marker, quota
+        self.directory, self.node, self.show, self.marker, self.quota = (
+            directory,
+            node,
+            show,
+            marker,
+            quota,
+        )
         events = os.path.join(directory, "ranks.%s.jsonl" % node)
-        self._logs = {home: logview.Growing(os.path.join(directory, home), offsets.get(home, 0)) for home in wanted}
+        self._logs = {
+            home: logview.Growing(os.path.join(directory, home), offsets.get(home, 0))
+            for home in wanted
+        }
         self._events, self._ended = logview.Growing(events), False
         self._news, self._stream, self._tried = threading.Event(), None, -LOCK_SECONDS
         self.lines = 0  # that were handed on
@@ -53,8 +69,9 @@ class Follower:
     def follow(self, argv, spec, over, alive=lambda: None):
         """Follow until the end; return what is wrong with the stream, or None.
 
-        argv, spec: as streaming.Stream has them. over: asks the node whether the run has ended there; None where it does not answer.
-        alive: called twice a second; it ends this process where nobody waits for it any more.
+        argv, spec: as streaming.Stream has them. over: asks the node whether the run has ended
+        there; None where it does not answer. alive: called twice a second; it ends this process
+        where nobody waits for it any more.
         """
         asked = time.monotonic()
         while not self._ended:
@@ -86,7 +103,9 @@ class Follower:
         return self._stream is not None
 
     def _rest(self):
-        """Wait for what another process still brings: the launcher's end may be home before the ranks' last lines."""
+        """Wait for what another process still brings: the launcher's end may be home before the
+        ranks' last lines.
+        """
         deadline, quiet = time.monotonic() + REST_SECONDS, 0
         while quiet < 4 and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
@@ -94,7 +113,9 @@ class Follower:
 
     def _over(self, over):
         said = over()
-        if said is None:  # no answer; a node that is gone must not keep the view open when the others have ended
+        if (
+            said is None
+        ):  # no answer; a node that is gone must not keep the view open when the others have ended
             try:
                 return time.time() - os.stat(self.marker).st_mtime > LEAVE_SECONDS
             except OSError:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a run lies on the controller: which runs there are, the plan, the index of ranks. Controller only; it reads."""
+"""What of a run lies on the controller: which runs there are, the plan, the index of ranks.
+Controller only; it reads.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ _ATTEMPT = re.compile(r"^attempt-([1-9][0-9]{0,8})\Z")
 def runs(runs_dir):
     """Return the ids of the runs that have an attempt at home, oldest first."""
     names = sorted(os.listdir(runs_dir)) if os.path.isdir(runs_dir) else []
-    names = [name for name in names if RUN_ID.match(name) and not os.path.islink(os.path.join(runs_dir, name))]
+    names = [
+        name
+        for name in names
+        if RUN_ID.match(name) and not os.path.islink(os.path.join(runs_dir, name))
+    ]
     return [name for name in names if attempts(os.path.join(runs_dir, name))]
 
 
@@ -32,10 +38,12 @@ class NoRun(Exception):
 
 
 def choose(runs_dir, run, answers):
-    """Return {run, number, ended, goes_on, silent, notes}: which run it is, and the nodes on which it is over or goes on, or that did not answer.
+    """Return {run, number, ended, goes_on, silent, notes}: which run it is, and the nodes on which
+    it is over or goes on, or that did not answer.
 
-    run: the id that was asked for, or ''. answers: {node: what attempt_status said, or None}. `ended` leaves out what is all at home. notes: lines about
-    nodes that say otherwise. Raises NoRun.
+    run: the id that was asked for, or ''. answers: {node: what attempt_status said, or None}.
+    `ended` leaves out what is all at home. notes: lines about nodes that say otherwise. Raises
+    NoRun.
     """
     if run and not RUN_ID.match(run):
         raise NoRun("%r is no run id" % run)
@@ -56,19 +64,35 @@ def choose(runs_dir, run, answers):
     goes_on = [node for node in mine if not answers[node]["ended"]]
     ended = [] if home.over else [node for node in mine if node not in goes_on]
     notes = found["notes"] if found else []
-    return {"run": chosen, "number": home.number, "ended": ended, "goes_on": goes_on, "silent": silent, "notes": notes}
+    return {
+        "run": chosen,
+        "number": home.number,
+        "ended": ended,
+        "goes_on": goes_on,
+        "silent": silent,
+        "notes": notes,
+    }
 
 
 class Home:
-    """One attempt at home. `plan` and `index` are None where they are not there or damaged; NewerIndex where only a newer Trainyard can read it."""
+    """One attempt at home. `plan` and `index` are None where they are not there or damaged;
+    NewerIndex where only a newer Trainyard can read it.
+    """
 
     def __init__(self, runs_dir, run, number=None):
         run_dir = os.path.join(runs_dir, run)
         self.run, self.number = run, number or max(attempts(run_dir), default=1)
         self.path = os.path.join(run_dir, "attempt-%d" % self.number)
-        self.shown = os.path.join(os.path.basename(os.path.normpath(runs_dir)), run, "attempt-%d" % self.number)
+        self.shown = os.path.join(
+            os.path.basename(os.path.normpath(runs_dir)), run, "attempt-%d" % self.number
+        )
         plan = run_file.plan_of(run_dir, self.number)
-        self.plan = plan if isinstance(plan, dict) and all(isinstance(plan.get(key), list) for key in ("ranks", "nodes")) else None
+        self.plan = (
+            plan
+            if isinstance(plan, dict)
+            and all(isinstance(plan.get(key), list) for key in ("ranks", "nodes"))
+            else None
+        )
         try:
             self.index = ranks.read(self.path)
         except ranks.NewerIndex:
@@ -81,7 +105,9 @@ class Home:
     def nodes(self):
         """Return the names of the run's nodes, in the order of the plan."""
         planned = [node["name"] for node in self.plan["nodes"]] if self.plan else []
-        names = planned + [rank["node"] for rank in (self.index or {}).get("ranks", ()) if rank["node"]]
+        names = planned + [
+            rank["node"] for rank in (self.index or {}).get("ranks", ()) if rank["node"]
+        ]
         return list(dict.fromkeys(name for name in names if NAME.match(str(name))))
 
     @property
@@ -91,8 +117,14 @@ class Home:
 
     @property
     def zones(self):
-        """Return {node: seconds that its clock's zone is east of UTC}, of the nodes that have said so."""
-        return {node["node"]: node["utc_offset"] for node in (self.index or {}).get("nodes", ()) if node.get("utc_offset") is not None}
+        """Return {node: seconds that its clock's zone is east of UTC}, of the nodes that have said
+        so.
+        """
+        return {
+            node["node"]: node["utc_offset"]
+            for node in (self.index or {}).get("nodes", ())
+            if node.get("utc_offset") is not None
+        }
 
     def logs(self):
         """Return the logview.Logs that are here."""
@@ -100,5 +132,11 @@ class Home:
 
     def planned(self):
         """Return a Log without a file for every rank of the plan: what there will be."""
-        pairs = [("rank-%03d" % rank["rank"], rank["node"]) for rank in (self.plan or {"ranks": []})["ranks"]]
-        return [logview.Log("%s.%s.log" % pair, *pair, os.path.join(self.path, "%s.%s.log" % pair), 0) for pair in pairs]
+        pairs = [
+            ("rank-%03d" % rank["rank"], rank["node"])
+            for rank in (self.plan or {"ranks": []})["ranks"]
+        ]
+        return [
+            logview.Log("%s.%s.log" % pair, *pair, os.path.join(self.path, "%s.%s.log" % pair), 0)
+            for pair in pairs
+        ]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What logs.yml is asked on the command line: held against what each name may be, and the answer that jmespath finds. Pure, controller only."""
+"""What logs.yml is asked on the command line: held against what each name may be, and the answer
+that jmespath finds. Pure, controller only.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,19 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 
 def wrong(name, value):
-    """Say why a value cannot be what is given for one of NAMES, or return None. Numbers may be text, as -e gives them."""
+    """Say why a value cannot be what is given for one of NAMES, or return None. Numbers may be
+    text, as -e gives them.
+    """
     text = str(value)
     if name == "lines" and not (_whole(value) and 1 <= int(text) <= MOST_LINES):
         return "must be a whole number from 1 to %d; got %s" % (MOST_LINES, shown(value))
-    if name == "rank" and (isinstance(value, (bool, float)) or not (_RANKS.fullmatch(text) or _NAME.fullmatch(text))):
-        return "must be a rank's whole number, several with commas, launcher or scheduler; got %s" % shown(value)
+    if name == "rank" and (
+        isinstance(value, (bool, float)) or not (_RANKS.fullmatch(text) or _NAME.fullmatch(text))
+    ):
+        return (
+            "must be a rank's whole number, several with commas, launcher or scheduler; got %s"
+            % shown(value)
+        )
     if name == "node" and not isinstance(value, str):
         return "must be a node's name; got %s" % shown(value)
     return expression_problem(value) if name == "query" else None
@@ -43,14 +52,25 @@ def contradiction(extra):
     """Return (name, text) of what cannot be meant together, or None."""
     shows = [name for name in ("rank", "node", "lines") if name in extra]
     if "query" in extra and switch(extra.get("follow", False)):
-        return "query", "is answered once, and follow=true goes on until the run ends; give one of them"
+        return (
+            "query",
+            "is answered once, and follow=true goes on until the run ends; give one of them",
+        )
     if "query" in extra and shows:
-        return shows[0], "chooses lines to show, and query asks the index of ranks; put it into the expression, as ranks[?rank==`3`]"
+        return (
+            shows[0],
+            (
+                "chooses lines to show, and query asks the index of ranks; put it into the"
+                " expression, as ranks[?rank==`3`]"
+            ),
+        )
     return None
 
 
 def question(extra):
-    """Return what is asked as plain values: ranks ([int], [name] or None for every rank), node, lines (None: not given), follow, query."""
+    """Return what is asked as plain values: ranks ([int], [name] or None for every rank), node,
+    lines (None: not given), follow, query.
+    """
     ranks = str(extra["rank"]) if "rank" in extra else None
     if ranks is not None:
         ranks = [int(word) for word in ranks.split(",")] if _RANKS.fullmatch(ranks) else [ranks]
@@ -64,11 +84,15 @@ def question(extra):
 
 
 def expression_problem(expression):
-    """Say in jmespath's words why an expression can never be answered, or return None. It is not searched with: that comes with the index."""
+    """Say in jmespath's words why an expression can never be answered, or return None. It is not
+    searched with: that comes with the index.
+    """
     if not isinstance(expression, str):
         return "must be a jmespath expression as text; got %s" % shown(expression)
     if jmespath is None:
-        return "needs the Python package jmespath on the controller: pip install -r requirements.txt"
+        return (
+            "needs the Python package jmespath on the controller: pip install -r requirements.txt"
+        )
     try:
         parsed = jmespath.compile(expression).parsed
         for node in _nodes(parsed):
@@ -82,10 +106,15 @@ def expression_problem(expression):
 
 
 def _words(error):
-    """Return jmespath's words in one line; where it points to a character below the expression, say which."""
+    """Return jmespath's words in one line; where it points to a character below the expression, say
+    which.
+    """
     first, _break, rest = str(error).strip().partition("\n")
     column = len(rest.rpartition("\n")[2]) - 1 if rest.endswith("^") else None
-    return "is no jmespath expression: %s%s" % (first.rstrip(":"), " at character %d" % column if column else "")
+    return "is no jmespath expression: %s%s" % (
+        first.rstrip(":"),
+        " at character %d" % column if column else "",
+    )
 
 
 def _nodes(parsed):
@@ -98,10 +127,14 @@ def _nodes(parsed):
 
 
 def _call(name, given):
-    """Raise what jmespath raises where a function is called that it does not have, or with another number of arguments; it would say so later."""
+    """Raise what jmespath raises where a function is called that it does not have, or with another
+    number of arguments; it would say so later.
+    """
     known = jmespath.functions.Functions.FUNCTION_TABLE
     if name not in known:
-        raise jmespath.exceptions.UnknownFunctionError("Unknown function: %s()%s" % (name, near(name, known)))
+        raise jmespath.exceptions.UnknownFunctionError(
+            "Unknown function: %s()%s" % (name, near(name, known))
+        )
     signature = known[name]["signature"]
     wanted, endless = len(signature), bool(signature) and bool(signature[-1].get("variadic"))
     if endless and given < wanted:
@@ -111,15 +144,24 @@ def _call(name, given):
 
 
 def answer(index, expression, secrets=((), ())):
-    """Return (lines, problem): the answer as JSON, safe to show, an item a line, or why there is none.
+    """Return (lines, problem): the answer as JSON, safe to show, an item a line, or why there is
+    none.
 
     secrets: names and values that must not be shown, as display.secrets_of has them.
     """
     try:
         found = jmespath.search(expression, index)
-        lines = [json.dumps(item, ensure_ascii=False) for item in found] if isinstance(found, list) else []
+        lines = (
+            [json.dumps(item, ensure_ascii=False) for item in found]
+            if isinstance(found, list)
+            else []
+        )
         lines = lines or json.dumps(found, ensure_ascii=False, indent=1).split("\n")
-    except (jmespath.exceptions.JMESPathError, TypeError, ValueError) as error:  # a text compared with a number, a slice of step 0
+    except (
+        jmespath.exceptions.JMESPathError,
+        TypeError,
+        ValueError,
+    ) as error:  # a text compared with a number, a slice of step 0
         return [], "the index of ranks cannot answer: %s" % str(error).strip()
     if found is None or found == []:
         lines += ["# " + text for text in _unknown(index, expression)]
@@ -127,13 +169,25 @@ def answer(index, expression, secrets=((), ())):
 
 
 def _unknown(index, expression):
-    """Yield a sentence for every name in the expression that stands nowhere in the index: jmespath finds nothing there, without a word."""
+    """Yield a sentence for every name in the expression that stands nowhere in the index: jmespath
+    finds nothing there, without a word.
+    """
     known, waiting = set(), [index]
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
             known.update(value)
-        waiting += list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    fields = {node["value"] for node in _nodes(jmespath.compile(expression).parsed) if node["type"] == "field"}
+        waiting += (
+            list(value.values())
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, list)
+            else []
+        )
+    fields = {
+        node["value"]
+        for node in _nodes(jmespath.compile(expression).parsed)
+        if node["type"] == "field"
+    }
     for field in sorted(fields - known):
         yield "the index has no field %s%s" % (field, near(field, known))

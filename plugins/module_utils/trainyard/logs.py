@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a rank's log: training steps, evaluations, checkpoints, the first error, size and digest, in one pass and in bounded memory.
+"""Read a rank's log: training steps, evaluations, checkpoints, the first error, size and digest, in
+one pass and in bounded memory.
 
-What a suite's lines look like is data (`suites/<name>.yml`, section `logs`, in the plan); this file knows no suite. A table may hold
+What a suite's lines look like is data (`suites/<name>.yml`, section `logs`, in the plan); this file
+knows no suite. A table may hold
 
-    step:       has, line, fields, totals, unit, scale, first, ranks     evaluation: has, lines, main     saved: has, lines
+step:       has, line, fields, totals, unit, scale, first, ranks     evaluation: has, lines, main
+saved: has, lines
 
-`has`: literals, one of which stands in every line of interest (left out: every line is tried); `line`, `fields`, `lines`, `totals`:
-regular expressions with named groups. Groups epoch, epochs, step, steps, global_step and total_steps become whole numbers, eta becomes
-seconds, time stays text, others become numbers where they can. `totals` are lines that say once what step lines then leave out; `scale`
-multiplies a group.
+`has`: literals, one of which stands in every line of interest (left out: every line is tried);
+`line`, `fields`, `lines`, `totals`: regular expressions with named groups. Groups epoch, epochs,
+step, steps, global_step and total_steps become whole numbers, eta becomes seconds, time stays text,
+others become numbers where they can. `totals` are lines that say once what step lines then leave
+out; `scale` multiplies a group.
 """
 
 from __future__ import annotations
@@ -22,17 +26,34 @@ from ansible.module_utils.trainyard.error_lines import LITERALS, any_of
 from ansible.module_utils.trainyard.errors import ErrorScan
 
 CHUNK = 1 << 20
-MAX_LINE = 8192  # bytes of one line that are parsed; the digest, the size and the line count take everything
+# bytes of one line that are parsed; the digest, the size and the line count take everything
+MAX_LINE = 8192
 KEEP_SAVED = 20
 LARGEST = 1e300  # the largest number in an answer of a node; a larger one counts as infinite
 TAIL = 65536
-TAIL_LIMIT = 1 << 20  # how far tail_status looks back for a step line when the last TAIL bytes have none
+TAIL_LIMIT = (
+    1 << 20
+)  # how far tail_status looks back for a step line when the last TAIL bytes have none
 
-_WHOLE = frozenset(("epoch", "epochs", "step", "steps", "global_step", "total_steps", "samples", "memory_mb", "best_epoch"))
+_WHOLE = frozenset(
+    (
+        "epoch",
+        "epochs",
+        "step",
+        "steps",
+        "global_step",
+        "total_steps",
+        "samples",
+        "memory_mb",
+        "best_epoch",
+    )
+)
 _TEXT = frozenset(("time", "path"))
 _NOT_FINITE = re.compile(r"nan|inf|NaN|Inf")  # PaddleOCR pads: nanxxx, infxxx
 # glog's lines, and those of MindSpore's own logger that are no errors.
-_GLOG = re.compile(r"^(?:[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ |\[(?:DEBUG|INFO|WARNING)\] [A-Z_]+\(\d+[,:])")
+_GLOG = re.compile(
+    r"^(?:[IWE]\d{4} \d\d:\d\d:\d\d\.\d+ |\[(?:DEBUG|INFO|WARNING)\] [A-Z_]+\(\d+[,:])"
+)
 _ETA = re.compile(r"^(?:(\d+) days?, )?(\d+):(\d\d)(?::(\d\d))?$")
 
 
@@ -56,7 +77,9 @@ class Table:
 
     def __init__(self, logs=None):
         logs = logs or {}
-        if not isinstance(logs, dict) or not all(isinstance(logs.get(k) or {}, dict) for k in ("step", "evaluation", "saved")):
+        if not isinstance(logs, dict) or not all(
+            isinstance(logs.get(k) or {}, dict) for k in ("step", "evaluation", "saved")
+        ):
             raise TableError("logs: not a mapping of step, evaluation and saved")
         step, evaluation, saved = (logs.get(k) or {} for k in ("step", "evaluation", "saved"))
         self.step = _patterns(step, "line", "step")
@@ -65,15 +88,27 @@ class Table:
         self.evaluation = _patterns(evaluation, "lines", "evaluation")
         self.saved = _patterns(saved, "lines", "saved")
         self.scale = step.get("scale") or {}
-        if not isinstance(self.scale, dict) or not all(isinstance(value, (int, float)) for value in self.scale.values()):
+        if not isinstance(self.scale, dict) or not all(
+            isinstance(value, (int, float)) for value in self.scale.values()
+        ):
             raise TableError("logs.step.scale: not a mapping of groups to numbers")
         used = [
             section
-            for section, patterns in ((step, self.step + self.totals), (evaluation, self.evaluation), (saved, self.saved))
+            for section, patterns in (
+                (step, self.step + self.totals),
+                (evaluation, self.evaluation),
+                (saved, self.saved),
+            )
             if patterns
         ]
         if all(section.get("has") for section in used):
-            words = [word for section in used for word in ([section["has"]] if isinstance(section["has"], str) else section["has"])]
+            words = [
+                word
+                for section in used
+                for word in (
+                    [section["has"]] if isinstance(section["has"], str) else section["has"]
+                )
+            ]
             if not all(isinstance(word, str) for word in words):
                 raise TableError("logs: a `has` that is not a text or a list of texts")
             self.gate = re.compile(any_of([*LITERALS, *words]).encode())
@@ -89,7 +124,9 @@ def _number(name, text, scale):
         if not match:
             return None
         days, first, second, third = (int(g) if g else 0 for g in match.groups())
-        return days * 86400 + (first * 3600 + second * 60 + third if match.group(4) else first * 60 + second)
+        return days * 86400 + (
+            first * 3600 + second * 60 + third if match.group(4) else first * 60 + second
+        )
     try:
         value = int(text) if name in _WHOLE else float(text)
     except ValueError:
@@ -101,7 +138,11 @@ def _number(name, text, scale):
 
 
 def _groups(match, scale):
-    return {name: _number(name, text, scale) for name, text in match.groupdict().items() if text is not None}
+    return {
+        name: _number(name, text, scale)
+        for name, text in match.groupdict().items()
+        if text is not None
+    }
 
 
 class LogScan:
@@ -118,7 +159,8 @@ class LogScan:
         self.saved = []
         self._totals = {}
         self._pattern = None  # which of the table's step patterns this log has
-        self._latest = None  # the last step line as (number, text, match), read in full only when somebody asks
+        # the last step line as (number, text, match), read in full only when somebody asks
+        self._latest = None
         self._read = None
         self._sha = hashlib.sha256() if digest else None
         self._numbered = line_numbers
@@ -140,7 +182,9 @@ class LogScan:
         self._hold(chunk[end + 1 :])
 
     def _hold(self, rest):
-        """Keep what a broken line needs and no more: a progress bar redraws itself after each CR, so only its last drawing counts."""
+        """Keep what a broken line needs and no more: a progress bar redraws itself after each CR,
+        so only its last drawing counts.
+        """
         rest = rest.replace(b"\0", b"")
         cut = rest.rfind(b"\r", 0, len(rest) - 1)
         self._rest = rest[cut + 1 :][:MAX_LINE]
@@ -175,7 +219,8 @@ class LogScan:
         for index, pattern in enumerate(table.step):
             match = pattern.search(text)
             if match:
-                # Patterns are in the order of their worth: an epoch's mean is no step where the log has steps.
+                # Patterns are in the order of their worth: an epoch's mean is no step where the log
+                # has steps.
                 if self._pattern is None or index <= self._pattern:
                     self._pattern = index
                     self._step(number, text, match)
@@ -206,7 +251,9 @@ class LogScan:
             self.first_step = self.last_step
         if self.nan is None and _NOT_FINITE.search(text) and self.last_step.get("loss", 0) is None:
             shown = next(
-                f.group("loss") for f in (p.search(text) for p in self.table.step + self.table.fields) if f and f.groupdict().get("loss")
+                f.group("loss")
+                for f in (p.search(text) for p in self.table.step + self.table.fields)
+                if f and f.groupdict().get("loss")
             )
             self.nan = dict(self._at(), line=number, loss=shown)
         self.errors.progress()
@@ -228,7 +275,8 @@ class LogScan:
 
     def _evaluated(self, number, found):
         current = self.evaluation
-        # A value again: the next evaluation begins. Suites repeat the best one so far, at the end once more.
+        # A value again: the next evaluation begins. Suites repeat the best one so far, at the end
+        # once more.
         if current is None or any(key in current and not key.startswith("best") for key in found):
             current = self.evaluation = dict(self._at(), line=number)
         current.update(found)
@@ -260,7 +308,9 @@ class LogScan:
 
 
 def scan(descriptor, table):
-    """Scan an open file from its beginning, as many bytes as it has now, so that a growing log has an end."""
+    """Scan an open file from its beginning, as many bytes as it has now, so that a growing log has
+    an end.
+    """
     found = LogScan(table)
     left = os.fstat(descriptor).st_size
     while left > 0:
@@ -273,20 +323,38 @@ def scan(descriptor, table):
 
 
 def last_line(descriptor):
-    """The last line of an open log that says something, at most 400 characters, or None. The runtimes' own lines come after what counts."""
+    """The last line of an open log that says something, at most 400 characters, or None. The
+    runtimes' own lines come after what counts.
+    """
     size = os.fstat(descriptor).st_size
-    tail = os.pread(descriptor, 4096, max(0, size - 4096)).decode("utf-8", "replace").replace("\r", "\n").split("\n")
-    return next((line.strip()[:400] for line in reversed(tail) if line.strip(" \0") and not _GLOG.match(line)), None)
+    tail = (
+        os.pread(descriptor, 4096, max(0, size - 4096))
+        .decode("utf-8", "replace")
+        .replace("\r", "\n")
+        .split("\n")
+    )
+    return next(
+        (
+            line.strip()[:400]
+            for line in reversed(tail)
+            if line.strip(" \0") and not _GLOG.match(line)
+        ),
+        None,
+    )
 
 
 def tail_status(path, patterns, max_bytes=TAIL):
     """The live view: the findings of the end of a file (a path or an open descriptor).
 
-    Line numbers, digest and line count are not known (None). `patterns` is a Table or a `logs` mapping.
-    When the last `max_bytes` hold no step line, it looks back up to 1 MiB.
+    Line numbers, digest and line count are not known (None). `patterns` is a Table or a `logs`
+    mapping. When the last `max_bytes` hold no step line, it looks back up to 1 MiB.
     """
     table = patterns if isinstance(patterns, Table) else Table(patterns)
-    descriptor = path if isinstance(path, int) else os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+    descriptor = (
+        path
+        if isinstance(path, int)
+        else os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+    )
     try:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
@@ -306,12 +374,20 @@ def tail_status(path, patterns, max_bytes=TAIL):
     finally:
         if descriptor is not path:
             os.close(descriptor)
-    result.update(bytes=info.st_size, mtime=info.st_mtime, steps=None, first_step=None, saved_count=None, whole=begin == 0)
+    result.update(
+        bytes=info.st_size,
+        mtime=info.st_mtime,
+        steps=None,
+        first_step=None,
+        saved_count=None,
+        whole=begin == 0,
+    )
     return result
 
 
 def fraction(step, logs, epochs=None):
-    """How much of a training is done, 0 to 1, or None where the lines and `epochs` (from the job) do not say.
+    """How much of a training is done, 0 to 1, or None where the lines and `epochs` (from the job)
+    do not say.
 
     `step` is a step record, `logs` the suite's table (its `step.first` says what it counts from).
     """
@@ -324,10 +400,18 @@ def fraction(step, logs, epochs=None):
     if not epochs or not steps or "epoch" not in step and "global_step" not in step:
         return None
     if "global_step" in step and "epoch" in step:
-        # A resumed PaddleOCR counts its steps from 0 again while its epochs go on, so only the place within the epoch is taken from them.
+        # A resumed PaddleOCR counts its steps from 0 again while its epochs go on, so only the
+        # place within the epoch is taken from them.
         within = (step["global_step"] - 1) % steps + 1
-        return min(1.0, ((step["epoch"] - first.get("epoch", 1)) * steps + within) / (epochs * steps))
+        return min(
+            1.0, ((step["epoch"] - first.get("epoch", 1)) * steps + within) / (epochs * steps)
+        )
     if "global_step" in step:
         return min(1.0, step["global_step"] / (epochs * steps))
-    done = (step["epoch"] - first.get("epoch", 1)) * steps + step.get("step", 0) - first.get("step", 1) + 1
+    done = (
+        (step["epoch"] - first.get("epoch", 1)) * steps
+        + step.get("step", 0)
+        - first.get("step", 1)
+        + 1
+    )
     return max(0.0, min(1.0, done / (epochs * steps)))

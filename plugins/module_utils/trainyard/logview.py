@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs at home as lines to show: which there are, their ends in bounded memory, merged by the times in them, safe for a terminal. Controller only."""
+"""Logs at home as lines to show: which there are, their ends in bounded memory, merged by the times
+in them, safe for a terminal. Controller only.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _KEY_ENDS = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY-----")
 
 
 class Log:
-    """One log at home: `rank` is its global rank, or None where `name` (launcher, scheduler, stray-...) is all it has."""
+    """One log at home: `rank` is its global rank, or None where `name` (launcher, scheduler,
+    stray-...) is all it has.
+    """
 
     def __init__(self, home, name, node, path, size):
         rank = _RANK.match(name)
@@ -44,19 +48,27 @@ def label(rank, node):
 
 
 def logs_in(attempt_dir, nodes):
-    """Return the Logs of these nodes in an attempt's directory, ranks first. What is no regular file, or nobody's, is passed over."""
+    """Return the Logs of these nodes in an attempt's directory, ranks first. What is no regular
+    file, or nobody's, is passed over.
+    """
     found = []
     for entry in os.scandir(attempt_dir) if os.path.isdir(attempt_dir) else ():
         # Names of nodes may hold dots, and one may end as another.
-        node = max((node for node in nodes if entry.name.endswith(".%s.log" % node)), key=len, default=None)
+        node = max(
+            (node for node in nodes if entry.name.endswith(".%s.log" % node)), key=len, default=None
+        )
         if node and entry.is_file(follow_symlinks=False):
             name = entry.name[: -len(node) - 5]
-            found.append(Log(entry.name, name, node, entry.path, entry.stat(follow_symlinks=False).st_size))
+            found.append(
+                Log(entry.name, name, node, entry.path, entry.stat(follow_symlinks=False).st_size)
+            )
     return sorted(found, key=lambda log: (log.rank is None, log.rank or 0, log.name, log.node))
 
 
 def chosen(logs, ranks, node):
-    """Return (those of the logs that are asked for, problem). `ranks`: as log_questions.question has them."""
+    """Return (those of the logs that are asked for, problem). `ranks`: as log_questions.question
+    has them.
+    """
     here = [log for log in logs if node is None or log.node == node]
     known = sorted({log.rank for log in logs if log.rank is not None})
     names = sorted({log.name for log in logs if log.rank is None})
@@ -65,10 +77,31 @@ def chosen(logs, ranks, node):
     missing = [rank for rank in ranks if rank not in known and rank not in names]
     if missing:
         text = "rank %s: there is no such log; ranks: %s%s"
-        return [], text % (", ".join(map(str, missing)), spans(known) or "none", "; others: " + ", ".join(names) if names else "")
+        return [], text % (
+            ", ".join(map(str, missing)),
+            spans(known) or "none",
+            "; others: " + ", ".join(names) if names else "",
+        )
     wanted = [log for log in here if log.rank in ranks or (log.rank is None and log.name in ranks)]
-    lies = ", ".join(sorted({"%s on %s" % (log.rank if log.rank is not None else log.name, log.node) for log in logs if log.rank in ranks}))
-    return wanted, None if wanted else "rank %s has no log on %s; there is %s" % (", ".join(map(str, ranks)), node, lies or "none")
+    lies = ", ".join(
+        sorted(
+            {
+                "%s on %s" % (log.rank if log.rank is not None else log.name, log.node)
+                for log in logs
+                if log.rank in ranks
+            }
+        )
+    )
+    return wanted, (
+        None
+        if wanted
+        else "rank %s has no log on %s; there is %s"
+        % (
+            ", ".join(map(str, ranks)),
+            node,
+            lies or "none",
+        )
+    )
 
 
 def spans(numbers):
@@ -83,10 +116,12 @@ def spans(numbers):
 
 
 def tail(path, count, end=None):
-    """Return (lines, end): the last `count` lines of a file's first `end` bytes (all that is there) as bytes without their ends.
+    """Return (lines, end): the last `count` lines of a file's first `end` bytes (all that is there)
+    as bytes without their ends.
 
-    `end` is where the last whole line ends: what follows it is not written to its end yet. Of a line at most LINE bytes are returned, and lines are
-    looked for in the last BACK bytes, so that memory is bounded whatever the file holds.
+    `end` is where the last whole line ends: what follows it is not written to its end yet. Of a
+    line at most LINE bytes are returned, and lines are looked for in the last BACK bytes, so that
+    memory is bounded whatever the file holds.
     """
     with open_file(path) as handle:
         size = handle.seek(0, os.SEEK_END) if end is None else end
@@ -111,7 +146,9 @@ def _unended(path, end):
 
 
 def _begin(handle, size, count):
-    """(where the last `count` whole lines begin, where the last of them ends), by line ends from the back."""
+    """(where the last `count` whole lines begin, where the last of them ends), by line ends from
+    the back.
+    """
     place, ends, whole = size, [], None
     while place > max(0, size - BACK) and len(ends) <= count:
         step = min(BLOCK, place)
@@ -128,7 +165,8 @@ def _begin(handle, size, count):
 
 
 def timed(lines, clock, written):
-    """Return [(time, line)]: a line without a date has that of the one before it, and those before the first date have the first one's.
+    """Return [(time, line)]: a line without a date has that of the one before it, and those before
+    the first date have the first one's.
 
     written: when the log was last written to; that goes for a log without dates.
     """
@@ -142,10 +180,12 @@ def timed(lines, clock, written):
 
 
 def merged(logs, count, zones=None, over=False):
-    """Return ([(log, line)], {home: end}): the last `count` lines of each log, in the order of the times in them, and where each of them ends.
+    """Return ([(log, line)], {home: end}): the last `count` lines of each log, in the order of the
+    times in them, and where each of them ends.
 
-    zones: {node: seconds its zone is east of UTC}; of the others no log says which zone its dates mean. over: nobody writes any more, so that
-    what stands after the last line end (of a process that was killed, say) is a line, too.
+    zones: {node: seconds its zone is east of UTC}; of the others no log says which zone its dates
+    mean. over: nobody writes any more, so that what stands after the last line end (of a process
+    that was killed, say) is a line, too.
     """
     lists, ends = [], {}
     for log in logs:
@@ -159,10 +199,11 @@ def merged(logs, count, zones=None, over=False):
 
 
 def text(line, secrets=((), ()), width=WIDTH):
-    """Return a line as text that a terminal can show: secrets masked, control bytes and what is not UTF-8 escaped, cut with a mark.
+    """Return a line as text that a terminal can show: secrets masked, control bytes and what is not
+    UTF-8 escaped, cut with a mark.
 
-    secrets: names and values, as display.secrets_of has them. Of a progress bar, which returns to the line's begin again and again, what
-    would stand there at the end is shown.
+    secrets: names and values, as display.secrets_of has them. Of a progress bar, which returns to
+    the line's begin again and again, what would stand there at the end is shown.
     """
     line = line.rstrip(b"\r")
     begin = line.rfind(b"\r") + 1
@@ -173,7 +214,9 @@ def text(line, secrets=((), ()), width=WIDTH):
 
 
 class Keys:
-    """Leaves the lines of a private key out of one log's lines; what is masked a line at a time would show all but the first."""
+    """Leaves the lines of a private key out of one log's lines; what is masked a line at a time
+    would show all but the first.
+    """
 
     def __init__(self):
         self._inside = False
@@ -190,32 +233,46 @@ class Keys:
 
 
 class View:
-    """Lines of several logs as they stand on the terminal: each with rank and node before it, of one width.
+    """Lines of several logs as they stand on the terminal: each with rank and node before it, of
+    one width.
 
-    logs: those that may come. secrets: as `text` has them. paint: called with (words, number of the log); it may colour them.
+    logs: those that may come. secrets: as `text` has them. paint: called with (words, number of the
+    log); it may colour them.
     """
 
     def __init__(self, logs, secrets, paint=lambda words, _number: words):
         labels = list(dict.fromkeys(log.label for log in logs))
         width = max(map(len, labels), default=0)
         self._secrets, self._keys = secrets, {}
-        self._before = {label: paint(label.ljust(width), number) for number, label in enumerate(labels)}
+        self._before = {
+            label: paint(label.ljust(width), number) for number, label in enumerate(labels)
+        }
 
     def lines(self, label, raws):
         """Return lines of one log; of very many at once the last, and how many were left out."""
         before, raws = self._before[label], self._keys.setdefault(label, Keys()).without(raws)
-        left = ["%s ... %d lines are not shown; the file has them" % (before, len(raws) - MOST)] if len(raws) > MOST else []
-        return left + [("%s %s" % (before, text(raw, self._secrets))).rstrip() for raw in raws[-MOST:]]
+        left = (
+            ["%s ... %d lines are not shown; the file has them" % (before, len(raws) - MOST)]
+            if len(raws) > MOST
+            else []
+        )
+        return left + [
+            ("%s %s" % (before, text(raw, self._secrets))).rstrip() for raw in raws[-MOST:]
+        ]
 
 
 class Growing:
-    """One log at home that grows: `more` returns the whole lines that came since; of a file that was replaced, the old one's rest comes first."""
+    """One log at home that grows: `more` returns the whole lines that came since; of a file that
+    was replaced, the old one's rest comes first.
+    """
 
     def __init__(self, path, offset=0):
         self.path, self.offset, self.rest, self.descriptor = path, offset, b"", None
 
     def more(self):
-        """Return [line as bytes], at most what BLOCK bytes hold; an empty list where there is nothing new."""
+        """Return [line as bytes], at most what BLOCK bytes hold; an empty list where there is
+        nothing new.
+        """
         if self.descriptor is None:
             try:
                 self.descriptor = open_regular(self.path)
@@ -236,15 +293,21 @@ class Growing:
         """Go over to the file that has this name now, where it is another one or was cut."""
         try:
             now, mine = os.stat(self.path, follow_symlinks=False), os.fstat(self.descriptor)
-            if (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino) and now.st_size >= self.offset:
+            if (now.st_dev, now.st_ino) == (
+                mine.st_dev,
+                mine.st_ino,
+            ) and now.st_size >= self.offset:
                 return []
             other = open_regular(self.path)
         except OSError:
             return []
         near, size = min(self.offset, 4096), min(mine.st_size, os.fstat(other).st_size)
         place = self.offset - near
-        # What collect brings in one piece is put in the place of what the stream has brought: another file with the same beginning.
-        same = size >= self.offset and os.pread(other, near, place) == os.pread(self.descriptor, near, place)
+        # What collect brings in one piece is put in the place of what the stream has brought:
+        # another file with the same beginning.
+        same = size >= self.offset and os.pread(other, near, place) == os.pread(
+            self.descriptor, near, place
+        )
         os.close(self.descriptor)
         self.descriptor = other
         if same:
@@ -259,8 +322,14 @@ def table(index, logs, shown_dir):
     by_rank = {(rank["rank"], rank["node"]): rank for rank in index["ranks"]}
     for log in logs:
         rank = by_rank.get((log.rank, log.node), {})
-        end = rank.get("signal") or ("exit code %d" % rank["exit_code"] if rank.get("exit_code") else "")
-        state = "%s (%s)" % (rank.get("state"), end) if end else rank.get("state") or ("" if log.rank is None else "unknown")
+        end = rank.get("signal") or (
+            "exit code %d" % rank["exit_code"] if rank.get("exit_code") else ""
+        )
+        state = (
+            "%s (%s)" % (rank.get("state"), end)
+            if end
+            else rank.get("state") or ("" if log.rank is None else "unknown")
+        )
         lines = rank.get("lines") if rank.get("bytes") == log.bytes else None
         rows.append(
             (log.name if log.rank is None else str(log.rank), log.node, state, "" if lines is None else str(lines), str(log.bytes),
@@ -269,11 +338,16 @@ def table(index, logs, shown_dir):
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
     form = "%%-%ds  %%-%ds  %%-%ds  %%%ds  %%%ds  %%-%ds  %%s" % tuple(widths)
     lines = [printable(form % row).rstrip() for row in rows]
-    failed = [rank for rank in index["ranks"] if rank["error"] and rank["state"] in ("failed", "killed")]
+    failed = [
+        rank for rank in index["ranks"] if rank["error"] and rank["state"] in ("failed", "killed")
+    ]
     for rank in failed[:20]:
         error, place = rank["error"], "%s/%s" % (shown_dir, rank["home"])
         lines.append(
-            printable("rank %s on %s: %s: %s (%s:%s)" % (rank["rank"], rank["node"], error["kind"], error["text"], place, error["line"]))
+            printable(
+                "rank %s on %s: %s: %s (%s:%s)"
+                % (rank["rank"], rank["node"], error["kind"], error["text"], place, error["line"])
+            )
         )
     return lines
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifests: what a tree of files holds, as one digest and as named differences.
 
-A manifest maps a relative path to ``[kind, size, sha256]``; kind is ``f`` (file), ``x`` (executable file) or ``l`` (symbolic link, whose
-sha256 is that of its target text). Modes other than the executable bit, owners and times are left out: they differ between machines
-without the training seeing it. The same functions run on the controller and on the nodes, so equal digests mean equal bytes.
+A manifest maps a relative path to ``[kind, size, sha256]``; kind is ``f`` (file), ``x`` (executable
+file) or ``l`` (symbolic link, whose sha256 is that of its target text). Modes other than the
+executable bit, owners and times are left out: they differ between machines without the training
+seeing it. The same functions run on the controller and on the nodes, so equal digests mean equal
+bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class ManifestError(Exception):
 
 
 def file_sha256(path):
-    """Return the hex sha256 of a regular file, read in chunks of 1 MiB; raise OSError for all else. A pipe or a device is not waited for."""
+    """Return the hex sha256 of a regular file, read in chunks of 1 MiB; raise OSError for all else.
+    A pipe or a device is not waited for.
+    """
     digest = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
         if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
@@ -38,19 +42,26 @@ def file_sha256(path):
 
 
 def walk_files(root, ignored=ALWAYS_IGNORED):
-    """Return the sorted relative paths of all files and links below root; directories named in ignored are passed over."""
+    """Return the sorted relative paths of all files and links below root; directories named in
+    ignored are passed over.
+    """
     found = []
     for folder, folders, files in os.walk(root):
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         folders[:] = sorted(name for name in folders if name not in ignored and name not in links)
-        found.extend(os.path.relpath(os.path.join(folder, name), root) for name in files + links if name not in ignored)
+        found.extend(
+            os.path.relpath(os.path.join(folder, name), root)
+            for name in files + links
+            if name not in ignored
+        )
     return sorted(found)
 
 
 def git_files(root):
     """Return tracked and non-ignored files below root as git sees them (decision 9).
 
-    None where git cannot say: root is in no git work tree, or another account owns that tree. Raises ManifestError where git takes too long.
+    None where git cannot say: root is in no git work tree, or another account owns that tree.
+    Raises ManifestError where git takes too long.
     """
     try:
         names = git_tree.listed(root)
@@ -81,7 +92,9 @@ def _behind_link(root, folder, known):
 
 
 def _entry(path, known):
-    """Return (entry, cache record) of one file; a record whose inode, size and times still hold spares the reading."""
+    """Return (entry, cache record) of one file; a record whose inode, size and times still hold
+    spares the reading.
+    """
     info = os.lstat(path)
     if stat.S_ISLNK(info.st_mode):
         target = os.fsencode(os.readlink(path))
@@ -102,7 +115,9 @@ def entry(path):
 
 
 def read_json(path, limit=RECORD_BYTES):
-    """Return a JSON file's content, or None where there is no regular file, one of more than `limit` bytes, or no JSON in it."""
+    """Return a JSON file's content, or None where there is no regular file, one of more than
+    `limit` bytes, or no JSON in it.
+    """
     try:
         return json.loads(below.read_file(path, limit).decode("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -110,18 +125,25 @@ def read_json(path, limit=RECORD_BYTES):
 
 
 def read_mapping(path, limit=RECORD_BYTES):
-    """Return a JSON file's mapping; {} where it is missing, no JSON or something else: what is only remembered may be lost."""
+    """Return a JSON file's mapping; {} where it is missing, no JSON or something else: what is only
+    remembered may be lost.
+    """
     kept = read_json(path, limit)
     return kept if isinstance(kept, dict) else {}
 
 
 def write_json(path, value, mode=0o600):
-    """Write JSON so that a reader sees the old file or the new one, never half of it, and nobody writes into another's half."""
+    """Write JSON so that a reader sees the old file or the new one, never half of it, and nobody
+    writes into another's half.
+    """
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    # Nodes that have one directory are containers with equal pids, or machines; host names may be equal by mistake.
+    # Nodes that have one directory are containers with equal pids, or machines; host names may be
+    # equal by mistake.
     part = "%s.%s-%d-%s.part" % (path, os.uname().nodename, os.getpid(), os.urandom(4).hex())
     try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as handle:
+        with os.fdopen(
+            os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8"
+        ) as handle:
             json.dump(value, handle, sort_keys=True)
             handle.flush()
             os.fsync(handle.fileno())
@@ -135,18 +157,24 @@ def write_json(path, value, mode=0o600):
 def scan(root, names=None, cache=None, fresh=False):
     """Describe a tree.
 
-    root: directory. names: relative paths to take (default: all files below root). cache: path of a JSON file that remembers digests by
-    inode, size and times, so that a repeat costs one lstat a file; None reads every byte. fresh: read every byte whatever the cache says, and
-    remember that.
-    Returns {relative path: [kind, size in bytes, hex sha256]}. Raises ManifestError for a missing root or an odd file.
+    root: directory. names: relative paths to take (default: all files below root). cache: path of a
+    JSON file that remembers digests by inode, size and times, so that a repeat costs one lstat a
+    file; None reads every byte. fresh: read every byte whatever the cache says, and remember that.
+    Returns {relative path: [kind, size in bytes, hex sha256]}. Raises ManifestError for a missing
+    root or an odd file.
     """
     if not os.path.isdir(root):
         raise ManifestError("%s: no such directory" % root)
     known = read_mapping(cache, TREE_BYTES) if cache and not fresh else {}
     entries, records = {}, {}
     for name in walk_files(root) if names is None else names:
-        if name.startswith("-") or any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in name):
-            text = "%r in %s: a name with a control character, with bytes that are not UTF-8, or with a leading dash cannot be sent safely; rename it"
+        if name.startswith("-") or any(
+            ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in name
+        ):
+            text = (
+                "%r in %s: a name with a control character, with bytes that are not UTF-8, or with"
+                " a leading dash cannot be sent safely; rename it"
+            )
             raise ManifestError(text % (name, root))
         entry, record = _entry(os.path.join(root, name), known.get(name))
         entries[name] = entry
@@ -158,19 +186,33 @@ def scan(root, names=None, cache=None, fresh=False):
 
 
 def refuse_links_out(root, entries):
-    """Refuse links that lead out of the tree: a digest holds a link's text, so every node could read something else behind it."""
+    """Refuse links that lead out of the tree: a digest holds a link's text, so every node could
+    read something else behind it.
+    """
     for name, entry in sorted(entries.items()):
         if entry[0] != "l":
             continue
         target = os.readlink(os.path.join(root, name))
-        if os.path.isabs(target) or os.path.normpath(os.path.join(os.path.dirname(name), target)).split(os.sep)[0] == os.pardir:
-            raise ManifestError("%s in %s: is a link to %s, outside of the tree; put what it means into the tree" % (name, root, target))
+        if (
+            os.path.isabs(target)
+            or os.path.normpath(os.path.join(os.path.dirname(name), target)).split(os.sep)[0]
+            == os.pardir
+        ):
+            raise ManifestError(
+                "%s in %s: is a link to %s, outside of the tree; put what it means into the tree"
+                % (name, root, target)
+            )
 
 
 def sampled(entries, files=64, size=256 << 20):
-    """Return names of regular files for a sample: the same ones for the same manifest, at most so many and of so many bytes, but one at least."""
+    """Return names of regular files for a sample: the same ones for the same manifest, at most so
+    many and of so many bytes, but one at least.
+    """
     chosen, total = [], 0
-    for name in sorted((n for n in entries if entries[n][0] != "l"), key=lambda n: hashlib.sha256(b"sample" + os.fsencode(n)).digest()):
+    for name in sorted(
+        (n for n in entries if entries[n][0] != "l"),
+        key=lambda n: hashlib.sha256(b"sample" + os.fsencode(n)).digest(),
+    ):
         if len(chosen) < files and (not chosen or total + entries[name][1] <= size):
             chosen.append(name)
             total += entries[name][1]
@@ -181,7 +223,12 @@ def digest(entries):
     """Return the hex sha256 of a manifest; independent of the order in which it was made."""
     total = hashlib.sha256()
     for name in sorted(entries):
-        total.update(("%s\0%s\n" % (os.fsencode(name).hex(), "\0".join(str(part) for part in entries[name]))).encode("ascii"))
+        total.update(
+            (
+                "%s\0%s\n"
+                % (os.fsencode(name).hex(), "\0".join(str(part) for part in entries[name]))
+            ).encode("ascii")
+        )
     return total.hexdigest()
 
 
@@ -202,4 +249,6 @@ def differences(expected, found, limit=20):
             lines.append("%s: %s bytes instead of %s" % (name, have[1], want[1]))
         else:
             lines.append("%s: other content in the same %s bytes" % (name, want[1]))
-    return lines if len(lines) <= limit else lines[:limit] + ["... and %d more" % (len(lines) - limit)]
+    return (
+        lines if len(lines) <= limit else lines[:limit] + ["... and %d more" % (len(lines) - limit)]
+    )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mesh: how the nodes of a site log in to each other without passwords, without N^2 keys and without trust on first use (decision 6).
+"""The mesh: how the nodes of a site log in to each other without passwords, without N^2 keys and
+without trust on first use (decision 6).
 
-Here are the words that its parts share. What a node is: mesh_described; what the controller makes of all nodes: mesh_compiled; what a node holds:
-mesh_held; how the nodes prove it: mesh_logins.
+Here are the words that its parts share. What a node is: mesh_described; what the controller makes
+of all nodes: mesh_compiled; what a node holds: mesh_held; how the nodes prove it: mesh_logins.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ PROVEN_FILES = ("config", "known_hosts", GATE, KEY, CERTIFICATE)
 HOST_KEYS = ("/etc/ssh/ssh_host_*_key.pub",)
 # What a machine answers when it is asked who it is: its machine id and its host name.
 WHO = ("/etc/machine-id", "/proc/sys/kernel/hostname")
-HOST_KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
+HOST_KEY_TYPES = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "ssh-rsa",
+)
 # A node's clock may be this much behind the controller's.
 CLOCK_SLACK_SECONDS = 300
 # What a program may say, on each of its two outputs: a peer may be behind it.
@@ -47,13 +54,15 @@ def sha256(text):
 def run_program(argv, timeout=20):
     """Run a program without terminal and input. Return (exit code, stdout, stderr).
 
-    A program that runs longer than timeout seconds, or says more than MOST_BYTES, is ended. Its code is None, and stderr says which it was by
-    being empty or not.
+    A program that runs longer than timeout seconds, or says more than MOST_BYTES, is ended. Its
+    code is None, and stderr says which it was by being empty or not.
     """
     environ = dict(os.environ, LC_ALL="C", LANGUAGE="C")
     until, pipe = time.monotonic() + timeout, subprocess.PIPE
     try:
-        call = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environ)
+        call = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environ
+        )
     except OSError as problem:
         return 127, "", f"{argv[0]}: {problem.strerror}"
     try:
@@ -73,7 +82,8 @@ def run_program(argv, timeout=20):
 def take_outputs(call, until):
     """Return (stdout, stderr) of a process that was started with two pipes, as text.
 
-    Raises subprocess.TimeoutExpired at a time of the monotonic clock, and OverflowError where one of the two is longer than MOST_BYTES.
+    Raises subprocess.TimeoutExpired at a time of the monotonic clock, and OverflowError where one
+    of the two is longer than MOST_BYTES.
     """
     said = {call.stdout: bytearray(), call.stderr: bytearray()}
     with selectors.DefaultSelector() as selector:
@@ -95,23 +105,33 @@ def take_outputs(call, until):
 
 
 def public_key(text):
-    """Return 'type base64' of a public key's line without its comment, or None where it is none that a mesh uses."""
+    """Return 'type base64' of a public key's line without its comment, or None where it is none
+    that a mesh uses.
+    """
     fields = text.split()
     return " ".join(fields[:2]) if len(fields) >= 2 and fields[0] in HOST_KEY_TYPES else None
 
 
 def fingerprint(line):
-    """Return the fingerprint of a public key's line as `ssh-keygen -l` prints it, or '' where it is not a public key."""
+    """Return the fingerprint of a public key's line as `ssh-keygen -l` prints it, or '' where it is
+    not a public key.
+    """
     key = public_key(line)
     try:
         blob = base64.b64decode(key.split()[1], validate=True) if key else b""
     except (binascii.Error, ValueError):
         return ""
-    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=") if blob else ""
+    return (
+        "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+        if blob
+        else ""
+    )
 
 
 def identity(machine_id, hostname):
-    """Return what tells one machine from another: its machine id and its host name, as one digest; '' without a machine id."""
+    """Return what tells one machine from another: its machine id and its host name, as one digest;
+    '' without a machine id.
+    """
     return sha256(f"{machine_id.strip()}\n{hostname.strip()}\n") if machine_id.strip() else ""
 
 
@@ -125,11 +145,16 @@ def is_address(text):
 
 
 def inventory_digest(rows):
-    """Return a digest of what an inventory says of a site's nodes, so that a changed address is seen without asking any node.
+    """Return a digest of what an inventory says of a site's nodes, so that a changed address is
+    seen without asking any node.
 
-    rows: (name, ansible_host, ansible_port, trainyard_address) in the order of the ranks, '' or None where a variable is not set.
+    rows: (name, ansible_host, ansible_port, trainyard_address) in the order of the ranks, '' or
+    None where a variable is not set.
     """
-    told = [[str(name), str(host or name), int(port or 22), str(address or "")] for name, host, port, address in rows]
+    told = [
+        [str(name), str(host or name), int(port or 22), str(address or "")]
+        for name, host, port, address in rows
+    ]
     return sha256(json.dumps(told))
 
 
@@ -144,7 +169,9 @@ def marker(site, name):
 
 
 def line_pattern(site):
-    """Return a regular expression of a site's lines in authorized_keys: one per peer, and the one of an earlier Trainyard for all of them."""
+    """Return a regular expression of a site's lines in authorized_keys: one per peer, and the one
+    of an earlier Trainyard for all of them.
+    """
     return rf"^cert-authority,\S.* trainyard-ca {re.escape(site)}(?: \S+)?$"
 
 

@@ -16,10 +16,12 @@ def _string(blob, at):
 
 
 def parse_certificate(text):
-    """Return {serial, key_id, principals, valid_after, valid_until (unix seconds), public_key, ca} of a user certificate of an ed25519 key.
+    """Return {serial, key_id, principals, valid_after, valid_until (unix seconds), public_key, ca}
+    of a user certificate of an ed25519 key.
 
-    The fields are read from the certificate itself (OpenSSH's PROTOCOL.certkeys): `ssh-keygen -L` prints times without their zone.
-    public_key and ca are keys as in a .pub file, without comment. Raises ValueError.
+    The fields are read from the certificate itself (OpenSSH's PROTOCOL.certkeys): `ssh-keygen -L`
+    prints times without their zone. public_key and ca are keys as in a .pub file, without comment.
+    Raises ValueError.
     """
     try:
         kind, encoded = text.split()[:2]
@@ -50,12 +52,20 @@ def parse_certificate(text):
         "principals": principals,
         "valid_after": after,
         "valid_until": until,
-        "public_key": "ssh-ed25519 "
-        + base64.b64encode(struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", len(public)) + public).decode(),
-        "ca": "{} {}".format(_string(ca, 0)[0].decode("ascii", "replace"), base64.b64encode(ca).decode()),
+        "public_key": (
+            "ssh-ed25519 "
+            + base64.b64encode(
+                struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", len(public)) + public
+            ).decode()
+        ),
+        "ca": "{} {}".format(
+            _string(ca, 0)[0].decode("ascii", "replace"), base64.b64encode(ca).decode()
+        ),
     }
 
 
 def needs_renewal(valid_until, now, before=86400):
-    """Return whether a certificate (unix seconds, or None where there is none) ends within `before` seconds."""
+    """Return whether a certificate (unix seconds, or None where there is none) ends within `before`
+    seconds.
+    """
     return valid_until is None or valid_until - now < before

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The credential of one attempt on one node: a key pair, one line per peer in authorized_keys, and the gate's program.
+"""The credential of one attempt on one node: a key pair, one line per peer in authorized_keys, and
+the gate's program.
 
-It is made by the probe, opened by the start and removed after the end by a timer that the unit sets (attempts.start_argv). So the nodes can stop
-and guard an attempt for weeks without the controller and without a certificate. Its lines permit the verbs of mesh_gate.py for this attempt and for
-the rehearsal before it, nothing else.
-Everything of a node lies in ~/.trainyard/mesh/runs/<run>/<attempt>/<node>, because nodes may share a home directory.
+It is made by the probe, opened by the start and removed after the end by a timer that the unit sets
+(attempts.start_argv). So the nodes can stop and guard an attempt for weeks without the controller
+and without a certificate. Its lines permit the verbs of mesh_gate.py for this attempt and for the
+rehearsal before it, nothing else. Everything of a node lies in
+~/.trainyard/mesh/runs/<run>/<attempt>/<node>, because nodes may share a home directory.
 
-The file is complete in itself and needs nothing but Python >= 3.8: the unit of an attempt holds it as a word of the command that removes the credential.
+The file is complete in itself and needs nothing but Python >= 3.8: the unit of an attempt holds it
+as a word of the command that removes the credential.
 
     mesh_credential.py release HOME RUN ATTEMPT NODE
 """
@@ -33,12 +36,14 @@ MACHINE = "machine.json"
 PYTHON = "/usr/bin/python3"
 # What the gate needs beside it; the attempt ships them.
 PROGRAMS = ("agent.py", "guard_beat.py", "mesh_credential.py", "openmpi.py")
-# A credential whose attempt was never started is removed after so many seconds: bringing data to a node may take hours.
+# A credential whose attempt was never started is removed after so many seconds: bringing data to a
+# node may take hours.
 UNUSED_SECONDS = 86400
 # How long after the end of its unit the credential of an attempt is removed.
 RELEASE_SECONDS = 30
 SYSTEMD_RUN = "/usr/bin/systemd-run"
-# What starts a program that is given as a word. systemd replaces what begins with $ or %, and there is none.
+# What starts a program that is given as a word. systemd replaces what begins with $ or %, and there
+# is none.
 UNPACK = "import base64,sys,zlib;exec(zlib.decompress(base64.b64decode(sys.argv.pop(1))))"
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
@@ -46,7 +51,10 @@ SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
 PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]{1,400}\Z")
 PUBLIC_KEY = re.compile(r"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI[A-Za-z0-9+/]{43}\Z")
 _FROM = re.compile(r'^cert-authority,[^ ]*\bfrom="([0-9A-Fa-f.:/,]{1,4000})"')
-_LINE = re.compile(r"^restrict,.* trainyard-run (?P<site>\S+) (?P<run>\S+) (?P<number>\d+) (?P<peer>\S+) (?P<node>\S+)$")
+_LINE = re.compile(
+    r"^restrict,.* trainyard-run (?P<site>\S+) (?P<run>\S+) (?P<number>\d+) (?P<peer>\S+)"
+    r" (?P<node>\S+)$"
+)
 
 
 class CredentialError(Exception):
@@ -55,11 +63,17 @@ class CredentialError(Exception):
 
 def valid_key(text):
     """Return whether a text is one ed25519 public key without a comment."""
-    return isinstance(text, str) and bool(PUBLIC_KEY.match(text)) and len(base64.b64decode(text.split()[1])) == 51
+    return (
+        isinstance(text, str)
+        and bool(PUBLIC_KEY.match(text))
+        and len(base64.b64decode(text.split()[1])) == 51
+    )
 
 
 def identity():
-    """Return what tells this machine from others that share its home directory: a digest of machine id and host name."""
+    """Return what tells this machine from others that share its home directory: a digest of machine
+    id and host name.
+    """
     parts = []
     for path in ("/etc/machine-id", "/proc/sys/kernel/hostname"):
         with open(path, encoding="ascii", errors="replace") as handle:
@@ -68,8 +82,15 @@ def identity():
 
 
 def place_of(home, run, number, node):
-    """Return the directory of a node's credential; raise CredentialError for words that are no run, attempt or node."""
-    if not RUN_ID.match(run) or not NODE.match(node) or ".." in run or not 0 <= int(number) <= 99999:
+    """Return the directory of a node's credential; raise CredentialError for words that are no run,
+    attempt or node.
+    """
+    if (
+        not RUN_ID.match(run)
+        or not NODE.match(node)
+        or ".." in run
+        or not 0 <= int(number) <= 99999
+    ):
         raise CredentialError("not a run, an attempt and a node: %r" % ((run, number, node),))
     return os.path.join(home, MESH, RUNS, run, str(int(number)), node)
 
@@ -91,7 +112,12 @@ def read_text(path):
 def write_text(path, text):
     """Write a file for this user alone in one step."""
     part = "%s.%d.part" % (path, os.getpid())
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8", errors="surrogateescape") as handle:
+    with os.fdopen(
+        os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+        "w",
+        encoding="utf-8",
+        errors="surrogateescape",
+    ) as handle:
         handle.write(text)
     os.replace(part, path)
 
@@ -100,10 +126,12 @@ def write_text(path, text):
 
 
 def edit_lines(home, drop, add=(), write=True):
-    """Replace lines of ~/.ssh/authorized_keys; return whether that changes the file. Other bytes stay as they are.
+    """Replace lines of ~/.ssh/authorized_keys; return whether that changes the file. Other bytes
+    stay as they are.
 
-    drop(line): whether a line goes. add: lines that come to the beginning, where they need no newline of another line. Every writer holds a lock on
-    the file itself: the end of one attempt and the start of another may meet.
+    drop(line): whether a line goes. add: lines that come to the beginning, where they need no
+    newline of another line. Every writer holds a lock on the file itself: the end of one attempt
+    and the start of another may meet.
     """
     path = os.path.realpath(os.path.join(home, ".ssh", "authorized_keys"))
     if not os.path.exists(path):
@@ -137,7 +165,9 @@ def _replace(path, handle, info, drop, add, write):
     own = [line for line in lines if drop(line.rstrip(b"\r\n").decode("utf-8", "replace"))]
     if [line.rstrip(b"\r\n") for line in own] == add and lines[: len(own)] == own:
         return False
-    new = b"".join(line + b"\n" for line in add) + b"".join(line for line in lines if line not in own)
+    new = b"".join(line + b"\n" for line in add) + b"".join(
+        line for line in lines if line not in own
+    )
     if new == old:
         return False
     if write:
@@ -153,7 +183,10 @@ def _replace(path, handle, info, drop, add, write):
 
 def run_lines(home):
     """Return [{site, run, number, peer, node}] of the lines that attempts have in authorized_keys."""
-    found = [_LINE.match(line) for line in read_text(os.path.join(home, ".ssh", "authorized_keys")).splitlines()]
+    found = [
+        _LINE.match(line)
+        for line in read_text(os.path.join(home, ".ssh", "authorized_keys")).splitlines()
+    ]
     return [dict(match.groupdict(), number=int(match.group("number"))) for match in found if match]
 
 
@@ -172,26 +205,49 @@ def _belongs(run, node, number=None):
 
 
 def make(home, run, number, node):
-    """Make the key pair of an attempt on this node, or find the one that is there; return its public key without a comment."""
+    """Make the key pair of an attempt on this node, or find the one that is there; return its
+    public key without a comment.
+    """
     place = place_of(home, run, number, node)
     os.makedirs(place, mode=0o700, exist_ok=True)
     path = os.path.join(place, KEY)
     if not (os.path.exists(path) and os.path.exists(path + ".pub")):
         part = "%s.%d" % (path, os.getpid())
-        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "trainyard-run %s %d %s" % (run, number, node), "-f", part]
+        argv = [
+            "ssh-keygen",
+            "-q",
+            "-t",
+            "ed25519",
+            "-N",
+            "",
+            "-C",
+            "trainyard-run %s %d %s" % (run, number, node),
+            "-f",
+            part,
+        ]
         try:
-            done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=30,
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CredentialError("ssh-keygen: %s" % error) from error
         if done.returncode:
-            raise CredentialError("ssh-keygen: %s" % done.stdout.decode("utf-8", "replace").strip()[-300:])
+            raise CredentialError(
+                "ssh-keygen: %s" % done.stdout.decode("utf-8", "replace").strip()[-300:]
+            )
         os.replace(part + ".pub", path + ".pub")
         os.replace(part, path)
     return " ".join(read_text(path + ".pub").split()[:2])
 
 
 def sources_of(home, site, peers):
-    """Return {peer: the addresses that the site's own line in authorized_keys has for it}, as the controller wrote them."""
+    """Return {peer: the addresses that the site's own line in authorized_keys has for it}, as the
+    controller wrote them.
+    """
     found = {}
     for line in read_text(os.path.join(home, ".ssh", "authorized_keys")).splitlines():
         match = _FROM.match(line)
@@ -202,7 +258,9 @@ def sources_of(home, site, peers):
 
 
 def client_config(home, place):
-    """Return the ssh configuration of a credential: the mesh's own, with another key and a copy of its known_hosts."""
+    """Return the ssh configuration of a credential: the mesh's own, with another key and a copy of
+    its known_hosts.
+    """
     lines = []
     for line in read_text(os.path.join(home, MESH, "config")).splitlines():
         word = (line.split() or [""])[0]
@@ -216,39 +274,78 @@ def client_config(home, place):
 
 
 def open_lines(home, site, run, number, node, keys):
-    """Return the lines that let the peers of an attempt in; keys: {node: public key} of all its nodes, as the controller checked them."""
+    """Return the lines that let the peers of an attempt in; keys: {node: public key} of all its
+    nodes, as the controller checked them.
+    """
     place, peers = place_of(home, run, number, node), sorted(name for name in keys if name != node)
     sources = sources_of(home, site, peers)
     for peer in peers:
         if not NODE.match(peer) or not valid_key(keys[peer]):
             raise CredentialError("the key of %s for this run is not valid" % peer)
         if peer not in sources:
-            raise CredentialError("%s has no line for %s in authorized_keys; run playbooks/trust.yml" % (node, peer))
+            raise CredentialError(
+                "%s has no line for %s in authorized_keys; run playbooks/trust.yml" % (node, peer)
+            )
     text = 'restrict,from="%s",command="%s -I %s/%s --run %s %d %s" %s trainyard-run %s %s %d %s %s'
-    return [text % (sources[peer], PYTHON, place, GATE, run, number, peer, keys[peer], site, run, number, peer, node) for peer in peers]
+    return [
+        text
+        % (
+            sources[peer],
+            PYTHON,
+            place,
+            GATE,
+            run,
+            number,
+            peer,
+            keys[peer],
+            site,
+            run,
+            number,
+            peer,
+            node,
+        )
+        for peer in peers
+    ]
 
 
 def grant(home, base, site, run, number, node, keys, programs, attempt=None):
-    """Let the peers of an attempt call this node, and write what this node calls them with; return the path of its ssh configuration.
+    """Let the peers of an attempt call this node, and write what this node calls them with; return
+    the path of its ssh configuration.
 
-    base: the product's directory on this machine. number: the attempt that the probe made the key for. programs: {file name: source}.
-    attempt: which attempt starts now; 0 is the rehearsal before it, and None the attempt itself.
+    base: the product's directory on this machine. number: the attempt that the probe made the key
+    for. programs: {file name: source}. attempt: which attempt starts now; 0 is the rehearsal before
+    it, and None the attempt itself.
     """
     place = place_of(home, run, number, node)
     if not PLAIN_PATH.match(place) or not SITE.match(site):
-        raise CredentialError("%s: a home directory with other than letters, digits and ./_+@- cannot be used" % place)
+        raise CredentialError(
+            "%s: a home directory with other than letters, digits and ./_+@- cannot be used" % place
+        )
     own = " ".join(read_text(os.path.join(place, KEY + ".pub")).split()[:2])
     if not os.path.exists(os.path.join(place, KEY)) or own != keys.get(node):
-        raise CredentialError("the key that was made for %s on %s is not there any more; start it again" % (run, node))
+        raise CredentialError(
+            "the key that was made for %s on %s is not there any more; start it again" % (run, node)
+        )
     if len(set(keys.values())) != len(keys):
         raise CredentialError("two nodes have one key for this run")
     lines = open_lines(home, site, run, number, node, keys)
     for name in (GATE, *PROGRAMS):
         if "mesh_gate.py" if name == GATE else name in programs:
-            write_text(os.path.join(place, name), programs["mesh_gate.py" if name == GATE else name])
-    write_text(os.path.join(place, "known_hosts"), read_text(os.path.join(home, MESH, "known_hosts")))
+            write_text(
+                os.path.join(place, name), programs["mesh_gate.py" if name == GATE else name]
+            )
+    write_text(
+        os.path.join(place, "known_hosts"), read_text(os.path.join(home, MESH, "known_hosts"))
+    )
     write_text(os.path.join(place, "config"), client_config(home, place))
-    machine = {"identity": identity(), "node": node, "base": base, "run": run, "number": number, "nodes": sorted(keys)}
+    machine = {
+        "identity": identity(),
+        "node": node,
+        "base": base,
+        "run": run,
+        "number": number,
+        "nodes": sorted(keys),
+    }
     machine["begun"] = attempt is None or int(attempt) == int(number)
     write_text(os.path.join(place, MACHINE), json.dumps(machine, sort_keys=True) + "\n")
     edit_lines(home, _belongs(run, node), lines)
@@ -256,7 +353,9 @@ def grant(home, base, site, run, number, node, keys, programs, attempt=None):
 
 
 def close(home, run, number, node):
-    """Remove a node's lines of an attempt, of all attempts where number is None; the key stays for the start that follows a rehearsal."""
+    """Remove a node's lines of an attempt, of all attempts where number is None; the key stays for
+    the start that follows a rehearsal.
+    """
     return edit_lines(home, _belongs(run, node, number))
 
 
@@ -274,7 +373,9 @@ def release(home, run, number, node):
 
 
 def machine_of(place):
-    """Return what the start has noted beside a key: {identity, node, base, run, number, nodes, begun}; {} where nothing was started with it."""
+    """Return what the start has noted beside a key: {identity, node, base, run, number, nodes,
+    begun}; {} where nothing was started with it.
+    """
     try:
         found = json.loads(read_text(os.path.join(place, MACHINE)) or "{}")
     except (ValueError, RecursionError):
@@ -283,7 +384,9 @@ def machine_of(place):
 
 
 def key_age(place, now):
-    """Return for how many seconds a key has been there, by the time that no account can set; UNUSED_SECONDS where there is none."""
+    """Return for how many seconds a key has been there, by the time that no account can set;
+    UNUSED_SECONDS where there is none.
+    """
     try:
         return abs(now - os.stat(os.path.join(place, KEY)).st_ctime)
     except OSError:
@@ -291,11 +394,14 @@ def key_age(place, now):
 
 
 def tidy(home, base, node, units, now):
-    """Remove what ended attempts have left on this node, after a reboot for instance; return [(run, attempt)].
+    """Remove what ended attempts have left on this node, after a reboot for instance; return [(run,
+    attempt)].
 
-    A line whose unit is not there goes in any case, whatever the files of the attempt say: the training can write them. Of a key that was made and
-    not used yet, the start may be under way, so it stays for a day. The caller holds the lock of the starts (attempts.hold), so that no start is
-    between its lines and its unit. units: names of the units that are active now. now: unix seconds.
+    A line whose unit is not there goes in any case, whatever the files of the attempt say: the
+    training can write them. Of a key that was made and not used yet, the start may be under way, so
+    it stays for a day. The caller holds the lock of the starts (attempts.hold), so that no start is
+    between its lines and its unit. units: names of the units that are active now. now: unix
+    seconds.
     """
     folder, gone = os.path.join(home, MESH, RUNS), []
     lines = {(item["run"], item["number"]) for item in run_lines(home) if item["node"] == node}
@@ -312,7 +418,9 @@ def tidy(home, base, node, units, now):
         if any("trainyard-%s-%d.service" % (run, each) in units for each in (number, 0)):
             continue
         attempt = os.path.join(base, "runs", run, "attempt-%d" % number)
-        begun = machine_of(place).get("begun") or os.path.exists(os.path.join(attempt, "attempt.json"))
+        begun = machine_of(place).get("begun") or os.path.exists(
+            os.path.join(attempt, "attempt.json")
+        )
         if begun or key_age(place, now) >= UNUSED_SECONDS:
             release(home, run, number, node)
             gone.append((run, number))
@@ -323,10 +431,12 @@ def tidy(home, base, node, units, now):
 
 
 def release_words(home, run, number, node):
-    """Return the command by which the end of an attempt's unit has its credential removed: a timer, so that the peers can still ask how it stands.
+    """Return the command by which the end of an attempt's unit has its credential removed: a timer,
+    so that the peers can still ask how it stands.
 
-    Its program is in the words of the unit, which the manager has in memory since the start: no file of the attempt or of the mesh is executed.
-    The account stays the master of its own systemd and of its own authorized_keys.
+    Its program is in the words of the unit, which the manager has in memory since the start: no
+    file of the attempt or of the mesh is executed. The account stays the master of its own systemd
+    and of its own authorized_keys.
     """
     place_of(home, run, number, node)
     source = importlib.import_module(release.__module__).__loader__.get_source(release.__module__)
@@ -348,7 +458,9 @@ def release_words(home, run, number, node):
 
 
 def bases_path(home):
-    """Return where this machine notes its product directories; nodes that share a home have one file each."""
+    """Return where this machine notes its product directories; nodes that share a home have one
+    file each.
+    """
     return os.path.join(home, MESH, "bases-%s.json" % identity()[:16])
 
 

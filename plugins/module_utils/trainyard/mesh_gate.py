@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate of a node: the one program that its peers' keys can start here. It has a few verbs and executes nothing that a caller sends.
+"""The gate of a node: the one program that its peers' keys can start here. It has a few verbs and
+executes nothing that a caller sends.
 
-sshd starts it by the forced command of a line in authorized_keys, which names the caller; the caller's own words are in SSH_ORIGINAL_COMMAND. They are
-split without a shell, and every word is compared with a pattern. The file is complete in itself and needs nothing but Python >= 3.8; the programs of an
-attempt lie beside it.
+sshd starts it by the forced command of a line in authorized_keys, which names the caller; the
+caller's own words are in SSH_ORIGINAL_COMMAND. They are split without a shell, and every word is
+compared with a pattern. The file is complete in itself and needs nothing but Python >= 3.8; the
+programs of an attempt lie beside it.
 
-    gate.py PEER                        a peer with a certificate of the site, for what a controller directs
+    gate.py PEER                        a peer with a certificate of the site, for what a
+    controller directs
         identify                        print this machine's id and host name
         pull RUN ATTEMPT FOLDER --server --daemon .
                                         serve a folder of checkpoints to rsync, read-only
-    gate.py --run RUN ATTEMPT PEER      a peer with the key of that attempt, as long as it lasts (mesh_credential.py)
-        stop N REASON                   note who stops it and why, keep evidence of a hang, stop its unit
+    gate.py --run RUN ATTEMPT PEER      a peer with the key of that attempt, as long as it lasts
+    (mesh_credential.py)
+        stop N REASON                   note who stops it and why, keep evidence of a hang, stop
+        its unit
         beat N                          print every two seconds how it stands here
-        door N WORDS...                 start Open MPI's daemon inside its unit, where the accepted plan says mpirun
+        door N WORDS...                 start Open MPI's daemon inside its unit, where the
+        accepted plan says mpirun
                                         N is ATTEMPT, or 0: the rehearsal before it
 """
 
@@ -37,7 +43,9 @@ PLAN_SECONDS = 60
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,4})\Z")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
-FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+=-]{0,120}(?:/[A-Za-z0-9_][A-Za-z0-9._@+=-]{0,120}){0,8}\Z")
+FOLDER = re.compile(
+    r"[A-Za-z0-9_][A-Za-z0-9._@+=-]{0,120}(?:/[A-Za-z0-9_][A-Za-z0-9._@+=-]{0,120}){0,8}\Z"
+)
 PATH = "/usr/local/bin:/usr/bin:/bin"
 # The one module of rsync's daemon that a caller can name.
 MODULE = "checkpoint"
@@ -89,7 +97,9 @@ def read_json(path):
 
 
 def identity():
-    """Return the digest by which this machine knows its own entry in a shared home; the same as mesh_credential.identity."""
+    """Return the digest by which this machine knows its own entry in a shared home; the same as
+    mesh_credential.identity.
+    """
     parts = []
     for path in IDENTITY:
         with open(path, encoding="ascii", errors="replace") as handle:
@@ -120,32 +130,44 @@ def identify():
 
 
 def served_folder(run, number, folder):
-    """Return the folder of checkpoints that a caller may read: below an attempt of this machine, and one that the attempt's own plan names."""
+    """Return the folder of checkpoints that a caller may read: below an attempt of this machine,
+    and one that the attempt's own plan names.
+    """
     mesh = os.path.dirname(os.path.abspath(__file__))
     bases = read_json(os.path.join(mesh, "bases-%s.json" % identity()[:16]))
     for base in bases if isinstance(bases, list) else ():
         attempt = os.path.join(str(base), "runs", run, "attempt-%s" % number)
-        record, plan = (read_json(os.path.join(attempt, name)) for name in ("attempt.json", "plan.json"))
+        record, plan = (
+            read_json(os.path.join(attempt, name)) for name in ("attempt.json", "plan.json")
+        )
         try:
             known = record["run"] == run and str(record["attempt"]) == number
             folders = plan["suite"]["checkpoints"]["folders"]
         except (KeyError, TypeError):
             continue
         path = os.path.join(attempt, folder)
-        if known and folder in folders and os.path.realpath(path) == os.path.join(os.path.realpath(attempt), folder):
+        if (
+            known
+            and folder in folders
+            and os.path.realpath(path) == os.path.join(os.path.realpath(attempt), folder)
+        ):
             return os.path.realpath(path)
     raise Refused("no such folder of checkpoints is here")
 
 
 def pull(words):
-    """Run rsync's daemon for one folder of checkpoints, read-only; rsync itself keeps what is asked for below that folder."""
+    """Run rsync's daemon for one folder of checkpoints, read-only; rsync itself keeps what is asked
+    for below that folder.
+    """
     if len(words) != 6 or words[3:] != ["--server", "--daemon", "."]:
         raise Refused("want: pull RUN ATTEMPT FOLDER --server --daemon .")
     run, number = match(RUN_ID, words[0], "a run"), match(NUMBER, words[1], "an attempt")
     folder = served_folder(run, number, match(FOLDER, words[2], "a folder"))
     if "\n" in folder or "%" in folder:
         raise Refused("the folder's path cannot be served")
-    environment = {name: os.environ[name] for name in ("SSH_CONNECTION", "SSH_CLIENT") if name in os.environ}
+    environment = {
+        name: os.environ[name] for name in ("SSH_CONNECTION", "SSH_CLIENT") if name in os.environ
+    }
     with tempfile.NamedTemporaryFile("w", prefix="trainyard-rsyncd-", encoding="utf-8") as handle:
         handle.write(RSYNC.format(module=MODULE, path=folder, uid=os.getuid(), gid=os.getgid()))
         handle.flush()
@@ -166,12 +188,18 @@ def of_site(words):
 
 
 def own_machine(run, number):
-    """Return what the start noted for this machine, where several may share this home: {node, base, nodes}."""
+    """Return what the start noted for this machine, where several may share this home: {node, base,
+    nodes}.
+    """
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     mine = identity()
     for name in sorted(os.listdir(folder)):
         found = read_json(os.path.join(folder, name, "machine.json"))
-        if isinstance(found, dict) and (found.get("identity"), found.get("run"), found.get("number")) == (mine, run, number):
+        if isinstance(found, dict) and (
+            found.get("identity"),
+            found.get("run"),
+            found.get("number"),
+        ) == (mine, run, number):
             return found
     raise Refused("the attempt is not on this machine")
 
@@ -221,7 +249,10 @@ def main(arguments):
     try:
         words = split(os.environ.get("SSH_ORIGINAL_COMMAND", ""))
         if len(arguments) == 4 and arguments[0] == "--run":
-            run, number = match(RUN_ID, arguments[1], "a run"), int(match(NUMBER, arguments[2], "an attempt"))
+            run, number = (
+                match(RUN_ID, arguments[1], "a run"),
+                int(match(NUMBER, arguments[2], "an attempt")),
+            )
             return of_run(run, number, match(NODE, arguments[3], "a node"), words)
         if len(arguments) == 1:
             match(NODE, arguments[0], "a node")

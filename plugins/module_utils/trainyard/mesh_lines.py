@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site's own lines in authorized_keys: which authorities they name, and the new text of the file. Nobody else's bytes change."""
+"""A site's own lines in authorized_keys: which authorities they name, and the new text of the file.
+Nobody else's bytes change.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ import re
 
 from ansible.module_utils.trainyard.mesh import HOST_KEY_TYPES, fingerprint, line_pattern, principal
 
-_KEY = re.compile(r"(?:^|\s)((?:%s) [A-Za-z0-9+/=]+) " % "|".join(re.escape(kind) for kind in HOST_KEY_TYPES))
+_KEY = re.compile(
+    r"(?:^|\s)((?:%s) [A-Za-z0-9+/=]+) " % "|".join(re.escape(kind) for kind in HOST_KEY_TYPES)
+)
 _PRINCIPALS = re.compile(r'(?:^|,)principals="([^"]*)"')
 
 
@@ -20,7 +24,9 @@ def own_lines(text, site):
 
 
 def run_pattern(site):
-    """Return a regular expression of the lines that attempts of a site have: their comment ends with run, attempt, peer and node."""
+    """Return a regular expression of the lines that attempts of a site have: their comment ends
+    with run, attempt, peer and node.
+    """
     return re.compile(rf"^restrict,\S.* trainyard-run {re.escape(site)} \S+ \S+ (\S+) \S+$")
 
 
@@ -48,17 +54,25 @@ def lets_in(line, name):
 
 
 def describe(text, site):
-    """Return {count, authorities, open} of a site's own lines: how many, the authorities' fingerprints, and whether one gives a shell."""
+    """Return {count, authorities, open} of a site's own lines: how many, the authorities'
+    fingerprints, and whether one gives a shell.
+    """
     lines = own_lines(text, site)
     authorities = sorted({authority_of(line) for line in lines} - {""})
-    return {"count": len(lines), "authorities": authorities, "open": any(is_open(line) for line in lines)}
+    return {
+        "count": len(lines),
+        "authorities": authorities,
+        "open": any(is_open(line) for line in lines),
+    }
 
 
 def arrange(text, site, wanted=None, keep=True, gone=()):
-    """Return (text, old): the new text of the file and how many earlier lines of the site stay in it.
+    """Return (text, old): the new text of the file and how many earlier lines of the site stay in
+    it.
 
-    wanted: the site's lines, None to add nothing. keep: whether earlier lines stay; they stand first, so that an attempt which began with them goes
-    on with them. gone: names of nodes that were taken back. No line lets one of them in, nor does one that does not tell nodes apart.
+    wanted: the site's lines, None to add nothing. keep: whether earlier lines stay; they stand
+    first, so that an attempt which began with them goes on with them. gone: names of nodes that
+    were taken back. No line lets one of them in, nor does one that does not tell nodes apart.
     """
     own = own_lines(text, site)
     names = [principal(site, node) for node in gone]
@@ -69,18 +83,26 @@ def arrange(text, site, wanted=None, keep=True, gone=()):
     new = list(dict.fromkeys(wanted or ()))
     old = [line for line in own if line not in new and (keep or wanted is None) and not goes(line)]
     of_runs = [match for match in map(run_pattern(site).match, text.split("\n")) if match]
-    over = wanted is not None and not wanted and not keep  # the site leaves the node, and its attempts' keys with it
+    over = (
+        wanted is not None and not wanted and not keep
+    )  # the site leaves the node, and its attempts' keys with it
     lost = {match.group(0) for match in of_runs if over or match.group(1) in gone}
     if own == old + new and not lost:
         return text, len(old)
-    others = [line for line in text.split("\n") if line not in lost and not re.match(line_pattern(site), line)]
+    others = [
+        line
+        for line in text.split("\n")
+        if line not in lost and not re.match(line_pattern(site), line)
+    ]
     return "\n".join(old + new + others), len(old)
 
 
 def rewrite(path, change, mode, write=True):
-    """Replace a file's text by change(text) in one step, under a lock on the file itself; return (text before, text after).
+    """Replace a file's text by change(text) in one step, under a lock on the file itself; return
+    (text before, text after).
 
-    Every writer of Trainyard holds this lock: the end of an attempt may meet a change of the mesh. mode: of a file that is not there yet.
+    Every writer of Trainyard holds this lock: the end of an attempt may meet a change of the mesh.
+    mode: of a file that is not there yet.
     """
     path = os.path.realpath(path)
     if not os.path.exists(path):
@@ -99,7 +121,9 @@ def rewrite(path, change, mode, write=True):
             after = change(before)
             if write and after != before:
                 part = "%s.%d.part" % (path, os.getpid())
-                with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+                with os.fdopen(
+                    os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+                ) as out:
                     out.write(after.encode("utf-8", "surrogateescape"))
                     out.flush()
                     os.fsync(out.fileno())

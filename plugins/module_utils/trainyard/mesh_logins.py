@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mesh's proof: every node logs in to every other one, and what answers must be the right machine. A failure gets a cause and a remedy.
+"""The mesh's proof: every node logs in to every other one, and what answers must be the right
+machine. A failure gets a cause and a remedy.
 
-The logins are made by a function that is handed in: run(name) -> (ssh's exit code, or None where it took too long, stdout, stderr).
+The logins are made by a function that is handed in: run(name) -> (ssh's exit code, or None where it
+took too long, stdout, stderr).
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from ansible.module_utils.trainyard.display import printable
 from ansible.module_utils.trainyard.mesh import DIRECTORY, KEY, TRUST, identity
 from ansible.module_utils.trainyard.mesh_held import certificate_end, key_exposed
 
-CONSOLE = "on that node's own console run ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub and compare"
+CONSOLE = (
+    "on that node's own console run ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub and compare"
+)
 REFUSED = "the certificate was refused"
 # Part of what ssh says, the cause, the remedy; the first that is found counts.
 LOOK_THERE = "look on that node at `journalctl -u ssh`, which names the reason"
@@ -37,16 +41,26 @@ LOGIN_FAILURES = (
     ("Connection reset by", "its sshd closed the connection", f"{LOOK_THERE} (MaxStartups, fail2ban, DenyUsers)"),
     ("closed by remote host", "its sshd closed the connection", f"{LOOK_THERE} (MaxStartups, fail2ban, DenyUsers)"),
 )  # fmt: skip
-BUSY = ("kex_exchange_identification", "Connection closed by", "Connection reset by", "closed by remote host")
+BUSY = (
+    "kex_exchange_identification",
+    "Connection closed by",
+    "Connection reset by",
+    "closed by remote host",
+)
 BUSY_WAITS = (0.5, 1.0, 2.0)
 
 
 def own_fault(place, now):
-    """Return (cause, remedy) where a node's own credentials cannot be accepted by any peer, else None. place: the mesh's directory."""
+    """Return (cause, remedy) where a node's own credentials cannot be accepted by any peer, else
+    None. place: the mesh's directory.
+    """
     if not os.path.exists(os.path.join(place, KEY)):
         return "this node has no key of its own for the mesh", TRUST
     if key_exposed(place):
-        return "this node's private key can be read by others, so ssh does not use it", f"{TRUST}, which replaces the key"
+        return (
+            "this node's private key can be read by others, so ssh does not use it",
+            f"{TRUST}, which replaces the key",
+        )
     ends = certificate_end(place)
     if ends is None:
         return "this node has no certificate", TRUST
@@ -57,12 +71,17 @@ def own_fault(place, now):
 
 
 def classify_login(code, stderr, own=None):
-    """Return (cause, remedy) of a login that failed. code: ssh's exit code (None: it did not end in time).
+    """Return (cause, remedy) of a login that failed. code: ssh's exit code (None: it did not end in
+    time).
 
-    A refused login looks the same to ssh whatever the reason, so what is known of the node's own credentials (own_fault) comes first.
+    A refused login looks the same to ssh whatever the reason, so what is known of the node's own
+    credentials (own_fault) comes first.
     """
     if code is None and stderr:
-        return "its answer to the login has no end", f"look at what a login prints on that node, then {TRUST}"
+        return (
+            "its answer to the login has no end",
+            f"look at what a login prints on that node, then {TRUST}",
+        )
     if code is None:
         return "no answer to the login in time", "check that the node is not frozen or overloaded"
     for needle, cause, remedy in LOGIN_FAILURES:
@@ -70,7 +89,10 @@ def classify_login(code, stderr, own=None):
             return own if own and cause == REFUSED else (cause, remedy)
     said = [line for line in stderr.splitlines() if line.strip()]
     told = printable(said[-1], limit=300) if said else "it said nothing"
-    return f"ssh ended with code {code}: {told}", f"run the same login by hand: ssh -F ~/{DIRECTORY}/config"
+    return (
+        f"ssh ended with code {code}: {told}",
+        f"run the same login by hand: ssh -F ~/{DIRECTORY}/config",
+    )
 
 
 def login_argv(config, peer):
@@ -79,16 +101,23 @@ def login_argv(config, peer):
 
 
 def check_answer(answer, expected):
-    """Return None where a peer's answer is that of the expected machine, else (cause, remedy). A greeting may stand before it."""
+    """Return None where a peer's answer is that of the expected machine, else (cause, remedy). A
+    greeting may stand before it.
+    """
     lines = [line for line in answer.splitlines() if line.strip()][-2:]
     if len(lines) == 2 and identity(*lines) == expected:
         return None
     other = printable(lines[-1], limit=100) if lines else "nothing"
-    return f"another machine answers there (it says: {other})", f"correct ansible_host or trainyard_address in the inventory, then {TRUST}"
+    return (
+        f"another machine answers there (it says: {other})",
+        f"correct ansible_host or trainyard_address in the inventory, then {TRUST}",
+    )
 
 
 def log_in(peer, run, wait, own=None):
-    """Log in to one peer. Return None or (cause, remedy). run(name) -> (code or None, stdout, stderr)."""
+    """Log in to one peer. Return None or (cause, remedy). run(name) -> (code or None, stdout,
+    stderr).
+    """
     for pause in (*BUSY_WAITS, None):
         code, out, err = run(peer["name"])
         if code == 0:
@@ -100,17 +129,22 @@ def log_in(peer, run, wait, own=None):
 
 
 def log_in_everywhere(node, peers, run, parallel=8, own=None, wait=time.sleep):
-    """Log in from one node to all its peers, `parallel` at a time. Return the failures as [{from, to, cause, remedy}].
+    """Log in from one node to all its peers, `parallel` at a time. Return the failures as [{from,
+    to, cause, remedy}].
 
-    peers: [{name, identity}] of all nodes in order; each node starts with the one after itself, so that no node is asked by all at once.
-    own: own_fault of the node.
+    peers: [{name, identity}] of all nodes in order; each node starts with the one after itself, so
+    that no node is asked by all at once. own: own_fault of the node.
     """
     names = [peer["name"] for peer in peers]
     start = names.index(node) + 1
     others = [peer for peer in peers[start:] + peers[:start] if peer["name"] != node]
-    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, min(parallel, len(others)))) as pool:
+    with concurrent.futures.ThreadPoolExecutor(
+        max_workers=max(1, min(parallel, len(others)))
+    ) as pool:
         results = list(pool.map(lambda peer: log_in(peer, run, wait, own), others))
     failed = [
-        {"from": node, "to": peer["name"], "cause": result[0], "remedy": result[1]} for peer, result in zip(others, results) if result
+        {"from": node, "to": peer["name"], "cause": result[0], "remedy": result[1]}
+        for peer, result in zip(others, results)
+        if result
     ]
     return sorted(failed, key=lambda failure: names.index(failure["to"]))

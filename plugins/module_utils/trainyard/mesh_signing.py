@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sign the nodes' public keys on the controller with ssh-keygen: short certificates with serial numbers, one batch for a site."""
+"""Sign the nodes' public keys on the controller with ssh-keygen: short certificates with serial
+numbers, one batch for a site.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,29 @@ from ansible.module_utils.trainyard.mesh_certificates import needs_renewal, pars
 
 
 def read_node_key(text):
-    """Return a node's ed25519 public key as 'type base64' without its comment; raises ValueError. It comes from the node."""
+    """Return a node's ed25519 public key as 'type base64' without its comment; raises ValueError.
+    It comes from the node.
+    """
     fields = str(text).split()
     try:
-        blob = base64.b64decode(fields[1], validate=True) if len(fields) >= 2 and fields[0] == "ssh-ed25519" else b""
+        blob = (
+            base64.b64decode(fields[1], validate=True)
+            if len(fields) >= 2 and fields[0] == "ssh-ed25519"
+            else b""
+        )
     except (binascii.Error, ValueError):
         blob = b""
-    if len(blob) != 51 or not blob.startswith(struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", 32)):
+    if len(blob) != 51 or not blob.startswith(
+        struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", 32)
+    ):
         raise ValueError("its public key is not an ed25519 key")
     return " ".join(fields[:2])
 
 
 def sign_argv(key, path, identity, principals, serial, seconds, agent=False, pkcs11=""):
-    """Return ssh-keygen's command that signs the public key in path. key: the authority's private key; its public one with agent and pkcs11."""
+    """Return ssh-keygen's command that signs the public key in path. key: the authority's private
+    key; its public one with agent and pkcs11.
+    """
     source = ["-D", pkcs11] if pkcs11 else ["-U"] if agent else []
     span = f"-{CLOCK_SLACK_SECONDS}s:+{int(seconds)}s"
     return [
@@ -50,16 +62,20 @@ def sign_argv(key, path, identity, principals, serial, seconds, agent=False, pkc
 
 
 def is_good(text, wanted, now, seconds, before):
-    """Return whether a certificate can go on being used. wanted: {key_id, principals, public_key, ca}; seconds: how long a new one is valid.
+    """Return whether a certificate can go on being used. wanted: {key_id, principals, public_key,
+    ca}; seconds: how long a new one is valid.
 
-    One that lasts much longer than a new one would is replaced too: somebody has shortened the validity.
+    One that lasts much longer than a new one would is replaced too: somebody has shortened the
+    validity.
     """
     try:
         found = parse_certificate(text)
     except ValueError:
         return False
     same = all(found[key] == value for key, value in wanted.items())
-    in_time = found["valid_after"] <= now and found["valid_until"] <= now + seconds + CLOCK_SLACK_SECONDS
+    in_time = (
+        found["valid_after"] <= now and found["valid_until"] <= now + seconds + CLOCK_SLACK_SECONDS
+    )
     return same and in_time and not needs_renewal(found["valid_until"], now, before)
 
 
@@ -71,15 +87,20 @@ def _read(path):
         return ""
 
 
-def sign_nodes(folder, ca, nodes, site, seconds, before, now, run, user="", agent_key="", pkcs11="", write=True):
+def sign_nodes(
+    folder, ca, nodes, site, seconds, before, now, run, user="", agent_key="", pkcs11="", write=True
+):
     """Return ({name: certificate}, names that were signed). Called under the lock.
 
-    ca: the authority's public key. nodes: {name: public key as the node gave it}. user: the user's name where it is the second principal, else ''.
-    agent_key: path of the authority's public key where the private one is not in folder. Raises AuthorityError.
+    ca: the authority's public key. nodes: {name: public key as the node gave it}. user: the user's
+    name where it is the second principal, else ''. agent_key: path of the authority's public key
+    where the private one is not in folder. Raises AuthorityError.
     """
     journal = authority.read_journal(folder)
     if "/" in user:
-        raise authority.AuthorityError("a user's name with a slash could pass for a node's principal")
+        raise authority.AuthorityError(
+            "a user's name with a slash could pass for a node's principal"
+        )
     found, signed, owners = {}, [], {}
     for name, given in nodes.items():
         if not authority.NAME.match(name):
@@ -91,7 +112,10 @@ def sign_nodes(folder, ca, nodes, site, seconds, before, now, run, user="", agen
         except ValueError as problem:
             raise authority.AuthorityError(f"{name}: {problem}") from problem
         if owners.setdefault(key, name) != name:
-            raise authority.AuthorityError(f"{name}: has the key of {owners[key]}; remove ~/.trainyard/mesh there and run trust.yml again")
+            raise authority.AuthorityError(
+                f"{name}: has the key of {owners[key]}; remove ~/.trainyard/mesh there and run"
+                " trust.yml again"
+            )
         principals = [principal(site, name)] + [user] * bool(user)
         wanted = {"key_id": f"{site}-{name}", "principals": principals, "public_key": key, "ca": ca}
         stem = "{}-{}".format(name, sha256("\n".join([key, ca, *principals]))[:16])
@@ -120,9 +144,18 @@ def sign_problem(said, agent_key, pkcs11):
     """Return why nothing was signed, in words with the remedy. said: what ssh-keygen printed."""
     last = ([line for line in said.splitlines() if line.strip()] or ["it said nothing"])[-1].strip()
     if pkcs11:
-        remedy = f"is the token there ({pkcs11}), and its PIN known? `ssh-add -s {pkcs11}` asks for it once; then leave ssh_trust_ca_pkcs11 empty"
+        remedy = (
+            f"is the token there ({pkcs11}), and its PIN known? `ssh-add -s {pkcs11}` asks for it"
+            " once; then leave ssh_trust_ca_pkcs11 empty"
+        )
     elif agent_key:
-        remedy = "the agent of this shell must hold the key: ssh-add -l, ssh-add; SSH_AUTH_SOCK must be set"
+        remedy = (
+            "the agent of this shell must hold the key: ssh-add -l, ssh-add; SSH_AUTH_SOCK must"
+            " be set"
+        )
     else:
-        remedy = "a key with a passphrase is signed with by an agent: ssh-add it and set ssh_trust_ca_public_key to its .pub file"
+        remedy = (
+            "a key with a passphrase is signed with by an agent: ssh-add it and set"
+            " ssh_trust_ca_public_key to its .pub file"
+        )
     return f"ssh-keygen did not sign ({last}); {remedy}"

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's last figures as text for Prometheus (exposition format 0.0.4), for the textfile collector of the node exporter.
+"""A run's last figures as text for Prometheus (exposition format 0.0.4), for the textfile collector
+of the node exporter.
 
-The collector reads *.prom of one directory, wants one HELP for a name over all files, and refuses samples with timestamps; so times are
-gauges of their own. Nothing here reads a log: run.json and plan.json have what is needed.
+The collector reads *.prom of one directory, wants one HELP for a name over all files, and refuses
+samples with timestamps; so times are gauges of their own. Nothing here reads a log: run.json and
+plan.json have what is needed.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ from ansible.module_utils.trainyard.display import printable, secrets_of
 NAME = "metrics.prom"
 OUTCOMES = ("completed", "failed", "stopped", "lost", "unknown")
 STATES = ("waiting", "starting", "training", "done", "failed", "killed", "stopped")
-# name: (help, labels beside run and job); all are gauges, since a new run of the same job takes the place of the old one.
+# name: (help, labels beside run and job); all are gauges, since a new run of the same job takes the
+# place of the old one.
 METRICS = {
     "info": ("What ran; always 1.", ("suite", "launcher", "site")),
-    "outcome": ("1 for how the latest attempt ended, 0 for the other outcomes; all 0 while it runs.", ("outcome",)),
+    "outcome": (
+        "1 for how the latest attempt ended, 0 for the other outcomes; all 0 while it runs.",
+        ("outcome",),
+    ),
     "ranks": ("Ranks of the latest attempt by state.", ("state",)),
     "last_step": ("Steps done over all epochs, as the logs say.", ()),
     "loss": ("Loss of the last step line; NaN where it was no number.", ()),
@@ -33,24 +39,40 @@ METRICS = {
     "restarts": ("Attempts after the first one.", ()),
     "log_bytes": ("Bytes of the ranks' logs of the latest attempt.", ()),
     "start_timestamp_seconds": ("When the run was started (unix time).", ()),
-    "last_log_timestamp_seconds": ("When a rank last wrote to its log, by its node's clock (unix time).", ()),
-    "end_timestamp_seconds": ("When the verdict on the latest attempt was written (unix time).", ()),
+    "last_log_timestamp_seconds": (
+        "When a rank last wrote to its log, by its node's clock (unix time).",
+        (),
+    ),
+    "end_timestamp_seconds": (
+        "When the verdict on the latest attempt was written (unix time).",
+        (),
+    ),
 }
 _START = re.compile(r"^trainyard_run_start_timestamp_seconds\{[^\n]*\} (\S+)$", re.MULTILINE)
 
 
 def text_of(plan, record):
-    """The exposition text of a run. plan: plan.json's content; record: run.json's. What is not known has no sample."""
+    """The exposition text of a run. plan: plan.json's content; record: run.json's. What is not
+    known has no sample.
+    """
     secrets = secrets_of(plan)
     samples = _samples(plan, record)
     who = (("run", record.get("run")), ("job", record.get("job")))
     lines = []
     for name, (words, labels) in METRICS.items():
-        found = [(values, value) for key, values, value in samples if key == name and value is not None]
+        found = [
+            (values, value) for key, values, value in samples if key == name and value is not None
+        ]
         if found:
-            lines += ["# HELP trainyard_run_%s %s" % (name, words), "# TYPE trainyard_run_%s gauge" % name]
+            lines += [
+                "# HELP trainyard_run_%s %s" % (name, words),
+                "# TYPE trainyard_run_%s gauge" % name,
+            ]
         for values, value in found:
-            pairs = ",".join('%s="%s"' % (key, _label(text, secrets)) for key, text in (*who, *zip(labels, values)))
+            pairs = ",".join(
+                '%s="%s"' % (key, _label(text, secrets))
+                for key, text in (*who, *zip(labels, values))
+            )
             lines.append("trainyard_run_%s{%s} %s" % (name, pairs, _figure(value)))
     return "\n".join(lines) + "\n"
 
@@ -65,7 +87,11 @@ def _samples(plan, record):
     samples = [("info", (suite.get("name"), launcher.get("name"), plan.get("site")), 1)]
     outcome = (last.get("verdict") or {}).get("outcome")
     samples += [("outcome", (name,), int(name == outcome)) for name in OUTCOMES]
-    samples += [("ranks", (state,), sum(r.get("state") == state for r in ranks)) for state in STATES if ranks]
+    samples += [
+        ("ranks", (state,), sum(r.get("state") == state for r in ranks))
+        for state in STATES
+        if ranks
+    ]
     stepped = [r for r in ranks if isinstance(r.get("last_step"), dict)]
     first = stepped[0] if stepped else {}
     step = first.get("last_step") or {}
@@ -83,9 +109,17 @@ def _samples(plan, record):
         ("loss", (), math.nan if lost else step.get("loss")),
         ("learning_rate", (), step.get("lr")),
         ("throughput", (table.get("unit"),), sum(speeds) if speeds else None),
-        *(("evaluation", (key,), value) for key, value in evaluation.items() if key not in ("line", "epoch", "step", "global_step")),
+        *(
+            ("evaluation", (key,), value)
+            for key, value in evaluation.items()
+            if key not in ("line", "epoch", "step", "global_step")
+        ),
         ("checkpoints", (), sum(saved) if saved else None),
-        ("restarts", (), record["restarts"] if _number(record.get("restarts")) else max(len(attempts) - 1, 0)),
+        (
+            "restarts",
+            (),
+            record["restarts"] if _number(record.get("restarts")) else max(len(attempts) - 1, 0),
+        ),
         ("log_bytes", (), sum(sizes) if sizes else None),
         ("start_timestamp_seconds", (), record.get("started")),
         ("last_log_timestamp_seconds", (), max(written, default=None)),
@@ -110,8 +144,17 @@ def _label(value, secrets):
 
 
 def file_name(plan, record):
-    """The name in the collector's directory: one for a job of a site, so that runs take each other's place and the directory stays small."""
-    return "trainyard-%s.prom" % re.sub(r"[^A-Za-z0-9_.-]", "_", "%s-%s" % (plan.get("site") or "site", record.get("job") or "job"))[:200]
+    """The name in the collector's directory: one for a job of a site, so that runs take each
+    other's place and the directory stays small.
+    """
+    return (
+        "trainyard-%s.prom"
+        % re.sub(
+            r"[^A-Za-z0-9_.-]",
+            "_",
+            "%s-%s" % (plan.get("site") or "site", record.get("job") or "job"),
+        )[:200]
+    )
 
 
 def newer(path, text):
@@ -129,7 +172,9 @@ def newer(path, text):
 
 
 def put(path, text, mode, write=True):
-    """Write a file whole or not at all; return whether it was different. The collector never sees half a file."""
+    """Write a file whole or not at all; return whether it was different. The collector never sees
+    half a file.
+    """
     try:
         with open(path, encoding="utf-8") as handle:
             if handle.read() == text:
@@ -137,7 +182,9 @@ def put(path, text, mode, write=True):
     except (OSError, ValueError):
         pass
     if write:
-        descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".trainyard-")
+        descriptor, temporary = tempfile.mkstemp(
+            dir=os.path.dirname(path) or ".", prefix=".trainyard-"
+        )
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
                 handle.write(text)

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's side of the network's proof: a listener where the ranks will listen, and what a peer says to it.
+"""The node's side of the network's proof: a listener where the ranks will listen, and what a peer
+says to it.
 
-The listener is copied to the node and executed there (library/network_proof.py), so it needs nothing but Python >= 3.8 and is complete in itself.
-It serves words of one JSON line each, over TCP and, for its own node, over a socket in its directory:
+The listener is copied to the node and executed there (library/network_proof.py), so it needs
+nothing but Python >= 3.8 and is complete in itself. It serves words of one JSON line each, over TCP
+and, for its own node, over a socket in its directory:
 
-    {do: hello, id, from}   -> {node, id, you, age} who answers, and what address it sees; for another id, id is '' and it is sent away
+    {do: hello, id, from}   -> {node, id, you, age} who answers, and what address it sees; for
+    another id, id is '' and it is sent away
     {do: echo, size} bytes  -> the same bytes       whether full packets pass both ways
     {do: ping}              -> {time}               latency and clock
     {do: take, seconds} -> {}, bytes -> {bytes, seconds}   bandwidth, as the receiver sees it
-    {do: meet, round, count, wait} -> {came, late}  wait for the others, so that all send at once; late: there is no time for this round
-    {do: done}              -> {}                   this peer is through; after all that are expected the listener ends by itself
+    {do: meet, round, count, wait} -> {came, late}  wait for the others, so that all send at
+    once; late: there is no time for this round
+    {do: done}              -> {}                   this peer is through; after all that are
+    expected the listener ends by itself
     {do: ports}, {do: state}, {do: close}           its own node only
 """
 
@@ -25,7 +30,8 @@ import sys
 import threading
 import time
 
-# With nothing to wait for, a closed connection leaves no TIME_WAIT that would keep a rank from its port.
+# With nothing to wait for, a closed connection leaves no TIME_WAIT that would keep a rank from its
+# port.
 NO_LINGER = struct.pack("ii", 1, 0)
 LINE, CONNECTIONS, SILENCE = 4096, 1024, 60
 BLOCK = 1 << 20
@@ -35,7 +41,9 @@ RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 
 
 def ephemeral_range(path=RANGE):
-    """Return (first, last) of the ports that the kernel gives to who asks for none; gloo and NCCL take theirs there (docs/facts.md, 5)."""
+    """Return (first, last) of the ports that the kernel gives to who asks for none; gloo and NCCL
+    take theirs there (docs/facts.md, 5).
+    """
     with open(path, encoding="ascii") as handle:
         first, last = handle.read().split()
     return int(first), int(last)
@@ -45,8 +53,11 @@ def bound(kind, address, port):
     """Return a socket that is bound to the address; raises OSError."""
     made = socket.socket(socket.AF_INET, kind)
     try:
-        # As the ranks do it: a port with old connections in TIME_WAIT is free, one with a listener is not.
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1 if kind == socket.SOCK_STREAM else 0)
+        # As the ranks do it: a port with old connections in TIME_WAIT is free, one with a listener
+        # is not.
+        made.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1 if kind == socket.SOCK_STREAM else 0
+        )
         made.bind((address, port))
         if kind == socket.SOCK_STREAM:
             made.listen(256)
@@ -61,7 +72,9 @@ SPREAD = 4
 
 
 def spread(address, limits):
-    """Return listening sockets at the low end, in the middle and at the high end of the ephemeral range, and one that the kernel chooses."""
+    """Return listening sockets at the low end, in the middle and at the high end of the ephemeral
+    range, and one that the kernel chooses.
+    """
     first, last = limits
     found = []
     for start, step in ((first, 1), ((first + last) // 2, 1), (last, -1), (0, 0)):
@@ -76,14 +89,18 @@ def spread(address, limits):
 
 
 class Incoming:
-    """What a peer sends, read until a deadline for the whole of it: a byte now and then gains no time."""
+    """What a peer sends, read until a deadline for the whole of it: a byte now and then gains no
+    time.
+    """
 
     def __init__(self, connection, seconds):
         self.connection, self.rest = connection, b""
         self.allow(seconds)
 
     def allow(self, seconds):
-        """Give the peer so many seconds from now for what it sends next, and each answer to it as many."""
+        """Give the peer so many seconds from now for what it sends next, and each answer to it as
+        many.
+        """
         self.seconds, self.until = seconds, time.monotonic() + seconds
         self.connection.settimeout(seconds)
 
@@ -176,7 +193,9 @@ class Listener:
         }
 
     def serve(self):
-        """Answer until all expected peers are through or somebody closes; systemd's RuntimeMaxSec is the last word."""
+        """Answer until all expected peers are through or somebody closes; systemd's RuntimeMaxSec
+        is the last word.
+        """
         for made in self.sockets + [self.control]:
             threading.Thread(target=self.accept, args=(made,), daemon=True).start()
         if self.udp:
@@ -184,7 +203,9 @@ class Listener:
         self.over.wait()
         for made in self.sockets + [self.control]:
             with contextlib.suppress(OSError):
-                made.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept(), and keeps the port till then
+                made.shutdown(
+                    socket.SHUT_RDWR
+                )  # wakes the thread that waits in accept(), and keeps the port till then
             made.close()
         with self.changed:  # the last answers are on their way
             self.changed.wait_for(lambda: not self.open, 1)
@@ -223,8 +244,18 @@ class Listener:
             if peer and who is not None:
                 self.spoken()
             if do == "hello":
-                own = self.spec["id"] if word["id"] == self.spec["id"] else ""  # who does not know it must not learn it
-                send_line(connection, {"node": self.spec["node"], "id": own, "you": list(peer) if peer else None, "age": self.age()})
+                own = (
+                    self.spec["id"] if word["id"] == self.spec["id"] else ""
+                )  # who does not know it must not learn it
+                send_line(
+                    connection,
+                    {
+                        "node": self.spec["node"],
+                        "id": own,
+                        "you": list(peer) if peer else None,
+                        "age": self.age(),
+                    },
+                )
                 if not own:
                     return
                 who = str(word["from"])
@@ -237,15 +268,28 @@ class Listener:
             elif do == "ping":
                 send_line(connection, {"time": time.time()})
             elif do == "take":
-                send_line(connection, {})  # nothing of what comes now may end in the stream's buffer
-                send_line(connection, taken(connection, min(ROUNDS_SECONDS, float(word["seconds"]))))
+                send_line(
+                    connection, {}
+                )  # nothing of what comes now may end in the stream's buffer
+                send_line(
+                    connection, taken(connection, min(ROUNDS_SECONDS, float(word["seconds"])))
+                )
                 self.spoken()
                 drained(connection)
                 return
             elif do == "meet":
-                send_line(connection, self.meet(who, int(word["round"]), int(word["count"]), min(ROUNDS_SECONDS, float(word["wait"]))))
+                send_line(
+                    connection,
+                    self.meet(
+                        who,
+                        int(word["round"]),
+                        int(word["count"]),
+                        min(ROUNDS_SECONDS, float(word["wait"])),
+                    ),
+                )
             elif do == "done":
-                # One name for one address: no peer can say it for the others, who would come to closed ports.
+                # One name for one address: no peer can say it for the others, who would come to
+                # closed ports.
                 if self.done.setdefault(peer[0] if peer else "", who) != who:
                     return
                 send_line(connection, {})
@@ -257,7 +301,13 @@ class Listener:
                 idle = max(0.0, time.monotonic() - self.last)
                 send_line(connection, {"age": self.age(), "idle": idle, "came": len(self.came)})
             elif do == "close" and not peer:
-                send_line(connection, {"came": self.came, "missed": sorted(set(self.spec["expected"]) - set(self.done.values()))})
+                send_line(
+                    connection,
+                    {
+                        "came": self.came,
+                        "missed": sorted(set(self.spec["expected"]) - set(self.done.values())),
+                    },
+                )
                 self.over.set()
             stream.allow(SILENCE)
             word = read_line(stream)
@@ -271,27 +321,44 @@ class Listener:
         self.last = max(self.last, until, time.monotonic())
 
     def meet(self, who, number, count, wait):
-        """Return {came, late}: how many have come to this round when it begins, all or those of the first's waiting time (seconds).
+        """Return {came, late}: how many have come to this round when it begins, all or those of the
+        first's waiting time (seconds).
 
-        Who has not come to one round is not waited for in the next; late is the same for all of a round.
+        Who has not come to one round is not waited for in the next; late is the same for all of a
+        round.
         """
         with self.changed:
             now = time.monotonic()
             if number not in self.rounds:
                 before = self.rounds.get(number - 1)
-                late = now > min([row["until"] - row["wait"] for row in self.rounds.values()] or [now]) + ROUNDS_SECONDS
+                late = (
+                    now
+                    > min([row["until"] - row["wait"] for row in self.rounds.values()] or [now])
+                    + ROUNDS_SECONDS
+                )
                 wanted = min(count, len(before["names"])) if before else count
-                self.rounds[number] = {"names": set(), "until": now + wait, "wait": wait, "wanted": wanted, "late": late}
+                self.rounds[number] = {
+                    "names": set(),
+                    "until": now + wait,
+                    "wait": wait,
+                    "wanted": wanted,
+                    "late": late,
+                }
             row = self.rounds[number]
             row["names"].add(who)
             self.spoken(row["until"])
             self.changed.notify_all()
             if not row["late"]:
-                self.changed.wait_for(lambda: len(row["names"]) >= row["wanted"], max(0.0, row["until"] - time.monotonic()))
+                self.changed.wait_for(
+                    lambda: len(row["names"]) >= row["wanted"],
+                    max(0.0, row["until"] - time.monotonic()),
+                )
             return {"came": len(row["names"]), "late": row["late"]}
 
     def acknowledge(self):
-        """Answer datagrams of this check with their length: small, so that nobody can use it to make much of little."""
+        """Answer datagrams of this check with their length: small, so that nobody can use it to
+        make much of little.
+        """
         mark = self.spec["id"].encode("ascii") + b" "
         while True:
             data, peer = self.udp.recvfrom(1 << 16)
@@ -301,7 +368,9 @@ class Listener:
 
 
 def taken(connection, seconds):
-    """Read and drop what comes, until its end or for so many seconds after the first byte; return {bytes, seconds}."""
+    """Read and drop what comes, until its end or for so many seconds after the first byte; return
+    {bytes, seconds}.
+    """
     total, started, now, place = 0, None, time.monotonic(), memoryview(bytearray(BLOCK))
     while started is None or now < started + seconds:
         count = connection.recv_into(place)
@@ -316,7 +385,9 @@ def taken(connection, seconds):
 
 
 def drained(connection, seconds=2.0):
-    """Drop what still comes, until its end: closing before that resets the connection, and the peer may not get its answer."""
+    """Drop what still comes, until its end: closing before that resets the connection, and the peer
+    may not get its answer.
+    """
     place, until = memoryview(bytearray(BLOCK)), time.monotonic() + seconds
     connection.settimeout(seconds)
     while time.monotonic() < until and connection.recv_into(place):

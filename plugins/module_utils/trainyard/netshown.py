@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the network's proof shows of nodes and ways: a row a node, one row of them all where there are many. Pure."""
+"""What the network's proof shows of nodes and ways: a row a node, one row of them all where there
+are many. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,28 @@ KINDS = 4
 
 
 def notes(nodes, heard):
-    """Return the notes; nodes: {name: node of the plan}; heard: {name: what library/network_proof.py returned in state connected}."""
+    """Return the notes; nodes: {name: node of the plan}; heard: {name: what
+    library/network_proof.py returned in state connected}.
+    """
     if len(heard) <= ROWS:
         return [_note(nodes[name], result) for name, result in heard.items()]
     text = "; ".join(
-        _kinds(nodes, heard) + _ways({(name, to): row for name, result in heard.items() for to, row in result["edges"].items()})
+        _kinds(nodes, heard)
+        + _ways(
+            {
+                (name, to): row
+                for name, result in heard.items()
+                for to, row in result["edges"].items()
+            }
+        )
     )
     return [findings.finding(CHECK, text, "", list(heard), "note")]
 
 
 def unmeasured(row):
-    """Return whether a way's bandwidth was to be measured and could not be, or there was no time for it."""
+    """Return whether a way's bandwidth was to be measured and could not be, or there was no time
+    for it.
+    """
     return bool(row.get("late")) or ("together" in row and row.get("gbits") is None)
 
 
@@ -33,7 +46,11 @@ def _wire(node, own):
     """Return interface, MTU and RDMA devices of a node in words."""
     rows = own.get("hcas") or []
     hcas = ["%s:%s %s" % (row["name"], row["port"], row["state"].split(": ")[-1]) for row in rows]
-    return node["interface"], (own.get("interface") or {}).get("mtu") or "?", "HCAs: %s" % findings.named(hcas) if rows else "no HCA"
+    return (
+        node["interface"],
+        (own.get("interface") or {}).get("mtu") or "?",
+        "HCAs: %s" % findings.named(hcas) if rows else "no HCA",
+    )
 
 
 def _kinds(nodes, heard):
@@ -45,21 +62,34 @@ def _kinds(nodes, heard):
     if len(ordered) == 1:
         return ["%s on all %d nodes" % (ordered[0][0], len(heard))]
     words = [
-        "%s on %s" % (kind, findings.named(names) if at else "%d nodes" % len(names)) for at, (kind, names) in enumerate(ordered[:KINDS])
+        "%s on %s" % (kind, findings.named(names) if at else "%d nodes" % len(names))
+        for at, (kind, names) in enumerate(ordered[:KINDS])
     ]
     rest = ordered[KINDS:]
-    return words + (["%d more kinds on %s" % (len(rest), findings.named(name for _kind, names in rest for name in names))] if rest else [])
+    return words + (
+        [
+            "%d more kinds on %s"
+            % (len(rest), findings.named(name for _kind, names in rest for name in names))
+        ]
+        if rest
+        else []
+    )
 
 
 def _ways(edges):
     """Return in words how fast the ways are; edges: {(from, to): row}."""
-    rates = sorted((row["gbits"], pair) for pair, row in edges.items() if row.get("gbits") is not None)
-    trips = sorted((row["rtt"] * 1000, pair) for pair, row in edges.items() if row.get("rtt") is not None)
+    rates = sorted(
+        (row["gbits"], pair) for pair, row in edges.items() if row.get("gbits") is not None
+    )
+    trips = sorted(
+        (row["rtt"] * 1000, pair) for pair, row in edges.items() if row.get("rtt") is not None
+    )
     missing, words = sum(unmeasured(row) for row in edges.values()), []
     if rates:
         counts = sorted({edges[pair]["together"] for _rate, pair in rates})
         words.append(
-            "TCP on %d ways, %s nodes at once: slowest %s to %s %.3g Gbit/s, median %.3g, fastest %.3g"
+            "TCP on %d ways, %s nodes at once: slowest %s to %s %.3g Gbit/s, median %.3g, fastest"
+            " %.3g"
             % (
                 len(rates),
                 counts[0] if len(counts) == 1 else "%d to %d" % (counts[0], counts[-1]),
@@ -76,7 +106,8 @@ def _ways(edges):
     late = sum(bool(row.get("late")) for row in edges.values())
     if missing:
         words.append(
-            "bandwidth of %d of %d ways not measured%s" % (missing, len(rates) + missing, ", %d for want of time" % late if late else "")
+            "bandwidth of %d of %d ways not measured%s"
+            % (missing, len(rates) + missing, ", %d for want of time" % late if late else "")
         )
     return words
 
@@ -86,11 +117,23 @@ def _note(node, result):
     interface, mtu, hcas = _wire(node, result["own"])
     parts = ["%s %s, MTU %s" % (interface, node["address"], mtu), hcas]
     rates = sorted(
-        ((row["gbits"], to, row) for to, row in result["edges"].items() if row.get("gbits") is not None), key=lambda item: item[:2]
+        (
+            (row["gbits"], to, row)
+            for to, row in result["edges"].items()
+            if row.get("gbits") is not None
+        ),
+        key=lambda item: item[:2],
     )
     if rates:
         slow, to, row = rates[0]
         many = "slowest of %d: " % len(rates) if len(rates) > 1 else ""
-        parts.append("%sto %s %.3g Gbit/s (TCP, %d nodes at once), %.2f ms" % (many, to, slow, row["together"], row.get("rtt", 0) * 1000))
-    parts += ["to %s: bandwidth not measured" % to for to, row in sorted(result["edges"].items()) if unmeasured(row)]
+        parts.append(
+            "%sto %s %.3g Gbit/s (TCP, %d nodes at once), %.2f ms"
+            % (many, to, slow, row["together"], row.get("rtt", 0) * 1000)
+        )
+    parts += [
+        "to %s: bandwidth not measured" % to
+        for to, row in sorted(result["edges"].items())
+        if unmeasured(row)
+    ]
     return findings.finding(CHECK, "; ".join(parts), "", node["name"], "note")

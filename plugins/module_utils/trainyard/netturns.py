@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks take turns on a node: one listener at a time, and who ends another's leaves word for it.
 
-Functions take `run`, a callable like AnsibleModule.run_command, and the user's runtime directory, so that they are tested without Ansible.
-A rival is another check that was met: {id, seconds it has been there}.
+Functions take `run`, a callable like AnsibleModule.run_command, and the user's runtime directory,
+so that they are tested without Ansible. A rival is another check that was met: {id, seconds it has
+been there}.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ import time
 
 from ansible.module_utils.trainyard import below, nettries
 
-# Not trainyard-*: a check holds no node, and `stop` has nothing to do with it. Not the limits probe's either (limits.py: yardlimits-*).
+# Not trainyard-*: a check holds no node, and `stop` has nothing to do with it. Not the limits
+# probe's either (limits.py: yardlimits-*).
 UNITS = "yardcheck-*.service"
 UNIT = re.compile(r"^yardcheck-([0-9a-z]{1,32})\.service\Z")
 ID = re.compile(r"^[0-9a-z]{1,32}\Z")
-# A listener that nobody has spoken to for so long is abandoned: the network's part of a check takes seconds.
+# A listener that nobody has spoken to for so long is abandoned: the network's part of a check takes
+# seconds.
 PATIENCE = 15
-# Two checks may wait for each other, each with a listener on a node that the other wants: the one with the lower id goes on after so long.
+# Two checks may wait for each other, each with a listener on a node that the other wants: the one
+# with the lower id goes on after so long.
 CROSSED = 5
 # Who has waited so long behind checks that are alive gives up.
 LONGEST = 45
@@ -48,7 +52,9 @@ def control_of(runtime, number):
 
 
 def asked(runtime, number, **word):
-    """Return what the listener of a check answers on its own node; raises OSError or ValueError where there is none."""
+    """Return what the listener of a check answers on its own node; raises OSError or ValueError
+    where there is none.
+    """
     spec = {"id": number, "node": "", "address": ""}
     call = nettries.Call(spec, control_of(runtime, number), 0)
     try:
@@ -60,10 +66,13 @@ def asked(runtime, number, **word):
 
 def others(run):
     """Return {id: whether systemd has it for alive} of the listeners that are there."""
-    code, out, err = run(["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "--full", UNITS])
+    code, out, err = run(
+        ["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "--full", UNITS]
+    )
     if code:
         raise ProofError(
-            "the user's systemd does not answer (%s); run playbooks/provision.yml once" % (err.strip() or "exit code %d" % code)
+            "the user's systemd does not answer (%s); run playbooks/provision.yml once"
+            % (err.strip() or "exit code %d" % code)
         )
     rows = [line.split() for line in out.splitlines()]
     found = [(UNIT.match(row[0]), row[2]) for row in rows if len(row) > 2]
@@ -71,7 +80,9 @@ def others(run):
 
 
 def abandoned(number, holder, waited, said):
-    """Return whether a check may end another's listener; waited: seconds that it has stood behind it; said: what that one answers, {} for nothing."""
+    """Return whether a check may end another's listener; waited: seconds that it has stood behind
+    it; said: what that one answers, {} for nothing.
+    """
     crossed = said.get("came") == 0 and number < holder
     return min(waited, said.get("idle", waited)) >= (CROSSED if crossed else PATIENCE)
 
@@ -96,7 +107,9 @@ def superseded(runtime, number, forget=False):
 
 
 def _ended(run, runtime, number, holder, began):
-    """End a listener and, where began (the time at which this check came) is given, leave word for its check."""
+    """End a listener and, where began (the time at which this check came) is given, leave word for
+    its check.
+    """
     if began and holder != number:
         with open(word_of(runtime, holder), "w", encoding="utf-8") as handle:
             json.dump({"id": number, "began": began}, handle)
@@ -109,7 +122,11 @@ def _tidied(runtime):
     for name in os.listdir(runtime):
         path = os.path.join(runtime, name)
         with contextlib.suppress(OSError):
-            if name.startswith("yardcheck-") and name.endswith(".over") and time.time() - os.path.getmtime(path) > STALE_SECONDS:
+            if (
+                name.startswith("yardcheck-")
+                and name.endswith(".over")
+                and time.time() - os.path.getmtime(path) > STALE_SECONDS
+            ):
                 os.unlink(path)
 
 
@@ -122,10 +139,15 @@ def _state(runtime, holder):
 
 
 def _in_the_way(run, runtime, number, met):
-    """Return (the rival that this check has to wait for, or None; {id: alive} of the listeners that are there); met: {id: when it was first seen}."""
+    """Return (the rival that this check has to wait for, or None; {id: alive} of the listeners that
+    are there); met: {id: when it was first seen}.
+    """
     there = others(run)
     for holder in [name for name, alive in there.items() if alive and name != number]:
-        said, waited = _state(runtime, holder), time.monotonic() - met.setdefault(holder, time.monotonic())
+        said, waited = (
+            _state(runtime, holder),
+            time.monotonic() - met.setdefault(holder, time.monotonic()),
+        )
         if not abandoned(number, holder, waited, said):
             return {"id": holder, "seconds": int(said.get("age", waited))}, there
     return None, there
@@ -133,9 +155,11 @@ def _in_the_way(run, runtime, number, met):
 
 @contextlib.contextmanager
 def turn(run, runtime, number):
-    """Wait for this check's turn on the node and hold it; gives None, or the rival behind whom it has waited in vain.
+    """Wait for this check's turn on the node and hold it; gives None, or the rival behind whom it
+    has waited in vain.
 
-    The lock is on the runtime directory itself, so that nothing is left. Raises ProofError where systemd does not answer.
+    The lock is on the runtime directory itself, so that nothing is left. Raises ProofError where
+    systemd does not answer.
     """
     place = os.open(runtime, os.O_RDONLY)
     began, clock, met, rival = time.time(), time.monotonic(), {}, {"id": "", "seconds": 0}

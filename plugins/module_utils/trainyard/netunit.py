@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network's proof on one node: the listener's unit (netprobe.py), and what is connected from here (nettries.py).
+"""The network's proof on one node: the listener's unit (netprobe.py), and what is connected from
+here (nettries.py).
 
-Functions take `run`, a callable like AnsibleModule.run_command, and the user's runtime directory, so that they are tested without Ansible.
+Functions take `run`, a callable like AnsibleModule.run_command, and the user's runtime directory,
+so that they are tested without Ansible.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def hcas(folder="/sys/class/infiniband"):
 
 
 def start_argv(directory, unit, seconds):
-    """Return the systemd-run command of the listener. RuntimeMaxSec ends it also where nobody comes back."""
+    """Return the systemd-run command of the listener. RuntimeMaxSec ends it also where nobody comes
+    back.
+    """
     properties = [
         "Type=notify",
         "KillMode=control-group",
@@ -46,13 +50,22 @@ def start_argv(directory, unit, seconds):
         "RuntimeDirectoryMode=0700",
         "StandardOutput=null",
     ]
-    argv = ["systemd-run", "--user", "--quiet", "--collect", "--unit=%s" % unit, "--description=Trainyard network check"]
+    argv = [
+        "systemd-run",
+        "--user",
+        "--quiet",
+        "--collect",
+        "--unit=%s" % unit,
+        "--description=Trainyard network check",
+    ]
     program = ["/usr/bin/python3", "-I", os.path.join(directory, "netprobe.py"), directory]
     return argv + [word for prop in properties for word in ("--property", prop)] + program
 
 
 def foreign(given, book):
-    """Return the rival that holds a port of the plan on this address, or None: a check of another user, whom this one's systemd does not know."""
+    """Return the rival that holds a port of the plan on this address, or None: a check of another
+    user, whom this one's systemd does not know.
+    """
     spec = {"id": given["id"], "node": given["node"], "address": given["address"]}
     for port in sorted(int(port) for port in book["failed"] if port.isdigit()):
         call, made = nettries.attempt(spec, spec, port)
@@ -64,7 +77,9 @@ def foreign(given, book):
 
 
 def listening(run, runtime, given):
-    """Start the listener when it is this check's turn; return what listens, or rival, and what the node's interface and RDMA devices are."""
+    """Start the listener when it is this check's turn; return what listens, or rival, and what the
+    node's interface and RDMA devices are.
+    """
     unit = netturns.unit_of(given["id"])
     directory = os.path.join(runtime, unit[: -len(".service")])
     with netturns.turn(run, runtime, given["id"]) as rival:
@@ -72,11 +87,17 @@ def listening(run, runtime, given):
             return {"listening": None, "rival": rival}
         os.makedirs(directory, mode=0o700, exist_ok=True)
         spec = {key: given[key] for key in ("id", "node", "address", "ports")}
-        spec["expected"] = [name for name in given["nodes"] if given["node"] in ring.targets(given["nodes"], name, given["matrix"])]
+        spec["expected"] = [
+            name
+            for name in given["nodes"]
+            if given["node"] in ring.targets(given["nodes"], name, given["matrix"])
+        ]
         with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as handle:
             json.dump(spec, handle)
         with open(os.path.join(directory, "netprobe.py"), "w", encoding="utf-8") as handle:
-            handle.write(importlib.import_module(netprobe.__name__).__loader__.get_source(netprobe.__name__))
+            handle.write(
+                importlib.import_module(netprobe.__name__).__loader__.get_source(netprobe.__name__)
+            )
         code, out, err = run(start_argv(directory, unit, given["seconds"]))
         try:
             book = None if code else netturns.asked(runtime, given["id"], do="ports")
@@ -84,8 +105,13 @@ def listening(run, runtime, given):
             err, book = "it does not answer: %s" % (str(error) or type(error).__name__), None
         if not book:
             shutil.rmtree(directory, ignore_errors=True)
-            reason = " ".join((err.strip() or out).split()) or "systemd-run gives no reason, exit code %d" % code
-            raise ProofError("the listener did not start: %s; see: journalctl --user -u %s" % (reason, unit))
+            reason = (
+                " ".join((err.strip() or out).split())
+                or "systemd-run gives no reason, exit code %d" % code
+            )
+            raise ProofError(
+                "the listener did not start: %s; see: journalctl --user -u %s" % (reason, unit)
+            )
     return {
         "listening": book,
         "rival": foreign(given, book),
@@ -95,18 +121,29 @@ def listening(run, runtime, given):
 
 
 def offered(name, said, ports):
-    """Return what is tried of a peer's listener: the plan's ports, and no more of the others than a listener has."""
+    """Return what is tried of a peer's listener: the plan's ports, and no more of the others than a
+    listener has.
+    """
     return dict(
-        said, node=name, planned=[port for port in said["planned"] if port in ports], ephemeral=said["ephemeral"][: netprobe.SPREAD]
+        said,
+        node=name,
+        planned=[port for port in said["planned"] if port in ports],
+        ephemeral=said["ephemeral"][: netprobe.SPREAD],
     )
 
 
 def connected(_run, runtime, given):
-    """Try every way from this node; return nettries.proven's findings beside what listens here, and rival where another check was met."""
+    """Try every way from this node; return nettries.proven's findings beside what listens here, and
+    rival where another check was met.
+    """
     names, node = given["nodes"], given["node"]
     targets = ring.targets(names, node, given["matrix"])
-    own = {key: given["book"].get(node, {}).get(key) for key in ("listening", "hcas", "interface", "msg")}
-    # Between listeners of two checks there is nothing to find. A node answers for itself alone: its word keeps no other from trying.
+    own = {
+        key: given["book"].get(node, {}).get(key)
+        for key in ("listening", "hcas", "interface", "msg")
+    }
+    # Between listeners of two checks there is nothing to find. A node answers for itself alone: its
+    # word keeps no other from trying.
     rival = netturns.superseded(runtime, given["id"]) or given["book"].get(node, {}).get("rival")
     if rival:
         return dict(nettries.NOTHING, complete=False, own=own, rival=rival)
@@ -118,16 +155,21 @@ def connected(_run, runtime, given):
     # A listener goes by the name that the controller knows it by, whatever it says of itself.
     told = {name: said.get("listening") or {} for name, said in given["book"].items()}
     book = {
-        name: offered(name, said, given["ports"]) for name, said in told.items() if {"address", "planned", "ephemeral", "udp"} <= set(said)
+        name: offered(name, said, given["ports"])
+        for name, said in told.items()
+        if {"address", "planned", "ephemeral", "udp"} <= set(said)
     }
     found = nettries.proven(spec, book)
-    # Whether every listener that expects this node has seen it through, so that nobody has to end them.
+    # Whether every listener that expects this node has seen it through, so that nobody has to end
+    # them.
     complete = book.keys() >= set(targets) | {node} and found["through"] == sorted(targets)
     return dict(found, complete=complete, own=own, rival=netturns.superseded(runtime, given["id"]))
 
 
 def closed(run, runtime, given):
-    """End the listener; return who came, where it was still there, and rival, who has ended it otherwise."""
+    """End the listener; return who came, where it was still there, and rival, who has ended it
+    otherwise.
+    """
     try:
         said = netturns.asked(runtime, given["id"], do="close")
     except (OSError, ValueError):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller has to know of a code tree that lies on the nodes alone: its files by name, and the suite config with what it builds on."""
+"""What the controller has to know of a code tree that lies on the nodes alone: its files by name,
+and the suite config with what it builds on.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,16 @@ import re
 
 from ansible.module_utils.trainyard import below, git_tree, manifest, places
 
-# A config names the files it builds on as words with this ending; the node needs no YAML for that, and the controller reads them properly.
+# A config names the files it builds on as words with this ending; the node needs no YAML for that,
+# and the controller reads them properly.
 NAMED = re.compile(r"[\w./@+-]+\.ya?ml")
 LARGEST, MOST = 1 << 20, 500
 
 
 def texts_of(root, config, names):
-    """Return {name: text} of a config and of every file that it or one of those names, itself or relative to its place."""
+    """Return {name: text} of a config and of every file that it or one of those names, itself or
+    relative to its place.
+    """
     found, wanted = {}, [os.path.normpath(config)]
     while wanted and len(found) < MOST:
         name = wanted.pop()
@@ -22,11 +27,16 @@ def texts_of(root, config, names):
         if name in found or name not in names or os.path.getsize(path) > LARGEST:
             continue
         try:
-            found[name] = below.read_file(os.path.realpath(path), LARGEST).decode("utf-8", "replace")
+            found[name] = below.read_file(os.path.realpath(path), LARGEST).decode(
+                "utf-8", "replace"
+            )
         except OSError:
             continue
         for word in NAMED.findall(found[name]):
-            wanted += [os.path.normpath(os.path.join(os.path.dirname(name), word)), os.path.normpath(word)]
+            wanted += [
+                os.path.normpath(os.path.join(os.path.dirname(name), word)),
+                os.path.normpath(word),
+            ]
     return found
 
 
@@ -39,13 +49,24 @@ def commit_of(root):
 
 
 def of(base, path, config, exclude):
-    """Return {digest, files, bytes, names, texts, commit, dirty} of a code tree. Raises ManifestError for one that is not there."""
+    """Return {digest, files, bytes, names, texts, commit, dirty} of a code tree. Raises
+    ManifestError for one that is not there.
+    """
     if not os.path.isdir(path):
-        raise manifest.ManifestError("the code is not there: %s is no directory on this node; correct the site's code.path" % path)
-    found = places.seen(base, {"path": path, "placement": "present", "exclude": exclude, "verify": "content"})
+        raise manifest.ManifestError(
+            "the code is not there: %s is no directory on this node; correct the site's code.path"
+            % path
+        )
+    found = places.seen(
+        base, {"path": path, "placement": "present", "exclude": exclude, "verify": "content"}
+    )
     if found["problem"]:
         raise manifest.ManifestError(found["problem"])
-    names = sorted(places.printable(name) for name, _path, info in places.walk(path, exclude) if info is not None)
+    names = sorted(
+        places.printable(name)
+        for name, _path, info in places.walk(path, exclude)
+        if info is not None
+    )
     commit, dirty = commit_of(path)
     return {
         "digest": found["content"],

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep the outline of code that lies on the nodes, as a node described it. Controller only.
 
-A node chooses every name and every text of an outline. The controller names the directory itself, by the digest of the texts that came, and
-writes below a directory descriptor, so that no name leads anywhere else.
+A node chooses every name and every text of an outline. The controller names the directory itself,
+by the digest of the texts that came, and writes below a directory descriptor, so that no name leads
+anywhere else.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def name_problem(name):
 
 
 def validate(outline):
-    """Return a node's outline with its own fields alone, each of the kind that it has to be. Raises InvalidOutline."""
+    """Return a node's outline with its own fields alone, each of the kind that it has to be. Raises
+    InvalidOutline.
+    """
 
     def refuse(field, text):
         raise InvalidOutline("the outline of the code is not valid: %s %s" % (field, text))
@@ -68,18 +71,26 @@ def validate(outline):
         refuse("names", "has one that %s" % problem)
     if set(texts) - set(names):
         refuse("texts", "has a file that is not among the names")
-    sizes = [len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else -1 for text in texts.values()]
+    sizes = [
+        len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else -1
+        for text in texts.values()
+    ]
     if any(not 0 <= size <= LARGEST_TEXT for size in sizes) or sum(sizes) > LARGEST_TEXTS:
         refuse("texts", "has one that is no text, or is larger than a config is")
     if commit is not None and not (isinstance(commit, str) and COMMIT.match(commit)):
         refuse("commit", "is not a commit")
     if not isinstance(outline.get("dirty"), bool):
         refuse("dirty", "is not a truth value")
-    return {key: outline[key] for key in ("digest", "files", "bytes", "names", "texts", "commit", "dirty")}
+    return {
+        key: outline[key]
+        for key in ("digest", "files", "bytes", "names", "texts", "commit", "dirty")
+    }
 
 
 def keep(texts, cache_dir):
-    """Write validated texts into a directory of their own in the cache and return its path. Raises InvalidOutline, OSError."""
+    """Write validated texts into a directory of their own in the cache and return its path. Raises
+    InvalidOutline, OSError.
+    """
     content = json.dumps(texts, sort_keys=True).encode()
     name = hashlib.sha256(content).hexdigest()
     folder = os.path.join(cache_dir, "code-configs")
@@ -128,13 +139,18 @@ def _write(root, parts, text):
             try:
                 deeper = os.open(part, below.DIRECTORY, dir_fd=here)
             except NotADirectoryError:
-                raise InvalidOutline("the outline of the code is not valid: texts has a file that is a directory, too") from None
+                raise InvalidOutline(
+                    "the outline of the code is not valid: texts has a file that is a"
+                    " directory, too"
+                ) from None
             os.close(here)
             here = deeper
         try:
             found = os.open(parts[-1], NEW_FILE, 0o600, dir_fd=here)
         except FileExistsError:
-            raise InvalidOutline("the outline of the code is not valid: texts has a file that is a directory, too") from None
+            raise InvalidOutline(
+                "the outline of the code is not valid: texts has a file that is a directory, too"
+            ) from None
         with os.fdopen(found, "w", encoding="utf-8", errors="replace") as handle:
             handle.write(text)
     finally:

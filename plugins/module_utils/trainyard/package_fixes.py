@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tell from an installed package's own change log whether a known hole is fixed in it. Reads only.
 
-Distributions keep an old version number and fix its holes, so a version alone accuses many machines falsely. A change log can be cut off at its
-old end (Ubuntu ships ten entries, newer debhelper two releases): then a fix that it does not name may stand in the part that is missing.
+Distributions keep an old version number and fix its holes, so a version alone accuses many machines
+falsely. A change log can be cut off at its old end (Ubuntu ships ten entries, newer debhelper two
+releases): then a fix that it does not name may stand in the part that is missing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,12 @@ def output(argv):
     """Return what a program prints, its errors included; '' if it fails."""
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS, check=False
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -51,9 +57,11 @@ def unnamed(changes, names):
 
 
 def unfixed(changes, names, published):
-    """Return the names (CVE-...) that a change log does not name as fixed; None if that cannot be told.
+    """Return the names (CVE-...) that a change log does not name as fixed; None if that cannot be
+    told.
 
-    published: the day on which the holes became known, such as "2024-07-01". A log whose oldest entry is later may have lost the fix.
+    published: the day on which the holes became known, such as "2024-07-01". A log whose oldest
+    entry is later may have lost the fix.
     """
     missing = unnamed(changes, names)
     if not missing:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pickle read without unpickling: opcode by opcode, as the standard library's pickletools describes them, to its STOP. Nothing is called or imported.
+"""A pickle read without unpickling: opcode by opcode, as the standard library's pickletools
+describes them, to its STOP. Nothing is called or imported.
 
-Texts, numbers, lists and dictionaries are kept; whatever a real unpickler would make by a call is an empty Thing, and long texts and the bytes of
-arrays are passed over. Every cut of a pickle lacks its STOP, so that it is found out.
+Texts, numbers, lists and dictionaries are kept; whatever a real unpickler would make by a call is
+an empty Thing, and long texts and the bytes of arrays are passed over. Every cut of a pickle lacks
+its STOP, so that it is found out.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import pickletools
 import struct
 import time
 
-# Longer texts and byte strings are arrays and the like; nothing that is looked for is as long (bytes).
+# Longer texts and byte strings are arrays and the like; nothing that is looked for is as long
+# (bytes).
 KEPT = 4096
-# Opcodes and seconds. A checkpoint of 10,000 arrays has 200,000 opcodes, which take a second; a file made to waste time or memory ends here.
+# Opcodes and seconds. A checkpoint of 10,000 arrays has 200,000 opcodes, which take a second; a
+# file made to waste time or memory ends here.
 LONGEST, SECONDS = 2_000_000, 10
 _CODES = {ord(op.code): op for op in pickletools.opcodes}
 _LENGTHS = {
@@ -28,7 +32,9 @@ _WORDS = ("UNICODE", "STRING")
 
 
 class Broken(Exception):
-    """A file that is not whole, or is none of its kind; the message says why in words that follow its name."""
+    """A file that is not whole, or is none of its kind; the message says why in words that follow
+    its name.
+    """
 
 
 class TooLong(Exception):
@@ -36,11 +42,14 @@ class TooLong(Exception):
 
 
 class Thing(dict):
-    """What an unpickler would have made by calling something. Entries put into it are kept, so that a dictionary's subclass can be read."""
+    """What an unpickler would have made by calling something. Entries put into it are kept, so that
+    a dictionary's subclass can be read.
+    """
 
 
 def read(handle, size):
-    """Return the plain value of a pickle that is all of a file; handle: at its beginning, seekable. size: bytes.
+    """Return the plain value of a pickle that is all of a file; handle: at its beginning, seekable.
+    size: bytes.
 
     Raises Broken, TooLong, OSError.
     """
@@ -77,7 +86,9 @@ class _Pickle:
         if op.arg is None:
             return b""
         if op.arg.n == pickletools.UP_TO_NEWLINE:
-            return b" ".join(self.line() for _each in range(2 if op.name in ("GLOBAL", "INST") else 1))
+            return b" ".join(
+                self.line() for _each in range(2 if op.name in ("GLOBAL", "INST") else 1)
+            )
         if op.arg.n >= 0:
             return self.take(op.arg.n)
         form = _LENGTHS[op.arg.n]
@@ -115,7 +126,9 @@ class _Pickle:
             if not count & 4095 and time.monotonic() > end:
                 break
             code = self.take(1)[0]
-            if code not in _CODES or (self.place == 1 and code != 0x80):  # (since protocol 2 a pickle begins with its version)
+            if code not in _CODES or (
+                self.place == 1 and code != 0x80
+            ):  # (since protocol 2 a pickle begins with its version)
                 raise Broken("is no pickle")
             op = _CODES[code]
             data = self.argument(op)
@@ -195,7 +208,11 @@ def _put(target, items):
     if len(items) % 2:
         raise Broken("is no pickle")
     if isinstance(target, dict):
-        target.update((key, value) for key, value in zip(items[::2], items[1::2]) if isinstance(key, (str, int, float)))
+        target.update(
+            (key, value)
+            for key, value in zip(items[::2], items[1::2])
+            if isinstance(key, (str, int, float))
+        )
     return target
 
 

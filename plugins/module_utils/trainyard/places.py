@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory or file of the user's on a node, described without writing there: names and sizes, a sample, or every byte; and which file system it is."""
+"""A directory or file of the user's on a node, described without writing there: names and sizes, a
+sample, or every byte; and which file system it is.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,13 @@ LOCAL = (
     "aufs", "bcachefs", "btrfs", "devtmpfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fuseblk", "iso9660", "jfs", "overlay", "ramfs",
     "reiserfs", "rootfs", "squashfs", "tmpfs", "vfat", "xfs", "zfs",
 )  # fmt: skip
-# Directories above one that is told apart: a product directory may lie two levels below a shared home.
+# Directories above one that is told apart: a product directory may lie two levels below a shared
+# home.
 ABOVE = 3
 BUCKETS = 256
 DIGITS = 8
-# What a sample reads: so many files, one block of each; the same ones on every node, since they follow from the names.
+# What a sample reads: so many files, one block of each; the same ones on every node, since they
+# follow from the names.
 SAMPLED, BLOCK = 64, 1 << 20
 # Bytes per second, taken for a disk of which nothing was read yet.
 RATE = 200e6
@@ -46,7 +50,9 @@ def printable(name):
 
 
 def mount_of(real, mountinfo):
-    """Return (mount point, root, type, source) of a path from the text of /proc/self/mountinfo; the last mount on a point is the one seen."""
+    """Return (mount point, root, type, source) of a path from the text of /proc/self/mountinfo; the
+    last mount on a point is the one seen.
+    """
     best = ("/", "/", "", "")
     for line in mountinfo.splitlines():
         left, _dash, right = line.partition(" - ")
@@ -59,34 +65,47 @@ def mount_of(real, mountinfo):
 
 
 def existing(path):
-    """Return (the nearest directory or file on the way to a path that exists, links resolved; the rest)."""
+    """Return (the nearest directory or file on the way to a path that exists, links resolved; the
+    rest).
+    """
     real, rest = os.path.realpath(path), ""
     while not os.path.exists(real) and real != "/":
-        real, rest = os.path.dirname(real), os.path.join(os.path.basename(real), rest) if rest else os.path.basename(real)
+        real, rest = (
+            os.path.dirname(real),
+            os.path.join(os.path.basename(real), rest) if rest else os.path.basename(real),
+        )
     return real, rest
 
 
 def identity(path, mountinfo=None, kernel=None):
-    """Return ids of a directory or file, made or not: two nodes with one id in common see the very same one.
+    """Return ids of a directory or file, made or not: two nodes with one id in common see the very
+    same one.
 
-    One kernel knows a directory by device and inode (nodes that are containers of one machine). Several machines know one on a network file
-    system by its type, the exported path without the server's name (it may have several addresses) and the inode.
+    One kernel knows a directory by device and inode (nodes that are containers of one machine).
+    Several machines know one on a network file system by its type, the exported path without the
+    server's name (it may have several addresses) and the inode.
     """
     real, rest = existing(path)
     table = mountinfo if mountinfo is not None else text_of("/proc/self/mountinfo")
     boot = kernel or text_of("/proc/sys/kernel/random/boot_id").strip()
     ids, mount = [], mount_of(real, table)
     point, root, kind, source = mount
-    # One node may look before the directory is made and another one after it, so the directories above it count with the rest of the way.
+    # One node may look before the directory is made and another one after it, so the directories
+    # above it count with the rest of the way.
     for _level in range(ABOVE + 1):
         info = os.stat(real)
         ids.append(("kernel", boot, info.st_dev, info.st_ino, rest))
         if kind and kind not in LOCAL:
-            below = os.path.normpath("/".join([source.rpartition(":")[2], root, os.path.relpath(real, point)]))
+            below = os.path.normpath(
+                "/".join([source.rpartition(":")[2], root, os.path.relpath(real, point)])
+            )
             ids.append(("network", kind, below, info.st_ino, rest))
         if real in ("/", point) or mount_of(os.path.dirname(real), table) != mount:
             break
-        real, rest = os.path.dirname(real), os.path.join(os.path.basename(real), rest) if rest else os.path.basename(real)
+        real, rest = (
+            os.path.dirname(real),
+            os.path.join(os.path.basename(real), rest) if rest else os.path.basename(real),
+        )
     return [hashlib.sha256(repr(item).encode()).hexdigest()[:16] for item in ids]
 
 
@@ -100,7 +119,8 @@ def filesystem(path):
 
 
 def walk(path, exclude=()):
-    """Yield (name, full path, stat or None) of every file, links followed, but for what manifests leave out, byte code, lost+found, `exclude`.
+    """Yield (name, full path, stat or None) of every file, links followed, but for what manifests
+    leave out, byte code, lost+found, `exclude`.
 
     None stands for what cannot be read: a link to nothing, a directory that the user may not enter.
     """
@@ -119,7 +139,12 @@ def walk(path, exclude=()):
             continue
         for entry in found:
             name = above + entry.name
-            if name == "lost+found" or entry.name in manifest.ALWAYS_IGNORED or entry.name.endswith(".pyc") or name in exclude:
+            if (
+                name == "lost+found"
+                or entry.name in manifest.ALWAYS_IGNORED
+                or entry.name.endswith(".pyc")
+                or name in exclude
+            ):
                 continue
             try:
                 info = entry.stat()
@@ -128,18 +153,29 @@ def walk(path, exclude=()):
                 continue
             if not stat.S_ISDIR(info.st_mode):
                 yield name, entry.path, info
-            elif (info.st_dev, info.st_ino) not in line:  # a link into its own ancestors would never end
+            elif (
+                info.st_dev,
+                info.st_ino,
+            ) not in line:  # a link into its own ancestors would never end
                 stack.append((entry.path, name + "/", line + ((info.st_dev, info.st_ino),)))
 
 
 def bucket(name):
-    """Return the part of a place that a name belongs to, 0 to 255: differing parts lead to differing files without sending every name."""
+    """Return the part of a place that a name belongs to, 0 to 255: differing parts lead to
+    differing files without sending every name.
+    """
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[0]
 
 
 def differing(one, other):
-    """Return the numbers of the parts in which two places differ; one, other: `buckets` of what `seen` returned."""
-    return [n for n in range(BUCKETS) if one[n * DIGITS : (n + 1) * DIGITS] != other[n * DIGITS : (n + 1) * DIGITS]]
+    """Return the numbers of the parts in which two places differ; one, other: `buckets` of what
+    `seen` returned.
+    """
+    return [
+        n
+        for n in range(BUCKETS)
+        if one[n * DIGITS : (n + 1) * DIGITS] != other[n * DIGITS : (n + 1) * DIGITS]
+    ]
 
 
 class Sum:
@@ -166,7 +202,8 @@ class Sum:
 
 
 def reader(cache, fresh):
-    """Return (read, close): read(name, path, stat) gives a file's sha256 and remembers it by device, inode, size and times; close keeps that.
+    """Return (read, close): read(name, path, stat) gives a file's sha256 and remembers it by
+    device, inode, size and times; close keeps that.
 
     fresh: read every byte, whatever is remembered.
     """
@@ -176,7 +213,9 @@ def reader(cache, fresh):
         record = [info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
         kept = known.get(printable(name))
         records[printable(name)] = (
-            kept if isinstance(kept, list) and len(kept) == 6 and kept[:5] == record else record + [manifest.file_sha256(path)]
+            kept
+            if isinstance(kept, list) and len(kept) == 6 and kept[:5] == record
+            else record + [manifest.file_sha256(path)]
         )
         return records[printable(name)][5]
 
@@ -188,7 +227,9 @@ def reader(cache, fresh):
 
 
 def entries(path, exclude, content, wanted=None):
-    """Yield (name, [kind, size, content]); content(name, path, stat) -> text, or None where names and sizes are enough; wanted: bucket numbers."""
+    """Yield (name, [kind, size, content]); content(name, path, stat) -> text, or None where names
+    and sizes are enough; wanted: bucket numbers.
+    """
     for name, full, info in walk(path, exclude):
         if wanted is not None and bucket(printable(name)) not in wanted:
             continue
@@ -205,11 +246,15 @@ def entries(path, exclude, content, wanted=None):
 
 def cache_of(base, path):
     """Return the file below the product's directory that remembers what was read of a place."""
-    return os.path.join(base, "placement", hashlib.sha256(os.fsencode(path)).hexdigest()[:16] + ".json")
+    return os.path.join(
+        base, "placement", hashlib.sha256(os.fsencode(path)).hexdigest()[:16] + ".json"
+    )
 
 
 def sample(path, names):
-    """Return ({name: sha256 of one block}, bytes per second); the page cache is passed by where the kernel lets it."""
+    """Return ({name: sha256 of one block}, bytes per second); the page cache is passed by where the
+    kernel lets it.
+    """
     found, size, begun = {}, 0, time.monotonic()
     for name, length in names:
         full = os.path.join(path, name) if os.path.isdir(path) else path
@@ -231,22 +276,32 @@ def sample(path, names):
 def seen(base, place, verify="cached", top_only=False):
     """Return what lies at a place of this node; see placement.py for the place.
 
-    verify: `cached` (names and sizes; content of a small place, by a cache), `sample` (blocks of some files besides), `full` (every byte).
-    top_only: only the directory's own entries, since another node reads the shared rest. The result's `listing`, `content` (or None) and
-    `sample` (or None) are equal where the copies are; problem is '' or why there is nothing.
+    verify: `cached` (names and sizes; content of a small place, by a cache), `sample` (blocks of
+    some files besides), `full` (every byte). top_only: only the directory's own entries, since
+    another node reads the shared rest. The result's `listing`, `content` (or None) and `sample` (or
+    None) are equal where the copies are; problem is '' or why there is nothing.
     """
     path = place["path"]
     result = {"path": path, "placement": place["placement"], "problem": "", "identity": [], "filesystem": "", "lacks": [], "unreadable": [],
               "files": 0, "bytes": 0, "top": "", "listing": "", "content": None, "sample": None, "buckets": "", "rate": None}  # fmt: skip
     if not os.path.exists(path):
-        return dict(result, problem="%s is not there" % path if not os.path.lexists(path) else "%s is a link to nothing" % path)
+        return dict(
+            result,
+            problem=(
+                "%s is not there" % path
+                if not os.path.lexists(path)
+                else "%s is a link to nothing" % path
+            ),
+        )
     if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
         return dict(result, problem="%s cannot be read by the training user" % path)
     result.update(identity=identity(path), filesystem=filesystem(path))
     result["lacks"] = [item for item in place.get("needs") or [] if not os.path.exists(item)]
     top = sorted(os.listdir(path)) if os.path.isdir(path) else [os.path.basename(path)]
     result["top"] = hashlib.sha256(
-        "\0".join(printable(name) for name in top if name not in (place.get("exclude") or ())).encode()
+        "\0".join(
+            printable(name) for name in top if name not in (place.get("exclude") or ())
+        ).encode()
     ).hexdigest()
     if top_only:
         return result
@@ -262,21 +317,31 @@ def seen(base, place, verify="cached", top_only=False):
             result["unreadable"].append(printable(name))
         elif kind == "file":
             order = hashlib.sha256(b"sample" + os.fsencode(name)).digest()
-            (heapq.heappush if len(heap) < SAMPLED else heapq.heappushpop)(heap, (bytes(255 - byte for byte in order), name, size))
+            (heapq.heappush if len(heap) < SAMPLED else heapq.heappushpop)(
+                heap, (bytes(255 - byte for byte in order), name, size)
+            )
     close()
     chosen = sorted((name, size) for _order, name, size in heap)
     at = path if os.path.isdir(path) else os.path.dirname(path)
-    result["unreadable"] += [printable(name) for name, _size in chosen if not os.access(os.path.join(at, name), os.R_OK)]
+    result["unreadable"] += [
+        printable(name) for name, _size in chosen if not os.access(os.path.join(at, name), os.R_OK)
+    ]
     result["unreadable"] = sorted(set(result["unreadable"]))[:20]
     if verify == "sample" or (verify == "estimate" and chosen):
         blocks, result["rate"] = sample(path, chosen)
         result["sample"] = blocks if verify == "sample" else None
-    result.update(listing=names.digest(), content=contents.digest() if read else None, buckets=(contents if read else names).buckets())
+    result.update(
+        listing=names.digest(),
+        content=contents.digest() if read else None,
+        buckets=(contents if read else names).buckets(),
+    )
     return result
 
 
 def shown(base, place, wanted, full=False):
-    """Return {entries: {name: [kind, size, content]}, buckets}: the files of the wanted parts by name, whole parts only and not too many."""
+    """Return {entries: {name: [kind, size, content]}, buckets}: the files of the wanted parts by
+    name, whole parts only and not too many.
+    """
     kept = full or place.get("verify") == "content"
     read, close = reader(cache_of(base, place["path"]), False) if kept else (None, lambda: None)
     found = {}

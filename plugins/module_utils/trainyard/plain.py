@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn Ansible's tagged values into Python's own types; libraries that look at exact types (json, jmespath, jsonschema) need that."""
+"""Turn Ansible's tagged values into Python's own types; libraries that look at exact types (json,
+jmespath, jsonschema) need that.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan: job x site x probed facts, compiled by a pure function into one JSON that is the same, byte for byte, on every node.
+"""The plan: job x site x probed facts, compiled by a pure function into one JSON that is the same,
+byte for byte, on every node.
 
-Run id and run directory are no part of it, so equal inputs give an equal sha256 (design, "plan"). Whatever is not in the plan does not
-reach a node.
+Run id and run directory are no part of it, so equal inputs give an equal sha256 (design, "plan").
+Whatever is not in the plan does not reach a node.
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ import ipaddress
 import json
 import os
 
-from ansible.module_utils.trainyard import containers, launchers, point_plan, rank_table, suites, watchdog
+from ansible.module_utils.trainyard import (
+    containers,
+    launchers,
+    point_plan,
+    rank_table,
+    suites,
+    watchdog,
+)
 
 VERSION = 1
 SHORT = 16
-# After a rank's death: how long the launcher may take to end the others on its node, and how long the unit's processes have between
-# TERM and KILL (seconds). Together they keep the promise that all is stopped within 10 s.
+# After a rank's death: how long the launcher may take to end the others on its node, and how long
+# the unit's processes have between TERM and KILL (seconds). Together they keep the promise that all
+# is stopped within 10 s.
 GRACE_SECONDS = 2
 STOP_SECONDS = 5
 
@@ -31,8 +40,12 @@ class PlanError(Exception):
 
 
 def canonical(plan):
-    """Return the plan's bytes: sorted keys, no spaces, one line. The sha256 of these bytes is the plan's digest."""
-    return json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    """Return the plan's bytes: sorted keys, no spaces, one line. The sha256 of these bytes is the
+    plan's digest.
+    """
+    return json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode(
+        "ascii"
+    )
 
 
 def sha256(plan):
@@ -48,8 +61,9 @@ def short(digest):
 def pick_address(node, facts, alone=False):
     """Return (address, interface, problem): where the node is on the fabric (design, decision 7).
 
-    The site's trainyard_address (an address, or a network the address lies in) comes first, then ansible_host where the node really has
-    that address, then the address from which the node's route to its peers starts. A node that is alone has no peer and takes any of its own.
+    The site's trainyard_address (an address, or a network the address lies in) comes first, then
+    ansible_host where the node really has that address, then the address from which the node's
+    route to its peers starts. A node that is alone has no peer and takes any of its own.
     """
     own = [(entry["address"], entry["interface"]) for entry in facts["addresses"]]
     usable = [(a, i) for a, i in own if not ipaddress.ip_address(a).is_loopback]
@@ -62,7 +76,8 @@ def pick_address(node, facts, alone=False):
         return (
             None,
             None,
-            "%s has no address in %s (trainyard_address); it has %s" % (node["name"], wanted, ", ".join(a for a, _i in own) or "none"),
+            "%s has no address in %s (trainyard_address); it has %s"
+            % (node["name"], wanted, ", ".join(a for a, _i in own) or "none"),
         )
     for candidate in (node["host"], facts.get("route_source")):
         match = [(a, i) for a, i in usable if a == candidate]
@@ -70,12 +85,26 @@ def pick_address(node, facts, alone=False):
             return match[0] + (None,)
     if alone and own:
         return (usable or own)[0] + (None,)
-    text = "%s: no address of its own is ansible_host (%s) or leads to the other nodes; set trainyard_address; it has %s"
-    return None, None, text % (node["name"], node["host"], ", ".join("%s on %s" % pair for pair in usable) or "none but loopback")
+    text = (
+        "%s: no address of its own is ansible_host (%s) or leads to the other nodes; set"
+        " trainyard_address; it has %s"
+    )
+    return (
+        None,
+        None,
+        text
+        % (
+            node["name"],
+            node["host"],
+            ", ".join("%s on %s" % pair for pair in usable) or "none but loopback",
+        ),
+    )
 
 
 def node_environment(node, count, launcher, rendezvous, values):
-    """Return what differs from node to node in the environment: the address, the interface, where home and the Python environment are."""
+    """Return what differs from node to node in the environment: the address, the interface, where
+    home and the Python environment are.
+    """
     home = node["home"]
     result = {
         "HOME": home,
@@ -92,8 +121,18 @@ def node_environment(node, count, launcher, rendezvous, values):
 def common_environment(job, site, suite, launcher, rendezvous, values, accelerator):
     """Return what is the same everywhere; the site's values beat the tables', the job's beat both."""
     result = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    visible = {launcher["visible"][accelerator]: "{devices}"} if accelerator in launcher.get("visible", {}) else {}
-    for texts in (launcher["env"], rendezvous.get("env", {}), visible, suite["env"], suites.accelerator(suite, accelerator)["env"]):
+    visible = (
+        {launcher["visible"][accelerator]: "{devices}"}
+        if accelerator in launcher.get("visible", {})
+        else {}
+    )
+    for texts in (
+        launcher["env"],
+        rendezvous.get("env", {}),
+        visible,
+        suite["env"],
+        suites.accelerator(suite, accelerator)["env"],
+    ):
         result.update(launchers.filled(texts, values))
     result.update(site["env"])
     result.update({key: str(value) for key, value in job["env"].items()})
@@ -101,7 +140,9 @@ def common_environment(job, site, suite, launcher, rendezvous, values, accelerat
 
 
 def planned_nodes(nodes, facts, environment, problems):
-    """Return the plan's entries of the nodes, without their environment; what cannot be placed is noted in problems."""
+    """Return the plan's entries of the nodes, without their environment; what cannot be placed is
+    noted in problems.
+    """
     planned = []
     for index, node in enumerate(nodes):
         fact = facts[node["name"]]
@@ -110,10 +151,17 @@ def planned_nodes(nodes, facts, environment, problems):
             problems.append(problem)
             continue
         if len(nodes) > 1 and ipaddress.ip_address(address).is_loopback:
-            problems.append("%s: %s is a loopback address; no other node can reach it; set trainyard_address" % (node["name"], address))
+            problems.append(
+                "%s: %s is a loopback address; no other node can reach it; set trainyard_address"
+                % (node["name"], address)
+            )
         base = fact["base"]
         # (in a container the image's PATH is used, and this is not)
-        python = environment["python"] if environment.get("python") else "%s/env/%s/bin/python" % (base, short(environment["digest"]))
+        python = (
+            environment["python"]
+            if environment.get("python")
+            else "%s/env/%s/bin/python" % (base, short(environment["digest"]))
+        )
         planned.append(
             {
                 "name": node["name"],
@@ -134,41 +182,75 @@ def planned_nodes(nodes, facts, environment, problems):
 def compile_plan(job, site, nodes, facts, inputs):
     """Compile the plan.
 
-    job: as read_job gives it. site: as read_site gives it. nodes: the chosen nodes in rank order. facts: {node name: what node_probe
-    returned}. inputs: {suite (table), script, code, data {name: digest}, weights {key: {digest, file}}, environment {digest or python},
-    overrides and arguments (of suite, site and job), config {epochs, ...}, resume (a point of resumable.choose, or None)} as the controller found
-    them. Returns the plan; raises PlanError with every problem.
+    job: as read_job gives it. site: as read_site gives it. nodes: the chosen nodes in rank order.
+    facts: {node name: what node_probe returned}. inputs: {suite (table), script, code, data {name:
+    digest}, weights {key: {digest, file}}, environment {digest or python}, overrides and arguments
+    (of suite, site and job), config {epochs, ...}, resume (a point of resumable.choose, or None)}
+    as the controller found them. Returns the plan; raises PlanError with every problem.
     """
     problems = []
-    suite, port, environment = inputs["suite"], job.get("start_port") or site["start_port"], inputs["environment"]
+    suite, port, environment = (
+        inputs["suite"],
+        job.get("start_port") or site["start_port"],
+        inputs["environment"],
+    )
     count, accelerator = len(nodes[0]["devices"]), nodes[0]["accelerator"]
     planned = planned_nodes(nodes, facts, environment, problems)
     _check_nodes(job, nodes, planned, facts, count, port, problems)
     problems += container_problems(job, suite, planned, facts, environment)
-    problems += [text for text in [inputs.get("resume") and point_plan.problem(inputs["resume"], suite, inputs["config"])] if text]
+    problems += [
+        text
+        for text in [
+            inputs.get("resume") and point_plan.problem(inputs["resume"], suite, inputs["config"])
+        ]
+        if text
+    ]
     if problems:
         raise PlanError(problems)
     launcher = launchers.LAUNCHERS[job["launcher"]]
-    meeting = launchers.rendezvous(job["launcher"], job.get("rendezvous")) if len(nodes) > 1 else launcher.get("alone", {})
+    meeting = (
+        launchers.rendezvous(job["launcher"], job.get("rendezvous"))
+        if len(nodes) > 1
+        else launcher.get("alone", {})
+    )
     addresses, devices = [node["address"] for node in planned], planned[0]["devices"]
     resumed = point_plan.planned(inputs.get("resume"), suite, inputs)
     if resumed["record"]:
-        resumed["record"]["unresumed"] = sha256(compile_plan(job, site, nodes, facts, dict(inputs, resume=None)))
-    script = [inputs["script"], suite["config_flag"], resumed["config"] or job["config"]] + inputs["arguments"]
+        resumed["record"]["unresumed"] = sha256(
+            compile_plan(job, site, nodes, facts, dict(inputs, resume=None))
+        )
+    script = [inputs["script"], suite["config_flag"], resumed["config"] or job["config"]] + inputs[
+        "arguments"
+    ]
     script += suites.accelerator(suite, accelerator)["arguments"] + resumed["arguments"]
-    weights = {key: "weights/%s/%s" % (short(item["digest"]), item["file"]) for key, item in inputs["weights"].items()}
+    weights = {
+        key: "weights/%s/%s" % (short(item["digest"]), item["file"])
+        for key, item in inputs["weights"].items()
+    }
     script += launchers.override_words(
-        suite["override_flag"], dict(inputs["overrides"], **weights, **resumed["overrides"]), suite["override_style"]
+        suite["override_flag"],
+        dict(inputs["overrides"], **weights, **resumed["overrides"]),
+        suite["override_style"],
     )
-    first = dict(launchers.values_of(addresses, devices, suite["python"], port, 0), fabric=fabric(planned))
+    first = dict(
+        launchers.values_of(addresses, devices, suite["python"], port, 0), fabric=fabric(planned)
+    )
     common = common_environment(job, site, suite, launcher, meeting, first, accelerator)
-    forwarded = sorted(name for name in common if not name.startswith("OMPI_"))  # mpirun passes those on by itself
+    forwarded = sorted(
+        name for name in common if not name.startswith("OMPI_")
+    )  # mpirun passes those on by itself
     commands = []
     for index, node in enumerate(planned):
         values = launchers.values_of(addresses, devices, suite["python"], port, index)
         node["env"] = node_environment(node, count, launcher, meeting, values)
         # a value that the site or the job gives for all nodes beats one that is only reckoned
-        for name in set(node["env"]) & (set(site["env"]) | set(job["env"])) - {"HOME", "USER", "LOGNAME", "PATH", "POD_IP"}:
+        for name in set(node["env"]) & (set(site["env"]) | set(job["env"])) - {
+            "HOME",
+            "USER",
+            "LOGNAME",
+            "PATH",
+            "POD_IP",
+        }:
             del node["env"][name]
         commands.append(
             launchers.launcher_argv(
@@ -178,18 +260,37 @@ def compile_plan(job, site, nodes, facts, inputs):
         )  # fmt: skip
         if commands[index] != commands[0]:
             node["argv"] = commands[index]
-    links = {suites.place(suite, name): "data/%s" % short(digest) for name, digest in inputs["data"].items()}
-    links.update({"weights/%s" % short(item["digest"]): "weights/%s" % short(item["digest"]) for item in inputs["weights"].values()})
+    links = {
+        suites.place(suite, name): "data/%s" % short(digest)
+        for name, digest in inputs["data"].items()
+    }
+    links.update(
+        {
+            "weights/%s" % short(item["digest"]): "weights/%s" % short(item["digest"])
+            for item in inputs["weights"].values()
+        }
+    )
     placed = planned_places(inputs.get("placed") or [], facts[nodes[0]["name"]])
-    links.update({suites.place(suite, key[len("data/") :]): item["path"] for key, item in placed.items() if key.startswith("data/")})
+    links.update(
+        {
+            suites.place(suite, key[len("data/") :]): item["path"]
+            for key, item in placed.items()
+            if key.startswith("data/")
+        }
+    )
     ranks = planned_ranks(planned, launcher, meeting, first, accelerator)
     links.update(resumed["links"])
     files = dict(planned_files(planned, launcher, first, ranks, facts), **resumed["files"])
     scheduler = launcher.get("scheduler", {}).get(accelerator)
     scheduled = launchers.filled(scheduler["env"], first) if scheduler else {}
     for node in planned if environment.get("container") else []:
-        # Every name that a process may be given, so that the agent adds no word to the engine's command.
-        names = ["TRAINYARD_ATTEMPT", launcher["rank_env"]] + list(scheduled) + [name for rank in ranks for name in rank.get("env") or {}]
+        # Every name that a process may be given, so that the agent adds no word to the engine's
+        # command.
+        names = (
+            ["TRAINYARD_ATTEMPT", launcher["rank_env"]]
+            + list(scheduled)
+            + [name for rank in ranks for name in rank.get("env") or {}]
+        )
         node["container"] = containers.entry(
             facts[node["name"]]["containers"][environment["digest"]], node["base"],
             dict(dict.fromkeys(names, ""), **dict(common, **node["env"])), accelerator, node["devices"],
@@ -208,7 +309,8 @@ def compile_plan(job, site, nodes, facts, inputs):
         "argv": commands[0],
         "script": script,
         "env": common,
-        # names whose values nobody is shown; the values are in plan.json alone, which only its user reads
+        # names whose values nobody is shown; the values are in plan.json alone, which only its user
+        # reads
         "secret_env": site.get("secret_env") or [],
         "ports": {"start": port, "count": count},
         "endpoints": [rank["endpoint"] for rank in ranks] if launcher["endpoints_env"] else [],
@@ -233,10 +335,16 @@ def compile_plan(job, site, nodes, facts, inputs):
 
 
 def planned_places(placed, facts):
-    """Return {key: {path, placement, digest}} of what lies on the nodes already; digest: of names and sizes, whatever was verified besides."""
+    """Return {key: {path, placement, digest}} of what lies on the nodes already; digest: of names
+    and sizes, whatever was verified besides.
+    """
     seen = (facts.get("placement") or {}).get("places") or {}
     return {
-        item["key"]: {"path": item["path"], "placement": item["placement"], "digest": (seen.get(item["key"]) or {}).get("listing") or None}
+        item["key"]: {
+            "path": item["path"],
+            "placement": item["placement"],
+            "digest": (seen.get(item["key"]) or {}).get("listing") or None,
+        }
         for item in placed
     }
 
@@ -254,21 +362,34 @@ def container_problems(job, suite, planned, facts, environment):
             else "the image has not been looked at here; run playbooks/provision.yml"
         )
         problems.append(reason and "%s: %s" % (node["name"], reason))
-        problems += [containers.mesh_problem(node["home"], path) for path in environment.get("mounts") or []]
+        problems += [
+            containers.mesh_problem(node["home"], path) for path in environment.get("mounts") or []
+        ]
     return list(dict.fromkeys(problem for problem in problems if problem))
 
 
 def planned_ranks(planned, launcher, meeting, values, accelerator):
-    """Return every rank of the plan: global and local number, node, device, log, endpoint, and what it alone gets in its environment.
+    """Return every rank of the plan: global and local number, node, device, log, endpoint, and what
+    it alone gets in its environment.
 
-    With --master the launcher itself takes free ports of its range, so that only the address of an endpoint is known beforehand.
+    With --master the launcher itself takes free ports of its range, so that only the address of an
+    endpoint is known beforehand.
     """
     ranks, workers = [], launcher.get("workers", {}).get(accelerator, {})
     for node in planned:
         for local, device in enumerate(node["devices"]):
-            rank = {"rank": node["rank"] * values["count"] + local, "node": node["name"], "local_rank": local, "device": device}
+            rank = {
+                "rank": node["rank"] * values["count"] + local,
+                "node": node["name"],
+                "local_rank": local,
+                "device": device,
+            }
             rank["log"] = launcher["rank_log"].format(**rank)
-            known = "%d" % (values["port"] + local) if "PORT_RANGE" not in meeting.get("env", {}) else "*"
+            known = (
+                "%d" % (values["port"] + local)
+                if "PORT_RANGE" not in meeting.get("env", {})
+                else "*"
+            )
             rank["endpoint"] = "%s:%s" % (node["address"], known)
             rank["env"] = launchers.filled(workers, dict(values, rank=rank["rank"]))
             ranks.append(rank)
@@ -276,13 +397,21 @@ def planned_ranks(planned, launcher, meeting, values, accelerator):
 
 
 def planned_files(planned, launcher, values, ranks, facts):
-    """Return {path below the working directory: text}: Open MPI's hostfile, the HCCL rank table, which its ranks are told of."""
+    """Return {path below the working directory: text}: Open MPI's hostfile, the HCCL rank table,
+    which its ranks are told of.
+    """
     files = {
-        name: "".join(line.format(address=node["address"], count=values["count"]) for node in planned)
+        name: "".join(
+            line.format(address=node["address"], count=values["count"]) for node in planned
+        )
         for name, line in launcher.get("files", {}).items()
     }
     if launcher.get("table"):
-        silent = ["%s: %s" % (node["name"], text) for node in planned for text in facts[node["name"]].get("device_problems") or []]
+        silent = [
+            "%s: %s" % (node["name"], text)
+            for node in planned
+            for text in facts[node["name"]].get("device_problems") or []
+        ]
         if silent:
             raise PlanError(silent)
         servers = [
@@ -301,9 +430,11 @@ def planned_files(planned, launcher, values, ranks, facts):
 
 
 def fabric(planned):
-    """Return what tells Open MPI its network: the interface where it has one name everywhere, else the smallest network of all addresses.
+    """Return what tells Open MPI its network: the interface where it has one name everywhere, else
+    the smallest network of all addresses.
 
-    A list of single addresses does not do: Open MPI 4.1 takes a.b.c.d/32 for everything (docs/facts.md).
+    A list of single addresses does not do: Open MPI 4.1 takes a.b.c.d/32 for everything
+    (docs/facts.md).
     """
     if len({node["interface"] for node in planned}) == 1:
         return planned[0]["interface"]
@@ -314,14 +445,21 @@ def fabric(planned):
 
 
 def checkpoints(suite, config, settings):
-    """Return where the suite saves: {stem} is the config file's name, {save} the folder that the config itself names."""
-    values = {"stem": os.path.splitext(os.path.basename(config))[0], "save": os.path.normpath(settings.get("save") or "output")}
+    """Return where the suite saves: {stem} is the config file's name, {save} the folder that the
+    config itself names.
+    """
+    values = {
+        "stem": os.path.splitext(os.path.basename(config))[0],
+        "save": os.path.normpath(settings.get("save") or "output"),
+    }
     folders = [folder.format(**values) for folder in suite["checkpoints"]["folders"]]
     return dict(suite["checkpoints"], folders=list(dict.fromkeys(folders)))
 
 
 def redirects(suite, settings):
-    """Return what is written below the working directory and where it goes; where the config names a folder of its own, that one, too."""
+    """Return what is written below the working directory and where it goes; where the config names
+    a folder of its own, that one, too.
+    """
     result = dict(suite["redirects"])
     save = os.path.normpath(settings["save"]) if settings.get("save") else None
     if save and not any(save == path or save.startswith(path + "/") for path in result):
@@ -330,29 +468,47 @@ def redirects(suite, settings):
 
 
 def _check_nodes(job, nodes, planned, facts, count, port, problems):
-    """Note what no start could survive: two nodes with one address or one machine id, ports past the end, a legacy launcher that asks DNS."""
+    """Note what no start could survive: two nodes with one address or one machine id, ports past
+    the end, a legacy launcher that asks DNS.
+    """
     for field, what in (("address", "fabric address"),):
         seen = {}
         for node in planned:
             if node[field] in seen:
-                problems.append("%s and %s have the same %s %s" % (seen[node[field]], node["name"], what, node[field]))
+                problems.append(
+                    "%s and %s have the same %s %s"
+                    % (seen[node[field]], node["name"], what, node[field])
+                )
             seen.setdefault(node[field], node["name"])
     if port + count - 1 > 65535:
         problems.append(
-            "start port %d leaves no room for %d ranks a node; choose a lower one (recommended 10000 to 20000, contract B5)" % (port, count)
+            "start port %d leaves no room for %d ranks a node; choose a lower one (recommended"
+            " 10000 to 20000, contract B5)" % (port, count)
         )
     meeting = launchers.rendezvous(job["launcher"], job.get("rendezvous")) if len(nodes) > 1 else {}
     if "PORT_RANGE" in meeting.get("env", {}) and port + max(64, 2 * count) > 65535:
-        problems.append("start port %d leaves no room for the %d ports above it that ranks take with --master" % (port, max(64, 2 * count)))
+        problems.append(
+            "start port %d leaves no room for the %d ports above it that ranks take with --master"
+            % (port, max(64, 2 * count))
+        )
     pythons = {name: facts[name]["python_version"] for name in (node["name"] for node in nodes)}
     if len(set(pythons.values())) > 1:
-        problems.append("nodes have different Python versions: %s" % ", ".join("%s %s" % item for item in sorted(pythons.items())))
+        problems.append(
+            "nodes have different Python versions: %s"
+            % ", ".join("%s %s" % item for item in sorted(pythons.items()))
+        )
     if len({facts[node["name"]]["machine"] for node in nodes}) > 1:
         problems.append("nodes have different processor architectures")
     if job["launcher"] == "fleetrun" and nodes[0]["accelerator"] != "cpu" and len(nodes) > 1:
         for node in planned:
             resolved = facts[node["name"]].get("resolves_to") or []
             if node["address"] not in resolved:
-                # The legacy launcher that --selected_gpu leads to looks its own address up by host name and reads no POD_IP (fact 2, 3).
-                text = "%s: its host name resolves to %s, not to %s; fleetrun --selected_gpu finds its rank by it: mend /etc/hosts or use launcher: paddle"
-                problems.append(text % (node["name"], ", ".join(resolved) or "nothing", node["address"]))
+                # The legacy launcher that --selected_gpu leads to looks its own address up by host
+                # name and reads no POD_IP (fact 2, 3).
+                text = (
+                    "%s: its host name resolves to %s, not to %s; fleetrun --selected_gpu finds its"
+                    " rank by it: mend /etc/hosts or use launcher: paddle"
+                )
+                problems.append(
+                    text % (node["name"], ", ".join(resolved) or "nothing", node["address"])
+                )

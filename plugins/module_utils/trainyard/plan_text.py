@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan in lines for people: job, exact commands, rank map, environment, what is done before the start. Pure."""
+"""The plan in lines for people: job, exact commands, rank map, environment, what is done before the
+start. Pure.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ LONGEST = 100_000
 
 
 def hidden(plan, name):
-    """Whether the value of an environment variable is nobody's to see: marked by the site, or by its name."""
+    """Whether the value of an environment variable is nobody's to see: marked by the site, or by
+    its name.
+    """
     return name in (plan.get("secret_env") or ()) or bool(SECRET_NAME.search(name))
 
 
@@ -34,7 +38,9 @@ def command(argv):
 
 
 def ports(plan):
-    """Return the ports that a firewall between the nodes must let through, beside the ephemeral ones (docs/facts.md, 5)."""
+    """Return the ports that a firewall between the nodes must let through, beside the ephemeral
+    ones (docs/facts.md, 5).
+    """
     start, last = plan["ports"]["start"], plan["ports"]["start"] + plan["ports"]["count"] - 1
     if "PORT_RANGE" in plan["env"]:
         return "%d, %s" % (start, plan["env"]["PORT_RANGE"].replace(":", "-"))
@@ -48,21 +54,44 @@ def published(row):
 
 
 def summary(plan, facts, what):
-    """Return the plan as lines for people: job, exact command, rank map, environment, what is done before the start."""
+    """Return the plan as lines for people: job, exact command, rank map, environment, what is done
+    before the start.
+    """
     lines = [
         "plan %s  job %s  %d nodes x %d devices (%s)"
-        % (sha256(plan)[:12], plan["job"]["name"], len(plan["nodes"]), plan["ports"]["count"], plan["accelerator"]),
-        "%s in the code tree %s:" % (WHERE[plan["launcher"]["kind"]], short(plan["code"]["digest"])),
+        % (
+            sha256(plan)[:12],
+            plan["job"]["name"],
+            len(plan["nodes"]),
+            plan["ports"]["count"],
+            plan["accelerator"],
+        ),
+        "%s in the code tree %s:"
+        % (WHERE[plan["launcher"]["kind"]], short(plan["code"]["digest"])),
         "  " + command(plan["argv"]),
     ]
-    lines += ["  %s: %s" % (node["name"], command(node["argv"])) for node in plan["nodes"] if node.get("argv")]
+    lines += [
+        "  %s: %s" % (node["name"], command(node["argv"]))
+        for node in plan["nodes"]
+        if node.get("argv")
+    ]
     for node in plan["nodes"]:
         if node.get("container"):
-            lines.append("  %s: in %s: %s ..." % (node["name"], plan["environment"]["container"], command(node["container"]["argv"])))
+            lines.append(
+                "  %s: in %s: %s ..."
+                % (
+                    node["name"],
+                    plan["environment"]["container"],
+                    command(node["container"]["argv"]),
+                )
+            )
     lines += ["note: %s" % text for text in plan["notes"]] + plan["advice"]
     lines += ["published: %s" % published(row) for row in plan["job"]["published"]]
     lines.append("environment on every node:")
-    lines += ["  %s=%s" % (name, MASK if hidden(plan, name) else value) for name, value in sorted(plan["env"].items())]
+    lines += [
+        "  %s=%s" % (name, MASK if hidden(plan, name) else value)
+        for name, value in sorted(plan["env"].items())
+    ]
     for node in plan["nodes"]:
         ranks = [str(rank["rank"]) for rank in plan["ranks"] if rank["node"] == node["name"]]
         lines.append(
@@ -76,7 +105,10 @@ def summary(plan, facts, what):
                 ports(plan),
             )
         )
-        lines += ["  %s=%s" % (name, MASK if hidden(plan, name) else value) for name, value in sorted(node["env"].items())]
+        lines += [
+            "  %s=%s" % (name, MASK if hidden(plan, name) else value)
+            for name, value in sorted(node["env"].items())
+        ]
     for path, target in sorted(plan["links"].items()):
         lines.append("link %s -> %s" % (path, target))
     for kind in BROUGHT:

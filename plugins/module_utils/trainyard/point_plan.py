@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint on its way into a plan: the tree that brings it to the nodes, the words that the suite is told, what keeps it from being resumed.
+"""A checkpoint on its way into a plan: the tree that brings it to the nodes, the words that the
+suite is told, what keeps it from being resumed.
 
-Controller only and pure. A point is what resumable.choose gives. On the nodes it is the tree checkpoints/<digest>; in the working directory it appears
-as resume/<digest>, so that the command line is the same on every node.
+Controller only and pure. A point is what resumable.choose gives. On the nodes it is the tree
+checkpoints/<digest>; in the working directory it appears as resume/<digest>, so that the command
+line is the same on every node.
 """
 
 from __future__ import annotations
@@ -27,16 +29,20 @@ def path_of(point):
 
 
 def links(point):
-    """Return the plan's link of a point: {path below the working directory: place below the node's base}."""
+    """Return the plan's link of a point: {path below the working directory: place below the node's
+    base}.
+    """
     short = point["digest"][:SHORT]
     return {"resume/%s" % short: "%s/%s" % (KIND, short)}
 
 
 def config_file(suite, config, values, point):
-    """Return {path, text} of a copy of the suite's config that has the resume keys, where overrides could not bring them, else None.
+    """Return {path, text} of a copy of the suite's config that has the resume keys, where overrides
+    could not bring them, else None.
 
-    Some suites take only overrides of keys that the config has (override_limits: existing). values: the config chain, merged. The copy lies beside the
-    config and has the same values, without comments, so that whatever is relative in it stays so.
+    Some suites take only overrides of keys that the config has (override_limits: existing). values:
+    the config chain, merged. The copy lies beside the config and has the same values, without
+    comments, so that whatever is relative in it stays so.
     """
     _arguments, overrides = suites.resume_words(suite, path_of(point))
     lacking = {key: value for key, value in overrides.items() if not suites.has(values, key)}
@@ -46,41 +52,64 @@ def config_file(suite, config, values, point):
     text = yaml.safe_dump(suites.overridden(values, lacking), sort_keys=False, allow_unicode=False)
     return {
         "path": stem + ".resumed" + ending,
-        "text": "# %s with %s; written for a resumed attempt\n%s" % (config, ", ".join(lacking), text),
+        "text": (
+            "# %s with %s; written for a resumed attempt\n%s" % (config, ", ".join(lacking), text)
+        ),
     }
 
 
 def complete(point, suite, settings):
     """Say that a point (or None, {}) is its training's end, or return None.
 
-    settings: {epochs, iterations} of the config, as suites.settings gives them. A suite either does nothing then or fails (PaddleSeg: UnboundLocalError).
+    settings: {epochs, iterations} of the config, as suites.settings gives them. A suite either does
+    nothing then or fails (PaddleSeg: UnboundLocalError).
     """
     for key, what in (("epochs", "epoch"), ("iterations", "iteration")) if point else ():
         last, done = settings.get(key), point["epoch" if key == "epochs" else "step"]
         if last is not None and done is not None and done >= last:
             where = suite["config_keys"].get(key) or key
-            text = "%s of attempt %d has reached the last %s (%d of %d): nothing is left to train; more of it is a new run with a larger %s"
+            text = (
+                "%s of attempt %d has reached the last %s (%d of %d): nothing is left to train;"
+                " more of it is a new run with a larger %s"
+            )
             return text % (point["name"], point["attempt"], what, done, last, where)
     return None
 
 
 def problem(point, suite, settings):
-    """Say why a point cannot be resumed, or return None: the training has reached its end (`complete`), or the suite knows no way."""
+    """Say why a point cannot be resumed, or return None: the training has reached its end
+    (`complete`), or the suite knows no way.
+    """
     if not suite["resume"].get("arguments") and not suite["resume"].get("overrides"):
-        return "the table of %s does not say how a training is resumed (resume: arguments or overrides)" % suite["title"]
+        return (
+            "the table of %s does not say how a training is resumed (resume: arguments or"
+            " overrides)" % suite["title"]
+        )
     return complete(point, suite, settings)
 
 
 def planned(point, suite, inputs):
-    """Return what a point adds to a plan: {config, arguments, overrides, files, links, record, notes}; of no point (None or {}), nothing.
+    """Return what a point adds to a plan: {config, arguments, overrides, files, links, record,
+    notes}; of no point (None or {}), nothing.
 
-    inputs: as job_inputs gives them; with resume_config (see `config_file`) where overrides cannot say it.
+    inputs: as job_inputs gives them; with resume_config (see `config_file`) where overrides cannot
+    say it.
     """
     if not point:
-        return {"config": None, "arguments": [], "overrides": {}, "files": {}, "links": {}, "record": None, "notes": []}
+        return {
+            "config": None,
+            "arguments": [],
+            "overrides": {},
+            "files": {},
+            "links": {},
+            "record": None,
+            "notes": [],
+        }
     arguments, overrides = suites.resume_words(suite, path_of(point))
     copy = inputs.get("resume_config")
-    rate = point["lr"] if point["lr"] is not None else inputs["config"].get("learning_rate")  # a constant one stands in the config alone
+    rate = (
+        point["lr"] if point["lr"] is not None else inputs["config"].get("learning_rate")
+    )  # a constant one stands in the config alone
     record = dict({key: point[key] for key in SAID}, lr=rate)
     return {
         "config": copy and copy["path"],
@@ -89,5 +118,7 @@ def planned(point, suite, inputs):
         "files": {copy["path"]: copy["text"]} if copy else {},
         "links": links(point),
         "record": record,
-        "notes": ["resumed from " + resumable.said(record)] + ([point["note"]] if point["note"] else []),
+        "notes": (
+            ["resumed from " + resumable.said(record)] + ([point["note"]] if point["note"] else [])
+        ),
     }

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node is and holds, read without changing anything. `run` is a callable like AnsibleModule.run_command."""
+"""What a node is and holds, read without changing anything. `run` is a callable like
+AnsibleModule.run_command.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,17 @@ from ansible.module_utils.trainyard import (
 )
 from ansible.module_utils.trainyard.mesh_held import mesh_state
 
-# Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a launcher is looked for there.
+# Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a
+# launcher is looked for there.
 PLAN_PATH = "/usr/local/bin:/usr/bin:/bin"
-# Program -> what a node without it is told to install (names as on Debian; provision.yml knows the other families').
-NEEDED_PROGRAMS = {"rsync": "rsync", "ssh": "openssh-client", "systemd-run": "systemd", "ip": "iproute2"}
+# Program -> what a node without it is told to install (names as on Debian; provision.yml knows the
+# other families').
+NEEDED_PROGRAMS = {
+    "rsync": "rsync",
+    "ssh": "openssh-client",
+    "systemd-run": "systemd",
+    "ip": "iproute2",
+}
 
 
 def uid():
@@ -46,12 +55,18 @@ def addresses(run):
         return []
     found = []
     for link in json.loads(out or "[]"):
-        found += [{"interface": link["ifname"], "address": item["local"]} for item in link.get("addr_info", []) if item.get("local")]
+        found += [
+            {"interface": link["ifname"], "address": item["local"]}
+            for item in link.get("addr_info", [])
+            if item.get("local")
+        ]
     return found
 
 
 def route_source(peers):
-    """Return the address from which the first reachable route to a peer starts, or None. Nothing is sent: connect() on UDP only asks the route."""
+    """Return the address from which the first reachable route to a peer starts, or None. Nothing is
+    sent: connect() on UDP only asks the route.
+    """
     for peer in peers:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
@@ -63,9 +78,13 @@ def route_source(peers):
 
 
 def resolves_to(run, name):
-    """Return the IPv4 addresses this node's own resolver gives for a name; bounded, since a dead name server can hang for long."""
+    """Return the IPv4 addresses this node's own resolver gives for a name; bounded, since a dead
+    name server can hang for long.
+    """
     code, out, _err = run(["timeout", "5", "getent", "ahostsv4", name])
-    return sorted({line.split()[0] for line in out.splitlines() if line.split()}) if code == 0 else []
+    return (
+        sorted({line.split()[0] for line in out.splitlines() if line.split()}) if code == 0 else []
+    )
 
 
 def environments(base):
@@ -74,36 +93,54 @@ def environments(base):
     folder = os.path.join(base, "env")
     for name in os.listdir(folder) if os.path.isdir(folder) else []:
         marker = manifest.read_mapping(os.path.join(folder, name, ".trainyard.json"))
-        if marker and (marker.get("container") or os.path.exists(os.path.join(folder, name, "bin", "python"))):
+        if marker and (
+            marker.get("container") or os.path.exists(os.path.join(folder, name, "bin", "python"))
+        ):
             found[marker["digest"]] = marker.get("fingerprint")
     return found
 
 
 def containers(base):
-    """Return {digest: how its image is run on this node} of the environments that are container images."""
+    """Return {digest: how its image is run on this node} of the environments that are container
+    images.
+    """
     folder = os.path.join(base, "env")
     markers = [
         manifest.read_mapping(os.path.join(folder, name, ".trainyard.json"))
         for name in (os.listdir(folder) if os.path.isdir(folder) else [])
     ]
-    return {marker["digest"]: marker["container"] for marker in markers if marker and marker.get("container")}
+    return {
+        marker["digest"]: marker["container"]
+        for marker in markers
+        if marker and marker.get("container")
+    }
 
 
 def tree_state(base, kind, digest, verify="cached"):
-    """Return {ok, differences} of one tree on this node against the manifest that was synced with it.
+    """Return {ok, differences} of one tree on this node against the manifest that was synced with
+    it.
 
-    verify: `cached` reads what changed its inode, size or times; `sample` reads some files besides; `full` reads every byte. `estimate` is
-    `cached`, and a block of some files is read besides, so that `rate` says how many bytes a second `full` will take (None: too few to measure).
+    verify: `cached` reads what changed its inode, size or times; `sample` reads some files besides;
+    `full` reads every byte. `estimate` is `cached`, and a block of some files is read besides, so
+    that `rate` says how many bytes a second `full` will take (None: too few to measure).
     """
     place = os.path.join(base, kind, digest[:16])
     if not os.path.isdir(place):
         return {"ok": False, "present": False, "differences": []}
     found = manifest.scan(place, None, place + ".scan.json", fresh=verify == "full")
     if verify == "sample":
-        found.update({name: manifest.entry(os.path.join(place, name)) for name in manifest.sampled(found)})
+        found.update(
+            {name: manifest.entry(os.path.join(place, name)) for name in manifest.sampled(found)}
+        )
     more = {}
     if verify == "estimate":
-        more["rate"] = places.sample(place, [(name, found[name][1]) for name in manifest.sampled(found, places.SAMPLED, float("inf"))])[1]
+        more["rate"] = places.sample(
+            place,
+            [
+                (name, found[name][1])
+                for name in manifest.sampled(found, places.SAMPLED, float("inf"))
+            ],
+        )[1]
     if manifest.digest(found) == digest:
         return dict(more, ok=True, present=True, differences=[])
     expected = manifest.read_mapping(place + ".manifest.json", manifest.TREE_BYTES)
@@ -118,7 +155,11 @@ def missing(run, user, programs=None):
     places = {program: "/usr/bin:/bin:/usr/sbin:/sbin" for program in NEEDED_PROGRAMS}
     places.update(dict.fromkeys(programs or {}, PLAN_PATH))
     needed = dict(NEEDED_PROGRAMS, **(programs or {}))
-    lacks = [package for program, package in sorted(needed.items()) if not shutil.which(program, path=places[program])]
+    lacks = [
+        package
+        for program, package in sorted(needed.items())
+        if not shutil.which(program, path=places[program])
+    ]
     if not os.path.exists("/var/lib/systemd/linger/%s" % user):
         lacks.append("lingering for %s" % user)
     code, _out, _err = run(["systemctl", "--user", "show", "--property=Version"])
@@ -128,7 +169,9 @@ def missing(run, user, programs=None):
 
 
 def device_addresses(run):
-    """Return ({device id: address on the training network of Ascend devices}, [problems]); see ascend.py."""
+    """Return ({device id: address on the training network of Ascend devices}, [problems]); see
+    ascend.py.
+    """
     try:
         found = ascend.read_devices(run)
     except ascend.AscendError as error:
@@ -137,24 +180,40 @@ def device_addresses(run):
 
 
 def python_words(python):
-    """Return which of the words that head a launcher's command are there for a Python of the user's own; python: its absolute path."""
+    """Return which of the words that head a launcher's command are there for a Python of the user's
+    own; python: its absolute path.
+    """
     if not os.access(python, os.X_OK):
         return []
     place = os.path.dirname(python) + ":" + PLAN_PATH
-    return [word for word in ("python", "python3", "fleetrun", "msrun") if shutil.which(word, path=place)]
+    return [
+        word
+        for word in ("python", "python3", "fleetrun", "msrun")
+        if shutil.which(word, path=place)
+    ]
 
 
 # What each subject of the check looks at; it has its key in the facts.
-SUBJECTS = {"machines": machines, "devices": devices, "installed": installed, "orphans": orphans, "placement": placement, "ports": sockets}
+SUBJECTS = {
+    "machines": machines,
+    "devices": devices,
+    "installed": installed,
+    "orphans": orphans,
+    "placement": placement,
+    "ports": sockets,
+}
 
 
 def run_key(run, home, base, credential):
-    """Return the public key of the attempt that is about to start here, '' where it cannot be made; remove what ended attempts have left.
+    """Return the public key of the attempt that is about to start here, '' where it cannot be made;
+    remove what ended attempts have left.
 
     credential: {run, number, node, look}.
     """
     # A mere look leaves nothing on a node that nobody has made ready.
-    if not credential or (credential.get("look") and not os.path.isdir(os.path.join(home, mesh_credential.MESH))):
+    if not credential or (
+        credential.get("look") and not os.path.isdir(os.path.join(home, mesh_credential.MESH))
+    ):
         return ""
     run_id, number, node = credential["run"], int(credential["number"]), credential["node"]
     try:
@@ -168,8 +227,19 @@ def run_key(run, home, base, credential):
     return key
 
 
-def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", asked=None, credential=None):
-    """Return the node's facts; see library/node_probe.py. asked: what the subjects of the check want to know; None asks for no more than a plan.
+def look(
+    run,
+    base,
+    trees,
+    peers,
+    accelerator="cpu",
+    programs=None,
+    python="",
+    asked=None,
+    credential=None,
+):
+    """Return the node's facts; see library/node_probe.py. asked: what the subjects of the check
+    want to know; None asks for no more than a plan.
 
     credential: {run, number, node} of the attempt for which a key pair is made here; {} makes none.
     """
@@ -185,8 +255,14 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", a
     asked = asked and dict(asked, accelerator=accelerator, python=python, peers=peers, units=units)
     # every byte is read by a task of its own, which says first how long it takes
     verify = {"sample": "sample", "full": "estimate"}.get((asked or {}).get("verify"), "cached")
-    subjects = {name: subject.look(run, base, asked) for name, subject in SUBJECTS.items()} if asked else {}
-    changed = installed.damaged(subjects.get("installed"))  # an environment that somebody changed is none: sync.yml makes it again
+    subjects = (
+        {name: subject.look(run, base, asked) for name, subject in SUBJECTS.items()}
+        if asked
+        else {}
+    )
+    changed = installed.damaged(
+        subjects.get("installed")
+    )  # an environment that somebody changed is none: sync.yml makes it again
     return {
         **subjects,
         "boot": holds.boot_mark(),
@@ -207,11 +283,19 @@ def look(run, base, trees, peers, accelerator="cpu", programs=None, python="", a
         "resolves_to": resolves_to(run, socket.gethostname()),
         "missing": lacks,
         "units": units,
-        "environments": {digest: mark for digest, mark in environments(base).items() if digest not in changed},
+        "environments": {
+            digest: mark for digest, mark in environments(base).items() if digest not in changed
+        },
         "containers": containers(base),
-        "trees": {"%s/%s" % (tree["kind"], tree["digest"][:16]): tree_state(base, tree["kind"], tree["digest"], verify) for tree in trees},
+        "trees": {
+            "%s/%s" % (tree["kind"], tree["digest"][:16]): tree_state(
+                base, tree["kind"], tree["digest"], verify
+            )
+            for tree in trees
+        },
         "mesh": mesh_state(account.pw_dir, now),
         "run_key": run_key(run, account.pw_dir, base, credential),
         "time": now,
-        "ended": time.time(),  # with "time" and what the action plugin adds, it bounds the clock's offset (machines.py)
+        # with "time" and what the action plugin adds, it bounds the clock's offset (machines.py)
+        "ended": time.time(),
     }

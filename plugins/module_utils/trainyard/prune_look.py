@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the runs of one place are, and their removal: a node's base/runs, or the controller's directory of runs.
+"""What the runs of one place are, and their removal: a node's base/runs, or the controller's
+directory of runs.
 
-Nothing is removed that is not understood from top to bottom: a real directory of this user with a run's name, its own records in it, nothing of
-another user's, of another file system or mounted in it. A run is renamed before it is removed, so that half of one is never taken for a run.
+Nothing is removed that is not understood from top to bottom: a real directory of this user with a
+run's name, its own records in it, nothing of another user's, of another file system or mounted in
+it. A run is renamed before it is removed, so that half of one is never taken for a run.
 """
 
 from __future__ import annotations
@@ -23,10 +25,14 @@ _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,5})\Z")
 
 
 def size_of(folder):
-    """Return (allocated bytes, why it is not to be touched or None) of a tree; links are not followed, and a file with two names counts once."""
+    """Return (allocated bytes, why it is not to be touched or None) of a tree; links are not
+    followed, and a file with two names counts once.
+    """
     top, uid, seen, total = os.lstat(folder), os.geteuid(), set(), 0
     for where, folders, names in os.walk(folder):
-        for name in [""] + names + [each for each in folders if os.path.islink(os.path.join(where, each))]:
+        for name in (
+            [""] + names + [each for each in folders if os.path.islink(os.path.join(where, each))]
+        ):
             path = os.path.join(where, name) if name else where
             try:
                 info = os.lstat(path)
@@ -35,7 +41,10 @@ def size_of(folder):
             if info.st_dev != top.st_dev:
                 return total, "%s lies on another file system" % os.path.relpath(path, folder)
             if info.st_uid != uid and uid:
-                return total, "%s belongs to %s" % (os.path.relpath(path, folder), processes.user_name(info.st_uid))
+                return total, "%s belongs to %s" % (
+                    os.path.relpath(path, folder),
+                    processes.user_name(info.st_uid),
+                )
             total += 0 if (info.st_dev, info.st_ino) in seen else info.st_blocks * 512
             seen.add((info.st_dev, info.st_ino))
     return total, None
@@ -67,15 +76,25 @@ def strange(folder, name):
 
 
 def job_of(plan):
-    """Return what a plan trains, as a text that is the same for the same job: its name, suite and config."""
-    job, suite = (plan.get(key) if isinstance(plan.get(key), dict) else {} for key in ("job", "suite"))
+    """Return what a plan trains, as a text that is the same for the same job: its name, suite and
+    config.
+    """
+    job, suite = (
+        plan.get(key) if isinstance(plan.get(key), dict) else {} for key in ("job", "suite")
+    )
     return "%s/%s/%s" % (job.get("name"), suite.get("name"), job.get("config"))
 
 
 def _of_plan(plan):
-    """Return a run's entry with what its plan says; what a place knows besides is put in by who looks there."""
+    """Return a run's entry with what its plan says; what a place knows besides is put in by who
+    looks there.
+    """
     table = (plan.get("suite") or {}).get("checkpoints") or {}
-    nodes = [node["name"] for node in plan.get("nodes") or [] if isinstance(node, dict) and "name" in node]
+    nodes = [
+        node["name"]
+        for node in plan.get("nodes") or []
+        if isinstance(node, dict) and "name" in node
+    ]
     return {"job": job_of(plan), "site": plan.get("site"), "nodes": nodes, "table": table}
 
 
@@ -83,7 +102,11 @@ def _best_of(entry, attempt_dirs, folders=None):
     """Return the name of the newest attempt's checkpoint that has no empty file, or ''."""
     table = entry.pop("table")
     for folder in reversed(attempt_dirs):
-        found = checkpoints.seen(folder, folders or table.get("folders") or [], {key: table.get(key) or "" for key in ("best", "last")})
+        found = checkpoints.seen(
+            folder,
+            folders or table.get("folders") or [],
+            {key: table.get(key) or "" for key in ("best", "last")},
+        )
         if found:
             return found
     return ""
@@ -93,37 +116,92 @@ def on_node(base, name, held):
     """Return the entry of a run on a node; held: {run id: why} of what runs there."""
     folder = os.path.join(base, "runs", name)
     entries = sorted(os.listdir(folder))
-    places = [os.path.join(folder, each) for each in sorted(entries, key=lambda each: (len(each), each)) if _ATTEMPT.match(each)]
-    places = [place for place in places if os.listdir(place) != ["stop.json"]]  # a start that was refused
-    plans, records = ([status.read_json(place, file) for place in places] for file in ("plan.json", "attempt.json"))
+    places = [
+        os.path.join(folder, each)
+        for each in sorted(entries, key=lambda each: (len(each), each))
+        if _ATTEMPT.match(each)
+    ]
+    places = [
+        place for place in places if os.listdir(place) != ["stop.json"]
+    ]  # a start that was refused
+    plans, records = (
+        [status.read_json(place, file) for place in places]
+        for file in ("plan.json", "attempt.json")
+    )
     odd = [each for each in entries if not _ATTEMPT.match(each)]
-    if odd or not places or not all(plans) or not all(record and record.get("run") == name for record in records):
-        why = "holds %s besides its attempts" % odd[0] if odd else "has no attempt with its plan and record"
+    if (
+        odd
+        or not places
+        or not all(plans)
+        or not all(record and record.get("run") == name for record in records)
+    ):
+        why = (
+            "holds %s besides its attempts" % odd[0]
+            if odd
+            else "has no attempt with its plan and record"
+        )
         return dict(_nothing(name, held), odd=why)
     ending = status.read_json(places[-1], "exit.json") or {}
-    finished = any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in status.read_events(places[-1]))
+    finished = any(
+        event.get("event") == "launcher_end" and event.get("exit_code") == 0
+        for event in status.read_events(places[-1])
+    )
     when = ending.get("time") if isinstance(ending.get("time"), (int, float)) else None
     entry = dict(_nothing(name, held), **_of_plan(plans[-1]))
     entry["checkpoint"] = _best_of(entry, places)
-    return dict(entry, ended=when, completed=finished and ending.get("service_result") == "success" and not ending.get("stopped_by"))
+    return dict(
+        entry,
+        ended=when,
+        completed=finished
+        and ending.get("service_result") == "success"
+        and not ending.get("stopped_by"),
+    )
 
 
 def at_home(runs_dir, name, held):
-    """Return the entry of a run on the controller; held: {run id: why} of what somebody works on there."""
+    """Return the entry of a run on the controller; held: {run id: why} of what somebody works on
+    there.
+    """
     folder = os.path.join(runs_dir, name)
-    plan, record = (manifest.read_mapping(os.path.join(folder, file)) for file in ("plan.json", "run.json"))
+    plan, record = (
+        manifest.read_mapping(os.path.join(folder, file)) for file in ("plan.json", "run.json")
+    )
     if not plan or record.get("run") != name:
         return dict(_nothing(name, held), odd="has no plan.json and run.json of its own")
-    entry, tried = dict(_nothing(name, held), **_of_plan(plan)), [item for item in record.get("attempts") or [] if isinstance(item, dict)]
+    entry, tried = (
+        dict(_nothing(name, held), **_of_plan(plan)),
+        [item for item in record.get("attempts") or [] if isinstance(item, dict)],
+    )
     verdict = (tried[-1].get("verdict") or {}) if tried else {}
-    places = [os.path.join(folder, each) for each in sorted(os.listdir(folder), key=lambda each: (len(each), each)) if _ATTEMPT.match(each)]
+    places = [
+        os.path.join(folder, each)
+        for each in sorted(os.listdir(folder), key=lambda each: (len(each), each))
+        if _ATTEMPT.match(each)
+    ]
     entry["checkpoint"] = _best_of(entry, places, [checkpoints.PLACE])
-    settled = bool(verdict.get("outcome")) and not verdict.get("unreachable") and verdict.get("outcome") not in ("unknown", "lost")
-    begun = [item.get("started") for item in [record, *tried] if isinstance(item.get("started"), (int, float))]
-    waits = bool(tried and isinstance(tried[-1].get("again"), dict) and tried[-1]["again"].get("again"))
-    ended = tried[-1].get("ended") if waits and isinstance(tried[-1].get("ended"), (int, float)) else None
+    settled = (
+        bool(verdict.get("outcome"))
+        and not verdict.get("unreachable")
+        and verdict.get("outcome") not in ("unknown", "lost")
+    )
+    begun = [
+        item.get("started")
+        for item in [record, *tried]
+        if isinstance(item.get("started"), (int, float))
+    ]
+    waits = bool(
+        tried and isinstance(tried[-1].get("again"), dict) and tried[-1]["again"].get("again")
+    )
+    ended = (
+        tried[-1].get("ended")
+        if waits and isinstance(tried[-1].get("ended"), (int, float))
+        else None
+    )
     return dict(
-        entry, settled=settled and not waits, completed=verdict.get("outcome") == "completed", begun=max([*begun, ended or 0], default=None)
+        entry,
+        settled=settled and not waits,
+        completed=verdict.get("outcome") == "completed",
+        begun=max([*begun, ended or 0], default=None),
     )
 
 
@@ -135,7 +213,9 @@ def _nothing(name, held):
 
 
 def held_here(run):
-    """Return {run id: why} of what runs on this node or holds it: units, and processes with a run's mark outside of any. Raises AttemptError."""
+    """Return {run id: why} of what runs on this node or holds it: units, and processes with a run's
+    mark outside of any. Raises AttemptError.
+    """
     found = {}
     for pid in processes.pids():
         mark = processes.mark_of(pid)
@@ -147,7 +227,9 @@ def held_here(run):
 
 
 def held_at_home(runs_dir):
-    """Return {run id: why} of the runs whose logs somebody brings home at this moment: a stream or a collection holds its lock (stream_lock.py)."""
+    """Return {run id: why} of the runs whose logs somebody brings home at this moment: a stream or
+    a collection holds its lock (stream_lock.py).
+    """
     found = {}
     for path in glob.glob(os.path.join(glob.escape(runs_dir), "*", "attempt-*", ".stream.*")):
         try:
@@ -157,14 +239,18 @@ def held_at_home(runs_dir):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            found[os.path.relpath(path, runs_dir).split(os.sep)[0]] = "its logs are being brought home"
+            found[os.path.relpath(path, runs_dir).split(os.sep)[0]] = (
+                "its logs are being brought home"
+            )
         finally:
             os.close(descriptor)
     return found
 
 
 def look(folder, describe):
-    """Return {runs, strange: [{name, why}], unfinished: [names], bytes} of a directory of runs; describe(name): on_node or at_home. Raises OSError."""
+    """Return {runs, strange: [{name, why}], unfinished: [names], bytes} of a directory of runs;
+    describe(name): on_node or at_home. Raises OSError.
+    """
     found = {"runs": [], "strange": [], "unfinished": [], "bytes": 0}
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         why = strange(folder, name)
@@ -184,26 +270,39 @@ def look(folder, describe):
 
 
 def remove(folder, names, describe, held):
-    """Remove runs that were judged before; return {removed, freed (bytes), problems}. held(): looks once more at what runs here.
+    """Remove runs that were judged before; return {removed, freed (bytes), problems}. held(): looks
+    once more at what runs here.
 
-    What has changed since, or cannot be removed whole, is left and named. Raises OSError and AttemptError before anything is removed.
+    What has changed since, or cannot be removed whole, is left and named. Raises OSError and
+    AttemptError before anything is removed.
     """
     running, result, doomed = held(), {"removed": [], "freed": 0, "problems": []}, []
     for name in names:
-        why = running.get(name) or (strange(folder, name) if os.path.lexists(os.path.join(folder, name)) else "is gone")
+        why = running.get(name) or (
+            strange(folder, name) if os.path.lexists(os.path.join(folder, name)) else "is gone"
+        )
         if not why:
             size, why = size_of(os.path.join(folder, name))
             mount = mounted_in(os.path.join(folder, name))
             now = describe(name)
             just = now["begun"] and not now["settled"] and time.time() - now["begun"] < JUST_SECONDS
-            why = now["odd"] or why or ("it was begun just now" if just else None) or (mount and "something is mounted at %s" % mount)
+            why = (
+                now["odd"]
+                or why
+                or ("it was begun just now" if just else None)
+                or (mount and "something is mounted at %s" % mount)
+            )
         if why:
             result["problems"].append("%s stays: %s" % (name, why))
             continue
         os.rename(os.path.join(folder, name), os.path.join(folder, MARK + name))
         doomed.append((name, size))
     left = (
-        [each for each in sorted(os.listdir(folder)) if each.startswith(MARK) and not strange(folder, each)]
+        [
+            each
+            for each in sorted(os.listdir(folder))
+            if each.startswith(MARK) and not strange(folder, each)
+        ]
         if os.path.isdir(folder)
         else []
     )
@@ -213,7 +312,9 @@ def remove(folder, names, describe, held):
         size = sizes.get(name) or size_of(os.path.join(folder, each))[0]
         why = _removed(os.path.join(folder, each))
         if why:
-            result["problems"].append("%s: not removed whole, the rest lies in %s: %s" % (name, each, why))
+            result["problems"].append(
+                "%s: not removed whole, the rest lies in %s: %s" % (name, each, why)
+            )
         else:
             result["removed"].append(name)
             result["freed"] += size
@@ -230,7 +331,9 @@ def _removed(folder):
             for each in folders:
                 path = os.path.join(where, each)
                 if not os.path.islink(path) and os.lstat(path).st_mode & 0o700 != 0o700:
-                    os.chmod(path, 0o700)  # a training may have written a folder that nobody can write to
+                    os.chmod(
+                        path, 0o700
+                    )  # a training may have written a folder that nobody can write to
         shutil.rmtree(folder)
     except OSError as error:
         return "%s: %s" % (error.filename, error.strerror)

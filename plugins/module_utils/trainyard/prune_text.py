@@ -23,32 +23,53 @@ def rule_text(rule):
     """Return a rule as a sentence."""
     if rule["run"]:
         return "the run %s goes" % rule["run"]
-    parts = ["that are not among the newest %d of their job" % rule["keep"]] if rule["keep"] is not None else []
-    parts += ["that began more than %s ago" % age(rule["older_than"])] if rule["older_than"] is not None else []
+    parts = (
+        ["that are not among the newest %d of their job" % rule["keep"]]
+        if rule["keep"] is not None
+        else []
+    )
+    parts += (
+        ["that began more than %s ago" % age(rule["older_than"])]
+        if rule["older_than"] is not None
+        else []
+    )
     return "runs go %s" % " and ".join(parts)
 
 
 def _first(lines, what):
-    return lines[:MANY] + (["  and %d more %s" % (len(lines) - MANY, what)] if len(lines) > MANY else [])
+    return lines[:MANY] + (
+        ["  and %d more %s" % (len(lines) - MANY, what)] if len(lines) > MANY else []
+    )
 
 
 def sizes_of(looks, chosen):
-    """Return {place: (bytes of the runs that are chosen there, bytes of all)} of the places that answered."""
+    """Return {place: (bytes of the runs that are chosen there, bytes of all)} of the places that
+    answered.
+    """
     found = {}
     for place, look in looks.items():
         if look is not None:
             by_name = {run["run"]: run["bytes"] for run in look["runs"]}
-            found[place] = (sum(by_name[name] for name in chosen.get(place, ()) if name in by_name), look["bytes"])
+            found[place] = (
+                sum(by_name[name] for name in chosen.get(place, ()) if name in by_name),
+                look["bytes"],
+            )
     return found
 
 
 def plan_lines(rule, looks, decided, now, silent=()):
-    """Return what would go, place by place and run by run, what stays all the same and why, and what is left because nobody understands it.
+    """Return what would go, place by place and run by run, what stays all the same and why, and
+    what is left because nobody understands it.
 
     silent: places that were asked and did not answer.
     """
     lines = ["rule: %s" % rule_text(rule)]
-    entries = {(place, run["run"]): run for place, look in looks.items() if look is not None for run in look["runs"]}
+    entries = {
+        (place, run["run"]): run
+        for place, look in looks.items()
+        if look is not None
+        for run in look["runs"]
+    }
     names = sorted({name for runs in decided["remove"].values() for name in runs})
     rows = []
     for name in names:
@@ -58,27 +79,57 @@ def plan_lines(rule, looks, decided, now, silent=()):
     lines += ["goes:"] + _first(rows, "runs") if rows else ["nothing goes"]
     for place, (part, whole) in sizes_of(looks, decided["remove"]).items():
         count = len(decided["remove"].get(place, ()))
-        lines.append("  %s: %d of %d runs, %s of %s" % (place, count, len(looks[place]["runs"]), size(part), size(whole)))
-    kept = ["  %s on %s %s" % (item["run"], ", ".join(item["places"]), item["why"]) for item in decided["stay"]]
+        lines.append(
+            "  %s: %d of %d runs, %s of %s"
+            % (place, count, len(looks[place]["runs"]), size(part), size(whole))
+        )
+    kept = [
+        "  %s on %s %s" % (item["run"], ", ".join(item["places"]), item["why"])
+        for item in decided["stay"]
+    ]
     lines += ["stays, although the rule would let it go:"] + _first(kept, "runs") if kept else []
-    odd = ["  %s: %s %s" % (place, item["name"], item["why"]) for place, look in looks.items() if look for item in look["strange"]]
-    lines += ["left alone, because it is no run's directory:"] + _first(odd, "entries") if odd else []
-    half = ["  %s: %s" % (place, name) for place, look in looks.items() if look for name in look["unfinished"]]
-    lines += ["left by a removal that was interrupted, goes too:"] + _first(half, "entries") if half else []
+    odd = [
+        "  %s: %s %s" % (place, item["name"], item["why"])
+        for place, look in looks.items()
+        if look
+        for item in look["strange"]
+    ]
+    lines += (
+        ["left alone, because it is no run's directory:"] + _first(odd, "entries") if odd else []
+    )
+    half = [
+        "  %s: %s" % (place, name)
+        for place, look in looks.items()
+        if look
+        for name in look["unfinished"]
+    ]
+    lines += (
+        ["left by a removal that was interrupted, goes too:"] + _first(half, "entries")
+        if half
+        else []
+    )
     if decided["foreign"]:
         lines.append("%d runs of other sites stay" % len(decided["foreign"]))
     unasked = [place for place, look in looks.items() if look is None and place not in silent]
     lines += ["not asked, because of --limit: %s" % ", ".join(unasked)] if unasked else []
     lines += ["%s did not answer; nothing of it goes" % place for place in silent]
-    return lines + ["code, data, weights and environments on the nodes stay; the next training of the same needs them"]
+    return lines + [
+        "code, data, weights and environments on the nodes stay; the next training of the same"
+        " needs them"
+    ]
 
 
 def last_line(looks, decided, done, confirmed, silent=()):
-    """Return the end in one line. done: {place: what prune_look.remove returned}; {} where nothing was removed."""
+    """Return the end in one line. done: {place: what prune_look.remove returned}; {} where nothing
+    was removed.
+    """
     missing = "; no answer from %s" % ", ".join(silent) if silent else ""
     if not confirmed:
         parts = sizes_of(looks, decided["remove"])
-        total, names = sum(part for part, _whole in parts.values()), {name for runs in decided["remove"].values() for name in runs}
+        total, names = (
+            sum(part for part, _whole in parts.values()),
+            {name for runs in decided["remove"].values() for name in runs},
+        )
         half = any(look["unfinished"] for look in looks.values() if look)
         if not names and not half:
             return "NOTHING to remove" + missing

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take in what shipping.py sends from a node: each byte once, into the attempt's directory at home, resumed by what is there already.
+"""Take in what shipping.py sends from a node: each byte once, into the attempt's directory at home,
+resumed by what is there already.
 
-A file that was truncated or replaced on its node is kept as <home>.1, .2, ... before the new one begins. The node is not trusted: it can write
-the logs that bear its own name and nothing else, and never over bytes that were brought.
+A file that was truncated or replaced on its node is kept as <home>.1, .2, ... before the new one
+begins. The node is not trusted: it can write the logs that bear its own name and nothing else, and
+never over bytes that were brought.
 """
 
 from __future__ import annotations
@@ -32,15 +34,18 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class StreamError(Exception):
-    """The stream broke off or said what it must not say; what was brought before is right. The message is safe to show."""
+    """The stream broke off or said what it must not say; what was brought before is right. The
+    message is safe to show.
+    """
 
 
 class Receiver:
     """Apply frames to the files of `directory`; None: no file is written, lines are handed on only.
 
     directory: the attempt's directory on the controller; made with mode 0700 where it is missing.
-    on_lines: called as on_lines(home, rank or None, node, time, [bytes]) for whole lines without their ends, in the order of each file.
-    node: the node whose files these are; with a directory it is needed. quota: the site's bounds (quota.Quota). Raises Busy, OSError.
+    on_lines: called as on_lines(home, rank or None, node, time, [bytes]) for whole lines without
+    their ends, in the order of each file. node: the node whose files these are; with a directory it
+    is needed. quota: the site's bounds (quota.Quota). Raises Busy, OSError.
     """
 
     def __init__(self, directory, on_lines=None, node=None, quota=None):
@@ -69,7 +74,9 @@ class Receiver:
             self._lock.close()
 
     def have(self):
-        """Return what the spec's `have` is to say: {home: {"bytes", "head", "tail"}} of the node's logs that are here."""
+        """Return what the spec's `have` is to say: {home: {"bytes", "head", "tail"}} of the node's
+        logs that are here.
+        """
         found = {}
         for name in sorted(os.listdir(self._root)) if self._root is not None else ():
             if self._home.fullmatch(name):
@@ -104,13 +111,29 @@ class Receiver:
         return self.quota.room(self._root)
 
     def check(self, header):
-        """Raise StreamError where a frame's header is not what the protocol has, or names a file that is not this node's."""
+        """Raise StreamError where a frame's header is not what the protocol has, or names a file
+        that is not this node's.
+        """
         home = header.get("home")
         if not isinstance(home, str) or not self._home.fullmatch(home):
-            raise StreamError("%s sent a file that is not its own: %s" % (self.node or "the node", printable(repr(home), limit=200)))
-        numbers = [header.get(key) for key in ("offset", "bytes")] if "event" not in header else [0, 0]
-        if any(isinstance(value, bool) or not isinstance(value, int) or value < 0 for value in numbers) or numbers[1] > MOST:
-            raise StreamError("%s: %s: a frame with offset %s and %s bytes" % (self.node, home, *(str(value)[:40] for value in numbers)))
+            raise StreamError(
+                "%s sent a file that is not its own: %s"
+                % (self.node or "the node", printable(repr(home), limit=200))
+            )
+        numbers = (
+            [header.get(key) for key in ("offset", "bytes")] if "event" not in header else [0, 0]
+        )
+        if (
+            any(
+                isinstance(value, bool) or not isinstance(value, int) or value < 0
+                for value in numbers
+            )
+            or numbers[1] > MOST
+        ):
+            raise StreamError(
+                "%s: %s: a frame with offset %s and %s bytes"
+                % (self.node, home, *(str(value)[:40] for value in numbers))
+            )
 
     def apply(self, header, data=b""):
         """Apply one frame: a header as the sender writes it, and its bytes."""
@@ -134,13 +157,16 @@ class Receiver:
         """Append what is new; return it."""
         entry = self._file(home)
         if offset > entry[1]:
-            raise StreamError("%s: %d bytes are here, the next begin at %d" % (home, entry[1], offset))
+            raise StreamError(
+                "%s: %d bytes are here, the next begin at %d" % (home, entry[1], offset)
+            )
         data = data[entry[1] - offset :]
         self.quota.refuse(self._used, self._count, self._room(), len(data))
         self._used += len(data)
         view = memoryview(data)
         if len(data) > shipping.EDGE and data.count(0) == len(data):
-            # The hole of a log that was truncated under a writer who goes on at his old place: the last byte makes it as long, and fills no disk.
+            # The hole of a log that was truncated under a writer who goes on at his old place: the
+            # last byte makes it as long, and fills no disk.
             entry[1] += len(view) - 1
             view = view[-1:]
         while view:
@@ -155,10 +181,19 @@ class Receiver:
             self._lines(home, header.get("time"), b"\n" if self._rest.get(home) else b"")
             self._rest.pop(home, None)
             kept = self._keep(home) if self.directory is not None else None
-        self.events = self.events[-99:] + [{"event": str(kind)[:20], "file": str(header.get("file"))[:300], "home": home, "kept": kept}]
+        self.events = self.events[-99:] + [
+            {
+                "event": str(kind)[:20],
+                "file": str(header.get("file"))[:300],
+                "home": home,
+                "kept": kept,
+            }
+        ]
 
     def _keep(self, home):
-        """Give what was brought of a file another name, so that the file can begin again; return the name."""
+        """Give what was brought of a file another name, so that the file can begin again; return
+        the name.
+        """
         descriptor, size = self._file(home)
         if not size:
             return None
@@ -184,11 +219,17 @@ class Receiver:
         if lines:
             rank = _RANK.match(home)
             self.on_lines(
-                home, rank and int(rank.group(1)), self._home.fullmatch(home).group("node"), when, [line[:LINE] for line in lines]
+                home,
+                rank and int(rank.group(1)),
+                self._home.fullmatch(home).group("node"),
+                when,
+                [line[:LINE] for line in lines],
             )
 
     def consume(self, descriptor, stall=STALL_SECONDS):
-        """Apply every frame from an open pipe. Returns True where the sender said that this was the end; raises StreamError, OSError."""
+        """Apply every frame from an open pipe. Returns True where the sender said that this was the
+        end; raises StreamError, OSError.
+        """
         reader = _Reader(descriptor, stall)
         while True:
             header = reader.header()
@@ -196,7 +237,9 @@ class Receiver:
                 return False
             if header.get("event") == "end":
                 said = header.get("problems")
-                self.problems = [printable(str(item)) for item in said[:20]] if isinstance(said, list) else []
+                self.problems = (
+                    [printable(str(item)) for item in said[:20]] if isinstance(said, list) else []
+                )
                 return True
             if "event" not in header:
                 self.check(header)
@@ -254,15 +297,21 @@ class _Reader:
 
 
 def ssh_words(connection, batch=True):
-    """Return (words, host): ssh as Ansible's own connection plugin starts it, without the host, and the host.
+    """Return (words, host): ssh as Ansible's own connection plugin starts it, without the host, and
+    the host.
 
-    It goes the way of every task to that node: the site's options, keys and jump hosts, over the connection that is open already where there is
-    one. batch: it never asks for a password.
+    It goes the way of every task to that node: the site's options, keys and jump hosts, over the
+    connection that is open already where there is one. batch: it never asks for a password.
     """
     host = connection.get_option("host") or connection._play_context.remote_addr
     executable = connection.get_option("ssh_executable")
-    words = connection._build_command(executable, "ssh", "-T", *(("-o", "BatchMode=yes") if batch else ()))
-    words = [word.decode("utf-8", "surrogateescape") if isinstance(word, bytes) else word for word in words]
+    words = connection._build_command(
+        executable, "ssh", "-T", *(("-o", "BatchMode=yes") if batch else ())
+    )
+    words = [
+        word.decode("utf-8", "surrogateescape") if isinstance(word, bytes) else word
+        for word in words
+    ]
     if getattr(connection, "sshpass_pipe", None):  # of no use here, and the next task makes its own
         for descriptor in connection.sshpass_pipe:
             os.close(descriptor)
@@ -272,7 +321,9 @@ def ssh_words(connection, batch=True):
 
 
 def ssh_argv(connection, interpreter="python3"):
-    """Return the argv that starts the sender on a node, from Ansible's own connection plugin of type ssh."""
+    """Return the argv that starts the sender on a node, from Ansible's own connection plugin of
+    type ssh.
+    """
     if getattr(connection, "transport", "") == "local":
         return [interpreter, "-I", "-c", shipping.BOOT]
     words, host = ssh_words(connection)
@@ -280,10 +331,14 @@ def ssh_argv(connection, interpreter="python3"):
 
 
 def start(argv, spec, errors=subprocess.DEVNULL):
-    """Start a sender and give it its source and the spec; return the process. It ends when its standard input is closed, as by our end."""
+    """Start a sender and give it its source and the spec; return the process. It ends when its
+    standard input is closed, as by our end.
+    """
     with open(shipping.__file__, "rb") as handle:
         source = handle.read()
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0)
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
+    )
     left = memoryview(b"%d\n%s%s\n" % (len(source), source, json.dumps(spec).encode("ascii")))
     try:
         while left:
@@ -294,5 +349,7 @@ def start(argv, spec, errors=subprocess.DEVNULL):
 
 
 def open_stream(connection, interpreter, spec):
-    """Start the sender on the node behind an Ansible connection of type ssh; return the process, whose stdout Receiver.consume reads."""
+    """Start the sender on the node behind an Ansible connection of type ssh; return the process,
+    whose stdout Receiver.consume reads.
+    """
     return start(ssh_argv(connection, interpreter), spec)

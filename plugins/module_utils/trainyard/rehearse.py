@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank runs in a rehearsal, in the place of the training's script: say who it is, join the others, add up, measure, end.
+"""What a rank runs in a rehearsal, in the place of the training's script: say who it is, join the
+others, add up, measure, end.
 
-This file is copied into the attempt's working directory and is complete in itself (Python >= 3.8, and the framework that the training uses). It
-says every step as soon as it is done, as one line of JSON in ./trainyard_rehearsal/, so that a rank that waits for ever has told how far it came.
-The arguments are the training's and are left alone.
+This file is copied into the attempt's working directory and is complete in itself (Python >= 3.8,
+and the framework that the training uses). It says every step as soon as it is done, as one line of
+JSON in ./trainyard_rehearsal/, so that a rank that waits for ever has told how far it came. The
+arguments are the training's and are left alone.
 """
 
 from __future__ import annotations
@@ -21,9 +23,16 @@ BYTES = 4
 
 
 def identity(framework, environment):
-    """Return who the launcher says this rank is: rank, world, endpoint, endpoints (None where it does not say)."""
+    """Return who the launcher says this rank is: rank, world, endpoint, endpoints (None where it
+    does not say).
+    """
     names = {
-        "paddle": ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_CURRENT_ENDPOINT", "PADDLE_TRAINER_ENDPOINTS"),
+        "paddle": (
+            "PADDLE_TRAINER_ID",
+            "PADDLE_TRAINERS_NUM",
+            "PADDLE_CURRENT_ENDPOINT",
+            "PADDLE_TRAINER_ENDPOINTS",
+        ),
         "mindspore": ("MS_NODE_ID", "MS_WORKER_NUM", None, None),
     }[framework]
     if framework == "mindspore" and "MS_NODE_ID" not in environment:
@@ -82,7 +91,9 @@ class MindSpore:
     def join(self):
         from mindspore import communication
 
-        self.alone = not any(name in os.environ for name in ("MS_NODE_ID", "RANK_TABLE_FILE", "OMPI_COMM_WORLD_SIZE"))
+        self.alone = not any(
+            name in os.environ for name in ("MS_NODE_ID", "RANK_TABLE_FILE", "OMPI_COMM_WORLD_SIZE")
+        )
         if self.alone:
             return 0, 1
         communication.init()
@@ -106,9 +117,15 @@ def rehearse(say, asked, framework):
     say("imported", version=framework.version, backend=framework.backend(asked["accelerator"]))
     rank, world = framework.join()
     say("joined", joined_rank=rank, joined_world=world)
-    say("added", sum=framework.add_up(framework.values(float(rank + 1), 1)), expected=world * (world + 1) / 2.0)
+    say(
+        "added",
+        sum=framework.add_up(framework.values(float(rank + 1), 1)),
+        expected=world * (world + 1) / 2.0,
+    )
     count, times = asked["bytes"] // BYTES, asked["times"]
-    framework.add_up(framework.values(1.0, count))  # connections and buffers of this size are made at the first use
+    framework.add_up(
+        framework.values(1.0, count)
+    )  # connections and buffers of this size are made at the first use
     spent = 0.0
     for _time in range(times):
         values = framework.values(1.0, count)
@@ -117,7 +134,12 @@ def rehearse(say, asked, framework):
         spent += time.monotonic() - began
     # What every rank's wire carries in a ring, as NVIDIA's nccl-tests count it ("bus bandwidth").
     share = 2.0 * (world - 1) / world
-    say("measured", bytes=count * BYTES, seconds=spent / times, bandwidth=share * count * BYTES * times / max(spent, 1e-9))
+    say(
+        "measured",
+        bytes=count * BYTES,
+        seconds=spent / times,
+        bandwidth=share * count * BYTES * times / max(spent, 1e-9),
+    )
     framework.add_up(framework.values(1.0, 1))  # nobody leaves before all have measured
 
 
@@ -125,14 +147,20 @@ def main():
     with open(os.path.join(FOLDER, "asked.json"), encoding="utf-8") as handle:
         asked = json.load(handle)
     if os.environ.get("MS_ROLE") == "MS_SCHED":
-        # msrun runs the training's script as its scheduler, too; that one is no rank and never returns from this
+        # msrun runs the training's script as its scheduler, too; that one is no rank and never
+        # returns from this
         from mindspore import communication
 
         return communication.init()
     told = identity(asked["framework"], os.environ)
     name = "%s-%d" % (told["rank"], os.getpid())
-    # NCCL's own words are the only place where it says which network it took; it reads these when it is initialised.
-    os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=os.path.join(FOLDER, "%s.nccl" % name))
+    # NCCL's own words are the only place where it says which network it took; it reads these when
+    # it is initialised.
+    os.environ.update(
+        NCCL_DEBUG="INFO",
+        NCCL_DEBUG_SUBSYS="INIT,NET",
+        NCCL_DEBUG_FILE=os.path.join(FOLDER, "%s.nccl" % name),
+    )
     with open(os.path.join(FOLDER, "%s.jsonl" % name), "a", encoding="utf-8") as handle:
 
         def say(stage, **values):
@@ -145,7 +173,10 @@ def main():
         try:
             rehearse(say, asked, {"paddle": Paddle, "mindspore": MindSpore}[asked["framework"]]())
         except BaseException as error:
-            say("failed", error=traceback.format_exception_only(type(error), error)[-1].strip()[-2000:])
+            say(
+                "failed",
+                error=traceback.format_exception_only(type(error), error)[-1].strip()[-2000:],
+            )
             raise
         say("ended")
 

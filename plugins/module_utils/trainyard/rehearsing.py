@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's side of a rehearsal: wait for its end, end it where it has none, read what the ranks said, and remove it. See rehearsal.py."""
+"""The node's side of a rehearsal: wait for its end, end it where it has none, read what the ranks
+said, and remove it. See rehearsal.py.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ LOG_LINES = 12
 LINE_CHARACTERS = 300
 READ_BYTES = 1 << 20
 POLL_SECONDS = 0.25
-# What a controller that was cut off has left is removed by a later rehearsal, when no other can still be reading it.
+# What a controller that was cut off has left is removed by a later rehearsal, when no other can
+# still be reading it.
 OLD_SECONDS = 3600
 
 
@@ -42,17 +45,24 @@ def text_of(path):
 
 def tail(path, secrets):
     """Return a log's last lines, safe to show and bounded; secrets: display.Secrets of the plan."""
-    return [printable(line, *secrets, limit=LINE_CHARACTERS) for line in text_of(path).splitlines()[-LOG_LINES:]]
+    return [
+        printable(line, *secrets, limit=LINE_CHARACTERS)
+        for line in text_of(path).splitlines()[-LOG_LINES:]
+    ]
 
 
 def finite(text):
-    """Return a number of JSON as float, or as the text 'nan', 'inf' or '-inf': a wrong all-reduce gives those, and no answer can hold them."""
+    """Return a number of JSON as float, or as the text 'nan', 'inf' or '-inf': a wrong all-reduce
+    gives those, and no answer can hold them.
+    """
     value = float(text)
     return value if math.isfinite(value) else str(value)
 
 
 def merged(text):
-    """Return what one rank said in all its lines as one mapping; `stage` is the last; None where it said nothing that is whole."""
+    """Return what one rank said in all its lines as one mapping; `stage` is the last; None where it
+    said nothing that is whole.
+    """
     result = {}
     for line in text.splitlines():
         try:
@@ -65,24 +75,45 @@ def merged(text):
 
 
 def read(attempt, node):
-    """Return {ranks, transports, events, exit, console, logs} of an attempt's directory; empty values where it is not there."""
+    """Return {ranks, transports, events, exit, console, logs} of an attempt's directory; empty
+    values where it is not there.
+    """
     folder = os.path.join(attempt, "work", rehearsal.FOLDER)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    ranks = [item for item in (merged(text_of(os.path.join(folder, name))) for name in names if name.endswith(".jsonl")) if item]
-    plan = status.read_json(attempt, "plan.json") or {"ranks": [], "launcher": {"console": "logs.txt"}}
+    ranks = [
+        item
+        for item in (
+            merged(text_of(os.path.join(folder, name))) for name in names if name.endswith(".jsonl")
+        )
+        if item
+    ]
+    plan = status.read_json(attempt, "plan.json") or {
+        "ranks": [],
+        "launcher": {"console": "logs.txt"},
+    }
     secrets = secrets_of(plan)
     return {
         "ranks": printable_data(sorted(ranks, key=lambda item: str(item["rank"])), *secrets),
-        "transports": rehearsal.transports("\n".join(text_of(os.path.join(folder, name)) for name in names if name.endswith(".nccl"))),
+        "transports": rehearsal.transports(
+            "\n".join(
+                text_of(os.path.join(folder, name)) for name in names if name.endswith(".nccl")
+            )
+        ),
         "events": status.read_events(attempt),
         "halted": status.read_json(attempt, "stop.json") is not None,
         "console": tail(os.path.join(attempt, plan["launcher"]["console"]), secrets),
-        "logs": {str(item["rank"]): tail(os.path.join(attempt, item["log"]), secrets) for item in plan["ranks"] if item["node"] == node},
+        "logs": {
+            str(item["rank"]): tail(os.path.join(attempt, item["log"]), secrets)
+            for item in plan["ranks"]
+            if item["node"] == node
+        },
     }
 
 
 def remove(run, base, run_id, now):
-    """Remove a rehearsal's directory, and those that earlier controllers could not remove; return what is left of it and why, or ''."""
+    """Remove a rehearsal's directory, and those that earlier controllers could not remove; return
+    what is left of it and why, or ''.
+    """
     held = {item["unit"] for item in attempts.active_units(run)}
     for name, number in attempts.rehearsals_on(base):
         place = attempts.attempt_dir(base, name, number)
@@ -101,15 +132,24 @@ def remove(run, base, run_id, now):
 def finish(run, base, run_id, node, seconds, refused, alone):
     """Wait, read, remove; return the module's result.
 
-    refused: why this node did not start, or ''. alone: whether another node did not, so that there is nothing to wait for.
+    refused: why this node did not start, or ''. alone: whether another node did not, so that there
+    is nothing to wait for.
     """
-    unit, place = attempts.unit_name(run_id, rehearsal.NUMBER), attempts.attempt_dir(base, run_id, rehearsal.NUMBER)
+    unit, place = (
+        attempts.unit_name(run_id, rehearsal.NUMBER),
+        attempts.attempt_dir(base, run_id, rehearsal.NUMBER),
+    )
     began = time.monotonic()
     ended = wait(run, unit, 0 if refused or alone else seconds)
     if not ended:
         # `peer`: the others have a bound of their own and need not be told.
         attempts.stop(run, place, unit, "peer", "the end of the rehearsal")
-    result = dict(read(place, node), refused=refused, hung=not ended and not (refused or alone), seconds=time.monotonic() - began)
+    result = dict(
+        read(place, node),
+        refused=refused,
+        hung=not ended and not (refused or alone),
+        seconds=time.monotonic() - began,
+    )
     # The start that follows opens its own; after check.yml none does.
     mesh_credential.close(os.path.expanduser("~"), run_id, None, node)
     result["left"] = remove(run, base, run_id, time.time())

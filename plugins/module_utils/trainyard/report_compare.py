@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several runs on one page: their curves over each other, how they ended, and the settings that differ. Pure: dictionaries in, view out."""
+"""Several runs on one page: their curves over each other, how they ended, and the settings that
+differ. Pure: dictionaries in, view out.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,20 @@ from statistics import median
 
 from ansible.module_utils.trainyard.columns import span as duration
 from ansible.module_utils.trainyard.report_figures import curve_rows, curves, number, unit_of
-from ansible.module_utils.trainyard.report_view import MANY, href, main_figure, moment, safe, verdict
+from ansible.module_utils.trainyard.report_view import (
+    MANY,
+    href,
+    main_figure,
+    moment,
+    safe,
+    verdict,
+)
 
 
 def labels(runs):
-    """Return a short name for each run id: the job and the id's last four characters, the whole id where that is not enough."""
+    """Return a short name for each run id: the job and the id's last four characters, the whole id
+    where that is not enough.
+    """
     short = ["%s %s" % ("-".join(run.split("-")[2:-1]), run[-4:]) for run in runs]
     return short if len(set(short)) == len(short) else list(runs)
 
@@ -23,11 +34,17 @@ def first_curves(drawn):
 
 
 def overlaid(all_facts, names):
-    """Return {curves, sums, evaluations} of all runs: one curve a run (and attempt), named after the run."""
+    """Return {curves, sums, evaluations} of all runs: one curve a run (and attempt), named after
+    the run.
+    """
     merged = {"curves": [], "sums": [], "evaluations": []}
     for facts, name in zip(all_facts, names):
         drawn = curves(facts["series"])
-        for kind, group in (("curves", first_curves(drawn)), ("sums", drawn["sums"]), ("evaluations", drawn["evaluations"])):
+        for kind, group in (
+            ("curves", first_curves(drawn)),
+            ("sums", drawn["sums"]),
+            ("evaluations", drawn["evaluations"]),
+        ):
             for number_, curve in enumerate(group):
                 more = ", attempt %d" % (number_ + 1) if len(group) > 1 else ""
                 merged[kind].append(dict(curve, label=name + more, run=facts["run"], hot=False))
@@ -35,10 +52,14 @@ def overlaid(all_facts, names):
 
 
 def differing(settings):
-    """Return ([(name, [a value for each run])] of the settings that differ, how many there are in all); None where a run has none."""
+    """Return ([(name, [a value for each run])] of the settings that differ, how many there are in
+    all); None where a run has none.
+    """
     every = list(dict.fromkeys(name for one in settings for name in one))
     rows = [(name, [one.get(name) for one in settings]) for name in every]
-    return [(name, values) for name, values in rows if any(value != values[0] for value in values)], len(every)
+    return [
+        (name, values) for name, values in rows if any(value != values[0] for value in values)
+    ], len(every)
 
 
 def row(facts, name, drawn, units):
@@ -46,26 +67,54 @@ def row(facts, name, drawn, units):
     record, plan, series = facts["record"], facts["plan"], facts["series"]
     attempts = record.get("attempts") or [{}]
     ended = attempts[-1].get("ended")
-    losses = [value for curve in first_curves(drawn) for value in curve["loss"] if value is not None]
+    losses = [
+        value for curve in first_curves(drawn) for value in curve["loss"] if value is not None
+    ]
     speeds = [value for curve in drawn["sums"] for value in curve["ips"] if value]
     best = series.get("best") or {}
     values = [
         moment(record.get("started")),
         duration(ended - record["started"]) if ended and record.get("started") else None,
-        "%d x %d" % (len(plan.get("nodes") or ()), len(plan.get("ranks") or ()) // max(1, len(plan.get("nodes") or ()))),
-        str(max(step for curve in drawn["curves"] for step in curve["s"] if step is not None)) if drawn["curves"] else None,
+        "%d x %d"
+        % (
+            len(plan.get("nodes") or ()),
+            len(plan.get("ranks") or ()) // max(1, len(plan.get("nodes") or ())),
+        ),
+        (
+            str(max(step for curve in drawn["curves"] for step in curve["s"] if step is not None))
+            if drawn["curves"]
+            else None
+        ),
         number(losses[-1]) if losses else None,
-        "%s %s" % (best["figure"], number(best["value"])) if best.get("value") is not None else None,
-        "%s%s" % (number(median(speeds)), "" if len(units) == 1 else " " + unit_of(plan)) if speeds else None,
+        (
+            "%s %s" % (best["figure"], number(best["value"]))
+            if best.get("value") is not None
+            else None
+        ),
+        (
+            "%s%s" % (number(median(speeds)), "" if len(units) == 1 else " " + unit_of(plan))
+            if speeds
+            else None
+        ),
     ]
     known = {item["path"] for item in facts["files"] if not item["folder"]}
     said = verdict(dict({"number": 1}, **attempts[-1]), facts, known)
-    said["text"] = [dict(part, href=part["href"] and "./%s%s" % (facts["run"], part["href"][1:])) for part in said["text"]]
-    return {"label": name, "href": href(facts["run"] + "/report.html") if facts["report"] else None, "verdict": said, "figures": values}
+    said["text"] = [
+        dict(part, href=part["href"] and "./%s%s" % (facts["run"], part["href"][1:]))
+        for part in said["text"]
+    ]
+    return {
+        "label": name,
+        "href": href(facts["run"] + "/report.html") if facts["report"] else None,
+        "verdict": said,
+        "figures": values,
+    }
 
 
 def view(all_facts, now):
-    """Return all that the page of a comparison shows; all_facts: report_facts.read's, one for each run, in the order asked for."""
+    """Return all that the page of a comparison shows; all_facts: report_facts.read's, one for each
+    run, in the order asked for.
+    """
     all_facts = [safe(facts) for facts in all_facts]
     names = labels([facts["run"] for facts in all_facts])
     drawn = overlaid(all_facts, names)
@@ -77,10 +126,23 @@ def view(all_facts, now):
         "title": "Comparison of %d runs" % len(names),
         "heading": "Comparison of %d runs" % len(names),
         "head": names,
-        "sections": [("runs", "Runs")] + [("curves", "Curves")] * any_curve + [("settings", "Settings")],
+        "sections": (
+            [("runs", "Runs")] + [("curves", "Curves")] * any_curve + [("settings", "Settings")]
+        ),
         "made": moment(now),
-        "measures": ["started", "took", "nodes x devices", "steps", "last loss", "best evaluation", "%s, all ranks" % "; ".join(units)],
-        "runs": [row(facts, name, curves(facts["series"]), units) for facts, name in zip(all_facts, names)],
+        "measures": [
+            "started",
+            "took",
+            "nodes x devices",
+            "steps",
+            "last loss",
+            "best evaluation",
+            "%s, all ranks" % "; ".join(units),
+        ],
+        "runs": [
+            row(facts, name, curves(facts["series"]), units)
+            for facts, name in zip(all_facts, names)
+        ],
         "curves": curve_rows(drawn),
         "data": dict(drawn, main=main_figure(all_facts[0]["plan"]), many=MANY),
         "data_any": any_curve,
@@ -89,5 +151,9 @@ def view(all_facts, now):
         "rank_title": "Throughput, first rank that prints",
         "settings": settings,
         "settings_all": count,
-        "notes": ["%s: %s" % (name, note) for facts, name in zip(all_facts, names) for note in facts["notes"]],
+        "notes": [
+            "%s: %s" % (name, note)
+            for facts, name in zip(all_facts, names)
+            for note in facts["notes"]
+        ],
     }

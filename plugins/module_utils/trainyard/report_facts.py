@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is at home of a run, as one dictionary for the report. Reads only; controller only.
 
-A part that cannot be read is left out and named in `notes`: half a report of a broken run is worth more than none.
+A part that cannot be read is left out and named in `notes`: half a report of a broken run is worth
+more than none.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from ansible.module_utils.trainyard import attempts, below, manifest
 
 # Lines shown around a line of evidence, and so much of each.
 BEFORE, AFTER, WIDTH = 12, 3, 400
-# A line of evidence further down than this is named and not shown: the report is made while the user waits for the verdict.
+# A line of evidence further down than this is named and not shown: the report is made while the
+# user waits for the verdict.
 DEEPEST = 2_000_000
 MOST_EXCERPTS = 6
 MOST_RUNS = 8
-# Points of the curves over all ranks together (2 MB of page in all), and the most and the fewest of one rank.
+# Points of the curves over all ranks together (2 MB of page in all), and the most and the fewest of
+# one rank.
 POINTS, MOST, FEWEST = 20_000, 2000, 150
 PAGE = "report.html"
 PLACE = re.compile(r"([\w.+@-]+\.(?:log|txt|out))(?::|, line )(\d+)")
@@ -31,19 +34,34 @@ class ReportError(Exception):
 
 
 def newest(runs_dir):
-    """Return the id of the newest run that is at home in runs_dir; raises ReportError where there is none."""
-    names = [name for name in names_in(runs_dir) if os.path.exists(os.path.join(runs_dir, name, "run.json"))]
+    """Return the id of the newest run that is at home in runs_dir; raises ReportError where there
+    is none.
+    """
+    names = [
+        name
+        for name in names_in(runs_dir)
+        if os.path.exists(os.path.join(runs_dir, name, "run.json"))
+    ]
     if not names:
-        raise ReportError("%s holds no run; train one first, or name the directory with trainyard_runs_dir" % runs_dir)
+        raise ReportError(
+            "%s holds no run; train one first, or name the directory with trainyard_runs_dir"
+            % runs_dir
+        )
     return names[-1]
 
 
 def wanted(runs_dir, run, runs):
-    """Return the run ids that a page is asked of: the one, the newest, or the several; raises ReportError."""
+    """Return the run ids that a page is asked of: the one, the newest, or the several; raises
+    ReportError.
+    """
     if run and runs:
-        raise ReportError("run and runs are both given; run makes one run's report, runs compares several")
+        raise ReportError(
+            "run and runs are both given; run makes one run's report, runs compares several"
+        )
     if runs and not 2 <= len(set(runs)) == len(runs) <= MOST_RUNS:
-        raise ReportError("runs takes two to %d different run ids; got %s" % (MOST_RUNS, ", ".join(runs)))
+        raise ReportError(
+            "runs takes two to %d different run ids; got %s" % (MOST_RUNS, ", ".join(runs))
+        )
     wrong = [name for name in [run, *runs] if name and not attempts.RUN_ID.match(name)]
     if wrong:
         raise ReportError("%r is no run id" % wrong[0])
@@ -54,12 +72,18 @@ def page_path(runs_dir, runs):
     """Return where the page of these runs lies: with its run, or beside the runs that it compares."""
     if len(runs) == 1:
         return os.path.join(runs_dir, runs[0], PAGE)
-    return os.path.join(runs_dir, "compare-%s.html" % hashlib.sha256(",".join(runs).encode()).hexdigest()[:8])
+    return os.path.join(
+        runs_dir, "compare-%s.html" % hashlib.sha256(",".join(runs).encode()).hexdigest()[:8]
+    )
 
 
 def names_in(runs_dir):
     """Return the run ids that have a directory in runs_dir, oldest first."""
-    return sorted(name for name in os.listdir(runs_dir) if attempts.RUN_ID.match(name)) if os.path.isdir(runs_dir) else []
+    return (
+        sorted(name for name in os.listdir(runs_dir) if attempts.RUN_ID.match(name))
+        if os.path.isdir(runs_dir)
+        else []
+    )
 
 
 def points_for(ranks):
@@ -68,7 +92,8 @@ def points_for(ranks):
 
 
 def read(runs_dir, run, series_of, points=None):
-    """Return {run, plan, plans (by attempt), job, record, indexes, series, files, excerpts, report, notes} of one run; raises ReportError.
+    """Return {run, plan, plans (by attempt), job, record, indexes, series, files, excerpts, report,
+    notes} of one run; raises ReportError.
 
     series_of: series.of_run. points: of one rank's curves; None: as many as the page can hold.
     """
@@ -76,7 +101,10 @@ def read(runs_dir, run, series_of, points=None):
     if not attempts.RUN_ID.match(run):
         raise ReportError("%r is no run id; it looks like 20261120-103501-ppyoloe-1f2e" % run)
     if not os.path.isdir(run_dir):
-        raise ReportError("%s holds no run %s; known: %s" % (runs_dir, run, ", ".join(names_in(runs_dir)[-5:]) or "none"))
+        raise ReportError(
+            "%s holds no run %s; known: %s"
+            % (runs_dir, run, ", ".join(names_in(runs_dir)[-5:]) or "none")
+        )
     notes = []
 
     def part(name, default, function, *arguments):
@@ -91,12 +119,19 @@ def read(runs_dir, run, series_of, points=None):
     indexes, plans = {}, {}
     for number in sorted(attempt_numbers(run_dir)):
         # a run of version 1 has one plan; later attempts may have other nodes
-        plans[number] = part("attempt-%d/plan.json" % number, plan, mapping, os.path.join(run_dir, "attempt-%d" % number, "plan.json"))
+        plans[number] = part(
+            "attempt-%d/plan.json" % number,
+            plan,
+            mapping,
+            os.path.join(run_dir, "attempt-%d" % number, "plan.json"),
+        )
         path = os.path.join(run_dir, "attempt-%d" % number, "ranks.json")
         indexes[number] = part("attempt-%d/ranks.json" % number, {}, mapping, path)
     points = points or points_for(len(plan.get("ranks") or ()))
     series = part("the curves", {}, series_of, run_dir, points)
-    notes += [text for attempt in series.get("attempts") or () for text in attempt.get("left_out") or ()]
+    notes += [
+        text for attempt in series.get("attempts") or () for text in attempt.get("left_out") or ()
+    ]
     return {
         "run": run,
         "plan": plan,
@@ -113,7 +148,9 @@ def read(runs_dir, run, series_of, points=None):
 
 
 def mapping(path):
-    """Return a JSON file's mapping, {} where there is no such file; raises ValueError for what is none."""
+    """Return a JSON file's mapping, {} where there is no such file; raises ValueError for what is
+    none.
+    """
     if not os.path.exists(path):
         return {}
     found = json.loads(below.read_file(path, manifest.RECORD_BYTES).decode("utf-8"))
@@ -129,13 +166,19 @@ def attempt_numbers(run_dir):
 
 
 def files(run_dir, indexes):
-    """Return [{path, bytes, sha256, folder}] of what the run's directory holds; digests from ranks.json. Links are never followed."""
+    """Return [{path, bytes, sha256, folder}] of what the run's directory holds; digests from
+    ranks.json. Links are never followed.
+    """
     known = {
-        "attempt-%d/%s" % (number, item["home"]): item["sha256"] for number, index in indexes.items() for item in index.get("files") or ()
+        "attempt-%d/%s" % (number, item["home"]): item["sha256"]
+        for number, index in indexes.items()
+        for item in index.get("files") or ()
     }
     found = []
     for name in sorted(os.listdir(run_dir)):
-        inside = sorted(os.listdir(os.path.join(run_dir, name))) if name.startswith("attempt-") else [""]
+        inside = (
+            sorted(os.listdir(os.path.join(run_dir, name))) if name.startswith("attempt-") else [""]
+        )
         for entry in inside:
             path = os.path.join(name, entry) if entry else name
             try:
@@ -143,9 +186,23 @@ def files(run_dir, indexes):
             except FileNotFoundError:  # another terminal's stream has ended meanwhile
                 continue
             if stat.S_ISREG(state.st_mode) and not os.path.basename(path).startswith((".", PAGE)):
-                found.append({"path": path, "bytes": state.st_size, "sha256": known.get(path), "folder": False})
+                found.append(
+                    {
+                        "path": path,
+                        "bytes": state.st_size,
+                        "sha256": known.get(path),
+                        "folder": False,
+                    }
+                )
             elif stat.S_ISDIR(state.st_mode) and not entry.startswith("."):
-                found.append({"path": path, "bytes": size_of(os.path.join(run_dir, path)), "sha256": None, "folder": True})
+                found.append(
+                    {
+                        "path": path,
+                        "bytes": size_of(os.path.join(run_dir, path)),
+                        "sha256": None,
+                        "folder": True,
+                    }
+                )
     return found
 
 
@@ -160,20 +217,32 @@ def size_of(folder):
 
 
 def places(record):
-    """Return [(attempt, log's name, line)] that the verdicts point at, the verdict's own first, each once."""
+    """Return [(attempt, log's name, line)] that the verdicts point at, the verdict's own first,
+    each once.
+    """
     found = []
     for attempt in record.get("attempts") or ():
         verdict = attempt.get("verdict") or {}
         if verdict.get("log") and verdict.get("line"):
-            found.append((attempt["number"], os.path.basename(str(verdict["log"])), verdict["line"]))
+            found.append(
+                (attempt["number"], os.path.basename(str(verdict["log"])), verdict["line"])
+            )
         for text in verdict.get("evidence") or ():
-            found += [(attempt["number"], name, int(line)) for name, line in PLACE.findall(str(text))]
-    found = [(number, name, line) for number, name, line in found if isinstance(line, int) and 0 < line <= DEEPEST]
+            found += [
+                (attempt["number"], name, int(line)) for name, line in PLACE.findall(str(text))
+            ]
+    found = [
+        (number, name, line)
+        for number, name, line in found
+        if isinstance(line, int) and 0 < line <= DEEPEST
+    ]
     return list(dict.fromkeys(found))[:MOST_EXCERPTS]
 
 
 def excerpts(run_dir, record):
-    """Return [{attempt, log, line, first, lines}]: the lines around each place of the evidence, as text, cut to WIDTH characters."""
+    """Return [{attempt, log, line, first, lines}]: the lines around each place of the evidence, as
+    text, cut to WIDTH characters.
+    """
     found = []
     for number, name, line in places(record):
         path = os.path.join(run_dir, "attempt-%d" % number, name)
@@ -181,7 +250,9 @@ def excerpts(run_dir, record):
             first = max(1, line - BEFORE)
             lines = lines_of(path, first, line + AFTER)
             if len(lines) > line - first:
-                found.append({"attempt": number, "log": name, "line": line, "first": first, "lines": lines})
+                found.append(
+                    {"attempt": number, "log": name, "line": line, "first": first, "lines": lines}
+                )
     return found
 
 

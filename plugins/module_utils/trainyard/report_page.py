@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one HTML file that asks nobody for anything. Pure: a view and the page's parts in, text out; controller only (jinja2).
+"""The report as one HTML file that asks nobody for anything. Pure: a view and the page's parts in,
+text out; controller only (jinja2).
 
-A Content-Security-Policy allows the page's own script and style by their sha256 and nothing else: what a log line smuggles in could not run
-even if it were not escaped. Data for the charts stand in a block of JSON in which no `<` is left.
+A Content-Security-Policy allows the page's own script and style by their sha256 and nothing else:
+what a log line smuggles in could not run even if it were not escaped. Data for the charts stand in
+a block of JSON in which no `<` is left.
 """
 
 from __future__ import annotations
@@ -35,14 +37,18 @@ def parts(folder):
 
 
 def quoted(data):
-    """Return data as JSON that can stand in a script element: nothing in it can end the element, and there is no NaN."""
+    """Return data as JSON that can stand in a script element: nothing in it can end the element,
+    and there is no NaN.
+    """
     text = json.dumps(data, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def digest(text):
     """Return a Content-Security-Policy source for an inline element with this content."""
-    return "'sha256-%s'" % base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    return "'sha256-%s'" % base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode(
+        "ascii"
+    )
 
 
 def policy(page):
@@ -54,11 +60,17 @@ def policy(page):
 
 
 def render(view, page):
-    """Return the page's text. view: report_view.view's or report_compare.view's; page: what parts() returned; `kind` says which it is."""
+    """Return the page's text. view: report_view.view's or report_compare.view's; page: what parts()
+    returned; `kind` says which it is.
+    """
     for name in ("chart_script", "script", "chart_style", "style"):
-        if "</" in page[name] and ("</script" in page[name].lower() or "</style" in page[name].lower()):
+        if "</" in page[name] and (
+            "</script" in page[name].lower() or "</style" in page[name].lower()
+        ):
             raise ValueError("%s holds the end of its own element" % PARTS[name])
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     shown = dict(view, data=Markup(quoted(view["data"])), policy=policy(page))
     shown.update({name: Markup(page[name]) for name in PARTS if name != "template"})
     return environment.from_string(page["template"]).render(shown)

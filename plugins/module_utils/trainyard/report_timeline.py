@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report's time line: one lane a rank, its phases as strokes, faults and stragglers marked. Pure: an attempt's series in, places out.
+"""The report's time line: one lane a rank, its phases as strokes, faults and stragglers marked.
+Pure: an attempt's series in, places out.
 
 Places are parts per thousand of the attempt's time, as the lanes' viewBox has them.
 """
@@ -15,15 +16,39 @@ WORDS = {
     "start": "start", "rendezvous": "rendezvous", "first_step": "first step", "training": "training",
     "evaluation": "evaluation", "checkpoint": "checkpoint", "stop": "stop",
 }  # fmt: skip
-# Strokes of all lanes together; a day with an evaluation every five minutes on 64 ranks stays whole.
+# Strokes of all lanes together; a day with an evaluation every five minutes on 64 ranks stays
+# whole.
 STROKES, FEWEST = 40_000, 200
 # What is shorter is drawn this long, or nobody would see it.
 SHORTEST = 1.5
-# Steps that take so many times the ranks' median are slow; late is who looks for its peers so many seconds, and this part of the median's
-# start, after the median.
+# Steps that take so many times the ranks' median are slow; late is who looks for its peers so many
+# seconds, and this part of the median's start, after the median.
 SLOW, LATE_SECONDS, LATE_PART = 1.15, 5.0, 0.3
-PARTS = 48  # of the time, in which the ranks' paces are compared: a rank may be slow for an hour only
-STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+PARTS = (
+    48  # of the time, in which the ranks' paces are compared: a rank may be slow for an hour only
+)
+STEPS = (
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+    172800,
+    604800,
+)
 
 
 def clock(seconds):
@@ -34,7 +59,10 @@ def clock(seconds):
 def ticks(seconds, most=8):
     """Return [{at, text}] for an axis of so many seconds."""
     step = next((size for size in STEPS if seconds / size <= most), STEPS[-1])
-    return [{"at": round(1000 * second / seconds, 1), "text": duration(second)} for second in range(0, int(seconds) + 1, step)]
+    return [
+        {"at": round(1000 * second / seconds, 1), "text": duration(second)}
+        for second in range(0, int(seconds) + 1, step)
+    ]
 
 
 def stroke(phases, begin, seconds):
@@ -49,9 +77,13 @@ def stroke(phases, begin, seconds):
 
 
 def slow_path(parts, begin, seconds):
-    """Return one path's data for the parts of the time in which a rank was slow: a thin stroke below the lane."""
+    """Return one path's data for the parts of the time in which a rank was slow: a thin stroke
+    below the lane.
+    """
     drawn = [
-        "M%g 11.5h%g" % (round(1000 * (left - begin) / seconds, 1), round(1000 * (right - left) / seconds, 1)) for left, right, _ in parts
+        "M%g 11.5h%g"
+        % (round(1000 * (left - begin) / seconds, 1), round(1000 * (right - left) / seconds, 1))
+        for left, right, _ in parts
     ]
     return "".join(drawn)
 
@@ -60,7 +92,10 @@ def thinned(phases, most):
     """Return at most so many phases: the shortest go, and their neighbours of one kind become one."""
     if len(phases) <= most:
         return phases
-    kept = sorted(sorted(phases, key=lambda item: item["begin"] - item["end"])[:most], key=lambda item: item["begin"])
+    kept = sorted(
+        sorted(phases, key=lambda item: item["begin"] - item["end"])[:most],
+        key=lambda item: item["begin"],
+    )
     joined = []
     for phase in kept:
         if joined and joined[-1]["phase"] == phase["phase"]:
@@ -71,10 +106,16 @@ def thinned(phases, most):
 
 
 def paces(curve, begin, width, count):
-    """Return the median seconds a step of a rank in each of so many parts of the time, None where it has fewer than three steps there."""
+    """Return the median seconds a step of a rank in each of so many parts of the time, None where
+    it has fewer than three steps there.
+    """
     found = [[] for _part in range(count)]
     costs = curve.get("batch_cost") or ()
-    costs = costs if any(costs) else [1.0 / speed if speed else None for speed in curve.get("ips") or ()]
+    costs = (
+        costs
+        if any(costs)
+        else [1.0 / speed if speed else None for speed in curve.get("ips") or ()]
+    )
     for when, cost in zip(curve["time"], costs):
         if when is not None and cost:
             found[max(0, min(count - 1, int((when - begin) / width)))].append(cost)
@@ -82,12 +123,16 @@ def paces(curve, begin, width, count):
 
 
 def slow_parts(series):
-    """Return {rank: [(begin, end, factor)]}: when a rank's steps took SLOW times the median of the ranks' in that part of the time, or more.
+    """Return {rank: [(begin, end, factor)]}: when a rank's steps took SLOW times the median of the
+    ranks' in that part of the time, or more.
 
-    series: {rank: curve}. The time is cut so that a part holds some steps of every rank; one rank has nobody to be compared with.
+    series: {rank: curve}. The time is cut so that a part holds some steps of every rank; one rank
+    has nobody to be compared with.
     """
     times = [when for curve in series.values() for when in curve["time"] if when is not None]
-    points = min((sum(when is not None for when in curve["time"]) for curve in series.values()), default=0)
+    points = min(
+        (sum(when is not None for when in curve["time"]) for curve in series.values()), default=0
+    )
     count = max(1, min(PARTS, points // 6))
     if len(series) < 2 or points < 3 or max(times) <= min(times):
         return {}
@@ -99,15 +144,22 @@ def slow_parts(series):
         middle = median(known.values()) if len(known) > 1 else None
         for rank, pace in known.items():
             if middle and pace > SLOW * middle:
-                found.setdefault(rank, []).append((begin + number * width, begin + (number + 1) * width, pace / middle))
+                found.setdefault(rank, []).append(
+                    (begin + number * width, begin + (number + 1) * width, pace / middle)
+                )
     return found
 
 
 def behind(attempt):
-    """Return {rank: {words, parts}} of the ranks that were slower than the others at some time, or later to look for their peers."""
+    """Return {rank: {words, parts}} of the ranks that were slower than the others at some time, or
+    later to look for their peers.
+    """
     found = {}
     for rank, parts in slow_parts(attempt.get("series") or {}).items():
-        found[rank] = {"words": ["steps %.1fx the median" % max(factor for _begin, _end, factor in parts)], "parts": parts}
+        found[rank] = {
+            "words": ["steps %.1fx the median" % max(factor for _begin, _end, factor in parts)],
+            "parts": parts,
+        }
     begun = {}
     for phase in attempt.get("phases") or ():
         if phase["phase"] in ("rendezvous", "first_step") and not phase.get("inferred"):
@@ -116,7 +168,9 @@ def behind(attempt):
     limit = max(LATE_SECONDS, LATE_PART * (middle - (attempt.get("begin") or middle)))
     for rank, when in begun.items():
         if middle and when - middle > limit:
-            found.setdefault(rank, {"words": [], "parts": []})["words"].append("%s late to its peers" % clock(when - middle))
+            found.setdefault(rank, {"words": [], "parts": []})["words"].append(
+                "%s late to its peers" % clock(when - middle)
+            )
     return found
 
 
@@ -132,7 +186,9 @@ def summed(phases):
 def told(totals):
     """Return {phase: words} for the lane's titles."""
     return {
-        phase: "%s: %s%s" % (WORDS[phase], clock(seconds), " in %d parts" % often if often > 1 else "")
+        phase: (
+            "%s: %s%s" % (WORDS[phase], clock(seconds), " in %d parts" % often if often > 1 else "")
+        )
         for phase, (often, seconds) in totals.items()
     }
 
@@ -145,7 +201,8 @@ def concerns(mark, rank):
 
 
 def timeline(attempt, ranks):
-    """Return {begin, seconds, ticks, phases, fault, noted, lanes, marks}, or None where nothing is known of the attempt's time.
+    """Return {begin, seconds, ticks, phases, fault, noted, lanes, marks}, or None where nothing is
+    known of the attempt's time.
 
     attempt: one of series.of_run's. ranks: the plan's [{rank, node}].
     """
@@ -173,7 +230,13 @@ def timeline(attempt, ranks):
                 "rank": item["rank"],
                 "node": item["node"],
                 "strokes": [
-                    {"phase": kind, "title": words[kind], "path": stroke([one for one in shown if one["phase"] == kind], begin, seconds)}
+                    {
+                        "phase": kind,
+                        "title": words[kind],
+                        "path": stroke(
+                            [one for one in shown if one["phase"] == kind], begin, seconds
+                        ),
+                    }
                     for kind in kinds
                 ],
                 "faulty": first is not None and concerns(first, item),
@@ -198,9 +261,16 @@ def timeline(attempt, ranks):
         "begin": begin,
         "seconds": seconds,
         "ticks": ticks(seconds),
-        "phases": [{"phase": kind, "words": WORDS[kind]} for kind in PHASES if any(phase["phase"] == kind for phase in phases)],
+        "phases": [
+            {"phase": kind, "words": WORDS[kind]}
+            for kind in PHASES
+            if any(phase["phase"] == kind for phase in phases)
+        ],
         "fault": place(first["time"]) if first else None,
         "noted": bool(slow) or first is not None,
         "lanes": lanes,
-        "marks": [dict(mark, at=place(mark["time"]), clock=clock(mark["time"] - begin)) for mark in sorted(marks, key=lambda m: m["time"])],
+        "marks": [
+            dict(mark, at=place(mark["time"]), clock=clock(mark["time"] - begin))
+            for mark in sorted(marks, key=lambda m: m["time"])
+        ],
     }

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the report of one run says, section by section, as text and numbers for the template. Pure: report_facts' dictionary in, view out.
+"""What the report of one run says, section by section, as text and numbers for the template. Pure:
+report_facts' dictionary in, view out.
 
-Text from logs and nodes is made safe to show here (display.printable: secrets masked, control and bidirectional characters escaped); the
-template escapes it for HTML besides.
+Text from logs and nodes is made safe to show here (display.printable: secrets masked, control and
+bidirectional characters escaped); the template escapes it for HTML besides.
 """
 
 from __future__ import annotations
@@ -14,10 +15,24 @@ import urllib.parse
 from ansible.module_utils.trainyard import plan_text, report_timeline, restarts, run_file
 from ansible.module_utils.trainyard.columns import span as duration
 from ansible.module_utils.trainyard.display import MASK, printable, printable_data, secrets_of
-from ansible.module_utils.trainyard.report_figures import counted, curve_rows, curves, figures, measured, note_of, number, unit_of
+from ansible.module_utils.trainyard.report_figures import (
+    counted,
+    curve_rows,
+    curves,
+    figures,
+    measured,
+    note_of,
+    number,
+    unit_of,
+)
 
 # The words of a verdict's outcome and what the eye gets to see of it.
-OUTCOMES = {"completed": ("COMPLETED", "good"), "failed": ("FAILED", "bad"), "lost": ("LOST", "bad"), "stopped": ("STOPPED", "warn")}
+OUTCOMES = {
+    "completed": ("COMPLETED", "good"),
+    "failed": ("FAILED", "bad"),
+    "lost": ("LOST", "bad"),
+    "stopped": ("STOPPED", "warn"),
+}
 MANY = 8  # so many curves get a colour and a line in the legend each
 LOG_PLACE = re.compile(r"(?:[\w.+@-]+/)*([\w.+@-]+\.(?:log|txt|out|jsonl?))(?::(\d+))?")
 
@@ -36,48 +51,84 @@ def size(count):
 
 
 def href(path):
-    """Return a path in the run's directory as a relative address; never one with a scheme or from the root."""
+    """Return a path in the run's directory as a relative address; never one with a scheme or from
+    the root.
+    """
     return "./" + urllib.parse.quote(path)
 
 
 def linked(text, known, attempt=None):
-    """Return text in parts [{text, href}]: names of logs that are at home become links. known: paths in the run's directory."""
+    """Return text in parts [{text, href}]: names of logs that are at home become links. known:
+    paths in the run's directory.
+    """
     parts, here = [], 0
-    by_name = {path.rpartition("/")[2]: path for path in known if attempt is None or not path.startswith("attempt-")}
-    by_name.update({path.rpartition("/")[2]: path for path in known if path.startswith("attempt-%s/" % attempt)})
+    by_name = {
+        path.rpartition("/")[2]: path
+        for path in known
+        if attempt is None or not path.startswith("attempt-")
+    }
+    by_name.update(
+        {
+            path.rpartition("/")[2]: path
+            for path in known
+            if path.startswith("attempt-%s/" % attempt)
+        }
+    )
     for match in LOG_PLACE.finditer(text):
         path = by_name.get(match.group(1))
         if path:
-            parts += [{"text": text[here : match.start()], "href": None}, {"text": match.group(0), "href": href(path)}]
+            parts += [
+                {"text": text[here : match.start()], "href": None},
+                {"text": match.group(0), "href": href(path)},
+            ]
             here = match.end()
     parts.append({"text": text[here:], "href": None})
     return [part for part in parts if part["text"]]
 
 
 def verdict(attempt, facts, known):
-    """Return {number, badge, tone, text, meaning, remedy, evidence, candidates, excerpts} of one attempt of run.json."""
+    """Return {number, badge, tone, text, meaning, remedy, evidence, candidates, excerpts} of one
+    attempt of run.json.
+    """
     found, here = attempt.get("verdict") or {}, attempt.get("number")
     badge, tone = OUTCOMES.get(found.get("outcome"), ("UNKNOWN", "warn"))
-    text = str(found.get("text") or "nothing was recorded of how this attempt ended: it still runs, or nobody followed it to its end")
+    text = str(
+        found.get("text")
+        or "nothing was recorded of how this attempt ended: it still runs, or nobody followed it to its end"
+    )
     text = re.sub(r"; remedy: .*\Z", "", text) if found.get("remedy") else text
     return {
         "number": here,
         "badge": badge,
         "tone": tone,
-        "text": linked(text[len(badge) + 2 :] if text.startswith(badge + ": ") else text, known, here),
+        "text": linked(
+            text[len(badge) + 2 :] if text.startswith(badge + ": ") else text, known, here
+        ),
         "meaning": found.get("meaning") if tone != "good" else None,
         "remedy": found.get("remedy"),
         "evidence": [linked(str(line), known, here) for line in found.get("evidence") or ()],
         "candidates": [candidate(item, known, here) for item in found.get("candidates") or ()],
-        "excerpts": [dict(item, href=href("attempt-%d/%s" % (here, item["log"]))) for item in facts["excerpts"] if item["attempt"] == here],
+        "excerpts": [
+            dict(item, href=href("attempt-%d/%s" % (here, item["log"])))
+            for item in facts["excerpts"]
+            if item["attempt"] == here
+        ],
     }
 
 
 def candidate(item, known, attempt):
     """Return one row of the candidates for the first cause."""
-    end = item.get("signal") or ("exit code %s" % item["exit_code"] if item.get("exit_code") is not None else None)
-    place = str(item.get("log") or "").rpartition("/")[2] + (":%s" % item["line"] if item.get("line") else "")
-    return dict(only([item], "rank", "node", "weight", "why")[0], end=end, place=linked(place, known, attempt))
+    end = item.get("signal") or (
+        "exit code %s" % item["exit_code"] if item.get("exit_code") is not None else None
+    )
+    place = str(item.get("log") or "").rpartition("/")[2] + (
+        ":%s" % item["line"] if item.get("line") else ""
+    )
+    return dict(
+        only([item], "rank", "node", "weight", "why")[0],
+        end=end,
+        place=linked(place, known, attempt),
+    )
 
 
 def plan_of(facts, number):
@@ -86,7 +137,9 @@ def plan_of(facts, number):
 
 
 def story(entry, run):
-    """Return [(what, value)]: from what an attempt of run.json went on, and whether the run was started again after it."""
+    """Return [(what, value)]: from what an attempt of run.json went on, and whether the run was
+    started again after it.
+    """
     again = entry.get("again") or {}
     told = [
         ("went on from", run_file.resumed_words(entry.get("resume"), entry.get("number") or 1)),
@@ -101,7 +154,11 @@ def rank_rows(facts, attempt, known):
     rows = []
     for item in plan_of(facts, attempt.get("number")).get("ranks") or ():
         rank = told.get(item["rank"], {})
-        end = rank.get("signal") or ("exit code %s" % rank["exit_code"] if rank.get("exit_code") is not None else rank.get("state"))
+        end = rank.get("signal") or (
+            "exit code %s" % rank["exit_code"]
+            if rank.get("exit_code") is not None
+            else rank.get("state")
+        )
         path = "attempt-%s/%s" % (attempt.get("number"), rank.get("home"))
         last = rank.get("last_step") or {}
         rows.append(
@@ -117,8 +174,13 @@ def rank_rows(facts, attempt, known):
 
 
 def environment(plan):
-    """Return [{name, value, nodes}]: what every rank's process gets, values of names that sound secret masked."""
-    rows = [{"name": name, "value": value, "nodes": None} for name, value in (plan.get("env") or {}).items()]
+    """Return [{name, value, nodes}]: what every rank's process gets, values of names that sound
+    secret masked.
+    """
+    rows = [
+        {"name": name, "value": value, "nodes": None}
+        for name, value in (plan.get("env") or {}).items()
+    ]
     names = sorted({name for node in plan.get("nodes") or () for name in node.get("env") or {}})
     for name in names:
         values = {}
@@ -126,7 +188,10 @@ def environment(plan):
             if name in (node.get("env") or {}):
                 values.setdefault(node["env"][name], []).append(node["name"])
         everywhere = len(values) == 1 and len(next(iter(values.values()))) == len(plan["nodes"])
-        rows += [{"name": name, "value": value, "nodes": None if everywhere else ", ".join(nodes)} for value, nodes in values.items()]
+        rows += [
+            {"name": name, "value": value, "nodes": None if everywhere else ", ".join(nodes)}
+            for value, nodes in values.items()
+        ]
     for row in rows:
         row["value"] = MASK if plan_text.hidden(plan, row["name"]) else row["value"]
     return sorted(rows, key=lambda row: (row["name"], row["nodes"] or ""))
@@ -136,15 +201,30 @@ def commands(plan):
     """Return [{where, text}]: what was executed, as a shell would take it."""
     kind = (plan.get("launcher") or {}).get("kind")
     rows = (
-        [{"where": plan_text.WHERE.get(kind, "command").rstrip(","), "text": plan_text.command(plan["argv"])}] if plan.get("argv") else []
+        [
+            {
+                "where": plan_text.WHERE.get(kind, "command").rstrip(","),
+                "text": plan_text.command(plan["argv"]),
+            }
+        ]
+        if plan.get("argv")
+        else []
     )
     for node in plan.get("nodes") or ():
         if node.get("argv"):
             rows.append({"where": "on %s" % node["name"], "text": plan_text.command(node["argv"])})
         if node.get("container"):
-            rows.append({"where": "on %s, in a container" % node["name"], "text": plan_text.command(node["container"]["argv"])})
+            rows.append(
+                {
+                    "where": "on %s, in a container" % node["name"],
+                    "text": plan_text.command(node["container"]["argv"]),
+                }
+            )
     secrets = secrets_of(plan)
-    return [{"where": row["where"], "text": printable(row["text"], *secrets, limit=plan_text.LONGEST)} for row in rows]
+    return [
+        {"where": row["where"], "text": printable(row["text"], *secrets, limit=plan_text.LONGEST)}
+        for row in rows
+    ]
 
 
 def digests(facts):
@@ -156,12 +236,25 @@ def digests(facts):
         ("code, digest", (plan.get("code") or {}).get("digest")),
         ("code, commit", code.get("commit")),
     ]
-    rows += [("code, local changes", ("yes, see code.diff" if code["dirty"] else "none") if "dirty" in code else None)]
     rows += [
-        ("%s %s, digest" % (kind, name), value) for kind in ("data", "weights") for name, value in sorted((plan.get(kind) or {}).items())
+        (
+            "code, local changes",
+            ("yes, see code.diff" if code["dirty"] else "none") if "dirty" in code else None,
+        )
     ]
-    rows += [("environment, %s" % name, value) for name, value in sorted((plan.get("environment") or {}).items())]
-    shown = [(name, ", ".join(str(one) for one in value) if isinstance(value, list) else value) for name, value in rows]
+    rows += [
+        ("%s %s, digest" % (kind, name), value)
+        for kind in ("data", "weights")
+        for name, value in sorted((plan.get(kind) or {}).items())
+    ]
+    rows += [
+        ("environment, %s" % name, value)
+        for name, value in sorted((plan.get("environment") or {}).items())
+    ]
+    shown = [
+        (name, ", ".join(str(one) for one in value) if isinstance(value, list) else value)
+        for name, value in rows
+    ]
     return [(name, str(value)) for name, value in shown if value not in (None, "", {})]
 
 
@@ -183,7 +276,9 @@ def attempt_view(one, entry, over, facts, known):
         "number": one,
         "verdict": verdict(entry, facts, known),
         "story": story(entry, facts["run"]),
-        "timeline": report_timeline.timeline(over, plan_of(facts, one).get("ranks") or ()) if over else None,
+        "timeline": (
+            report_timeline.timeline(over, plan_of(facts, one).get("ranks") or ()) if over else None
+        ),
         "ranks": rank_rows(facts, entry, known),
         "measures": names,
         "evaluations": [
@@ -196,7 +291,9 @@ def attempt_view(one, entry, over, facts, known):
         ],
         "saved": only((over or {}).get("saved"), "step", "path"),
         "checkpoint": entry.get("checkpoint") or [],
-        "checkpoint_place": [{"text": folder + "/", "href": href(folder) + "/" if folder in known else None}],
+        "checkpoint_place": [
+            {"text": folder + "/", "href": href(folder) + "/" if folder in known else None}
+        ],
     }
 
 
@@ -211,7 +308,10 @@ def heading(facts):
         "by %s" % launcher if launcher else None,
         "site %s" % site if site else None,
     ]
-    words += ["started %s" % moment(record["started"]) if record.get("started") else None, facts["job"].get("description")]
+    words += [
+        "started %s" % moment(record["started"]) if record.get("started") else None,
+        facts["job"].get("description"),
+    ]
     return job, [word for word in words if word]
 
 
@@ -223,12 +323,26 @@ def view(facts, now):
     entries = {attempt["number"]: attempt for attempt in record.get("attempts") or ()}
     over = {attempt["number"]: attempt for attempt in series.get("attempts") or ()}
     numbers = sorted(set(entries) | set(over) | set(facts["indexes"])) or [1]
-    attempts = [attempt_view(one, entries.get(one, {"number": one}), over.get(one), facts, known) for one in numbers]
+    attempts = [
+        attempt_view(one, entries.get(one, {"number": one}), over.get(one), facts, known)
+        for one in numbers
+    ]
     drawn, (job, head) = curves(series), heading(facts)
     drawn_any = any(drawn.values())
-    results = any(attempt["evaluations"] or attempt["saved"] or attempt["checkpoint"] for attempt in attempts)
-    sections = [("verdict", "Verdict"), ("time", "Time line")] + [("curves", "Curves")] * drawn_any + [("results", "Evaluations")] * results
-    sections += [("ranks", "Ranks"), ("plan", "Plan"), ("environment", "Environment"), ("files", "Logs and files")]
+    results = any(
+        attempt["evaluations"] or attempt["saved"] or attempt["checkpoint"] for attempt in attempts
+    )
+    sections = (
+        [("verdict", "Verdict"), ("time", "Time line")]
+        + [("curves", "Curves")] * drawn_any
+        + [("results", "Evaluations")] * results
+    )
+    sections += [
+        ("ranks", "Ranks"),
+        ("plan", "Plan"),
+        ("environment", "Environment"),
+        ("files", "Logs and files"),
+    ]
     return {
         "kind": "run",
         "run": facts["run"],
@@ -248,13 +362,28 @@ def view(facts, now):
         "rank_title": "Throughput, each rank",
         "commands": executed,
         "advice": list(plan.get("notes") or ()) + list(plan.get("advice") or ()),
-        "published": [plan_text.published(row) for row in (plan.get("job") or {}).get("published") or ()],
+        "published": [
+            plan_text.published(row) for row in (plan.get("job") or {}).get("published") or ()
+        ],
         "environment": environment(plan),
-        "nodes": only(plan.get("nodes"), "name", "rank", "address", "interface", "devices", "cores", "user", "python"),
+        "nodes": only(
+            plan.get("nodes"),
+            "name",
+            "rank",
+            "address",
+            "interface",
+            "devices",
+            "cores",
+            "user",
+            "python",
+        ),
         "links": sorted((plan.get("links") or {}).items()),
         "digests": digests(facts),
         "settings": list((series.get("settings") or {}).items()),
-        "files": [dict(item, href=href(item["path"]) + "/" * item["folder"], size=size(item["bytes"])) for item in facts["files"]],
+        "files": [
+            dict(item, href=href(item["path"]) + "/" * item["folder"], size=size(item["bytes"]))
+            for item in facts["files"]
+        ],
         "visualdl": sorted({path.rpartition("/")[0] for path in known if "vdlrecords" in path}),
         "notes": facts["notes"],
     }

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a run that ended badly is started again, by the cause of its end. Pure.
 
-What a machine or a network did may be gone at the next try; what a user wrote, what ran out and what a person decided will be there again. Where the
-cause says neither, it depends on whether the attempt had trained: what worked for a while was written and configured rightly.
+What a machine or a network did may be gone at the next try; what a user wrote, what ran out and
+what a person decided will be there again. Where the cause says neither, it depends on whether the
+attempt had trained: what worked for a while was written and configured rightly.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ from ansible.module_utils.trainyard.run_file import NOT_STARTED
 
 # Seconds before the first restart; each one that brings no progress doubles them.
 FIRST_DELAY, LONGEST_DELAY = 10, 300
-# Whoever follows an attempt that another controller has started leaves that one the first turn, and then finds its attempt.
+# Whoever follows an attempt that another controller has started leaves that one the first turn, and
+# then finds its attempt.
 SECOND_TURN = 30
 # So many restarts in a row may bring no newer checkpoint.
 FRUITLESS = 3
-# A restart that was decided may be under way for so many seconds after the attempt's end: waits between five tries, and what each of them brings.
+# A restart that was decided may be under way for so many seconds after the attempt's end: waits
+# between five tries, and what each of them brings.
 UNDER_WAY = 6 * 3600
-# So often a restart is tried whose preparation was refused (a node that boots takes its minute): 10, 20, 40, ... s apart.
+# So often a restart is tried whose preparation was refused (a node that boots takes its minute):
+# 10, 20, 40, ... s apart.
 TRIES = 5
 
 AGAIN, TRAINED, NEVER = "again", "trained", "never"
-# Every cause of the catalogue (causes.py): (class, why). The tests hold this table against the catalogue, and docs/runbooks/resume.md against it.
+# Every cause of the catalogue (causes.py): (class, why). The tests hold this table against the
+# catalogue, and docs/runbooks/resume.md against it.
 CLASSES = {
     # --- between the ranks
     "seen_by_launcher": (TRAINED, "the launcher does not say what happened"),
@@ -97,26 +102,38 @@ def class_of(cause):
 
 def trained(entry):
     """Whether an attempt (run.json's entry) had made a step."""
-    return any(isinstance(rank, dict) and rank.get("last_step") for rank in entry.get("ranks") or ())
+    return any(
+        isinstance(rank, dict) and rank.get("last_step") for rank in entry.get("ranks") or ()
+    )
 
 
 def saved(entry):
     """Whether an attempt's logs say that it saved a checkpoint."""
-    return any(isinstance(rank, dict) and (rank.get("saved_count") or rank.get("saved")) for rank in entry.get("ranks") or ())
+    return any(
+        isinstance(rank, dict) and (rank.get("saved_count") or rank.get("saved"))
+        for rank in entry.get("ranks") or ()
+    )
 
 
 def fruitless(attempts):
     """Return how many restarts in a row, up to the newest attempt, brought no newer checkpoint.
 
-    attempts: run.json's, in order. What an attempt brought shows in the point that the next one resumed from, and of the newest one in its logs.
+    attempts: run.json's, in order. What an attempt brought shows in the point that the next one
+    resumed from, and of the newest one in its logs.
     """
     # what was refused before anything ran says nothing about progress
-    attempts = [item for item in attempts if (item.get("verdict") or {}).get("cause") != NOT_STARTED]
+    attempts = [
+        item for item in attempts if (item.get("verdict") or {}).get("cause") != NOT_STARTED
+    ]
     count = 0
     for index in range(len(attempts) - 1, 0, -1):
         own = (attempts[index].get("resume") or {}).get("digest")
         newest = index == len(attempts) - 1
-        moved = saved(attempts[index]) if newest else (attempts[index + 1].get("resume") or {}).get("digest") != own
+        moved = (
+            saved(attempts[index])
+            if newest
+            else (attempts[index + 1].get("resume") or {}).get("digest") != own
+        )
         if moved:
             break
         count += 1
@@ -124,21 +141,38 @@ def fruitless(attempts):
 
 
 def decide(record, limit, live=True):
-    """Return {again, reason, why, delay, number, of} after the newest attempt of a run; None where it completed.
+    """Return {again, reason, why, delay, number, of} after the newest attempt of a run; None where
+    it completed.
 
-    record: run.json (version 2) with the newest attempt's verdict. limit: the job's max_restarts. live: whether whoever asks has followed the attempt
-    itself; an end of long ago starts nothing by itself. number: of the restart that is meant, from 1; delay: seconds before it. reason: max_restarts,
-    no_progress, late or the cause's class, where it is not started again.
+    record: run.json (version 2) with the newest attempt's verdict. limit: the job's max_restarts.
+    live: whether whoever asks has followed the attempt itself; an end of long ago starts nothing by
+    itself. number: of the restart that is meant, from 1; delay: seconds before it. reason:
+    max_restarts, no_progress, late or the cause's class, where it is not started again.
     """
-    attempts = sorted((item for item in record.get("attempts") or () if isinstance(item, dict)), key=lambda item: item.get("number") or 0)
+    attempts = sorted(
+        (item for item in record.get("attempts") or () if isinstance(item, dict)),
+        key=lambda item: item.get("number") or 0,
+    )
     verdict = (attempts[-1].get("verdict") or {}) if attempts else {}
     if not verdict or verdict.get("outcome") == "completed":
         return None
-    cause = "stopped_by_user" if verdict.get("outcome") == "stopped" else verdict.get("cause") or "unknown"
+    cause = (
+        "stopped_by_user"
+        if verdict.get("outcome") == "stopped"
+        else verdict.get("cause") or "unknown"
+    )
     kind, why = class_of(cause)
     used = sum(bool((item.get("again") or {}).get("again")) for item in attempts[:-1])
     without = fruitless(attempts)
-    found = {"again": False, "reason": None, "why": why, "delay": 0, "number": used + 1, "of": limit, "cause": cause}
+    found = {
+        "again": False,
+        "reason": None,
+        "why": why,
+        "delay": 0,
+        "number": used + 1,
+        "of": limit,
+        "cause": cause,
+    }
     if not limit:
         return dict(found, reason="max_restarts", why="the job's max_restarts is 0")
     if kind == NEVER:
@@ -146,24 +180,42 @@ def decide(record, limit, live=True):
     if kind == TRAINED and not trained(attempts[-1]):
         return dict(found, reason=TRAINED, why="%s, and it had made no step" % why)
     if without >= FRUITLESS:
-        return dict(found, reason="no_progress", why="%d restarts in a row brought no newer checkpoint" % without)
+        return dict(
+            found,
+            reason="no_progress",
+            why="%d restarts in a row brought no newer checkpoint" % without,
+        )
     if used >= limit:
         return dict(found, reason="max_restarts", why="%d of %d restarts were used" % (used, limit))
     if not live:
-        return dict(found, reason="late", why="nobody followed it to its end; what is late is not started unasked")
+        return dict(
+            found,
+            reason="late",
+            why="nobody followed it to its end; what is late is not started unasked",
+        )
     turn = 0 if attempts[-1].get("started") else SECOND_TURN  # (a start is noted where it is made)
     return dict(found, again=True, delay=min(FIRST_DELAY << min(without, 8), LONGEST_DELAY) + turn)
 
 
 def waits(record, now):
-    """Whether a restart of a run was decided and may still wait or be under way. record: run.json. now: unix seconds.
+    """Whether a restart of a run was decided and may still wait or be under way. record: run.json.
+    now: unix seconds.
 
-    Whoever waits is a process of its own, perhaps of another controller; that it was given up meanwhile is not known here.
+    Whoever waits is a process of its own, perhaps of another controller; that it was given up
+    meanwhile is not known here.
     """
-    begun = [item for item in record["attempts"] if (item.get("verdict") or {}).get("cause") != NOT_STARTED]
+    begun = [
+        item
+        for item in record["attempts"]
+        if (item.get("verdict") or {}).get("cause") != NOT_STARTED
+    ]
     newest = max(begun, key=lambda item: item["number"], default={})
     ended = newest.get("ended")
-    return bool((newest.get("again") or {}).get("again")) and isinstance(ended, (int, float)) and abs(now - ended) < UNDER_WAY
+    return (
+        bool((newest.get("again") or {}).get("again"))
+        and isinstance(ended, (int, float))
+        and abs(now - ended) < UNDER_WAY
+    )
 
 
 def sentence(decided, run):
@@ -171,11 +223,18 @@ def sentence(decided, run):
     if not decided or not decided.get("of"):
         return ""
     if decided.get("again"):
-        return "%s of %s in %s s, because %s" % tuple(decided.get(key) for key in ("number", "of", "delay", "why"))
+        return "%s of %s in %s s, because %s" % tuple(
+            decided.get(key) for key in ("number", "of", "delay", "why")
+        )
     by_hand = "; by hand: ansible-playbook playbooks/resume.yml -e run=%s" % run
-    return "none: %s%s" % (decided.get("why"), "" if decided.get("cause") == "stopped_by_user" else by_hand)
+    return "none: %s%s" % (
+        decided.get("why"),
+        "" if decided.get("cause") == "stopped_by_user" else by_hand,
+    )
 
 
 def next_try(number):
-    """Return the seconds before a restart is tried again whose preparation was refused for the number-th time (from 1), or None after TRIES."""
+    """Return the seconds before a restart is tried again whose preparation was refused for the
+    number-th time (from 1), or None after TRIES.
+    """
     return min(FIRST_DELAY << number, LONGEST_DELAY) if number < TRIES else None

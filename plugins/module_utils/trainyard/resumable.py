@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run can be resumed from: the newest complete checkpoint, on its nodes and at home. Nothing is unpickled, nothing is changed.
+"""What a run can be resumed from: the newest complete checkpoint, on its nodes and at home. Nothing
+is unpickled, nothing is changed.
 
-A suite's table says which files belong to a checkpoint and how they are named (`resume` in suites/<name>.yml):
-holds: endings of one stem (.pdparams), or the files of one folder (model.pdparams); the last one is what the suite writes last.
-names, instead: the stems or folders that are looked for; those of `instead` are taken only where there is no other.
-last_record: {ending: name of a MindSpore file's last record}.
-state: {epoch, step, lr: where that number stands}: a pattern for the name, or a list of a file's ending and keys into it. epoch and step count what
-is done.
+A suite's table says which files belong to a checkpoint and how they are named (`resume` in
+suites/<name>.yml): holds: endings of one stem (.pdparams), or the files of one folder
+(model.pdparams); the last one is what the suite writes last. names, instead: the stems or folders
+that are looked for; those of `instead` are taken only where there is no other. last_record:
+{ending: name of a MindSpore file's last record}. state: {epoch, step, lr: where that number
+stands}: a pattern for the name, or a list of a file's ending and keys into it. epoch and step count
+what is done.
 
-Within an attempt, what was saved last is furthest. Several attempts are compared by the epochs (else the steps) that are done: an attempt that was
-resumed goes on from the other's. An attempt is resumed from its own folder only, so that nothing of another run is ever taken.
+Within an attempt, what was saved last is furthest. Several attempts are compared by the epochs
+(else the steps) that are done: an attempt that was resumed goes on from the other's. An attempt is
+resumed from its own folder only, so that nothing of another run is ever taken.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ HOME = "home"
 UNFINISHED = (".tmp", ".part")
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,5})\Z")
 _LARGEST = 2**53
-# A training may write as many names as it likes. What is above these bounds is left out, and `skipped` says so.
+# A training may write as many names as it likes. What is above these bounds is left out, and
+# `skipped` says so.
 MOST_ATTEMPTS = 200  # of a run, the newest
 MOST_ENTRIES = 20_000  # of a folder and the folders in it
 MOST_READ = 50  # checkpoints of an attempt, the newest; reading one may take seconds
@@ -39,7 +43,8 @@ MOST_READ = 50  # checkpoints of an attempt, the newest; reading one may take se
 
 
 def state(rule, name, read):
-    """Return {epoch, step, lr} of a checkpoint: whole numbers, and a rate; None where a file does not say.
+    """Return {epoch, step, lr} of a checkpoint: whole numbers, and a rate; None where a file does
+    not say.
 
     rule: the table's `state`. name: stem or folder. read: {file: what completeness.read gave}.
     """
@@ -58,25 +63,42 @@ def state(rule, name, read):
 
 
 def _within(read, where, step):
-    """Return the number at [ending, key, ...]; of a row of numbers, one for every step, that of the next step."""
+    """Return the number at [ending, key, ...]; of a row of numbers, one for every step, that of the
+    next step.
+    """
     for name, value in read.items() if where else ():
         if name.endswith(where[0]):
             row = value.get(where[1]) if isinstance(value, dict) and len(where) == 2 else None
             if isinstance(row, list):
-                value, where = {"at": row[min(max(step, 0), len(row) - 1)] if row and step is not None else None}, [where[0], "at"]
+                value, where = (
+                    {
+                        "at": (
+                            row[min(max(step, 0), len(row) - 1)]
+                            if row and step is not None
+                            else None
+                        )
+                    },
+                    [where[0], "at"],
+                )
             return completeness.lookup(value, where[1:])
     return None
 
 
 def wanted_files(rule, name):
-    """Return the files that a checkpoint of this name has to have, below the folder that it lies in; the one that is written last comes last."""
-    return [name + held if held.startswith(".") else "%s/%s" % (name, held) for held in rule["holds"]]
+    """Return the files that a checkpoint of this name has to have, below the folder that it lies
+    in; the one that is written last comes last.
+    """
+    return [
+        name + held if held.startswith(".") else "%s/%s" % (name, held) for held in rule["holds"]
+    ]
 
 
 def examine(root, folder, name, files, rule):
-    """Return the {epoch, step, lr} of a complete checkpoint; raise Broken with what is wrong with it, beginning with the file.
+    """Return the {epoch, step, lr} of a complete checkpoint; raise Broken with what is wrong with
+    it, beginning with the file.
 
-    root: descriptor of the attempt's directory. folder: below it. files: {path below folder: modification time in ns}.
+    root: descriptor of the attempt's directory. folder: below it. files: {path below folder:
+    modification time in ns}.
     """
     wanted = wanted_files(rule, name)
     missing = [path for path in wanted if path not in files]
@@ -84,15 +106,21 @@ def examine(root, folder, name, files, rule):
         raise completeness.Broken("%s is missing" % ", ".join(missing))
     later = [path for path in wanted if files[path] > files[wanted[-1]]]
     if later:
-        # Files that the suite writes anew at every save, cut between two of them: each is whole, together they are none.
+        # Files that the suite writes anew at every save, cut between two of them: each is whole,
+        # together they are none.
         raise completeness.Broken("%s is of a later save than %s" % (", ".join(later), wanted[-1]))
-    read, rows = {}, [where[1] for where in (rule.get("state") or {}).values() if isinstance(where, list)]
+    read, rows = (
+        {},
+        [where[1] for where in (rule.get("state") or {}).values() if isinstance(where, list)],
+    )
     for path in sorted(files):
         ending = os.path.splitext(path)[1]
         try:
             with os.fdopen(open_below(root, folder + "/" + path), "rb") as handle:
                 size = os.fstat(handle.fileno()).st_size
-                read[path] = completeness.read(handle, size, ending, (rule.get("last_record") or {}).get(ending), rows)
+                read[path] = completeness.read(
+                    handle, size, ending, (rule.get("last_record") or {}).get(ending), rows
+                )
         except (OSError, completeness.Broken) as error:
             # What the suite writes besides (texts, exported models) is taken along as it is.
             if path in wanted or ending in completeness.PICKLES + completeness.RECORDS:
@@ -106,7 +134,8 @@ def examine(root, folder, name, files, rule):
 def candidates(root, folder, rule):
     """Return (rows, whether the folder has more entries than are looked at).
 
-    rows: [(instead, saved in ns, name, {path: modification time in ns})], the likeliest first: by name, then what was saved last.
+    rows: [(instead, saved in ns, name, {path: modification time in ns})], the likeliest first: by
+    name, then what was saved last.
     """
     try:
         here = open_below(root, folder, DIRECTORY)
@@ -119,14 +148,24 @@ def candidates(root, folder, rule):
         for entry in entries[:MOST_ENTRIES]:
             with contextlib.suppress(OSError):
                 if not folded:
-                    _note(found, os.path.splitext(entry)[0], entry, os.stat(entry, dir_fd=here, follow_symlinks=False))
+                    _note(
+                        found,
+                        os.path.splitext(entry)[0],
+                        entry,
+                        os.stat(entry, dir_fd=here, follow_symlinks=False),
+                    )
                     continue
                 inside = os.open(entry, DIRECTORY, dir_fd=here)
                 try:
                     inner = _names(inside, max(0, left) + 1)
                     left -= len(inner)
                     for each in inner:
-                        _note(found, entry, "%s/%s" % (entry, each), os.stat(each, dir_fd=inside, follow_symlinks=False))
+                        _note(
+                            found,
+                            entry,
+                            "%s/%s" % (entry, each),
+                            os.stat(each, dir_fd=inside, follow_symlinks=False),
+                        )
                 finally:
                     os.close(inside)
     finally:
@@ -135,7 +174,9 @@ def candidates(root, folder, rule):
     for name, files in found.items():
         instead = not _fits(name, rule["names"])
         if not instead or _fits(name, rule.get("instead") or ()):
-            rows.append((instead, files.get(wanted_files(rule, name)[-1], max(files.values())), name, files))
+            rows.append(
+                (instead, files.get(wanted_files(rule, name)[-1], max(files.values())), name, files)
+            )
     return sorted(rows, key=lambda row: (row[0], -row[1], row[2])), left < 0
 
 
@@ -156,7 +197,8 @@ def _fits(name, patterns):
 
 
 def of_attempt(attempt_dir, number, folders, rule):
-    """Return (point or None, skipped) of an attempt: the newest complete checkpoint, without its digest, and what was newer and is not complete.
+    """Return (point or None, skipped) of an attempt: the newest complete checkpoint, without its
+    digest, and what was newer and is not complete.
 
     folders: below attempt_dir, the likeliest first. skipped: [{attempt, name, why}].
     """
@@ -172,7 +214,14 @@ def of_attempt(attempt_dir, number, folders, rule):
             rows += [(row[:2], folder, row) for row in found]
             if cut:
                 skipped.append(
-                    {"attempt": number, "name": "", "why": "%s has more than %d entries; the rest is left out" % (folder, MOST_ENTRIES)}
+                    {
+                        "attempt": number,
+                        "name": "",
+                        "why": (
+                            "%s has more than %d entries; the rest is left out"
+                            % (folder, MOST_ENTRIES)
+                        ),
+                    }
                 )
         rows.sort(key=lambda row: (row[0][0], -row[0][1]))
         for _order, folder, (instead, saved, name, files) in rows[:MOST_READ]:
@@ -181,17 +230,31 @@ def of_attempt(attempt_dir, number, folders, rule):
             except completeness.Broken as error:
                 skipped.append({"attempt": number, "name": name, "why": str(error)})
                 continue
-            point = {"attempt": number, "name": name, "stem": name, "path": os.path.join(attempt_dir, folder), "instead": instead}
+            point = {
+                "attempt": number,
+                "name": name,
+                "stem": name,
+                "path": os.path.join(attempt_dir, folder),
+                "instead": instead,
+            }
             return dict(point, saved=saved / 1e9, paths=sorted(files), **numbers), skipped
     finally:
         os.close(root)
     if len(rows) > MOST_READ:
-        skipped.append({"attempt": number, "name": "", "why": "%d older checkpoints are not looked at" % (len(rows) - MOST_READ)})
+        skipped.append(
+            {
+                "attempt": number,
+                "name": "",
+                "why": "%d older checkpoints are not looked at" % (len(rows) - MOST_READ),
+            }
+        )
     return None, skipped
 
 
 def order(point):
-    """Return what points are compared by, the best last: by name, epochs or else steps that are done, attempt, time of saving."""
+    """Return what points are compared by, the best last: by name, epochs or else steps that are
+    done, attempt, time of saving.
+    """
     done = point["epoch"] if point["epoch"] is not None else point["step"]
     return (not point["instead"], -1 if done is None else done, point["attempt"], point["saved"])
 
@@ -200,10 +263,11 @@ def order(point):
 
 
 def of_run(run_dir, rule, at_home=False):
-    """Return {'point': best point of a run in one place, or None, 'skipped': [...]}; every byte of that point is read, for its digest.
+    """Return {'point': best point of a run in one place, or None, 'skipped': [...]}; every byte of
+    that point is read, for its digest.
 
-    run_dir: runs/<run id> on a node, or at home, where a checkpoint lies in attempt-N/checkpoint. rule: the suite table's `resume`; {}: what
-    the attempts' own plans say.
+    run_dir: runs/<run id> on a node, or at home, where a checkpoint lies in attempt-N/checkpoint.
+    rule: the suite table's `resume`; {}: what the attempts' own plans say.
     """
     points, skipped, run_plan = [], [], os.path.join(run_dir, "plan.json")
     numbers = _numbers(run_dir)
@@ -212,7 +276,9 @@ def of_run(run_dir, rule, at_home=False):
         skipped.append({"attempt": numbers[MOST_ATTEMPTS], "name": "", "why": text})
     for number in numbers[:MOST_ATTEMPTS]:
         attempt_dir = os.path.join(run_dir, "attempt-%d" % number)
-        plan = manifest.read_mapping(os.path.join(attempt_dir, "plan.json")) or (manifest.read_mapping(run_plan) if at_home else {})
+        plan = manifest.read_mapping(os.path.join(attempt_dir, "plan.json")) or (
+            manifest.read_mapping(run_plan) if at_home else {}
+        )
         folders = [checkpoints.PLACE] if at_home else _folders(plan)
         known = rule or _section(plan, "resume")
         if not known.get("holds") or not known.get("names"):
@@ -228,17 +294,30 @@ def of_run(run_dir, rule, at_home=False):
             finally:
                 os.close(root)
         except OSError as error:
-            skipped.append({"attempt": point["attempt"], "name": point["name"], "why": "cannot be read: %s" % error})
+            skipped.append(
+                {
+                    "attempt": point["attempt"],
+                    "name": point["name"],
+                    "why": "cannot be read: %s" % error,
+                }
+            )
             continue
         size = sum(entry[1] for entry in files.values())
-        return {"point": dict(point, files=files, bytes=size, digest=manifest.digest(files)), "skipped": _ordered(skipped)}
+        return {
+            "point": dict(point, files=files, bytes=size, digest=manifest.digest(files)),
+            "skipped": _ordered(skipped),
+        }
     return {"point": None, "skipped": _ordered(skipped)}
 
 
 def _numbers(run_dir):
     """Return the numbers of a run's attempts in one place, the newest first."""
     names = os.listdir(run_dir) if os.path.isdir(run_dir) else []
-    matches = [match for match in map(_ATTEMPT.match, names) if match and not os.path.islink(os.path.join(run_dir, match.group(0)))]
+    matches = [
+        match
+        for match in map(_ATTEMPT.match, names)
+        if match and not os.path.islink(os.path.join(run_dir, match.group(0)))
+    ]
     return sorted((int(match.group(1)) for match in matches), reverse=True)
 
 
@@ -251,7 +330,11 @@ def _section(plan, name):
 
 def _folders(plan):
     folders = _section(plan, "checkpoints").get("folders")
-    return [folder for folder in folders if isinstance(folder, str)] if isinstance(folders, list) else []
+    return (
+        [folder for folder in folders if isinstance(folder, str)]
+        if isinstance(folders, list)
+        else []
+    )
 
 
 def _first(plan):
@@ -272,7 +355,9 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
 def unsound(point):
-    """Say why what a place calls a point cannot be one, or return None. The digest is counted anew from the files: it names directories."""
+    """Say why what a place calls a point cannot be one, or return None. The digest is counted anew
+    from the files: it names directories.
+    """
     if not isinstance(point, dict):
         return "is not a description of a checkpoint"
     files = point.get("files")
@@ -290,19 +375,33 @@ def unsound(point):
     path = point.get("path")
     if not isinstance(path, str) or not path.startswith("/") or safe_names.problem(path[1:]):
         return "lies at no path that can be used"
-    whole = [point.get("attempt")] + [point.get(key) for key in ("epoch", "step") if point.get(key) is not None]
-    if not all(isinstance(number, int) and not isinstance(number, bool) and abs(number) < _LARGEST for number in whole):
+    whole = [point.get("attempt")] + [
+        point.get(key) for key in ("epoch", "step") if point.get(key) is not None
+    ]
+    if not all(
+        isinstance(number, int) and not isinstance(number, bool) and abs(number) < _LARGEST
+        for number in whole
+    ):
         return "has no whole numbers for attempt, epoch and step"
     numbers = [point.get("saved"), *([point["lr"]] if point.get("lr") is not None else [])]
-    if not all(isinstance(number, (int, float)) and not isinstance(number, bool) and abs(number) < _LARGEST for number in numbers):
+    if not all(
+        isinstance(number, (int, float)) and not isinstance(number, bool) and abs(number) < _LARGEST
+        for number in numbers
+    ):
         return "has no times and rates that are numbers"
-    if not 0 < point["attempt"] < 10**6 or not isinstance(point.get("instead"), bool) or not isinstance(point.get("first", ""), str):
+    if (
+        not 0 < point["attempt"] < 10**6
+        or not isinstance(point.get("instead"), bool)
+        or not isinstance(point.get("first", ""), str)
+    ):
         return "has no attempt's number"
     return None
 
 
 def believed(found):
-    """Return `found` of `choose` without the points that cannot be one; each of them is skipped, with the reason."""
+    """Return `found` of `choose` without the points that cannot be one; each of them is skipped,
+    with the reason.
+    """
     kept = {}
     for place, here in found.items():
         here = here if isinstance(here, dict) else {}
@@ -321,30 +420,64 @@ def believed(found):
 def _skipped(row):
     number = row.get("attempt")
     number = number if isinstance(number, int) and not isinstance(number, bool) else 0
-    return {"attempt": number, "name": str(row.get("name") or "")[:200], "why": str(row.get("why") or "")[:1000]}
+    return {
+        "attempt": number,
+        "name": str(row.get("name") or "")[:200],
+        "why": str(row.get("why") or "")[:1000],
+    }
 
 
 def choose(found):
     """Return (point or None, skipped) of what every place has found; pure.
 
-    found: {node's name or HOME: {point, skipped}}. The best point is taken. Where two places have different bytes under one name of one attempt,
-    that of the node on which rank 0 saved it counts, and the others are skipped. The point gets source (where it is taken from, a node rather than
-    home), sources ([{source, path}] of all places with the same digest, the likeliest first) and note.
+    found: {node's name or HOME: {point, skipped}}. The best point is taken. Where two places have
+    different bytes under one name of one attempt, that of the node on which rank 0 saved it counts,
+    and the others are skipped. The point gets source (where it is taken from, a node rather than
+    home), sources ([{source, path}] of all places with the same digest, the likeliest first) and
+    note.
     """
     found = believed(found)
     skipped = [dict(row, node=name) for name, here in found.items() for row in here["skipped"]]
-    points = [dict(here["point"], source=name) for name, here in sorted(found.items()) if here.get("point")]
-    points.sort(key=lambda point: (order(point), point["source"] == point.get("first"), point["source"] != HOME), reverse=True)
+    points = [
+        dict(here["point"], source=name)
+        for name, here in sorted(found.items())
+        if here.get("point")
+    ]
+    points.sort(
+        key=lambda point: (
+            order(point),
+            point["source"] == point.get("first"),
+            point["source"] != HOME,
+        ),
+        reverse=True,
+    )
     if points:
         best = points[0]
-        same = [point for point in points if (point["attempt"], point["name"]) == (best["attempt"], best["name"])]
+        same = [
+            point
+            for point in points
+            if (point["attempt"], point["name"]) == (best["attempt"], best["name"])
+        ]
         chosen = next((point for point in same if point["source"] == point.get("first")), best)
         for point in same:
             if point["digest"] != chosen["digest"]:
                 why = "differs from the one on %s, which is taken" % chosen["source"]
-                skipped.append({"attempt": point["attempt"], "name": point["name"], "node": point["source"], "why": why})
+                skipped.append(
+                    {
+                        "attempt": point["attempt"],
+                        "name": point["name"],
+                        "node": point["source"],
+                        "why": why,
+                    }
+                )
         equal = [point for point in points if point["digest"] == chosen["digest"]]
-        equal.sort(key=lambda point: (point["source"] == HOME, point["source"] != point.get("first"), point["source"]))
+        equal.sort(
+            key=lambda point: (
+                point["source"] == HOME,
+                point["source"] != point.get("first"),
+                point["source"],
+            )
+        )
         sources = [{"source": point["source"], "path": point["path"]} for point in equal]
         return dict(chosen, **sources[0], sources=sources, note=_remark(chosen)), _ordered(skipped)
     return None, _ordered(skipped)
@@ -352,17 +485,32 @@ def choose(found):
 
 def _remark(point):
     if point["instead"]:
-        return "no other checkpoint is complete; the epoch in which %s was saved may not have been done to its end" % point["name"]
+        return (
+            "no other checkpoint is complete; the epoch in which %s was saved may not have been"
+            " done to its end" % point["name"]
+        )
     return ""
 
 
 def lines(point, skipped):
-    """Return what people are told of the choice: the point in one line, and one line for everything that is not complete."""
-    told = ["%s of attempt %d on %s: %s" % (row["name"] or "the directory", row["attempt"], row["node"], row["why"]) for row in skipped]
+    """Return what people are told of the choice: the point in one line, and one line for everything
+    that is not complete.
+    """
+    told = [
+        "%s of attempt %d on %s: %s"
+        % (row["name"] or "the directory", row["attempt"], row["node"], row["why"])
+        for row in skipped
+    ]
     told = ["skipped: " + text for text in told]
     if point is None:
-        return told + ["there is no complete checkpoint to resume from: the training starts from the beginning"]
-    return ["resumed from %s" % said(point), *(["note: " + point["note"]] if point["note"] else []), *told]
+        return told + [
+            "there is no complete checkpoint to resume from: the training starts from the beginning"
+        ]
+    return [
+        "resumed from %s" % said(point),
+        *(["note: " + point["note"]] if point["note"] else []),
+        *told,
+    ]
 
 
 def said(point):
@@ -370,6 +518,10 @@ def said(point):
     where = " and ".join(each["source"] for each in point.get("sources") or ())
     parts = ["%s of attempt %d%s" % (point["name"], point["attempt"], where and " (on %s)" % where)]
     for key in ("epoch", "step"):
-        parts += ["%d %s%s done" % (point[key], key, "" if point[key] == 1 else "s")] if point[key] is not None else []
+        parts += (
+            ["%d %s%s done" % (point[key], key, "" if point[key] == 1 else "s")]
+            if point[key] is not None
+            else []
+        )
     parts += ["learning rate %g" % point["lr"]] if point["lr"] is not None else []
     return ", ".join([*parts, "digest %s" % point["digest"][:12]])

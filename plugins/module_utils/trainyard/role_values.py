@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold the roles' variables against the roles' argument specs, wherever they are set. Pure, controller only.
+"""Hold the roles' variables against the roles' argument specs, wherever they are set. Pure,
+controller only.
 
-Ansible holds them only where a role is imported whole; ours are imported by parts (tasks_from), and a value that is passed over there is a guard
-that is off, or a traceback after every node was asked.
+Ansible holds them only where a role is imported whole; ours are imported by parts (tasks_from), and
+a value that is passed over there is a guard that is off, or a traceback after every node was asked.
 """
 
 from __future__ import annotations
@@ -17,18 +18,27 @@ from ansible.module_utils.trainyard.yamldata import dotted, near, shown
 
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 UNITS = ("seconds", "minutes", "hours", "days")
-# 0 of these would wait for nothing, or ask without end; every other number may be 0, and none may be negative.
+# 0 of these would wait for nothing, or ask without end; every other number may be 0, and none may
+# be negative.
 FROM_ONE = (
     "launch_poll_seconds", "preflight_rehearsal_seconds", "ssh_trust_login_timeout", "ssh_trust_parallel", "ssh_trust_scan_timeout",
 )  # fmt: skip
 # Texts that a judge or systemd reads as numbers (systemd.exec(5): LimitMEMLOCK= takes K, M, G, T).
 FORMS = {
-    "preflight_memlock": (r"auto|infinity|[0-9]{1,18}", "must be auto, infinity or a number of bytes"),
-    "runtime_limit_memlock": (r"infinity|[0-9]{1,18}[KMGT]?", "must be infinity or a number of bytes"),
+    "preflight_memlock": (
+        r"auto|infinity|[0-9]{1,18}",
+        "must be auto, infinity or a number of bytes",
+    ),
+    "runtime_limit_memlock": (
+        r"infinity|[0-9]{1,18}[KMGT]?",
+        "must be infinity or a number of bytes",
+    ),
     "runtime_limit_nofile": (r"infinity|[0-9]{1,18}", "must be infinity or a number of files"),
 }
 # What the product writes below; see site_values.PLACES for the site's own names of them.
-PLACE = re.compile(r"(preflight|runtime|launch|collect|report|workspace)_(home|runs_dir|cache_dir|state_dir)\Z")
+PLACE = re.compile(
+    r"(preflight|runtime|launch|collect|report|workspace)_(home|runs_dir|cache_dir|state_dir)\Z"
+)
 # Everyday words: a site may have variables of its own that begin with them.
 EVERYDAY = ("collect", "launch", "report", "runtime", "workspace")
 
@@ -44,7 +54,10 @@ def _number(name, value, kind, whole_name):
     form = r"-?[0-9]{1,12}" + (r"(\.[0-9]{1,12})?" if kind == "float" else "")
     if isinstance(value, bool) or not re.fullmatch(form, str(value).strip(), re.ASCII):
         unit = whole_name.rpartition("_")[2]
-        said = "a %snumber%s" % ("whole " * (kind == "int"), " of %s, without a unit" % unit if unit in UNITS else "")
+        said = "a %snumber%s" % (
+            "whole " * (kind == "int"),
+            " of %s, without a unit" % unit if unit in UNITS else "",
+        )
         return "must be %s; got %s" % (said, shown(value))
     least = 1 if name in FROM_ONE else 0
     if float(str(value)) < least:
@@ -65,7 +78,11 @@ def _single(name, value, spec, whole_name):
         return "must be %s; got %s" % ("a path" if kind == "path" else "one text", shown(value))
     choices = [str(choice) for choice in spec.get("choices") or []]
     if choices and text not in choices:
-        return "must be one of %s; got %s%s" % (", ".join(choices), shown(value), near(value, choices))
+        return "must be one of %s; got %s%s" % (
+            ", ".join(choices),
+            shown(value),
+            near(value, choices),
+        )
     if name in FORMS and not re.fullmatch(FORMS[name][0], text, re.ASCII):
         return "%s; got %s" % (FORMS[name][1], shown(value))
     if PLACE.match(name):
@@ -78,12 +95,19 @@ def _mapping(path, value, spec, name):
     options = spec.get("options")
     if not isinstance(value, dict):
         keys = " of %s" % ", ".join(options) if options else ""
-        hint = "; with -e as JSON: -e '{\"%s\": {...}}'" % path[0] if isinstance(value, str) and len(path) == 1 else ""
+        hint = (
+            "; with -e as JSON: -e '{\"%s\": {...}}'" % path[0]
+            if isinstance(value, str) and len(path) == 1
+            else ""
+        )
         yield path, "must be a mapping%s; got %s%s" % (keys, shown(value), hint)
         return
     for key in sorted(value if options is not None else (), key=str):
         if key not in options:
-            yield path + (str(key),), "unknown key; allowed: %s%s" % (", ".join(options), near(key, options))
+            yield (
+                path + (str(key),),
+                "unknown key; allowed: %s%s" % (", ".join(options), near(key, options)),
+            )
         else:
             yield from _held(path + (key,), value[key], options[key], name)
     for key in [key for key in options or () if options[key].get("required") and key not in value]:
@@ -99,7 +123,9 @@ def _held(path, value, spec, name):
         yield from _mapping(path, value, spec, name)
     elif kind == "list" and isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from _held(path + (str(index),), item, dict(spec, type=spec.get("elements") or "raw"), name)
+            yield from _held(
+                path + (str(index),), item, dict(spec, type=spec.get("elements") or "raw"), name
+            )
     elif kind == "list" and spec.get("elements") == "dict":
         yield path, "must be a list of mappings; got %s" % shown(value)
     else:
@@ -111,8 +137,9 @@ def _held(path, value, spec, name):
 def held(name, value, spec):
     """Return [(dotted key, text)]: everything that keeps a value from being what the role wants.
 
-    name: of the variable. value: plain data, templated. spec: its entry in the role's argument specs, as Ansible defines them. What is accepted
-    here is accepted by Ansible's own validator, too, which reads more kindly: it makes a mapping of a text, and the role then has the text.
+    name: of the variable. value: plain data, templated. spec: its entry in the role's argument
+    specs, as Ansible defines them. What is accepted here is accepted by Ansible's own validator,
+    too, which reads more kindly: it makes a mapping of a text, and the role then has the text.
     """
     if spec.get("no_log"):
         return []
@@ -120,22 +147,33 @@ def held(name, value, spec):
     found += [(dotted((name,) + path), text) for path, text in texts.walk(value)]
     if not found:
         # required and default are about what is not given; here something is
-        only = {key: item for key, item in spec.items() if key not in ("required", "default", "description")}
-        found = [(name, text) for text in ArgumentSpecValidator({name: only}).validate({name: value}).error_messages]
+        only = {
+            key: item
+            for key, item in spec.items()
+            if key not in ("required", "default", "description")
+        }
+        found = [
+            (name, text)
+            for text in ArgumentSpecValidator({name: only}).validate({name: value}).error_messages
+        ]
     return found
 
 
 def unknown(name, known, roles):
     """Say that a name looks like a role's variable and is none, or return None.
 
-    known: the names of the roles' public variables. roles: the roles' names. A name that begins with an everyday word counts only where what comes
-    behind is nearly a variable's.
+    known: the names of the roles' public variables. roles: the roles' names. A name that begins
+    with an everyday word counts only where what comes behind is nearly a variable's.
     """
     role = next((role for role in roles if name.lstrip("_").startswith(role + "_")), None)
     if role is None or name in known:
         return None
     if name.startswith("_"):
-        return "is the product's own and set by its playbooks alone; take it out" if name.startswith("__") else None
+        return (
+            "is the product's own and set by its playbooks alone; take it out"
+            if name.startswith("__")
+            else None
+        )
     rest = name[len(role) + 1 :]
     meant = near(rest, [each[len(role) + 1 :] for each in known if each.startswith(role + "_")])
     if not meant and role in EVERYDAY:

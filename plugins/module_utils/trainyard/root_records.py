@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of what root changed on a node, kept where only root can write.
 
-A record lies in /var/lib/trainyard/<site>/<name>.json. Everybody may read it: it holds no secret, and
-a look without root can tell that there is something to undo. It counts only where every directory on
-the way and the file itself belong to root and nobody else may write to them.
-Runs on nodes: Python >= 3.8, standard library only.
+A record lies in /var/lib/trainyard/<site>/<name>.json. Everybody may read it: it holds no secret,
+and a look without root can tell that there is something to undo. It counts only where every
+directory on the way and the file itself belong to root and nobody else may write to them. Runs on
+nodes: Python >= 3.8, standard library only.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class Records:
         return os.path.join(self.folder, name + ".json")
 
     def read(self, name):
-        """Return a record, None where there is none. Raise RecordError where it cannot be relied on."""
+        """Return a record, None where there is none. Raise RecordError where it cannot be relied
+        on.
+        """
         try:
             folder = self._open()
         except FileNotFoundError:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run.json and what lies beside it in runs/<run id>/ on the controller: read at today's version, and written whole under a lock.
+"""run.json and what lies beside it in runs/<run id>/ on the controller: read at today's version,
+and written whole under a lock.
 
-docs/run-json.md explains every field; schemas/run.yml is the same as JSON schema, and the tests hold what is written against both.
+docs/run-json.md explains every field; schemas/run.yml is the same as JSON schema, and the tests
+hold what is written against both.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from ansible.module_utils.trainyard.attempts import RUN_ID
 from ansible.module_utils.trainyard.below import FILE
 
 NAME, LOCK, VERSION = "run.json", ".run.lock", 2
-# The reason of an attempt that ran nowhere, and of a run whose restarts bring nothing; all others are causes of the catalogue (causes.py).
+# The reason of an attempt that ran nowhere, and of a run whose restarts bring nothing; all others
+# are causes of the catalogue (causes.py).
 NOT_STARTED, NO_PROGRESS = "not_started", "no_progress"
 # A verdict's outcome as the run's; a node that was lost has made it fail.
 OUTCOMES = {"completed": "completed", "failed": "failed", "lost": "failed", "stopped": "stopped"}
@@ -47,36 +50,59 @@ def empty(run_id, job, started):
 
 
 def read(run_dir):
-    """Return run.json as today's version has it, or None where there is none that can be read. Raises NewerRecord."""
+    """Return run.json as today's version has it, or None where there is none that can be read.
+    Raises NewerRecord.
+    """
     found = manifest.read_json(os.path.join(run_dir, NAME))
-    return upgraded(found) if isinstance(found, dict) and isinstance(found.get("attempts"), list) else None
+    return (
+        upgraded(found)
+        if isinstance(found, dict) and isinstance(found.get("attempts"), list)
+        else None
+    )
 
 
 def upgraded(record):
-    """Return a record of any version as one of today's. Version 1 had one attempt, its start as the run's, and an entry only at its end."""
+    """Return a record of any version as one of today's. Version 1 had one attempt, its start as the
+    run's, and an entry only at its end.
+    """
     if record.get("version") == VERSION:
         return record
     if record.get("version") != 1:
-        raise NewerRecord("run.json has version %r, this Trainyard reads 1 and %d; use the newer one" % (record.get("version"), VERSION))
-    new = dict(empty(record.get("run"), record.get("job"), record.get("started")), code=record.get("code") or {})
+        raise NewerRecord(
+            "run.json has version %r, this Trainyard reads 1 and %d; use the newer one"
+            % (record.get("version"), VERSION)
+        )
+    new = dict(
+        empty(record.get("run"), record.get("job"), record.get("started")),
+        code=record.get("code") or {},
+    )
     digest, started = record.get("plan_sha256"), record.get("started")
     for item in [item for item in record["attempts"] if isinstance(item, dict)] or [{"number": 1}]:
         number = item.get("number") or 1
         first = {"plan_sha256": digest, "started": started} if number == 1 else {}
-        new = with_entry(new, dict(entry(number, **first), **{key: item[key] for key in item if key in _NOTHING}))
+        new = with_entry(
+            new, dict(entry(number, **first), **{key: item[key] for key in item if key in _NOTHING})
+        )
     return new
 
 
 def known(record, number):
     """Return what a record has of an attempt, or an entry that is empty."""
-    return next((dict(item) for item in record["attempts"] if item["number"] == number), entry(number))
+    return next(
+        (dict(item) for item in record["attempts"] if item["number"] == number), entry(number)
+    )
 
 
 def with_entry(record, item):
-    """Return the record with an attempt's entry in its place, and what the run's own fields then say: how the newest attempt stands."""
+    """Return the record with an attempt's entry in its place, and what the run's own fields then
+    say: how the newest attempt stands.
+    """
     verdict = item["verdict"] if isinstance(item["verdict"], dict) else None
     item = dict(item, reason=(verdict or {}).get("cause"), culprit=_culprit(verdict))
-    attempts = sorted([one for one in record["attempts"] if one["number"] != item["number"]] + [item], key=lambda one: one["number"])
+    attempts = sorted(
+        [one for one in record["attempts"] if one["number"] != item["number"]] + [item],
+        key=lambda one: one["number"],
+    )
     last = attempts[-1]
     outcome = (last["verdict"] or {}).get("outcome")
     fruitless = (last["again"] or {}).get("reason") == NO_PROGRESS
@@ -105,9 +131,13 @@ def write(run_dir, record, item):
 
 @contextlib.contextmanager
 def alone(run_dir):
-    """One writer of run.json at a time: somebody who still records the end of an attempt must not lose the start of the next one."""
+    """One writer of run.json at a time: somebody who still records the end of an attempt must not
+    lose the start of the next one.
+    """
     os.makedirs(run_dir, mode=0o700, exist_ok=True)
-    with os.fdopen(os.open(os.path.join(run_dir, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+") as handle:
+    with os.fdopen(
+        os.open(os.path.join(run_dir, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+"
+    ) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -122,21 +152,38 @@ def plan_of(run_dir, number):
 
 
 def show_plan(run_dir, number):
-    """Make the run's plan.json the one of this attempt, byte for byte, where it is another one or missing."""
-    source, target = os.path.join(run_dir, "attempt-%d" % number, "plan.json"), os.path.join(run_dir, "plan.json")
+    """Make the run's plan.json the one of this attempt, byte for byte, where it is another one or
+    missing.
+    """
+    source, target = (
+        os.path.join(run_dir, "attempt-%d" % number, "plan.json"),
+        os.path.join(run_dir, "plan.json"),
+    )
     wanted = manifest.read_json(source)
     if wanted is not None and wanted != manifest.read_json(target):
         part = "%s.%d.part" % (target, os.getpid())
-        with open(source, "rb") as handle, os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as copy:
+        with open(source, "rb") as handle, os.fdopen(
+            os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+        ) as copy:
             shutil.copyfileobj(handle, copy)
         os.replace(part, target)
 
 
 def keep_first_plan(run_dir):
-    """Give attempt 1 of a run of version 1 its plan in its own place, before the run's plan.json becomes another attempt's."""
-    source, target = os.path.join(run_dir, "plan.json"), os.path.join(run_dir, "attempt-1", "plan.json")
+    """Give attempt 1 of a run of version 1 its plan in its own place, before the run's plan.json
+    becomes another attempt's.
+    """
+    source, target = (
+        os.path.join(run_dir, "plan.json"),
+        os.path.join(run_dir, "attempt-1", "plan.json"),
+    )
     old = manifest.read_mapping(os.path.join(run_dir, NAME)).get("version") == 1
-    if old and os.path.isfile(source) and os.path.isdir(os.path.dirname(target)) and not os.path.exists(target):
+    if (
+        old
+        and os.path.isfile(source)
+        and os.path.isdir(os.path.dirname(target))
+        and not os.path.exists(target)
+    ):
         shutil.copyfile(source, target)
         os.chmod(target, 0o600)
 
@@ -174,14 +221,18 @@ def resumed_words(point, number):
 
 
 def seal(folder):
-    """Take from everybody else what of a run they could read: plan.json holds the environment, and what brought it may have been generous."""
+    """Take from everybody else what of a run they could read: plan.json holds the environment, and
+    what brought it may have been generous.
+    """
     if not RUN_ID.match(os.path.basename(os.path.abspath(folder))) or os.path.islink(folder):
         raise ValueError("%s is not the directory of a run" % folder)
     # Directory by directory and without links, so that nothing outside is touched.
     for _where, _folders, names, here in os.fwalk(folder, follow_symlinks=False):
         _seal(here, os.fstat(here).st_mode)
         for name in names:
-            with contextlib.suppress(FileNotFoundError, PermissionError):  # another terminal's stream has ended meanwhile
+            with contextlib.suppress(
+                FileNotFoundError, PermissionError
+            ):  # another terminal's stream has ended meanwhile
                 if not stat.S_ISREG(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
                     continue
                 handle = os.open(name, FILE, dir_fd=here)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one rule for file names that a node gives: paths that stay below a directory, with plain parts of bounded length. Pure."""
+"""The one rule for file names that a node gives: paths that stay below a directory, with plain
+parts of bounded length. Pure.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,13 @@ def check(path):
 
 
 def at_home(node, kept=False):
-    """Return the pattern of the names of a node's files in an attempt's directory at home; its groups are home and node.
+    """Return the pattern of the names of a node's files in an attempt's directory at home; its
+    groups are home and node.
 
-    node: None stands for any. kept: also copies of a file that began again on its node, <home>.1, .2, ...
+    node: None stands for any. kept: also copies of a file that began again on its node, <home>.1,
+    .2, ...
     """
-    return re.compile(_AT_HOME % (re.escape(node) if node else "[A-Za-z0-9][A-Za-z0-9._-]*") + (r"(?:\.\d{1,4})?" if kept else ""))
+    return re.compile(
+        _AT_HOME % (re.escape(node) if node else "[A-Za-z0-9][A-Za-z0-9._-]*")
+        + (r"(?:\.\d{1,4})?" if kept else "")
+    )

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the number of nodes does to batch, learning rate and iterations: by the document's rule, and by upstream's where it differs.
+"""What the number of nodes does to batch, learning rate and iterations: by the document's rule, and
+by upstream's where it differs.
 
-Advice is printed with the plan, each line with its source (contract ids, or a file of the suite's repository). `scaling: apply` in the job
-applies the document's rule, never upstream's, and says so. What neither of them says is called unknown, never guessed. Controller only.
+Advice is printed with the plan, each line with its source (contract ids, or a file of the suite's
+repository). `scaling: apply` in the job applies the document's rule, never upstream's, and says so.
+What neither of them says is called unknown, never guessed. Controller only.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ TOLERANCE = 1e-9
 def advise(job, suite, effective, given, nodes, devices):
     """Return the advice for one job on nodes x devices.
 
-    job: as read_job gives it. suite: its table. effective: the config as the suite's script will have it, before any advice. given: the config
-    values that the site or the job sets; what somebody chose is left alone. Returns {cards, base, batch, settings (a list), notes, apply, overrides,
-    arguments}: the last two are what applies the document's rule; settings[i] is {name, now, own, document, upstream}.
+    job: as read_job gives it. suite: its table. effective: the config as the suite's script will
+    have it, before any advice. given: the config values that the site or the job sets; what
+    somebody chose is left alone. Returns {cards, base, batch, settings (a list), notes, apply,
+    overrides, arguments}: the last two are what applies the document's rule; settings[i] is {name,
+    now, own, document, upstream}.
     """
     document, upstream = job.get("document") or {}, job.get("upstream") or {}
     known = settings(suite, effective, job["arguments"], given)
@@ -38,7 +42,9 @@ def advise(job, suite, effective, given, nodes, devices):
         "arguments": [],
     }
     rate = _learning_rate(job, suite, effective, known, given, found)
-    found["settings"] = [rate] + ([_iterations(job, suite, known, given, found)] if known["iterations"] else [])
+    found["settings"] = [rate] + (
+        [_iterations(job, suite, known, given, found)] if known["iterations"] else []
+    )
     for setting, value in _changes(found):
         if setting["option"]:
             found["arguments"] += [setting["option"], override_text(value)]
@@ -48,7 +54,9 @@ def advise(job, suite, effective, given, nodes, devices):
 
 
 def apply(advice):
-    """Return (overrides, arguments, lines) where the job says `scaling: apply`; nothing, and no line, where it does not."""
+    """Return (overrides, arguments, lines) where the job says `scaling: apply`; nothing, and no
+    line, where it does not.
+    """
     if not advice["apply"]:
         return {}, [], []
     words = _words(advice["overrides"], advice["arguments"])
@@ -58,7 +66,14 @@ def apply(advice):
         return {}, [], ["scaling: apply changes nothing here: %s" % why]
     text = "scaling: apply set the %s from %s to %s with %s (%s)"
     done = [
-        text % (setting["name"], _text(setting["now"]), _text(value), _way(setting, value), setting["document"]["source"])
+        text
+        % (
+            setting["name"],
+            _text(setting["now"]),
+            _text(value),
+            _way(setting, value),
+            setting["document"]["source"],
+        )
         for setting, value in _changes(advice)
     ]
     return advice["overrides"], advice["arguments"], done
@@ -70,11 +85,17 @@ def lines(advice):
     if base is None:
         head = "scaling: %s; the job carries no document's setting to compare with" % _sizes(advice)
     elif advice["cards"] == base:
-        head = "scaling: %s, as many as the document's one machine; it changes nothing" % _sizes(advice)
+        head = "scaling: %s, as many as the document's one machine; it changes nothing" % _sizes(
+            advice
+        )
     elif advice["cards"] < base:
-        head = "scaling: %s; the document's smallest setting is one machine with %d, its rules say nothing of fewer" % (
-            _sizes(advice),
-            base,
+        head = (
+            "scaling: %s; the document's smallest setting is one machine with %d, its rules say"
+            " nothing of fewer"
+            % (
+                _sizes(advice),
+                base,
+            )
         )
     else:
         head = "scaling: %s; the document's one machine has %d" % (_sizes(advice), base)
@@ -82,19 +103,27 @@ def lines(advice):
     for setting in advice["settings"]:
         result += ["  " + text for text in _setting_lines(setting, advice)]
     if advice["epochs"] and batch["all"] and batch["base"] and batch["all"] != batch["base"]:
-        # an epoch is all images once, so the steps follow from the images a step, not from the cards
+        # an epoch is all images once, so the steps follow from the images a step, not from the
+        # cards
         ratio, word = batch["all"] / batch["base"], "fewer"
         if ratio < 1:
             ratio, word = 1 / ratio, "more"
-        text = "  epochs stay %d, so the model takes %s times %s steps than on the document's one machine"
+        text = (
+            "  epochs stay %d, so the model takes %s times %s steps than on the document's one"
+            " machine"
+        )
         result.append(text % (advice["epochs"], "%.4g" % ratio, word))
     if advice["accuracy"]:
-        result.append("  accuracy may fall by about 1 %% with many cards; more warm-up or more epochs help (%s)" % advice["accuracy"])
+        result.append(
+            "  accuracy may fall by about 1 %% with many cards; more warm-up or more epochs help"
+            " (%s)" % advice["accuracy"]
+        )
     result += ["  upstream: %s" % note for note in advice["notes"]]
     words = _words(advice["overrides"], advice["arguments"])
     if words and not advice["apply"]:
         result.append(
-            "  the document's rule as words of the command: %s; `scaling: apply` in the job, or -e scaling=apply, adds them" % words
+            "  the document's rule as words of the command: %s; `scaling: apply` in the job, or -e"
+            " scaling=apply, adds them" % words
         )
     return result
 
@@ -127,7 +156,9 @@ def _learning_rate(job, suite, effective, known, given, found):
     return {
         "name": "learning rate",
         "key": key,
-        "option": None if document.get("key") else next(iter(_options(suite, "learning_rate")), None),
+        "option": (
+            None if document.get("key") else next(iter(_options(suite, "learning_rate")), None)
+        ),
         "now": now,
         "own": own,
         "document": None if own or now is None else _document_rate(job, document, now, found),
@@ -136,7 +167,9 @@ def _learning_rate(job, suite, effective, known, given, found):
 
 
 def _document_rate(job, rule, now, found):
-    """Return what the document says of the learning rate for this many cards: {rule, value or None, source, why}."""
+    """Return what the document says of the learning rate for this many cards: {rule, value or None,
+    source, why}.
+    """
     kind, source = rule.get("rule", "unstated"), rule.get("source")
     if kind == "unstated" or found["cards"] <= found["base"]:
         return None
@@ -148,15 +181,26 @@ def _document_rate(job, rule, now, found):
     else:
         said["why"] = _elsewhere("x%s" % _text(rule["factor"]), job, found)
     if kind == "times" and not said["why"]:
-        said["value"], tried, batch = _times(now, rule["factor"]), rule.get("default"), found["batch"]
+        said["value"], tried, batch = (
+            _times(now, rule["factor"]),
+            rule.get("default"),
+            found["batch"],
+        )
         # its accuracy was measured with exactly the document's batch and upstream's rate
-        if tried and batch["now"] and batch["now"] == batch["documented"] and _same(now, (job.get("upstream") or {}).get("learning_rate")):
+        if (
+            tried
+            and batch["now"]
+            and batch["now"] == batch["documented"]
+            and _same(now, (job.get("upstream") or {}).get("learning_rate"))
+        ):
             said["default"] = dict(tried, value=_times(now, tried["factor"]))
     return said
 
 
 def _upstream_rate(upstream, now, found):
-    """Return what upstream says of the learning rate for this global batch: {rule, value or None, source, why}."""
+    """Return what upstream says of the learning rate for this global batch: {rule, value or None,
+    source, why}.
+    """
     if upstream.get("rule") != "linear":
         return None
     cards, batch, rate = upstream["cards"], upstream["per_card_batch"], upstream["learning_rate"]
@@ -176,7 +220,13 @@ def _iterations(job, suite, known, given, found):
     rule = (job.get("document") or {}).get("iterations") or {}
     now, key = known["iterations"], suite["config_keys"].get("iterations")
     own = _chosen(job, suite, "iterations", key, given)
-    setting = {"name": "iterations", "key": key, "option": next(iter(_options(suite, "iterations")), None), "now": now, "own": own}
+    setting = {
+        "name": "iterations",
+        "key": key,
+        "option": next(iter(_options(suite, "iterations")), None),
+        "now": now,
+        "own": own,
+    }
     setting.update({"document": None, "upstream": None, "one_machine": None})
     kind, base = rule.get("rule", "unstated"), found["base"]
     if own or kind == "unstated" or not base or found["cards"] < base:
@@ -185,7 +235,12 @@ def _iterations(job, suite, known, given, found):
     if found["cards"] == base:
         setting["one_machine"] = divided and {"value": divided, "source": rule["source"]}
         return setting
-    setting["document"] = said = {"rule": kind, "value": divided, "source": rule["source"], "why": None}
+    setting["document"] = said = {
+        "rule": kind,
+        "value": divided,
+        "source": rule["source"],
+        "why": None,
+    }
     if kind == "divide" and divided is None:
         said["why"] = "the batch of this config is unknown"
     elif kind == "set":
@@ -195,19 +250,30 @@ def _iterations(job, suite, known, given, found):
 
 
 def _divided(rule, now, batch):
-    """Return the iterations that show the model as many images as the config's do on the cards that they are meant for; None where unknown."""
+    """Return the iterations that show the model as many images as the config's do on the cards that
+    they are meant for; None where unknown.
+    """
     if not batch["all"] or not batch["documented"]:
         return None
     return int(round(now * rule["cards"] * batch["documented"] / float(batch["all"])))
 
 
 def _elsewhere(what, job, found):
-    """Return why the document does not say this of these machines and this batch, or None where it does."""
+    """Return why the document does not say this of these machines and this batch, or None where it
+    does.
+    """
     document, batch = job["document"], found["batch"]
     if (found["nodes"], found["devices"]) != (document["machines"], document["devices"]):
-        return "%s is said of %d machines x %d only" % (what, document["machines"], document["devices"])
+        return "%s is said of %d machines x %d only" % (
+            what,
+            document["machines"],
+            document["devices"],
+        )
     if batch["documented"] and not batch["now"]:
-        return "%s is said of %d a card, and the batch of this config is unknown" % (what, batch["documented"])
+        return "%s is said of %d a card, and the batch of this config is unknown" % (
+            what,
+            batch["documented"],
+        )
     if batch["documented"] and batch["now"] != batch["documented"]:
         return "%s is said of %d a card only" % (what, batch["documented"])
     return None
@@ -219,20 +285,34 @@ def _options(suite, name):
 
 
 def _chosen(job, suite, name, key, given):
-    """Whether the site or the job sets this value itself: by an override of its key or of one above it, or by an option of the script."""
+    """Whether the site or the job sets this value itself: by an override of its key or of one above
+    it, or by an option of the script.
+    """
     parts = key.split(".") if key else []
     overridden = any(".".join(parts[:length]) in given for length in range(1, len(parts) + 1))
-    return overridden or any(argument(job["arguments"], option) is not None for option in _options(suite, name))
+    return overridden or any(
+        argument(job["arguments"], option) is not None for option in _options(suite, name)
+    )
 
 
 def _changes(advice):
     """Return [(setting, value)]: what the document's rule changes."""
-    ruled = [(setting, setting["document"]["value"]) for setting in advice["settings"] if setting["document"]]
-    return [(setting, value) for setting, value in ruled if value is not None and not _same(value, setting["now"])]
+    ruled = [
+        (setting, setting["document"]["value"])
+        for setting in advice["settings"]
+        if setting["document"]
+    ]
+    return [
+        (setting, value)
+        for setting, value in ruled
+        if value is not None and not _same(value, setting["now"])
+    ]
 
 
 def _left(setting):
-    """Return why the document's rule changes nothing in this setting, where that is not the document's own word; None elsewhere."""
+    """Return why the document's rule changes nothing in this setting, where that is not the
+    document's own word; None elsewhere.
+    """
     if setting["own"]:
         return "the site or the job sets the %s itself" % setting["name"]
     return setting["document"] and setting["document"]["why"]
@@ -242,7 +322,9 @@ def _left(setting):
 
 
 def _rate(value):
-    """Return a learning rate, or a list of them (a piecewise one), as numbers; None for anything else."""
+    """Return a learning rate, or a list of them (a piecewise one), as numbers; None for anything
+    else.
+    """
     if isinstance(value, list):
         rates = [_rate(item) for item in value]
         return None if None in rates or not rates else rates
@@ -262,8 +344,17 @@ def _times(value, factor):
 
 def _same(one, other):
     if isinstance(one, list) or isinstance(other, list):
-        return isinstance(one, list) and isinstance(other, list) and len(one) == len(other) and all(map(_same, one, other))
-    return one is not None and other is not None and abs(one - other) <= TOLERANCE * max(abs(one), abs(other))
+        return (
+            isinstance(one, list)
+            and isinstance(other, list)
+            and len(one) == len(other)
+            and all(map(_same, one, other))
+        )
+    return (
+        one is not None
+        and other is not None
+        and abs(one - other) <= TOLERANCE * max(abs(one), abs(other))
+    )
 
 
 # --- words
@@ -287,11 +378,17 @@ def _sizes(advice):
 
 def _way(setting, value):
     """Return the words that give the suite's script a value."""
-    return "%s %s" % (setting["option"], override_text(value)) if setting["option"] else "%s=%s" % (setting["key"], override_text(value))
+    return (
+        "%s %s" % (setting["option"], override_text(value))
+        if setting["option"]
+        else "%s=%s" % (setting["key"], override_text(value))
+    )
 
 
 def _words(overrides, arguments):
-    return " ".join(arguments + ["%s=%s" % (key, override_text(value)) for key, value in overrides.items()])
+    return " ".join(
+        arguments + ["%s=%s" % (key, override_text(value)) for key, value in overrides.items()]
+    )
 
 
 def _batch_lines(batch, advice):
@@ -299,38 +396,73 @@ def _batch_lines(batch, advice):
         return ["batch: unknown, this config does not say it where the suite's table looks"]
     text = "batch: %s a card, %s in all" % (_text(batch["now"]), _text(batch["all"]))
     if batch["base"]:
-        text += "; the document's one machine: %s x %s = %s" % (_text(batch["documented"]), _text(advice["base"]), _text(batch["base"]))
+        text += "; the document's one machine: %s x %s = %s" % (
+            _text(batch["documented"]),
+            _text(advice["base"]),
+            _text(batch["base"]),
+        )
         text += " (%s)" % batch["source"]
     if batch["documented"] and batch["now"] != batch["documented"]:
         who = "the site or the job sets" if batch["own"] else "this config has"
-        return [text, "batch: %s %s a card, so the document's rules are said of another batch" % (who, _text(batch["now"]))]
+        return [
+            text,
+            "batch: %s %s a card, so the document's rules are said of another batch"
+            % (who, _text(batch["now"])),
+        ]
     return [text]
 
 
 def _setting_lines(setting, advice):
-    name, now, said, upstream = setting["name"], setting["now"], setting["document"], setting["upstream"]
+    name, now, said, upstream = (
+        setting["name"],
+        setting["now"],
+        setting["document"],
+        setting["upstream"],
+    )
     if setting["own"]:
-        return ["%s: %s, as the site or the job sets it; left alone" % (name, "unknown" if now is None else _text(now))]
+        return [
+            "%s: %s, as the site or the job sets it; left alone"
+            % (name, "unknown" if now is None else _text(now))
+        ]
     if now is None:
         return ["%s: unknown, this config does not say it where the suite's table looks" % name]
     result = []
     if said and said["value"] is not None:
         change = "unchanged" if _same(said["value"], now) else "from %s" % _text(now)
-        result.append("%s: %s, %s, by the document (%s)" % (name, _text(said["value"]), change, said["source"]))
+        result.append(
+            "%s: %s, %s, by the document (%s)"
+            % (name, _text(said["value"]), change, said["source"])
+        )
         if said.get("default"):
             tried = said["default"]
             text = "%s: the default x%s, %s, gave %s (%s)"
-            result.append(text % (name, _text(tried["factor"]), _text(tried["value"]), tried["accuracy"], said["source"]))
+            result.append(
+                text
+                % (
+                    name,
+                    _text(tried["factor"]),
+                    _text(tried["value"]),
+                    tried["accuracy"],
+                    said["source"],
+                )
+            )
     else:
         text = "%s: %s, as the config says" % (name, _text(now))
         if said:
-            text += "; the document's rule for %d cards is unknown: %s (%s)" % (advice["cards"], said["why"], said["source"])
+            text += "; the document's rule for %d cards is unknown: %s (%s)" % (
+                advice["cards"],
+                said["why"],
+                said["source"],
+            )
         elif advice["base"] and advice["cards"] > advice["base"]:
             text += "; the document has no rule for more cards"
         result.append(text)
     alone = setting.get("one_machine")
     if alone and alone["value"] != now:
-        text = "%s: the document does not say how many its one machine ran; its division for more machines (%s) would give %s"
+        text = (
+            "%s: the document does not say how many its one machine ran; its division for more"
+            " machines (%s) would give %s"
+        )
         result.append(text % (name, alone["source"], _text(alone["value"])))
     if upstream:
         result += _upstream_lines(setting, upstream)
@@ -340,8 +472,22 @@ def _setting_lines(setting, advice):
 def _upstream_lines(setting, upstream):
     name, said = setting["name"], setting["document"]
     if upstream["value"] is None:
-        return ["%s: upstream gives no number here: %s (%s)" % (name, upstream["why"], upstream["source"])]
-    if _same(upstream["value"], said["value"] if said and said["value"] is not None else setting["now"]):
+        return [
+            "%s: upstream gives no number here: %s (%s)"
+            % (name, upstream["why"], upstream["source"])
+        ]
+    if _same(
+        upstream["value"], said["value"] if said and said["value"] is not None else setting["now"]
+    ):
         return []
     text = "%s: %s by upstream's rule, linear in the global batch from %s (%s): %s"
-    return [text % (name, _text(upstream["value"]), upstream["from"], upstream["source"], _way(setting, upstream["value"]))]
+    return [
+        text
+        % (
+            name,
+            _text(upstream["value"]),
+            upstream["from"],
+            upstream["source"],
+            _way(setting, upstream["value"]),
+        )
+    ]

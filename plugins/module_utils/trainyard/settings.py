@@ -12,9 +12,15 @@ _SETTING = re.compile(r"\s*(learning rate|iterations): (\d[\d,]*(?:\.\d+)?)(?:,|
 
 
 def of_plan(plan, run):
-    """Return {name: value}; value is text, a number, a truth value or None. What the plan or run.json does not hold is left out."""
+    """Return {name: value}; value is text, a number, a truth value or None. What the plan or
+    run.json does not hold is left out.
+    """
     plan, run = _mapping(plan), _mapping(run)
-    job, suite, launcher = _mapping(plan.get("job")), _mapping(plan.get("suite")), _mapping(plan.get("launcher"))
+    job, suite, launcher = (
+        _mapping(plan.get("job")),
+        _mapping(plan.get("suite")),
+        _mapping(plan.get("launcher")),
+    )
     environment, code = _mapping(plan.get("environment")), _mapping(plan.get("code"))
     found = {
         "suite": suite.get("name") or job.get("suite"),
@@ -26,27 +32,36 @@ def of_plan(plan, run):
         "nodes": len(_list(plan.get("nodes"))) or None,
         "ranks": len(_list(plan.get("ranks"))) or None,
         "devices": _devices(plan),
-        "cores": _same(node.get("cores") for node in _list(plan.get("nodes")) if isinstance(node, dict)),
+        "cores": _same(
+            node.get("cores") for node in _list(plan.get("nodes")) if isinstance(node, dict)
+        ),
         "code": _short(code.get("digest") or code.get("path")),
         "commit": _short(_mapping(run.get("code")).get("commit")),
         "code changed locally": _mapping(run.get("code")).get("dirty"),
         "package": environment.get("package"),
         "version": environment.get("version"),
-        "environment": environment.get("digest") or environment.get("path") or environment.get("image"),
+        "environment": (
+            environment.get("digest") or environment.get("path") or environment.get("image")
+        ),
         "epochs": plan.get("epochs"),
     }
     for name, digest in sorted(_mapping(plan.get("data")).items()):
         found["data " + str(name)] = _short(digest)
     for name, digest in sorted(_mapping(plan.get("weights")).items()):
         found["weights " + str(name)] = _short(digest)
-    # As it was planned, with what the site and the scaling changed; a job holds what its author wrote.
+    # As it was planned, with what the site and the scaling changed; a job holds what its author
+    # wrote.
     for key, value in sorted(_flat(_mapping(job.get("overrides")))):
         found["override " + key] = value
     for name, value in sorted(_mapping(plan.get("env")).items()):
         found["env " + str(name)] = value
     found.update(_advised(plan))
     secrets = secrets_of(plan)
-    return {printable(key, *secrets): _shown(key, value, secrets) for key, value in found.items() if value is not None}
+    return {
+        printable(key, *secrets): _shown(key, value, secrets)
+        for key, value in found.items()
+        if value is not None
+    }
 
 
 def _mapping(value):
@@ -68,7 +83,11 @@ def _same(values):
 
 
 def _devices(plan):
-    counts = [len(_list(node.get("devices"))) for node in _list(plan.get("nodes")) if isinstance(node, dict)]
+    counts = [
+        len(_list(node.get("devices")))
+        for node in _list(plan.get("nodes"))
+        if isinstance(node, dict)
+    ]
     return _same("%d a node" % count for count in counts if count)
 
 
@@ -82,7 +101,9 @@ def _flat(value, prefix=""):
 
 
 def _advised(plan):
-    """Batch, learning rate and iterations as the plan's advice words them (scaling.py): the numbers the training went with."""
+    """Batch, learning rate and iterations as the plan's advice words them (scaling.py): the numbers
+    the training went with.
+    """
     found = {}
     for line in _list(plan.get("advice")):
         batch, setting = _BATCH.match(str(line)), _SETTING.match(str(line))
@@ -102,4 +123,8 @@ def _value(text):
 def _shown(name, value, secrets):
     if SECRET_NAME.search(name) or name.partition(" ")[2] in secrets.names:
         return MASK
-    return value if isinstance(value, (bool, int, float)) else printable(value if isinstance(value, str) else str(value), *secrets)
+    return (
+        value
+        if isinstance(value, (bool, int, float))
+        else printable(value if isinstance(value, str) else str(value), *secrets)
+    )

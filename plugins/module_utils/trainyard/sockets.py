@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's TCP ports: whether a server could listen on them, and who has those that are taken. Runs on the node, which has no yaml.
+"""A node's TCP ports: whether a server could listen on them, and who has those that are taken. Runs
+on the node, which has no yaml.
 
-Paddle's store (paddle/phi/core/distributed/store/tcp_utils.cc, tcp_listen), its --master (an http.server) and MindSpore's scheduler
-(distributed/rpc/tcp/socket_operation.cc, SetSocketOptions) all set SO_REUSEADDR, so it is set here: a connection that only waits for its end
-(TIME_WAIT) is in nobody's way, unless its server did not set it.
+Paddle's store (paddle/phi/core/distributed/store/tcp_utils.cc, tcp_listen), its --master (an
+http.server) and MindSpore's scheduler (distributed/rpc/tcp/socket_operation.cc, SetSocketOptions)
+all set SO_REUSEADDR, so it is set here: a connection that only waits for its end (TIME_WAIT) is in
+nobody's way, unless its server did not set it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _TIME_WAIT = "06"
 
 
 def try_port(port):
-    """Return '' where a server can listen on a port of all addresses, else the error's name (EADDRINUSE, EACCES, ...)."""
+    """Return '' where a server can listen on a port of all addresses, else the error's name
+    (EADDRINUSE, EACCES, ...).
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
         try:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -35,7 +39,9 @@ def try_port(port):
 
 
 def sockets():
-    """Return [(port, inode, uid, state)] of this node's TCP sockets as /proc/net has them (proc(5)); IPv6 ones take the port, too."""
+    """Return [(port, inode, uid, state)] of this node's TCP sockets as /proc/net has them
+    (proc(5)); IPv6 ones take the port, too.
+    """
     found = []
     for name in ("tcp", "tcp6"):
         try:
@@ -50,7 +56,9 @@ def sockets():
 
 
 def holders(inodes):
-    """Return {inode: pid} of sockets whose process may be looked at: this user's own, or all to root."""
+    """Return {inode: pid} of sockets whose process may be looked at: this user's own, or all to
+    root.
+    """
     wanted_links, found = {"socket:[%s]" % inode: inode for inode in inodes}, {}
     for pid in processes.pids():
         try:
@@ -66,10 +74,13 @@ def holders(inodes):
 def owners(ports, open_sockets):
     """Return {port: {uid, user, pid, command, run, waits}} of ports that are taken.
 
-    pid and command are None of another user's, the uid where nothing shows. waits: whether there are but connections that wait for their end.
+    pid and command are None of another user's, the uid where nothing shows. waits: whether there
+    are but connections that wait for their end.
     """
     rows = {}
-    for port, inode, uid, state in sorted(open_sockets, key=lambda row: row[3] != "0A"):  # who listens comes first
+    for port, inode, uid, state in sorted(
+        open_sockets, key=lambda row: row[3] != "0A"
+    ):  # who listens comes first
         if port in ports and state != _TIME_WAIT:
             rows.setdefault(port, (inode, uid))
     pids = holders([inode for inode, _uid in rows.values()])
@@ -99,10 +110,16 @@ def owner_words(item):
     if item["pid"]:
         return "taken by pid %s of %s: %s" % (item["pid"], item["user"], item["command"])
     if item["waits"]:
-        return "connections of a server that has ended wait there for their own end (TIME_WAIT, a minute at most)"
+        return (
+            "connections of a server that has ended wait there for their own end (TIME_WAIT, a"
+            " minute at most)"
+        )
     if item["user"] is None:
         return "taken by a socket that /proc/net/tcp does not show"
-    return "taken by a process of %s (uid %s), whose command only that user and root can see" % (item["user"], item["uid"])
+    return "taken by a process of %s (uid %s), whose command only that user and root can see" % (
+        item["user"],
+        item["uid"],
+    )
 
 
 def number_ranges(text):
@@ -122,8 +139,9 @@ def _ranges(name):
 def look(run, base, asked):
     """Return {asked, taken, used, ephemeral, reserved} of the asked ports.
 
-    taken: [{port, error} and what owners says]. used: other ports that sockets have, from the first asked one on. ephemeral: the ranges of
-    which the kernel gives ports to connections; reserved: those it leaves out.
+    taken: [{port, error} and what owners says]. used: other ports that sockets have, from the first
+    asked one on. ephemeral: the ranges of which the kernel gives ports to connections; reserved:
+    those it leaves out.
     """
     ports = [int(port) for port in asked.get("ports") or []]
     if not ports:
@@ -132,7 +150,11 @@ def look(run, base, asked):
     taken, now = [port for port in ports if errors[port]], sockets()
     held = owners(taken, now) if taken else {}
     low = min(ports + [RECOMMENDED[0]])
-    used = {port for port, _inode, _uid, state in now if low <= port <= max(ports) + WINDOW and state != _TIME_WAIT}
+    used = {
+        port
+        for port, _inode, _uid, state in now
+        if low <= port <= max(ports) + WINDOW and state != _TIME_WAIT
+    }
     return {
         "asked": ports,
         "taken": [dict(held[port], port=port, error=errors[port]) for port in taken],

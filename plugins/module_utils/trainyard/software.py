@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What frameworks, libraries and drivers of a node say of themselves, read from files; nothing is imported and nothing is started but ldconfig."""
+"""What frameworks, libraries and drivers of a node say of themselves, read from files; nothing is
+imported and nothing is started but ldconfig.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from ansible.module_utils.trainyard.limits import text_of
 
 # So many characters of such a file are read at most.
 HEAD = 1 << 16
-# What each framework's own files say of their build: file below the packages' directory -> {word: pattern}.
+# What each framework's own files say of their build: file below the packages' directory -> {word:
+# pattern}.
 BUILDS = {
     "paddle": (
         "paddle/version/__init__.py",
@@ -41,18 +44,29 @@ _VENDOR_VERSION = (
 
 
 def frameworks(paths):
-    """Return {paddle or mindspore: {version, cuda, ...}} as their own files say it; nothing is imported."""
+    """Return {paddle or mindspore: {version, cuda, ...}} as their own files say it; nothing is
+    imported.
+    """
     told = {}
     for name, (file, patterns) in BUILDS.items():
-        text = next((text for text in (text_of(os.path.join(path, file), HEAD) for path in paths) if text), "")
-        said = {word: found.group(1) for word, found in ((w, re.search(p, text, re.MULTILINE)) for w, p in patterns.items()) if found}
+        text = next(
+            (text for text in (text_of(os.path.join(path, file), HEAD) for path in paths) if text),
+            "",
+        )
+        said = {
+            word: found.group(1)
+            for word, found in ((w, re.search(p, text, re.MULTILINE)) for w, p in patterns.items())
+            if found
+        }
         if said:
             told[name] = {word: value for word, value in said.items() if value not in ("False", "")}
     return told
 
 
 def libraries(run):
-    """Return {library or vendor's software: version} of what the system brings; a library's version is its real file's."""
+    """Return {library or vendor's software: version} of what the system brings; a library's version
+    is its real file's.
+    """
     told = {}
     code, out, _err = run(list(LDCONFIG))
     for line in out.splitlines() if code == 0 else []:
@@ -61,8 +75,24 @@ def libraries(run):
             version = re.search(r"\.so\.([0-9.]+)$", os.path.realpath(found.group(2)))
             told[found.group(1)] = version.group(1) if version else "?"
     for name, patterns in VENDOR_FILES.items():
-        text = next((text for pattern in patterns for path in sorted(glob.glob(pattern)) for text in [text_of(path, HEAD)] if text), "")
-        version = next((found.group(1) for found in (re.search(pattern, text, re.MULTILINE) for pattern in _VENDOR_VERSION) if found), None)
+        text = next(
+            (
+                text
+                for pattern in patterns
+                for path in sorted(glob.glob(pattern))
+                for text in [text_of(path, HEAD)]
+                if text
+            ),
+            "",
+        )
+        version = next(
+            (
+                found.group(1)
+                for found in (re.search(pattern, text, re.MULTILINE) for pattern in _VENDOR_VERSION)
+                if found
+            ),
+            None,
+        )
         if version:
             told[name] = version
     return told

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a job's inputs come from on the controller: the code tree and its commit, the suite's config chain, data sets, weights. Controller only."""
+"""Where a job's inputs come from on the controller: the code tree and its commit, the suite's
+config chain, data sets, weights. Controller only.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=@~,%-]{0,200}")
 MOST_MEMBERS = 10_000
 # Local changes against the commit go into the run's record up to so many bytes.
 LARGEST_DIFF = 16 << 20
-# PyYAML reads about 100 kB a second. The longest config of the suites has 15 kB and the longest chain eight files.
+# PyYAML reads about 100 kB a second. The longest config of the suites has 15 kB and the longest
+# chain eight files.
 MAX_CONFIG, MOST_CONFIGS, MAX_DEPTH, MOST_VALUES, LONGEST_NUMBER = 1 << 18, 60, 60, 100_000, 100
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -31,10 +34,11 @@ class SourceError(Exception):
 
 
 class _AnyTag(yaml.SafeLoader):
-    """The suites' configs carry tags of their own (!LearningRate); their values are plain for our reading.
+    """The suites' configs carry tags of their own (!LearningRate); their values are plain for our
+    reading.
 
-    A config may come from a node. Its depth is bounded while it is composed, and the values that its aliases stand for are counted before
-    anything is made of them.
+    A config may come from a node. Its depth is bounded while it is composed, and the values that
+    its aliases stand for are counted before anything is made of them.
     """
 
     depth = 0
@@ -55,7 +59,9 @@ class _AnyTag(yaml.SafeLoader):
 
 
 def _values(node, known):
-    """Return how many values a node stands for, its aliases written out. known: what has been counted, None while it is being counted."""
+    """Return how many values a node stands for, its aliases written out. known: what has been
+    counted, None while it is being counted.
+    """
     key = id(node)
     if key not in known:
         known[key] = None
@@ -65,7 +71,9 @@ def _values(node, known):
                 raise yaml.YAMLError("has a number of more than %d digits" % LONGEST_NUMBER)
         else:
             for item in node.value:
-                total += sum(_values(part, known) for part in (item if isinstance(item, tuple) else (item,)))
+                total += sum(
+                    _values(part, known) for part in (item if isinstance(item, tuple) else (item,))
+                )
         known[key] = total
     if known[key] is None:
         raise yaml.YAMLError("has an alias for what it stands in")
@@ -84,7 +92,8 @@ _AnyTag.add_multi_constructor("!", _plain)
 
 
 def git_state(root):
-    """Return {commit, dirty, diff} of the work tree that holds root, limited to root; None where there is none or no commit yet.
+    """Return {commit, dirty, diff} of the work tree that holds root, limited to root; None where
+    there is none or no commit yet.
 
     Raises SourceError where git takes too long.
     """
@@ -103,7 +112,11 @@ def git_state(root):
             raise SourceError(str(error)) from error
         return None
     text = "# The local changes are larger than %d bytes. They are not kept.\n" % LARGEST_DIFF
-    return {"commit": commit, "dirty": dirty, "diff": text if large else diff.decode("utf-8", "surrogateescape")}
+    return {
+        "commit": commit,
+        "dirty": dirty,
+        "diff": text if large else diff.decode("utf-8", "surrogateescape"),
+    }
 
 
 def foreign(root):
@@ -116,7 +129,9 @@ def foreign(root):
 
 
 def code_tree(root, cache):
-    """Return (manifest entries, git state) of a code tree: what git tracks and does not ignore, or every file outside git (decision 9)."""
+    """Return (manifest entries, git state) of a code tree: what git tracks and does not ignore, or
+    every file outside git (decision 9).
+    """
     if not os.path.isdir(root):
         raise SourceError("the code is not there: %s is no directory on the controller" % root)
     names = manifest.git_files(root)
@@ -124,7 +139,8 @@ def code_tree(root, cache):
 
 
 def config_chain(root, config, base_key, entries):
-    """Return ([relative paths], merged values) of a suite config and the files it builds on; a later file wins, as in the suites.
+    """Return ([relative paths], merged values) of a suite config and the files it builds on; a
+    later file wins, as in the suites.
 
     base_key: the key that names those files (a text or a list), or None for a suite without.
 
@@ -137,8 +153,13 @@ def config_chain(root, config, base_key, entries):
         if name not in entries:
             same = [n for n in entries if n.endswith((".yml", ".yaml"))]
             said = near(name, same)
-            text = "%s: not in the code tree %s%s%s; the site's code has to be a checkout of the suite that has it"
-            raise SourceError(text % (name, root, " (named by %s)" % came_from if came_from else "", said))
+            text = (
+                "%s: not in the code tree %s%s%s; the site's code has to be a checkout of the suite"
+                " that has it"
+            )
+            raise SourceError(
+                text % (name, root, " (named by %s)" % came_from if came_from else "", said)
+            )
         if name in order:
             return
         order.append(name)
@@ -146,15 +167,24 @@ def config_chain(root, config, base_key, entries):
             with open(os.path.join(root, name), encoding="utf-8") as handle:
                 text = handle.read(MAX_CONFIG + 1)
             if len(text) > MAX_CONFIG or len(order) > MOST_CONFIGS:
-                raise ValueError("is larger than %d bytes, or builds on more than %d files" % (MAX_CONFIG, MOST_CONFIGS))
-            values = yaml.load(text, Loader=_AnyTag) or {}  # a SafeLoader that reads unknown tags as plain values
+                raise ValueError(
+                    "is larger than %d bytes, or builds on more than %d files"
+                    % (MAX_CONFIG, MOST_CONFIGS)
+                )
+            values = (
+                yaml.load(text, Loader=_AnyTag) or {}
+            )  # a SafeLoader that reads unknown tags as plain values
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise SourceError("%s: is not YAML: %s" % (name, " ".join(str(error).split()))) from error
+            raise SourceError(
+                "%s: is not YAML: %s" % (name, " ".join(str(error).split()))
+            ) from error
         if not isinstance(values, dict):
             raise SourceError("%s: is not a mapping" % name)
         bases = (values.pop(base_key, None) or []) if base_key else []
         if not isinstance(bases, (str, list)) or not all(isinstance(base, str) for base in bases):
-            raise SourceError("%s: %s must be a file name or a list of them; got %r" % (name, base_key, bases))
+            raise SourceError(
+                "%s: %s must be a file name or a list of them; got %r" % (name, base_key, bases)
+            )
         for base in [bases] if isinstance(bases, str) else bases:
             visit(os.path.join(os.path.dirname(name), base), name)
         merged.update(suites.merged(merged, values))
@@ -168,11 +198,16 @@ def find_script(suite, entries, root):
     for name in suite["scripts"]:
         if name in entries:
             return name
-    raise SourceError("the code tree %s has none of %s; is it a checkout of %s?" % (root, ", ".join(suite["scripts"]), suite["title"]))
+    raise SourceError(
+        "the code tree %s has none of %s; is it a checkout of %s?"
+        % (root, ", ".join(suite["scripts"]), suite["title"])
+    )
 
 
 def weight_urls(suite, effective):
-    """Return {config key: URL} of the pretrained weights the job will ask for; effective: the config with all overrides."""
+    """Return {config key: URL} of the pretrained weights the job will ask for; effective: the
+    config with all overrides.
+    """
     found = {}
     for key in suite["config_keys"]["weights"]:
         value = suites.lookup(effective, key)
@@ -193,10 +228,11 @@ def weight_name(url):
 
 
 def local_weights(given, url):
-    """Return the path of a URL's weights in the directory that the site names, or None where they are to be fetched; given: {path, placement}.
+    """Return the path of a URL's weights in the directory that the site names, or None where they
+    are to be fetched; given: {path, placement}.
 
-    On the controller a file that is not there is fetched; one on the nodes has to be there, and the probe looks. Raises SourceError for an
-    archive on the nodes: the suites want the file in it.
+    On the controller a file that is not there is fetched; one on the nodes has to be there, and the
+    probe looks. Raises SourceError for an archive on the nodes: the suites want the file in it.
     """
     if not given or not given.get("path"):
         return None
@@ -204,50 +240,74 @@ def local_weights(given, url):
     if given.get("placement", "push") == "push":
         return os.path.realpath(path) if os.path.isfile(path) else None
     if path.endswith((".tar", ".tar.gz", ".tgz", ".zip")):
-        text = "%s comes as an archive, and the site's weights lie on the nodes: unpack it there and give its path with an override"
+        text = (
+            "%s comes as an archive, and the site's weights lie on the nodes: unpack it there and"
+            " give its path with an override"
+        )
         raise SourceError(text % url)
     return path
 
 
 def unpack(path):
-    """Unpack an archive beside itself and remove it; leave any other file alone. The archive is a stranger's: nothing in it leaves its folder.
+    """Unpack an archive beside itself and remove it; leave any other file alone. The archive is a
+    stranger's: nothing in it leaves its folder.
 
-    Most of PaddleSeg's weights are archives that its own code unpacks after its own download, and never from a path.
+    Most of PaddleSeg's weights are archives that its own code unpacks after its own download, and
+    never from a path.
     """
     folder = os.path.dirname(path)
     try:
         _unpack(path, folder)
     except (EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise SourceError("%s is damaged (%s); fetch it again" % (os.path.basename(path), error)) from error
+        raise SourceError(
+            "%s is damaged (%s); fetch it again" % (os.path.basename(path), error)
+        ) from error
 
 
 def _unpack(path, folder):
-    is_zip = zipfile.is_zipfile(path) and path.endswith(".zip")  # a .pdparams may be a zip file itself
+    is_zip = zipfile.is_zipfile(path) and path.endswith(
+        ".zip"
+    )  # a .pdparams may be a zip file itself
     if not is_zip and not tarfile.is_tarfile(path):
         if path.endswith((".tar", ".tar.gz", ".tgz", ".zip")):
-            raise SourceError("%s is no archive, whatever its name says; is it a page of the server's?" % os.path.basename(path))
+            raise SourceError(
+                "%s is no archive, whatever its name says; is it a page of the server's?"
+                % os.path.basename(path)
+            )
         return
     with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
         members = archive.infolist() if is_zip else archive.getmembers()
         sizes = [member.file_size if is_zip else member.size for member in members]
         if len(sizes) > MOST_MEMBERS or sum(sizes) > download.LARGEST:
-            raise SourceError("%s unpacks to more than weights are; it was not unpacked" % os.path.basename(path))
+            raise SourceError(
+                "%s unpacks to more than weights are; it was not unpacked" % os.path.basename(path)
+            )
         for member in members:
             name = member.filename if is_zip else member.name
-            if os.path.isabs(name) or ".." in name.split("/") or not (is_zip or member.isfile() or member.isdir()):
-                raise SourceError("%s holds %r, which is outside it or no file; it was not unpacked" % (os.path.basename(path), name))
+            if (
+                os.path.isabs(name)
+                or ".." in name.split("/")
+                or not (is_zip or member.isfile() or member.isdir())
+            ):
+                raise SourceError(
+                    "%s holds %r, which is outside it or no file; it was not unpacked"
+                    % (os.path.basename(path), name)
+                )
         for member in members:  # Python 3.11.2 has no filter for this
             archive.extract(member, folder)
     os.unlink(path)
 
 
 def weight_file(entries, url):
-    """Return the weights' path among the files that a URL brought. Raises SourceError where an archive holds none or several."""
+    """Return the weights' path among the files that a URL brought. Raises SourceError where an
+    archive holds none or several.
+    """
     if weight_name(url) in entries:
         return weight_name(url)
     found = sorted(name for name in entries if name.endswith(WEIGHT_ENDINGS))
     if len(found) != 1:
         raise SourceError(
-            "%s holds %s; one file ending in %s is expected" % (url, ", ".join(found) or "no weights", " or ".join(WEIGHT_ENDINGS))
+            "%s holds %s; one file ending in %s is expected"
+            % (url, ", ".join(found) or "no weights", " or ".join(WEIGHT_ENDINGS))
         )
     return found[0]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an attempt stands on one node: its unit, its ranks, the latest training step. Reads only; cheap enough to be asked every few seconds."""
+"""How an attempt stands on one node: its unit, its ranks, the latest training step. Reads only;
+cheap enough to be asked every few seconds.
+"""
 
 from __future__ import annotations
 
@@ -60,25 +62,33 @@ def as_mapping(data):
 
 def unit_state(run, unit):
     """Return ActiveState of a unit ('inactive' also where systemd has forgotten it)."""
-    _code, out, _err = run(["systemctl", "--user", "show", "--property=ActiveState", "--value", unit])
+    _code, out, _err = run(
+        ["systemctl", "--user", "show", "--property=ActiveState", "--value", unit]
+    )
     return out.strip() or "inactive"
 
 
 def rank_states(attempt, plan, node, events):
-    """Return [{rank, local_rank, pid, state, exit_code, signal, step, evaluation, nan, log_bytes, log_time, fraction}] of this node's ranks.
+    """Return [{rank, local_rank, pid, state, exit_code, signal, step, evaluation, nan, log_bytes,
+    log_time, fraction}] of this node's ranks.
 
-    step: the log's latest step record or None. nan: the first step in the log's end whose loss is no number, or None. log_time: when the log
-    was last written (unix seconds of the node), or None.
+    step: the log's latest step record or None. nan: the first step in the log's end whose loss is
+    no number, or None. log_time: when the log was last written (unix seconds of the node), or None.
     """
     table = logs.Table(plan["suite"].get("logs"))
     step_table = (plan["suite"].get("logs") or {}).get("step") or {}
-    finished = any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events)
+    finished = any(
+        event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events
+    )
     ends = {event.get("rank"): event for event in events if event.get("event") == "end"}
     starts = {event.get("rank"): event for event in events if event.get("event") == "start"}
     found = []
     for rank in (item for item in plan["ranks"] if item["node"] == node):
         try:
-            with os.fdopen(open_in(attempt, rank.get("log") or plan["launcher"]["rank_log"].format(**rank)), "rb") as handle:
+            with os.fdopen(
+                open_in(attempt, rank.get("log") or plan["launcher"]["rank_log"].format(**rank)),
+                "rb",
+            ) as handle:
                 tail = logs.tail_status(handle.fileno(), table)
         except OSError:
             tail = None
@@ -87,9 +97,14 @@ def rank_states(attempt, plan, node, events):
         # A suite that prints steps on its first rank only leaves the others' phase unknown.
         silent = step_table.get("ranks") == "first" and rank["rank"] > 0
         if end:
-            # msrun collects its ranks before anybody can see how they ended; where it ended well itself, they did.
+            # msrun collects its ranks before anybody can see how they ended; where it ended well
+            # itself, they did.
             unseen = end.get("exit_code") is None and not end.get("signal")
-            state = "done" if end.get("exit_code") == 0 or (unseen and finished) else ("ended" if unseen else "failed")
+            state = (
+                "done"
+                if end.get("exit_code") == 0 or (unseen and finished)
+                else ("ended" if unseen else "failed")
+            )
         elif not start:
             state = "waiting"
         else:
@@ -114,7 +129,9 @@ def rank_states(attempt, plan, node, events):
 
 
 def look(run, base, run_id, number, node):
-    """Return the attempt's state on this node; see library/attempt_status.py. An empty run_id means the run that holds the node, else the newest."""
+    """Return the attempt's state on this node; see library/attempt_status.py. An empty run_id means
+    the run that holds the node, else the newest.
+    """
     known = attempts.runs_on(base)
     if not run_id:
         units = [attempts.parse_unit(item["unit"]) for item in attempts.active_units(run)]
@@ -138,7 +155,9 @@ def look(run, base, run_id, number, node):
             "noted": noted_of(base, run_id),
             # of a run whose directory is gone, or was never here
             "processes": processes.of_run(run_id),
-            "stopped": bool(glob.glob(os.path.join(base, "runs", run_id, "attempt-*", "stop.json"))),
+            "stopped": bool(
+                glob.glob(os.path.join(base, "runs", run_id, "attempt-*", "stop.json"))
+            ),
         }
     node = node if any(item["name"] == node for item in plan["nodes"]) else record["node"]
     active = unit_state(run, record["unit"])
@@ -147,15 +166,29 @@ def look(run, base, run_id, number, node):
     if not ended:
         state = "stopping" if active == "deactivating" else "running"
     elif ending is None:
-        state = "lost"  # the unit is gone and wrote no end: the node was restarted, or the user's manager was killed
+        # the unit is gone and wrote no end: the node was restarted, or the user's manager was
+        # killed
+        state = "lost"
     elif ending.get("stopped_by") == "user":
         state = "stopped"
     else:
-        finished = any(event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events)
-        state = "completed" if ending.get("service_result") == "success" and finished and not ending.get("stopped_by") else "failed"
+        finished = any(
+            event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events
+        )
+        state = (
+            "completed"
+            if ending.get("service_result") == "success"
+            and finished
+            and not ending.get("stopped_by")
+            else "failed"
+        )
     ranks, table = rank_states(attempt, plan, node, events), plan["suite"].get("logs") or {}
     step_table = table.get("step") or {}
-    wrong = [event for event in events if event.get("event") == "start" and not event.get("endpoints_as_planned", True)]
+    wrong = [
+        event
+        for event in events
+        if event.get("event") == "start" and not event.get("endpoints_as_planned", True)
+    ]
     found = {
         "found": True,
         "run": run_id,
@@ -182,7 +215,8 @@ def look(run, base, run_id, number, node):
         "epochs": plan.get("epochs"),
         "first_step": step_table.get("first", {}),
         "unit_of_speed": step_table.get("unit", ""),
-        # what the live view says besides: the size of the run, which ranks print, what decides an evaluation, room for logs and checkpoints
+        # what the live view says besides: the size of the run, which ranks print, what decides an
+        # evaluation, room for logs and checkpoints
         "accelerator": plan.get("accelerator"),
         "ranks_in_all": len(plan["ranks"]),
         "only_first_prints": step_table.get("ranks") == "first",
@@ -190,29 +224,52 @@ def look(run, base, run_id, number, node):
         "disk": disk_of(attempt),
         "checkpoints": plan["suite"].get("checkpoints"),
         "guard": guarded(attempt),
-        "console_tail": console_tail(attempt, plan["launcher"]["console"]) if state in ("failed", "lost") else [],
+        "console_tail": (
+            console_tail(attempt, plan["launcher"]["console"])
+            if state in ("failed", "lost")
+            else []
+        ),
     }
     # what a console repeats of the environment that the launcher began with is in no plan
-    return printable_data(found, *secrets_of(plan, more=[written_down(attempt, plan)] if found["console_tail"] else []))
+    return printable_data(
+        found,
+        *secrets_of(plan, more=[written_down(attempt, plan)] if found["console_tail"] else []),
+    )
 
 
 def numbers_of(base, run_id):
-    """Return the numbers of a run's attempts here, also of starts that were refused: none is used twice."""
+    """Return the numbers of a run's attempts here, also of starts that were refused: none is used
+    twice.
+    """
     paths = glob.glob(os.path.join(glob.escape(base), "runs", run_id, "attempt-*"))
-    return sorted(int(match.group(1)) for match in (re.search(r"/attempt-([1-9][0-9]{0,5})\Z", path) for path in paths) if match)
+    return sorted(
+        int(match.group(1))
+        for match in (re.search(r"/attempt-([1-9][0-9]{0,5})\Z", path) for path in paths)
+        if match
+    )
 
 
 def noted_of(base, run_id):
-    """Return the numbers of a run's attempts that a person has stopped before they began here: a restart that waits is not to start."""
-    places = {number: attempts.attempt_dir(base, run_id, number) for number in numbers_of(base, run_id)}
+    """Return the numbers of a run's attempts that a person has stopped before they began here: a
+    restart that waits is not to start.
+    """
+    places = {
+        number: attempts.attempt_dir(base, run_id, number) for number in numbers_of(base, run_id)
+    }
     notes = {number: read_json(place, "stop.json") or {} for number, place in places.items()}
-    return [number for number, place in places.items() if notes[number].get("by") == "user" and not os.path.exists(place + "/attempt.json")]
+    return [
+        number
+        for number, place in places.items()
+        if notes[number].get("by") == "user" and not os.path.exists(place + "/attempt.json")
+    ]
 
 
 def how_lost(record, events):
-    """Return why an attempt whose unit is gone wrote no end. It holds nothing: only a unit that is active does.
+    """Return why an attempt whose unit is gone wrote no end. It holds nothing: only a unit that is
+    active does.
 
-    The boot mark tells a restart of the machine (or container) from an end of the user's systemd alone; attempts of an older Trainyard have none.
+    The boot mark tells a restart of the machine (or container) from an end of the user's systemd
+    alone; attempts of an older Trainyard have none.
     """
     if record.get("boot") and record["boot"] != holds.boot_mark():
         return "the node was restarted since it began"
@@ -223,14 +280,22 @@ def how_lost(record, events):
 
 
 def guarded(attempt):
-    """Return {phase, budget, quiet, stall, loss}: what the attempt's guard here last saw (guard.json), and what it ended the attempt for; None for each."""
+    """Return {phase, budget, quiet, stall, loss}: what the attempt's guard here last saw
+    (guard.json), and what it ended the attempt for; None for each.
+    """
     seen = read_json(attempt, "guard.json") or {}
     ended = stalls.found(lambda name: read_json(attempt, name))
-    return dict({key: seen.get(key) for key in ("phase", "budget", "quiet")}, stall=ended["stall"], loss=ended["loss"])
+    return dict(
+        {key: seen.get(key) for key in ("phase", "budget", "quiet")},
+        stall=ended["stall"],
+        loss=ended["loss"],
+    )
 
 
 def written_down(attempt, plan):
-    """Return the environment that Paddle's launcher wrote down in this attempt, {} where it did not."""
+    """Return the environment that Paddle's launcher wrote down in this attempt, {} where it did
+    not.
+    """
     try:
         root = os.open(attempt, DIRECTORY)
     except OSError:
@@ -242,7 +307,9 @@ def written_down(attempt, plan):
 
 
 def disk_of(path):
-    """Return {free, total}: bytes of the file system of a path, as a user without privileges may use them (statvfs), or None."""
+    """Return {free, total}: bytes of the file system of a path, as a user without privileges may
+    use them (statvfs), or None.
+    """
     try:
         found = os.statvfs(path)
     except OSError:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stop runs on a node, prove that what they had is free again, and put what became of it on all nodes into words."""
+"""Stop runs on a node, prove that what they had is free again, and put what became of it on all
+nodes into words.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,17 @@ import contextlib
 import os
 import time
 
-from ansible.module_utils.trainyard import attempts, devices, holds, processes, restarts, run_choice, run_file, sockets, status
+from ansible.module_utils.trainyard import (
+    attempts,
+    devices,
+    holds,
+    processes,
+    restarts,
+    run_choice,
+    run_file,
+    sockets,
+    status,
+)
 from ansible.module_utils.trainyard.display import printable
 
 # A driver lists a process for a moment after its end.
@@ -18,8 +30,9 @@ _LISTENS = "0A"
 def wanted(held, params):
     """Return [(run id, attempt)] to be stopped here; held: those that hold the node.
 
-    A run that is named, else what holds this node; of the same run every attempt that holds the node, where a person stops it (a peer ends the
-    attempt that both are in); and what holds other nodes of the site, or is on its way to this one (`also`).
+    A run that is named, else what holds this node; of the same run every attempt that holds the
+    node, where a person stops it (a peer ends the attempt that both are in); and what holds other
+    nodes of the site, or is on its way to this one (`also`).
     """
     found = [(params["run_id"], params["number"])] if params["run_id"] else list(held)
     if params["reason"] == "user":
@@ -31,13 +44,17 @@ def wanted(held, params):
 
 
 def takes_part(run_id, params):
-    """Whether a run that is named is, or may come to be, on this node: a node that never was part of it gets no note of its end."""
+    """Whether a run that is named is, or may come to be, on this node: a node that never was part
+    of it gets no note of its end.
+    """
     nodes = [also[2] for also in params.get("also") or () if also[0] == run_id]
     return not nodes or any(params["node"] in names for names in nodes)
 
 
 def stop(run, base, params, write=True):
-    """Stop on this node what is asked; return the result of the module attempt in its state stopped."""
+    """Stop on this node what is asked; return the result of the module attempt in its state
+    stopped.
+    """
     try:
         units = [item["unit"] for item in attempts.active_units(run)]
     except attempts.AttemptError:
@@ -50,15 +67,24 @@ def stop(run, base, params, write=True):
     for run_id, number in wanted(held, params):
         unit, place = attempts.unit_name(run_id, number), attempts.attempt_dir(base, run_id, number)
         marked = None if params["reason"] == "user" else number
-        if params.get("start") and holds.record_of(base, run_id, number).get("start") != params["start"]:
-            result["kept"].append(run_id)  # another command's, or nothing: a start that failed takes back its own alone
+        if (
+            params.get("start")
+            and holds.record_of(base, run_id, number).get("start") != params["start"]
+        ):
+            result["kept"].append(
+                run_id
+            )  # another command's, or nothing: a start that failed takes back its own alone
             continue
         if not write:
-            result["stopped"] += [run_id] if unit in units or processes.of_run(run_id, marked) else []
+            result["stopped"] += (
+                [run_id] if unit in units or processes.of_run(run_id, marked) else []
+            )
             continue
         # A start that is under way waits for the lock or finds the note that stop leaves.
         known = unit in units or takes_part(run_id, params)
-        was_running = known and attempts.stop(run, place, unit, params["reason"], params["by"], params["node"])
+        was_running = known and attempts.stop(
+            run, place, unit, params["reason"], params["by"], params["node"]
+        )
         if not os.path.exists(os.path.join(place, "attempt.json")):
             result["noted"] += [run_id] * os.path.exists(os.path.join(place, "stop.json"))
         found = processes.end(run_id, marked)
@@ -71,7 +97,8 @@ def stop(run, base, params, write=True):
 
 
 def occupied(run, base, run_id, number, node, settle=SETTLE_S):
-    """Return [{what, own, text}]: the attempt's ports and devices on this node that somebody still has; own: whether it is this run.
+    """Return [{what, own, text}]: the attempt's ports and devices on this node that somebody still
+    has; own: whether it is this run.
 
     Listeners only: a connection that waits for its own end is in nobody's way (sockets.py).
     """
@@ -88,8 +115,14 @@ def occupied(run, base, run_id, number, node, settle=SETTLE_S):
 
 
 def ports_of(plan, node):
-    """Return the ports on which a plan's processes listen on a node, as far as the plan says; a port of * is the launcher's own choice."""
-    found = [rank["endpoint"].rpartition(":")[2] for rank in plan.get("ranks", ()) if rank.get("node") == node and rank.get("endpoint")]
+    """Return the ports on which a plan's processes listen on a node, as far as the plan says; a
+    port of * is the launcher's own choice.
+    """
+    found = [
+        rank["endpoint"].rpartition(":")[2]
+        for rank in plan.get("ranks", ())
+        if rank.get("node") == node and rank.get("endpoint")
+    ]
     if plan["nodes"][0]["name"] == node:
         found.append(str((plan.get("ports") or {}).get("start") or ""))
     return sorted({int(port) for port in found if port.isdigit()})
@@ -110,24 +143,55 @@ def _on_devices(run, base, plan, mine, run_id):
         return []
     found = []
     for item in devices.look(run, base, {"accelerator": plan["accelerator"]})["processes"]:
-        if item["device"] is None or str(item["device"]) in [str(device) for device in mine["devices"]]:
-            who = "the run %s" % item["run"] if item.get("run") else item.get("user") or "somebody who cannot be seen from here"
-            text = "device %s: used by %s, pid %s: %s" % (item["device"], who, item["pid"], item["command"])
-            found.append({"what": "device %s" % item["device"], "own": item.get("run") == run_id, "text": printable(text, limit=300)})
+        if item["device"] is None or str(item["device"]) in [
+            str(device) for device in mine["devices"]
+        ]:
+            who = (
+                "the run %s" % item["run"]
+                if item.get("run")
+                else item.get("user") or "somebody who cannot be seen from here"
+            )
+            text = "device %s: used by %s, pid %s: %s" % (
+                item["device"],
+                who,
+                item["pid"],
+                item["command"],
+            )
+            found.append(
+                {
+                    "what": "device %s" % item["device"],
+                    "own": item.get("run") == run_id,
+                    "text": printable(text, limit=300),
+                }
+            )
     return found
 
 
 def planned(runs_dir, run_id, site=None):
-    """Return {known, number, nodes, waiting} of a run as the controller that started it knows it: its newest attempt may be on its way to the nodes.
+    """Return {known, number, nodes, waiting} of a run as the controller that started it knows it:
+    its newest attempt may be on its way to the nodes.
 
-    Without a run: waiting, [[run, number of its next attempt, nodes]] of the site's runs whose restart may wait; `number` is the place of the note.
+    Without a run: waiting, [[run, number of its next attempt, nodes]] of the site's runs whose
+    restart may wait; `number` is the place of the note.
     """
     if not run_id:
-        return {"changed": False, "known": False, "number": 1, "nodes": [], "waiting": _waiting(runs_dir, site)}
+        return {
+            "changed": False,
+            "known": False,
+            "number": 1,
+            "nodes": [],
+            "waiting": _waiting(runs_dir, site),
+        }
     run_choice.check(run_id)
     number, plan = _newest(os.path.join(runs_dir, run_id))
     nodes = _nodes(plan)
-    return {"changed": False, "known": bool(nodes), "number": number or 1, "nodes": nodes, "waiting": []}
+    return {
+        "changed": False,
+        "known": bool(nodes),
+        "number": number or 1,
+        "nodes": nodes,
+        "waiting": [],
+    }
 
 
 def _newest(run_dir):
@@ -136,7 +200,11 @@ def _newest(run_dir):
 
 
 def _nodes(plan):
-    return [str(node["name"]) for node in plan.get("nodes") or () if isinstance(node, dict) and "name" in node]
+    return [
+        str(node["name"])
+        for node in plan.get("nodes") or ()
+        if isinstance(node, dict) and "name" in node
+    ]
 
 
 def _waiting(runs_dir, site):
@@ -154,10 +222,12 @@ def _waiting(runs_dir, site):
 
 
 def told(results, found, run_id, members):
-    """Return {summary, verdict} of what every node said; the verdict is {outcome: stopped, nothing or problems, text}, its text the last line.
+    """Return {summary, verdict} of what every node said; the verdict is {outcome: stopped, nothing
+    or problems, text}, its text the last line.
 
-    results: {node: what the module returned there}. found: {node: what was said where it was first asked}; it tells why there is no result. members:
-    the nodes on which something of the run can be.
+    results: {node: what the module returned there}. found: {node: what was said where it was first
+    asked}; it tells why there is no result. members: the nodes on which something of the run can
+    be.
     """
     lines, did, problems, silent = [], {}, [], []
     for node, result in results.items():
@@ -178,34 +248,66 @@ def told(results, found, run_id, members):
     what = "; ".join("%s on %s" % (name, ", ".join(nodes)) for name, nodes in sorted(did.items()))
     name = run_id or (sorted(did) or [""])[-1]
     again = "playbooks/stop.yml" + (" -e run=%s" % name if name else "")
-    noted = sorted({name for said in results.values() if _sound(said) for name in said.get("noted") or () if run_choice.is_run(name)})
+    noted = sorted(
+        {
+            name
+            for said in results.values()
+            if _sound(said)
+            for name in said.get("noted") or ()
+            if run_choice.is_run(name)
+        }
+    )
     nothing = (
         "nothing of %s runs" % run_id
         if run_id
-        else "no run of yours holds a node"
-        if noted
-        else "no run of yours was found" + _elsewhere(found)
+        else (
+            "no run of yours holds a node"
+            if noted
+            else "no run of yours was found" + _elsewhere(found)
+        )
     )
     text = "STOPPED %s" % what if what else "NOTHING TO STOP: %s" % nothing
-    text += "; a start or restart of %s that is under way gives up" % ("it" if noted == [run_id] else ", ".join(noted)) if noted else ""
+    text += (
+        "; a start or restart of %s that is under way gives up"
+        % ("it" if noted == [run_id] else ", ".join(noted))
+        if noted
+        else ""
+    )
     if silent:
-        remedy = "what runs there goes on until its neighbours' watch ends it; when it answers again: %s" % again
+        remedy = (
+            "what runs there goes on until its neighbours' watch ends it; when it answers again: %s"
+            % again
+        )
         text = "NO ANSWER from %s: %s; on the others: %s" % (", ".join(silent), remedy, text)
     if problems:
-        text = "NOT STOPPED on %s: mend what is named above, then %s; %s" % (", ".join(problems), again, text)
+        text = "NOT STOPPED on %s: mend what is named above, then %s; %s" % (
+            ", ".join(problems),
+            again,
+            text,
+        )
     outcome = "problems" if problems or silent else "stopped" if what else "nothing"
     lines = [""] + lines + [printable(text, limit=4000)]
     return {"changed": False, "summary": lines, "verdict": {"outcome": outcome, "text": lines[-1]}}
 
 
 def _elsewhere(found):
-    """Return words about the newest run that has failed: another controller may wait for its restart, which holds no node, so only its name can stop that."""
+    """Return words about the newest run that has failed: another controller may wait for its
+    restart, which holds no node, so only its name can stop that.
+    """
     known = [said.get("status") or {} for said in found.values()]
     failed = max(
-        [status["run"] for status in known if run_choice.is_run(status.get("run")) and status.get("state") in ("failed", "lost")],
+        [
+            status["run"]
+            for status in known
+            if run_choice.is_run(status.get("run")) and status.get("state") in ("failed", "lost")
+        ],
         default="",
     )
-    return "; should %s wait for its restart: playbooks/stop.yml -e run=%s" % (failed, failed) if failed else ""
+    return (
+        "; should %s wait for its restart: playbooks/stop.yml -e run=%s" % (failed, failed)
+        if failed
+        else ""
+    )
 
 
 def _sound(said):
@@ -215,17 +317,28 @@ def _sound(said):
         all(isinstance(found, list) for found in lists)
         and isinstance(said.get("noted") or [], list)
         and all(isinstance(name, str) for name in said["stopped"])
-        and all(isinstance(item, dict) and {"pid", "signal", "command"} <= set(item) for item in said["ended"])
-        and all(isinstance(item, dict) and {"own", "text"} <= set(item) for item in said["occupied"])
+        and all(
+            isinstance(item, dict) and {"pid", "signal", "command"} <= set(item)
+            for item in said["ended"]
+        )
+        and all(
+            isinstance(item, dict) and {"own", "text"} <= set(item) for item in said["occupied"]
+        )
     )
 
 
 def _of_node(said):
     """Return (words, whether nothing is left) of a node that answered."""
-    words = "stopped %s" % ", ".join(dict.fromkeys(said["stopped"])) if said["stopped"] else "nothing ran"
+    words = (
+        "stopped %s" % ", ".join(dict.fromkeys(said["stopped"]))
+        if said["stopped"]
+        else "nothing ran"
+    )
     outside = ["pid %(pid)s (%(signal)s) %(command)s" % item for item in said["ended"]]
     words += "; ended outside of its unit: %s" % ", ".join(outside) if outside else ""
-    own = ["pid %s" % pid for pid in said["left"]] + [item["text"] for item in said["occupied"] if item["own"]]
+    own = ["pid %s" % pid for pid in said["left"]] + [
+        item["text"] for item in said["occupied"] if item["own"]
+    ]
     words += "; still there: %s" % ", ".join(own) if own else ""
     others = [item["text"] for item in said["occupied"] if not item["own"]]
     words += "; not of this run and left alone: %s" % ", ".join(others) if others else ""

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who brings a node's logs into an attempt's directory at home has it alone: a stream, or the collection at the end. Controller only."""
+"""Who brings a node's logs into an attempt's directory at home has it alone: a stream, or the
+collection at the end. Controller only.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ class Busy(Exception):
 
 
 class Lock:
-    """Held from its making until close(); ends with the process. seconds: how long another holder is waited for. Raises Busy, OSError."""
+    """Held from its making until close(); ends with the process. seconds: how long another holder
+    is waited for. Raises Busy, OSError.
+    """
 
     def __init__(self, directory, node, seconds=0.0):
         self.path, deadline = os.path.join(directory, PREFIX + node), time.monotonic() + seconds
@@ -31,7 +35,9 @@ class Lock:
         descriptor = os.open(self.path, _FLAGS, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.stat(self.path).st_ino == os.fstat(descriptor).st_ino:  # else it was removed meanwhile by who held it
+            if (
+                os.stat(self.path).st_ino == os.fstat(descriptor).st_ino
+            ):  # else it was removed meanwhile by who held it
                 return descriptor
         except OSError:
             pass

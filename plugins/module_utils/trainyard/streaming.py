@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring one node's logs home while a run is followed, in a thread of the process that follows; the follow never waits for it."""
+"""Bring one node's logs home while a run is followed, in a thread of the process that follows; the
+follow never waits for it.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,34 @@ from ansible.module_utils.trainyard import receiving
 from ansible.module_utils.trainyard.display import printable
 from ansible.module_utils.trainyard.quota import QuotaError
 
-PAUSES = (1, 2, 5, 10, 30)  # seconds before the next try, by the number of tries that brought nothing
+PAUSES = (
+    1,
+    2,
+    5,
+    10,
+    30,
+)  # seconds before the next try, by the number of tries that brought nothing
 
 
 class Stream(threading.Thread):
-    """Brings one node's logs home beside whatever else this process does; it never raises, and tries again after a pause.
+    """Brings one node's logs home beside whatever else this process does; it never raises, and
+    tries again after a pause.
 
-    argv: starts the sender. spec: as shipping.py has it, without `have`. directory, node, quota: as Receiver has them. A node that passes a bound is
-    cut off for good.
+    argv: starts the sender. spec: as shipping.py has it, without `have`. directory, node, quota: as
+    Receiver has them. A node that passes a bound is cut off for good.
     """
 
     def __init__(self, argv, spec, directory, node, quota=None):
         super().__init__(name="stream-%s" % node, daemon=True)
         self.argv, self.spec = argv, dict(spec, node=node)
         self.receiver = receiving.Receiver(directory, node=node, quota=quota)
-        self.process, self.problem, self.restarts, self.whole, self.cut = None, None, 0, False, False
+        self.process, self.problem, self.restarts, self.whole, self.cut = (
+            None,
+            None,
+            0,
+            False,
+            False,
+        )
         self._closing, self._lock = threading.Event(), threading.Lock()
 
     def run(self):
@@ -54,16 +69,23 @@ class Stream(threading.Thread):
             with self._lock:
                 if self._closing.is_set():
                     return
-                self.process = receiving.start(self.argv, dict(self.spec, have=self.receiver.have()), errors)
+                self.process = receiving.start(
+                    self.argv, dict(self.spec, have=self.receiver.have()), errors
+                )
             try:
                 self.whole = self.receiver.consume(self.process.stdout.fileno())
             finally:
                 self._end()
             if not self.whole:
                 errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
-                said = [line for line in errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
+                said = [
+                    line
+                    for line in errors.read().decode("utf-8", "replace").splitlines()
+                    if line.strip()
+                ]
                 raise receiving.StreamError(
-                    "the stream ended with exit code %s%s" % (self.process.returncode, ": " + said[-1] if said else "")
+                    "the stream ended with exit code %s%s"
+                    % (self.process.returncode, ": " + said[-1] if said else "")
                 )
 
     def _end(self):
@@ -78,7 +100,9 @@ class Stream(threading.Thread):
                     self.process.wait()
 
     def finish(self, seconds):
-        """Have the rest sent, for so many seconds at most, and end. Returns whether the sender said that this was all."""
+        """Have the rest sent, for so many seconds at most, and end. Returns whether the sender said
+        that this was all.
+        """
         self._closing.set()
         with self._lock:
             if self.process is not None and not self.process.stdin.closed:
@@ -91,7 +115,9 @@ class Stream(threading.Thread):
         return self.whole
 
     def state(self):
-        """Return {"bytes", "restarts", "problem", "events"} for the view, and "cut" where a bound was passed, after which no try follows."""
+        """Return {"bytes", "restarts", "problem", "events"} for the view, and "cut" where a bound
+        was passed, after which no try follows.
+        """
         found = {
             "bytes": self.receiver.bytes,
             "restarts": self.restarts,

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suites as tables (design, decision 5): what suites/<name>.yml says, held against schemas/suite.yml, and what follows from it for one job.
+"""Suites as tables (design, decision 5): what suites/<name>.yml says, held against
+schemas/suite.yml, and what follows from it for one job.
 
-Nothing here knows a suite by name; a fifth one is a file more (docs/adding-a-suite.md). Controller only.
+Nothing here knows a suite by name; a fifth one is a file more (docs/adding-a-suite.md). Controller
+only.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def names(folder=None):
 
 
 def load(name, folder=None):
-    """Return a suite's table with its name and with defaults for what it leaves out. Raises SuiteError."""
+    """Return a suite's table with its name and with defaults for what it leaves out. Raises
+    SuiteError.
+    """
     shown = "suites/%s.yml" % name
     value, lines, problems = yamldata.read(os.path.join(folder or FOLDER, name + ".yml"), shown)
     schema, _lines, wrong = yamldata.read(os.path.join(HERE, "schemas", "suite.yml"))
@@ -49,7 +53,14 @@ def load(name, folder=None):
     problems = problems or yamldata.check(value, schema, lines, shown)
     if not problems:
         unknown = sorted(set(value["launchers"]) - set(LAUNCHERS))
-        problems = ["%s: launchers: %s; allowed: %s" % (shown, ", ".join(unknown), ", ".join(sorted(LAUNCHERS)))] if unknown else []
+        problems = (
+            [
+                "%s: launchers: %s; allowed: %s"
+                % (shown, ", ".join(unknown), ", ".join(sorted(LAUNCHERS)))
+            ]
+            if unknown
+            else []
+        )
         try:
             Table(value["logs"])
         except TableError as error:
@@ -60,7 +71,9 @@ def load(name, folder=None):
 
 
 def lookup(values, dotted):
-    """Return the value at a dotted path of a config (numbers index lists), or None where there is none."""
+    """Return the value at a dotted path of a config (numbers index lists), or None where there is
+    none.
+    """
     for part in dotted.split(".") if dotted else ():
         if isinstance(values, dict) and part in values:
             values = values[part]
@@ -72,7 +85,9 @@ def lookup(values, dotted):
 
 
 def merged(under, over):
-    """Return the mapping `under` with `over` laid on it, key by key at every depth, as the suites build a config from its bases."""
+    """Return the mapping `under` with `over` laid on it, key by key at every depth, as the suites
+    build a config from its bases.
+    """
     result = dict(under)
     for key, value in over.items():
         both = isinstance(value, dict) and isinstance(result.get(key), dict)
@@ -91,18 +106,27 @@ def overridden(values, overrides):
 
 def accelerator(suite, name):
     """Return what the suite's script must be told for an accelerator: {arguments, overrides, env}."""
-    return dict({"arguments": [], "overrides": {}, "env": {}}, **(suite["accelerators"].get(name) or {}))
+    return dict(
+        {"arguments": [], "overrides": {}, "env": {}}, **(suite["accelerators"].get(name) or {})
+    )
 
 
 def settle(suite, values, given, kind, world):
-    """Return (overrides, problems): all config values that the command line carries, the job's and the site's on top.
+    """Return (overrides, problems): all config values that the command line carries, the job's and
+    the site's on top.
 
-    values: the config chain, merged. given: the overrides of site and job. kind: accelerator. world: number of ranks. Where several ranks
-    need a switch to know of each other, it is thrown; where somebody holds it open, that is a problem (contract D2).
+    values: the config chain, merged. given: the overrides of site and job. kind: accelerator.
+    world: number of ranks. Where several ranks need a switch to know of each other, it is thrown;
+    where somebody holds it open, that is a problem (contract D2).
     """
     overrides = dict(accelerator(suite, kind)["overrides"])
-    # Where a config has an absolute path of its authors' machine, it gets one below the working directory.
-    places = {key: place for key, place in suite["data"]["overrides"].items() if os.path.isabs(str(lookup(values, key) or ""))}
+    # Where a config has an absolute path of its authors' machine, it gets one below the working
+    # directory.
+    places = {
+        key: place
+        for key, place in suite["data"]["overrides"].items()
+        if os.path.isabs(str(lookup(values, key) or ""))
+    }
     overrides.update(places)
     problems, rule = override_problems(suite, values, given), suite["distributed"]
     if rule and world > 1 and lookup(values, rule["key"]) is not True:
@@ -111,7 +135,10 @@ def settle(suite, values, given, kind, world):
     if rule and world > 1:
         ends = lookup(overridden(values, overrides), rule["key"])
         if ends is not True:
-            text = "%s is %r, so that %d ranks would train alone, each its own model; take the override out or make it true"
+            text = (
+                "%s is %r, so that %d ranks would train alone, each its own model; take the"
+                " override out or make it true"
+            )
             problems.append(text % (rule["key"], ends, world))
     return overrides, problems
 
@@ -124,7 +151,10 @@ def override_problems(suite, values, given):
             text = "the config has no key %s, and %s takes only keys that there are%s"
             problems.append(text % (key, suite["title"], near(key, known_keys(values))))
         if "no_equals" in limits and "=" in str(value):
-            problems.append("%s: %s cannot take a value with '=' in it; write it into the config" % (key, suite["title"]))
+            problems.append(
+                "%s: %s cannot take a value with '=' in it; write it into the config"
+                % (key, suite["title"])
+            )
     return problems
 
 
@@ -144,7 +174,9 @@ def known_keys(values, prefix=""):
 
 
 def argument(arguments, name):
-    """Return the value of an option among a script's arguments ('--iters 8' or '--iters=8'; the last one counts), or None."""
+    """Return the value of an option among a script's arguments ('--iters 8' or '--iters=8'; the
+    last one counts), or None.
+    """
     found = None
     for index, word in enumerate(arguments):
         if word == name and index + 1 < len(arguments):
@@ -155,13 +187,18 @@ def argument(arguments, name):
 
 
 def settings(suite, effective, arguments, overrides=()):
-    """Return {epochs, iterations, batch, learning_rate, save} of a job: numbers or None, as the suite's script will take them.
+    """Return {epochs, iterations, batch, learning_rate, save} of a job: numbers or None, as the
+    suite's script will take them.
 
-    An option of the script beats the config (argument_keys), and an override of the same key beats both (paddleseg/cvlibs/config.py).
-    What is neither a number nor, for save, a text is unknown, never guessed.
+    An option of the script beats the config (argument_keys), and an override of the same key beats
+    both (paddleseg/cvlibs/config.py). What is neither a number nor, for save, a text is unknown,
+    never guessed.
     """
     keys = suite["config_keys"]
-    found = {name: lookup(effective, keys.get(name)) for name in ("epochs", "iterations", "batch", "learning_rate", "save")}
+    found = {
+        name: lookup(effective, keys.get(name))
+        for name in ("epochs", "iterations", "batch", "learning_rate", "save")
+    }
     for option, name in suite["argument_keys"].items():
         value = argument(arguments, option)
         if value is not None and keys.get(name) not in overrides:
@@ -187,16 +224,22 @@ def _number(value, whole):
 
 def place(suite, name):
     """Return where below the working directory a data set appears."""
-    return os.path.normpath(suite["data"]["names"].get(name) or suite["data"]["place"].format(name=name))
+    return os.path.normpath(
+        suite["data"]["names"].get(name) or suite["data"]["place"].format(name=name)
+    )
 
 
 def hidden(suite, data):
-    """Return the directories of a code tree that links lie over at every start, so that the training never sees them; data: the data sets' names."""
+    """Return the directories of a code tree that links lie over at every start, so that the
+    training never sees them; data: the data sets' names.
+    """
     return sorted(set(suite["redirects"]) | {place(suite, name) for name in data})
 
 
 def data_paths(suite, effective, arguments):
-    """Return [(config key, path)]: the files and directories that the config says the training reads, relative to its working directory."""
+    """Return [(config key, path)]: the files and directories that the config says the training
+    reads, relative to its working directory.
+    """
     found = []
     for entry in suite["data"]["keys"]:
         if entry.get("only_with") and not set(entry["only_with"]) & set(arguments):
@@ -214,15 +257,18 @@ def data_paths(suite, effective, arguments):
 
 
 def wanted_data(suite, effective, arguments, data, exists=os.path.exists, code=()):
-    """Return (names, problems): the site's data sets that this config reads, and what it reads that no data set holds.
+    """Return (names, problems): the site's data sets that this config reads, and what it reads that
+    no data set holds.
 
-    data: {data set's name: directory on the controller}. A config that names no data takes all that the site has. code: the code tree's files,
-    which may hold a small list or dictionary themselves.
+    data: {data set's name: directory on the controller}. A config that names no data takes all that
+    the site has. code: the code tree's files, which may hold a small list or dictionary themselves.
     """
     places = {place(suite, name): name for name in data}
     paths, used, problems = data_paths(suite, effective, arguments), set(), []
     for key, path in paths:
-        owner = max((p for p in places if path == p or path.startswith(p + "/")), key=len, default=None)
+        owner = max(
+            (p for p in places if path == p or path.startswith(p + "/")), key=len, default=None
+        )
         if owner is None and any(file == path or file.startswith(path + "/") for file in code):
             continue
         if owner is None:
@@ -234,49 +280,85 @@ def wanted_data(suite, effective, arguments, data, exists=os.path.exists, code=(
         used.add(places[owner])
         there = os.path.normpath(os.path.join(data[places[owner]], os.path.relpath(path, owner)))
         if not exists(there):
-            problems.append("%s: %s is not in the data set '%s': no %s on the controller" % (key, path, places[owner], there))
+            problems.append(
+                "%s: %s is not in the data set '%s': no %s on the controller"
+                % (key, path, places[owner], there)
+            )
     names = sorted(used) if paths else sorted(data)
     taken = sorted(place(suite, name) for name in names)
     for one, other in [(a, b) for a in taken for b in taken if b.startswith(a + "/")]:
-        text = "the data sets '%s' and '%s' would lie one inside the other (%s, %s); give the site one of them, or put the second into the first"
+        text = (
+            "the data sets '%s' and '%s' would lie one inside the other (%s, %s); give the site one"
+            " of them, or put the second into the first"
+        )
         problems.append(text % (places[one], places[other], one, other))
     return names, problems
 
 
 def _nowhere(suite, key, path, places):
-    """Say that a config reads what no data set of the site holds, and what the site would have to say."""
+    """Say that a config reads what no data set of the site holds, and what the site would have to
+    say.
+    """
     shown = ", ".join("%s as %s" % (places[p], p) for p in sorted(places)) or "none"
     if os.path.isabs(path):
-        remedy = "override %s with a path below the working directory, where the site's data sets appear" % key
+        remedy = (
+            "override %s with a path below the working directory, where the site's data sets appear"
+            % key
+        )
     else:
         pattern = suite["data"]["place"].split("{name}")[0]
         rest = path[len(pattern) :] if path.startswith(pattern) else ""
         name = rest.split("/")[0] if rest and ("/" in rest or "." not in rest) else None
-        name = name or next((n for n, p in suite["data"]["names"].items() if path == p or path.startswith(p + "/")), "NAME")
-        remedy = "say where it is: trainyard_suites.%s.data.%s.path%s" % (suite["name"], name, near(path, places))
-    return "%s: the config reads %s, which no data set of the site holds (it has %s); %s" % (key, path, shown, remedy)
+        name = name or next(
+            (n for n, p in suite["data"]["names"].items() if path == p or path.startswith(p + "/")),
+            "NAME",
+        )
+        remedy = "say where it is: trainyard_suites.%s.data.%s.path%s" % (
+            suite["name"],
+            name,
+            near(path, places),
+        )
+    return "%s: the config reads %s, which no data set of the site holds (it has %s); %s" % (
+        key,
+        path,
+        shown,
+        remedy,
+    )
 
 
 def save_problem(suite, folder):
-    """Say why checkpoints cannot be saved where the config says, or return None; folder: as the config has it, or None."""
+    """Say why checkpoints cannot be saved where the config says, or return None; folder: as the
+    config has it, or None.
+    """
     if folder is None:
         return None
-    path, key = os.path.normpath(folder), suite["config_keys"].get("save") or "the folder to save to"
+    path, key = (
+        os.path.normpath(folder),
+        suite["config_keys"].get("save") or "the folder to save to",
+    )
     if texts.problem(folder):
         return "%s: %s" % (key, texts.problem(folder))
     data = suite["data"]["place"].split("{name}")[0].strip("/")
     # Nothing expands ~ and $ in a config, and whoever writes them means another place.
-    outside = os.path.isabs(path) or path in (".", "..") or path.startswith(("../", "~")) or "$" in path
+    outside = (
+        os.path.isabs(path) or path in (".", "..") or path.startswith(("../", "~")) or "$" in path
+    )
     if outside or (path + "/").startswith(data + "/"):
-        return "%s: %s is no folder of its own below the working directory, so no checkpoint would come home; say output/NAME" % (
-            key,
-            folder,
+        return (
+            "%s: %s is no folder of its own below the working directory, so no checkpoint would"
+            " come home; say output/NAME"
+            % (
+                key,
+                folder,
+            )
         )
     return None
 
 
 def resume_words(suite, path):
-    """Return (arguments, overrides) with which the suite itself goes on from a checkpoint; path: below the working directory."""
+    """Return (arguments, overrides) with which the suite itself goes on from a checkpoint; path:
+    below the working directory.
+    """
     rule = suite["resume"]
     return (
         [word.format(path=path) for word in rule.get("arguments") or []],

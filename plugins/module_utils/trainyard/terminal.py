@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clean everything that ansible-playbook prints or logs. Controller only.
 
-What a node answers reaches the terminal in many ways: results, warnings, deprecations, error texts, ssh's own words, labels, diffs. All of them end in
-`Display.display` and `Display._log`, so these two are wrapped, whichever callback prints. Workers hand their text to the main process, which cleans it.
+What a node answers reaches the terminal in many ways: results, warnings, deprecations, error texts,
+ssh's own words, labels, diffs. All of them end in `Display.display` and `Display._log`, so these
+two are wrapped, whichever callback prints. Workers hand their text to the main process, which
+cleans it.
 """
 
 from __future__ import annotations
@@ -37,14 +39,22 @@ def clean(text, newlines=True):
 
 @functools.lru_cache(maxsize=1)
 def _painted():
-    """Return a pattern of what `stringc` puts around a text, in Ansible's colours; black would hide the text."""
-    names = [getattr(C, name) for name in dir(C) if name.startswith("COLOR_") and isinstance(getattr(C, name), str)]
+    """Return a pattern of what `stringc` puts around a text, in Ansible's colours; black would hide
+    the text.
+    """
+    names = [
+        getattr(C, name)
+        for name in dir(C)
+        if name.startswith("COLOR_") and isinstance(getattr(C, name), str)
+    ]
     codes = {color.parsecolor(name) for name in [*C.COLOR_CODES, *names] if name != "black"}
     return re.compile("(\x1b\\[(?:0|%s)m)" % "|".join(re.escape(code) for code in sorted(codes)))
 
 
 def clean_painted(text):
-    """Return text that our own code has painted and cleaned: Ansible's colours stay where it uses colours, nothing else does."""
+    """Return text that our own code has painted and cleaned: Ansible's colours stay where it uses
+    colours, nothing else does.
+    """
     if "\x1b" not in text or not color.ANSIBLE_COLOR:
         return escape(text, True)
     parts = _painted().split(text)
@@ -64,7 +74,11 @@ def install():
     """Wrap what prints and what logs, once a process."""
     if getattr(Display.display, _MARK, False):
         return
-    for owner, name, wrap in ((Display, "display", _display), (Display, "banner", _banner), (Display, "_log", _log)):
+    for owner, name, wrap in (
+        (Display, "display", _display),
+        (Display, "banner", _banner),
+        (Display, "_log", _log),
+    ):
         _wrap(owner, name, wrap)
     _wrap(CallbackBase, "_get_diff", _diff)
     _wrap(CallbackBase, "_get_item_label", _label)
@@ -77,7 +91,8 @@ def _wrap(owner, name, wrap):
 
 
 def _display(before):
-    # Ansible paints a text itself where it gives a colour; only what comes without one was painted before (the recap, diffs, log lines).
+    # Ansible paints a text itself where it gives a colour; only what comes without one was painted
+    # before (the recap, diffs, log lines).
     def display(self, msg, color=None, *rest, **named):
         if isinstance(msg, str) and not self._final_q:
             msg = msg.replace("\r\n", "\n")
@@ -88,7 +103,9 @@ def _display(before):
 
 
 def _indented(text):
-    """Return an error or a warning with its further lines indented: none can be taken for a line of Ansible's or of ours."""
+    """Return an error or a warning with its further lines indented: none can be taken for a line of
+    Ansible's or of ours.
+    """
     if not _LABELLED.match(text):
         return text
     return re.sub(r"\n(?=[^\n])", "\n    ", text)
@@ -104,7 +121,9 @@ def _label(before):
 
 def _banner(before):
     def banner(self, msg, *rest, **named):
-        return before(self, msg if self._final_q else clean(str(msg).strip(), newlines=False), *rest, **named)
+        return before(
+            self, msg if self._final_q else clean(str(msg).strip(), newlines=False), *rest, **named
+        )
 
     return banner
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live view where lines cannot be drawn over: a pipe, CI, -v, ansible-runner. Few lines, each true on its own. Pure, controller only."""
+"""The live view where lines cannot be drawn over: a pipe, CI, -v, ansible-runner. Few lines, each
+true on its own. Pure, controller only.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Ticker:
         self._run, self._said, self._warned, self._last, self._figures = run, {}, {}, 0.0, ""
 
     def lines(self, watch, name, seconds):
-        """Return [(text, style)] that are worth printing after the node `name` was looked at. seconds: the clock that Watch.add was given."""
+        """Return [(text, style)] that are worth printing after the node `name` was looked at.
+        seconds: the clock that Watch.add was given.
+        """
         status = watch.status(name)
         found = [(text, None) for text in self.head(watch)]
         found += self._node(status, name, seconds)
@@ -49,12 +53,22 @@ class Ticker:
         self._begin(watch.run)
         status = watch.known()[0]
         again = ", attempt %d" % status["attempt"] if (status.get("attempt") or 1) > 1 else ""
-        return ["run %s, job %s, %d nodes%s" % (status["run"], status["job"], len(status["nodes"]), again)]
+        return [
+            "run %s, job %s, %d nodes%s"
+            % (status["run"], status["job"], len(status["nodes"]), again)
+        ]
 
     def _node(self, status, name, seconds):
         ranks = status.get("ranks", ())
-        state = (status.get("found"), status.get("state"), tuple((rank["rank"], rank["state"]) for rank in ranks))
-        steps = tuple(tuple((rank.get("step") or {}).get(key) for key in ("epoch", "step", "global_step")) for rank in ranks)
+        state = (
+            status.get("found"),
+            status.get("state"),
+            tuple((rank["rank"], rank["state"]) for rank in ranks),
+        )
+        steps = tuple(
+            tuple((rank.get("step") or {}).get(key) for key in ("epoch", "step", "global_step"))
+            for rank in ranks
+        )
         before, shown, when = self._said.get(name, (None, None, 0.0))
         if state == before and (steps == shown or seconds - when < STEP_SECONDS):
             return []
@@ -71,7 +85,10 @@ def run_text(watch):
         status, rank = found
         words.append(
             live.step_text(
-                dict(rank["step"], eta=watch.left()), status.get("epochs"), status.get("unit_of_speed"), status.get("first_step")
+                dict(rank["step"], eta=watch.left()),
+                status.get("epochs"),
+                status.get("unit_of_speed"),
+                status.get("first_step"),
             )
         )
     else:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What root gives a training account on a node, and its undo: limits, lingering, a record of both.
 
-Runs as root. Its input is the account's name and the site's limits, from the controller's inventory.
-The uid comes from the system's own database; nothing that the account can write is read or followed.
-Python >= 3.8, standard library only.
+Runs as root. Its input is the account's name and the site's limits, from the controller's
+inventory. The uid comes from the system's own database; nothing that the account can write is read
+or followed. Python >= 3.8, standard library only.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ class Account:
         return True
 
     def _remove(self, path):
-        """Remove a drop-in, and its directory where nothing else is in it; return whether it was there."""
+        """Remove a drop-in, and its directory where nothing else is in it; return whether it was
+        there.
+        """
         path = self._at(path)
         if not os.path.lexists(path):
             return False

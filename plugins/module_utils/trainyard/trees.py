@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees on a node: code, data, weights and checkpoints under their digest, switched in by one rename and read-only from then on (decision 9)."""
+"""Trees on a node: code, data, weights and checkpoints under their digest, switched in by one
+rename and read-only from then on (decision 9).
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,18 @@ class TreeError(Exception):
 
 
 def place_of(base, kind, digest):
-    """Return (final directory, staging directory) of a tree. The staging place is the same at a second try, so rsync goes on where it was."""
-    return os.path.join(base, kind, digest[:16]), os.path.join(base, "staging", "%s-%s" % (kind, digest[:16]))
+    """Return (final directory, staging directory) of a tree. The staging place is the same at a
+    second try, so rsync goes on where it was.
+    """
+    return os.path.join(base, kind, digest[:16]), os.path.join(
+        base, "staging", "%s-%s" % (kind, digest[:16])
+    )
 
 
 def protect(root, writable):
-    """Take the write bits from every file and directory of a tree, or give the user's back; links are left alone."""
+    """Take the write bits from every file and directory of a tree, or give the user's back; links
+    are left alone.
+    """
     for folder, _folders, files in os.walk(root):
         for path in [os.path.join(folder, name) for name in files] + [folder]:
             info = os.lstat(path)
@@ -41,9 +49,11 @@ def remove(root):
 
 
 def switch_in(base, kind, digest, entries):
-    """Hold the staged tree against its manifest and make it the final one; a differing older copy is replaced.
+    """Hold the staged tree against its manifest and make it the final one; a differing older copy
+    is replaced.
 
-    Raises TreeError with the differing files; the staging place is kept then, so that a repeat sends only what is wrong.
+    Raises TreeError with the differing files; the staging place is kept then, so that a repeat
+    sends only what is wrong.
     """
     final, staging = place_of(base, kind, digest)
     if not os.path.isdir(staging):
@@ -51,13 +61,17 @@ def switch_in(base, kind, digest, entries):
     extra = sorted(set(manifest.walk_files(staging)) - set(entries))
     for name in extra:
         os.unlink(os.path.join(staging, name))  # left by an earlier, different try
-    # Read-only before it is looked at: a second sync that is still writing cannot change what has been verified.
+    # Read-only before it is looked at: a second sync that is still writing cannot change what has
+    # been verified.
     protect(staging, writable=False)
     os.chmod(staging, 0o700)  # moving a directory needs its own write bit
     found = manifest.scan(staging)
     if manifest.digest(found) != digest:
         protect(staging, writable=True)
-        raise TreeError("%s arrived changed (was it edited during the sync?): %s" % (kind, "; ".join(manifest.differences(entries, found))))
+        raise TreeError(
+            "%s arrived changed (was it edited during the sync?): %s"
+            % (kind, "; ".join(manifest.differences(entries, found)))
+        )
     os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
     aside = None
     if os.path.lexists(final):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the live view warns of: a loss that is no number, no new steps, silence, a full disk, clocks. Pure, controller only.
+"""What the live view warns of: a loss that is no number, no new steps, silence, a full disk,
+clocks. Pure, controller only.
 
-A warning says what was seen and for how long, not why. Times of a node are compared with its own clock only.
+A warning says what was seen and for how long, not why. Times of a node are compared with its own
+clock only.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from ansible.module_utils.trainyard.columns import folded, ranges, span
 
 # A pause is a stall when it is so many times as long as what is usual, and at least this long.
 STALL_TIMES, STALL_SECONDS = 5, 30
-# Where the usual step time is not known yet, where the log goes on (an evaluation), and before the first step: graphs are compiled, data is read.
+# Where the usual step time is not known yet, where the log goes on (an evaluation), and before the
+# first step: graphs are compiled, data is read.
 PATIENT_SECONDS = 300
 CLOCK_SECONDS = 30
 GIB = 1 << 30
@@ -20,11 +23,16 @@ DISK_SHARE, DISK_MUCH, DISK_LITTLE = 0.05, 20 * GIB, 2 * GIB
 
 
 def warnings(watch, seconds):
-    """Return [(kind, nodes, text)] of a watch.Watch, the gravest first. seconds: the clock that Watch.add was given.
+    """Return [(kind, nodes, text)] of a watch.Watch, the gravest first. seconds: the clock that
+    Watch.add was given.
 
     kind and nodes tell one warning from another; the text changes with time.
     """
-    going = [node for node in watch.nodes.values() if node["status"].get("found") and not node["status"]["ended"]]
+    going = [
+        node
+        for node in watch.nodes.values()
+        if node["status"].get("found") and not node["status"]["ended"]
+    ]
     reached = [node for node in going if not node["unreachable"]]
     found = [
         _halted(watch.nodes.values()),
@@ -55,19 +63,32 @@ def _hanging(nodes):
     for node in nodes:
         seen = node["status"].get("guard") or {}
         quiet, budget = seen.get("quiet"), seen.get("budget")
-        if isinstance(quiet, (int, float)) and isinstance(budget, (int, float)) and quiet > max(STALL_SECONDS, budget / 2):
+        if (
+            isinstance(quiet, (int, float))
+            and isinstance(budget, (int, float))
+            and quiet > max(STALL_SECONDS, budget / 2)
+        ):
             late.append((quiet, budget, str(seen.get("phase")), node["name"]))
     if not late:
         return None
     quiet, budget, phase, name = max(late)
     text = "no sign of life for %s in the phase %s (seen by %s); at %s it is ended as a hang"
-    return "hanging", (name,), text % (span(quiet), stalls.PHASES.get(phase, phase), name, span(budget))
+    return (
+        "hanging",
+        (name,),
+        text % (span(quiet), stalls.PHASES.get(phase, phase), name, span(budget)),
+    )
 
 
 def _no_number(watch):
     if not watch.nan:
         return None
-    return "nan", (), "loss is %s since %s (rank %d on %s)" % tuple(watch.nan[key] for key in ("loss", "at", "rank", "node"))
+    return (
+        "nan",
+        (),
+        "loss is %s since %s (rank %d on %s)"
+        % tuple(watch.nan[key] for key in ("loss", "at", "rank", "node")),
+    )
 
 
 def _lost(nodes):
@@ -76,7 +97,11 @@ def _lost(nodes):
         return None
     whys = {why: [name for other, name in lost if other == why] for why, _name in lost}
     text = "; ".join("on %s %s" % (folded(names), why) for why, names in whys.items())
-    return "lost", tuple(name for _why, name in lost), "the attempt is lost: %s; it holds no node" % text
+    return (
+        "lost",
+        tuple(name for _why, name in lost),
+        "the attempt is lost: %s; it holds no node" % text,
+    )
 
 
 def _stalled(paces, nodes):
@@ -88,14 +113,27 @@ def _stalled(paces, nodes):
             if rank["state"] != "training" or pace is None:
                 continue
             usual, writes = pace.usual(), now - (rank.get("log_time") or 0) < STALL_SECONDS
-            limit = PATIENT_SECONDS if usual is None or writes else max(STALL_SECONDS, STALL_TIMES * usual)
+            limit = (
+                PATIENT_SECONDS
+                if usual is None or writes
+                else max(STALL_SECONDS, STALL_TIMES * usual)
+            )
             if now - pace.changed > limit:
                 late.append((now - pace.changed, usual, writes, node["name"], rank["rank"]))
     if not late:
         return None
     since, usual, writes = max(late, key=lambda item: item[0])[:3]
-    usually = "" if usual is None else ", usually every %s" % (span(usual) if usual >= 60 else "%.0f s" % max(1, usual))
-    text = "no new step for %s%s (%s)%s" % (span(since), usually, _who(late), "; the log goes on" if writes else "")
+    usually = (
+        ""
+        if usual is None
+        else ", usually every %s" % (span(usual) if usual >= 60 else "%.0f s" % max(1, usual))
+    )
+    text = "no new step for %s%s (%s)%s" % (
+        span(since),
+        usually,
+        _who(late),
+        "; the log goes on" if writes else "",
+    )
     return "stalled", tuple(item[3] for item in late), text
 
 
@@ -104,12 +142,20 @@ def _quiet(nodes):
     for node in nodes:
         status = node["status"]
         for rank in status["ranks"]:
-            begun = status["started"] if rank["state"] == "waiting" else rank.get("log_time") or status["started"]
+            begun = (
+                status["started"]
+                if rank["state"] == "waiting"
+                else rank.get("log_time") or status["started"]
+            )
             if rank["state"] in ("waiting", "starting") and status["now"] - begun > PATIENT_SECONDS:
                 quiet.append((status["now"] - begun, node["name"], rank["rank"]))
     if not quiet:
         return None
-    return "quiet", tuple(item[1] for item in quiet), "nothing from %s for %s" % (_who(quiet), span(max(quiet)[0]))
+    return (
+        "quiet",
+        tuple(item[1] for item in quiet),
+        "nothing from %s for %s" % (_who(quiet), span(max(quiet)[0])),
+    )
 
 
 def _disk(nodes):
@@ -117,13 +163,18 @@ def _disk(nodes):
     full = [
         (disk["free"], name)
         for disk, name in disks
-        if disk.get("total") and disk["free"] < max(DISK_LITTLE, min(DISK_MUCH, DISK_SHARE * disk["total"]))
+        if disk.get("total")
+        and disk["free"] < max(DISK_LITTLE, min(DISK_MUCH, DISK_SHARE * disk["total"]))
     ]
     if not full:
         return None
     names = tuple(name for _free, name in full)
     least = " at the least" if len(full) > 1 else ""
-    return "disk", names, "disk nearly full on %s: %.1f GiB free%s" % (folded(names), min(full)[0] / GIB, least)
+    return (
+        "disk",
+        names,
+        "disk nearly full on %s: %.1f GiB free%s" % (folded(names), min(full)[0] / GIB, least),
+    )
 
 
 def _deaf(silent):
@@ -135,11 +186,19 @@ def _deaf(silent):
 
 
 def _clock(nodes, sign, word):
-    off = [(sign * node["ahead"], node["name"]) for node in nodes if node["ahead"] is not None and sign * node["ahead"] > CLOCK_SECONDS]
+    off = [
+        (sign * node["ahead"], node["name"])
+        for node in nodes
+        if node["ahead"] is not None and sign * node["ahead"] > CLOCK_SECONDS
+    ]
     if not off:
         return None
     names = tuple(name for _seconds, name in off)
-    return "clock " + word, names, "clock of %s is %s %s this machine's" % (folded(names), span(max(off)[0]), word)
+    return (
+        "clock " + word,
+        names,
+        "clock of %s is %s %s this machine's" % (folded(names), span(max(off)[0]), word),
+    )
 
 
 def _who(late):

@@ -106,7 +106,9 @@ def dropins(uid, limits):
 def call(argv, timeout=20):
     """Return (exit code, output) of a program; 127 where it is missing, 124 where it hangs."""
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
+        )
     except FileNotFoundError:
         return 127, "%s is not installed" % argv[0]
     except subprocess.TimeoutExpired:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the records that a training writes for VisualDL (PaddleDetection, PaddleSeg and PaddleOCR do where they are told to).
+"""Find the records that a training writes for VisualDL (PaddleDetection, PaddleSeg and PaddleOCR do
+where they are told to).
 
-VisualDL takes every file for its own whose name holds `vdlrecords` (visualdl/reader/reader.py), and names them vdlrecords.<unix time>.log
-(visualdl/writer/record_writer.py). So they come home into the attempt's directory like logs, and `visualdl --logdir` shows them from there.
+VisualDL takes every file for its own whose name holds `vdlrecords` (visualdl/reader/reader.py), and
+names them vdlrecords.<unix time>.log (visualdl/writer/record_writer.py). So they come home into the
+attempt's directory like logs, and `visualdl --logdir` shows them from there.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ import re
 from ansible.module_utils.trainyard.below import DIRECTORY, open_below
 
 MOST = 20  # files of one node
-FOLDERS = 500  # directories that are looked into; a training's output may hold a picture of every evaluation
+# directories that are looked into; a training's output may hold a picture of every evaluation
+FOLDERS = 500
 _NAME = re.compile(r"^vdlrecords\.([A-Za-z0-9_-]{1,60})(?:\.log)?$")
 _PART = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,252}$")
 
 
 def records(root, folders, node):
-    """[(path below the attempt, name at home)] of the records below `folders`, real directories of the attempt; no link is followed.
+    """[(path below the attempt, name at home)] of the records below `folders`, real directories of
+    the attempt; no link is followed.
 
     root: descriptor of the attempt's directory. Two records of one second get different names.
     """
@@ -33,7 +37,9 @@ def records(root, folders, node):
             continue
         try:
             with os.scandir(here) as entries:
-                plain = [entry for entry in entries if _PART.match(entry.name) and not entry.is_symlink()]
+                plain = [
+                    entry for entry in entries if _PART.match(entry.name) and not entry.is_symlink()
+                ]
                 inside = sorted((entry.name, entry.is_dir()) for entry in plain)
         finally:
             os.close(here)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read YAML as data: one document of plain values, with the line of every key. Nothing in it is ever executed or templated.
+"""Read YAML as data: one document of plain values, with the line of every key. Nothing in it is
+ever executed or templated.
 
 Runs on the controller only (PyYAML comes with ansible-core, jsonschema with requirements.txt).
 """
@@ -18,12 +19,15 @@ from ansible.module_utils.trainyard.display import SECRET_NAME
 from jsonschema import Draft202012Validator, ValidationError, validators
 from yaml.constructor import SafeConstructor
 
-# PyYAML reads about 100 kB a second, and text that nests without end in a time that grows with its square (measured with 6.0.3).
+# PyYAML reads about 100 kB a second, and text that nests without end in a time that grows with its
+# square (measured with 6.0.3).
 MAX_BYTES = 1 << 18
 MAX_DEPTH = 40
 # So many problems of one kind, or in one file, are worth reading; the rest is counted.
 MAX_PROBLEMS = 50
-PLAIN_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
+PLAIN_TAGS = {
+    "tag:yaml.org,2002:" + kind for kind in ("map", "seq", "str", "int", "float", "bool", "null")
+}
 
 # YAML 1.1 reads 010 as 8, 1_000 as 1000 and 1:30 as 90.
 ODD_NUMBER = re.compile(r"^[-+]?0[0-9xb_]|[_:]")
@@ -33,14 +37,17 @@ class Problem:
     """One thing that is wrong: where it stands, what it is, what was meant."""
 
     def __init__(self, file, line, key, text):
-        """file: path shown to the user. line: 1-based or None. key: dotted key or ''. text: what is wrong, got, allowed, did you mean."""
+        """file: path shown to the user. line: 1-based or None. key: dotted key or ''. text: what is
+        wrong, got, allowed, did you mean.
+        """
         self.file, self.line, self.key, self.text = file, line, key, text
 
     def __str__(self):
         place = self.file if self.line is None else "%s:%s" % (self.file, self.line)
         key, text = self.key if len(self.key) <= 200 else self.key[:197] + "...", self.text
         if SECRET_NAME.search(key):
-            # The mask would take the first word behind such a name for the secret, and leave what was got.
+            # The mask would take the first word behind such a name for the secret, and leave what
+            # was got.
             key, text = "[%s]" % key, re.sub(r"\bgot .*", "got ********", text, flags=re.DOTALL)
         return "%s %s: %s" % (place, key, text) if key else "%s: %s" % (place, text)
 
@@ -50,7 +57,9 @@ class _Refused(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes, and stops at the first alias (a few lines of them can stand for more values than memory holds) or at too deep a nest."""
+    """Composes nodes, and stops at the first alias (a few lines of them can stand for more values
+    than memory holds) or at too deep a nest.
+    """
 
     depth = 0
 
@@ -101,10 +110,19 @@ def _scalar_problem(node):
 
 
 def _walk(node, path, lines, problems, file):
-    """Note the line of every key below node; report duplicate keys, tags and keys that are not text."""
+    """Note the line of every key below node; report duplicate keys, tags and keys that are not
+    text.
+    """
     lines.setdefault(path, node.start_mark.line + 1)
     if node.tag not in PLAIN_TAGS:
-        problems.append(Problem(file, node.start_mark.line + 1, dotted(path), "a job is plain data; got the tag %s" % node.tag))
+        problems.append(
+            Problem(
+                file,
+                node.start_mark.line + 1,
+                dotted(path),
+                "a job is plain data; got the tag %s" % node.tag,
+            )
+        )
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _walk(item, path + (index,), lines, problems, file)
@@ -121,7 +139,12 @@ def _walk(node, path, lines, problems, file):
                 continue
             if key.value in seen:
                 problems.append(
-                    Problem(file, line, dotted(path + (key.value,)), "the key stands twice (first in line %d)" % seen[key.value])
+                    Problem(
+                        file,
+                        line,
+                        dotted(path + (key.value,)),
+                        "the key stands twice (first in line %d)" % seen[key.value],
+                    )
                 )
             seen.setdefault(key.value, line)
             lines[path + (key.value,)] = line
@@ -136,8 +159,8 @@ def dotted(path):
 def read(path, shown=None):
     """Read one YAML document as data.
 
-    Returns (value, lines, problems): lines maps a key path (tuple) to its 1-based line, problems is a list of Problem. The value is None
-    where there is a problem that leaves nothing to look at.
+    Returns (value, lines, problems): lines maps a key path (tuple) to its 1-based line, problems is
+    a list of Problem. The value is None where there is a problem that leaves nothing to look at.
     """
     file = shown or path
 
@@ -146,7 +169,10 @@ def read(path, shown=None):
 
     try:
         if os.path.exists(path) and not os.path.isfile(path):
-            return refused("is %s; a job is one YAML file" % ("a directory" if os.path.isdir(path) else "no regular file"))
+            return refused(
+                "is %s; a job is one YAML file"
+                % ("a directory" if os.path.isdir(path) else "no regular file")
+            )
         with open(path, "rb") as handle:
             raw = handle.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
@@ -156,10 +182,16 @@ def read(path, shown=None):
         while loader.check_node():
             nodes.append(loader.get_node())
         if len(nodes) != 1:
-            return refused("is empty" if not nodes else "holds %d documents; a job is one" % len(nodes))
+            return refused(
+                "is empty" if not nodes else "holds %d documents; a job is one" % len(nodes)
+            )
         lines, problems = {}, []
         _walk(nodes[0], (), lines, problems, file)
-        return (None, lines, problems) if problems else (loader.construct_document(nodes[0]), lines, [])
+        return (
+            (None, lines, problems)
+            if problems
+            else (loader.construct_document(nodes[0]), lines, [])
+        )
     except OSError as error:
         return refused("cannot be read: %s" % error.strerror)
     except UnicodeDecodeError as error:
@@ -169,7 +201,9 @@ def read(path, shown=None):
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = " (column %s)" % (mark.column + 1) if mark else ""
-        return refused("is not YAML: %s%s" % (error.problem, where), mark.line + 1 if mark else None)
+        return refused(
+            "is not YAML: %s%s" % (error.problem, where), mark.line + 1 if mark else None
+        )
     except (yaml.YAMLError, ValueError) as error:
         return refused("is not YAML: %s" % " ".join(str(error).split()))
 
@@ -181,22 +215,60 @@ def _words(error, options):
     if rule == "additionalProperties":
         allowed = sorted(error.schema.get("properties", {}))
         extra = [key for key in error.instance if key not in allowed]
-        words = [((key,), "unknown key; allowed: %s%s" % (", ".join(allowed), near(key, allowed))) for key in extra[:MAX_PROBLEMS]]
-        return words + [((), "%d more unknown keys" % (len(extra) - MAX_PROBLEMS))] * (len(extra) > MAX_PROBLEMS)
+        words = [
+            ((key,), "unknown key; allowed: %s%s" % (", ".join(allowed), near(key, allowed)))
+            for key in extra[:MAX_PROBLEMS]
+        ]
+        return words + [((), "%d more unknown keys" % (len(extra) - MAX_PROBLEMS))] * (
+            len(extra) > MAX_PROBLEMS
+        )
     if rule == "required":
         missing = [key for key in error.validator_value if key not in error.instance]
         return [((), "the key '%s' is missing" % key) for key in missing]
     if rule == "enum":
-        return [((), "%s; allowed: %s%s" % (got, ", ".join(map(str, error.validator_value)), near(error.instance, error.validator_value)))]
+        return [
+            (
+                (),
+                "%s; allowed: %s%s"
+                % (
+                    got,
+                    ", ".join(map(str, error.validator_value)),
+                    near(error.instance, error.validator_value),
+                ),
+            )
+        ]
     said = error.schema.get("description")
     if rule == "type":
-        return [((), "%s; %s (%s)" % (said or "must be %s" % error.validator_value, got, type(error.instance).__name__))]
-    return [((), "%s; %s" % (said, got) if said else error.message if len(error.message) <= 200 else "%s; %s" % (rule, got))]
+        return [
+            (
+                (),
+                "%s; %s (%s)"
+                % (
+                    said or "must be %s" % error.validator_value,
+                    got,
+                    type(error.instance).__name__,
+                ),
+            )
+        ]
+    return [
+        (
+            (),
+            (
+                "%s; %s" % (said, got)
+                if said
+                else error.message
+                if len(error.message) <= 200
+                else "%s; %s" % (rule, got)
+            ),
+        )
+    ]
 
 
 @functools.lru_cache(maxsize=None)
 def _validator():
-    """Return the class that validates; to JSON schema 2.0 is an integer, and a count has to be an int."""
+    """Return the class that validates; to JSON schema 2.0 is an integer, and a count has to be an
+    int.
+    """
     types = Draft202012Validator.TYPE_CHECKER.redefine(
         "integer", lambda _checker, item: isinstance(item, int) and not isinstance(item, bool)
     )
@@ -204,8 +276,14 @@ def _validator():
 
 
 def _unique(validator, wanted, instance, _schema):
-    """jsonschema compares every item with every other where it cannot sort them; a long list would take minutes."""
-    if wanted and validator.is_type(instance, "array") and len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance):
+    """jsonschema compares every item with every other where it cannot sort them; a long list would
+    take minutes.
+    """
+    if (
+        wanted
+        and validator.is_type(instance, "array")
+        and len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance)
+    ):
         yield ValidationError("%s has an item twice" % shown(instance))
 
 
@@ -217,11 +295,19 @@ def check(value, schema, lines, file):
         key=lambda e: [str(p) for p in e.absolute_path],
     ):
         leaves = [error]
-        if error.validator in ("anyOf", "oneOf") and error.context and not error.schema.get("description"):
+        if (
+            error.validator in ("anyOf", "oneOf")
+            and error.context
+            and not error.schema.get("description")
+        ):
             leaves = [min(error.context, key=lambda e: -len(e.absolute_path))]
         for leaf in leaves:
             for tail, text in _words(leaf, schema):
                 path = tuple(leaf.absolute_path) + tail
-                line = next((lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), None)
+                line = next(
+                    (lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), None
+                )
                 problems.append(Problem(file, line, dotted(path), text))
-    return list({str(problem): problem for problem in problems}.values())  # one sentence a missing key, however many are missing
+    return list(
+        {str(problem): problem for problem in problems}.values()
+    )  # one sentence a missing key, however many are missing

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt on this node, by the product's own functions and without Ansible around them: library/attempt.py takes 3 s, this 0.3.
+"""One attempt on this node, by the product's own functions and without Ansible around them:
+library/attempt.py takes 3 s, this 0.3.
 
-PYTHONPATH=lib attempt.py prepare|start|until|wait|stop|clean < SPEC        (JSON: run, node, plan, sha256, name, has, seconds)
+PYTHONPATH=lib attempt.py prepare|start|until|wait|stop|clean < SPEC        (JSON: run, node, plan,
+sha256, name, has, seconds)
 """
 
 import json
@@ -18,7 +20,14 @@ HERE = os.path.dirname(os.path.abspath(attempts.__file__))
 
 def run(argv):
     environment = dict(os.environ, **attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
-    done = subprocess.run(argv, env=environment, text=True, check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(
+        argv,
+        env=environment,
+        text=True,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -37,12 +46,16 @@ def start(spec, place, unit):
 
 
 def until(spec, place, unit):
-    """Wait until a file of the attempt holds a line; fail after so many seconds, or when the attempt has ended without it."""
+    """Wait until a file of the attempt holds a line; fail after so many seconds, or when the
+    attempt has ended without it.
+    """
     wanted, end = re.compile(spec["has"]), time.monotonic() + spec["seconds"]
     while True:
         over = time.monotonic() > end or os.path.exists(os.path.join(place, "exit.json"))
         try:
-            with open(os.path.join(place, spec["name"]), encoding="utf-8", errors="replace") as handle:
+            with open(
+                os.path.join(place, spec["name"]), encoding="utf-8", errors="replace"
+            ) as handle:
                 if wanted.search(handle.read()):
                     return
         except OSError:

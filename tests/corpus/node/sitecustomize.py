@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults from inside a rank, for the corpus: Python runs this file before a training where its folder is on PYTHONPATH.
+"""Faults from inside a rank, for the corpus: Python runs this file before a training where its
+folder is on PYTHONPATH.
 
-CORPUS_FAULT is a JSON list of {rank, at, how, ...}; without `rank` the fault is every rank's. `at` is a moment and its count: start, join:1
-(before the ranks meet), step:3 (before the third backward pass or training step), eval:1, save:1, end (at the interpreter's exit).
-What comes of the fault is the training's own doing: nothing here writes to a log except where `how` is a program that goes on.
+CORPUS_FAULT is a JSON list of {rank, at, how, ...}; without `rank` the fault is every rank's. `at`
+is a moment and its count: start, join:1 (before the ranks meet), step:3 (before the third backward
+pass or training step), eval:1, save:1, end (at the interpreter's exit). What comes of the fault is
+the training's own doing: nothing here writes to a log except where `how` is a program that goes on.
 """
 
 import atexit
@@ -22,7 +24,9 @@ def own_rank():
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         return None
     names = ("PADDLE_TRAINER_ID", "TRAINYARD_RANK", "RANK_ID", "MS_NODE_ID")
-    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
+    return next(
+        (int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None
+    )
 
 
 # --- what ends a rank, or makes it end
@@ -70,7 +74,9 @@ def fail_bus(fault):
 
 
 def fail_limit(fault):
-    """From here on the rank may have only so much more memory: what needs more fails where it needs it."""
+    """From here on the rank may have only so much more memory: what needs more fails where it needs
+    it.
+    """
     import resource
 
     with open("/proc/self/statm", encoding="ascii") as handle:
@@ -80,7 +86,9 @@ def fail_limit(fault):
 
 
 def fail_take(fault):
-    """Take memory that is really there, up to 6 GiB, until something objects; then go on without it."""
+    """Take memory that is really there, up to 6 GiB, until something objects; then go on without
+    it.
+    """
     taken = [bytearray(os.urandom(1 << 20)) * 64 for _piece in range(96)]
     del taken
 
@@ -173,7 +181,11 @@ def fail_download(fault):
             urllib.request.urlopen("http://127.0.0.1:9/weights.pdparams", timeout=2)
         except OSError:
             traceback.print_exc()
-            print("download of weights.pdparams failed, try %d of 2; the weights of the last run are used" % number, flush=True)
+            print(
+                "download of weights.pdparams failed, try %d of 2; the weights of the last run are"
+                " used" % number,
+                flush=True,
+            )
 
 
 def fail_smaller(fault):
@@ -193,7 +205,9 @@ def fail_full(fault):
         print("OSError: %s: no cache is written" % error, flush=True)
 
 
-FAULTS = {name[5:]: function for name, function in list(globals().items()) if name.startswith("fail_")}
+FAULTS = {
+    name[5:]: function for name, function in list(globals().items()) if name.startswith("fail_")
+}
 
 # --- when
 
@@ -269,7 +283,11 @@ class Import:
 
 def main():
     rank = own_rank()
-    faults = [fault for fault in json.loads(os.environ.get("CORPUS_FAULT", "[]")) if fault.get("rank", rank) == rank]
+    faults = [
+        fault
+        for fault in json.loads(os.environ.get("CORPUS_FAULT", "[]"))
+        if fault.get("rank", rank) == rank
+    ]
     if rank is None or not faults:
         return
     moments = Moments(faults)

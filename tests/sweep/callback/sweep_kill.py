@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kill the own ansible-playbook with SIGKILL when its n-th task starts, or some time after; for tests/sweep/sweep.py and nothing else.
+"""Kill the own ansible-playbook with SIGKILL when its n-th task starts, or some time after; for
+tests/sweep/sweep.py and nothing else.
 
-SWEEP_AT: n, from 1; without it nothing is killed. SWEEP_AFTER: seconds after the task's start. SWEEP_LOG: a file that gets a line a task.
+SWEEP_AT: n, from 1; without it nothing is killed. SWEEP_AFTER: seconds after the task's start.
+SWEEP_LOG: a file that gets a line a task.
 """
 
 from __future__ import annotations

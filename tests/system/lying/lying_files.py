@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training's account can make of the files of its attempt; the modules that read them are honest."""
+"""What a training's account can make of the files of its attempt; the modules that read them are
+honest.
+"""
 
 from __future__ import annotations
 
@@ -51,17 +53,28 @@ def changes(stage):
     """Return [(label, function of (attempt's directory))]."""
     found, mark = [], str(stage.top / "outside" / "pwned").replace("/", "_")
     there = attempt_of(stage, stage.liars[0])
-    values = lying_values.values(stage.top, lying_scenes.RUN, lying_scenes.OTHER, stage.honest, stage.liars[0])
+    values = lying_values.values(
+        stage.top, lying_scenes.RUN, lying_scenes.OTHER, stage.honest, stage.liars[0]
+    )
     skipped = ("huge text", "long list", "deep", "surrogate")
     for name in LISTED:
         place = there / name
-        text = place.read_text(encoding="utf-8") if place.exists() else '{"phase": "training", "time": 1, "rank": 0}'
+        text = (
+            place.read_text(encoding="utf-8")
+            if place.exists()
+            else '{"phase": "training", "time": 1, "rank": 0}'
+        )
         lines = name.endswith(".jsonl")
         content = json.loads(text.splitlines()[-1] if lines else text)
         for path in lying_values.fields(content, depth=3):
             for label, change in values.items():
                 if label not in skipped:
-                    found.append(("%s %s: %s" % (name, ".".join(map(str, path)), label), _field(name, path, change, lines)))
+                    found.append(
+                        (
+                            "%s %s: %s" % (name, ".".join(map(str, path)), label),
+                            _field(name, path, change, lines),
+                        )
+                    )
         kinds = {
             "a link to the controller's file": _link(name, stage.top / "outside" / "canary"), "a link to itself": _link(name, name),
             "a fifo": _fifo(name), "a directory": _folder(name), "empty": _bytes(name, b""), "no text": _bytes(name, b"\xff\x00\x1b]52;c;eA==\x07"),
@@ -69,19 +82,37 @@ def changes(stage):
         }  # fmt: skip
         found += [("%s: %s" % (name, label), change) for label, change in kinds.items()]
     for folder in ("log", "output/raise"):
-        found += [("%s/%r" % (folder, name), _named(folder, name.format(mark=mark))) for name in NAMES]
+        found += [
+            ("%s/%r" % (folder, name), _named(folder, name.format(mark=mark))) for name in NAMES
+        ]
     for name in ("log/workerlog.0", "logs.txt", "output/raise/model_final.pdparams"):
         found.append(("%s: a fifo" % name, _fifo(name)))
         found.append(("%s: a link" % name, _link(name, stage.top / "outside" / "canary")))
         found.append(
-            ("%s: escapes" % name, _bytes(name, lying_values.ESCAPES.encode() * 500 + b"\nValueError: " + lying_values.ESCAPES.encode()))
+            (
+                "%s: escapes" % name,
+                _bytes(
+                    name,
+                    lying_values.ESCAPES.encode() * 500
+                    + b"\nValueError: "
+                    + lying_values.ESCAPES.encode(),
+                ),
+            )
         )
         found.append(("%s: 5 GB of holes" % name, _sparse(name)))
     found.append(("log: a link to a directory", _link("log", stage.top / "outside")))
-    # beside the attempt: another one that nobody started, one that lies elsewhere, a number that is none, and runs that nobody asked for
-    for name in ("../attempt-2", "../attempt-999999", "../attempt-0x1", "../../%s/attempt-1" % lying_scenes.OTHER):
+    # beside the attempt: another one that nobody started, one that lies elsewhere, a number that is
+    # none, and runs that nobody asked for
+    for name in (
+        "../attempt-2",
+        "../attempt-999999",
+        "../attempt-0x1",
+        "../../%s/attempt-1" % lying_scenes.OTHER,
+    ):
         found.append(("%s: a copy" % name, _copy(name)))
-        found.append(("%s: a link to the controller's files" % name, _link(name, stage.top / "outside")))
+        found.append(
+            ("%s: a link to the controller's files" % name, _link(name, stage.top / "outside"))
+        )
         found.append(("%s: a link to the attempt" % name, _link(name, there)))
     return found
 
@@ -89,7 +120,11 @@ def changes(stage):
 def _field(name, path, change, lines):
     def act(attempt):
         place = attempt / name
-        text = place.read_text(encoding="utf-8") if place.exists() else '{"phase": "training", "time": 1, "rank": 0}'
+        text = (
+            place.read_text(encoding="utf-8")
+            if place.exists()
+            else '{"phase": "training", "time": 1, "rank": 0}'
+        )
         content = json.loads(text.splitlines()[-1] if lines else text)
         inner = content
         for word in path[:-1]:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell every lie to the gate itself, without a playbook: it refuses, or what it lets through is harmless in form."""
+"""Tell every lie to the gate itself, without a playbook: it refuses, or what it lets through is
+harmless in form.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ TRIES = 12
 
 
 def changed(answer, lie):
-    """Return an answer with the lie in it, as the stand-in for ssh makes it, or None where its field is not in this answer."""
+    """Return an answer with the lie in it, as the stand-in for ssh makes it, or None where its
+    field is not in this answer.
+    """
     made = place = copy.deepcopy(answer)
     path = lie["path"]
     for word in path[:-1]:
@@ -43,7 +47,9 @@ def changed(answer, lie):
 
 
 def said(module, answer, lie):
-    """Return (whether the gate lets an answer with this lie through, what is wrong with what it lets through or '')."""
+    """Return (whether the gate lets an answer with this lie through, what is wrong with what it
+    lets through or '').
+    """
     made = changed(answer, lie)
     if made is None:
         return False, ""
@@ -53,28 +59,47 @@ def said(module, answer, lie):
         clean = answer_gate.validate(module, made, asked)
     except answer_gate.InvalidAnswer as error:
         text = str(error)
-        return False, "its refusal: %r" % text[:80] if lying_run.CONTROL.search(text) or len(text) > 4000 else ""
-    obeyed = [key for key in clean if key in answer_gate.OBEYED and key != "ansible_facts" or key.startswith("_ansible_")]
+        return False, (
+            "its refusal: %r" % text[:80]
+            if lying_run.CONTROL.search(text) or len(text) > 4000
+            else ""
+        )
+    obeyed = [
+        key
+        for key in clean
+        if key in answer_gate.OBEYED and key != "ansible_facts" or key.startswith("_ansible_")
+    ]
     facts = set(clean.get("ansible_facts") or ()) - {"discovered_interpreter_python"}
     if obeyed or facts:
         return True, "lets %s through" % ", ".join(obeyed or facts)
     raw = answer_gate.definition(module)["raw"]
-    text = json.dumps({key: value for key, value in clean.items() if key not in raw}, ensure_ascii=False)
+    text = json.dumps(
+        {key: value for key, value in clean.items() if key not in raw}, ensure_ascii=False
+    )
     found = lying_run.CONTROL.search(text)
-    return True, "lets a control character through: %r" % text[max(0, found.start() - 40) : found.start() + 10] if found else ""
+    return True, (
+        "lets a control character through: %r"
+        % text[max(0, found.start() - 40) : found.start() + 10]
+        if found
+        else ""
+    )
 
 
 def passes(module, answer):
     """Return whether the gate lets an answer through as it is."""
     try:
-        answer_gate.validate(module, answer, (answer.get("invocation") or {}).get("module_args") or {})
+        answer_gate.validate(
+            module, answer, (answer.get("invocation") or {}).get("module_args") or {}
+        )
     except answer_gate.InvalidAnswer:
         return False
     return True
 
 
 def believed(module, answers, changes, chance, most=60):
-    """Return lies about one node's answers of a module that the gate lets through all at once: one lie a field."""
+    """Return lies about one node's answers of a module that the gate lets through all at once: one
+    lie a field.
+    """
     leaves = sorted({path for answer in answers for path in lying_values.leaves(answer)}, key=str)
     chance.shuffle(leaves)
     lies = []
@@ -90,9 +115,11 @@ def believed(module, answers, changes, chance, most=60):
 
 
 def about_schema(module, changes, sampled):
-    """Tell every field that a module's schema has the lies of `changes`; return {fields, told, through, wrong: {lie: why}}.
+    """Tell every field that a module's schema has the lies of `changes`; return {fields, told,
+    through, wrong: {lie: why}}.
 
-    changes: {label: how a field is changed}. sampled: the labels that one field is told, given its number and all labels.
+    changes: {label: how a field is changed}. sampled: the labels that one field is told, given its
+    number and all labels.
     """
     honest, places = lying_schema.answer(module)
     answer_gate.validate(module, honest, {})
@@ -110,7 +137,9 @@ def about_schema(module, changes, sampled):
             passed, why = said(module, honest, lie)
             result["through"] += passed
             if passed and not why and lie["do"] == "set" and path[0] not in raw:
-                why = lying_schema.wrong(_at(answer_gate.validate(module, made, {}), path), part, name)
+                why = lying_schema.wrong(
+                    _at(answer_gate.validate(module, made, {}), path), part, name
+                )
             if why:
                 result["wrong"][shown] = why
     return result
@@ -125,7 +154,9 @@ def keys_that_do_not_belong(module, more):
     for folder in folders:
         for key, value in more.items():
             told += 1
-            _passed, why = said(module, honest, {"do": "set", "path": [*folder, key], "value": value})
+            _passed, why = said(
+                module, honest, {"do": "set", "path": [*folder, key], "value": value}
+            )
             if why and not set(folder[:1]) & set(raw):
                 wrong["%s %s: extra key" % (module, ".".join(map(str, folder + (key,))))] = why
     return told, wrong

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a verb on a site of pretended nodes, and say what changed on the controller, who was asked, and what came to the terminal."""
+"""Run a verb on a site of pretended nodes, and say what changed on the controller, who was asked,
+and what came to the terminal.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ class Done:
 
     def changed(self):
         """Return the paths that are new, gone or other than before."""
-        return {path for path in set(self.before) | set(self.after) if self.before.get(path) != self.after.get(path)}
+        return {
+            path
+            for path in set(self.before) | set(self.after)
+            if self.before.get(path) != self.after.get(path)
+        }
 
 
 def describe(path):
@@ -61,11 +67,17 @@ def describe(path):
 
 
 def tree(top):
-    """Return what lies on the controller: its home, its runs, the inventory, and what is beside all of it."""
+    """Return what lies on the controller: its home, its runs, the inventory, and what is beside all
+    of it.
+    """
     found = {}
     for part in ("home", "runs", "site", "outside"):
         for where, folders, files in os.walk(top / part):
-            folders[:] = [name for name in folders if os.path.relpath(os.path.join(where, name), top) not in OWN]
+            folders[:] = [
+                name
+                for name in folders
+                if os.path.relpath(os.path.join(where, name), top) not in OWN
+            ]
             for name in folders + files:
                 path = os.path.join(where, name)
                 found[os.path.relpath(path, top)] = describe(path)
@@ -75,13 +87,21 @@ def tree(top):
 def project():
     """Return what the product is made of, by size and time alone: nothing of it may change."""
     found = {}
-    walks = [walk for part in ("ansible.cfg", "inventory", "library", "playbooks", "plugins", "roles") for walk in os.walk(ROOT / part)]
+    walks = [
+        walk
+        for part in ("ansible.cfg", "inventory", "library", "playbooks", "plugins", "roles")
+        for walk in os.walk(ROOT / part)
+    ]
     for where, _folders, files in walks:
         if "__pycache__" in where:
             continue
         for name in files:
             info = os.lstat(os.path.join(where, name))
-            found[os.path.relpath(os.path.join(where, name), ROOT)] = (info.st_mode, info.st_size, info.st_mtime_ns)
+            found[os.path.relpath(os.path.join(where, name), ROOT)] = (
+                info.st_mode,
+                info.st_size,
+                info.st_mtime_ns,
+            )
     return found
 
 
@@ -130,11 +150,23 @@ def verb(top, name, *words, seconds=SECONDS, answers=False, **environment):
         text = terminal.read(32 << 20).decode("utf-8", "surrogateescape")
     plays = {tuple(json.loads(line)) for line in lines(top / "plays")}
     contacted = lines(top / "contacted")
-    return Done(code, text, time.monotonic() - begun, peak, before, tree(top), plays, contacted, set(lines(top / "told")))
+    return Done(
+        code,
+        text,
+        time.monotonic() - begun,
+        peak,
+        before,
+        tree(top),
+        plays,
+        contacted,
+        set(lines(top / "told")),
+    )
 
 
 def wait(process, seconds):
-    """Return (exit code, peak memory in bytes of any process of it); a process that does not end is killed, its code is 'late'."""
+    """Return (exit code, peak memory in bytes of any process of it); a process that does not end is
+    killed, its code is 'late'.
+    """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         pid, status, used = os.wait4(process.pid, os.WNOHANG)

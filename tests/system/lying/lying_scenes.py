@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs on a site where nodes lie: the honest command first, then the same command with lies, and what the lies have done."""
+"""Verbs on a site where nodes lie: the honest command first, then the same command with lies, and
+what the lies have done.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Scene:
     shown: str = ""  # what the honest node is shown with
     files: bool = False  # it reads what the attempt has left on a node
     fatal: bool = False  # one node that fails ends it for all
-    spared: tuple = ()  # modules of which another verb's command tells the lies, since a lie ends this one before the others are heard
+    # modules of which another verb's command tells the lies, since a lie ends this one before the
+    # others are heard
+    spared: tuple = ()
 
 
 RUNS = ("-e", "run=" + RUN)
@@ -42,20 +46,59 @@ QUICK = ("-e", "rehearse=false")
 SCENES = {
     scene.name: scene
     for scene in (
-        Scene("status", "status", RUNS, shown="{node:<10} failed    rank {rank} failed (exit code 1)", files=True),
-        Scene("newest", "status", (), shown="{node:<10} failed    rank {rank} failed (exit code 1)", files=True),
-        Scene("follow", "follow", RUNS, home=True, ends="FAILED: rank {rank} on {node}", files=True),
+        Scene(
+            "status",
+            "status",
+            RUNS,
+            shown="{node:<10} failed    rank {rank} failed (exit code 1)",
+            files=True,
+        ),
+        Scene(
+            "newest",
+            "status",
+            (),
+            shown="{node:<10} failed    rank {rank} failed (exit code 1)",
+            files=True,
+        ),
+        Scene(
+            "follow", "follow", RUNS, home=True, ends="FAILED: rank {rank} on {node}", files=True
+        ),
         Scene("logs", "logs", RUNS, home=True, files=True),
         Scene("stop", "stop", RUNS, shown="{node:<11} nothing ran", files=True),
-        Scene("prune", "prune", ("-e", "keep=0", "-e", "confirm=true"), shown="REMOVED", files=True),
-        Scene("check", "check", (*JOB, *QUICK), ready=True, ends="READY", shown="{node}", spared=("node_probe",)),
-        Scene("rehearse", "check", JOB, ready=True, ends="READY", shown="{node}", spared=("node_probe", "network_proof")),
+        Scene(
+            "prune", "prune", ("-e", "keep=0", "-e", "confirm=true"), shown="REMOVED", files=True
+        ),
+        Scene(
+            "check",
+            "check",
+            (*JOB, *QUICK),
+            ready=True,
+            ends="READY",
+            shown="{node}",
+            spared=("node_probe",),
+        ),
+        Scene(
+            "rehearse",
+            "check",
+            JOB,
+            ready=True,
+            ends="READY",
+            shown="{node}",
+            spared=("node_probe", "network_proof"),
+        ),
         Scene("sync", "sync", JOB, fatal=True, spared=("node_probe", "mesh_node")),
         Scene("trust", "trust", ("-e", "trust_accept=true"), ready=True, fatal=True),
         Scene("provision", "provision", ready=True, fatal=True, spared=("placement", "mesh_node")),
         Scene("plan", "train", (*JOB, *QUICK, "--check"), ready=True, fatal=True),
         Scene("train", "train", (*JOB, *QUICK), ready=True, trains=True, fatal=True),
-        Scene("resume", "resume", (*RUNS, *QUICK, "--check"), ready=True, files=True, spared=("attempt_status", "slurp")),
+        Scene(
+            "resume",
+            "resume",
+            (*RUNS, *QUICK, "--check"),
+            ready=True,
+            files=True,
+            spared=("attempt_status", "slurp"),
+        ),
     )
 }
 
@@ -74,7 +117,9 @@ class Stage:
         self.base, self.spoken = {}, {}
 
     def reset(self, wants_ready=False):
-        """Put the site back: as it was made, or with the mesh and the code of the job on its nodes, as an honest sync has left them."""
+        """Put the site back: as it was made, or with the mesh and the code of the job on its nodes,
+        as an honest sync has left them.
+        """
         ready = Path(str(self.top) + ".ready")
         if wants_ready and not ready.exists():
             self.honestly(SCENES["sync"])
@@ -82,17 +127,32 @@ class Stage:
         shutil.copytree(ready if wants_ready else str(self.top) + ".fresh", self.top, symlinks=True)
 
     def play(self, scene, lies=None, answers=False, changes=(), seconds=None, **environment):
-        """Run the scene's command with {node: [lie]} and [(node, change of its files)]; return how it ended."""
+        """Run the scene's command with {node: [lie]} and [(node, change of its files)]; return how
+        it ended.
+        """
         self.reset(scene.ready)
         for node, told in (lies or {}).items():
             lying_site.write(self.top / "lies" / (node + ".json"), told)
         for node, change in changes:
             change(self.top / "nodes" / node / ".trainyard" / "runs" / RUN / "attempt-1")
-        usual = max(lying_run.SECONDS, 2 * self.base[scene.name][0].seconds) if scene.name in self.base else HONEST_SECONDS
-        return lying_run.verb(self.top, scene.verb, *scene.words, answers=answers, seconds=seconds or usual, **environment)
+        usual = (
+            max(lying_run.SECONDS, 2 * self.base[scene.name][0].seconds)
+            if scene.name in self.base
+            else HONEST_SECONDS
+        )
+        return lying_run.verb(
+            self.top,
+            scene.verb,
+            *scene.words,
+            answers=answers,
+            seconds=seconds or usual,
+            **environment,
+        )
 
     def honestly(self, scene):
-        """Return how the scene ends without a lie, and the answers {module: [answer]} that its nodes gave."""
+        """Return how the scene ends without a lie, and the answers {module: [answer]} that its
+        nodes gave.
+        """
         if scene.name not in self.base:
             done = self.play(scene, answers=True)
             found, spoken = {}, []
@@ -109,7 +169,11 @@ class Stage:
             broken = self.broken(scene, done, done)
             assert not broken, (scene.name, broken, done.text[-3000:])
             # an honest command that breaks off would prove nothing about the lies
-            assert not scene.ends or scene.ends.format(rank=self.nodes.index(self.honest), node=self.honest) in done.text, done.text[-3000:]
+            assert (
+                not scene.ends
+                or scene.ends.format(rank=self.nodes.index(self.honest), node=self.honest)
+                in done.text
+            ), done.text[-3000:]
             self.base[scene.name], self.spoken[scene.name] = (done, found), spoken
         return self.base[scene.name]
 
@@ -122,27 +186,51 @@ class Stage:
             found.append("took %d MiB" % (done.peak >> 20))
         made = {path.split("/")[1] for path in done.changed() if path.startswith("runs/")} - {OTHER}
         own = made if scene.trains and len(made) == 1 else {RUN}
-        changed = {path for path in done.changed() - base.changed() if path.split("/")[:1] != ["runs"] or path.split("/")[1] not in own}
-        # A node whose answer was refused failed: the verdict says so, and its name is kept for a while. An honest one must not be there.
+        changed = {
+            path
+            for path in done.changed() - base.changed()
+            if path.split("/")[:1] != ["runs"] or path.split("/")[1] not in own
+        }
+        # A node whose answer was refused failed: the verdict says so, and its name is kept for a
+        # while. An honest one must not be there.
         noted = {"home/state/failed-nodes.json", "home/state/failed-nodes.json.lock"}
-        if changed & noted and self.honest not in (self.top / "home" / "state" / "failed-nodes.json").read_text():
+        if (
+            changed & noted
+            and self.honest not in (self.top / "home" / "state" / "failed-nodes.json").read_text()
+        ):
             changed -= noted
         if changed:
             found.append("changed %s" % ", ".join(sorted(changed)[:4]))
         control = lying_run.CONTROL.search(done.text)
         if control:
             at = control.start()
-            found.append("control character on the terminal: %r" % done.text[max(0, at - 60) : at + 20])
+            found.append(
+                "control character on the terminal: %r" % done.text[max(0, at - 60) : at + 20]
+            )
         unknown = [line for line in done.contacted if line.startswith("UNKNOWN")]
         if unknown:
             found.append("contacted %s" % unknown[0])
         hosts = {(play, host) for play, host, _action, _to in base.plays}
-        foreign = {(play, host) for play, host, _action, _to in done.plays if (play, host) not in hosts and host not in self.nodes}
-        local = {(play, action) for play, host, action, to in done.plays if "localhost" in (host, to)}
-        strange = {pair for pair in local if pair not in {(p, a) for p, host, a, to in base.plays if "localhost" in (host, to)}}
+        foreign = {
+            (play, host)
+            for play, host, _action, _to in done.plays
+            if (play, host) not in hosts and host not in self.nodes
+        }
+        local = {
+            (play, action) for play, host, action, to in done.plays if "localhost" in (host, to)
+        }
+        strange = {
+            pair
+            for pair in local
+            if pair not in {(p, a) for p, host, a, to in base.plays if "localhost" in (host, to)}
+        }
         if foreign:
             found.append("ran on %s" % sorted(foreign)[:3])
-        if {pair for pair in strange if pair[1] not in ("ansible.builtin.fail", "fail", "ansible.builtin.debug", "debug")}:
+        if {
+            pair
+            for pair in strange
+            if pair[1] not in ("ansible.builtin.fail", "fail", "ansible.builtin.debug", "debug")
+        }:
             found.append("ran here: %s" % sorted(strange)[:3])
         found += self._honest(scene, done)
         return found
@@ -162,23 +250,37 @@ class Stage:
                     found.append("%s of %s is not at home" % (file, self.honest))
             try:
                 index = json.loads((here / "ranks.json").read_text())
-                said = [item for item in index["ranks"] if item["node"] == self.honest and item["rank"] == rank]
+                said = [
+                    item
+                    for item in index["ranks"]
+                    if item["node"] == self.honest and item["rank"] == rank
+                ]
             except (OSError, ValueError, LookupError, TypeError):
                 said = []
-            if not said or said[0].get("state") != "failed" or "truncated" not in json.dumps(said[0]):
+            if (
+                not said
+                or said[0].get("state") != "failed"
+                or "truncated" not in json.dumps(said[0])
+            ):
                 found.append("the finding of %s is not in ranks.json" % self.honest)
         return found
 
     def copy_of(self, done):
         """Return a copy whose parts can be changed."""
         return dataclasses.replace(
-            done, before=dict(done.before), after=dict(done.after), plays=set(done.plays), contacted=list(done.contacted)
+            done,
+            before=dict(done.before),
+            after=dict(done.after),
+            plays=set(done.plays),
+            contacted=list(done.contacted),
         )
 
     def tell(self, scene, items):
-        """Tell lies and rewrite files, on several nodes at once; return ({label: what did not hold}, items that were told).
+        """Tell lies and rewrite files, on several nodes at once; return ({label: what did not
+        hold}, items that were told).
 
-        items: [(node, lie or (label, change of the attempt's files))]. Of several that break something it is looked for which one does.
+        items: [(node, lie or (label, change of the attempt's files))]. Of several that break
+        something it is looked for which one does.
         """
         base, _answers = self.honestly(scene)
         lies, changes = {}, [(node, item[1]) for node, item in items if isinstance(item, tuple)]
@@ -196,11 +298,16 @@ class Stage:
         for part in (items[: len(items) // 2], items[len(items) // 2 :]):
             found.update(self.tell(scene, part)[0])
         if not found:
-            found["together: " + " | ".join("%s: %s" % (node, label_of(item)) for node, item in items)[:4000]] = "; ".join(broken)
+            found[
+                "together: "
+                + " | ".join("%s: %s" % (node, label_of(item)) for node, item in items)[:4000]
+            ] = "; ".join(broken)
         return found, told
 
     def one_each(self, lies):
-        """Return items of one lie a node; the first and the last one lie first, since what one node says for all is asked of these."""
+        """Return items of one lie a node; the first and the last one lie first, since what one node
+        says for all is asked of these.
+        """
         return list(zip(self.liars[:1] + self.liars[:0:-1], lies))
 
 
@@ -210,25 +317,41 @@ def label_of(item):
 
 
 def believed(stage, scene, chance):
-    """Return ([(node, lie)], number of fields): for every module that a scene's liars execute, lies about its fields that the gate lets through."""
+    """Return ([(node, lie)], number of fields): for every module that a scene's liars execute, lies
+    about its fields that the gate lets through.
+    """
     changes = lying_values.values(stage.top, RUN, OTHER, stage.honest, stage.liars[0])
-    changes = {label: change for label, change in changes.items() if label not in ("huge text", "long list", "deep")}
+    changes = {
+        label: change
+        for label, change in changes.items()
+        if label not in ("huge text", "long list", "deep")
+    }
     items, fields = [], set()
     for node in stage.liars:
         given = {}
         for said, module, answer in stage.spoken[scene.name]:
             given.setdefault(module, []).extend([answer] if said == node else [])
         for module, answers in given.items():
-            if answers and module not in scene.spared and not (scene.files and node == stage.liars[-1]):
-                items += [(node, lie) for lie in lying_gate.believed(module, answers, changes, chance)]
+            if (
+                answers
+                and module not in scene.spared
+                and not (scene.files and node == stage.liars[-1])
+            ):
+                items += [
+                    (node, lie) for lie in lying_gate.believed(module, answers, changes, chance)
+                ]
             fields |= {(module, path) for answer in answers for path in lying_values.leaves(answer)}
     return items, fields
 
 
 def refused(stage, scene, chance):
-    """Return one lie for the second liar, in the module that it executes last, that the gate does not let through."""
+    """Return one lie for the second liar, in the module that it executes last, that the gate does
+    not let through.
+    """
     node = stage.liars[1 % len(stage.liars)]
-    module, answer = [(module, answer) for said, module, answer in stage.spoken[scene.name] if said == node][-1]
+    module, answer = [
+        (module, answer) for said, module, answer in stage.spoken[scene.name] if said == node
+    ][-1]
     lies = lies_about(stage, module, answer)
     chance.shuffle(lies)
     for lie in lies:
@@ -250,7 +373,9 @@ def digest(path):
 def lies_about(stage, module, answer):
     """Return every lie about one module's answer: each field, each value, keys that do not belong."""
     changes = lying_values.values(stage.top, RUN, OTHER, stage.honest, stage.liars[0])
-    return lying_values.matrix(module, answer, changes, lying_values.extra(stage.top, RUN, OTHER, stage.honest))
+    return lying_values.matrix(
+        module, answer, changes, lying_values.extra(stage.top, RUN, OTHER, stage.honest)
+    )
 
 
 def lies_of(stage, scene):
@@ -261,5 +386,7 @@ def lies_of(stage, scene):
         if node in stage.liars:  # not every node is asked every field
             given.setdefault(module, []).append(answer)
     for module, answers in sorted(given.items()):
-        lies += lies_about(stage, module, max(answers, key=lambda one: len(json.dumps(one)))) + lying_values.raw(module)
+        lies += lies_about(
+            stage, module, max(answers, key=lambda one: len(json.dumps(one)))
+        ) + lying_values.raw(module)
     return lies

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derive from a module's schema an answer that has every field, and say of each field what no accepted answer may hold there.
+"""Derive from a module's schema an answer that has every field, and say of each field what no
+accepted answer may hold there.
 
-What may become a path, a host or a word is judged here by hand, not by the schema's own patterns: a pattern that is too wide is found.
+What may become a path, a host or a word is judged here by hand, not by the schema's own patterns: a
+pattern that is too wide is found.
 """
 
 from __future__ import annotations
@@ -33,35 +35,51 @@ def defined(part, whole):
 def matches(value, part, whole):
     """Return whether a value matches a part of a schema."""
     checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
-    return jsonschema.Draft202012Validator(dict(part, **{"$defs": whole["$defs"]}), format_checker=checker).is_valid(value)
+    return jsonschema.Draft202012Validator(
+        dict(part, **{"$defs": whole["$defs"]}), format_checker=checker
+    ).is_valid(value)
 
 
 def example(part, whole, places, path=()):
-    """Return a value with everything that a part of a schema knows; add {path: (part, reference)} of all of it to `places`."""
+    """Return a value with everything that a part of a schema knows; add {path: (part, reference)}
+    of all of it to `places`.
+    """
     part, name = defined(part, whole)
     places[path] = (part, name)
     for key in ("anyOf", "allOf"):
         if key in part and "type" not in part:  # beside a type they say which texts fit
-            # the branch with the most in it: a field that may be null as well is described by its other form
+            # the branch with the most in it: a field that may be null as well is described by its
+            # other form
             best = max(part[key], key=lambda one: len(str(defined(one, whole)[0])))
             value = example(best, whole, places, path)
             places[path] = (part, name or defined(best, whole)[1])
             return value
     if "const" in part or "enum" in part:
-        return part["const"] if "const" in part else next(value for value in part["enum"] if value is not None)
+        return (
+            part["const"]
+            if "const" in part
+            else next(value for value in part["enum"] if value is not None)
+        )
     kinds = part.get("type")
     kinds = [kinds] if isinstance(kinds, str) else list(kinds or ())
     if "object" in kinds:
-        found = {key: example(inner, whole, places, path + (key,)) for key, inner in part.get("properties", {}).items()}
+        found = {
+            key: example(inner, whole, places, path + (key,))
+            for key, inner in part.get("properties", {}).items()
+        }
         more = part.get("additionalProperties")
         if isinstance(more, dict) and part.get("maxProperties") != 0:
             names = part.get("propertyNames", {})
-            key = next(text for text in TEXTS if text and text not in found and matches(text, names, whole))
+            key = next(
+                text for text in TEXTS if text and text not in found and matches(text, names, whole)
+            )
             found[key] = example(more, whole, places, path + (key,))
         return found
     if "array" in kinds:
         first = part.get("prefixItems", ())
-        found = [example(inner, whole, places, path + (number,)) for number, inner in enumerate(first)]
+        found = [
+            example(inner, whole, places, path + (number,)) for number, inner in enumerate(first)
+        ]
         while "items" in part and len(found) < max(1, part.get("minItems", 0)):
             found.append(example(part["items"], whole, places, path + (len(found),)))
         return found
@@ -70,7 +88,9 @@ def example(part, whole, places, path=()):
 
 
 def answer(module):
-    """Return (an answer of a module that has every field, {path: (schema, reference)}); the gate takes it."""
+    """Return (an answer of a module that has every field, {path: (schema, reference)}); the gate
+    takes it.
+    """
     whole, places = answer_gate.schema(module), {}
     made = example(whole, whole, places)
     places.pop(())
@@ -78,19 +98,28 @@ def answer(module):
 
 
 def definitions(module):
-    """Return for each field of a module's schema what says its form: fields with one reference, or one form, share it."""
+    """Return for each field of a module's schema what says its form: fields with one reference, or
+    one form, share it.
+    """
     _made, places = answer(module)
     return [name or json.dumps(part, sort_keys=True) for part, name in places.values()]
 
 
 def _name(text):
     return (
-        text not in (".", "..") and "/" not in text and not text.startswith(("-", "~")) and not re.search(r"[\s*?\[\]{}$`;|&<>\"'\\]", text)
+        text not in (".", "..")
+        and "/" not in text
+        and not text.startswith(("-", "~"))
+        and not re.search(r"[\s*?\[\]{}$`;|&<>\"'\\]", text)
     )
 
 
 def _below(text):
-    return not text.startswith(("/", "~")) and ":" not in text and all(part and _name(part) for part in text.split("/"))
+    return (
+        not text.startswith(("/", "~"))
+        and ":" not in text
+        and all(part and _name(part) for part in text.split("/"))
+    )
 
 
 def _path(text):
@@ -101,8 +130,9 @@ def _hex(size):
     return lambda text: len(text) == size and bool(HEX.fullmatch(text))
 
 
-# What is compared and shown, and never part of a path or of a command: a shared home (mesh_compiled.home_owners), a boot's name (proofs.keys) and
-# an address that counts where it is one of the node's own (plan.py, route_source).
+# What is compared and shown, and never part of a path or of a command: a shared home
+# (mesh_compiled.home_owners), a boot's name (proofs.keys) and an address that counts where it is
+# one of the node's own (plan.py, route_source).
 COMPARED = (r"^[ -~]{0,256}\Z", r"^[^\x00-\x1f\x7f]{0,256}\Z", r"^[0-9A-Fa-f.:]{2,45}\Z")
 # What is used as more than a number or a sentence, by the name of its definition.
 RULES = {
@@ -119,15 +149,26 @@ def wrong(value, part, name):
     if value is None or {"const": value} in part.get("anyOf", ()):
         return ""
     if name in RULES:
-        return "" if isinstance(value, str) and RULES[name](value) else "is no %s: %r" % (name, value)
+        return (
+            "" if isinstance(value, str) and RULES[name](value) else "is no %s: %r" % (name, value)
+        )
     if "enum" in part or "const" in part:
-        return "" if value in part.get("enum", [part.get("const")]) else "is none of its words: %r" % (value,)
+        return (
+            ""
+            if value in part.get("enum", [part.get("const")])
+            else "is none of its words: %r" % (value,)
+        )
     kinds = part.get("type")
     if kinds in ("integer", "number", "boolean") and (
         not isinstance(value, (int, float)) or isinstance(value, bool) != (kinds == "boolean")
     ):
         return "is no %s: %r" % (kinds, str(value)[:60])
     # a pattern of its own: no end of line, and no way upwards
-    if "pattern" in part and isinstance(value, str) and part["pattern"] not in COMPARED and ("\n" in value or ".." in value.split("/")):
+    if (
+        "pattern" in part
+        and isinstance(value, str)
+        and part["pattern"] not in COMPARED
+        and ("\n" in value or ".." in value.split("/"))
+    ):
         return "has a pattern and holds %r" % value
     return ""

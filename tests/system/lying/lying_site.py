@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site of pretended nodes below one directory: a controller's home, an inventory, and what a finished run leaves on nodes and controller."""
+"""A site of pretended nodes below one directory: a controller's home, an inventory, and what a
+finished run leaves on nodes and controller.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ RUN = "20261120-190935-raise-1b3e"
 OTHER = "20261119-080000-other-77aa"
 BEGAN = 1795201787.5
 LIMITS = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}
-SAVED = {"model_final.pdparams": b"parameters " * 500, "model_final.pdopt": b"optimizer " * 500, "best_model.pdparams": b"best " * 900}
+SAVED = {
+    "model_final.pdparams": b"parameters " * 500,
+    "model_final.pdopt": b"optimizer " * 500,
+    "best_model.pdparams": b"best " * 900,
+}
 
 
 def names(count):
@@ -35,7 +41,9 @@ def names(count):
 
 
 def honest(nodes):
-    """Return the node that never lies; the first and the last one may, since they are asked for what all have."""
+    """Return the node that never lies; the first and the last one may, since they are asked for
+    what all have.
+    """
     return nodes[len(nodes) // 2]
 
 
@@ -52,15 +60,29 @@ def host_key(name):
 
 
 def machine(home, name):
-    """Write what belongs to a node's machine: its identity, its network interface, the directory of its user manager."""
+    """Write what belongs to a node's machine: its identity, its network interface, the directory of
+    its user manager.
+    """
     own, number = home / ".machine", int(name[4:])
     write(own / "etc" / "machine-id", "%032x\n" % (0xFEED0000 + number), 0o444)
     write(own / "proc" / "sys" / "kernel" / "hostname", name + "\n", 0o644)
-    write(own / "etc" / "ssh" / "ssh_host_ed25519_key.pub", host_key(name) + " root@%s\n" % name, 0o644)
-    for file, text in (("address", "02:00:00:00:00:%02x" % number), ("mtu", "1500"), ("operstate", "up"), ("carrier", "1"), ("type", "1")):
+    write(
+        own / "etc" / "ssh" / "ssh_host_ed25519_key.pub",
+        host_key(name) + " root@%s\n" % name,
+        0o644,
+    )
+    for file, text in (
+        ("address", "02:00:00:00:00:%02x" % number),
+        ("mtu", "1500"),
+        ("operstate", "up"),
+        ("carrier", "1"),
+        ("type", "1"),
+    ):
         write(own / "sys" / "class" / "net" / "eth0" / file, text + "\n", 0o644)
     write(own / "var" / "lib" / "systemd" / "linger" / "trainer", "")
-    given = user_manager.node_limits({name: limit(kind) for name, kind in LIMITS.items()}, user_manager.read)
+    given = user_manager.node_limits(
+        {name: limit(kind) for name, kind in LIMITS.items()}, user_manager.read
+    )
     for path, text in user_manager.dropins(os.getuid(), given).items():
         write(own / path.lstrip("/"), text, 0o644)
     (own / "run" / "user" / str(os.getuid())).mkdir(parents=True, mode=0o700)
@@ -68,7 +90,9 @@ def machine(home, name):
 
 def compiled(top, nodes, number=1):
     """Return the plan of the run as the product compiles it for these nodes."""
-    found, problems = jobs.read_job(str(ROOT / "playbooks" / "configs" / "ppyoloe.yml"), "playbooks/configs/ppyoloe.yml")
+    found, problems = jobs.read_job(
+        str(ROOT / "playbooks" / "configs" / "ppyoloe.yml"), "playbooks/configs/ppyoloe.yml"
+    )
     assert not problems
     found = dict(found, name="raise", config=CONFIG, overrides={}, arguments=[])
     keys = [(name, address(name), 22, address(name)) for name in nodes]
@@ -84,7 +108,14 @@ def compiled(top, nodes, number=1):
                      "inventory": mesh.inventory_digest(keys)},
         }  # fmt: skip
     planned = [
-        {"name": name, "host": address(name), "port": 22, "address": address(name), "accelerator": "cpu", "devices": ["0"]}
+        {
+            "name": name,
+            "host": address(name),
+            "port": 22,
+            "address": address(name),
+            "accelerator": "cpu",
+            "devices": ["0"],
+        }
         for name in nodes
     ]
     return plans.compile_plan(
@@ -104,14 +135,22 @@ def compiled(top, nodes, number=1):
 def write(path, value, mode=0o600):
     """Write text, bytes or JSON below directories that are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = value if isinstance(value, bytes) else value.encode() if isinstance(value, str) else json.dumps(value, sort_keys=True).encode()
+    data = (
+        value
+        if isinstance(value, bytes)
+        else (
+            value.encode() if isinstance(value, str) else json.dumps(value, sort_keys=True).encode()
+        )
+    )
     path.write_bytes(data)
     path.chmod(mode)
     return path
 
 
 def finished(top, name, nodes, plan, run, failed):
-    """Write the attempt of a run that has ended as it lies on one node; on `failed` the rank raised, the others were stopped."""
+    """Write the attempt of a run that has ended as it lies on one node; on `failed` the rank
+    raised, the others were stopped.
+    """
     attempt = top / "nodes" / name / ".trainyard" / "runs" / run / "attempt-1"
     rank, text = nodes.index(name), plans.canonical(plan).decode("ascii")
     sample = SAMPLE / ("node2" if name == failed else "node1")
@@ -147,20 +186,32 @@ def environment(place):
     """Make a Python as a site brings its own, with stand-ins for Paddle and its launcher."""
     venv.create(place, symlinks=True)
     packages = next((place / "lib").glob("python3*")) / "site-packages"
-    shutil.copytree(HERE / "python" / "paddle", packages / "paddle", ignore=shutil.ignore_patterns("__pycache__"))
-    write(packages / "paddlepaddle-2.6.2.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: paddlepaddle\nVersion: 2.6.2\n", 0o644)
+    shutil.copytree(
+        HERE / "python" / "paddle",
+        packages / "paddle",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    write(
+        packages / "paddlepaddle-2.6.2.dist-info" / "METADATA",
+        "Metadata-Version: 2.1\nName: paddlepaddle\nVersion: 2.6.2\n",
+        0o644,
+    )
     source = (HERE / "python" / "fleetrun").read_text(encoding="utf-8")
     write(place / "bin" / "fleetrun", "#!%s\n%s" % (place / "bin" / "python", source), 0o755)
 
 
 def limit(kind):
-    """Return what this machine allows, as provision.yml takes it: the pretended nodes lack nothing that root would have to give."""
+    """Return what this machine allows, as provision.yml takes it: the pretended nodes lack nothing
+    that root would have to give.
+    """
     value = resource.getrlimit(kind)[0]
     return "infinity" if value == resource.RLIM_INFINITY else str(value)
 
 
 def build(top, count=2, **more):
-    """Make the site below `top`, with `count` nodes and one finished run of all of them; return its nodes' names."""
+    """Make the site below `top`, with `count` nodes and one finished run of all of them; return its
+    nodes' names.
+    """
     nodes = names(count)
     for folder in ("home", "runs", "lies", "node_bin", "outside"):
         (top / folder).mkdir(parents=True)
@@ -170,10 +221,17 @@ def build(top, count=2, **more):
     for name in ("ssh", "ssh-keyscan"):
         os.symlink(HERE / "bin" / name, top / "bin" / name)
     write(top / "host_keys.json", {address(name): host_key(name) for name in nodes})
-    shutil.copytree(HERE / "node_python", top / "node_python", ignore=shutil.ignore_patterns("__pycache__"))
-    write(top / "nodes.json", dict({address(name): name for name in nodes}, **{name: name for name in nodes}))
+    shutil.copytree(
+        HERE / "node_python", top / "node_python", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    write(
+        top / "nodes.json",
+        dict({address(name): name for name in nodes}, **{name: name for name in nodes}),
+    )
     environment(top / "python")
-    hosts = {name: {"ansible_host": address(name), "trainyard_address": address(name)} for name in nodes}
+    hosts = {
+        name: {"ansible_host": address(name), "trainyard_address": address(name)} for name in nodes
+    }
     suite = {
         "code": {"path": str(HERE / "code")},
         "environment": {"python": str(top / "python" / "bin" / "python")},

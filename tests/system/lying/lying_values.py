@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile values for the fields of a module's answer: by the answer's schema, or by an honest answer where there is none."""
+"""Hostile values for the fields of a module's answer: by the answer's schema, or by an honest
+answer where there is none.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ ESCAPES = "\x1b]52;c;cHduZWQ=\x07\x1b[2J\x1b[31m\x9b31m\x9d0;t\x9c\u202egnp.\u20
 
 
 def values(top, run, other, honest, liar):
-    """Return {name of a lie: how the field is changed}; every path and command would leave its mark below top/outside."""
+    """Return {name of a lie: how the field is changed}; every path and command would leave its mark
+    below top/outside.
+    """
     mark = str(top / "outside" / "pwned")
     plain = {
         "null": None, "true": True, "number": 7, "text": "x", "list": [], "mapping": {"a": 1}, "empty": "",
@@ -97,15 +101,31 @@ def _of_answer(value, path, found, depth):
 
 def told(module, path, label, change):
     """Return one lie as the stand-in reads it."""
-    return dict(change, module=module, path=list(path), label="%s %s: %s" % (module, ".".join(map(str, path)), label))
+    return dict(
+        change,
+        module=module,
+        path=list(path),
+        label="%s %s: %s" % (module, ".".join(map(str, path)), label),
+    )
 
 
 def matrix(module, answer, changes, more):
-    """Return every lie about one module: each field with each value, and keys that do not belong, at the top and one level down."""
-    lies = [told(module, path, label, change) for path in fields(answer) for label, change in changes.items()]
-    folders = [()] + [(key,) for key, value in answer.items() if isinstance(value, dict) and key != "invocation"]
+    """Return every lie about one module: each field with each value, and keys that do not belong,
+    at the top and one level down.
+    """
+    lies = [
+        told(module, path, label, change)
+        for path in fields(answer)
+        for label, change in changes.items()
+    ]
+    folders = [()] + [
+        (key,) for key, value in answer.items() if isinstance(value, dict) and key != "invocation"
+    ]
     for folder in folders:
-        lies += [told(module, folder + (key,), "extra key", {"do": "set", "value": value}) for key, value in more.items()]
+        lies += [
+            told(module, folder + (key,), "extra key", {"do": "set", "value": value})
+            for key, value in more.items()
+        ]
     return lies
 
 
@@ -118,12 +138,22 @@ def raw(module):
         "a second answer before": {"before": '{"changed": false, "msg": "x"}\n'}, "banner": {"stderr": line * 3},
         "ends by signal": {"signal": 9}, "a broken end": {"after": '{"changed"'}, "not UTF-8": {"after": "\udcff"},
     }  # fmt: skip
-    return [dict(kind, do="raw", module=module, path=[], label="%s raw: %s" % (module, name)) for name, kind in kinds.items()]
+    return [
+        dict(kind, do="raw", module=module, path=[], label="%s raw: %s" % (module, name))
+        for name, kind in kinds.items()
+    ]
 
 
 def flood(module, count):
     """Return the lie that is long: `count` MiB after the answer."""
-    return dict(do="raw", module=module, path=[], flood="A" * (1 << 20), count=count, label="%s raw: %d MiB" % (module, count))
+    return dict(
+        do="raw",
+        module=module,
+        path=[],
+        flood="A" * (1 << 20),
+        count=count,
+        label="%s raw: %d MiB" % (module, count),
+    )
 
 
 def sample(lies, count, seed):

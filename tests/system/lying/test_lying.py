@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that a node says is trusted: real playbooks on pretended nodes, some of which lie about fields of an answer, a file, or all of it.
+"""Nothing that a node says is trusted: real playbooks on pretended nodes, some of which lie about
+fields of an answer, a file, or all of it.
 
-What runs here is a sample by a seed: every field of every module goes to the gate in-process; every verb is played once with all that the gate lets
-through at once on several nodes, an answer that it refuses, and files that a training has rewritten.
-    TRAINYARD_LIES=600   besides so many lies a verb through the playbooks, one a node and command (`make lies`)
+What runs here is a sample by a seed: every field of every module goes to the gate in-process;
+every verb is played once with all that the gate lets
+through at once on several nodes, an answer that it refuses, and files that a training has
+rewritten.
+    TRAINYARD_LIES=600   besides so many lies a verb through the playbooks, one a node and
+    command (`make lies`)
     TRAINYARD_SEED=text  another sample
 """
 
@@ -35,10 +39,21 @@ FILES = 3
 FLOOD_MIB = 200
 LEAST = 60
 # What every definition of a schema is told: the ways out of a name, a path, a word and a line.
-POINTED = ("parent", "absolute", "dot", "dots", "option", "shell", "ends in newline", "escapes", "missing")
+POINTED = (
+    "parent",
+    "absolute",
+    "dot",
+    "dots",
+    "option",
+    "shell",
+    "ends in newline",
+    "escapes",
+    "missing",
+)
 USUAL = ("status", "follow", "stop", "prune")
 ALL = tuple(lying_scenes.SCENES)
-# What is told through playbooks in CI. Of the others, `newest` is as `status`, and `rehearse` and `train` take long.
+# What is told through playbooks in CI. Of the others, `newest` is as `status`, and `rehearse` and
+# `train` take long.
 TOLD = tuple(name for name in ALL if name not in ("newest", "rehearse", "train"))
 FILED = tuple(name for name, scene in lying_scenes.SCENES.items() if scene.files)
 
@@ -71,11 +86,24 @@ def test_lies_that_the_gate_lets_through_harm_their_own_nodes_alone(stage, proje
     done, _answers = stage.honestly(scene)
     items, fields = lying_scenes.believed(stage, scene, chance)
     items += lying_scenes.refused(stage, scene, chance)
-    items += [(stage.liars[-1], change) for change in lying_files.some(stage, chance, FILES)] if scene.files else []
+    items += (
+        [(stage.liars[-1], change) for change in lying_files.some(stage, chance, FILES)]
+        if scene.files
+        else []
+    )
     broken, told = stage.tell(scene, items)
     lied = {(item["module"], tuple(item["path"])) for item in told if isinstance(item, dict)}
-    words = (name, len(lied), len(fields), len({module for module, _path in lied}), len({module for module, _path in fields}), done.seconds)
-    print("%s: %d of %d fields of %d of %d modules lied about in one command (honest: %.0f s)" % words)
+    words = (
+        name,
+        len(lied),
+        len(fields),
+        len({module for module, _path in lied}),
+        len({module for module, _path in fields}),
+        done.seconds,
+    )
+    print(
+        "%s: %d of %d fields of %d of %d modules lied about in one command (honest: %.0f s)" % words
+    )
     assert lied
     report(len(told), broken)
     assert lying_run.project() == project
@@ -96,7 +124,8 @@ def test_a_lie_harms_its_own_node_alone(stage, project, name):
 
     for first in range(0, len(lies), LIARS):
         tell(stage.one_each(lies[first : first + LIARS]))
-    # A lie of one node can end the command before another comes to tell its own, and not every node has every field: all liars tell that one.
+    # A lie of one node can end the command before another comes to tell its own, and not every node
+    # has every field: all liars tell that one.
     for lie in lies:
         if lie["label"] not in heard:
             tell([(node, lie) for node in stage.liars])
@@ -128,7 +157,9 @@ def test_the_gate_lets_nothing_through_that_ansible_obeys_or_a_terminal_executes
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("module", answer_gate.modules())
 def test_every_field_that_a_schema_has_takes_nothing_but_what_it_is(module):
-    """In-process: each field is told at least once, and each path, name and digest more; what passes is judged without the schema's pattern."""
+    """In-process: each field is told at least once, and each path, name and digest more; what
+    passes is judged without the schema's pattern.
+    """
     where = Path("/tmp/lies/s")
     changes = lying_values.values(where, lying_scenes.RUN, lying_scenes.OTHER, "node3", "node1")
     large = ("huge text", "long list", "deep")
@@ -139,16 +170,26 @@ def test_every_field_that_a_schema_has_takes_nothing_but_what_it_is(module):
     def sampled(number, labels):
         if COUNT:
             return labels
-        # every definition is told all that is pointed, spread over the fields that have it; each field is told some of it and one more value
+        # every definition is told all that is pointed, spread over the fields that have it; each
+        # field is told some of it and one more value
         seen = told_of.setdefault(kinds[number], [])
         pointed = POINTED if not seen else [POINTED[len(seen) % len(POINTED)]]
         seen.append(number)
-        usual = chance.sample([label for label in labels if label not in (*large, *POINTED)], 1) + list(pointed)
+        usual = chance.sample(
+            [label for label in labels if label not in (*large, *POINTED)], 1
+        ) + list(pointed)
         return usual + list(large) if number == 0 else usual
 
     found = lying_gate.about_schema(module, changes, sampled)
     more = lying_values.extra(where, lying_scenes.RUN, lying_scenes.OTHER, "node3")
-    keys = more if COUNT else dict(chance.sample(list(more.items()), 3), **{key: more[key] for key in answer_gate.OBEYED if key in more})
+    keys = (
+        more
+        if COUNT
+        else dict(
+            chance.sample(list(more.items()), 3),
+            **{key: more[key] for key in answer_gate.OBEYED if key in more},
+        )
+    )
     told, wrong = lying_gate.keys_that_do_not_belong(module, keys)
     broken = dict(found["wrong"], **wrong)
     print("%s: %d of %d fields lied about" % (module, len(found["lied"]), found["fields"]))
@@ -169,7 +210,10 @@ def test_an_honest_answer_passes_the_gate(stage):
 def test_what_is_no_answer_ends_that_node_alone(stage, project):
     scene = lying_scenes.SCENES["status"]
     lies = lying_values.raw("attempt_status")
-    lies = [lying_values.flood("attempt_status", FLOOD_MIB), *(lies if COUNT else random.Random(SEED).sample(lies, LIARS - 1))]
+    lies = [
+        lying_values.flood("attempt_status", FLOOD_MIB),
+        *(lies if COUNT else random.Random(SEED).sample(lies, LIARS - 1)),
+    ]
     broken = {}
     for first in range(0, len(lies), LIARS):
         broken.update(stage.tell(scene, stage.one_each(lies[first : first + LIARS]))[0])
@@ -186,15 +230,27 @@ def test_a_node_that_never_answers_fails_alone_in_time(stage):
     began = time.monotonic()
     done = stage.play(scene, {stage.liars[0]: [lie]}, seconds=300)
     took = time.monotonic() - began
-    print("never answers: %.0f s, %d MiB; honest: %.0f s, %d MiB" % (took, done.peak >> 20, base.seconds, base.peak >> 20))
-    assert done.code not in ("late", 0) and took < answer_gate.definition("attempt_status")["seconds"] + base.seconds + 45
+    print(
+        "never answers: %.0f s, %d MiB; honest: %.0f s, %d MiB"
+        % (took, done.peak >> 20, base.seconds, base.peak >> 20)
+    )
+    assert (
+        done.code not in ("late", 0)
+        and took < answer_gate.definition("attempt_status")["seconds"] + base.seconds + 45
+    )
     assert [text for text in stage.broken(scene, done, base) if not text.startswith("took ")] == []
-    logins = [path for path in Path("/proc").glob("[0-9]*/cmdline") if os.fsencode(stage.top / "bin" / "ssh") in lying_run.content(path)]
+    logins = [
+        path
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if os.fsencode(stage.top / "bin" / "ssh") in lying_run.content(path)
+    ]
     assert not logins, "the login to it is still there"
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.skipif(not COUNT, reason="every verb is played with some rewritten files above; all of them: make lies")
+@pytest.mark.skipif(
+    not COUNT, reason="every verb is played with some rewritten files above; all of them: make lies"
+)
 @pytest.mark.parametrize("name", FILED)
 def test_a_file_that_a_training_has_changed_harms_its_own_node_alone(stage, project, name):
     scene = lying_scenes.SCENES[name]
@@ -209,7 +265,9 @@ def test_a_file_that_a_training_has_changed_harms_its_own_node_alone(stage, proj
 
 
 def test_the_proof_sees_what_it_is_to_see(stage):
-    """Each kind of harm, done by hand after an honest command, is found; so a lie that does it would be."""
+    """Each kind of harm, done by hand after an honest command, is found; so a lie that does it
+    would be.
+    """
     scene = lying_scenes.SCENES["status"]
     base, _answers = stage.honestly(scene)
     for harm in (

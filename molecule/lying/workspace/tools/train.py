@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands where a training script stands: rank 0 attacks the controller with what its account can write, rank 1 is honest and raises."""
+"""Stands where a training script stands: rank 0 attacks the controller with what its account can
+write, rank 1 is honest and raises.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,18 @@ import os
 import sys
 import time
 
-STEP = "[11/20 19:15:23] ppdet.engine INFO: Epoch: [0] [ %d/48] learning_rate: 0.000100 loss: 8.857114 eta: 0:01:13 batch_cost: 1.2 ips: 3.3 images/s"
+STEP = (
+    "[11/20 19:15:23] ppdet.engine INFO: Epoch: [0] [ %d/48] learning_rate: 0.000100 loss: 8.857114"
+    " eta: 0:01:13 batch_cost: 1.2 ips: 3.3 images/s"
+)
 MARK = "/tmp/trainyard-lying-pwned"
 ORDERS = "\x1b]52;c;cHduZWQ=\x07\x1b[2J\x9b31m\u202etxt"
 NAMES = (
     "a --rsh=sh -c 'touch $IFS' x", "--remove-source-files", "-e sh", "$(touch pwned)", ";touch pwned", "*", "+ *", "a:b", "a\nb", "\x1b[2J", " ",
     "{{ lookup('pipe', 'touch %s') }}" % MARK.replace("/", "_"), "x" * 200,
 )  # fmt: skip
-# Every answer of a module that Python gives for this account from now on. It ends by itself, so that no later scenario meets it.
+# Every answer of a module that Python gives for this account from now on. It ends by itself, so
+# that no later scenario meets it.
 REWRITES = """
 import json, os, sys, time
 UNTIL, MARK, ORDERS = %r, %r, %r
@@ -74,7 +80,12 @@ def attack(attempt):
     os.replace(attempt + "/plan.json", attempt + "/plan.before")
     put(attempt + "/plan.json", json.dumps(plan))
     for name in ("guard.json", "stall.json", "loss.json"):
-        put(attempt + "/" + name, json.dumps({"phase": ORDERS, "node": "node2", "rank": 1, "text": ORDERS, "time": 1e308}))
+        put(
+            attempt + "/" + name,
+            json.dumps(
+                {"phase": ORDERS, "node": "node2", "rank": 1, "text": ORDERS, "time": 1e308}
+            ),
+        )
     for name in NAMES:
         for folder in ("log", "output/lie"):
             put("%s/%s.log" % (folder, name), "x\n")
@@ -93,7 +104,9 @@ def attack(attempt):
     for number in range(400):
         put("log/many.%d.log" % number, "x" * 1000)
     for number in range(8, 14):  # the system's Python on a node; whichever it is
-        place = os.path.expanduser("~/.local/lib/python3.%d/site-packages/usercustomize.py" % number)
+        place = os.path.expanduser(
+            "~/.local/lib/python3.%d/site-packages/usercustomize.py" % number
+        )
         put(place, REWRITES % (time.time() + 240, MARK, ORDERS))
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write down on which hosts each play of a command executes which action, so that a test can compare two commands."""
+"""Write down on which hosts each play of a command executes which action, so that a test can
+compare two commands.
+"""
 
 from __future__ import annotations
 
@@ -34,4 +36,7 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_start(self, host, task):
         with open(os.path.join(os.environ["LYING"], "plays"), "a", encoding="utf-8") as handle:
-            handle.write(json.dumps([str(self._play), host.get_name(), task.action, str(task.delegate_to)]) + "\n")
+            handle.write(
+                json.dumps([str(self._play), host.get_name(), task.action, str(task.delegate_to)])
+                + "\n"
+            )

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python of a pretended node sees of its machine: its own account's home, host name and addresses.
+"""What the Python of a pretended node sees of its machine: its own account's home, host name and
+addresses.
 
-Its address 198.51.100.N is 127.100.0.N of this machine, so that nodes reach each other and nobody else.
+Its address 198.51.100.N is 127.100.0.N of this machine, so that nodes reach each other and nobody
+else.
 """
 
 import builtins
@@ -25,10 +27,18 @@ if "LYING_NODE" in os.environ:
     _SOCKET = socket.socket
 
     def _inside(address):
-        return (address[0].replace(_SHOWN, _HERE),) + tuple(address[1:]) if isinstance(address, tuple) else _mapped(address)
+        return (
+            (address[0].replace(_SHOWN, _HERE),) + tuple(address[1:])
+            if isinstance(address, tuple)
+            else _mapped(address)
+        )
 
     def _outside(address):
-        return (address[0].replace(_HERE, _SHOWN),) + tuple(address[1:]) if isinstance(address, tuple) else address
+        return (
+            (address[0].replace(_HERE, _SHOWN),) + tuple(address[1:])
+            if isinstance(address, tuple)
+            else address
+        )
 
     class _Socket(_SOCKET):
         """A socket whose addresses are the pretended ones."""
@@ -110,6 +120,10 @@ if "LYING_NODE" in os.environ:
     def _listdir(path="."):
         """List a directory; of the machine's processes only those of the pretended node."""
         names = _LISTDIR(path)
-        return [name for name in names if not name.isdigit() or _is_own(name)] if path == "/proc" else names
+        return (
+            [name for name in names if not name.isdigit() or _is_own(name)]
+            if path == "/proc"
+            else names
+        )
 
     os.listdir = _listdir

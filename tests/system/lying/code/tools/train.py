@@ -9,7 +9,10 @@ print("rank %d trains" % rank, flush=True)
 for step in range(4):
     time.sleep(0.2)
     stamp = time.strftime("%m/%d %H:%M:%S")
-    line = "[%s] ppdet.engine INFO: Epoch: [0] [%d/4] learning_rate: 0.001000 loss: %.6f batch_cost: 0.2000 data_cost: 0.0100 ips: 20.0000 images/s"
+    line = (
+        "[%s] ppdet.engine INFO: Epoch: [0] [%d/4] learning_rate: 0.001000 loss: %.6f batch_cost:"
+        " 0.2000 data_cost: 0.0100 ips: 20.0000 images/s"
+    )
     if rank == 0:
         print(line % (stamp, step, 3.5 - step), flush=True)
 if rank == 0:
@@ -17,4 +20,8 @@ if rank == 0:
     for name in ("model_final.pdparams", "model_final.pdopt", "best_model.pdparams"):
         with open("output/tiny/" + name, "wb") as handle:
             handle.write(name.encode() * 200)
-    print("[%s] ppdet.utils.checkpoint INFO: Save checkpoint: output/tiny" % time.strftime("%m/%d %H:%M:%S"), flush=True)
+    print(
+        "[%s] ppdet.utils.checkpoint INFO: Save checkpoint: output/tiny"
+        % time.strftime("%m/%d %H:%M:%S"),
+        flush=True,
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for Paddle on a pretended node: as much as the rehearsal and the product's look at an environment take."""
+"""A stand-in for Paddle on a pretended node: as much as the rehearsal and the product's look at an
+environment take.
+"""
 
 from types import SimpleNamespace
 
@@ -7,7 +9,9 @@ from paddle import distributed
 
 __all__ = ["device", "distributed", "full", "set_device", "version"]
 __version__ = "2.6.2"
-version = SimpleNamespace(full_version="2.6.2", commit="0" * 40, cuda=lambda: "False", cudnn=lambda: "False")
+version = SimpleNamespace(
+    full_version="2.6.2", commit="0" * 40, cuda=lambda: "False", cudnn=lambda: "False"
+)
 device = SimpleNamespace(is_compiled_with_cuda=lambda: False)
 
 

@@ -17,6 +17,8 @@ def get_world_size():
 
 
 def all_reduce(values):
-    """Add up what the ranks have, where each has its number counted from 1, as the rehearsal's ranks do."""
+    """Add up what the ranks have, where each has its number counted from 1, as the rehearsal's
+    ranks do.
+    """
     count = get_world_size()
     values[:] = [value / (get_rank() + 1) * count * (count + 1) / 2 for value in values]
