@@ -176,7 +176,7 @@ def refuse_foreign(given, by):
         mine = (journal["authorities"] or [{"fingerprint": "none yet"}])[-1]["fingerprint"]
         head = (
             "Another controller's authority is in use, and nothing was changed; the authority here"
-            " ({}): {}".format(by, mine)
+            f" ({by}): {mine}"
         )
         tail = (
             "Copy that controller's trainyard_state_dir here; or give this site another"

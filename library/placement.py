@@ -70,7 +70,7 @@ def full(given, base):
     return {
         "summary": placement.summary(seen),
         "trees": {
-            "%s/%s" % (t["kind"], t["digest"][:16]): probe.tree_state(
+            "{}/{}".format(t["kind"], t["digest"][:16]): probe.tree_state(
                 base, t["kind"], t["digest"], "full"
             )
             for t in given["trees"]
@@ -95,7 +95,7 @@ def apart(given, base):
     found = placement.homes(given["facts"])
     if found:
         raise manifest.ManifestError(
-            "; ".join("%s -> %s" % (item["text"], item["remedy"]) for item in found)
+            "; ".join("{} -> {}".format(item["text"], item["remedy"]) for item in found)
         )
     return {}
 

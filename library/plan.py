@@ -92,7 +92,11 @@ def compiled(given):
     name = given["nodes"][0]["name"]
     if given["inputs"].get("unread"):
         raise plan.PlanError(
-            ["%s has not told of the code that lies there: %s" % (name, given["inputs"]["unread"])]
+            [
+                "{} has not told of the code that lies there: {}".format(
+                    name, given["inputs"]["unread"]
+                )
+            ]
         )
     first = given["facts"][name]
     wanted = given["source"]["environment"]

@@ -80,7 +80,7 @@ def main():
         except OSError as error:  # what was proven is proven; it is only not remembered
             found = found + [
                 findings.finding(
-                    "proof", "cannot be kept, and is repeated next time: %s" % error, "", (), "warn"
+                    "proof", f"cannot be kept, and is repeated next time: {error}", "", (), "warn"
                 )
             ]
             lines = [printable(line) for line in findings.lines(found)]

@@ -96,20 +96,18 @@ def judged(given, now):
         given["decided"],
     )
     if rule["run"] and not attempts.RUN_ID.match(rule["run"]):
-        raise ValueError("%r is no run id" % rule["run"])
+        raise ValueError("{!r} is no run id".format(rule["run"]))
     looks = {place: prune.sound((said or {}).get("look")) for place, said in given["looks"].items()}
     if given["state"] == "decided":
         found = prune.decide(rule, looks, given["site"], now)
         if found["unknown"]:
-            raise ValueError("no place that was asked knows the run %s" % rule["run"])
+            raise ValueError("no place that was asked knows the run {}".format(rule["run"]))
         return dict(found, changed=False)
     done = {
         place: result for place, result in given["done"].items() if result and "removed" in result
     }
     silent = [place for place, look in looks.items() if place in given["asked"] and look is None]
-    problems = [
-        "%s: %s" % (place, text) for place, result in done.items() for text in result["problems"]
-    ]
+    problems = [f"{place}: {text}" for place, result in done.items() for text in result["problems"]]
     last = prune_text.last_line(looks, decided, done, given["confirmed"], silent)
     lines = (
         prune_text.plan_lines(rule, looks, decided, now, silent)

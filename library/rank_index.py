@@ -147,7 +147,7 @@ def main():
     nodes, refused = (nodes, {}) if strict else settled(nodes)
     for node, why in refused.items():
         module.warn(
-            "%s: its logs stay there, because its answer is not valid: %s" % (printable(node), why)
+            f"{printable(node)}: its logs stay there, because its answer is not valid: {why}"
         )
     try:
         if module.params["state"] == "missing":

@@ -87,7 +87,7 @@ def checked(path, expected):
         rank_table.differences(table, expected) if expected else []
     )
     if problems:
-        raise rank_table.RankTableError(["%s: %s" % (path, problem) for problem in problems])
+        raise rank_table.RankTableError([f"{path}: {problem}" for problem in problems])
     return table
 
 
@@ -133,8 +133,9 @@ def main():
             result["changed"], result["diff"] = write(result["dest"], content, module.check_mode)
     except rank_table.RankTableError as error:
         module.fail_json(
-            msg="This is no rank table:\n%s"
-            % "\n".join("  " + problem for problem in error.problems)
+            msg="This is no rank table:\n{}".format(
+                "\n".join("  " + problem for problem in error.problems)
+            )
         )
     except (OSError, UnicodeDecodeError) as error:
         module.fail_json(msg=str(error))

@@ -77,7 +77,7 @@ def noted(given, module):
                 given["state_dir"], causes, given["run_id"], min(given["ended"] or now, now)
             )
         except OSError as error:  # how the run ended is told all the same
-            module.warn("that %s failed is not remembered: %s" % (", ".join(causes), error))
+            module.warn("that {} failed is not remembered: {}".format(", ".join(causes), error))
     return {"noted": causes}
 
 
@@ -99,7 +99,7 @@ def chosen(given, module):
     if found["refused"]:
         raise ValueError(
             "\n".join(
-                ["the run %s cannot go on:" % given["run_id"]]
+                ["the run {} cannot go on:".format(given["run_id"])]
                 + ["  " + line for line in found["refused"]]
             )
         )

@@ -91,7 +91,7 @@ from ansible.module_utils.trainyard.display import printable, printable_data
 def find(given):
     """Return what the run has in this place."""
     if not attempts.RUN_ID.match(given["run_id"]):
-        raise attempts.AttemptError("%r is no run id" % given["run_id"])
+        raise attempts.AttemptError("{!r} is no run id".format(given["run_id"]))
     at_home = bool(given["runs_dir"])
     if not at_home:
         mesh_credential.register(

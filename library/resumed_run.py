@@ -70,7 +70,7 @@ def main():
     given = module.params
     try:
         if not RUN_ID.match(given["run_id"]):
-            raise resuming.Refused("%r is no run id" % given["run_id"])
+            raise resuming.Refused("{!r} is no run id".format(given["run_id"]))
         home = resuming.at_home(given["runs_dir"], given["run_id"])
         settled = resuming.settle(given["run_id"], home, given["answers"], given["after"])
         for note in settled.pop("notes"):

@@ -52,7 +52,7 @@ def main():
         supports_check_mode=True,
     )
     if not attempts.RUN_ID.match(module.params["run_id"]):
-        module.fail_json(msg=printable("%r is no run id" % module.params["run_id"]))
+        module.fail_json(msg=printable("{!r} is no run id".format(module.params["run_id"])))
     run_dir, directory = (
         os.path.join(module.params["runs_dir"], module.params["run_id"]),
         module.params["directory"],

@@ -86,11 +86,11 @@ def main():
         path, text, notes = make(module.params)
         changed = metrics.put(path, text, 0o600, write=not module.check_mode)
     except report_facts.ReportError as error:
-        module.fail_json(msg="no report: %s" % printable(str(error)))
+        module.fail_json(msg=f"no report: {printable(str(error))}")
     except Exception as error:  # a record of a shape that nobody thought of; in words, and no trace of what it holds
-        module.fail_json(msg="no report: %s: %s" % (type(error).__name__, printable(str(error))))
+        module.fail_json(msg=f"no report: {type(error).__name__}: {printable(str(error))}")
     for note in notes:
-        module.warn("the report is not complete: %s" % note)
+        module.warn(f"the report is not complete: {note}")
     module.exit_json(
         changed=changed,
         report=path,

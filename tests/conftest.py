@@ -103,7 +103,7 @@ def hold_against_schema(name, result, arguments):
             {key: str(value) for key, value in arguments.items()},
         )
     except answer_gate.InvalidAnswer as error:
-        pytest.fail("the gate would refuse the answer of %s: %s" % (name, error))
+        pytest.fail(f"the gate would refuse the answer of {name}: {error}")
 
 
 @pytest.fixture

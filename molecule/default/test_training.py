@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from harness import JOBS, NODES, PROJECT, last_line, left_behind, new_run, on, playbook, runs
 
-JOB = ("-e", "config=%s/short.yml" % JOBS)
+JOB = ("-e", f"config={JOBS}/short.yml")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_completes_and_says_so_last(trained):
     log = (PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log").read_text()
     losses = [float(loss) for loss in re.findall(r" loss: ([\d.]+) ", log)]
     assert len(losses) >= 18 and sum(losses[-6:]) < 0.9 * sum(losses[:6]), (
-        "the loss does not fall: %s" % losses
+        f"the loss does not fall: {losses}"
     )
 
 
@@ -83,7 +83,7 @@ def test_a_site_that_was_proven_costs_a_node_three_tasks_before_the_start(traine
     before_start = trained[0].stdout.split("TASK [launch : Start the attempt]")[0]
     assert "TASK [preflight : Start the rehearsal" not in before_start
     own = {
-        node: re.findall(r"^(?:ok|changed|skipping): \[%s\]" % node, before_start, re.M)
+        node: re.findall(rf"^(?:ok|changed|skipping): \[{node}\]", before_start, re.M)
         for node in NODES
     }
     assert [len(lines) for lines in own.values()] == [3, 3], before_start
@@ -100,11 +100,9 @@ def test_every_rank_log_is_home_bit_for_bit(trained):
     for rank, node in enumerate(NODES):
         for copy, original in (
             ("rank-%03d.%s.log" % (rank, node), "log/workerlog.0"),
-            ("launcher.%s.log" % node, "logs.txt"),
+            (f"launcher.{node}.log", "logs.txt"),
         ):
-            there = on(node, "sha256sum .trainyard/runs/%s/attempt-1/%s" % (run, original)).split()[
-                0
-            ]
+            there = on(node, f"sha256sum .trainyard/runs/{run}/attempt-1/{original}").split()[0]
             here = subprocess.run(
                 ["sha256sum", home / copy], text=True, check=True, stdout=subprocess.PIPE
             ).stdout.split()[0]
@@ -112,7 +110,7 @@ def test_every_rank_log_is_home_bit_for_bit(trained):
             assert stat.S_IMODE((home / copy).stat().st_mode) == 0o600
     names = " ".join(path.name for path in home.rglob("*"))
     assert "envlog" not in names and "backup_env" not in names and "default." not in names
-    assert on("node1", "ls .trainyard/runs/%s/attempt-1/log | grep -c ^default" % run) != "0", (
+    assert on("node1", f"ls .trainyard/runs/{run}/attempt-1/log | grep -c ^default") != "0", (
         "there was nothing to leave behind"
     )
     assert {
@@ -125,7 +123,7 @@ def test_the_checkpoint_is_home_bit_for_bit(trained):
     run = trained[1]
     copy = PROJECT / "runs" / run / "attempt-1" / "checkpoint" / "best_model.pdparams"
     there = on(
-        "node1", "sha256sum .trainyard/runs/%s/attempt-1/output/*/best_model.pdparams" % run
+        "node1", f"sha256sum .trainyard/runs/{run}/attempt-1/output/*/best_model.pdparams"
     ).split()[0]
     assert (
         subprocess.run(
@@ -137,16 +135,14 @@ def test_the_checkpoint_is_home_bit_for_bit(trained):
 
 def test_all_nodes_ran_the_same_plan_and_nothing_else(trained):
     run = trained[1]
-    digests = {
-        on(node, "sha256sum < .trainyard/runs/%s/attempt-1/plan.json" % run) for node in NODES
-    }
+    digests = {on(node, f"sha256sum < .trainyard/runs/{run}/attempt-1/plan.json") for node in NODES}
     assert len(digests) == 1
     plan = json.loads((PROJECT / "runs" / run / "plan.json").read_text())
     assert plan["argv"][:2] == ["fleetrun", "--ips=198.51.100.101,198.51.100.102"]
     for node in NODES:
         # what Paddle itself reports, and what really was in the children's environment (Paddle
         # writes it down)
-        reported = on(node, "cat .trainyard/runs/%s/attempt-1/log/default.*.log" % run)
+        reported = on(node, f"cat .trainyard/runs/{run}/attempt-1/log/default.*.log")
         assert "['198.51.100.101:17000', '198.51.100.102:17000']" in reported
         assert "TRAINYARD_STRAY" not in reported and "'PADDLE_NNODES': '1'" not in reported
     assert left_behind(run) == {}
@@ -154,9 +150,9 @@ def test_all_nodes_ran_the_same_plan_and_nothing_else(trained):
 
 def test_the_code_tree_stays_as_it_was(trained):
     plan = json.loads((PROJECT / "runs" / trained[1] / "plan.json").read_text())
-    tree = ".trainyard/code/%s" % plan["code"]["digest"][:16]
+    tree = ".trainyard/code/{}".format(plan["code"]["digest"][:16])
     for node in NODES:
-        assert on(node, "find %s -name '*.pyc' -o -name output -o -writable -type f" % tree) == ""
+        assert on(node, f"find {tree} -name '*.pyc' -o -name output -o -writable -type f") == ""
 
 
 def test_check_mode_shows_the_commands_and_changes_nothing(trained):
@@ -172,8 +168,8 @@ def test_check_mode_shows_the_commands_and_changes_nothing(trained):
 
 def test_a_changed_file_on_one_node_stops_the_run_by_name_and_sync_mends_it(trained):
     plan = json.loads((PROJECT / "runs" / trained[1] / "plan.json").read_text())
-    victim = ".trainyard/code/%s/tools/train.py" % plan["code"]["digest"][:16]
-    on("node2", "chmod u+w %s && printf ' ' >> %s" % (victim, victim))
+    victim = ".trainyard/code/{}/tools/train.py".format(plan["code"]["digest"][:16])
+    on("node2", f"chmod u+w {victim} && printf ' ' >> {victim}")
     before = runs()
     done = playbook("train", *JOB)
     assert done.returncode != 0 and runs() == before
@@ -182,7 +178,7 @@ def test_a_changed_file_on_one_node_stops_the_run_by_name_and_sync_mends_it(trai
         for line in done.stdout.splitlines()
         if line.lstrip().startswith("STOP ")
     }
-    assert rows == {("STOP", "node2", "ready", "code/%s" % plan["code"]["digest"][:16])}, (
+    assert rows == {("STOP", "node2", "ready", "code/{}".format(plan["code"]["digest"][:16]))}, (
         done.stdout
     )
     assert "tools/train.py" in done.stdout
@@ -191,7 +187,7 @@ def test_a_changed_file_on_one_node_stops_the_run_by_name_and_sync_mends_it(trai
 
 
 def test_one_machine_takes_the_same_path(trained):
-    done = playbook("train", "-e", "config=%s/single.yml" % JOBS)
+    done = playbook("train", "-e", f"config={JOBS}/single.yml")
     assert done.returncode == 0, done.stdout
     assert last_line(done.stdout) == "COMPLETED: 1 rank on 1 node ended with exit code 0"
     assert (

@@ -20,7 +20,7 @@ TIMES = {"detected": "detect", "stopped": "stop", "resumed": "resume"}
 def drill(names):
     """Do the faults; return their results by name, and the command's output."""
     done = playbook(
-        "drill", "-e", "confirm=molecule", "-e", "only=%s" % ",".join(names), timeout=1500
+        "drill", "-e", "confirm=molecule", "-e", "only={}".format(",".join(names)), timeout=1500
     )
     print(done.stdout)
     found = json.loads((PROJECT / "runs/drill/drill.json").read_text())
@@ -35,15 +35,15 @@ def broken(result):
         if (result.get(key) or 0) > MARGIN * result["budget"][allowed]
     ]
     promises = [
-        "%s: %s" % (name, held)
+        f"{name}: {held}"
         for name, held in result["promises"].items()
         if held is False or (name == "N8" and not held)
     ]
-    skipped = [] if not result.get("skipped") else ["skipped: %s" % result["skipped"]]
+    skipped = [] if not result.get("skipped") else ["skipped: {}".format(result["skipped"])]
     verdict = (
         []
         if result["verdict"] == "right"
-        else ["verdict %s: %s" % (result["verdict"], result["says"])]
+        else ["verdict {}: {}".format(result["verdict"], result["says"])]
     )
     return (
         skipped
@@ -62,7 +62,7 @@ def drilled():
     results, done = drill(FAULTS)
     bad = {name: broken(result) for name, result in results.items() if broken(result)}
     if bad:
-        print("once more: %s" % json.dumps(bad, indent=1))
+        print(f"once more: {json.dumps(bad, indent=1)}")
         results.update(drill(bad)[0])
     return results, done
 

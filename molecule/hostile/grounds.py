@@ -49,7 +49,7 @@ def as_root(node, script):
     """Return what a line of shell prints that an administrator runs on a node, whoever is locked
     out there.
     """
-    argv = ["docker", "exec", "-i", "trainyard-hostile-%s" % node, "sh", "-eu"]
+    argv = ["docker", "exec", "-i", f"trainyard-hostile-{node}", "sh", "-eu"]
     return subprocess.run(
         argv, input=script, text=True, check=True, timeout=60, stdout=subprocess.PIPE
     ).stdout.strip()
@@ -124,7 +124,7 @@ class Site:
         """Run a verb; return (exit code, output with its line breaks taken out)."""
         began = time.monotonic()
         done = subprocess.run(
-            ["ansible-playbook", "-i", str(self.inventory), "playbooks/%s.yml" % verb, *arguments],
+            ["ansible-playbook", "-i", str(self.inventory), f"playbooks/{verb}.yml", *arguments],
             cwd=PROJECT,
             env=self.environment(),
             text=True,
@@ -135,5 +135,5 @@ class Site:
             stderr=subprocess.STDOUT,
         )
         self.seconds.append((verb, done.returncode, round(time.monotonic() - began, 1)))
-        print("\n$ %s %s\n%s" % (verb, " ".join(arguments), done.stdout))
+        print("\n$ {} {}\n{}".format(verb, " ".join(arguments), done.stdout))
         return done.returncode, " ".join(done.stdout.split())

@@ -22,7 +22,7 @@ BOUND = 120  # seconds that a refusal may take; reported exactly, see seconds()
 def site(tmp_path_factory):
     made = Site(tmp_path_factory.mktemp("hostile"))
     yield made
-    print("seconds: %s" % made.seconds)
+    print(f"seconds: {made.seconds}")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,8 +89,9 @@ def test_everything_else_is_named_at_once(site):
     )
     assert "lacks lingering for trainer -> playbooks/provision.yml" in said
     assert (
-        "node1 cannot reach node2 at %s, any port of it: no answer, while ping works"
-        % FABRIC["node2"]
+        "node1 cannot reach node2 at {}, any port of it: no answer, while ping works".format(
+            FABRIC["node2"]
+        )
         in said
     )
     assert "runtime_firewall" in said
@@ -118,7 +119,7 @@ def test_sudo_without_a_password_and_a_password_in_clear_text_are_refused(site):
 def test_a_package_manager_at_work_is_waited_for_and_left_alone(site):
     holder = as_root("node2", "systemctl show -P MainPID held-upgrade.service")
     said = refused(site, "provision", "-e", "runtime_lock_seconds=5")
-    assert "cannot install rsync (Failed to lock" in said and "held by process %s" % holder in said
+    assert "cannot install rsync (Failed to lock" in said and f"held by process {holder}" in said
     assert "was waited for, 5 s, and is left alone" in said
     assert as_root("node2", "systemctl show -P MainPID held-upgrade.service") == holder
     as_root("node2", "systemctl stop held-upgrade.service")
@@ -164,7 +165,7 @@ def test_the_job_trains_over_the_fabric_with_the_python_that_was_there(site):
     assert code == 0 and "COMPLETED: 2 ranks on 2 nodes" in said, said
     run = new_run(were)
     plan = json.loads((PROJECT / "runs" / run / "plan.json").read_text())
-    assert plan["argv"][:2] == ["fleetrun", "--ips=%s" % ",".join(FABRIC.values())]
+    assert plan["argv"][:2] == ["fleetrun", "--ips={}".format(",".join(FABRIC.values()))]
     assert plan["environment"]["python"] == "/opt/paddle/bin/python"
     assert (PROJECT / "runs" / run / "attempt-1" / "rank-001.node2.log").stat().st_size > 0
 
@@ -172,7 +173,7 @@ def test_the_job_trains_over_the_fabric_with_the_python_that_was_there(site):
 def test_stop_ends_nothing_of_anybody_else(site):
     code, said = site.play("stop")
     assert code == 0 and HERS not in said, said
-    assert "1" == as_root("node1", "pgrep -c -u alice -f fleetrun")
+    assert as_root("node1", "pgrep -c -u alice -f fleetrun") == "1"
 
 
 def test_what_was_done_can_be_undone(site):

@@ -33,7 +33,7 @@ def followed(tmp_path_factory):
     finished by follow.yml.
     """
     before, folder = runs(), tmp_path_factory.mktemp("followed")
-    controller = background(folder / "train", "train", "-e", "config=%s/short.yml" % JOBS)
+    controller = background(folder / "train", "train", "-e", f"config={JOBS}/short.yml")
     run = started(before)
     os.killpg(controller.pid, signal.SIGINT)
     controller.wait(60)
@@ -43,7 +43,7 @@ def followed(tmp_path_factory):
     first.wait(60)
     assert all(ended(node, run) is None for node in NODES), "Ctrl-C must leave the run alone"
     done = playbook("logs", "-e", "follow=true")
-    finished = playbook("follow", "-e", "run=%s" % run)
+    finished = playbook("follow", "-e", f"run={run}")
     assert finished.returncode == 0, finished.stdout
     return Followed(run, done.returncode, done.stdout, (folder / "first").read_text())
 
@@ -60,9 +60,9 @@ def beside(tmp_path_factory):
     logs.yml in another.
     """
     before, folder = runs(), tmp_path_factory.mktemp("beside")
-    controller = background(folder / "train", "train", "-e", "config=%s/raise.yml" % JOBS)
+    controller = background(folder / "train", "train", "-e", f"config={JOBS}/raise.yml")
     run = started(before)
-    done = playbook("logs", "-e", "follow=true", "-e", "run=%s" % run)
+    done = playbook("logs", "-e", "follow=true", "-e", f"run={run}")
     assert controller.wait(240) != 0
     return Followed(run, done.returncode, done.stdout, (folder / "train").read_text())
 

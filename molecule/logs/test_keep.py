@@ -72,7 +72,7 @@ def said(tmp_path_factory):
         "trainyard_suites": {"paddledetection": suite}, "trainyard_secret_env": ["WANDB_LOGIN"],
         "trainyard_env": {"OMP_NUM_THREADS": "1", "WANDB_LOGIN": CANARIES["WANDB_LOGIN"]},
     }  # fmt: skip
-    words = ["-vvv", "-e", "config=%s/say.yml" % folder, "-e", json.dumps(given)]
+    words = ["-vvv", "-e", f"config={folder}/say.yml", "-e", json.dumps(given)]
     before, outputs = runs(), {}
     outputs["check"] = playbook("train", "--check", *words).stdout
     outputs["train"] = playbook("train", *words, "-e", "rehearse=false").stdout
@@ -82,7 +82,7 @@ def said(tmp_path_factory):
         ("status", []), ("follow", []), ("logs", ["-e", "rank=1", "-e", "lines=50"]), ("logs", ["-e", "query=ranks"]), ("report", []), ("stop", []),
     ):  # fmt: skip
         outputs[" ".join([verb, *more[1:2]])] = playbook(
-            verb, "-vvv", "-e", "run=%s" % run, *more
+            verb, "-vvv", "-e", f"run={run}", *more
         ).stdout
     return Said(run, outputs)
 
@@ -122,9 +122,9 @@ def test_every_byte_of_the_hostile_log_is_home(said):
             PROJECT / "runs" / said.run / "attempt-1" / ("rank-%03d.%s.log" % (rank, node))
         ).read_bytes()
         assert b"\x1b]0;owned\x07" in raw and b"\x00\xff\xfe" in raw and b"x" * (1 << 20) in raw
-        there = on(
-            node, "sha256sum .trainyard/runs/%s/attempt-1/log/workerlog.0" % said.run
-        ).split()[0]
+        there = on(node, f"sha256sum .trainyard/runs/{said.run}/attempt-1/log/workerlog.0").split()[
+            0
+        ]
         assert (
             hashlib.sha256(raw).hexdigest()
             == there
@@ -136,7 +136,7 @@ def test_links_pipes_and_options_of_rsync_were_left_where_they_are(said):
     folder = PROJECT / "runs" / said.run / "attempt-1"
     assert (
         "Jpwd" not in str(folder)
-        and on("node1", "ls .trainyard/runs/%s/attempt-1/log" % said.run).count("workerlog.") >= 4
+        and on("node1", f"ls .trainyard/runs/{said.run}/attempt-1/log").count("workerlog.") >= 4
     )
     everything = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert b"root:x:0:0" not in everything and not [
@@ -162,8 +162,8 @@ def test_nobody_else_reads_a_file_of_the_run(said):
         assert root(node, "%s | head -3" % (script % said.run)) == ""
         plan = root(
             node,
-            "stat -c %%a ~trainer/.trainyard/runs/%s/attempt-1"
-            " ~trainer/.trainyard/runs/%s/attempt-1/plan.json" % (said.run, said.run),
+            f"stat -c %a ~trainer/.trainyard/runs/{said.run}/attempt-1"
+            f" ~trainer/.trainyard/runs/{said.run}/attempt-1/plan.json",
         )
         assert plan.split() == ["700", "600"]
 
@@ -181,7 +181,7 @@ def test_no_file_that_others_may_read_holds_a_secret(said):
         assert (
             root(
                 node,
-                script % ("~trainer/.trainyard/runs/%s/attempt-1/plan.json" % said.run, pattern),
+                script % (f"~trainer/.trainyard/runs/{said.run}/attempt-1/plan.json", pattern),
             )
             == ""
         )
@@ -238,17 +238,15 @@ def old(said):
     for node in NODES:
         on(
             node,
-            "systemctl --user stop trainyard-%s-1.service 2>/dev/null; rm -rf .trainyard/runs/%s"
-            % (OLD, OLD),
+            f"systemctl --user stop trainyard-{OLD}-1.service 2>/dev/null; rm -rf"
+            f" .trainyard/runs/{OLD}",
         )
     shutil.rmtree(folder / OLD, ignore_errors=True)
 
 
 def there(run):
     """Return the places that have a run."""
-    found = [
-        node for node in NODES if on(node, "ls -d .trainyard/runs/%s 2>/dev/null || true" % run)
-    ]
+    found = [node for node in NODES if on(node, f"ls -d .trainyard/runs/{run} 2>/dev/null || true")]
     return found + ["home"] * (PROJECT / "runs" / run).exists()
 
 
@@ -258,20 +256,20 @@ def test_prune_shows_first_spares_what_runs_and_then_removes_it_alone(said, old)
         "WOULD REMOVE 1 run and free"
     ), shown.stdout[-3000:]
     assert re.search(
-        r"  %s +\d+ days +ago  node1 .*iB, node2 .*iB, home .*iB" % old, shown.stdout
+        rf"  {old} +\d+ days +ago  node1 .*iB, node2 .*iB, home .*iB", shown.stdout
     ) and there(old) == [
         "node1",
         "node2",
         "home",
     ]
-    on("node2", "systemd-run --user --quiet --unit=trainyard-%s-1 sleep 600" % old)
+    on("node2", f"systemd-run --user --quiet --unit=trainyard-{old}-1 sleep 600")
     held = playbook("prune", "-e", "older_than=260w", "-e", "confirm=true")
-    assert "%s on node1, node2, home is in use on node2: trainyard-%s-1.service is active" % (
-        old,
-        old,
-    ) in " ".join(held.stdout.split()), held.stdout[-3000:]
+    assert (
+        f"{old} on node1, node2, home is in use on node2: trainyard-{old}-1.service is active"
+        in " ".join(held.stdout.split())
+    ), held.stdout[-3000:]
     assert there(old) == ["node1", "node2", "home"]
-    on("node2", "systemctl --user stop trainyard-%s-1.service" % old)
+    on("node2", f"systemctl --user stop trainyard-{old}-1.service")
     done = playbook("prune", "-e", "older_than=260w", "-e", "confirm=true")
     assert done.returncode == 0 and last_line(done.stdout).startswith("REMOVED 1 run,"), (
         done.stdout[-3000:]
@@ -280,7 +278,7 @@ def test_prune_shows_first_spares_what_runs_and_then_removes_it_alone(said, old)
 
 
 def test_prune_keeps_the_last_good_checkpoint_of_a_job(said):
-    done = playbook("prune", "-e", "run=%s" % said.run, "-e", "confirm=true")
+    done = playbook("prune", "-e", f"run={said.run}", "-e", "confirm=true")
     assert (
         "holds the last good checkpoint of the job say (best_model, of a run that did not complete)"
         in " ".join(done.stdout.split())

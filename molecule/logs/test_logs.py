@@ -18,7 +18,7 @@ def shown(text, label):
 
 def test_follow_prints_every_line_once_until_the_run_ends(followed):
     print(followed.text)
-    assert followed.code == 0 and "following the run %s" % followed.run in followed.text
+    assert followed.code == 0 and f"following the run {followed.run}" in followed.text
     for label, node in (("[0 node1]", "node1"), ("[1 node2]", "node2")):
         written = [
             line.strip()
@@ -41,7 +41,7 @@ def test_the_stream_has_brought_what_the_nodes_have(finished):
     ]
     for item in index["files"]:
         there = on(
-            item["node"], "sha256sum .trainyard/runs/%s/attempt-1/%s" % (finished, item["file"])
+            item["node"], "sha256sum .trainyard/runs/{}/attempt-1/{}".format(finished, item["file"])
         ).split()[0]
         assert (
             there
@@ -59,7 +59,7 @@ def test_beside_train_in_another_terminal_both_end_well(beside):
 
 
 def test_a_run_that_is_over_is_shown_and_asked_without_a_node(failed):
-    done = playbook("logs", "-e", "run=%s" % failed, "-e", "rank=1", "-e", "lines=3")
+    done = playbook("logs", "-e", f"run={failed}", "-e", "rank=1", "-e", "lines=3")
     assert done.returncode == 0 and "node2 ->" not in done.stdout, done.stdout
     assert (
         "its last 3 lines" in done.stdout
@@ -68,7 +68,7 @@ def test_a_run_that_is_over_is_shown_and_asked_without_a_node(failed):
     done = playbook(
         "logs",
         "-e",
-        "run=%s" % failed,
+        f"run={failed}",
         "-e",
         "query=ranks[?state=='failed'].[rank,node,error.kind]",
     )
@@ -77,7 +77,7 @@ def test_a_run_that_is_over_is_shown_and_asked_without_a_node(failed):
 
 def test_without_a_run_it_is_the_newest_and_one_node_is_enough(failed):
     done = playbook("logs", "--limit", "node2")
-    assert done.returncode == 0 and "run %s, attempt 1: over" % failed in done.stdout, done.stdout
+    assert done.returncode == 0 and f"run {failed}, attempt 1: over" in done.stdout, done.stdout
     index = json.loads((PROJECT / "runs" / failed / "attempt-1" / "ranks.json").read_text())
     assert [rank["node"] for rank in index["ranks"]] == [
         "node1",
@@ -90,7 +90,7 @@ def test_a_run_whose_copy_was_lost_comes_home_again(failed):
     before = {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()}
     for name in ("ranks.json", "rank-001.node2.log"):
         (home / name).unlink()
-    done = playbook("logs", "-e", "run=%s" % failed)
+    done = playbook("logs", "-e", f"run={failed}")
     assert done.returncode == 0, done.stdout
     after = {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()}
     assert (
@@ -105,7 +105,7 @@ def test_the_verdict_points_at_the_line_of_the_log(beside):
         "FAILED: rank 1 on node2 (local rank 0) raised ValueError: image 000000012.jpg is truncated"
         " (exit code 1)"
     )
-    log = "runs/%s/attempt-1/rank-001.node2.log" % beside.run
+    log = f"runs/{beside.run}/attempt-1/rank-001.node2.log"
     number = int(verdict.split(log + ":")[1].split(";")[0])
     assert "truncated" in (PROJECT / log).read_text().splitlines()[number - 1]
     assert (PROJECT / "runs" / beside.run / "attempt-1" / "rank-000.node1.log").stat().st_size > 0

@@ -32,7 +32,7 @@ def charts(text):
 
 def test_a_failed_run_leaves_its_report_before_the_verdict(beside):
     _path, text = page(beside.run)
-    assert "report       runs/%s/report.html" % beside.run in beside.interrupted and last_line(
+    assert f"report       runs/{beside.run}/report.html" in beside.interrupted and last_line(
         beside.interrupted
     ).startswith("FAILED: rank 1 on node2")
     assert (
@@ -55,20 +55,20 @@ def test_a_completed_run_has_curves_evaluation_and_every_phase(finished):
         and drawn["evaluations"][0]["figures"]["ap"]
     )
     assert all(
-        'class="p-%s' % phase in text
+        f'class="p-{phase}' in text
         for phase in ("start", "rendezvous", "first_step", "training", "evaluation", "stop")
     )
     assert "COMPLETED" in text and "first fault" not in text
 
 
 def test_runs_are_laid_side_by_side(finished, failed):
-    done = playbook("report", "-e", "runs=%s,%s" % (finished, failed))
+    done = playbook("report", "-e", f"runs={finished},{failed}")
     assert done.returncode == 0, done.stdout
     path = next(word for word in done.stdout.split() if "/compare-" in word)
     try:
         with open(path, encoding="utf-8") as handle:
             text = handle.read()
-        assert './%s/report.html"' % finished in text and './%s/report.html"' % failed in text
+        assert f'./{finished}/report.html"' in text and f'./{failed}/report.html"' in text
         assert {curve["run"] for curve in charts(text)["curves"]} == {
             finished,
             failed,

@@ -58,7 +58,7 @@ def streamed(tmp_path_factory):
         ENVIRONMENT, ANSIBLE_STDOUT_CALLBACK="ansible.posix.json"
     )  # every task's result, which nobody sees otherwise
     with open(out, "wb") as handle:
-        words = command("train", "-e", "config=%s/long.yml" % JOBS)
+        words = command("train", "-e", f"config={JOBS}/long.yml")
         controller = subprocess.Popen(
             words,
             cwd=PROJECT,
@@ -82,7 +82,7 @@ def streamed(tmp_path_factory):
             "there": len(training(run)),
             "here": steps_at_home(home),
         }
-        playbook("stop", "-e", "run=%s" % run)
+        playbook("stop", "-e", f"run={run}")
         controller.wait(300)
     finally:
         if controller.poll() is None:
@@ -107,7 +107,7 @@ def test_the_logs_were_here_while_it_ran(streamed):
 def test_what_is_at_home_is_what_the_node_has(streamed, node):
     for file, homes in LOGS.items():
         there = on(
-            node, "sha256sum .trainyard/runs/%s/attempt-1/%s" % (streamed["run"], file)
+            node, "sha256sum .trainyard/runs/{}/attempt-1/{}".format(streamed["run"], file)
         ).split()[0]
         assert hashlib.sha256((streamed["home"] / homes[node]).read_bytes()).hexdigest() == there, (
             file
@@ -126,7 +126,7 @@ def test_what_is_at_home_is_what_the_node_has(streamed, node):
 @pytest.mark.parametrize("node", NODES)
 def test_each_byte_crossed_once_and_nothing_was_left_for_the_end(streamed, node):
     stream = streamed["results"]["Follow the attempt until it ends"][node]["status"]["stream"]
-    here = sum(path.stat().st_size for path in streamed["home"].glob("*.%s.*" % node))
+    here = sum(path.stat().st_size for path in streamed["home"].glob(f"*.{node}.*"))
     assert stream["bytes"] == here > 0
     assert stream["restarts"] == (2 if node == "node1" else 0)
     assert (

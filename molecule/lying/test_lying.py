@@ -104,12 +104,12 @@ def lied(tmp_path_factory):
     (folder / "given.json").write_text(
         json.dumps(dict(QUOTA, trainyard_suites={"paddledetection": suite})), encoding="utf-8"
     )
-    given = ("-e", "@%s/given.json" % folder)
+    given = ("-e", f"@{folder}/given.json")
     before, known, outputs, codes = controller(), runs(), {}, {}
     begun = time.monotonic()
     try:
         done = playbook(
-            "train", "-e", "config=%s/lie.yml" % folder, "-e", "rehearse=false", *given, timeout=300
+            "train", "-e", f"config={folder}/lie.yml", "-e", "rehearse=false", *given, timeout=300
         )
         run = new_run(known)
         assert run, done.stdout[-4000:]
@@ -123,7 +123,7 @@ def lied(tmp_path_factory):
             ("stop",),
             ("report",),
         ):
-            done = playbook(verb, "-e", "run=%s" % run, *more, *given, timeout=120)
+            done = playbook(verb, "-e", f"run={run}", *more, *given, timeout=120)
             outputs[" ".join([verb, *more])], codes[verb] = done.stdout, done.returncode
         seconds = time.monotonic() - begun
     finally:
@@ -131,7 +131,7 @@ def lied(tmp_path_factory):
     yield Lied(run, outputs, codes, seconds, before, controller())
     disarm()
     MARK.unlink(missing_ok=True)
-    on("node1", "rm -rf .trainyard/runs/%s" % run, check=False)
+    on("node1", f"rm -rf .trainyard/runs/{run}", check=False)
 
 
 def test_the_training_has_lied(lied):
@@ -157,9 +157,7 @@ def test_the_honest_nodes_logs_are_home(lied):
         ("logs.txt", "launcher.node2.log"),
         ("ranks.jsonl", "ranks.node2.jsonl"),
     ):
-        digest = on(
-            "node2", "sha256sum .trainyard/runs/%s/attempt-1/%s" % (lied.run, there)
-        ).split()[0]
+        digest = on("node2", f"sha256sum .trainyard/runs/{lied.run}/attempt-1/{there}").split()[0]
         assert hashlib.sha256((home / here).read_bytes()).hexdigest() == digest, here
 
 
@@ -172,7 +170,7 @@ def test_nothing_changes_on_the_controller_but_this_run(lied):
     )
     assert {name for name in after if after[name] != lied.before[name]} == set()
     for path, (mode, owner, (size, _time), link) in entries(PROJECT / "runs" / lied.run).items():
-        assert stat.S_ISREG(mode) or stat.S_ISDIR(mode), "%s is a link or a pipe: %s" % (path, link)
+        assert stat.S_ISREG(mode) or stat.S_ISDIR(mode), f"{path} is a link or a pipe: {link}"
         assert owner == os.getuid() and not mode & 0o077, path
         assert size <= BYTES, path
     assert not Path("~/.trainyard").expanduser().exists(), "a play of the nodes ran here"
@@ -185,7 +183,7 @@ def test_what_is_beyond_the_quota_stays_on_the_node(lied):
         len(own) <= QUOTA["trainyard_collect_files"]
         and sum(path.stat().st_blocks * 512 for path in own) <= BYTES
     )
-    assert on("node1", "ls .trainyard/runs/%s/attempt-1/log | wc -l" % lied.run) > "400", (
+    assert on("node1", f"ls .trainyard/runs/{lied.run}/attempt-1/log | wc -l") > "400", (
         "nothing is deleted there"
     )
 
@@ -193,7 +191,7 @@ def test_what_is_beyond_the_quota_stays_on_the_node(lied):
 def test_the_terminal_obeys_nothing(lied):
     for name, text in lied.outputs.items():
         found = CONTROL.search(text)
-        assert not found, "%s: %r" % (name, text[max(0, found.start() - 80) : found.start() + 20])
+        assert not found, f"{name}: {text[max(0, found.start() - 80) : found.start() + 20]!r}"
 
 
 def test_the_credential_of_the_run_has_ended(lied):
@@ -201,8 +199,8 @@ def test_the_credential_of_the_run_has_ended(lied):
     credential.
     """
     left = (
-        "grep -c 'trainyard-run .* %s ' .ssh/authorized_keys; ls -d .trainyard/mesh/runs/%s"
-        " 2>/dev/null; true" % (lied.run, lied.run)
+        f"grep -c 'trainyard-run .* {lied.run} ' .ssh/authorized_keys; ls -d"
+        f" .trainyard/mesh/runs/{lied.run} 2>/dev/null; true"
     )
     wait_for(lambda: all(on(node, left) == "0" for node in NODES), 60)
 

@@ -41,7 +41,7 @@ RELEASE_SECONDS = 60
 def call(node, peer, words, config=MESH + "/config"):
     """Return (exit code, what is printed) of a call over the mesh from a node to a peer."""
     *said, code = on(
-        node, "ssh -F %s %s '%s' 2>&1 < /dev/null; echo $?" % (config, peer, words)
+        node, f"ssh -F {config} {peer} '{words}' 2>&1 < /dev/null; echo $?"
     ).splitlines() or ["255"]
     return int(code), "\n".join(said)
 
@@ -56,7 +56,7 @@ def training(tmp_path_factory):
     """A training whose ranks run; return (run id, the controller's process)."""
     before = runs()
     controller = background(
-        tmp_path_factory.mktemp("mesh") / "log", "train", "-e", "config=%s/long.yml" % JOBS
+        tmp_path_factory.mktemp("mesh") / "log", "train", "-e", f"config={JOBS}/long.yml"
     )
     run = wait_for(lambda: new_run(before), 120)
     wait_for(
@@ -66,12 +66,12 @@ def training(tmp_path_factory):
         180,
     )
     yield run, controller
-    playbook("stop", "-e", "run=%s" % run)
+    playbook("stop", "-e", f"run={run}")
 
 
 def of_run(run, node):
     """Return the ssh configuration of a run's own key on a node."""
-    return "%s/runs/%s/1/%s/config" % (MESH, run, node)
+    return f"{MESH}/runs/{run}/1/{node}/config"
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,10 @@ def test_the_key_of_one_run_stops_no_other(training):
     words have none.
     """
     other = "20260101-000000-other-0000"
-    on("node2", "mkdir -p .trainyard/runs/%s/attempt-1" % other)
-    assert (
-        call("node1", "node2", "stop %s peer" % other, of_run(training[0], "node1"))[0] == REFUSED
-    )
-    assert on("node2", "ls .trainyard/runs/%s/attempt-1" % other) == ""
-    on("node2", "rm -r .trainyard/runs/%s" % other)
+    on("node2", f"mkdir -p .trainyard/runs/{other}/attempt-1")
+    assert call("node1", "node2", f"stop {other} peer", of_run(training[0], "node1"))[0] == REFUSED
+    assert on("node2", f"ls .trainyard/runs/{other}/attempt-1") == ""
+    on("node2", f"rm -r .trainyard/runs/{other}")
     assert all(ended(node, training[0]) is None for node in NODES)
 
 
@@ -131,8 +129,8 @@ def expire(node, folder):
     """Give a node a certificate that the site's authority has signed and that is over; its valid
     one lies in MESH/away.
     """
-    key = folder / ("%s.pub" % node)
-    key.write_text(on(node, "cat %s/id_ed25519.pub" % MESH) + "\n", encoding="utf-8")
+    key = folder / f"{node}.pub"
+    key.write_text(on(node, f"cat {MESH}/id_ed25519.pub") + "\n", encoding="utf-8")
     argv = [
         "ssh-keygen",
         "-q",
@@ -141,17 +139,17 @@ def expire(node, folder):
         "-I",
         "expired",
         "-n",
-        "molecule/%s" % node,
+        f"molecule/{node}",
         "-V",
         "-2h:-1h",
         str(key),
     ]
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
-    text = (folder / ("%s-cert.pub" % node)).read_text(encoding="utf-8").strip()
+    text = (folder / f"{node}-cert.pub").read_text(encoding="utf-8").strip()
     on(
         node,
-        "cd %s && mkdir away && mv id_ed25519-cert.pub away/ && echo '%s' > id_ed25519-cert.pub"
-        % (MESH, text),
+        f"cd {MESH} && mkdir away && mv id_ed25519-cert.pub away/ && echo '{text}' >"
+        " id_ed25519-cert.pub",
     )
 
 
@@ -184,8 +182,8 @@ def test_a_killed_rank_stops_all_with_expired_certificates_and_without_controlle
         wait_for(lambda: not [pid for pid in workers if os.path.exists("/proc/%d" % pid)], 30)
         frozen = on(
             "node1",
-            "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -t kill"
-            " -STOP 2>&1" % run,
+            f"grep -lzs '^TRAINYARD_ATTEMPT={run}/' /proc/[0-9]*/environ | cut -d/ -f3 | xargs -t"
+            " kill -STOP 2>&1",
         )
         assert len(frozen.split()) > 2, frozen
         pid = next(event["pid"] for event in events("node2", run) if event["event"] == "start")
@@ -194,8 +192,8 @@ def test_a_killed_rank_stops_all_with_expired_certificates_and_without_controlle
         wait_for(lambda: all(ended(node, run) for node in NODES), 60)
         took = max(ended(node, run)["time"] for node in NODES) - begun
         print(
-            "%.1f s from the kill to the end on all nodes, without certificates and controller"
-            % took
+            f"{took:.1f} s from the kill to the end on all nodes, without certificates and"
+            " controller"
         )
         wait_for(lambda: ended("node2", run)["peers"], 30)
         assert (
@@ -205,7 +203,7 @@ def test_a_killed_rank_stops_all_with_expired_certificates_and_without_controlle
         assert took < STOP_SECONDS and left_behind(run) == {}
     finally:
         for node in NODES:
-            on(node, "cd %s && [ ! -e away ] || { mv away/* . && rmdir away; }" % MESH)
+            on(node, f"cd {MESH} && [ ! -e away ] || {{ mv away/* . && rmdir away; }}")
 
 
 def test_who_follows_after_that_has_the_verdict_and_the_rest_of_the_logs(training):
@@ -213,14 +211,14 @@ def test_who_follows_after_that_has_the_verdict_and_the_rest_of_the_logs(trainin
     run, _controller = training
     log = PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log"
     had = log.read_bytes()
-    done = playbook("follow", "-e", "run=%s" % run)
+    done = playbook("follow", "-e", f"run={run}")
     assert done.returncode != 0
     assert last_line(done.stdout).startswith(
         "FAILED: rank 1 on node2 (local rank 0) was killed by SIGKILL"
     ), done.stdout
     record = json.loads((PROJECT / "runs" / run / "run.json").read_text())
     assert record["attempts"][0]["verdict"]["signal"] == "SIGKILL"
-    there = on("node1", "sha256sum .trainyard/runs/%s/attempt-1/log/workerlog.0" % run).split()[0]
+    there = on("node1", f"sha256sum .trainyard/runs/{run}/attempt-1/log/workerlog.0").split()[0]
     now = log.read_bytes()
     assert hashlib.sha256(now).hexdigest() == there and now.startswith(had) and had
     assert not [path for path in log.parent.iterdir() if path.name.startswith(".")]
@@ -232,15 +230,15 @@ def test_the_credential_ends_with_the_run(training):
     """
     run, _controller = training
     wait_for(lambda: not any(lines(node, " trainyard-run ") for node in NODES), RELEASE_SECONDS)
-    begun = "grep -l '\"begun\": true' %s/runs/*/*/*/machine.json 2>/dev/null || true" % MESH
+    begun = f"grep -l '\"begun\": true' {MESH}/runs/*/*/*/machine.json 2>/dev/null || true"
     wait_for(lambda: all(on(node, begun) == "" for node in NODES), 10)
-    assert all(run not in on(node, "ls %s/runs 2>/dev/null || true" % MESH) for node in NODES)
+    assert all(run not in on(node, f"ls {MESH}/runs 2>/dev/null || true") for node in NODES)
 
 
 def test_a_check_leaves_no_key():
-    listed = "ls %s/runs 2>/dev/null || true" % MESH
+    listed = f"ls {MESH}/runs 2>/dev/null || true"
     before = {node: on(node, listed) for node in NODES}
-    done = playbook("check", "-e", "config=%s/long.yml" % JOBS)
+    done = playbook("check", "-e", f"config={JOBS}/long.yml")
     assert done.returncode == 0, done.stdout[-3000:]
     assert {node: on(node, listed) for node in NODES} == before
 

@@ -36,7 +36,7 @@ def trained(request):
     """
     for _attempt in range(2):
         before = runs()
-        done = playbook("train", "-e", "config=%s/%s.yml" % (JOBS, request.param), timeout=1500)
+        done = playbook("train", "-e", f"config={JOBS}/{request.param}.yml", timeout=1500)
         print(done.stdout)
         run = new_run(before)
         if not run or "SIGSEGV" not in last_line(done.stdout):
@@ -65,7 +65,7 @@ def test_completes_with_an_all_reduce_over_both_nodes(trained):
             r"epoch: \[\d+/\d+\], loss: ([\d.]+)", (home / "rank-000.node1.log").read_text()
         )
     ]
-    assert len(losses) == 2 and losses[1] < losses[0], "the loss does not fall: %s" % losses
+    assert len(losses) == 2 and losses[1] < losses[0], f"the loss does not fall: {losses}"
     assert not left_behind(run)
 
 
@@ -85,7 +85,7 @@ def test_the_launchers_command_and_logs(trained):
 
 def test_a_stop_under_mpirun_ends_its_daemons_on_every_node(tmp_path):
     before = runs()
-    background(tmp_path / "train.log", "train", "-e", "config=%s/mpirun_long.yml" % JOBS)
+    background(tmp_path / "train.log", "train", "-e", f"config={JOBS}/mpirun_long.yml")
 
     def training():
         """Rank 1, which Open MPI's daemon started on node2, trains."""
@@ -105,7 +105,7 @@ def test_a_stop_under_mpirun_ends_its_daemons_on_every_node(tmp_path):
         "node2", "systemctl --user list-units --plain --no-legend 'trainyard-*' | cut -d' ' -f1"
     )
     assert run in unit
-    inside = on("node2", "systemctl --user status --no-pager --lines=0 '%s' || true" % unit)
+    inside = on("node2", f"systemctl --user status --no-pager --lines=0 '{unit}' || true")
     assert "orted" in inside and "tools/train.py" in inside, (
         "the daemon is not inside the unit:\n" + inside
     )
@@ -155,7 +155,7 @@ def ascend():
             ("/usr/local/bin/hccn_tool", tool, "755"),
             ("/etc/trainyard-fake-hccn", listing, "644"),
         ):
-            root(node, "cat > %s <<'END'\n%sEND\nchmod %s %s" % (path, text, mode, path))
+            root(node, f"cat > {path} <<'END'\n{text}END\nchmod {mode} {path}")
     yield
     for node in DEVICES:
         root(node, "rm -f /usr/local/bin/hccn_tool /etc/trainyard-fake-hccn")
@@ -164,7 +164,7 @@ def ascend():
 def test_every_rank_finds_itself_in_the_rank_table(ascend):
     before = runs()
     done = playbook(
-        "train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", site(), "-e", "rehearse=false"
+        "train", "-e", f"config={JOBS}/rank_table.yml", "-e", site(), "-e", "rehearse=false"
     )  # no device, no all-reduce
     run = new_run(before)
     home = PROJECT / "runs" / run / "attempt-1"
@@ -183,7 +183,7 @@ def test_every_rank_finds_itself_in_the_rank_table(ascend):
         )
         assert "words --config configs/given.yaml" in said
     assert "this launcher has not been run on Ascend hardware" in playbook(
-        "train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", site(), "--check"
+        "train", "-e", f"config={JOBS}/rank_table.yml", "-e", site(), "--check"
     ).stdout.replace("\n        ", " ")
 
 
@@ -191,6 +191,6 @@ def test_a_node_without_its_addresses_is_refused_by_name(ascend):
     root("node2", "rm -f /etc/trainyard-fake-hccn")
     before = runs()
     done = playbook(
-        "train", "-e", "config=%s/rank_table.yml" % JOBS, "-e", site(), "-e", "rehearse=false"
+        "train", "-e", f"config={JOBS}/rank_table.yml", "-e", site(), "-e", "rehearse=false"
     )  # no device, no all-reduce
     assert done.returncode != 0 and "node2" in done.stdout and new_run(before) is None, done.stdout

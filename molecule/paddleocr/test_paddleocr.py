@@ -13,7 +13,7 @@ from harness import JOBS, PROJECT, last_line, left_behind, new_run, playbook, ru
 @pytest.fixture(scope="module")
 def trained():
     before = runs()
-    done = playbook("train", "-e", "config=%s/recognition.yml" % JOBS, timeout=1200)
+    done = playbook("train", "-e", f"config={JOBS}/recognition.yml", timeout=1200)
     print(done.stdout)
     return done, new_run(before)
 
@@ -25,7 +25,7 @@ def test_two_nodes_learn_to_read(trained):
     )
     log = (PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log").read_text()
     losses = [float(loss) for loss in re.findall(r", loss: ([\d.]+),", log)]
-    assert losses[-1] < 0.5 * losses[0], "the loss does not fall: %s" % losses
+    assert losses[-1] < 0.5 * losses[0], f"the loss does not fall: {losses}"
     assert float(re.search(r"^evaluation   best ([\d.]+)", done.stdout, re.M).group(1)) > 0.3
     assert not left_behind(run)
 
@@ -37,7 +37,7 @@ def test_the_best_model_is_home_and_the_last_one_on_request(trained):
         for stem in ("best_accuracy", "latest")
     )
     assert {path.name for path in home.iterdir()} == best
-    done = playbook("follow", "-e", "run=%s" % trained[1], "-e", "collect_checkpoint=last")
+    done = playbook("follow", "-e", f"run={trained[1]}", "-e", "collect_checkpoint=last")
     assert done.returncode == 0 and {path.name for path in home.iterdir()} == best | last, (
         done.stdout
     )

@@ -14,7 +14,7 @@ from harness import JOBS, NODES, PROJECT, last_line, left_behind, new_run, on, p
 @pytest.fixture(scope="module")
 def trained():
     before = runs()
-    done = playbook("train", "-e", "config=%s/segmentation.yml" % JOBS, timeout=1500)
+    done = playbook("train", "-e", f"config={JOBS}/segmentation.yml", timeout=1500)
     print(done.stdout)
     return done, new_run(before)
 
@@ -27,7 +27,7 @@ def test_completes_and_the_loss_falls(trained):
     log = (PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log").read_text()
     losses = [float(loss) for loss in re.findall(r"\[TRAIN\].* loss: ([\d.]+),", log)]
     assert len(losses) == 10 and sum(losses[-3:]) < 0.95 * sum(losses[:3]), (
-        "the loss does not fall: %s" % losses
+        f"the loss does not fall: {losses}"
     )
     assert re.search(r"^evaluation   miou [\d.]+", done.stdout, re.M), "the evaluation was not read"
 
@@ -41,11 +41,11 @@ def test_the_ranks_met_at_the_master_in_inventory_order(trained):
     for rank, node in enumerate(NODES):
         started = [
             json.loads(line)
-            for line in on(node, "cat .trainyard/runs/%s/attempt-1/ranks.jsonl" % run).splitlines()
+            for line in on(node, f"cat .trainyard/runs/{run}/attempt-1/ranks.jsonl").splitlines()
         ]
         first = next(event for event in started if event["event"] == "start")
         assert first["rank"] == rank and first["endpoints_as_planned"], first
-        reported = on(node, "cat .trainyard/runs/%s/attempt-1/log/envlog.0" % run)
+        reported = on(node, f"cat .trainyard/runs/{run}/attempt-1/log/envlog.0")
         # the launcher's own ports come from the range that the plan gives it
         ports = [
             int(port)
@@ -65,7 +65,7 @@ def test_a_checkpoint_that_is_a_folder_is_home_bit_for_bit(trained):
     }
     there = on(
         "node1",
-        "sha256sum .trainyard/runs/%s/attempt-1/output/pp_liteseg/best_model/model.pdparams" % run,
+        f"sha256sum .trainyard/runs/{run}/attempt-1/output/pp_liteseg/best_model/model.pdparams",
     ).split()[0]
     here = subprocess.run(
         ["sha256sum", home / "best_model" / "model.pdparams"],

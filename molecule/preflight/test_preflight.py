@@ -15,7 +15,7 @@ from harness import JOBS, NODES, on, playbook, root, wait_for
 
 # Seconds that a fault may take to be named before the training starts.
 BUDGET = 60
-JOB = ("-e", "config=%s/short.yml" % JOBS)
+JOB = ("-e", f"config={JOBS}/short.yml")
 QUICK = (*JOB, "-e", "rehearse=false")
 AGAIN = (*JOB, "-e", "preflight_rehearsal_hours=0", "-e", "preflight_rehearsal_seconds=40")
 # An open connection would outlive a closed sshd and keep the environment that it was opened with.
@@ -49,7 +49,7 @@ class Outcome:
     def row(self, level, nodes, check, text):
         """Return the table's row of that finding, with its remedy below it, or None."""
         for line, after in zip(self.table, [*self.table[1:], ""]):
-            if re.match(r"%s +%s +%s +.*(?:%s)" % (level, re.escape(nodes), check, text), line):
+            if re.match(rf"{level} +{re.escape(nodes)} +{check} +.*(?:{text})", line):
                 return line, after.strip() if after.lstrip().startswith("->") else ""
         return None
 
@@ -76,7 +76,7 @@ def ready():
     assert done.code == 0 and done.table[-1] == "READY: nothing keeps this job from starting", (
         done.stdout
     )
-    print("a check without a fault, with its rehearsal: %.1f seconds" % done.seconds)
+    print(f"a check without a fault, with its rehearsal: {done.seconds:.1f} seconds")
     assert {node: traces(node) for node in NODES} == before
 
 
@@ -84,7 +84,7 @@ def hosts(node, address):
     """Give a node another address for its own name; /etc/hosts is a mount and can only be written
     over.
     """
-    return "cp /etc/hosts /root/hosts && sed 's/^%s/%s/' /root/hosts > /etc/hosts" % (
+    return "cp /etc/hosts /root/hosts && sed 's/^{}/{}/' /root/hosts > /etc/hosts".format(
         NODES[node].replace(".", "[.]"),
         address,
     )
@@ -92,7 +92,7 @@ def hosts(node, address):
 
 def drop(rule):
     """Return the two lines that put a rule of the firewall in and take it out again."""
-    return "iptables -I INPUT %s -j DROP" % rule, "iptables -D INPUT %s -j DROP" % rule
+    return f"iptables -I INPUT {rule} -j DROP", f"iptables -D INPUT {rule} -j DROP"
 
 
 # A training that has just ended leaves the port in TIME-WAIT, which the listener must not mind.
@@ -106,7 +106,7 @@ FAULTS = {
     "equal host names": (
         "node2", True, "hostname > /root/name; hostname node1", "hostname $(cat /root/name)", QUICK, ("WARN", "node1, node2", "name", "node1")),
     "start port of rank 0 taken": (
-        "node1", False, "setsid %s > /dev/null 2>&1 & echo $! > /tmp/listener" % LISTENER, "kill $(cat /tmp/listener)", QUICK,
+        "node1", False, f"setsid {LISTENER} > /dev/null 2>&1 & echo $! > /tmp/listener", "kill $(cat /tmp/listener)", QUICK,
         ("STOP", "node1", "port", "17000: taken by pid [0-9]+ of trainer: python3"),
     ),
     "DROP on the planned port": (
@@ -116,28 +116,28 @@ FAULTS = {
         "node2", True, *drop("-p tcp --syn --dport 32768:60999"), QUICK,
         ("STOP", "node2, node1", "network", "node1 cannot reach node2 .*ephemeral.*no answer, while ping works and SSH")),
     "another Paddle on one node": (
-        "node2", False, "cd %s && mv paddlepaddle-2.6.2.dist-info paddlepaddle-2.6.1.dist-info" % SITE_PACKAGES,
-        "cd %s && mv paddlepaddle-2.6.1.dist-info paddlepaddle-2.6.2.dist-info" % SITE_PACKAGES, QUICK,
+        "node2", False, f"cd {SITE_PACKAGES} && mv paddlepaddle-2.6.2.dist-info paddlepaddle-2.6.1.dist-info",
+        f"cd {SITE_PACKAGES} && mv paddlepaddle-2.6.1.dist-info paddlepaddle-2.6.2.dist-info", QUICK,
         ("STOP", "node1, node2|node2", "environment", r"paddlepaddle.*2\.6\.1 on node2"),
     ),
     "one changed byte in the code": (
-        "node2", False, "cd %s/tools && cp -p train.py /tmp/train.py && chmod u+w . train.py && sed -i '1s/.$/X/' train.py" % CODE,
-        "cd %s/tools && cp -p /tmp/train.py train.py && chmod u-w train.py ." % CODE, QUICK, ("STOP", "node2", "ready", "tools/train.py")),
+        "node2", False, f"cd {CODE}/tools && cp -p train.py /tmp/train.py && chmod u+w . train.py && sed -i '1s/.$/X/' train.py",
+        f"cd {CODE}/tools && cp -p /tmp/train.py train.py && chmod u-w train.py .", QUICK, ("STOP", "node2", "ready", "tools/train.py")),
     "an extra file in the code": (
-        "node2", False, "cd %s/tools && chmod u+w . && touch extra.py" % CODE, "cd %s/tools && rm extra.py && chmod u-w ." % CODE, QUICK,
+        "node2", False, f"cd {CODE}/tools && chmod u+w . && touch extra.py", f"cd {CODE}/tools && rm extra.py && chmod u-w .", QUICK,
         ("STOP", "node2", "ready", "tools/extra.py: extra file")),
     "a shared memory too small": (
         "node2", True, "mount -o remount,size=64m /dev/shm", "mount -o remount,size=1g /dev/shm", QUICK, ("STOP", "node2", "shm", "")),
     "a disk nearly full": (
-        "node2", True, "mount -t tmpfs -o size=100m,uid=1000,gid=1000,mode=0700 none %s/.trainyard/runs" % HOME, "umount %s/.trainyard/runs" % HOME, QUICK,
+        "node2", True, f"mount -t tmpfs -o size=100m,uid=1000,gid=1000,mode=0700 none {HOME}/.trainyard/runs", f"umount {HOME}/.trainyard/runs", QUICK,
         ("STOP", "node2", "disk", "runs")),
     "a clock one hour off": (
-        "node2", True, "cp /etc/environment /root/environment; printf 'LD_PRELOAD=%s\\nFAKETIME=-1h\\nDONT_FAKE_MONOTONIC=1\\n' >> /etc/environment" % FAKETIME,
+        "node2", True, f"cp /etc/environment /root/environment; printf 'LD_PRELOAD={FAKETIME}\\nFAKETIME=-1h\\nDONT_FAKE_MONOTONIC=1\\n' >> /etc/environment",
         "cat /root/environment > /etc/environment", (*QUICK, *FRESH), ("STOP", "node2", "clock", "60 min behind")),
     "memlock too small in units": (
         "node2", True,
-        "mkdir -p $(dirname %s) && printf '[Service]\\nLimitMEMLOCK=65536\\n' > %s && systemctl daemon-reload && systemctl restart user@1000" % (LOWER, LOWER),
-        "rm %s && systemctl daemon-reload && systemctl restart user@1000" % LOWER, (*QUICK, *FRESH, "-e", "preflight_memlock=1048576"),
+        f"mkdir -p $(dirname {LOWER}) && printf '[Service]\\nLimitMEMLOCK=65536\\n' > {LOWER} && systemctl daemon-reload && systemctl restart user@1000",
+        f"rm {LOWER} && systemctl daemon-reload && systemctl restart user@1000", (*QUICK, *FRESH, "-e", "preflight_memlock=1048576"),
         ("STOP", "node2", "limits", "65536|64 KiB")),
     "SSH refused by one node": ("node2", True, "systemctl stop ssh", "systemctl start ssh", (*QUICK, *FRESH), ("STOP", "node2", "reach", "Connection refused")),
     "a wrong interface by the site": (
@@ -154,8 +154,8 @@ def clock():
     """What the fault of the clock needs on its node; the package brings nothing else."""
     root(
         "node2",
-        "test -e %s || { apt-get -q update && apt-get -qy install --no-install-recommends"
-        " libfaketime; } > /dev/null" % FAKETIME,
+        f"test -e {FAKETIME} || {{ apt-get -q update && apt-get -qy install --no-install-recommends"
+        " libfaketime; } > /dev/null",
     )
 
 
@@ -195,13 +195,13 @@ def test_a_fault_is_named_in_time_and_nothing_is_left(names, clock):
             ),
             20,
         )
-    print("%s: %.1f seconds" % (", ".join(names), done.seconds))
+    print("{}: {:.1f} seconds".format(", ".join(names), done.seconds))
     for _node, _by_root, _does, _undoes, _words, (level, nodes, check, text) in faults:
         row = next(
             filter(None, (done.row(level, one, check, text) for one in nodes.split("|"))), None
         )
         assert row, done.stdout
-        assert row[1], "no remedy is named: %s" % row[0]
+        assert row[1], f"no remedy is named: {row[0]}"
     assert (done.code != 0) == ("STOP" in {expected[0] for *_rest, expected in faults})
     assert done.seconds < BUDGET
     wait_for(lambda: {other: traces(other) for other in NODES} == before, 10)
@@ -211,8 +211,9 @@ def test_a_port_that_is_taken_comes_with_one_that_is_free_everywhere():
     for node, port in (("node1", 17000), ("node2", 17001)):
         on(
             node,
-            "setsid %s > /dev/null 2>&1 & echo $! > /tmp/listener"
-            % LISTENER.replace("17000", str(port)),
+            "setsid {} > /dev/null 2>&1 & echo $! > /tmp/listener".format(
+                LISTENER.replace("17000", str(port))
+            ),
         )
     try:
         done = Outcome(*QUICK)
@@ -241,7 +242,7 @@ def test_a_node_that_is_down_does_not_hide_what_is_wrong_with_the_other():
             lambda: on("node2", "systemctl --user is-active basic.target", check=False) == "active",
             60,
         )
-    print("one node down: %.1f seconds" % done.seconds)
+    print(f"one node down: {done.seconds:.1f} seconds")
     assert (
         done.code != 0
         and done.row("STOP", "node2", "reach", "did not answer")
@@ -252,15 +253,18 @@ def test_a_node_that_is_down_does_not_hide_what_is_wrong_with_the_other():
 
 def test_one_machine_under_two_names_is_seen(tmp_path):
     twin = "198.51.100.109"
-    root("node1", "ip address add %s/24 dev eth0" % twin)
+    root("node1", f"ip address add {twin}/24 dev eth0")
     inventory = tmp_path / "twin.yml"
-    host = {"ansible_host": twin, "ansible_ssh_extra_args": "-o HostKeyAlias=%s" % NODES["node1"]}
+    host = {
+        "ansible_host": twin,
+        "ansible_ssh_extra_args": "-o HostKeyAlias={}".format(NODES["node1"]),
+    }
     inventory.write_text(json.dumps({"trainers": {"hosts": {"node2": host}}}))
     try:
         done = Outcome("-i", str(inventory), *QUICK)
     finally:
-        root("node1", "ip address del %s/24 dev eth0" % twin)
-    print("one machine twice: %.1f seconds" % done.seconds)
+        root("node1", f"ip address del {twin}/24 dev eth0")
+    print(f"one machine twice: {done.seconds:.1f} seconds")
     assert done.code != 0 and done.row("STOP", "node1, node2", "machine", "one machine"), (
         done.stdout
     )
@@ -292,12 +296,12 @@ def test_data_of_the_same_size_and_time_is_seen_in_full_mode():
     )
     listed = "find .trainyard/data -path '*/annotations/*' -type f -exec sha256sum {} + | sort"
     whole = on("node2", listed)
-    name = on("node2", 'python3 -c "%s"' % script)
+    name = on("node2", f'python3 -c "{script}"')
     assert on("node2", listed) != whole
     try:
         assert Outcome(*QUICK).code == 0  # what is remembered is believed
         done = Outcome(*QUICK, "-e", "verify=full")
-        print("every byte read: %.1f seconds" % done.seconds)
+        print(f"every byte read: {done.seconds:.1f} seconds")
         assert done.code != 0 and name in done.row("STOP", "node2", "ready", "")[0], done.stdout
     finally:
         assert playbook("sync", *JOB, "-e", "verify=full").returncode == 0
@@ -305,12 +309,12 @@ def test_data_of_the_same_size_and_time_is_seen_in_full_mode():
 
 
 def test_another_order_of_the_nodes_on_one_of_them_is_seen_by_the_rehearsal():
-    launch = "cd %s/paddle/distributed/launch" % SITE_PACKAGES
+    launch = f"cd {SITE_PACKAGES}/paddle/distributed/launch"
     turned = r"""import sys\nsys.argv = ["--ips=" + ",".join(reversed(w[6:].split(","))) if w.startswith("--ips=") else w for w in sys.argv]\n"""
     on(
         "node2",
-        "%s && cp -p main.py /tmp/main.py && touch -r main.py /tmp/time && printf '%s' >"
-        " /tmp/turned && cat /tmp/turned /tmp/main.py > main.py" % (launch, turned),
+        f"{launch} && cp -p main.py /tmp/main.py && touch -r main.py /tmp/time && printf '{turned}'"
+        " > /tmp/turned && cat /tmp/turned /tmp/main.py > main.py",
     )
     on(
         "node2", "touch .trainyard/env/*/.trainyard.json"
@@ -319,9 +323,9 @@ def test_another_order_of_the_nodes_on_one_of_them_is_seen_by_the_rehearsal():
     try:
         done = Outcome(*AGAIN)
     finally:
-        on("node2", "%s && cp -p /tmp/main.py main.py" % launch)
+        on("node2", f"{launch} && cp -p /tmp/main.py main.py")
         on("node2", "touch .trainyard/env/*/.trainyard.json")
-    print("another order on one node: %.1f seconds" % done.seconds)
+    print(f"another order on one node: {done.seconds:.1f} seconds")
     assert done.code != 0 and done.row("STOP", "node2", "rehearsal", "rank 0"), done.stdout
     assert {node: traces(node) for node in NODES} == before
 

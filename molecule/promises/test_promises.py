@@ -28,7 +28,7 @@ def completed(run):
     plan = json.loads((folder / "plan.json").read_text())
     if plan["site"] != "molecule" or len(plan["nodes"]) < 2:
         return None
-    held = on("node2", "ls -d .trainyard/runs/%s 2>/dev/null || true" % run)
+    held = on("node2", f"ls -d .trainyard/runs/{run} 2>/dev/null || true")
     return plan["suite"]["name"] if held else None
 
 
@@ -38,7 +38,7 @@ def witnesses():
     known = {completed(run) for run in runs()}
     for suite, job in WITNESSES.items():
         if suite not in known:
-            done = playbook("train", "-e", "config=%s/%s.yml" % (JOBS, job), timeout=1500)
+            done = playbook("train", "-e", f"config={JOBS}/{job}.yml", timeout=1500)
             assert done.returncode == 0, done.stdout
 
 
@@ -52,12 +52,12 @@ def test_every_promise_holds(witnesses):
 
 def test_a_node_that_lost_its_run_is_named(witnesses):
     run = max(run for run in runs() if completed(run) == "paddleseg")
-    plan = ".trainyard/runs/%s/attempt-1/plan.json" % run
-    on("node2", "mv %s %s.kept" % (plan, plan))
+    plan = f".trainyard/runs/{run}/attempt-1/plan.json"
+    on("node2", f"mv {plan} {plan}.kept")
     try:
         done = playbook("conform")
     finally:
-        on("node2", "mv %s.kept %s" % (plan, plan))
+        on("node2", f"mv {plan}.kept {plan}")
     assert done.returncode != 0 and "NOT HELD: B4" in done.stdout and "on node2" in done.stdout, (
         done.stdout[-6000:]
     )

@@ -23,14 +23,14 @@ ENVIRONMENT = {
         for key, value in os.environ.items()
         if not key.startswith(("ANSIBLE_", "MOLECULE_"))
     },
-    "PATH": "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"]),
+    "PATH": "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"]),
     "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
 }
 
 
 def command(verb, *arguments):
     """Return the argv of one of the product's playbooks on molecule's site."""
-    return ["ansible-playbook", "-i", str(INVENTORY), "playbooks/%s.yml" % verb, *arguments]
+    return ["ansible-playbook", "-i", str(INVENTORY), f"playbooks/{verb}.yml", *arguments]
 
 
 def playbook(verb, *arguments, timeout=600):
@@ -76,8 +76,8 @@ def on(node, script, check=True):
         "BatchMode=yes",
         "-o",
         "UserKnownHostsFile=%s" % (STATE / "known_hosts"),
-        "trainer@%s" % NODES[node],
-        "export XDG_RUNTIME_DIR=/run/user/$(id -u); %s" % script,
+        f"trainer@{NODES[node]}",
+        f"export XDG_RUNTIME_DIR=/run/user/$(id -u); {script}",
     ]
     return subprocess.run(
         argv, text=True, check=check, timeout=60, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
@@ -88,7 +88,7 @@ def root(node, script, check=True):
     """Run a line of shell in a node's container as root: a fault's own way in, which a broken
     network or sshd does not close.
     """
-    argv = ["docker", "exec", "trainyard-molecule-%s" % node, "sh", "-c", script]
+    argv = ["docker", "exec", f"trainyard-molecule-{node}", "sh", "-c", script]
     return subprocess.run(
         argv, text=True, check=check, timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ).stdout.strip()
@@ -125,7 +125,7 @@ def last_line(text):
 
 def attempt_file(node, run, name):
     """Return the text of a file of the run's attempt on a node, '' where it is not there (yet)."""
-    return on(node, "cat .trainyard/runs/%s/attempt-1/%s 2>/dev/null || true" % (run, name))
+    return on(node, f"cat .trainyard/runs/{run}/attempt-1/{name} 2>/dev/null || true")
 
 
 def events(node, run):
@@ -141,7 +141,7 @@ def ended(node, run):
 
 def left_behind(run):
     """Return every process on any node that carries the run's mark in its environment, as text."""
-    script = "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ || true" % run
+    script = f"grep -lzs '^TRAINYARD_ATTEMPT={run}/' /proc/[0-9]*/environ || true"
     return {node: found for node in NODES if (found := on(node, script))}
 
 

@@ -22,7 +22,7 @@ from harness import (
     wait_for,
 )
 
-JOB = ("-e", "config=%s/long.yml" % JOBS)
+JOB = ("-e", f"config={JOBS}/long.yml")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def detached(tmp_path_factory):
     os.killpg(controller.pid, signal.SIGINT)
     code = controller.wait(60)
     yield run, code, log.read_text()
-    playbook("stop", "-e", "run=%s" % run)
+    playbook("stop", "-e", f"run={run}")
     for node in NODES:
         on(node, "systemctl --user stop bystander.service", check=False)
 
@@ -52,8 +52,7 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(detached):
     run, code, text = detached
     assert code != 0
     assert (
-        "playbooks/follow.yml -e run=%s" % run in text
-        and "playbooks/stop.yml -e run=%s" % run in text
+        f"playbooks/follow.yml -e run={run}" in text and f"playbooks/stop.yml -e run={run}" in text
     )
     steps = len(training(run))
     wait_for(lambda: len(training(run)) > steps, 60)
@@ -69,7 +68,7 @@ def test_status_tells_how_it_stands(detached):
 def test_a_second_run_is_refused_and_told_who_holds_the_nodes(detached):
     done = playbook("train", *JOB)
     assert done.returncode != 0
-    assert "held by Trainyard run %s" % detached[0] in done.stdout
+    assert f"held by Trainyard run {detached[0]}" in done.stdout
     assert all(ended(node, detached[0]) is None for node in NODES), (
         "the refused start must not end the run that holds the nodes"
     )
@@ -84,17 +83,17 @@ def test_stop_of_an_unknown_run_names_the_known_ones(detached):
 def test_stop_leaves_nothing_of_the_run_and_everything_else(detached):
     run = detached[0]
     assert left_behind(run), "nothing was running that could be stopped"
-    done = playbook("stop", "-e", "run=%s" % run)
+    done = playbook("stop", "-e", f"run={run}")
     assert done.returncode == 0, done.stdout
     assert left_behind(run) == {}
     for node in NODES:
         assert on(node, "ss -Htln 'sport = :17000'") == ""
         assert on(node, "systemctl --user is-active bystander.service") == "active"
         assert on(node, "systemctl --user list-units --all --plain --no-legend 'trainyard-*'") == ""
-    again = playbook("stop", "-e", "run=%s" % run)
+    again = playbook("stop", "-e", f"run={run}")
     assert again.returncode == 0 and "changed=0" in again.stdout
 
 
 def test_the_verdict_of_a_stopped_run_is_stopped(detached):
-    done = playbook("follow", "-e", "run=%s" % detached[0])
+    done = playbook("follow", "-e", f"run={detached[0]}")
     assert done.returncode != 0 and last_line(done.stdout).startswith("STOPPED")

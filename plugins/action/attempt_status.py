@@ -65,10 +65,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
             return result
         problem = _differs(status, asked)
         if problem:
-            text = "%s gave an answer about an attempt that is not valid: %s" % (
-                asked.node,
-                problem,
-            )
+            text = f"{asked.node} gave an answer about an attempt that is not valid: {problem}"
             return {
                 "failed": True,
                 "changed": False,
@@ -97,7 +94,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
                 "node": asked.node,
                 "base": self._task.args.get("base", ".trainyard"),
                 "reason": "peer",
-                "by": "the controller, because %s failed" % culprit,
+                "by": f"the controller, because {culprit} failed",
             }
             stopped = self._execute_module(
                 module_name="attempt", module_args=arguments, task_vars=task_vars
@@ -128,7 +125,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         if (run and not RUN_ID.match(run)) or not NAME.match(node) or not 0 <= number < 10**6:
             raise AnsibleActionFail(
                 printable(
-                    "run_id, number or node cannot be one: %r, %r, %r" % (run, number, node),
+                    f"run_id, number or node cannot be one: {run!r}, {number!r}, {node!r}",
                     limit=300,
                 )
             )
@@ -168,7 +165,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
             os.path.expanduser(self._task.args["logs_dir"]), run, "attempt-%d" % number
         )
         if os.path.islink(home) or os.path.islink(os.path.dirname(home)):
-            raise OSError("%s is a link, and not a directory of a run" % home)
+            raise OSError(f"{home} is a link, and not a directory of a run")
         stream = streaming.Stream(
             receiving.ssh_argv(self._connection, interpreter), spec, home, node, bounds
         )
@@ -188,7 +185,7 @@ def _differs(status, asked):
     if said is not None and not (isinstance(said, str) and RUN_ID.match(said)):
         return "run is not the id of a run"
     if said is not None and asked.run and said != asked.run:
-        return "it is about the run %s" % said
+        return f"it is about the run {said}"
     if not status["found"]:
         return ""
     number = status.get("attempt")

@@ -54,13 +54,16 @@ class ActionModule(ActionBase):
             ask = boolean(given.get("ask", True))
         except TypeError as error:
             raise AnsibleActionFail(
-                "whether the machines are asked (site=) must be true or false; got %r"
-                % (given["ask"],)
+                "whether the machines are asked (site=) must be true or false; got {!r}".format(
+                    given["ask"]
+                )
             ) from error
         if given["state"] == "witnesses":
             return {"changed": False, "runs": sites.witnesses(runs_dir, site, names)}
         if given["state"] != "checked":
-            raise AnsibleActionFail("state must be witnesses or checked; got %r" % given["state"])
+            raise AnsibleActionFail(
+                "state must be witnesses or checked; got {!r}".format(given["state"])
+            )
         answers = {
             name: sites.answer(
                 *(plain(hostvars[name].get(given.get(key))) for key in ("proof", "facts", "plans"))
@@ -81,7 +84,7 @@ class ActionModule(ActionBase):
             manifest.write_json(report, {"version": 1, "verdict": verdict, "lines": lines})
         summary = conform.table(lines) + [
             "",
-            "everything that was rendered and compared: %s" % report,
+            f"everything that was rendered and compared: {report}",
             verdict["text"],
         ]
         return {

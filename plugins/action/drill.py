@@ -43,7 +43,7 @@ class ActionModule(ActionBase):
         states = {"chosen": self._chosen, "way": self._way, "done": self._done, "told": self._told}
         if given.get("state") not in states:
             raise AnsibleActionFail(
-                "state must be one of %s; got %r" % (", ".join(states), given.get("state"))
+                "state must be one of {}; got {!r}".format(", ".join(states), given.get("state"))
             )
         try:
             return states[given["state"]](given)
@@ -117,8 +117,9 @@ class ActionModule(ActionBase):
         connection = self._connection
         if getattr(connection, "transport", None) != "ssh":
             raise drills.DrillError(
-                "a drill reaches its nodes by ssh; this one is reached by %s"
-                % getattr(connection, "transport", "?")
+                "a drill reaches its nodes by ssh; this one is reached by {}".format(
+                    getattr(connection, "transport", "?")
+                )
             )
         host = connection.get_option("host") or connection._play_context.remote_addr
         words = connection._build_command(
@@ -143,8 +144,9 @@ class ActionModule(ActionBase):
         found = status["status"]
         if found.get("found") and not found["ended"]:
             raise drills.DrillError(
-                "%s is held by the run %s; stop it first: playbooks/stop.yml -e run=%s"
-                % (name, found["run"], found["run"])
+                "{} is held by the run {}; stop it first: playbooks/stop.yml -e run={}".format(
+                    name, found["run"], found["run"]
+                )
             )
         user = connection.get_option("remote_user") or connection._play_context.remote_user
         return {
@@ -161,7 +163,7 @@ class ActionModule(ActionBase):
         }
         lost = [name for name, way in ways.items() if not way]
         if lost:
-            raise drills.DrillError("there is no way to %s" % ", ".join(lost))
+            raise drills.DrillError("there is no way to {}".format(", ".join(lost)))
         options = [
             word for source in context.CLIARGS.get("inventory") or () for word in ("-i", source)
         ]
@@ -220,9 +222,11 @@ class ActionModule(ActionBase):
         results = [item["drilled"] for item in given["results"] if item.get("drilled")]
         if not results:
             raise drills.DrillError(
-                "no fault was done: %s"
-                % next(
-                    (item["msg"] for item in given["results"] if item.get("msg")), "none was chosen"
+                "no fault was done: {}".format(
+                    next(
+                        (item["msg"] for item in given["results"] if item.get("msg")),
+                        "none was chosen",
+                    )
                 )
             )
         drilling.chain(results, lambda: self._closing(given))
@@ -234,12 +238,15 @@ class ActionModule(ActionBase):
             {"version": 1, "site": self._site(), "faults": results},
         )
         with open(os.path.join(self._folder(), "drill.md"), "w", encoding="utf-8") as handle:
-            handle.write("%s\n%s\n" % (text, lines[0]))
+            handle.write(f"{text}\n{lines[0]}\n")
         held = all(drills.held(result) for result in results if not result.get("skipped"))
         shown = [
             "  ".join(drills.cell(part, 70) for part in drills.row(result)) for result in results
         ]
-        summary = shown + ["table        %s" % os.path.join(self._folder(), "drill.md"), lines[0]]
+        summary = shown + [
+            "table        {}".format(os.path.join(self._folder(), "drill.md")),
+            lines[0],
+        ]
         return {
             "changed": False,
             "summary": summary,

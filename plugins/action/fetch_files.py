@@ -66,9 +66,7 @@ class ActionModule(ActionBase):
             text = "%s was cut off while its files came: %s; what is missing stays on the node"
             self._display.warning(text % (node, result["cut"]))
         except (fetching.FetchError, safe_names.UnsafeName, ValueError, OSError) as error:
-            result.update(
-                failed=True, msg=printable("the files of %s did not come: %s" % (node, error))
-            )
+            result.update(failed=True, msg=printable(f"the files of {node} did not come: {error}"))
         return result
 
     def _login(self):
@@ -80,7 +78,7 @@ class ActionModule(ActionBase):
             return None, None, None
         if transport != "ssh":
             raise fetching.FetchError(
-                "files come over connections of type ssh; this one is %s" % transport
+                f"files come over connections of type ssh; this one is {transport}"
             )
         password = self._connection.get_option("password")
         password = str(password) if password and shutil.which("sshpass") else None

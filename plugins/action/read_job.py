@@ -113,7 +113,7 @@ class ActionModule(ActionBase):
         # a job file of the user's own may have any name; a run's is part of paths and of the unit's
         # name
         name = re.sub(r"[^A-Za-z0-9_.]", "_", job["name"])[:64]
-        run_id = "%s-%s-%s" % (
+        run_id = "{}-{}-{}".format(
             time.strftime("%Y%m%d-%H%M%S", time.gmtime()),
             name,
             secrets.token_hex(2),
@@ -156,7 +156,7 @@ class ActionModule(ActionBase):
     def _job(arguments, resumed, project):
         """Return (job, problems): of a run's record, or of the file that the command line names."""
         if resumed:
-            return jobs.recorded(resumed["job"], "runs/%s/job.json" % resumed["run"])
+            return jobs.recorded(resumed["job"], "runs/{}/job.json".format(resumed["run"]))
         path, shown, said = jobs.find_job(
             arguments.get("config"), os.path.join(project, "playbooks", "configs"), os.getcwd()
         )
@@ -229,7 +229,7 @@ class ActionModule(ActionBase):
                     raw_of(task_vars["hostvars"], host or site["nodes"][0]["name"]), problem.key
                 )
                 if origin:
-                    problem.text = "host %s: %s" % (host, problem.text) if host else problem.text
+                    problem.text = f"host {host}: {problem.text}" if host else problem.text
                     problem.file, problem.line = origin
         return problems
 
@@ -239,8 +239,8 @@ class ActionModule(ActionBase):
         problems = []
         if "run" in allowed and "run" in extra and not RUN_ID.match(str(extra["run"])):
             text = (
-                "%r is no run id; it looks like 20261120-103501-ppyoloe-1f2e, and"
-                " playbooks/status.yml shows it" % (extra["run"],)
+                "{!r} is no run id; it looks like 20261120-103501-ppyoloe-1f2e, and"
+                " playbooks/status.yml shows it".format(extra["run"])
             )
             problems.append(Problem("command line", None, "run", text))
         if (
@@ -250,7 +250,7 @@ class ActionModule(ActionBase):
             and extra["suite"] not in site["suites"]
         ):
             known = sorted(site["suites"])
-            text = "%r does not stand in trainyard_suites; allowed: %s%s" % (
+            text = "{!r} does not stand in trainyard_suites; allowed: {}{}".format(
                 extra["suite"],
                 ", ".join(known),
                 near(extra["suite"], known),
@@ -278,7 +278,7 @@ class ActionModule(ActionBase):
                             "command line",
                             None,
                             name,
-                            "is given twice: %r and %r" % (str(seen[name]), str(value)),
+                            f"is given twice: {str(seen[name])!r} and {str(value)!r}",
                         )
                     )
         return problems
@@ -457,7 +457,7 @@ class _Hosts:
                     Problem(
                         *self._place(raw, name, key),
                         str(key),
-                        "cannot be templated: %s" % str(error).splitlines()[0],
+                        f"cannot be templated: {str(error).splitlines()[0]}",
                     )
                 )
         return result
@@ -467,7 +467,7 @@ class _Hosts:
         return (
             ("command line", None)
             if key in self._extra
-            else origin_of(raw, key) or ("inventory, host %s" % name, None)
+            else origin_of(raw, key) or (f"inventory, host {name}", None)
         )
 
     def roles(self, name, specs, folders, project):
@@ -500,7 +500,7 @@ class _Hosts:
                     yield Problem(
                         *self._place(raw, name, key),
                         key,
-                        "cannot be templated: %s" % str(error).splitlines()[0],
+                        f"cannot be templated: {str(error).splitlines()[0]}",
                     )
                 continue
             said = role_values.held(key, value, spec) if held else [(key, asked.short(key, value))]

@@ -71,7 +71,9 @@ class ActionModule(answer_gate.Gated, ActionBase):
             for name in ("_asked", "_found", "_chosen", "_brought", "_shown", "_followed")
         }
         if step not in steps:
-            raise AnsibleActionFail("state must be one of %s; got %r" % (", ".join(steps), step))
+            raise AnsibleActionFail(
+                "state must be one of {}; got {!r}".format(", ".join(steps), step)
+            )
         self._vars, self._given = task_vars, given
         self._asks = questions.question(plain(load_extra_vars(self._loader)))
         try:
@@ -121,7 +123,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         known = home.nodes if home and home.nodes else nodes
         if self._asks["node"] is not None and self._asks["node"] not in known:
             self._wrong(
-                "node", "there is no %s; nodes: %s" % (self._asks["node"], ", ".join(known))
+                "node", "there is no {}; nodes: {}".format(self._asks["node"], ", ".join(known))
             )
         problem = (
             logview.chosen(logs, self._asks["ranks"], self._asks["node"])[1]
@@ -137,7 +139,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         )
         raise AnsibleActionFail(
             printable(
-                "%s\n  command line %s%s" % (head, "" if name is None else name + ": ", text),
+                "{}\n  command line {}{}".format(head, "" if name is None else name + ": ", text),
                 newlines=True,
             )
         )
@@ -159,7 +161,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
             self._display.warning(printable(note))
         for name in chosen["silent"]:
             self._display.warning(
-                "%s does not answer: of its logs, what came home before is shown" % name
+                f"{name} does not answer: of its logs, what came home before is shown"
             )
         return dict(chosen, follow=chosen["goes_on"] if self._asks["follow"] else [])
 
@@ -233,11 +235,11 @@ class ActionModule(answer_gate.Gated, ActionBase):
         lines = [view.lines(log.label, [line])[0] for log, line in found]
         if self._asks["follow"]:
             goes_on = (
-                "following the run %s; Ctrl-C ends this view and leaves the run alone" % home.run
+                f"following the run {home.run}; Ctrl-C ends this view and leaves the run alone"
             )
             lines += [
                 "",
-                goes_on if self._chosen_run["follow"] else "the run %s is over" % home.run,
+                goes_on if self._chosen_run["follow"] else f"the run {home.run} is over",
             ]
         return lines, ends
 
@@ -276,7 +278,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
             or not isinstance(status.get("ended"), bool)
         ):
             raise AnsibleActionFail(
-                "%s gave an answer about a run that is not valid" % arguments["node"]
+                "{} gave an answer about a run that is not valid".format(arguments["node"])
             )
         return status
 
@@ -293,7 +295,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         )
         if said and said["problem"]:
             self._display.warning(
-                "the logs of %s did not come home to their end: %s" % (node, said["problem"])
+                "the logs of {} did not come home to their end: {}".format(node, said["problem"])
             )
         return {"bytes": said["bytes"] if said else 0}
 
@@ -316,9 +318,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         )  # fmt: skip
         problem = follower.follow(*self._sender(True), self._over, _end_with_parent())
         if problem:
-            self._display.warning(
-                "the logs of %s did not come home to their end: %s" % (node, problem)
-            )
+            self._display.warning(f"the logs of {node} did not come home to their end: {problem}")
         # The launcher has ended; the unit tells its peers and writes its end, and only then its
         # files stay as they are.
         deadline = time.monotonic() + UNIT_SECONDS

@@ -203,7 +203,7 @@ class CallbackModule(Default):
             if name not in self._unshown:
                 self._unshown.add(name)
                 self._display.display(
-                    printable("%s gave a status that cannot be shown" % name), color=C.COLOR_WARN
+                    printable(f"{name} gave a status that cannot be shown"), color=C.COLOR_WARN
                 )
 
     def _show_sound(self, name, status, last):
@@ -363,7 +363,7 @@ class CallbackModule(Default):
             for source in context.CLIARGS.get("inventory") or ()
             if source not in [os.path.abspath(p) for p in C.DEFAULT_HOST_LIST]
         ]
-        site = "".join("-i %s " % shlex.quote(source) for source in given)
+        site = "".join(f"-i {shlex.quote(source)} " for source in given)
         run = shlex.quote(run)
         text = (
             "\nThe run %s goes on without this terminal."

@@ -154,7 +154,7 @@ class CallbackModule(CallbackBase):
             try:
                 failures.note(came.state_dir, {node: printable(why)}, came.run, now)
             except OSError as error:
-                text += "; that is not remembered: %s" % error
+                text += f"; that is not remembered: {error}"
             self._display.display(
                 "\n" + printable(text % (node, came.run, why)), color=C.COLOR_WARN
             )
@@ -169,12 +169,12 @@ class CallbackModule(CallbackBase):
 
     def _go_on(self, run, after, tries, delay):
         """Wait, then become the next command; return only where that was not to be."""
-        by_hand = "by hand: ansible-playbook playbooks/resume.yml -e run=%s" % run
+        by_hand = f"by hand: ansible-playbook playbooks/resume.yml -e run={run}"
         try:
             words = again_words.resumed(sys.argv, self._playbook(), run, after, tries)
         except again_words.NotAgain as error:
             self._display.display(
-                printable("%s is not started again: %s; %s" % (run, error, by_hand)),
+                printable(f"{run} is not started again: {error}; {by_hand}"),
                 color=C.COLOR_WARN,
             )
             return
@@ -187,9 +187,7 @@ class CallbackModule(CallbackBase):
             sys.stdout.flush()  # Display does not, and the wait is long for who reads a pipe
             time.sleep(delay)
         except KeyboardInterrupt:
-            self._display.display(
-                "\n%s is not started again; %s" % (run, by_hand), color=C.COLOR_WARN
-            )
+            self._display.display(f"\n{run} is not started again; {by_hand}", color=C.COLOR_WARN)
             return
         self._leave()
         os.execv(sys.executable, [*again_words.program(), *words])

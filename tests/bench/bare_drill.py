@@ -149,18 +149,16 @@ class Site(bare_faults.Site):
 
     def words(self, job, resume=None):
         overrides = dict(job["overrides"], use_gpu="false")
-        words = "tools/train.py -c %s -o %s" % (
+        words = "tools/train.py -c {} -o {}".format(
             job["config"],
-            " ".join("%s=%s" % pair for pair in sorted(overrides.items())),
+            " ".join("{}={}".format(*pair) for pair in sorted(overrides.items())),
         )
-        return words + (" -r %s" % resume if resume else "")
+        return words + (f" -r {resume}" if resume else "")
 
     def bare(self, node, job, resume=None):
         """Return the argv of one terminal: a login shell, as by hand, and the documents' command."""
-        command = "cd %s && %sOMP_NUM_THREADS=1 exec %s -m paddle.distributed.launch" % (
-            FOLDER,
-            PACKAGES,
-            PYTHON,
+        command = (
+            f"cd {FOLDER} && {PACKAGES}OMP_NUM_THREADS=1 exec {PYTHON} -m paddle.distributed.launch"
         )
         command += " --ips=%s --nproc_per_node=1 --start_port %d %s" % (
             ",".join(self.nodes.values()),
@@ -169,7 +167,7 @@ class Site(bare_faults.Site):
         )
         return [
             *self.ssh(node, "-tt", "-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3"),
-            "exec bash -lc %s" % shlex.quote(command),
+            f"exec bash -lc {shlex.quote(command)}",
         ]
 
     def step(self, step):
@@ -202,19 +200,19 @@ class Site(bare_faults.Site):
                     return
             except subprocess.SubprocessError:
                 time.sleep(1)
-        raise subprocess.SubprocessError("%s does not come back" % node)
+        raise subprocess.SubprocessError(f"{node} does not come back")
 
     def fresh(self):
         """Take away what the training before has written: its log would be taken for this one's."""
         for node in self.nodes:
-            self.on(node, "rm -rf %s/log %s/output" % (FOLDER, FOLDER))
+            self.on(node, f"rm -rf {FOLDER}/log {FOLDER}/output")
 
     def eyes(self):
         return {node: Eye(self.container(node), FOLDER) for node in self.nodes}
 
     def log(self):
         """Return rank 0's log; '' while its node does not answer."""
-        return self.root("node1", "cat %s/log/workerlog.0 2> /dev/null" % FOLDER, check=False)
+        return self.root("node1", f"cat {FOLDER}/log/workerlog.0 2> /dev/null", check=False)
 
     def left_anywhere(self):
         found = {}
@@ -303,7 +301,7 @@ def measure(site, job, fault, limit, out):
             for line in errors
             if re.search(r"^\w*(Error|Exception): |^ssh: |signal|SIG", line[2])
         ] or errors
-        found["said"] = "%s: %s" % telling[0][1:] if telling else ""
+        found["said"] = "{}: {}".format(*telling[0][1:]) if telling else ""
         time.sleep(2)
         found["left"] = sum(len(pids) for pids in site.left_anywhere().values())
     finally:
@@ -311,13 +309,13 @@ def measure(site, job, fault, limit, out):
             eye.close()
         for terminal in terminals:
             terminal.close()
-            text = "".join("%7.1f  %s\n" % line for line in terminal.lines)
-            (out / ("%s-%s.txt" % (fault["name"], terminal.node))).write_text(text)
+            text = "".join("{:7.1f}  {}\n".format(*line) for line in terminal.lines)
+            (out / "{}-{}.txt".format(fault["name"], terminal.node)).write_text(text)
         for step in fault.get("heal", ()):
             try:
                 site.step(step)
             except (subprocess.SubprocessError, OSError) as error:
-                print("%s: not undone: %s: %s" % (fault["name"], step, error), flush=True)
+                print("{}: not undone: {}: {}".format(fault["name"], step, error), flush=True)
         for node in site.nodes:
             site.up(node)
             site.clear(node)
@@ -362,7 +360,7 @@ def main():
     )
     asked.add_argument("--only", nargs="*", help="names of faults")
     asked = asked.parse_args()
-    os.environ["PATH"] = "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"])
+    os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
     out = asked.out or Path(tempfile.mkdtemp(prefix="bare-drill-"))
     out.mkdir(parents=True, exist_ok=True)
     left_in(FOLDER)
@@ -381,13 +379,13 @@ def main():
                 results[name] = {
                     "name": name,
                     "limit": asked.limit,
-                    "note": "not measured: %s" % error,
+                    "note": f"not measured: {error}",
                 }
             kept.write_text(json.dumps(results, indent=1))
             print(json.dumps(results[name]), flush=True)
     finally:
         for node in site.nodes:
-            site.on(node, "rm -rf %s" % FOLDER, check=False)
+            site.on(node, f"rm -rf {FOLDER}", check=False)
     print(out)
 
 

@@ -107,14 +107,15 @@ class Site:
         self.nodes = {name: hosts[name]["ansible_host"] for name in sorted(hosts)}
         if list(self.nodes) != ["node1", "node2"]:
             sys.exit(
-                "this takes a site of two Docker nodes, node1 and node2; %s has: %s"
-                % (inventory, ", ".join(self.nodes) or "none")
+                "this takes a site of two Docker nodes, node1 and node2; {} has: {}".format(
+                    inventory, ", ".join(self.nodes) or "none"
+                )
             )
         self.name = hosts["node1"]["trainyard_site"]
         self.state = Path.home() / ".local/state/trainyard" / self.name
 
     def container(self, node):
-        return "trainyard-%s-%s" % (self.name, node)
+        return f"trainyard-{self.name}-{node}"
 
     def ssh(self, node, *options):
         known = "UserKnownHostsFile=%s" % (self.state / "known_hosts")
@@ -125,7 +126,7 @@ class Site:
             "-i",
             str(self.state / "id_ed25519"),
             *(part for word in words for part in ("-o", word)),
-            "trainer@%s" % self.nodes[node],
+            f"trainer@{self.nodes[node]}",
         ]
 
     def root(self, node, script, check=True):
@@ -167,19 +168,19 @@ class Site:
         """Return the argv of one terminal: a login shell, as by hand, and the documents' command."""
         ips = ips or ",".join(self.nodes.values())
         command = (
-            "cd %s && %s $(ls -d ~/.trainyard/env/*/bin/python) -m paddle.distributed.launch"
-            % (FOLDER, before)
+            f"cd {FOLDER} && {before} $(ls -d ~/.trainyard/env/*/bin/python) -m"
+            " paddle.distributed.launch"
         )
         command += " --ips=%s --nproc_per_node=%d --start_port %d tiny.py" % (ips, devices, PORT)
-        return [*self.ssh(node, "-tt"), "exec bash -lc %s" % shlex.quote(command)]
+        return [*self.ssh(node, "-tt"), f"exec bash -lc {shlex.quote(command)}"]
 
     def left(self, node):
         """Return the pids of this script's own processes on a node. Asked as their owner: a
         container's root may not see their directory.
         """
         script = (
-            'for one in /proc/[0-9]*; do [ "$(readlink $one/cwd)" = %s ] && echo ${one#/proc/};'
-            " done; true" % FOLDER
+            f'for one in /proc/[0-9]*; do [ "$(readlink $one/cwd)" = {FOLDER} ] && echo'
+            " ${one#/proc/}; done; true"
         )
         argv = ["docker", "exec", "-u", "trainer", self.container(node), "sh", "-c", script]
         return subprocess.run(
@@ -194,7 +195,7 @@ class Site:
     def clear(self, node):
         """End them, by pid."""
         for pid in self.left(node):
-            self.root(node, "kill -9 %s" % pid, check=False)
+            self.root(node, f"kill -9 {pid}", check=False)
 
     def quiet(self, node):
         """Wait until nothing listens where rank 0 will: what an earlier row has left would look
@@ -267,9 +268,9 @@ def try_bare(site, fault, limit, out, number=1):
             break
     codes = {terminal.node: terminal.close() for terminal in terminals}
     for terminal in terminals:
-        text = "".join("%7.1f  %s\n" % line for line in terminal.lines)
+        text = "".join("{:7.1f}  {}\n".format(*line) for line in terminal.lines)
         (out / ("%s-%d.txt" % (terminal.node, number))).write_text(
-            text + "exit code: %s\n" % codes[terminal.node]
+            text + f"exit code: {codes[terminal.node]}\n"
         )
     lines = [
         (second, terminal.node, line) for terminal in terminals for second, line in terminal.lines
@@ -354,20 +355,20 @@ def faults(site, tests, scratch):
     both.row = ("WARN", "node1, node2|node1", "name", r"127\.0\.1\.1")
     taken = known("start port of rank 0 taken", "rank 0's start port taken")
     # The launcher's own words are turned on node2, since with us nobody types them twice.
-    launch = "cd %s/paddle/distributed/launch" % tests.SITE_PACKAGES
+    launch = f"cd {tests.SITE_PACKAGES}/paddle/distributed/launch"
     turn = (
-        'import sys; sys.argv = ["--ips=%s" if w.startswith("--ips=") else w for w in sys.argv]'
-        % swapped
+        f'import sys; sys.argv = ["--ips={swapped}" if w.startswith("--ips=") else w for w in'
+        " sys.argv]"
     )
-    turned = "%s && cp -p main.py /tmp/main.py && { echo '%s'; cat /tmp/main.py; } > main.py" % (
-        launch,
-        turn,
+    turned = (
+        f"{launch} && cp -p main.py /tmp/main.py && {{ echo '{turn}'; cat /tmp/main.py; }} >"
+        " main.py"
     )
     # what has changed since the installation would be named before any rehearsal
     fresh = "touch ~/.trainyard/env/*/.trainyard.json"
     clock = (
-        "test -e %s || { apt-get -q update && apt-get -qy install --no-install-recommends"
-        " libfaketime; } > /dev/null" % tests.FAKETIME
+        f"test -e {tests.FAKETIME} || {{ apt-get -q update && apt-get -qy install"
+        " --no-install-recommends libfaketime; } > /dev/null"
     )
     return [
         Fault("none, rehearsed", words=tests.AGAIN, note="with its rehearsal"),
@@ -378,7 +379,7 @@ def faults(site, tests, scratch):
         Fault(
             "another order of `--ips` on node2",
             [("on", "node2", turned), ("on", "node2", fresh)],
-            [("on", "node2", "%s && cp -p /tmp/main.py main.py" % launch), ("on", "node2", fresh)],
+            [("on", "node2", f"{launch} && cp -p /tmp/main.py main.py"), ("on", "node2", fresh)],
             words=tests.AGAIN,
             row=("STOP", "node2", "rehearsal", "rank 0"),
             note="by its rehearsal",
@@ -423,60 +424,63 @@ def faults(site, tests, scratch):
 def shown(text, width=170):
     """Return a text as one cell of a table."""
     text = " ".join(text.split())
-    return "`%s`" % (text if len(text) <= width else text[: width - 1] + "…").replace(
-        "|", "\\|"
-    ).replace("`", "'")
+    return "`{}`".format(
+        (text if len(text) <= width else text[: width - 1] + "…")
+        .replace("|", "\\|")
+        .replace("`", "'")
+    )
 
 
 def cells(fault, bare, ours):
     """Return a fault's line of the table."""
     codes = ", ".join(
-        "%s %s" % (node, "waits" if code is None else code) for node, code in bare["codes"].items()
+        "{} {}".format(node, "waits" if code is None else code)
+        for node, code in bare["codes"].items()
     )
     errors, sums, right = heard(bare)
     if right:
-        seconds, said = "–", "nothing; both ranks add up right (%.0f s)" % bare["seconds"]
+        seconds, said = "–", "nothing; both ranks add up right ({:.0f} s)".format(bare["seconds"])
     elif errors:
         telling = [line for line in errors if TELLING.search(line[2])] or errors
         seconds, said = (
-            "%.0f (%s)" % tuple(errors[0][:2]),
-            "%s: %s" % (telling[-1][1], shown(telling[-1][2])),
+            "{:.0f} ({})".format(*tuple(errors[0][:2])),
+            f"{telling[-1][1]}: {shown(telling[-1][2])}",
         )
     elif None in bare["codes"].values():
         up = [line[0] for line in bare["lines"] if "Watching Pod" in line[2]]
         silent = bare["seconds"] - max(up) if up else 0
-        said = "nothing for %.0f s after the launcher was up" % silent
+        said = f"nothing for {silent:.0f} s after the launcher was up"
         if silent < FAIR:
             said = (
-                "not judged: the machine was so loaded that the launcher ran for only %.0f s"
-                % silent
+                "not judged: the machine was so loaded that the launcher ran for only"
+                f" {silent:.0f} s"
             )
-        seconds = "none in %.0f" % bare["seconds"]
+        seconds = "none in {:.0f}".format(bare["seconds"])
     else:
         seconds, said = (
             "–",
-            "nothing, and wrong: %s" % "; ".join(sums or ["no rank came to its sum"]),
+            "nothing, and wrong: {}".format("; ".join(sums or ["no rank came to its sum"])),
         )
     if len(bare.get("tries", [])) > 1:
         said += "; %d of %d tries went right" % (sum(bare["tries"]), len(bare["tries"]))
     if bare["left"]:
         said += "; left when the terminals were closed: %d" % bare["left"]
     if ours is None:
-        return [fault.name, seconds, said, codes, "–", fault.note, "%.0f" % bare["load"]]
+        return [fault.name, seconds, said, codes, "–", fault.note, "{:.0f}".format(bare["load"])]
     words = (
         " ".join(shown(part) for part in ours["row"] if part)
         if ours["row"]
         else shown(ours["last"])
     )
-    words += " (%s)" % fault.note if fault.note else ""
+    words += f" ({fault.note})" if fault.note else ""
     return [
         fault.name,
         seconds,
         said,
         codes,
-        "%.0f" % ours["seconds"],
+        "{:.0f}".format(ours["seconds"]),
         words,
-        "%.0f, %.0f" % (bare["load"], ours["load"]),
+        "{:.0f}, {:.0f}".format(bare["load"], ours["load"]),
     ]
 
 
@@ -526,7 +530,7 @@ def table(known, results):
         " processors.\n"
     )
     foot %= (datetime.date.today().isoformat(), os.cpu_count())
-    return "\n".join("| %s |" % " | ".join(line) for line in lines) + "\n\n" + foot
+    return "\n".join("| {} |".format(" | ".join(line)) for line in lines) + "\n\n" + foot
 
 
 def main():
@@ -546,7 +550,7 @@ def main():
     asked.add_argument("--only", nargs="*", help="parts of names of faults")
     asked = asked.parse_args()
     # As `. .venv/bin/activate` would: Ansible's own commands lie beside this Python.
-    os.environ["PATH"] = "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"])
+    os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
     site = Site(asked.inventory)
     tests = load_tests(site)
     out = asked.out or Path(tempfile.mkdtemp(prefix="bare-faults-"))
@@ -554,7 +558,7 @@ def main():
     for node in site.nodes:
         site.on(
             node,
-            "mkdir -p %s && printf %%s %s > %s/tiny.py" % (FOLDER, shlex.quote(SCRIPT), FOLDER),
+            f"mkdir -p {FOLDER} && printf %s {shlex.quote(SCRIPT)} > {FOLDER}/tiny.py",
         )
     known, kept = faults(site, tests, out), out / "result.json"
     results = json.loads(kept.read_text()) if kept.exists() else {}
@@ -564,14 +568,14 @@ def main():
                 continue
             results[fault.name] = measure(site, tests, fault, asked.limit, out / ("%02d" % number))
             kept.write_text(json.dumps(results, indent=1))
-            print("| %s |" % " | ".join(cells(fault, **results[fault.name])), flush=True)
+            print("| {} |".format(" | ".join(cells(fault, **results[fault.name]))), flush=True)
             if number == 0 and not heard(results[fault.name]["bare"])[2]:
-                sys.exit("the bare command does not work without a fault; see %s" % out)
+                sys.exit(f"the bare command does not work without a fault; see {out}")
     finally:
         for node in site.nodes:
-            site.on(node, "rm -rf %s" % FOLDER, check=False)
+            site.on(node, f"rm -rf {FOLDER}", check=False)
     (out / "table.md").write_text(table(known, results))
-    print("\n%s\n%s" % (table(known, results), out))
+    print(f"\n{table(known, results)}\n{out}")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def read(path):
 def lines(head, rows):
     return (
         "\n".join(
-            "| %s |" % " | ".join(drills.cell(part) for part in row)
+            "| {} |".format(" | ".join(drills.cell(part) for part in row))
             for row in [head, ["---"] * len(head), *rows]
         )
         + "\n"
@@ -67,7 +67,7 @@ def lines(head, rows):
 
 
 def shown(value):
-    return "–" if value is None else "%.1f s" % value
+    return "–" if value is None else f"{value:.1f} s"
 
 
 def bare_rows(ours, bare):
@@ -81,13 +81,13 @@ def bare_rows(ours, bare):
         ended = (
             shown(found["ended"])
             if found["ended"] is not None
-            else "not in %.0f s" % found["limit"]
+            else "not in {:.0f} s".format(found["limit"])
         )
         first = shown(found["first_error"]) if found["first_error"] is not None else "none"
         known = (
             "goes on"
             if mine.get("goes_on")
-            else "%s, %s" % (shown(mine.get("detected")), shown(mine.get("stopped")))
+            else "{}, {}".format(shown(mine.get("detected")), shown(mine.get("stopped")))
         )
         yield [
             name,
@@ -122,7 +122,7 @@ def log_rows(cases):
             found["lines"],
             found["seconds"],
             (
-                "%.1f, %.1f MB" % (found["sender_kib"] / 1024, found["receiver_kib"] / 1024)
+                "{:.1f}, {:.1f} MB".format(found["sender_kib"] / 1024, found["receiver_kib"] / 1024)
                 if found["sender_kib"]
                 else "-, %.1f MB" % (found["receiver_kib"] / 1024)
             ),
@@ -146,7 +146,7 @@ def main():
         read(asked.logs),
     )
     if ours is None:
-        sys.exit("%s: there is no drill's result; make one with playbooks/drill.yml" % asked.drill)
+        sys.exit(f"{asked.drill}: there is no drill's result; make one with playbooks/drill.yml")
     ours = ours["faults"]
     parts = {
         "drill": (
@@ -164,7 +164,7 @@ def main():
     parts["logs"] = lines(LOG_HEAD, log_rows(logs)) if logs else None
     text = asked.page.read_text(encoding="utf-8")
     for name, part in parts.items():
-        begin, end = "<!-- %s: begin -->\n" % name, "<!-- %s: end -->" % name
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         if part:
             text = text.partition(begin)[0] + begin + part + end + text.partition(end)[2]
     asked.page.write_text(text, encoding="utf-8")

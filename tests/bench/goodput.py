@@ -120,9 +120,9 @@ class Faults:
             except (
                 subprocess.SubprocessError
             ) as error:  # the rank has just gone; the next time, then
-                print("  %s: %s" % (kind, error), flush=True)
+                print(f"  {kind}: {error}", flush=True)
                 return
-            print("  %s" % kind, flush=True)
+            print(f"  {kind}", flush=True)
             self.trained = 0.0
             self.plan.pop(0)
             self.done.append(kind)
@@ -180,7 +180,7 @@ class Ours(bare_drill.Site):
                     *playbook,
                     "playbooks/stop.yml",
                     "-e",
-                    "run=%s" % os.path.basename(self.run or "none"),
+                    "run={}".format(os.path.basename(self.run or "none")),
                 ]
                 subprocess.run(
                     words,
@@ -206,7 +206,7 @@ class Ours(bare_drill.Site):
         return (
             self.root(
                 "node1",
-                "cat /dev/null $(ls -v %s/attempt-*/log/workerlog.0 2> /dev/null)" % self.run,
+                f"cat /dev/null $(ls -v {self.run}/attempt-*/log/workerlog.0 2> /dev/null)",
                 check=False,
             )
             if self.run
@@ -231,7 +231,8 @@ class Ours(bare_drill.Site):
             )
         else:
             self.on(
-                "node2", "pid=$(%s); kill -%s $pid" % (mark, "KILL" if kind == "kill" else "STOP")
+                "node2",
+                "pid=$({}); kill -{} $pid".format(mark, "KILL" if kind == "kill" else "STOP"),
             )
 
 
@@ -312,7 +313,7 @@ class Bare(Ours):
 
     def fresh_log(self):
         for node in self.nodes:
-            self.on(node, "rm -rf %s/log" % bare_drill.FOLDER)
+            self.on(node, f"rm -rf {bare_drill.FOLDER}/log")
 
     def end(self):
         for terminal in self.terminals:
@@ -336,8 +337,8 @@ class Bare(Ours):
         if not stems:
             return None
         stem = stems[min(self.skipped, len(stems) - 1)]
-        give = [*self.ssh("node1"), "cd %s && tar -c %s.*" % (bare_drill.FOLDER, stem)]
-        take = [*self.ssh("node2"), "cd %s && tar -xm" % bare_drill.FOLDER]
+        give = [*self.ssh("node1"), f"cd {bare_drill.FOLDER} && tar -c {stem}.*"]
+        take = [*self.ssh("node2"), f"cd {bare_drill.FOLDER} && tar -xm"]
         packed = subprocess.run(
             give, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=120
         ).stdout
@@ -358,8 +359,8 @@ class Mpirun(Bare):
         values.update(packages=bare_drill.PACKAGES, python=bare_drill.PYTHON)
         # Without --bind-to none both ranks get the first processor, which two containers of one
         # machine share.
-        words = "-np 2 --bind-to none --host %s" % ",".join(
-            "%s:1" % address for address in self.nodes.values()
+        words = "-np 2 --bind-to none --host {}".format(
+            ",".join(f"{address}:1" for address in self.nodes.values())
         )
         # The mesh has no shell for it; its known_hosts is read.
         self.on(
@@ -369,22 +370,20 @@ class Mpirun(Bare):
         key = self.on("node1", "cat .ssh/goodput.pub").strip()
         self.on(
             "node2",
-            "grep -qF '%s' .ssh/authorized_keys || echo '%s' >> .ssh/authorized_keys" % (key, key),
+            f"grep -qF '{key}' .ssh/authorized_keys || echo '{key}' >> .ssh/authorized_keys",
         )
         known = (
             "-o UserKnownHostsFile=/home/trainer/.trainyard/mesh/known_hosts -o"
             " StrictHostKeyChecking=yes -o BatchMode=yes"
         )
         words += (
-            " --mca plm_rsh_agent 'ssh -i /home/trainer/.ssh/goodput -o IdentitiesOnly=yes %s'"
-            % known
+            " --mca plm_rsh_agent 'ssh -i /home/trainer/.ssh/goodput -o IdentitiesOnly=yes"
+            f" {known}'"
         )
-        command = "cd %s && exec mpirun %s sh -c %s" % (
-            bare_drill.FOLDER,
-            words,
-            shlex.quote(RANK % values),
+        command = (
+            f"cd {bare_drill.FOLDER} && exec mpirun {words} sh -c {shlex.quote(RANK % values)}"
         )
-        argv = [*self.ssh("node1", "-tt"), "exec bash -lc %s" % shlex.quote(command)]
+        argv = [*self.ssh("node1", "-tt"), f"exec bash -lc {shlex.quote(command)}"]
         return [bare_faults.Terminal("node1", argv, time.monotonic())]
 
 
@@ -403,7 +402,7 @@ def main():
     )
     asked.add_argument("--ways", nargs="*", default=list(WAYS))
     asked = asked.parse_args()
-    os.environ["PATH"] = "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"])
+    os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
     out = asked.out or Path(tempfile.mkdtemp(prefix="goodput-"))
     out.mkdir(parents=True, exist_ok=True)
     bare_drill.left_in(bare_drill.FOLDER)

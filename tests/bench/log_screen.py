@@ -108,7 +108,7 @@ def plan_of(like, ranks):
 
 def start(inventory, plan, seconds, every):
     """Lay the attempt on the nodes and start its unit on each."""
-    unit, here = "trainyard-%s-1.service" % RUN, ".trainyard/runs/%s/attempt-1" % RUN
+    unit, here = f"trainyard-{RUN}-1.service", f".trainyard/runs/{RUN}/attempt-1"
     record = {
         "version": 1,
         "run": RUN,
@@ -123,9 +123,9 @@ def start(inventory, plan, seconds, every):
         "attempt.json": json.dumps(record),
         "bench.py": Path(__file__).read_text(encoding="utf-8"),
     }
-    everywhere(inventory, "mkdir -p -m 700 %s" % here)
+    everywhere(inventory, f"mkdir -p -m 700 {here}")
     for name, text in files.items():
-        arguments = json.dumps({"content": text + " ", "dest": "~/%s/%s" % (here, name)})
+        arguments = json.dumps({"content": text + " ", "dest": f"~/{here}/{name}"})
         argv = [
             "ansible",
             "-i",
@@ -210,8 +210,8 @@ def main():
     finally:
         everywhere(
             given.inventory,
-            "export XDG_RUNTIME_DIR=/run/user/$(id -u); systemctl --user stop trainyard-%s-1"
-            " 2>/dev/null; rm -rf .trainyard/runs/%s" % (RUN, RUN),
+            f"export XDG_RUNTIME_DIR=/run/user/$(id -u); systemctl --user stop trainyard-{RUN}-1"
+            f" 2>/dev/null; rm -rf .trainyard/runs/{RUN}",
         )
         subprocess.run(["rm", "-rf", str(home)], check=True)
     if not delays:

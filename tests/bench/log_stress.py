@@ -207,7 +207,7 @@ def receive(place, home, over):
 
     receiver = receiving.Receiver(home, on_lines, NODE)
     spec = {"attempt_dir": place, "node": NODE, "follow": True, "interval": 0.25, "have": {}}
-    remote = "python3 -I -c %s" % shlex.quote(shipping.BOOT)
+    remote = f"python3 -I -c {shlex.quote(shipping.BOOT)}"
     argv = [*shlex.split(over), remote] if over else [sys.executable, "-I", "-c", shipping.BOOT]
     begun = time.time()
     process = receiving.start(argv, spec)
@@ -252,7 +252,7 @@ def receive(place, home, over):
 def case(name, arguments):
     """Run one case; print and return what it gave."""
     there, home = (
-        ("log-stress/%s" % name if arguments.over else os.path.join(arguments.folder, "node")),
+        (f"log-stress/{name}" if arguments.over else os.path.join(arguments.folder, "node")),
         os.path.join(arguments.folder, "home"),
     )
     own = os.path.abspath(__file__)

@@ -75,7 +75,7 @@ class Site:
         self.state = Path.home() / ".local/state/trainyard" / self.name
 
     def container(self, node):
-        return "trainyard-%s-%s" % (self.name, node)
+        return f"trainyard-{self.name}-{node}"
 
     def ssh(self, node, command, data=None, timeout=120, check=True):
         """Return what a command says on a node, as bytes; data: its standard input."""
@@ -91,7 +91,7 @@ class Site:
             str(self.state / "id_ed25519"),
             *(word for option in options for word in ("-o", option)),
         ]
-        argv += ["trainer@%s" % self.nodes[node], command]
+        argv += [f"trainer@{self.nodes[node]}", command]
         given = {"input": data} if data is not None else {"stdin": subprocess.DEVNULL}
         done = subprocess.run(
             argv,
@@ -103,8 +103,7 @@ class Site:
         )
         if check and done.returncode:
             raise Provoked(
-                "%s: %s: %s"
-                % (
+                "{}: {}: {}".format(
                     node,
                     command[:60],
                     (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-400:],
@@ -123,7 +122,7 @@ class Site:
             stderr=subprocess.STDOUT,
         )
         if check and done.returncode:
-            raise Provoked("%s: %s: %s" % (node, script[-80:], done.stdout.strip()[-400:]))
+            raise Provoked(f"{node}: {script[-80:]}: {done.stdout.strip()[-400:]}")
         return done.stdout
 
     def docker(self, *words):
@@ -140,7 +139,7 @@ class Site:
             ):
                 return
             time.sleep(1)
-        raise Provoked("%s does not come back" % node)
+        raise Provoked(f"{node} does not come back")
 
     def furnish(self):
         """Put the product's core and our two programs on every node."""
@@ -182,7 +181,7 @@ def compile_plan(site, name, known, folder):
             site.inventory,
             "tests/corpus/plan.yml",
             "-e",
-            "config=%s" % job,
+            f"config={job}",
         ]
         words += ["-e", json.dumps({"trainyard_devices": spec.get("devices", 1)})]
         environment = dict(
@@ -198,7 +197,7 @@ def compile_plan(site, name, known, folder):
             stderr=subprocess.STDOUT,
         )
         if done.returncode:
-            raise Provoked("no plan %s:\n%s" % (name, done.stdout[-3000:]))
+            raise Provoked(f"no plan {name}:\n{done.stdout[-3000:]}")
     return json.loads(path.read_text())
 
 
@@ -213,7 +212,7 @@ def changed(plan, case, run):
             PYTHONPATH=":".join([THERE + "/inject", plan["env"].get("PYTHONPATH", "")]).strip(":"),
         )
     laid = {
-        node: ["%s/wheels/%s" % (THERE, wheel.replace("==", "-")) for wheel in wheels]
+        node: ["{}/wheels/{}".format(THERE, wheel.replace("==", "-")) for wheel in wheels]
         for node, wheels in case.get("wheels", {}).items()
     }
     for node, folders in laid.items():
@@ -239,8 +238,7 @@ def changed(plan, case, run):
         replace(nodes[node]["argv"], words)
     if case.get("own_data"):
         plan["links"] = {
-            path: "runs/%s/attempt-1/own/%s" % (run, target)
-            for path, target in plan["links"].items()
+            path: f"runs/{run}/attempt-1/own/{target}" for path, target in plan["links"].items()
         }
     return plan
 
@@ -249,7 +247,7 @@ def replace(argv, words):
     for old, new in words.items():
         at = [number for number, word in enumerate(argv) if word.startswith(old)]
         if not at:
-            raise Provoked("no word of the command begins with %r: %s" % (old, shlex.join(argv)))
+            raise Provoked(f"no word of the command begins with {old!r}: {shlex.join(argv)}")
         for number in at:
             argv[number] = new
 
@@ -260,13 +258,13 @@ class Case:
     def __init__(self, site, name, case, plan):
         self.site, self.name, self.case = site, name, case
         now = datetime.datetime.now(datetime.timezone.utc)
-        self.run = "%s-%s-%s" % (
+        self.run = "{}-{}-{}".format(
             now.strftime("%Y%m%d-%H%M%S"),
             name.replace("-", "_"),
             secrets.token_hex(2),
         )
-        self.unit = "trainyard-%s-1.service" % self.run
-        self.place = "/home/trainer/.trainyard/runs/%s/attempt-1" % self.run
+        self.unit = f"trainyard-{self.run}-1.service"
+        self.place = f"/home/trainer/.trainyard/runs/{self.run}/attempt-1"
         self.plan = changed(plan, case, self.run)
         self.text = json.dumps(self.plan, indent=1, sort_keys=True) + "\n"
         self.nodes = [item["name"] for item in self.plan["nodes"]]
@@ -274,7 +272,7 @@ class Case:
 
     def tell(self, node, verb, timeout=120, check=True, **more):
         spec = {"run": self.run, "node": node, **more}
-        words = "PYTHONPATH=%s/lib python3 %s/attempt.py %s" % (THERE, THERE, verb)
+        words = f"PYTHONPATH={THERE}/lib python3 {THERE}/attempt.py {verb}"
         return self.site.ssh(node, words, json.dumps(spec).encode(), timeout, check)
 
     def everywhere(self, verb, **more):
@@ -301,7 +299,7 @@ class Case:
             elif "docker" in step:
                 self.site.docker(
                     *(
-                        word.replace("{node", "trainyard-%s-node" % self.site.name).replace("}", "")
+                        word.replace("{node", f"trainyard-{self.site.name}-node").replace("}", "")
                         for word in step["docker"]
                     )
                 )
@@ -360,8 +358,8 @@ class Case:
         if case.get("own_data"):
             for node in self.nodes:
                 copied = "".join(
-                    "mkdir -p $A/own/%s && cp -rL ~/.trainyard/%s/. $A/own/%s/ && chmod -R u+w"
-                    " $A/own/%s; " % (t, t, t, t)
+                    f"mkdir -p $A/own/{t} && cp -rL ~/.trainyard/{t}/. $A/own/{t}/ && chmod -R u+w"
+                    f" $A/own/{t}; "
                     for t in self.targets()
                 )
                 self.act([{"user": node, "do": copied}])
@@ -379,14 +377,14 @@ class Case:
             try:
                 self.act([step])
             except (Provoked, subprocess.SubprocessError) as error:
-                print("not undone: %s: %s" % (step, error), flush=True)
+                print(f"not undone: {step}: {error}", flush=True)
         for node in self.nodes:
             self.tell(node, "clean")
 
     def lay(self, node, wheel):
         """Unpack a wheel on a node, beside its environment."""
         name, version = wheel.split("==")
-        pattern = "%s-%s-*cp311*.whl" % (name, version)
+        pattern = f"{name}-{version}-*cp311*.whl"
         cached = sorted((Path.home() / ".cache/trainyard/wheels").glob("*/" + pattern))
         with tempfile.TemporaryDirectory() as folder:
             if not cached:
@@ -405,7 +403,7 @@ class Case:
                     [*words, "-d", folder], check=True, stdout=subprocess.DEVNULL, timeout=300
                 )
                 cached = sorted(Path(folder).glob(pattern))
-            there = "%s/wheels/%s-%s" % (THERE, name, version)
+            there = f"{THERE}/wheels/{name}-{version}"
             script = (
                 "test -e %s || { mkdir -p %s && cat > /tmp/w.whl && python3 -m zipfile -e"
                 " /tmp/w.whl %s && rm /tmp/w.whl; }"
@@ -426,8 +424,7 @@ class Case:
                 (folder / node).mkdir(parents=True)
                 packed = self.site.ssh(
                     node,
-                    "cd %s && { %s; } | tar --null --files-from=- --format=pax -c"
-                    % (self.place, KEPT),
+                    f"cd {self.place} && {{ {KEPT}; }} | tar --null --files-from=- --format=pax -c",
                 )
                 subprocess.run(["tar", "-C", str(folder / node), "-x"], input=packed, check=True)
                 os.chmod(folder / node, 0o755)
@@ -436,9 +433,9 @@ class Case:
         """Lay a checkpoint of this training on every node, for cases that go on from one. files: a
         pattern of the shell.
         """
-        packed = self.site.ssh("node1", "cd %s && tar -c %s" % (self.place, files))
+        packed = self.site.ssh("node1", f"cd {self.place} && tar -c {files}")
         for node in self.site.nodes:
-            self.site.ssh(node, "mkdir -p %s/kept && tar -C %s/kept -x" % (THERE, THERE), packed)
+            self.site.ssh(node, f"mkdir -p {THERE}/kept && tar -C {THERE}/kept -x", packed)
 
 
 def answer_of(case, work, name):
@@ -505,7 +502,7 @@ def said(folder, work):
     import corpus_support
 
     found = corpus_support.decide(folder, work.gone)
-    return "%s | %s" % (found["cause"], " ".join(found["text"].split())[:200])
+    return "{} | {}".format(found["cause"], " ".join(found["text"].split())[:200])
 
 
 def main():
@@ -524,7 +521,7 @@ def main():
     signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # what a case did to the nodes is undone then, too
-    os.environ["PATH"] = "%s:%s" % (Path(sys.executable).parent, os.environ["PATH"])
+    os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
     table, site = yaml.safe_load((HERE / "faults.yml").read_text()), Site(asked.inventory)
     plans = asked.plans or Path(tempfile.mkdtemp(prefix="corpus-"))
     plans.mkdir(parents=True, exist_ok=True)
@@ -566,7 +563,7 @@ def main():
                 "%-30s %4.0f s  NOT PROVOKED: %s" % (name, time.monotonic() - begun, error),
                 flush=True,
             )
-    sys.exit("not provoked: %s" % ", ".join(failed) if failed else 0)
+    sys.exit("not provoked: {}".format(", ".join(failed)) if failed else 0)
 
 
 if __name__ == "__main__":

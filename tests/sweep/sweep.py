@@ -89,10 +89,11 @@ class Controller:
         enabled = config["defaults"].get("callbacks_enabled", "")
         found.update(
             HOME=self.home,
-            PATH="%s:%s" % (Path(sys.executable).parent, found["PATH"]),
+            PATH="{}:{}".format(Path(sys.executable).parent, found["PATH"]),
             ANSIBLE_CONFIG=str(PROJECT / "ansible.cfg"),
-            ANSIBLE_CALLBACK_PLUGINS="%s:%s"
-            % (PROJECT / "plugins/callback", PROJECT / "tests/sweep/callback"),
+            ANSIBLE_CALLBACK_PLUGINS="{}:{}".format(
+                PROJECT / "plugins/callback", PROJECT / "tests/sweep/callback"
+            ),
             ANSIBLE_CALLBACKS_ENABLED=",".join(name for name in (enabled, "sweep_kill") if name),
             **more,
         )
@@ -105,11 +106,11 @@ class Controller:
         sweep = {"SWEEP_LOG": str(log)} if log else {}
         sweep.update({"SWEEP_AT": str(at), "SWEEP_AFTER": str(after)} if at else {})
         argv, began = (
-            ["ansible-playbook", "-i", self.inventory, "playbooks/%s.yml" % verb, *words],
+            ["ansible-playbook", "-i", self.inventory, f"playbooks/{verb}.yml", *words],
             time.monotonic(),
         )
         # A file and not a pipe: what a killed controller leaves behind keeps a pipe open.
-        path = self.folder / ("output-%s" % Path(self.home).name)
+        path = self.folder / f"output-{Path(self.home).name}"
         with open(path, "w+", encoding="utf-8", errors="replace") as handle:
             try:
                 code = subprocess.run(
@@ -122,10 +123,8 @@ class Controller:
 
     def ask(self, run="none", first="none"):
         """Return {node: what LOOK says}, None for a node that does not answer."""
-        script = "echo %s | base64 -d | python3 - %s %s" % (
-            base64.b64encode(LOOK.encode()).decode(),
-            run,
-            first,
+        script = (
+            f"echo {base64.b64encode(LOOK.encode()).decode()} | base64 -d | python3 - {run} {first}"
         )
         argv = [
             "ansible",
@@ -168,10 +167,7 @@ def second(first, folder):
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "second", "-f", str(key)], check=True
     )
     line = key.with_suffix(".pub").read_text(encoding="ascii").strip()
-    script = "grep -qF '%s' ~/.ssh/authorized_keys || echo '%s' >> ~/.ssh/authorized_keys" % (
-        line,
-        line,
-    )
+    script = f"grep -qF '{line}' ~/.ssh/authorized_keys || echo '{line}' >> ~/.ssh/authorized_keys"
     argv = ["ansible", "-i", first.inventory, "trainers", "-m", "ansible.builtin.raw", "-a", script]
     subprocess.run(
         argv,
@@ -200,7 +196,7 @@ def second(first, folder):
     shutil.copytree(first.inventory, home / "inventory")
     (home / "inventory/host_vars").mkdir()
     places = {"trainyard_state_dir": str(home / "state"), "trainyard_runs_dir": str(home / "runs")}
-    options = "-o IdentitiesOnly=yes -o StrictHostKeyChecking=yes -o UserKnownHostsFile=%s" % known
+    options = f"-o IdentitiesOnly=yes -o StrictHostKeyChecking=yes -o UserKnownHostsFile={known}"
     for name in [*hosts, "localhost"]:
         way = (
             {}
@@ -244,10 +240,10 @@ def same_logs(runs, run, nodes):
         for name, digest in told["files"].items():
             attempt, _slash, path = name.partition("/")
             kind = "launcher" if path == "logs.txt" else "rank-*"
-            here = [file for file in (runs / run / attempt).glob("%s.%s.log" % (kind, node))]
+            here = [file for file in (runs / run / attempt).glob(f"{kind}.{node}.log")]
             count += 1
             if digest not in [hashlib.sha256(file.read_bytes()).hexdigest() for file in here]:
-                wrong.append("%s:%s" % (node, name))
+                wrong.append(f"{node}:{name}")
     return count, wrong
 
 
@@ -270,8 +266,8 @@ class Sweep:
             first,
             other,
             folder,
-            ["-e", "config=%s" % job],
-            ["-e", "config=%s" % long_job],
+            ["-e", f"config={job}"],
+            ["-e", f"config={long_job}"],
         )
         self.rows, self.kept, self.whole = [], {}, ""
 
@@ -280,7 +276,7 @@ class Sweep:
         self.rows.append((verb, place, task, said, bad))
         print(
             "%-5s %-7s %-62s %s"
-            % (verb, place, task[:62], "  ".join("%s %s" % pair for pair in said.items())),
+            % (verb, place, task[:62], "  ".join("{} {}".format(*pair) for pair in said.items())),
             flush=True,
         )
 
@@ -335,7 +331,7 @@ class Sweep:
                     else "NO: exit code %d: %s" % (code, output.strip()[-300:])
                 )
                 self.after_train(
-                    "%d%s" % (at, "+%g" % after if after else ""),
+                    "%d%s" % (at, f"+{after:g}" if after else ""),
                     names[at - 1],
                     before,
                     again,
@@ -347,7 +343,7 @@ class Sweep:
         nodes = self.first.ask(run or "none", self.whole)
         holding = held(nodes)
         runs = {one for several in holding.values() for one in several}
-        said = {"N8": again if len(runs) <= 1 else "NO: %s" % runs}
+        said = {"N8": again if len(runs) <= 1 else f"NO: {runs}"}
         code, output, _s = self.other.play("status")
         found = all(one in output for one in runs)
         said["N5"] = (
@@ -361,13 +357,13 @@ class Sweep:
         active = next(iter(runs))
         whole = all(holding.values())
         verb = "stop" if stop or not whole else "follow"
-        code, output, _s = self.other.play(verb, "-e", "run=%s" % active)
+        code, output, _s = self.other.play(verb, "-e", f"run={active}")
         nodes = self.first.ask(active, self.whole)
         rest = left(nodes, active)
-        said["N3"] = "ok" if not rest else "NO: %s" % rest
+        said["N3"] = "ok" if not rest else f"NO: {rest}"
         if verb == "follow":
             count, wrong = same_logs(self.other.runs, active, nodes)
-            said["N1"] = "ok (%d logs)" % count if not wrong and count else "NO: %s" % wrong
+            said["N1"] = "ok (%d logs)" % count if not wrong and count else f"NO: {wrong}"
         if code:
             said["N5"] = "NO: %s %d: %s" % (verb, code, output.strip()[-400:])
         self.row(
@@ -396,50 +392,50 @@ class Sweep:
 
     def stop(self, follow, only):
         run = self.begun(follow)
-        _code, _output, names = self.tasks("stop", "-e", "run=%s" % run, log="stop-tasks")
+        _code, _output, names = self.tasks("stop", "-e", f"run={run}", log="stop-tasks")
         for index, (at, after) in enumerate(
             only or [(number, 0.0) for number in range(1, len(names) + 1)]
         ):
             run = self.begun(follow)
-            code, output, _s = self.first.play("stop", "-e", "run=%s" % run, at=at, after=after)
+            code, output, _s = self.first.play("stop", "-e", f"run={run}", at=at, after=after)
             said = {"killed": "yes" if code == -signal.SIGKILL else "no (%d)" % code}
             who = self.other if index % 2 else self.first
-            code, output, _s = who.play("stop", "-e", "run=%s" % run)
+            code, output, _s = who.play("stop", "-e", f"run={run}")
             rest = left(self.first.ask(run), run)
             said.update(
                 N8="ok" if code == 0 else "NO: %d: %s" % (code, output.strip()[-300:]),
-                N3="ok" if not rest else "NO: %s" % rest,
+                N3="ok" if not rest else f"NO: {rest}",
             )
             said["by"] = "second" if index % 2 else "first"
-            self.row("stop", "%d%s" % (at, "+%g" % after if after else ""), names[at - 1], **said)
+            self.row("stop", "%d%s" % (at, f"+{after:g}" if after else ""), names[at - 1], **said)
 
     def logs(self, follow, only):
         run = self.begun(follow)
         time.sleep(15)
-        _code, _output, names = self.tasks("logs", "-e", "run=%s" % run, log="logs-tasks")
+        _code, _output, names = self.tasks("logs", "-e", f"run={run}", log="logs-tasks")
         for index, (at, after) in enumerate(
             only or [(number, 0.0) for number in range(1, len(names) + 1)]
         ):
             who = self.other if index % 3 == 2 else self.first
-            code, _output, _s = who.play("logs", "-e", "run=%s" % run, at=at, after=after)
+            code, _output, _s = who.play("logs", "-e", f"run={run}", at=at, after=after)
             said = {"killed": "yes" if code == -signal.SIGKILL else "no (%d)" % code}
-            code, output, _s = who.play("logs", "-e", "run=%s" % run)
+            code, output, _s = who.play("logs", "-e", f"run={run}")
             said["N8"] = "ok" if code == 0 else "NO: %d: %s" % (code, output.strip()[-300:])
             said["goes on"] = (
                 "ok"
                 if all(run in str(several) for several in held(self.first.ask()).values())
                 else "NO"
             )
-            self.row("logs", "%d%s" % (at, "+%g" % after if after else ""), names[at - 1], **said)
-        code, output, _s = self.first.play("stop", "-e", "run=%s" % run)
+            self.row("logs", "%d%s" % (at, f"+{after:g}" if after else ""), names[at - 1], **said)
+        code, output, _s = self.first.play("stop", "-e", f"run={run}")
         for number in range(1, 60):  # of a run that is over
-            code, output, _s = self.first.play("logs", "-e", "run=%s" % run, at=number)
+            code, output, _s = self.first.play("logs", "-e", f"run={run}", at=number)
             if code != -signal.SIGKILL:
                 break
-        code, output, _s = self.first.play("logs", "-e", "run=%s" % run)
+        code, output, _s = self.first.play("logs", "-e", f"run={run}")
         count, wrong = same_logs(self.first.runs, run, self.first.ask(run))
         said = {"N8": "ok" if code == 0 else "NO: %d: %s" % (code, output.strip()[-300:])}
-        said["N1"] = "ok (%d logs)" % count if not wrong and count else "NO: %s" % wrong
+        said["N1"] = "ok (%d logs)" % count if not wrong and count else f"NO: {wrong}"
         self.row("logs", "1-%d" % (number - 1), "of the same run when it was over", **said)
 
     def rubbish(self):
@@ -451,7 +447,7 @@ class Sweep:
         ]
         for path in self.first.runs.glob("*/attempt-*/.stream.*"):
             done = subprocess.run(["flock", "-n", str(path), "true"], check=False)
-            found += ["%s is held" % path] if done.returncode else []
+            found += [f"{path} is held"] if done.returncode else []
         return found
 
 
@@ -501,7 +497,7 @@ def main():
     bad = [row for row in sweep.rows if row[4]]
     print("# %d kills, %d with something that does not hold" % (len(sweep.rows), len(bad)))
     for verb, place, task, said, keys in bad:
-        print("#   %s %s %s: %s" % (verb, place, task, {key: said[key] for key in keys}))
+        print(f"#   {verb} {place} {task}: { ({key: said[key] for key in keys}) }")
     return 1 if bad else 0
 
 

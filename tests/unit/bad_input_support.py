@@ -27,7 +27,7 @@ EXTRA = {
     "stop": ["run"], "provision": ["suite"], "conform": ["site"], "trust": ["trust_accept", "rotate_ca", "replace_ca", "take_in"],
     "untrust": ["untrust_ca", "node"],
 }  # fmt: skip
-GOOD = "suite: paddledetection\nlauncher: fleetrun\nconfig: %s\n" % CONFIG
+GOOD = f"suite: paddledetection\nlauncher: fleetrun\nconfig: {CONFIG}\n"
 CLI = Origin(description="<CLI option '-e'>")
 TRAIN = ["nodes", "devices", "start_port", "rendezvous", "scaling", "rehearse", "verify", "matrix"]
 SITE = {
@@ -107,7 +107,7 @@ class Bench:
             ),  # as Ansible's own options are
             "inventory": tuple(sources),
             "subset": limit,
-            "args": ("playbooks/%s.yml" % verb,),
+            "args": (f"playbooks/{verb}.yml",),
             "check": check,
         }
         with self.monkeypatch.context() as patch:

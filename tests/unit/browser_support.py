@@ -51,7 +51,7 @@ class Browser:
             mobile=width < 600,
         )
         self.console(), self.asked()
-        self.driver.get("file://%s" % path)
+        self.driver.get(f"file://{path}")
         self.settle()
 
     def settle(self):
@@ -79,7 +79,8 @@ class Browser:
     def console(self):
         """Return what was said on the console since the last look."""
         return [
-            "%s %s" % (entry["level"], entry["message"]) for entry in self.driver.get_log("browser")
+            "{} {}".format(entry["level"], entry["message"])
+            for entry in self.driver.get_log("browser")
         ]
 
     def asked(self):
@@ -103,7 +104,7 @@ class Browser:
     def picture(self, chart):
         """Return a chart's pixels, to be compared with another time's."""
         return self.run(
-            "return document.querySelector('[data-chart=\"%s\"] canvas').toDataURL()" % chart
+            f"return document.querySelector('[data-chart=\"{chart}\"] canvas').toDataURL()"
         )
 
     def names(self):

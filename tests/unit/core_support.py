@@ -124,7 +124,7 @@ def program(folder, name, body):
     """Write an executable shell script that a test puts first on PATH; it may use $LOG, a file
     beside it that is unique to it.
     """
-    path = Path(put(folder, {name: "#!/bin/sh\nLOG=%s/%s.log\n%s\n" % (folder, name, body)}), name)
+    path = Path(put(folder, {name: f"#!/bin/sh\nLOG={folder}/{name}.log\n{body}\n"}), name)
     path.chmod(0o755)
     return str(folder)
 
@@ -174,7 +174,7 @@ def trusted(home, names, node, site="test", run=RUN, number=1):
     )
     put(
         Path(home, ".trainyard/mesh"),
-        {"config": config, "known_hosts": "node2 %s\n" % peer_key(200)},
+        {"config": config, "known_hosts": f"node2 {peer_key(200)}\n"},
     )
     own = mesh_credential.make(str(home), run, number, node)
     return {name: own if name == node else peer_key(at + 1) for at, name in enumerate(names)}

@@ -17,9 +17,25 @@ CASES = Path(__file__).resolve().parents[1] / "corpus" / "cases"
 # Causes that say how an attempt ended and not why: where they are not the right ones they accuse
 # nobody of anything.
 VAGUE = frozenset(
-    "unknown connection_lost aborted terminated killed silent_exit silent_end launcher_failed"
-    " python_exception cpp_exception unreachable no_end_recorded no_step rank_missing"
-    " stopped_by_peer seen_by_launcher mpi_runtime".split()
+    [
+        "unknown",
+        "connection_lost",
+        "aborted",
+        "terminated",
+        "killed",
+        "silent_exit",
+        "silent_end",
+        "launcher_failed",
+        "python_exception",
+        "cpp_exception",
+        "unreachable",
+        "no_end_recorded",
+        "no_step",
+        "rank_missing",
+        "stopped_by_peer",
+        "seen_by_launcher",
+        "mpi_runtime",
+    ]
 )
 
 

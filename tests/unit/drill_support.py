@@ -216,7 +216,7 @@ def site(folder, **behave):
             "behave.json": json.dumps(behave),
             "rank.py": RANK,
             "state/known_hosts": "x",
-            "bin/ansible-playbook": "#!%s\n%s" % (sys.executable, PRODUCT),
+            "bin/ansible-playbook": f"#!{sys.executable}\n{PRODUCT}",
         },
     )
     put(
@@ -229,10 +229,10 @@ def site(folder, **behave):
         },
     )
     for name in ("ansible-playbook", "systemctl"):
-        os.chmod("%s/bin/%s" % (top, name), 0o755)
+        os.chmod(f"{top}/bin/{name}", 0o755)
     for node in NODES:
-        put("%s/%s/.trainyard/code/%s" % (top, node, DIGEST[:16]), {"train.py": "pass\n"})
-    nodes = [Here(node, "%s/%s" % (top, node), top + "/bin") for node in NODES]
+        put(f"{top}/{node}/.trainyard/code/{DIGEST[:16]}", {"train.py": "pass\n"})
+    nodes = [Here(node, f"{top}/{node}", top + "/bin") for node in NODES]
     return drill_ground.Ground(top, [], "test", nodes, top + "/runs", ".trainyard", top + "/state")
 
 

@@ -66,7 +66,7 @@ class Screen:
             self.wraps[self.row] = False
         else:
             raise AssertionError(
-                "a sequence that this terminal does not know: ESC [ %s %s" % (argument, kind)
+                f"a sequence that this terminal does not know: ESC [ {argument} {kind}"
             )
 
     def _put(self, char):
@@ -75,7 +75,7 @@ class Screen:
         elif char == "\n":
             self._down(False)
         elif char != "\0":
-            assert char.isprintable(), "a control character: %r" % char
+            assert char.isprintable(), f"a control character: {char!r}"
             size = (
                 0
                 if unicodedata.combining(char)

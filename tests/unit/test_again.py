@@ -197,7 +197,7 @@ def project(tmp_path):
                 "ansible.cfg": (
                     "[defaults]\nlibrary = library\ncallback_plugins ="
                     " plugins/callback\ncallbacks_enabled = trainyard_again\nlocalhost_warning ="
-                    " False\ninterpreter_python = %s\n" % sys.executable
+                    f" False\ninterpreter_python = {sys.executable}\n"
                 ),
             },
         )
@@ -233,7 +233,7 @@ def left(project):
 def test_the_last_attempts_exit_code_is_the_commands(project):
     code, output, said = project("playbooks/train.yml", "-e", "config=x other=1")
     assert code == 0 and len(said) == 2, output
-    assert "%s is started again in 0 s" % RUN in output and left(project) == []
+    assert f"{RUN} is started again in 0 s" in output and left(project) == []
     # a process takes the place of the other, so whoever waits for it (ansible-runner, a batch
     # system) waits for the whole
     assert len({line.split()[0] for line in said}) <= 2 and output.count("PLAY RECAP") == 2
@@ -276,7 +276,7 @@ def test_a_restart_with_nothing_left_to_train_ends_at_once(project):
     )
     assert code == 2 and len(said) == 1 and "started again in" not in output, output
     assert (
-        "%s is not started again: as far as its newest checkpoint says, it is complete" % RUN
+        f"{RUN} is not started again: as far as its newest checkpoint says, it is complete"
         in output
     )
 
@@ -372,9 +372,9 @@ def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken,
     assert code in (2, 4), output
     found = failures.read(str(state))
     assert {name: entry["cause"] for name, entry in found.items()} == noted, output
-    assert (
-        "s1 was to stand in for a lost node of %s and counts as failed" % RUN in output
-    ) == bool(noted), output
+    assert (f"s1 was to stand in for a lost node of {RUN} and counts as failed" in output) == bool(
+        noted
+    ), output
     if noted:  # and so another spare is tried
         chosen = replacing.choose(
             ["n1", "n2"],
@@ -397,7 +397,9 @@ def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken,
             1800,
             time.time(),
         )
-        assert alone["nodes"] == ["n1", "s1"] and "(%s)" % noted["s1"] in "".join(alone["why"])
+        assert alone["nodes"] == ["n1", "s1"] and "({})".format(noted["s1"]) in "".join(
+            alone["why"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -411,18 +413,16 @@ def test_what_is_followed_again_has_its_own_decision(project, followed, tried):
         "resumed_run": followed,
         "run_record": ended(1, dict(DECIDED, again=False, reason="never")),
     }
-    tasks = "".join(
-        "    - %s: {say: %s}\n" % (name, json.dumps(said)) for name, said in known.items()
-    )
+    tasks = "".join(f"    - {name}: {{say: {json.dumps(said)}}}\n" for name, said in known.items())
     path = put(
         str(project.tmp.parent),
         {
             "own/resume.yml": (
-                "- hosts: localhost\n  gather_facts: false\n  tasks:\n%s    - fail:\n" % tasks
+                f"- hosts: localhost\n  gather_facts: false\n  tasks:\n{tasks}    - fail:\n"
             )
         },
     )
-    process = project("%s/own/resume.yml" % path, *OWN, start=True)
+    process = project(f"{path}/own/resume.yml", *OWN, start=True)
     lines = []
     for line in process.stdout:
         lines.append(line)

@@ -46,7 +46,7 @@ from core_support import (
 
 AGENT = str(ROOT / "plugins" / "module_utils" / "trainyard" / "agent.py")
 NODE = "node2"
-CONFIG = "/home/trainer/.trainyard/mesh/runs/%s/1/node2/config" % RUN
+CONFIG = f"/home/trainer/.trainyard/mesh/runs/{RUN}/1/node2/config"
 # What Paddle's launcher does: ranks in sessions of their own, their number and all endpoints in the
 # environment, looked after now and then.
 LAUNCHER = """
@@ -266,7 +266,7 @@ def test_an_environment_that_no_process_can_have(tmp_path, env, reason):
     ] == [127]
     assert (
         Path(attempt.path, "logs.txt").read_text(encoding="utf-8")
-        == "trainyard: the plan's command cannot be started: %s\n" % reason
+        == f"trainyard: the plan's command cannot be started: {reason}\n"
     )
 
 
@@ -364,7 +364,7 @@ def test_who_is_told_of_the_end(ending, told, files, ranks, calls):
 
 def test_the_peers_get_the_order_to_stop_with_the_key_of_the_attempt(ending):
     _result, said = ending(**FAILED)
-    assert sorted(said) == ["-F %s %s stop 1 peer" % (CONFIG, peer) for peer in ("node1", "node3")]
+    assert sorted(said) == [f"-F {CONFIG} {peer} stop 1 peer" for peer in ("node1", "node3")]
 
 
 def test_a_peer_whose_start_is_under_way_is_told_as_soon_as_it_lets_anybody_in(ending, monkeypatch):
@@ -400,7 +400,7 @@ def in_containers(ending, log, removes):
     """Have the attempt's node2 run in containers whose engine notes their removal in a log."""
     made = json.loads(Path(ending.path, "plan.json").read_text(encoding="utf-8"))
     engine = os.path.join(
-        program(ending.bin, "docker", 'echo "docker" >>%s; %s' % (log, removes)), "docker"
+        program(ending.bin, "docker", f'echo "docker" >>{log}; {removes}'), "docker"
     )
     container = {
         "argv": [],
@@ -433,7 +433,7 @@ def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(
 
     monkeypatch.setattr(agent, "ask_for_time", ask)
     monkeypatch.setattr(agent, "REMOVE_SECONDS", 1)
-    program(ending.bin, "ssh", 'echo "ssh" >>%s' % log)
+    program(ending.bin, "ssh", f'echo "ssh" >>{log}')
     in_containers(ending, log, "exec sleep 60")
     monkeypatch.setattr(agent, "SPARE_SECONDS", 1)
     program(ending.bin, "systemctl", "exec sleep 60")
@@ -476,7 +476,7 @@ def test_an_endless_answer_of_one_peer_takes_no_memory_and_keeps_no_other_from_b
 
 
 def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending, monkeypatch):
-    program(ending.bin, "ssh", "cp %s/exit.json $LOG.exit" % ending.path)
+    program(ending.bin, "ssh", f"cp {ending.path}/exit.json $LOG.exit")
     ending(**FAILED)
     assert (
         json.loads(Path(ending.bin, "ssh.log.exit").read_text(encoding="utf-8"))["exit_status"]
@@ -526,7 +526,7 @@ def test_what_the_training_writes_into_its_attempt_keeps_no_peer_from_being_told
     said = json.loads(Path(ending.path, "exit.json").read_text(encoding="utf-8"))
     assert said["peers"] == {"node1": "stopped", "node3": "stopped"}
     assert sorted(recorded(ending.bin, "ssh")) == [
-        "-F %s %s stop 1 peer" % (config, peer) for peer in ("node1", "node3")
+        f"-F {config} {peer} stop 1 peer" for peer in ("node1", "node3")
     ]
 
 
@@ -646,7 +646,7 @@ def peer(tmp_path, monkeypatch):
         ),
     )
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
-    unit = "trainyard-%s-1.service" % RUN
+    unit = f"trainyard-{RUN}-1.service"
 
     def stop(code=0, state="active"):
         monkeypatch.setenv("CTL_EXIT", str(code))
@@ -721,7 +721,7 @@ def test_the_order_reaches_a_peer_that_has_no_attempt_yet(ending, tmp_path):
         )
         assert said["by"] == "peer" and said["from"] == NODE
     assert sorted(recorded(systemctl, "systemctl")) == [
-        "--user %s trainyard-%s-1.service" % (verb, RUN)
+        f"--user {verb} trainyard-{RUN}-1.service"
         for verb in ("is-active", "is-active", "stop", "stop")
     ]
 

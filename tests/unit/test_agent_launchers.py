@@ -82,7 +82,7 @@ class Node:
 
     def write(self, node):
         """Write what attempts.prepare leaves on a node; return the attempt's path."""
-        config = "%s/%s/.trainyard/mesh/runs/%s/1/%s/config" % (self.folder, node, RUN, node)
+        config = f"{self.folder}/{node}/.trainyard/mesh/runs/{RUN}/1/{node}/config"
         path = attempt_files(self.folder / node, self.plan, node, mesh=config)
         for name in ("agent.py", "openmpi.py"):
             shutil.copy(str(CORE / name), path)
@@ -278,7 +278,7 @@ def test_a_scheduler_that_has_done_its_work(tmp_path, end, more):
     node = Node(
         tmp_path,
         "ranks",
-        what=("import time; time.sleep(%s)" % more, SHORT),
+        what=(f"import time; time.sleep({more})", SHORT),
         scheduler=scheduler("import time; time.sleep(0.5)\n" + end),
     )
     assert (
@@ -347,18 +347,15 @@ WORDS = [
 ]
 # A daemon notes how it was started and, asked to, starts ranks by the program it is given, whose
 # ends it collects at once.
-ORTED = (
-    """exec %s -c '
+ORTED = f"""exec {PYTHON} -c '
 import json, os, subprocess, sys
-json.dump({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd(), "parent": os.getppid()}, open("orted.json", "w"))
+json.dump({{"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd(), "parent": os.getppid()}}, open("orted.json", "w"))
 code = 0
 for number in os.environ.get("RANKS", "").split():
     agent = ["/usr/bin/python3", "-I", "../openmpi.py", "rank"]
     code = subprocess.call(agent + ["python3", "-c", os.environ["CODE"]], env=dict(os.environ, OMPI_COMM_WORLD_RANK=number)) or code
 sys.exit(int(os.environ.get("ORTED_EXIT") or code))' "$@"
 """
-    % PYTHON
-)
 
 
 @pytest.fixture
@@ -416,7 +413,7 @@ def test_mpirun_gets_our_programs_and_the_documents_command(tmp_path):
     assert node.start().end() == 0
     command, *environment = node.text().splitlines()
     assert command.split() == node.plan["argv"][1:]
-    helper = "%s -I %s/openmpi.py rsh %s node1" % (PYTHON, node.path, node.path)
+    helper = f"{PYTHON} -I {node.path}/openmpi.py rsh {node.path} node1"
     assert {
         "OMPI_MCA_plm_rsh_agent=" + helper,
         "OMPI_MCA_orte_fork_agent=python3 -I ../openmpi.py rank",
@@ -449,11 +446,9 @@ def test_the_daemon_runs_inside_the_peers_unit_with_the_plans_environment(peer):
         "env"
     ].items()
     assert not {"SESSION", "STRAY"} & set(found["env"])
-    assert Path(peer.tools, "ssh.log").read_text(
-        encoding="utf-8"
-    ) == "-F %s/node1/.trainyard/mesh/runs/%s/1/node1/config node2\n" % (
-        peer.folder,
-        RUN,
+    assert (
+        Path(peer.tools, "ssh.log").read_text(encoding="utf-8")
+        == f"-F {peer.folder}/node1/.trainyard/mesh/runs/{RUN}/1/node1/config node2\n"
     )
 
 
@@ -513,7 +508,7 @@ def test_a_setting_that_the_plan_does_not_have_is_refused(peer, words):
     done = subprocess.run(
         [PYTHON, "-c", asked, str(CORE), peer.path, spoken],
         stderr=subprocess.PIPE,
-        universal_newlines=True,
+        text=True,
         timeout=15,
     )
     assert (
@@ -666,7 +661,7 @@ def test_what_a_peer_says_without_end_takes_no_memory(says):
     )
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))  # noqa: E731
     done = subprocess.run(
-        [PYTHON, "-c", code, "sh", "-c", "(%s) >&2; exit 7" % says],
+        [PYTHON, "-c", code, "sh", "-c", f"({says}) >&2; exit 7"],
         env=dict(os.environ, PYTHONPATH=os.path.dirname(openmpi.__file__)),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -769,7 +764,7 @@ def test_a_rank_whose_command_is_not_there(tmp_path):
         env={"PATH": "/usr/bin", "OMPI_COMM_WORLD_RANK": "0"},
         cwd=work,
         stderr=subprocess.PIPE,
-        universal_newlines=True,
+        text=True,
     )
     assert done.returncode == 1 and "no-such-python cannot be started: No such file" in done.stderr
 

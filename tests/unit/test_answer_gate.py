@@ -63,7 +63,7 @@ def test_every_schema_is_closed_and_bounded(module):
             assert closed or "allOf" in part, where
         for key in ("properties", "$defs", "patternProperties"):
             for name, value in part.get(key, {}).items():
-                walk(value, "%s.%s" % (where, name))
+                walk(value, f"{where}.{name}")
         for key in ("items", "additionalProperties", "propertyNames"):
             if isinstance(part.get(key), dict):
                 walk(part[key], where + "." + key)
@@ -197,7 +197,7 @@ def test_text_is_escaped_and_a_line_end_cannot_forge_a_line():
 def test_a_checkpoint_to_go_on_from_passes():
     files = {name: ["f", 3, "0" * 64] for name in ("0.pdparams", "0.pdopt", "0.pdema")}
     point = {
-        "attempt": 1, "name": "0", "stem": "0", "path": "/home/t/.trainyard/runs/%s/attempt-1/output/x" % RUN, "instead": False, "saved": 1.5,
+        "attempt": 1, "name": "0", "stem": "0", "path": f"/home/t/.trainyard/runs/{RUN}/attempt-1/output/x", "instead": False, "saved": 1.5,
         "epoch": 1, "step": 4, "lr": 0.001, "first": "node1", "files": files, "bytes": 9, "digest": "0" * 64,
     }  # fmt: skip
     answer = {
@@ -433,11 +433,31 @@ def test_an_endless_answer_costs_bounded_memory(monkeypatch):
 
 # Modules and actions of the product that run on the controller alone.
 CONTROLLERS = set(
-    """
-    check_report conform drill environment_compare fetch_files host_keys job_inputs mesh_authority
-    mesh_compile mesh_sign plan proof rank_index rank_table read_job replacement
-    resumed_run run_logs run_metrics run_plan run_record run_report wheelhouse
-    """.split()
+    [
+        "check_report",
+        "conform",
+        "drill",
+        "environment_compare",
+        "fetch_files",
+        "host_keys",
+        "job_inputs",
+        "mesh_authority",
+        "mesh_compile",
+        "mesh_sign",
+        "plan",
+        "proof",
+        "rank_index",
+        "rank_table",
+        "read_job",
+        "replacement",
+        "resumed_run",
+        "run_logs",
+        "run_metrics",
+        "run_plan",
+        "run_record",
+        "run_report",
+        "wheelhouse",
+    ]
 )
 
 

@@ -32,23 +32,22 @@ BUSY = "hccn_tool is busy, please try again."
 ANSWER = "printf 'ipaddr:%s\\nnetmask:255.255.255.0\\n'"
 
 
-def tool(folder, addresses, otherwise="echo '%s'; exit 1" % NO_IP, first=""):
+def tool(folder, addresses, otherwise=f"echo '{NO_IP}'; exit 1", first=""):
     """Put a program that answers like hccn_tool first on PATH."""
     cases = "".join(
-        '"-i %s -ip -g") %s;;\n' % (device, ANSWER % address)
-        for device, address in addresses.items()
+        f'"-i {device} -ip -g") {ANSWER % address};;\n' for device, address in addresses.items()
     )
     program(
         folder,
         "hccn_tool",
-        'echo "$*" >> "$LOG"\n%s\ncase "$*" in\n%s*) %s;;\nesac' % (first, cases, otherwise),
+        f'echo "$*" >> "$LOG"\n{first}\ncase "$*" in\n{cases}*) {otherwise};;\nesac',
     )
 
 
 def conf(folder, addresses, more=""):
     """Write a file like /etc/hccn.conf."""
     lines = [
-        "address_%s=%s\nnetmask_%s=255.255.255.0\n" % (device, address, device)
+        f"address_{device}={address}\nnetmask_{device}=255.255.255.0\n"
         for device, address in addresses.items()
     ]
     path = folder / "hccn.conf"
@@ -70,7 +69,7 @@ def run(tmp_path, monkeypatch):
             capture_output=True,
             text=True,
             check=False,
-            env={"PATH": "%s:/usr/bin:/bin" % tmp_path},
+            env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -130,7 +129,7 @@ def test_without_the_tool_the_file(run, tmp_path, ending):
 
 
 def test_a_user_who_may_not_run_the_tool_reads_the_file(run, tmp_path):
-    tool(tmp_path, {}, "echo '%s' >&2; exit 1" % DENIED)
+    tool(tmp_path, {}, f"echo '{DENIED}' >&2; exit 1")
     assert ascend.read_devices(run, conf(tmp_path, IPS), IPS)["source"] == str(
         tmp_path / "hccn.conf"
     )
@@ -157,9 +156,9 @@ def test_a_file_that_contradicts_the_driver_is_not_believed(run, tmp_path):
 
 
 def test_a_tool_that_is_busy_is_asked_again(run, tmp_path):
-    tool(tmp_path, IPS, first='[ "$(wc -l < "$LOG")" -gt 2 ] || { echo "%s"; exit 1; }' % BUSY)
+    tool(tmp_path, IPS, first=f'[ "$(wc -l < "$LOG")" -gt 2 ] || {{ echo "{BUSY}"; exit 1; }}')
     assert ascend.read_devices(run, "/none", ["0"])["devices"] == listed({"0": IPS["0"]})
-    tool(tmp_path, {}, "echo '%s'; exit 1" % BUSY)
+    tool(tmp_path, {}, f"echo '{BUSY}'; exit 1")
     with pytest.raises(ascend.AscendError, match="hccn_tool is busy"):
         ascend.read_devices(run, "/none", ["0"])
 
@@ -187,7 +186,7 @@ def test_a_tool_that_hangs_is_left_after_its_first_device(run, tmp_path, monkeyp
     ],
 )
 def test_an_answer_without_an_address_that_can_be_used_is_none(run, tmp_path, said):
-    tool(tmp_path, {}, "printf '%s'" % said.replace("\n", "\\n"))
+    tool(tmp_path, {}, "printf '{}'".format(said.replace("\n", "\\n")))
     with pytest.raises(ascend.AscendError, match="device 0 has no address. hccn_tool: "):
         ascend.read_devices(run, "/none", ["0"])
 
@@ -198,8 +197,9 @@ def test_a_device_without_address_is_named_with_its_remedy(run, tmp_path):
         ascend.read_devices(run, conf(tmp_path, {d: IPS[d] for d in "012"}), IPS)
     (problem,) = caught.value.problems
     assert problem.startswith(
-        "device 3 has no address. hccn_tool: %s. %s: no address_3=. "
-        % (NO_IP, tmp_path / "hccn.conf")
+        "device 3 has no address. hccn_tool: {}. {}: no address_3=. ".format(
+            NO_IP, tmp_path / "hccn.conf"
+        )
     )
     assert "`hccn_tool -i 3 -ip -s address ADDRESS netmask MASK` sets it" in problem
 

@@ -16,7 +16,7 @@ from ansible.module_utils.trainyard import holds
 from ansible.module_utils.trainyard import plan as plans
 from core_support import CODE, ROOT, RUN, gang, program, programs, put, recorded, trusted
 
-UNIT = "trainyard-%s-1.service" % RUN
+UNIT = f"trainyard-{RUN}-1.service"
 
 
 @pytest.fixture
@@ -60,9 +60,7 @@ def units(monkeypatch, *names):
     """Let systemctl list these units as running."""
     monkeypatch.setenv(
         "UNITS",
-        "\n".join(
-            "%s loaded active running Trainyard run %s" % (name, name[10:-10]) for name in names
-        ),
+        "\n".join(f"{name} loaded active running Trainyard run {name[10:-10]}" for name in names),
     )
     monkeypatch.setenv("STATE", "active" if names else "inactive")
 
@@ -84,7 +82,7 @@ def test_started_answers_with_the_digest_on_the_disk(run_module, node):
     assert (
         len(calls) == 1
         and "--unit=" + UNIT in calls[0]
-        and calls[0].endswith("agent.py run %s node2" % node.place)
+        and calls[0].endswith(f"agent.py run {node.place} node2")
     )
     assert recorded(node.bin, "systemctl")[0].startswith(
         "/run/user/%d --user list-units" % os.getuid()
@@ -115,8 +113,9 @@ def test_a_node_that_another_run_holds_is_refused(run_module, node, monkeypatch)
     result = run_module(module, node.start)
     assert (
         result["failed"]
-        and "node2 is held by Trainyard run %s (%s, active)"
-        % (RUN.replace("ppyoloe", "other"), UNIT.replace("ppyoloe", "other"))
+        and "node2 is held by Trainyard run {} ({}, active)".format(
+            RUN.replace("ppyoloe", "other"), UNIT.replace("ppyoloe", "other")
+        )
         in result["msg"]
     )
     assert not os.path.exists(node.place)
@@ -146,8 +145,7 @@ def test_systemds_refusal_is_shown(run_module, node, monkeypatch):
     result = run_module(module, node.start)
     assert (
         result["failed"]
-        and "systemd did not start %s: Failed to start transient service unit" % UNIT
-        in result["msg"]
+        and f"systemd did not start {UNIT}: Failed to start transient service unit" in result["msg"]
     )
 
 

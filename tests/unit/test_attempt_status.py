@@ -41,7 +41,7 @@ def exit_of(result="success", by=None):
 
 def systemctl(state="active", units=()):
     """Return a `run` that tells a unit's state and the units that hold the node."""
-    listing = "\n".join("%s loaded active running d" % unit for unit in units)
+    listing = "\n".join(f"{unit} loaded active running d" for unit in units)
     return lambda argv: (0, listing if "list-units" in argv else state + "\n", "")
 
 
@@ -120,7 +120,7 @@ def test_a_lost_attempt_says_why_and_holds_nothing(look, tmp_path, record, event
     view = watch.Watch()
     view.add("node1", dict(found, lost=words), 1.0)
     assert any(
-        "the attempt is lost: on node1 %s; it holds no node" % words in text
+        f"the attempt is lost: on node1 {words}; it holds no node" in text
         for _kind, _names, text in troubles.warnings(view, 1.0)
     )
 
@@ -129,8 +129,8 @@ def test_what_a_person_stopped_before_it_began_is_told(look, tmp_path):
     put(
         tmp_path,
         {
-            "runs/%s/attempt-2/stop.json" % RUN: '{"by": "user"}',
-            "runs/%s/attempt-3/stop.json" % RUN: '{"by": "peer"}',
+            f"runs/{RUN}/attempt-2/stop.json": '{"by": "user"}',
+            f"runs/{RUN}/attempt-3/stop.json": '{"by": "peer"}',
         },
     )
     assert look()["noted"] == [2] and look()["attempts"] == [1, 2, 3]
@@ -231,11 +231,11 @@ def test_the_console_is_shown_only_where_it_explains_something(look):
 
 def test_which_run_is_meant(look, tmp_path):
     newer = RUN.replace("20261120", "20261121")
-    put(tmp_path, {"runs/%s/attempt-1/stop.json" % newer: "{}"})
+    put(tmp_path, {f"runs/{newer}/attempt-1/stop.json": "{}"})
     assert (
         look(run_id="", number=0)["run"] == RUN
     )  # the newer one is a start that was refused: it left nothing but stop.json
-    put(tmp_path, {"runs/%s/attempt-1/attempt.json" % newer: "{}"})
+    put(tmp_path, {f"runs/{newer}/attempt-1/attempt.json": "{}"})
     found = look(run_id="", number=0)
     assert (
         not found["found"]
@@ -271,7 +271,7 @@ def test_a_run_that_no_directory_tells_of_may_have_left_processes(tmp_path):
         found = status.look(systemctl(), str(tmp_path), RUN, 0, "node1")
         process.kill()
     assert (found["found"], found["processes"], found["stopped"]) == (False, [process.pid], False)
-    put(tmp_path, {"runs/%s/attempt-1/stop.json" % RUN: "{}"})
+    put(tmp_path, {f"runs/{RUN}/attempt-1/stop.json": "{}"})
     found = status.look(systemctl(), str(tmp_path), RUN, 0, "node1")
     assert (found["found"], found["processes"], found["stopped"]) == (False, [], True)
 
@@ -288,7 +288,7 @@ def test_module(run_module, tmp_path, monkeypatch):
     assert (
         result["changed"] is False
         and result["status"]["state"] == "running"
-        and result["status"]["unit"] == "trainyard-%s-1.service" % RUN
+        and result["status"]["unit"] == f"trainyard-{RUN}-1.service"
     )
     result = run_module(module, {"run_id": "../x", "node": "node1"})
     assert result["failed"] and "'../x' is no run id" in result["msg"]
@@ -388,7 +388,7 @@ def test_paths_and_stops_bear_the_inventorys_name(action, tmp_path):
     result = action("node1", "failed", True, node="../../evil")[0]
     assert (
         result["status"]["node"] == "node1"
-        and (tmp_path / ("failed-%s-1" % RUN)).read_text() == "node1"
+        and (tmp_path / f"failed-{RUN}-1").read_text() == "node1"
     )
     action.later()
     assert action("node2", "running", False, node="; rm -rf /")[1][0]["node"] == "node2"

@@ -18,7 +18,7 @@ from ansible.module_utils.trainyard import attempts
 from ansible.module_utils.trainyard import plan as plans
 from core_support import CODE, DATA, RUN, compiled, gang, put
 
-UNIT = "trainyard-%s-1.service" % RUN
+UNIT = f"trainyard-{RUN}-1.service"
 
 
 class Systemctl:
@@ -38,10 +38,10 @@ class Systemctl:
 
 
 def test_names_go_both_ways():
-    assert attempts.unit_name(RUN, 2) == "trainyard-%s-2.service" % RUN and attempts.parse_unit(
+    assert attempts.unit_name(RUN, 2) == f"trainyard-{RUN}-2.service" and attempts.parse_unit(
         attempts.unit_name(RUN, 2)
     ) == (RUN, 2)
-    assert attempts.attempt_dir("/b", RUN, 2) == "/b/runs/%s/attempt-2" % RUN
+    assert attempts.attempt_dir("/b", RUN, 2) == f"/b/runs/{RUN}/attempt-2"
     with pytest.raises(attempts.AttemptError, match="is no attempt's unit"):
         attempts.parse_unit("sshd.service")
 
@@ -70,11 +70,11 @@ def test_runs_on_a_node_oldest_first(tmp_path):
     put(
         tmp_path,
         {
-            "runs/%s/attempt-1/attempt.json" % newer: "",
-            "runs/%s/attempt-2/attempt.json" % RUN: "",
-            "runs/%s/attempt-10/attempt.json" % RUN: "",
-            "runs/%s/attempt-11/stop.json" % RUN: "",  # a start that was refused
-            "runs/%s/notes" % RUN: "",
+            f"runs/{newer}/attempt-1/attempt.json": "",
+            f"runs/{RUN}/attempt-2/attempt.json": "",
+            f"runs/{RUN}/attempt-10/attempt.json": "",
+            f"runs/{RUN}/attempt-11/stop.json": "",  # a start that was refused
+            f"runs/{RUN}/notes": "",
             "runs/other/attempt-1/attempt.json": "",
         },
     )
@@ -182,7 +182,7 @@ def test_the_units_own_words_take_its_credential_back_and_name_what_reaches_the_
 def test_a_start_that_fails_says_what_systemd_said():
     run = Systemctl(**{"systemd-run": (1, "", "Unit already exists\n")})
     with pytest.raises(
-        attempts.AttemptError, match="systemd did not start %s: Unit already exists$" % UNIT
+        attempts.AttemptError, match=f"systemd did not start {UNIT}: Unit already exists$"
     ):
         attempts.start(run, "/b/a", compiled(), "node2", UNIT, "d")
 
@@ -301,7 +301,7 @@ def test_what_prepare_leaves(node):
         "output": attempt + "/output",
         "vdl_log_dir": attempt + "/vdl",
         "dataset/coco": base + "/data/" + DATA[:16],
-        "tools": base + "/code/%s/tools" % CODE[:16],
+        "tools": base + f"/code/{CODE[:16]}/tools",
     }
     assert os.stat(attempt).st_mode & 0o077 == 0 and all(
         os.stat(os.path.join(attempt, name)).st_mode & 0o077 == 0
@@ -404,7 +404,7 @@ def test_a_missing_code_tree_is_named(node):
     attempt, given = node
     tree = os.path.join(attempt[: attempt.index("/runs/")], "code", CODE[:16])
     os.rename(tree, tree + ".away")
-    with pytest.raises(attempts.AttemptError, match="the code tree %s is missing" % tree):
+    with pytest.raises(attempts.AttemptError, match=f"the code tree {tree} is missing"):
         attempts.prepare(attempt, **given)
 
 
@@ -501,7 +501,7 @@ def test_the_note_is_there_before_the_unit_ends(tmp_path):
 
 def test_a_unit_that_does_not_stop(tmp_path):
     run = Systemctl(**{"is-active": (0, "active", ""), "stop": (1, "", "Access denied\n")})
-    with pytest.raises(attempts.AttemptError, match="%s does not stop: Access denied" % UNIT):
+    with pytest.raises(attempts.AttemptError, match=f"{UNIT} does not stop: Access denied"):
         attempts.stop(run, str(tmp_path), UNIT, "user", "ops")
 
 

@@ -29,7 +29,7 @@ def job(text="", **changes):
     lines = GOOD.splitlines()
     for key, value in changes.items():
         lines = [line for line in lines if not line.startswith(key + ":")] + (
-            [] if value is None else ["%s: %s" % (key, value)]
+            [] if value is None else [f"{key}: {value}"]
         )
     return "\n".join(lines) + "\n" + text
 
@@ -220,7 +220,7 @@ SITES = [
     ("product directory is $HOME", {"site": {"trainyard_home": "$HOME/"}}, "trainyard_home: is a home or working directory itself"),
     ("product directory is the file system", {"site": {"trainyard_home": "/"}}, "trainyard_home: is the file system itself"),
     *[
-        ("product directory is " + path, {"site": {"trainyard_home": path}}, "trainyard_home: is a directory of the system; got '%s'" % path)
+        ("product directory is " + path, {"site": {"trainyard_home": path}}, f"trainyard_home: is a directory of the system; got '{path}'")
         for path in ("/etc", "//etc", "/etc/", "/var/../etc", "/usr", "/usr/bin", "/bin", "/boot/x", "/dev", "/dev/sda", "/proc/self", "/sys",
                      "/lib", "/lib64", "/sbin", "/usr/lib/x", "/run", "/etc/trainyard")
     ],
@@ -379,10 +379,10 @@ FINE = [
     ("tabs in comments", {"job": "#\ta\tb\n" + GOOD.replace("\n", " # x\ty\n", 1)}),
     ("comments only around", {"job": "# a\n\n# b\n---\n# c\n" + GOOD + "...\n# d\n"}),
     ("no line end at the end", {"job": GOOD.rstrip("\n")}),
-    ("one line", {"job": "{%s}" % GOOD.strip().replace("\n", ", ")}),
+    ("one line", {"job": "{{{}}}".format(GOOD.strip().replace("\n", ", "))}),
     ("quoted", {"job": job(launcher="'fleetrun'")}),
-    ("a long list", {"job": GOOD + "arguments: [%s]\n" % ", ".join("--word%d" % n for n in range(2000))}),
-    ("a long list of devices", {"job": GOOD + "devices: [%s]\n" % ", ".join(map(str, range(64))), "site": {"trainyard_devices": 64}}),
+    ("a long list", {"job": GOOD + "arguments: [{}]\n".format(", ".join("--word%d" % n for n in range(2000)))}),
+    ("a long list of devices", {"job": GOOD + "devices: [{}]\n".format(", ".join(map(str, range(64)))), "site": {"trainyard_devices": 64}}),
     ("a long text", {"job": GOOD + "env: {A: %s}\n" % ("x" * 100000)}),
     ("a long description of several lines", {"job": GOOD + "description: |\n" + "  a line with\ttabs – 中文\n" * 3000}),
     ("joiners in a description", {"job": GOOD + "description: می\u200cخواهم 👩\u200d💻\n"}),
@@ -501,7 +501,7 @@ def test_a_password_in_a_vault(bench):
     sources = bench.site()
     bench.write(
         "site/group_vars/trainers.yml",
-        "ansible_password: !vault |\n" + "".join("  %s\n" % line for line in locked.splitlines()),
+        "ansible_password: !vault |\n" + "".join(f"  {line}\n" for line in locked.splitlines()),
     )
     assert bench.ask(sources=sources)[1] == []
     whole = VaultLib([("default", VaultSecret(b"secret"))]).encrypt("ansible_password: hunter2\n")
@@ -589,10 +589,8 @@ def test_a_login_that_passes_the_users_agent_on_is_warned_of(bench, given, warne
 
 
 def test_templates_in_a_job_stay_text(bench):
-    text = "{{ lookup('pipe', 'touch %s/ran') }}" % bench.folder
-    result, _lines = bench.ask(
-        job=GOOD + 'arguments: ["%s"]\noverrides: {a: "%s"}\n' % (text, text)
-    )
+    text = f"{{{{ lookup('pipe', 'touch {bench.folder}/ran') }}}}"
+    result, _lines = bench.ask(job=GOOD + f'arguments: ["{text}"]\noverrides: {{a: "{text}"}}\n')
     assert result["job"]["arguments"] == [text] and result["job"]["overrides"] == {"a": text}
 
 
@@ -604,7 +602,7 @@ def playbook(bench, verb, *words):
         "ansible.cli.playbook",
         "-i",
         str(bench.folder / "site"),
-        "playbooks/%s.yml" % verb,
+        f"playbooks/{verb}.yml",
     ]
     done = subprocess.run(argv + list(words), cwd=ROOT, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout + done.stderr
@@ -659,4 +657,4 @@ def test_what_the_command_line_says_of_every_node_is_said_once(bench):
         "preflight_nofile={{ nothere }}",
         "trainyard_accelerator=gpus",
     ):
-        assert len(bench.ask(words=["'%s'" % words])[1]) == 2
+        assert len(bench.ask(words=[f"'{words}'"])[1]) == 2

@@ -123,7 +123,7 @@ def test_plain_lines_for_what_changes_and_not_more_often_than_useful(terminal, m
         return terminal.retry(*said)
 
     assert at_second(0, at(0)).splitlines() == [
-        "run %s, job ppyoloe, 2 nodes" % RUN,
+        f"run {RUN}, job ppyoloe, 2 nodes",
         (
             "node1      running   rank 0 training  epoch 1/3  step 1/8  loss 5.295  0.34 images/s "
             " ETA 1:13"
@@ -138,7 +138,7 @@ def test_plain_lines_for_what_changes_and_not_more_often_than_useful(terminal, m
     )  # a state is worth one at once
     assert at_second(40, at(3, state="failed")) == at_second(47, at(0, "node2", 1), "node2") == ""
     assert at_second(49, at(3, state="failed")).startswith(
-        "run %s  50 %%  epoch 1/3  step 4/8" % RUN
+        f"run {RUN}  50 %  epoch 1/3  step 4/8"
     )  # a sign of life
 
 
@@ -239,7 +239,7 @@ def test_the_last_look_is_shown_too(terminal):
 def test_a_picture_goes_over_the_last_one(screen):
     first = screen.retry(at(0))
     assert first.startswith(
-        "run %s, job ppyoloe, 2 nodes\n\rppyoloe  2 nodes x 1 rank" % RUN
+        f"run {RUN}, job ppyoloe, 2 nodes\n\rppyoloe  2 nodes x 1 rank"
     ) and not re.search(r"\x1b\[\d*A", first)
     second = screen.retry(at(0, "node2", 1), "node2")
     assert (
@@ -404,7 +404,7 @@ def test_the_report_is_named_before_the_verdict(terminal, monkeypatch):
     terminal.ok("run_record", dict(ended))
     terminal.ok("run_report", {"report": str(ROOT / "runs" / RUN / "report.html")})
     assert terminal.stats().splitlines()[-2:] == [
-        "report       runs/%s/report.html" % RUN,
+        f"report       runs/{RUN}/report.html",
         "FAILED: rank 3",
     ]
     terminal.ok("run_record", dict(ended))
@@ -443,7 +443,7 @@ def test_who_leaves_a_running_run_is_told_how_to_come_back(terminal, says, expec
     assert bool(shown) == expected
     if expected:
         for verb in ("follow", "status", "stop"):
-            assert "ansible-playbook playbooks/%s.yml -e run=%s" % (verb, RUN) in shown
+            assert f"ansible-playbook playbooks/{verb}.yml -e run={RUN}" in shown
 
 
 def test_a_run_that_was_just_stopped_does_not_go_on(terminal):

@@ -45,7 +45,7 @@ def attempt(folder, suite, best=True, last=True):
     """
     where, bests, lasts, others = SAVED[suite]
     names = others + (bests if best else []) + (lasts if last else [])
-    root = put(folder, {"%s/%s" % (where, name): "%s of %s" % (name, suite) for name in names})
+    root = put(folder, {f"{where}/{name}": f"{name} of {suite}" for name in names})
     for name in others:
         os.utime(os.path.join(root, where, name.split("/")[0]), (1, 1))
     table = suites.load(suite)["checkpoints"]
@@ -83,17 +83,17 @@ def test_the_wanted_one_of_every_suite(found, suite, wanted):
         [],
     )
     assert sorted(saved["files"]) == sorted(bests if wanted == "best" else lasts)
-    assert saved["bytes"] == sum(len("%s of %s" % (name, suite)) for name in saved["files"])
+    assert saved["bytes"] == sum(len(f"{name} of {suite}") for name in saved["files"])
 
 
 @pytest.mark.parametrize("suite", sorted(SAVED))
 def test_without_an_evaluation_the_last_one_and_it_is_said(found, suite):
     saved = found(suite, "best", best=False)
     assert saved["kind"] == "last" and sorted(saved["files"]) == sorted(SAVED[suite][2])
-    assert (
-        saved["note"]
-        == "there is no %s (was anything evaluated?), so the last one was taken"
-        % suites.load(suite)["checkpoints"]["best"]
+    assert saved[
+        "note"
+    ] == "there is no {} (was anything evaluated?), so the last one was taken".format(
+        suites.load(suite)["checkpoints"]["best"]
     )
 
 

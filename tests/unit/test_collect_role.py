@@ -49,7 +49,7 @@ def site(tmp_path):
             {
                 "plan.json": plan.canonical(PLAN).decode(),
                 "job.json": "{}",
-                "logs.txt": "console of %s\n" % name,
+                "logs.txt": f"console of {name}\n",
                 "exit.json": "{}",
             },
         )

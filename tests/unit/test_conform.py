@@ -138,13 +138,13 @@ class Bench:
                     (here / entry.name).symlink_to(entry)
         target = self.project / path
         text = target.read_text(encoding="utf-8") if target.exists() else ""
-        assert old in text, "%s: the text to change is not there" % path
+        assert old in text, f"{path}: the text to change is not there"
         target.parent.mkdir(exist_ok=True)
         target.unlink(missing_ok=True)
         target.write_text(text.replace(old, new) if old else text + new, encoding="utf-8")
 
     def job(self, name, old, new):
-        self.file("playbooks/configs/%s.yml" % name, old, new)
+        self.file(f"playbooks/configs/{name}.yml", old, new)
 
     def list_scenarios(self, _words):
         """What `molecule list --format plain` prints."""
@@ -153,7 +153,7 @@ class Bench:
         names = sorted(
             path.parent.name for path in (self.project / "molecule").glob("*/molecule.yml")
         )
-        return "".join("node1   default ansible %s false   false\n" % name for name in names)
+        return "".join(f"node1   default ansible {name} false   false\n" for name in names)
 
     def lines(self, **more):
         given = dict(site=self.site, run_module=self.module_runner, run_program=self.list_scenarios)
@@ -200,7 +200,7 @@ def site_of(folder):
             ]
             put(
                 os.path.join(runs, run, "attempt-1"),
-                {"ranks.%s.jsonl" % node: "".join(json.dumps(event) + "\n" for event in events)},
+                {f"ranks.{node}.jsonl": "".join(json.dumps(event) + "\n" for event in events)},
             )
         trees.update(ground.facts("192.0.2.1")["trees"])
     facts = {"trees": trees, "environments": {conform_ground.ENVIRONMENT: "f"}}
@@ -390,7 +390,7 @@ def other_logs(bench):
 def nodes_of_another_engine(bench):
     for name in ("absent", "node", "site"):
         bench.file(
-            "roles/local_cluster/tasks/%s.yml" % name,
+            f"roles/local_cluster/tasks/{name}.yml",
             "community.docker.docker_container:",
             "other.engine.container:",
         )

@@ -18,7 +18,7 @@ from ansible.module_utils.trainyard import environment as core
 from core_support import put
 
 # Two test sessions on one machine must not take each other's processes for their own.
-DIGEST = "%016x" % os.getpid()
+DIGEST = f"{os.getpid():016x}"
 IMAGE = "mine/paddle:2.6.2"
 # Skips its own options, as the engine would, and runs the command in the working directory that it
 # was given.

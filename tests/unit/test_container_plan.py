@@ -103,8 +103,8 @@ def test_the_probe_tells_how_a_node_runs_its_image(tmp_path):
         tmp_path,
         {
             f"env/{ENVIRONMENT[:16]}/.trainyard.json": (
-                '{"digest": "%s", "fingerprint": "f", "container": {"engine": "podman"}}'
-                % ENVIRONMENT
+                f'{{"digest": "{ENVIRONMENT}", "fingerprint": "f", "container": {{"engine":'
+                ' "podman"}}'
             )
         },
     )

@@ -73,7 +73,7 @@ def document(name, count, node_rank, suite):
         line.get("renamed", {}).get(word, word)
         for word in shlex.split(line["commands"][count].replace("{node_rank}", str(node_rank)))
     ]
-    data = ["%s=%s" % item for item in suite["data"]["overrides"].items()]
+    data = ["{}={}".format(*item) for item in suite["data"]["overrides"].items()]
     return words + [
         part for word in line.get("appended", []) for part in (data if word == "{data}" else [word])
     ]

@@ -116,7 +116,7 @@ def test_what_a_controller_has_is_looked_at_by_the_verbs_that_use_it(tmp_path, m
         ("ssh", "OpenSSH_9.2p1 Debian-2+deb12u2, OpenSSL 3"),
         ("sshd", ""),
     ):
-        (tmp_path / name).write_text("#!/bin/sh\necho '%s' >&2\n" % said)
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{said}' >&2\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(openssh, "SYSTEM", str(tmp_path))

@@ -47,7 +47,7 @@ def row(case, grade, why, right, decided):
         who,
         decided["cause"],
     )
-    return shown if grade == "right" else shown + "   (right: %s; %s; %s)" % want
+    return shown if grade == "right" else shown + "   (right: {}; {}; {})".format(*want)
 
 
 def test_the_verdict_is_right_and_accuses_nobody_falsely(graded):

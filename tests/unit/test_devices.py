@@ -39,7 +39,7 @@ class Smi:
         asked = argv[3].partition("=")[2].split(",")
         for field in asked:
             if field in self.unknown:
-                return 2, 'Field "%s" is not a valid field to query.\n\n' % field, ""
+                return 2, f'Field "{field}" is not a valid field to query.\n\n', ""
         columns = [
             next(place for place, names in enumerate(devices.FIELDS.values()) if field in names)
             for field in asked
@@ -139,7 +139,7 @@ def test_everything_that_ails_a_device_is_said():
         "wait for a reset" in text for text in warned
     )
     assert any("device 1 has 40211 MiB in use and no process" in text for text in warned)
-    assert ["device 0 (NVIDIA H100 80GB HBM3) is divided (MIG)"] == texts(found, "note")
+    assert texts(found, "note") == ["device 0 (NVIDIA H100 80GB HBM3) is divided (MIG)"]
     # what the job does not take is nobody's business
     assert judged(look(Smi("h100x2_ill.csv")), count=1, ids=("7",))[0]["text"].startswith(
         "the job takes device 7"
@@ -166,7 +166,7 @@ def test_a_process_on_a_device_that_the_job_takes_stops_it_and_is_named():
 def test_a_process_of_a_run_of_ours_has_its_remedy():
     told = look(Smi(apps="GPU-00000000-0000-0000-0000-00000000000a, %d, python, 4\n" % os.getpid()))
     told["processes"][0]["run"] = RUN
-    assert judged(told, count=1)[0]["remedy"] == "playbooks/stop.yml -e run=%s ends it" % RUN
+    assert judged(told, count=1)[0]["remedy"] == f"playbooks/stop.yml -e run={RUN} ends it"
 
 
 def test_rows_of_processes_are_read_from_both_ends():

@@ -74,7 +74,7 @@ def test_the_environment_that_a_launcher_wrote_down_counts():
     "written", [str, repr, json.dumps, shlex.quote, urllib.parse.quote, urllib.parse.quote_plus]
 )
 def test_a_value_in_every_form(written):
-    shown = printable("ValueError: login failed for %s at once" % written(VALUE), *secrets_of(PLAN))
+    shown = printable(f"ValueError: login failed for {written(VALUE)} at once", *secrets_of(PLAN))
     assert MASK in shown and "horse" not in shown and shown.endswith("at once")
 
 
@@ -106,7 +106,7 @@ def test_a_value_of_several_lines_line_by_line():
     key = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7w\nsecondlineofit99\n-----END KEY-----"
     secrets = secrets_of({"secret_env": ["DEPLOY"], "env": {"DEPLOY": key}})
     for line in key.splitlines():
-        assert mask("read: %s" % line, *secrets) == "read: %s" % MASK
+        assert mask(f"read: {line}", *secrets) == f"read: {MASK}"
 
 
 @pytest.mark.parametrize("length", [6, 10, 28])
@@ -142,7 +142,7 @@ def test_what_only_resembles_the_edge_of_a_value_stays():
 )
 def test_a_token_that_was_cut(token):
     assert mask("context: " + token[:15]) == "context: " + MASK
-    assert mask("context: %s..." % token[:15]) == "context: %s..." % MASK
+    assert mask(f"context: {token[:15]}...") == f"context: {MASK}..."
 
 
 def test_words_that_begin_like_a_token_stay():
@@ -157,7 +157,7 @@ def test_words_that_begin_like_a_token_stay():
 
 def test_a_short_value_is_hidden_by_its_name_alone():
     secrets = secrets_of({"secret_env": ["PIN"], "env": {"PIN": "123"}})
-    assert secrets.values == () and mask("PIN=123 and 123", *secrets) == "PIN=%s and 123" % MASK
+    assert secrets.values == () and mask("PIN=123 and 123", *secrets) == f"PIN={MASK} and 123"
 
 
 def test_an_ordinary_line_costs_little():

@@ -86,7 +86,7 @@ def test_a_modules_examples_and_results_are_yaml(name):
 def test_a_module_is_a_short_main_and_has_a_test_of_its_name(name):
     module = importlib.import_module(name)
     assert len(inspect.getsource(module.main).splitlines()) <= 40
-    assert (ROOT / "tests" / "unit" / ("test_%s.py" % name)).exists()
+    assert (ROOT / "tests" / "unit" / f"test_{name}.py").exists()
 
 
 def test_what_runs_on_nodes_is_read_by_the_oldest_python_they_may_have():
@@ -116,7 +116,7 @@ def test_a_roles_argument_specs_hold_its_defaults(name):
             option.startswith((name + "_", "trainyard_")) and entry["description"] and entry["type"]
         )
         assert ("default" in entry) != bool(entry.get("required")), (
-            "%s: either a default or required" % option
+            f"{option}: either a default or required"
         )
 
 
@@ -126,14 +126,14 @@ def test_a_roles_variables_are_named_by_their_audience(name):
         variable.startswith(name + "_") for variable in load("roles", name, "defaults", "main.yml")
     )
     private = load("roles", name, "vars", "main.yml")
-    assert all(variable.startswith("__%s_" % name) for variable in private)
+    assert all(variable.startswith(f"__{name}_") for variable in private)
     lines = (
         (ROOT / "roles" / name / "defaults" / "main.yml").read_text(encoding="utf-8").splitlines()
         if load("roles", name, "defaults", "main.yml")
         else []
     )
     for block in "\n".join(lines[1:]).strip().split("\n\n"):
-        assert block.strip().startswith("# "), "%s: no comment above %s" % (name, block)
+        assert block.strip().startswith("# "), f"{name}: no comment above {block}"
 
 
 def test_the_controllers_lock_is_made_of_what_is_asked_for():

@@ -41,7 +41,7 @@ PLACES = {"first": ("node1", 0), "last": ("node2", 1)}
 @pytest.mark.parametrize("name", TABLE["faults"])
 def test_every_faults_job_is_one_that_the_product_reads(name, tmp_path):
     fault = TABLE["faults"][name]
-    path = tmp_path / ("drill_%s.yml" % name)
+    path = tmp_path / f"drill_{name}.yml"
     path.write_text(json.dumps(drills.job_of(TABLE["job"], fault, "drill-0123456789")))
     job, problems = jobs.examine(str(path), path.name)
     assert not problems, [str(problem) for problem in problems]
@@ -587,7 +587,7 @@ def every(ground, **changes):
         "fault": TABLE["faults"]["kill"],
         "run": RUN,
         "numbers": [1],
-        "verdict": dict(RIGHT, log="runs/%s/attempt-1/rank-001.node2.log" % RUN),
+        "verdict": dict(RIGHT, log=f"runs/{RUN}/attempt-1/rank-001.node2.log"),
     }
     given.update(
         {"before": {}, "canary": "drill-0123456789", "outputs": [], "fresh": []}, **changes
@@ -653,7 +653,7 @@ def test_n1_a_logs_name_is_a_name_whatever_stands_in_it(ground, node_home):
     assert drill_promises.logs(ground, RUN, 1) == []
     (there / name).write_text("Said")
     assert drill_promises.logs(ground, RUN, 1) == [
-        "N1: %s of node2 is not what is at home as stray-0.node2.log" % name
+        f"N1: {name} of node2 is not what is at home as stray-0.node2.log"
     ]
 
 
@@ -744,7 +744,7 @@ def test_n3_a_process_that_is_left_is_seen(ground, marked):
 def test_n3_a_unit_that_is_left_is_seen(ground, tmp_path, monkeypatch):
     program(tmp_path / "bin", "systemctl", 'echo "$6 loaded"')
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    assert drill_promises.left(ground, RUN, 0) == ["N3: left on node2: yardguard-%s-*" % RUN]
+    assert drill_promises.left(ground, RUN, 0) == [f"N3: left on node2: yardguard-{RUN}-*"]
 
 
 def test_n4_another_plan_or_code_is_seen(ground, node_home, tmp_path):
@@ -766,10 +766,10 @@ def test_n4_another_plan_or_code_is_seen(ground, node_home, tmp_path):
 
 @pytest.mark.parametrize("lacks", ["node", "rank", "log", "signal"])
 def test_n6_a_verdict_that_lacks_something_is_seen(ground, lacks):
-    said = dict(RIGHT, log="runs/%s/attempt-1/rank-001.node2.log" % RUN)
+    said = dict(RIGHT, log=f"runs/{RUN}/attempt-1/rank-001.node2.log")
     assert every(ground, verdict=dict(said, **{lacks: None}))[0]["N6"] is False
     assert every(ground, verdict=dict(said, log=said["log"] + ".9"))[1] == [
-        "N6: the verdict lacks the log %s.9" % said["log"]
+        "N6: the verdict lacks the log {}.9".format(said["log"])
     ]
 
 
@@ -794,7 +794,7 @@ def test_n7_a_secret_deep_in_a_huge_file_is_seen_and_what_is_no_file_is_passed_b
     with open(os.path.join(folder, "report.html"), "wb") as handle:
         handle.seek(1 << 29)  # a hole, which takes no room
         handle.write(b"token drill-0123456789")
-    assert every(ground)[1] == ["N7: the secret stands in %s/report.html" % RUN]
+    assert every(ground)[1] == [f"N7: the secret stands in {RUN}/report.html"]
 
 
 def test_every_attempt_of_a_run_is_looked_at(ground):

@@ -253,8 +253,8 @@ def test_another_controller_follows_from_a_place_of_its_own(drilled):
     follows = [command for command in drilled["ctrl_c"][1].commands if command.verb == "follow"]
     project, elsewhere = drilled["ctrl_c"][1].ground.project, drilled["ctrl_c"][1].elsewhere
     assert (
-        "here %s %s\n" % (elsewhere, elsewhere) in follows[0].text()
-        and " %s\n" % project in follows[1].text()
+        f"here {elsewhere} {elsewhere}\n" in follows[0].text()
+        and f" {project}\n" in follows[1].text()
     )
 
 
@@ -501,9 +501,7 @@ def test_nothing_is_chosen_without_the_sites_name(act):
 
 
 def test_a_job_of_ones_own_is_not_restarted_unless_the_fault_says_so(act, tmp_path):
-    job = (
-        "suite: paddledetection\nlauncher: paddle\nconfig: %s\nnodes: 2\nmax_restarts: 5\n" % CONFIG
-    )
+    job = f"suite: paddledetection\nlauncher: paddle\nconfig: {CONFIG}\nnodes: 2\nmax_restarts: 5\n"
     path = put(str(tmp_path), {"mine.yml": job, "bad.yml": job + "nonsense: 1\n"})
     chosen = act(state="chosen", only="kill", confirm="mysite", config=path + "/mine.yml")
     assert (

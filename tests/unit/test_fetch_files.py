@@ -194,7 +194,7 @@ def test_a_sender_that_sends_more_than_was_asked_leaves_nothing_of_it(node, fetc
     """The node's rsync is the training user's own: it gets another list of names."""
     sizes = lay(node, {"good": b"g", "more": b"m" * 100})
     os.symlink("/etc/passwd", node.home / "log" / "link")
-    put(node.bin, {"rsync": '#!/bin/sh\nexec /usr/bin/env -u PATH %s "$@" more link\n' % _rsync()})
+    put(node.bin, {"rsync": f'#!/bin/sh\nexec /usr/bin/env -u PATH {_rsync()} "$@" more link\n'})
     (node.bin / "rsync").chmod(0o755)
     try:
         fetch({"good": sizes["good"]})
@@ -247,7 +247,7 @@ def _unbounded(shell, source):
 
 
 def test_a_node_that_is_silent_is_given_up_and_the_ssh_is_gone(node, fetch):
-    put(node.bin, {"rsync": "#!/bin/sh\necho $$ > %s/pid\nexec sleep 600\n" % node.bin})
+    put(node.bin, {"rsync": f"#!/bin/sh\necho $$ > {node.bin}/pid\nexec sleep 600\n"})
     (node.bin / "rsync").chmod(0o755)
     with pytest.raises(fetching.Cut, match="in time"):
         fetch(lay(node, {"a": b"x"}), seconds=3)
@@ -284,7 +284,7 @@ def test_what_is_here_moves_only_the_rest_and_holes_stay_holes(node, fetch):
 def test_an_interrupted_copy_goes_on(node, fetch):
     data = os.urandom(40 << 20)
     sizes = lay(node, {"a": data})
-    put(node.bin, {"rsync": '#!/bin/sh\nexec env -u PATH %s --bwlimit=8m "$@"\n' % _rsync()})
+    put(node.bin, {"rsync": f'#!/bin/sh\nexec env -u PATH {_rsync()} --bwlimit=8m "$@"\n'})
     (node.bin / "rsync").chmod(0o755)
     with pytest.raises(fetching.Cut):
         fetch(sizes, options=["--partial"], seconds=1.5)

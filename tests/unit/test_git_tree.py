@@ -40,7 +40,7 @@ def trap(tmp_path, monkeypatch):
     (tmp_path / "home").mkdir()
     root, mark, program = tmp_path / "code", tmp_path / "ran", tmp_path / "program"
     put(root, {"train.py": "print(1)\n", "w.bin": "weights\n"})
-    program.write_text("#!/bin/sh\necho \"$0 $*\" >> '%s'\ntimeout 0.2 cat 2> /dev/null\n" % mark)
+    program.write_text(f"#!/bin/sh\necho \"$0 $*\" >> '{mark}'\ntimeout 0.2 cat 2> /dev/null\n")
     program.chmod(0o755)
     git(root, "init", "-q")
     git(root, "add", ".")
@@ -54,8 +54,8 @@ def fsmonitor(root, program):
 
 
 def included(root, program):
-    put(root, {".git/more": "[core]\n\tfsmonitor = %s\n" % program})
-    git(root, "config", "includeIf.gitdir:%s/.path" % root, "more")
+    put(root, {".git/more": f"[core]\n\tfsmonitor = {program}\n"})
+    git(root, "config", f"includeIf.gitdir:{root}/.path", "more")
     git(root, "config", "include.path", "more")
 
 
@@ -91,7 +91,7 @@ def worktree_filter(root, program):
 
 
 def hook(root, program):
-    put(root, {"hooks/post-index-change": "#!/bin/sh\nexec '%s'\n" % program})
+    put(root, {"hooks/post-index-change": f"#!/bin/sh\nexec '{program}'\n"})
     os.chmod(root / "hooks/post-index-change", 0o755)
     git(root, "config", "core.hooksPath", str(root / "hooks"))
     put(root, {"w.bin": "weights\n"})  # as committed, so that git writes the index anew
@@ -114,7 +114,7 @@ def partial_clone(root, program):
     git(root, "config", "extensions.partialClone", "origin")
     git(root, "config", "remote.origin.promisor", "true")
     git(root, "config", "protocol.ext.allow", "always")
-    git(root, "config", "remote.origin.url", "ext::%s" % program)
+    git(root, "config", "remote.origin.url", f"ext::{program}")
     os.unlink(root / ".git/objects" / blob[:2] / blob[2:])
 
 
@@ -252,7 +252,7 @@ def test_each_switch_of_git_holds_by_itself(trap, tmp_path):
     assert (root / ".git/index").stat().st_mtime_ns != index and not mark.exists()
     git(root, "config", "protocol.ext.allow", "always")
     with pytest.raises(git_tree.GitError):
-        git_tree.ask(str(root), ["ls-remote", "ext::%s" % program])
+        git_tree.ask(str(root), ["ls-remote", f"ext::{program}"])
     assert not mark.exists()
 
 

@@ -92,7 +92,7 @@ def test_without_py_spy_proc_tells_what_it_can(rank):
 
 def test_py_spy_of_the_environment_tells_the_stack(rank, tmp_path):
     attempt, process = rank
-    program(tmp_path / "env" / "bin", "py-spy", 'echo "$*" > $LOG\ncat <<EOF\n%sEOF' % DUMP)
+    program(tmp_path / "env" / "bin", "py-spy", f'echo "$*" > $LOG\ncat <<EOF\n{DUMP}EOF')
     state = guard_evidence.collect(attempt, "node2", 20.0)
     assert (
         state["ranks"][0]["where"][0] == "all_reduce (paddle/distributed/collective.py:10)"

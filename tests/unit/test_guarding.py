@@ -9,7 +9,7 @@ import pytest
 from ansible.module_utils.trainyard import agent, attempts, guarding
 from core_support import RUN, attempt_files, compiled, program, put, recorded
 
-UNIT = "trainyard-%s-1.service" % RUN
+UNIT = f"trainyard-{RUN}-1.service"
 
 
 class Systemd:
@@ -33,7 +33,7 @@ def test_the_guard_is_started_with_exactly_these_words():
         "--user",
         "--quiet",
         "--collect",
-        "--unit=yardguard-%s-1.service" % RUN,
+        f"--unit=yardguard-{RUN}-1.service",
     ]
     given = [argv[index + 1] for index, word in enumerate(argv) if word == "--property"]
     assert "Requisite=" + UNIT in given and "After=" + UNIT in given, (
@@ -66,7 +66,7 @@ def test_a_guard_that_does_not_start_leaves_no_attempt_behind(tmp_path):
     )
     with pytest.raises(
         attempts.AttemptError,
-        match="systemd did not start yardguard-%s-1.service: Unknown assignment" % RUN,
+        match=f"systemd did not start yardguard-{RUN}-1.service: Unknown assignment",
     ):
         attempts.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
     assert ["systemctl", "--user", "stop", UNIT] in run.calls
@@ -88,7 +88,7 @@ def test_a_stop_ends_the_guard_too(tmp_path):
     stops = [call for call in run.calls if "stop" in call]
     assert stops == [
         ["systemctl", "--user", "stop", UNIT],
-        ["systemctl", "--user", "stop", "yardguard-%s-1.service" % RUN],
+        ["systemctl", "--user", "stop", f"yardguard-{RUN}-1.service"],
     ]
 
 
@@ -101,6 +101,6 @@ def test_the_end_of_the_attempt_ends_a_guard_that_is_stuck(tmp_path, monkeypatch
     assert agent.ended(attempt, "node2") == 0 and recorded(tools, "systemctl") == []
     put(attempt, {"guard.py": ""})
     assert agent.ended(attempt, "node2") == 0
-    assert recorded(tools, "systemctl") == [
-        "--user stop --no-block yardguard-%s-1.service" % RUN
-    ], "and nobody waits for it"
+    assert recorded(tools, "systemctl") == [f"--user stop --no-block yardguard-{RUN}-1.service"], (
+        "and nobody waits for it"
+    )

@@ -34,7 +34,7 @@ class Node:
 
     def run(self, argv):
         lines = [
-            "%s loaded active running Trainyard run %s attempt 1" % (unit, unit[10:-10])
+            f"{unit} loaded active running Trainyard run {unit[10:-10]} attempt 1"
             for unit in sorted(self.units)
         ]
         return (0, "\n".join(lines), "") if "list-units" in argv else (0, "", "")
@@ -66,12 +66,10 @@ def test_a_refused_start_says_who_holds_the_node_since_when(node):
         node.start(RUN)
     words = str(refused.value)
     assert words.startswith(
-        "node1 is held by Trainyard run %s attempt 1 (trainyard-%s-1.service, active), started 12"
-        " min ago (20" % (OLDER, OLDER)
+        f"node1 is held by Trainyard run {OLDER} attempt 1 (trainyard-{OLDER}-1.service, active),"
+        " started 12 min ago (20"
     )
-    assert (
-        " UTC) by alice@desk; follow it or stop it: playbooks/stop.yml -e run=%s" % OLDER in words
-    )
+    assert f" UTC) by alice@desk; follow it or stop it: playbooks/stop.yml -e run={OLDER}" in words
     assert node.units == {attempts.unit_name(OLDER, 1)}
 
 
@@ -83,10 +81,10 @@ def test_the_plan_says_the_same_before_anything_is_brought(node):
         line for line in readiness.obstacles(compiled(), arguments["facts"]) if "is held" in line
     )
     assert (
-        "node2 is held by Trainyard run %s attempt 1 (active), started 2 h ago (" % RUN in line
+        f"node2 is held by Trainyard run {RUN} attempt 1 (active), started 2 h ago (" in line
         and "\x1b" not in line
     )
-    assert line.endswith("follow it or stop it: playbooks/stop.yml -e run=%s" % RUN)
+    assert line.endswith(f"follow it or stop it: playbooks/stop.yml -e run={RUN}")
 
 
 def test_the_same_start_again_is_no_second_one_and_another_one_is_refused(node):
@@ -163,5 +161,5 @@ def test_two_starts_that_met_each_other_leave_one_whole_gang(tmp_path, node):
         other.start()
     for other in others:
         other.join(90)
-    assert outcome[OLDER] == "runs" and "is held by Trainyard run %s" % OLDER in outcome[YOUNGER]
+    assert outcome[OLDER] == "runs" and f"is held by Trainyard run {OLDER}" in outcome[YOUNGER]
     assert [each.units for each in nodes] == [{attempts.unit_name(OLDER, 1)}] * 2

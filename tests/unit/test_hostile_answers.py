@@ -55,7 +55,7 @@ def test_facts_in_an_answer_set_no_variable_of_site_or_role(site):
     )
     tasks = [
         {"ansible.builtin.command": "true"}, {"ansible.builtin.ping": {}},
-        {"ansible.builtin.copy": {"content": said, "dest": "%s/said.{{ inventory_hostname }}" % site.folder}, "delegate_to": "localhost"},
+        {"ansible.builtin.copy": {"content": said, "dest": f"{site.folder}/said.{{{{ inventory_hostname }}}}"}, "delegate_to": "localhost"},
     ]  # fmt: skip
     code, out, err = site.play(
         [
@@ -91,13 +91,13 @@ def test_no_path_of_a_node_says_where_a_tree_is_sent(site, name):
         "bytes": 9,
     }
     cache = {
-        "%s.files" % tree["digest"]: "train.py\n",
-        "%s.json" % tree["digest"]: json.dumps(entries),
+        "{}.files".format(tree["digest"]): "train.py\n",
+        "{}.json".format(tree["digest"]): json.dumps(entries),
     }
     put(site.folder / "cache" / "manifests", cache)
     here = site.folder / "here"
     here.mkdir()
-    site.lie(node1={"answers": {"tree": [[["staging"], "%s/%s" % (here, name)]]}})
+    site.lie(node1={"answers": {"tree": [[["staging"], f"{here}/{name}"]]}})
     role = {"name": "workspace"}
     given = {"workspace_trees": [tree], "workspace_cache_dir": str(site.folder / "cache")}
     play = {
@@ -106,14 +106,14 @@ def test_no_path_of_a_node_says_where_a_tree_is_sent(site, name):
         "tasks": [{"ansible.builtin.include_role": role, "vars": given}],
     }
     _code, out, err = site.play(
-        [play], PATH="%s:%s" % (site.folder / "bin", os.environ["PATH"])
+        [play], PATH="{}:{}".format(site.folder / "bin", os.environ["PATH"])
     )  # (rsync takes the ssh that it finds)
     assert os.listdir(here) == [], out + err
     argv = [json.loads(line) for line in (site.folder / "argv").read_text().splitlines()]
     sent = {words[0]: words for words in argv if "--server" in " ".join(words)}
     assert sorted(sent) == (["node2"] if ":" in name else ["node1", "node2"]), out + err
     assert all(
-        words[-1].endswith(".trainyard/staging/code-%s/" % tree["digest"][:16])
+        words[-1].endswith(".trainyard/staging/code-{}/".format(tree["digest"][:16]))
         for words in sent.values()
     ), sent
     assert not any(str(here) in word for words in sent.values() for word in words), sent

@@ -35,12 +35,12 @@ def run(argv):
 
 def package(site, name, version, files):
     """Lay a package down as an installer does: its files, then its RECORD."""
-    inside = "%s-%s.dist-info" % (name, version)
+    inside = f"{name}-{version}.dist-info"
     (site / inside).mkdir(parents=True)
     rows = []
     for path, text in {
         **files,
-        "../../../bin/%s" % name: "#!%s/python\n" % site,
+        f"../../../bin/{name}": f"#!{site}/python\n",
     }.items():  # a script differs with the home directory
         (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).write_text(text)
@@ -48,7 +48,7 @@ def package(site, name, version, files):
             base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
         )
         rows.append("%s,sha256=%s,%d" % (path, checksum, len(text.encode())))
-    (site / inside / "RECORD").write_text("\n".join([*rows, "%s/RECORD,," % inside]) + "\n")
+    (site / inside / "RECORD").write_text("\n".join([*rows, f"{inside}/RECORD,,"]) + "\n")
 
 
 def mark(target):
@@ -178,7 +178,7 @@ def test_builds_of_a_framework_that_lists_no_files_are_told_apart_by_its_own_wor
             site / "paddlepaddle-2.6.2.dist-info" / "RECORD"
         ).unlink()  # as where it was built from source
         (site / "paddle/version/__init__.py").write_text(
-            "full_version = '2.6.2'\ncommit = '%s'\n" % commit
+            f"full_version = '2.6.2'\ncommit = '{commit}'\n"
         )
         mark(base / "env" / DIGEST)
     words = (
@@ -214,7 +214,7 @@ def test_unequal_images_are_named():
 def test_a_file_with_other_content_and_the_same_size_and_time_is_named(nodes):
     edit_unseen(nodes["node2"][1] / CODE, "x = 2\n")
     ((level, odd, text),) = judged(looked(nodes))
-    assert (level, odd, text) == ("stop", ["node2"], "changed since the installation: %s" % CODE)
+    assert (level, odd, text) == ("stop", ["node2"], f"changed since the installation: {CODE}")
 
 
 def test_new_and_missing_files_are_named(nodes):
@@ -261,7 +261,7 @@ def test_what_changed_before_the_marker_needs_the_full_look(nodes):
     assert judged(looked(nodes)) == []
     facts = looked(nodes, verify="full")
     stop, note = judged(facts, verify="full")
-    assert stop == ("stop", ["node2"], "changed since the installation: %s" % CODE)
+    assert stop == ("stop", ["node2"], f"changed since the installation: {CODE}")
     assert note[0] == "note" and note[2].startswith(
         "verify=full read 0 MB in 9 files of the environment on each node, in "
     )
@@ -269,7 +269,7 @@ def test_what_changed_before_the_marker_needs_the_full_look(nodes):
     found = environment.inspect_environment(str(base), DIGEST, "full")
     assert (found["state"], found["why"]) == (
         "changed",
-        "changed since the installation: %s" % CODE,
+        f"changed since the installation: {CODE}",
     )
 
 
@@ -278,7 +278,7 @@ def test_a_changed_file_is_provisioned_again_and_sync_goes_on(nodes, monkeypatch
     edit_unseen(site / CODE, "x = 2\n")
     assert (
         environment.inspect_environment(str(base), DIGEST)["why"]
-        == "changed since the installation: %s" % CODE
+        == f"changed since the installation: {CODE}"
     )
     assert judged(looked(nodes), repair=True) == []
     monkeypatch.setattr(probe, "SUBJECTS", {"installed": installed})
@@ -369,11 +369,11 @@ def test_an_edit_in_the_users_own_python_counts_where_nodes_differ(owns):
     for _base, site, _python in owns.values():
         (site / CODE).write_text("x = 1 + 1\n")
     assert [(level, text) for level, _nodes, text in judged(own_facts(owns))] == [
-        ("note", "changed since their installation, equally on all nodes: %s" % CODE)
+        ("note", f"changed since their installation, equally on all nodes: {CODE}")
     ]
     (owns["node2"][1] / CODE).write_text("x = 1 + 2\n")
     ((level, _odd, text),) = judged(own_facts(owns))
-    assert level == "stop" and text.startswith("%s differs: " % CODE)
+    assert level == "stop" and text.startswith(f"{CODE} differs: ")
     (owns["node1"][1] / CODE).write_text("x = 1\n")
     ((_level, _odd, text),) = judged(own_facts(owns))
     assert "as installed on node1" in text
@@ -406,7 +406,7 @@ def test_libraries_are_read_from_their_real_files(tmp_path, monkeypatch):
         (tmp_path / name).symlink_to(real)
     listing = "2 libs found in cache `/etc/ld.so.cache'\n"
     listing += "".join(
-        "\t%s (libc6,x86-64) => %s/%s\n" % (name, tmp_path, name)
+        f"\t{name} (libc6,x86-64) => {tmp_path}/{name}\n"
         for name in ("libcudnn.so.8", "libnccl.so.2")
     )
     (tmp_path / "version.cfg").write_text(  # as CANN 8.0.RC2 writes it
@@ -442,7 +442,7 @@ def test_the_vendors_software_counts_where_the_job_has_such_devices(nodes, name,
     )
     assert judged(facts) == []
     assert judged(facts, accelerator="ascend") == [
-        (level, ["node1", "node2"], "%s differs: 8.0.RC2 on node1; 8.0.RC3 on node2" % name)
+        (level, ["node1", "node2"], f"{name} differs: 8.0.RC2 on node1; 8.0.RC3 on node2")
     ]
 
 
@@ -468,5 +468,5 @@ def test_unequal_pythons_are_warned_of_within_one_minor_version(nodes, other, le
     for fact, version in zip(facts.values(), ("3.11.2", other)):
         fact["installed"]["environments"][DIGEST]["python"] = version
     assert judged(facts) == [
-        (level, ["node1", "node2"], "Python differs: 3.11.2 on node1; %s on node2" % other)
+        (level, ["node1", "node2"], f"Python differs: 3.11.2 on node1; {other} on node2")
     ]

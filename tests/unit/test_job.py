@@ -14,7 +14,7 @@ from ansible.module_utils.trainyard import yamldata
 from core_support import CONFIG, ROOT
 
 CONFIGS = str(ROOT / "playbooks" / "configs")
-GOOD = "suite: paddledetection\nlauncher: fleetrun\nconfig: %s\n" % CONFIG
+GOOD = f"suite: paddledetection\nlauncher: fleetrun\nconfig: {CONFIG}\n"
 
 
 def read(folder, content):
@@ -122,36 +122,90 @@ def test_refused_with_place_and_words(tmp_path, content, place, words):
 
 @pytest.mark.parametrize(
     "name",
-    "PYTHONPATH PYTHONUSERBASE PYTHONBREAKPOINT PYTHONINSPECT LD_LIBRARY_PATH LD_BIND_NOW BASH_ENV"
-    " ENV SHELLOPTS BASH_FUNC_a PS4 GIT_SSH_COMMAND SSH_AUTH_SOCK SSH_ASKPASS PERL5LIB NODE_OPTIONS"
-    " GLIBC_TUNABLES GCONV_PATH OPENSSL_CONF SSL_CERT_FILE REQUESTS_CA_BUNDLE XDG_RUNTIME_DIR"
-    " DBUS_SESSION_BUS_ADDRESS PIP_INDEX_URL CLASSPATH".split(),
+    [
+        "PYTHONPATH",
+        "PYTHONUSERBASE",
+        "PYTHONBREAKPOINT",
+        "PYTHONINSPECT",
+        "LD_LIBRARY_PATH",
+        "LD_BIND_NOW",
+        "BASH_ENV",
+        "ENV",
+        "SHELLOPTS",
+        "BASH_FUNC_a",
+        "PS4",
+        "GIT_SSH_COMMAND",
+        "SSH_AUTH_SOCK",
+        "SSH_ASKPASS",
+        "PERL5LIB",
+        "NODE_OPTIONS",
+        "GLIBC_TUNABLES",
+        "GCONV_PATH",
+        "OPENSSL_CONF",
+        "SSL_CERT_FILE",
+        "REQUESTS_CA_BUNDLE",
+        "XDG_RUNTIME_DIR",
+        "DBUS_SESSION_BUS_ADDRESS",
+        "PIP_INDEX_URL",
+        "CLASSPATH",
+    ],
 )
 def test_a_job_does_not_choose_what_every_process_loads(tmp_path, name):
-    (problem,) = read(tmp_path, GOOD + "env:\n  GOOD: 1\n  %s: 1\n" % name)[1]
-    assert problem.startswith("mine.yml:6 env.%s: is not for a " % name)
+    (problem,) = read(tmp_path, GOOD + f"env:\n  GOOD: 1\n  {name}: 1\n")[1]
+    assert problem.startswith(f"mine.yml:6 env.{name}: is not for a ")
     old = dict(read(tmp_path, GOOD)[0], env={name: "1"})
     assert jobs.recorded(old, "x")[0]["env"] == {name: "1"}  # a run that began with it goes on
 
 
 @pytest.mark.parametrize(
     "name",
-    "OMP_NUM_THREADS NCCL_DEBUG PYTHONUNBUFFERED PYTHONHASHSEED WANDB_MODE http_proxy TMPDIR"
-    " XDG_CACHE_HOME GLOG_v FLAGS_x LDAP ENVIRONMENT".split(),
+    [
+        "OMP_NUM_THREADS",
+        "NCCL_DEBUG",
+        "PYTHONUNBUFFERED",
+        "PYTHONHASHSEED",
+        "WANDB_MODE",
+        "http_proxy",
+        "TMPDIR",
+        "XDG_CACHE_HOME",
+        "GLOG_v",
+        "FLAGS_x",
+        "LDAP",
+        "ENVIRONMENT",
+    ],
 )
 def test_what_a_training_reads_stays_the_jobs(tmp_path, name):
-    assert read(tmp_path, GOOD + "env:\n  %s: 1\n" % name)[1] == []
+    assert read(tmp_path, GOOD + f"env:\n  {name}: 1\n")[1] == []
 
 
 @pytest.mark.parametrize(
     "name",
-    "PADDLE_NNODES PADDLE_TRAINER_ID FLAGS_START_PORT FLAGS_selected_gpus POD_IP"
-    " CUDA_VISIBLE_DEVICES GLOO_SOCKET_IFNAME NCCL_SOCKET_IFNAME LD_PRELOAD LD_AUDIT PATH HOME USER"
-    " PYTHONHOME PYTHONSTARTUP RANK_TABLE_FILE WORLD_SIZE MS_ROLE TRAINYARD_ATTEMPT TRAINING_ROLE".split(),
+    [
+        "PADDLE_NNODES",
+        "PADDLE_TRAINER_ID",
+        "FLAGS_START_PORT",
+        "FLAGS_selected_gpus",
+        "POD_IP",
+        "CUDA_VISIBLE_DEVICES",
+        "GLOO_SOCKET_IFNAME",
+        "NCCL_SOCKET_IFNAME",
+        "LD_PRELOAD",
+        "LD_AUDIT",
+        "PATH",
+        "HOME",
+        "USER",
+        "PYTHONHOME",
+        "PYTHONSTARTUP",
+        "RANK_TABLE_FILE",
+        "WORLD_SIZE",
+        "MS_ROLE",
+        "TRAINYARD_ATTEMPT",
+        "TRAINING_ROLE",
+    ],
 )
 def test_the_plans_own_environment_is_reserved(tmp_path, name):
-    assert read(tmp_path, GOOD + "env:\n  GOOD: 1\n  %s: 1\n" % name)[1] == [
-        "mine.yml:6 env.%s: is reserved: the plan sets it; take it out" % name
+    assert read(tmp_path, GOOD + f"env:\n  GOOD: 1\n  {name}: 1\n")[1] == [
+        f"mine.yml:6 env.{name}: is reserved: the plan sets it; take it out"
     ]
 
 
@@ -160,7 +214,7 @@ def test_the_plans_own_environment_is_reserved(tmp_path, name):
     ["NCCL_DEBUG", "http_proxy", "OMP_NUM_THREADS", "FLAGS_call_stack_level", "HOMEBREW", "PATHS"],
 )
 def test_other_names_are_the_jobs_own(tmp_path, name):
-    assert read(tmp_path, GOOD + "env: {%s: 1}\n" % name)[0]["env"] == {name: 1}
+    assert read(tmp_path, GOOD + f"env: {{{name}: 1}}\n")[0]["env"] == {name: 1}
 
 
 def test_every_problem_at_once(tmp_path):
@@ -205,7 +259,7 @@ def test_a_launcher_that_the_suite_cannot_take(tmp_path, monkeypatch):
         GOOD.replace("\n", "\r\n"),
         "---\n# 飞桨 – ein Kommentar ünïcode\n" + GOOD,
         GOOD + "...\n",
-        "{suite: paddledetection, launcher: fleetrun, config: %s}" % CONFIG,
+        f"{{suite: paddledetection, launcher: fleetrun, config: {CONFIG}}}",
         GOOD.replace("fleetrun", '"fleetrun"'),
         GOOD.replace("fleetrun", "&anchor fleetrun"),
         GOOD.replace("fleetrun", "!!str fleetrun"),
@@ -281,8 +335,8 @@ def test_restarts_are_counted_in_whole_numbers(value):
 
 
 def test_jinja_stays_text(tmp_path):
-    text = "{{ lookup('pipe', 'touch %s/ran') }}" % tmp_path
-    job, problems = read(tmp_path, GOOD + 'description: "%s"\narguments: ["%s"]\n' % (text, text))
+    text = f"{{{{ lookup('pipe', 'touch {tmp_path}/ran') }}}}"
+    job, problems = read(tmp_path, GOOD + f'description: "{text}"\narguments: ["{text}"]\n')
     assert (
         not problems
         and job["description"] == text
@@ -335,7 +389,7 @@ def test_a_job_file_of_the_users_own(tmp_path, monkeypatch):
         "./own.yml",
         "~/own.yml",
         str(tmp_path / "own.yml"),
-        "../%s/own.yml" % tmp_path.name,
+        f"../{tmp_path.name}/own.yml",
     ):
         path, shown, problems = jobs.find_job(config, CONFIGS, str(tmp_path))
         assert not problems and shown == config and os.path.samefile(path, tmp_path / "own.yml")
@@ -388,8 +442,8 @@ def test_a_misspelt_variable_is_named_with_the_near_one():
     )
     problems = [str(problem) for problem in jobs.command_line({"confg": "x", "node": 2}, allowed)]
     assert problems == [
-        "command line confg: unknown variable; %s did you mean 'config'?" % known,
-        "command line node: unknown variable; %s did you mean 'nodes'?" % known,
+        f"command line confg: unknown variable; {known} did you mean 'config'?",
+        f"command line node: unknown variable; {known} did you mean 'nodes'?",
     ]
 
 

@@ -101,16 +101,16 @@ def test_a_circle_ends(code):
         ({CONFIG: "_BASE_: ../../../secret.yml\n"}, CONFIG, "../secret.yml: not in the code tree"),
         ({CONFIG: "_BASE_: /etc/x.yml\n"}, CONFIG, "/etc/x.yml: not in the code tree"),
         ({CONFIG: "_BASE_: gone.yml\n"}, CONFIG, "configs/ppyoloe/gone.yml: not in the code tree"),
-        ({CONFIG: "_BASE_: gone.yml\n"}, CONFIG, "(named by %s)" % CONFIG),
-        ({CONFIG: "a: [\n"}, CONFIG, "%s: is not YAML" % CONFIG),
-        ({CONFIG: "- a\n"}, CONFIG, "%s: is not a mapping" % CONFIG),
+        ({CONFIG: "_BASE_: gone.yml\n"}, CONFIG, f"(named by {CONFIG})"),
+        ({CONFIG: "a: [\n"}, CONFIG, f"{CONFIG}: is not YAML"),
+        ({CONFIG: "- a\n"}, CONFIG, f"{CONFIG}: is not a mapping"),
         (
             {CONFIG: "_BASE_: 5\n"},
             CONFIG,
-            "%s: _BASE_ must be a file name or a list of them; got 5" % CONFIG,
+            f"{CONFIG}: _BASE_ must be a file name or a list of them; got 5",
         ),
         ({CONFIG: "_BASE_: [1]\n"}, CONFIG, "must be a file name or a list of them"),
-        ({CONFIG: "a: 2024-13-45\n"}, CONFIG, "%s: is not YAML" % CONFIG),
+        ({CONFIG: "a: 2024-13-45\n"}, CONFIG, f"{CONFIG}: is not YAML"),
     ],
 )
 def test_a_config_that_is_not_there(code, files, config, words):
@@ -203,7 +203,7 @@ def test_one_place_for_a_url_and_no_two_urls_in_one():
     assert (
         len(
             {
-                sources.weight_folder("/c", "https://h/%s/m.pdparams" % version)
+                sources.weight_folder("/c", f"https://h/{version}/m.pdparams")
                 for version in ("v1", "v2")
             }
         )
@@ -390,7 +390,7 @@ def test_a_download_that_breaks_off_is_not_kept(run_module, given, tmp_path):
         server.server_close()
     assert (
         result["failed"]
-        and "cannot fetch %s (" % url in result["msg"]
+        and f"cannot fetch {url} (" in result["msg"]
         and "10 of 1000 bytes" in result["msg"]
     )
     assert not os.path.exists(sources.weight_folder(given["cache_dir"], url))
@@ -416,7 +416,7 @@ def test_weights_that_cannot_be_fetched_name_the_remedy(run_module, given, web):
     result = run_module(module, dict(given, overrides={"pretrain_weights": web[0] + "/none"}))
     assert (
         result["failed"]
-        and "pretrain_weights: cannot fetch %s/none" % web[0] in result["msg"]
+        and f"pretrain_weights: cannot fetch {web[0]}/none" in result["msg"]
         and "give the controller internet" in result["msg"]
     )
 

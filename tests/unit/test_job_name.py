@@ -39,8 +39,8 @@ def gated(module, fields, **given):
 def made(request, tmp_path):
     """Return (name, job, plan) of a job file with that name, as the product reads and compiles it."""
     name = request.param
-    shutil.copy(CONFIGS / "ppyoloe.yml", tmp_path / ("%s.yml" % name))
-    path, shown, said = jobs.find_job("./%s.yml" % name, str(CONFIGS), str(tmp_path))
+    shutil.copy(CONFIGS / "ppyoloe.yml", tmp_path / f"{name}.yml")
+    path, shown, said = jobs.find_job(f"./{name}.yml", str(CONFIGS), str(tmp_path))
     job, problems = jobs.read_job(path, shown)
     assert not said and not problems and job["name"] == name
     return name, job, compiled(count=2, devices=1, job=job)
@@ -48,7 +48,7 @@ def made(request, tmp_path):
 
 def test_the_answers_about_a_run_pass_the_gate_whatever_its_job_is_called(made, tmp_path):
     name, _job, plan = made
-    config = "configs/%s/%s.yml" % ("c" * 150, "d" * 150)
+    config = "configs/{}/{}.yml".format("c" * 150, "d" * 150)
     attempt_files(
         tmp_path, dict(plan, site="s" * 200, job=dict(plan["job"], config=config)), "node1"
     )
@@ -66,7 +66,7 @@ def test_the_answers_about_a_run_pass_the_gate_whatever_its_job_is_called(made, 
         str(tmp_path / "runs"), lambda run: prune_look.on_node(str(tmp_path), run, {})
     )
     (kept,) = gated("prune", {"look": found})["look"]["runs"]
-    assert (kept["job"], kept["odd"]) == ("%s/paddledetection/%s" % (name, config), "")
+    assert (kept["job"], kept["odd"]) == (f"{name}/paddledetection/{config}", "")
 
 
 def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(made, tmp_path):
@@ -87,7 +87,7 @@ def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(
     assert plan_home.plan_of(text, given["plan_sha256"], ["node1", "node2"])["job"]["name"] == name
     assert plan_home.job_of(json.dumps(job).encode())["name"] == name
     other = attempts.attempt_dir(str(tmp_path), RUN, 1)
-    put(other, {".incoming/%s/%s" % (node, key): value for node in ("node1", "node2") for key, value in {
+    put(other, {f".incoming/{node}/{key}": value for node in ("node1", "node2") for key, value in {
         "plan.json": text.decode(), "job.json": json.dumps(job)}.items()})  # fmt: skip
     assert plan_home.take(
         other, dict.fromkeys(("node1", "node2"), given["plan_sha256"]), ["node1", "node2"]

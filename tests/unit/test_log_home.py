@@ -106,8 +106,10 @@ def test_which_run(here, run, answers, wanted):
         (
             NEWER,
             {"node1": NONE},
-            "no node knows the run %s, and it is not at home; known: %s, 20261119-000000-long-0000"
-            % (NEWER, RUN),
+            (
+                f"no node knows the run {NEWER}, and it is not at home; known: {RUN},"
+                " 20261119-000000-long-0000"
+            ),
         ),
         (NEWER, {"node1": None}, "; no answer from node1"),
     ],
@@ -149,7 +151,7 @@ def test_the_newest_attempt_counts(here):
     home = log_home.Home(str(here), RUN)
     assert (home.number, home.shown, home.index, home.over) == (
         10,
-        "runs/%s/attempt-10" % RUN,
+        f"runs/{RUN}/attempt-10",
         None,
         False,
     )

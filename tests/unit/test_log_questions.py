@@ -125,7 +125,7 @@ def test_the_issues_question(index):
         '{"kind": "ValueError", "text": "image 000000012.jpg is truncated", "line": 26, "cause":'
         ' "python_exception"}'
     )
-    assert (lines, problem) == (['[1, "node2", %s]' % error], None)
+    assert (lines, problem) == ([f'[1, "node2", {error}]'], None)
 
 
 def test_the_runbooks_examples_have_answers(index):

@@ -340,7 +340,7 @@ def test_a_number_that_no_answer_can_hold_is_left_out(shown):
             "scale": {"ips": 1e9},
         }
     }
-    found = scan("step 1 loss: %s speed: 1e300\n" % shown, table)["last_step"]
+    found = scan(f"step 1 loss: {shown} speed: 1e300\n", table)["last_step"]
     assert (found["loss"], found["ips"]) == (None, None)
 
 
@@ -376,7 +376,7 @@ def test_a_best_result_that_is_said_again_starts_no_evaluation():
 @pytest.mark.parametrize("shown", ["nan", "nanxxx", "infxxx", "inf"])
 def test_every_suites_way_to_print_no_number(shown):
     table = {"step": {"line": r"step (?P<step>\d+)", "fields": [r"loss: (?P<loss>nan|inf|[\d.]+)"]}}
-    assert scan("step 1 loss: 0.5\nstep 2 loss: %s\n" % shown, table)["nan"]["line"] == 2
+    assert scan(f"step 1 loss: 0.5\nstep 2 loss: {shown}\n", table)["nan"]["line"] == 2
 
 
 @pytest.mark.parametrize(
@@ -1112,7 +1112,7 @@ def test_a_chain_gives_its_last_part_and_tells_the_first():
     )
     assert (error["cause"], error["text"]) == (
         "download_failed",
-        "Tried to create a STDC1 object [after %s]" % lost,
+        f"Tried to create a STDC1 object [after {lost}]",
     )
     assert first_error(TRACEBACK + "KeyError: 1" + chain + TRACEBACK)["text"] == "1"
     assert (

@@ -26,7 +26,7 @@ def put(folder, name, text, mtime=None):
 
 
 def log(folder, name, node, text, mtime=None):
-    home = "%s.%s.log" % (name, node)
+    home = f"{name}.{node}.log"
     return logview.Log(home, name, node, put(folder, home, text, mtime), len(text))
 
 
@@ -185,7 +185,7 @@ def test_a_nodes_time_zone_counts(tmp_path):
 def test_a_real_failure_reads_in_order():
     home = log_home.Home(str(RAISED), RUN)
     found, _ends = logview.merged(logview.chosen(home.logs(), None, None)[0], 200, home.zones)
-    said = ["%s %s" % (log.label, line.decode()) for log, line in found]
+    said = [f"{log.label} {line.decode()}" for log, line in found]
     assert len(said) == 79 + 26
     listens = next(at for at, line in enumerate(said) if "server starts to listen" in line)
     connects = next(
@@ -302,14 +302,14 @@ def test_a_log_that_is_not_there_yet(tmp_path):
 
 def test_the_table_says_how_every_rank_is_and_where_its_log_lies():
     home = log_home.Home(str(RAISED), RUN)
-    lines = logview.table(home.index, home.logs(), "runs/%s/attempt-1" % RUN)
+    lines = logview.table(home.index, home.logs(), f"runs/{RUN}/attempt-1")
     assert lines[1].split()[:5] == ["0", "node1", "stopped", "(SIGTERM)", "79"]
     assert lines[2].split()[:7] == ["1", "node2", "failed", "(exit", "code", "1)", "26"]
-    assert lines[2].endswith("runs/%s/attempt-1/rank-001.node2.log" % RUN)
+    assert lines[2].endswith(f"runs/{RUN}/attempt-1/rank-001.node2.log")
     assert lines[3].split()[:3] == ["launcher", "node1", "8055"]
     assert (
         lines[-1] == "rank 1 on node2: ValueError: image 000000012.jpg is truncated"
-        " (runs/%s/attempt-1/rank-001.node2.log:26)" % RUN
+        f" (runs/{RUN}/attempt-1/rank-001.node2.log:26)"
     )
 
 

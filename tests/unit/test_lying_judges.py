@@ -381,7 +381,7 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
 def test_what_a_node_says_of_a_run_is_judged():
     status = {
         "found": True, "ended": True, "state": "failed", "run": RUN, "known": [RUN], "attempt": 1, "attempts": [1], "noted": [1], "processes": [7],
-        "stopped": False, "undone": False, "node": LIAR, "unit": "trainyard-%s-1.service" % RUN, "plan_sha256": "a" * 64, "job": "det", "lost": None,
+        "stopped": False, "undone": False, "node": LIAR, "unit": f"trainyard-{RUN}-1.service", "plan_sha256": "a" * 64, "job": "det", "lost": None,
         "by": "ann", "started": 1.0, "now": 9.0,
         "exit": {"service_result": "exit-code", "exit_code": "exited", "exit_status": "1", "time": 5.0, "stopped_by": None, "stopped_from": None,
                  "peers": {}},
@@ -409,7 +409,7 @@ def test_what_a_node_says_of_a_run_is_judged():
 
 
 def test_what_a_node_says_of_who_holds_it_is_judged():
-    unit = {"unit": "trainyard-%s-1.service" % RUN, "state": "active", "description": "x", "run": RUN, "attempt": 1, "user": "ann", "mine": False,
+    unit = {"unit": f"trainyard-{RUN}-1.service", "state": "active", "description": "x", "run": RUN, "attempt": 1, "user": "ann", "mine": False,
             "age_s": 3.0, "since": 1.0, "by": "ann@x", "start": "s"}  # fmt: skip
     asked = members_given()
 

@@ -486,7 +486,7 @@ def test_the_units_program_runs_by_itself_under_the_limits_it_is_given(tmp_path)
         tmp_path,
         "systemd-run",
         'while [ "$1" != /usr/bin/python3 ]; do shift; done; ulimit -l 64; ulimit -n 300; umask'
-        ' 077; shift; exec "%s" "$@"' % sys.executable,
+        f' 077; shift; exec "{sys.executable}" "$@"',
     )
     environment = dict(os.environ, PATH=str(place) + os.pathsep + os.environ["PATH"])
 

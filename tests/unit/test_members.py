@@ -61,7 +61,7 @@ def test_all_that_answer_and_are_free_can_take_part():
         ),
         (
             {"held": [{"run": RUN, "mine": False, "user": "eve"}]},
-            "it is held by %s of the user eve" % RUN,
+            f"it is held by {RUN} of the user eve",
         ),
         (None, "it was not asked (--limit)"),
     ],

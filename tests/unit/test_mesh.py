@@ -1019,7 +1019,7 @@ def test_run_program_is_bounded_and_never_raises():
 
 @pytest.mark.parametrize("where", ["", ">&2"], ids=["stdout", "stderr"])
 def test_a_program_that_says_too_much_is_ended(where):
-    many = "head -c 300000000 /dev/zero %s" % where
+    many = f"head -c 300000000 /dev/zero {where}"
     code, out, err = mesh.run_program(["sh", "-c", many])
     assert (code, out) == (None, "") and 0 < len(err) < 300
     most = mesh.run_program(

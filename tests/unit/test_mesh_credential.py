@@ -180,10 +180,10 @@ def test_what_a_reboot_has_left_is_removed_by_the_next_probe(home):
     folder, keys = home
     base, now = os.path.join(folder, ".trainyard"), time.time()
     grant(folder, keys)
-    units = {"trainyard-%s-1.service" % RUN}
+    units = {f"trainyard-{RUN}-1.service"}
     put(Path(base, "runs", RUN, "attempt-1"), {"attempt.json": "{}"})
     assert credential.tidy(folder, base, "node2", units, now) == [], "it runs"
-    assert credential.tidy(folder, base, "node2", {"trainyard-%s-0.service" % RUN}, now) == [], (
+    assert credential.tidy(folder, base, "node2", {f"trainyard-{RUN}-0.service"}, now) == [], (
         "its rehearsal runs"
     )
     assert credential.tidy(folder, base, "node1", set(), now) == [], "another node's"
@@ -248,7 +248,7 @@ def test_no_probe_looks_between_a_starts_lines_and_its_unit(home, monkeypatch):
         other.start()
         other.join(0.5)
         assert made == [] and len(of_runs(folder)) == 2
-        units.append("trainyard-%s-1.service" % RUN)
+        units.append(f"trainyard-{RUN}-1.service")
     other.join(30)
     assert credential.valid_key(made[0]) and len(of_runs(folder)) == 2
     units.clear()
@@ -261,7 +261,7 @@ def test_what_is_left_of_a_rehearsal_keeps_the_key_for_the_start_after_it(home):
     base, now = os.path.join(folder, ".trainyard"), time.time()
     grant(folder, keys, attempt=0)
     assert (
-        credential.tidy(folder, base, "node2", {"trainyard-%s-0.service" % RUN}, now) == []
+        credential.tidy(folder, base, "node2", {f"trainyard-{RUN}-0.service"}, now) == []
         and len(of_runs(folder)) == 2
     )
     assert (
@@ -288,7 +288,7 @@ def test_the_units_own_words_remove_its_credential(home):
     for name in os.listdir(place):  # the training can write all of them
         if name.endswith(".py"):
             with open(os.path.join(place, name), "w", encoding="utf-8") as handle:
-                handle.write("open(%r, 'w')\n" % executed)
+                handle.write(f"open({executed!r}, 'w')\n")
     subprocess.run(words[at:], check=True, cwd=place)
     assert of_runs(folder) == [] and not os.path.exists(place) and not os.path.exists(executed)
 

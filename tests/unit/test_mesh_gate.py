@@ -51,7 +51,7 @@ class Home:
                 "run": run,
                 "attempt": 1,
                 "node": "node2",
-                "unit": "trainyard-%s-1.service" % run,
+                "unit": f"trainyard-{run}-1.service",
             }
             record["plan_sha256"] = __import__("hashlib").sha256(text.encode()).hexdigest()
             put(
@@ -117,7 +117,7 @@ def test_the_verbs(home):
         "from": "node1",
         "reason": "lost",
     }
-    assert recorded(home.tools, "systemctl")[-1] == "--user stop trainyard-%s-1.service" % RUN
+    assert recorded(home.tools, "systemctl")[-1] == f"--user stop trainyard-{RUN}-1.service"
     assert home.stopped(OTHER) is None
 
 
@@ -231,7 +231,7 @@ def test_hostile_words_are_refused_and_change_nothing(home, kind, monkeypatch, c
     monkeypatch.setattr(
         mesh_gate.subprocess,
         "call",
-        lambda *words, **_more: pytest.fail("a program was started: %r" % (words,)),
+        lambda *words, **_more: pytest.fail(f"a program was started: {words!r}"),
     )
     before, wrong = home.state(), []
     for text in texts:
@@ -275,7 +275,7 @@ def test_there_is_no_shell(home, kind, text):
 
 def test_a_key_is_for_its_own_attempt(home):
     before = home.state()
-    for words in ("stop 2 peer", "beat 2", "door 2 orted", "stop %s peer" % OTHER):
+    for words in ("stop 2 peer", "beat 2", "door 2 orted", f"stop {OTHER} peer"):
         assert home.of_run(words).returncode == REFUSED
     assert home.of_run("stop 1 peer", number="2").returncode == REFUSED, "a line of another attempt"
     assert home.of_run("stop 1 peer", peer="node9").returncode == REFUSED, (
@@ -331,11 +331,7 @@ def carrier(home):
     """Fetch from node2's gate with rsync itself; return its exit code and the files that arrived."""
     script = (
         'while [ "$1" != "${1#-}" ]; do shift 2; done; shift; export SSH_ORIGINAL_COMMAND="$*";'
-        " exec %s -I %s node1"
-        % (
-            sys.executable,
-            home.site_gate,
-        )
+        f" exec {sys.executable} -I {home.site_gate} node1"
     )
     program(home.folder / "tools", "ssh", script)
 
@@ -352,7 +348,7 @@ def carrier(home):
             "--rsync-path=" + verb,
         ]
         done = subprocess.run(
-            [*argv, "node2::%s/" % module, str(target)],
+            [*argv, f"node2::{module}/", str(target)],
             input="".join(name + "\n" for name in names),
             capture_output=True,
             text=True,
@@ -366,13 +362,13 @@ def carrier(home):
 
 
 def test_a_checkpoint_is_served_to_rsync(carrier):
-    assert carrier("pull %s 1 output" % OTHER, "4.pdparams") == (0, ["4.pdparams"])
+    assert carrier(f"pull {OTHER} 1 output", "4.pdparams") == (0, ["4.pdparams"])
 
 
 @pytest.mark.parametrize(
     "verb",
-    ["pull %s 1 ." % RUN, "pull %s 1 output/.." % RUN, "pull %s 1 work" % RUN, "pull %s 2 output" % RUN, "pull %s 0 output" % RUN, "pull ../.. 1 output",
-     "pull %s 1 /etc" % RUN, "pull", "rsync", "pull %s 1 output --sender" % RUN],
+    [f"pull {RUN} 1 .", f"pull {RUN} 1 output/..", f"pull {RUN} 1 work", f"pull {RUN} 2 output", f"pull {RUN} 0 output", "pull ../.. 1 output",
+     f"pull {RUN} 1 /etc", "pull", "rsync", f"pull {RUN} 1 output --sender"],
 )  # fmt: skip
 def test_other_folders_are_not_served(carrier, verb):
     code, files = carrier(verb, "plan.json", "passwd", "x")
@@ -390,7 +386,7 @@ def test_other_folders_are_not_served(carrier, verb):
     ],
 )
 def test_rsync_gets_no_word_of_the_callers(home, words):
-    assert home.of_site("pull %s 1 output %s" % (RUN, words)).returncode == REFUSED
+    assert home.of_site(f"pull {RUN} 1 output {words}").returncode == REFUSED
 
 
 @pytest.mark.parametrize(
@@ -404,16 +400,16 @@ def test_rsync_gets_no_word_of_the_callers(home, words):
     ],
 )
 def test_names_that_lead_out_of_the_folder_bring_nothing(carrier, name):
-    assert carrier("pull %s 1 output" % RUN, name)[1] == []
+    assert carrier(f"pull {RUN} 1 output", name)[1] == []
 
 
 def test_nothing_is_written_and_no_link_leads_out(home, carrier):
     secret = home.folder / "secret"
     secret.write_text("secret")
     (home.base / "runs" / RUN / "attempt-1/output/link").symlink_to(secret)
-    assert carrier("pull %s 1 output" % RUN, "link", options=("--copy-links",))[1] == []
+    assert carrier(f"pull {RUN} 1 output", "link", options=("--copy-links",))[1] == []
     assert (
-        carrier("pull %s 1 output" % RUN, "link", options=("--remove-source-files", "--times"))[1]
+        carrier(f"pull {RUN} 1 output", "link", options=("--remove-source-files", "--times"))[1]
         == []
     )
     before = home.state()
@@ -422,7 +418,7 @@ def test_nothing_is_written_and_no_link_leads_out(home, carrier):
         "-r",
         "-e",
         str(home.folder / "tools/ssh") + " -F x",
-        "--rsync-path=pull %s 1 output" % RUN,
+        f"--rsync-path=pull {RUN} 1 output",
         str(secret),
         "node2::checkpoint/",
     ]
@@ -431,7 +427,7 @@ def test_nothing_is_written_and_no_link_leads_out(home, carrier):
     outside = home.base / "runs" / RUN / "attempt-1/output"
     shutil.rmtree(outside)
     outside.symlink_to(home.folder)
-    assert carrier("pull %s 1 output" % RUN, "secret")[1] == []
+    assert carrier(f"pull {RUN} 1 output", "secret")[1] == []
 
 
 def test_it_ends_when_its_caller_does(home):

@@ -140,7 +140,7 @@ def test_a_hostile_description_is_refused_or_changes_nothing(controller, field, 
     try:
         nodes = controller(node(1), said, node(3))
     except (TypeError, AttributeError) as error:
-        pytest.fail("the controller's own code failed: %s" % error)
+        pytest.fail(f"the controller's own code failed: {error}")
     assert [item["name"] for item in nodes] == NAMES and nodes[0] == node(1) and nodes[2] == node(3)
     text = texts_of(nodes)
     assert text is None or evil(text) == []

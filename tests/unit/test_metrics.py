@@ -40,7 +40,7 @@ def parsed(text):
             assert current not in done, "the samples of one metric stand together"
             done.add(current)
         elif line.startswith("# TYPE "):
-            assert line == "# TYPE %s gauge" % current
+            assert line == f"# TYPE {current} gauge"
         else:
             match = SAMPLE.fullmatch(line)
             assert match and match.group(1) == current, line

@@ -45,7 +45,7 @@ def node(tmp_path, monkeypatch):
     for name, text in (("systemd-run", SYSTEMD_RUN), ("systemctl", SYSTEMCTL)):
         (bin_dir / name).write_text(text % {"log": tmp_path / "log", "units": tmp_path / "units"})
         (bin_dir / name).chmod(0o755)
-    monkeypatch.setenv("PATH", "%s:%s" % (bin_dir, os.environ["PATH"]))
+    monkeypatch.setenv("PATH", "{}:{}".format(bin_dir, os.environ["PATH"]))
     monkeypatch.setattr(attempts, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(runtime)})
     return tmp_path
 
@@ -284,7 +284,7 @@ def test_when_a_listener_is_abandoned(number, holder, waited, said, end):
     ],
 )
 def test_a_reason_is_never_empty(node, run_module, text, words):
-    (node / "bin" / "systemd-run").write_text("#!/bin/sh\n%s\n" % text)
+    (node / "bin" / "systemd-run").write_text(f"#!/bin/sh\n{text}\n")
     said = run_module(network_proof, arguments("listening", "node1"))
     assert said["failed"] and words in " ".join(said["msg"].split()).replace("[Errno 2] ", ""), (
         said["msg"]

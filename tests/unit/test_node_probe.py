@@ -135,9 +135,9 @@ def test_module_tells_everything_and_changes_nothing(run_module, base, tmp_path,
     tools = program(
         tmp_path / "bin",
         "systemctl",
-        'case "$2" in list-units) echo "%s loaded active running Trainyard run X";; esac' % unit,
+        f'case "$2" in list-units) echo "{unit} loaded active running Trainyard run X";; esac',
     )
-    program(tools, "ip", "echo '%s'" % IP)
+    program(tools, "ip", f"echo '{IP}'")
     program(tools, "getent", 'echo "10.0.0.5 STREAM $2"')
     monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
     facts = run_module(

@@ -43,7 +43,7 @@ def judged(told):
 
 def test_what_a_run_left_is_found_by_its_mark_with_all_that_a_person_wants_to_know(marked):
     first, second = marked(RUN + "/1"), marked(RUN + "/2")
-    marked(None), marked("%s/x" % RUN), marked("trial/0")
+    marked(None), marked(f"{RUN}/x"), marked("trial/0")
     told = look()
     found = mine(told)
     assert sorted(found) == sorted([first.pid, second.pid]) and found[second.pid]["attempt"] == 2
@@ -58,10 +58,10 @@ def test_what_a_run_left_is_found_by_its_mark_with_all_that_a_person_wants_to_kn
     assert (
         len(stop) == 1
         and stop[0]["nodes"] == ["node1"]
-        and "playbooks/stop.yml -e run=%s " % RUN in stop[0]["remedy"]
+        and f"playbooks/stop.yml -e run={RUN} " in stop[0]["remedy"]
     )
     assert (
-        "2 processes of the run %s left, up to " % RUN in stop[0]["text"]
+        f"2 processes of the run {RUN} left, up to " in stop[0]["text"]
         and "pid %d (attempt 1, " % first.pid in stop[0]["text"]
     )
 
@@ -76,8 +76,8 @@ def test_what_a_running_unit_holds_is_no_orphan(marked):
 
 def test_a_unit_that_started_since_the_units_were_listed_holds_its_processes(marked, monkeypatch):
     process = marked(RUN + "/1")
-    place = "1:name=systemd:/user.slice/user@1000.service/app.slice/%s\n" % attempts.unit_name(
-        RUN, 1
+    place = "1:name=systemd:/user.slice/user@1000.service/app.slice/{}\n".format(
+        attempts.unit_name(RUN, 1)
     )
     monkeypatch.setattr(orphans, "text_of", lambda path: place)
     assert process.pid not in mine(look())
@@ -105,11 +105,11 @@ def test_what_is_not_listed_is_counted_and_no_run_of_it_is_passed_over(marked, m
     assert list(mine(told)) == [old.pid] and told["more"]["ours"] == {RUN: 1, OTHER: 1}
     texts = [item["text"] for item in judged(told) if item["level"] == "stop"]
     assert any(
-        text.startswith("2 processes of the run %s left, up to 60 min old" % RUN)
+        text.startswith(f"2 processes of the run {RUN} left, up to 60 min old")
         and text.endswith("; 1 more")
         for text in texts
     )
-    assert "a process of the run %s left, though no unit of it runs here" % OTHER in texts
+    assert f"a process of the run {OTHER} left, though no unit of it runs here" in texts
     notes = [item["text"] for item in judged({"more": {"ours": {}, "foreign": 7}})]
     assert notes == ["7 more launchers of others' trainings run here beside this job"]
 

@@ -181,7 +181,7 @@ def test_what_is_not_there_not_readable_or_lacks_what_the_config_reads(site, mon
     look, root, _base = site
     shutil.rmtree(root("node2"))
     found = judged(look(needs=[root("node1") + "/annotations/b.json"]))
-    assert ("stop", ["node2"], "data/coco: %s is not there" % root("node2")) in found
+    assert ("stop", ["node2"], "data/coco: {} is not there".format(root("node2"))) in found
     assert any(
         nodes == ["node1"] and "annotations/b.json, and it is not there" in text
         for _level, nodes, text in found
@@ -219,7 +219,7 @@ def test_a_network_file_system_is_one_from_any_address_of_its_server_and_under_a
 
     nfs = "2 1 0:5 / %s rw - nfs4 10.0.0.%d:/export rw\n"
     assert ids(nfs % (tmp_path, 1), "k1") & ids(nfs % (tmp_path, 2), "k2")
-    deeper = "2 1 0:5 / %s rw - nfs4 10.0.0.1:/export/coco rw\n" % inside
+    deeper = f"2 1 0:5 / {inside} rw - nfs4 10.0.0.1:/export/coco rw\n"
     assert ids(nfs % (tmp_path, 1), "k1") & ids(deeper, "k2")
     assert not ids("", "k1") & ids("", "k2") and ids("", "k1") & ids(
         "", "k1"
@@ -356,7 +356,7 @@ def test_how_long_every_byte_takes_is_told_from_what_was_measured_and_assumed_al
         facts = {
             "placement": {"places": {}},
             "trees": {
-                "%s/%s" % (t["kind"], t["digest"][:16]): states.get(t["kind"]) for t in items
+                "{}/{}".format(t["kind"], t["digest"][:16]): states.get(t["kind"]) for t in items
             },
         }
         return placement.estimates("node1", facts, items)

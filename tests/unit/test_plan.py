@@ -64,7 +64,7 @@ def test_ranks_follow_the_inventory(count, devices):
         endpoint="%s:%d" % (ADDRESSES[count - 1], 17000 + devices - 1),
     )
     assert made["endpoints"] == [rank["endpoint"] for rank in made["ranks"]]
-    assert ("--ips=%s" % ",".join(ADDRESSES[:count]) in made["argv"]) == (count > 1)
+    assert ("--ips={}".format(",".join(ADDRESSES[:count])) in made["argv"]) == (count > 1)
 
 
 def test_the_first_listed_machine_is_trainer_0():
@@ -74,7 +74,7 @@ def test_the_first_listed_machine_is_trainer_0():
     assert [node["name"] for node in made["nodes"]] == ["node2", "node1"]
     assert (
         made["ranks"][0]["endpoint"] == ADDRESSES[1] + ":17000"
-        and "--ips=%s,%s" % (ADDRESSES[1], ADDRESSES[0]) in made["argv"]
+        and f"--ips={ADDRESSES[1]},{ADDRESSES[0]}" in made["argv"]
     )
 
 
@@ -117,7 +117,7 @@ def test_a_nodes_environment():
         "NCCL_SOCKET_IFNAME": "eth0",
         "OMP_NUM_THREADS": "2",
         "PATH": (
-            "/data/home/ops/.trainyard/env/%s/bin:/usr/local/bin:/usr/bin:/bin" % ENVIRONMENT[:16]
+            f"/data/home/ops/.trainyard/env/{ENVIRONMENT[:16]}/bin:/usr/local/bin:/usr/bin:/bin"
         ),
     }
     assert one["OMP_NUM_THREADS"] == "8" and one["POD_IP"] == ADDRESSES[0]
@@ -370,8 +370,10 @@ def two(**facts):
         ),
         (
             two(resolves_to=["127.0.1.1"]),
-            "node2: its host name resolves to 127.0.1.1, not to %s; fleetrun --selected_gpu"
-            % ADDRESSES[1],
+            (
+                f"node2: its host name resolves to 127.0.1.1, not to {ADDRESSES[1]}; fleetrun"
+                " --selected_gpu"
+            ),
         ),
         (two(resolves_to=None), "node2: its host name resolves to nothing"),
     ],
@@ -498,8 +500,7 @@ def test_a_tree_that_differs_is_named_with_its_files():
     }  # not there is not differing
     lines = readiness.differing_trees(core.compile_plan(**arguments), arguments["facts"])
     assert lines == [
-        "node2: data/%s differs from the controller's: a.jpg: missing; b.jpg: extra file"
-        % DATA[:16]
+        f"node2: data/{DATA[:16]} differs from the controller's: a.jpg: missing; b.jpg: extra file"
     ]
 
 
@@ -654,7 +655,7 @@ def test_module_stops_at_a_tree_that_differs_unless_told_to_repair(run_module, r
     else:
         assert (
             result["failed"]
-            and "STOP  node2  ready  code/%s" % CODE[:16] in result["msg"]
+            and f"STOP  node2  ready  code/{CODE[:16]}" in result["msg"]
             and "tools/train.py: 3 bytes instead of 4" in result["msg"]
         )
 

@@ -32,8 +32,8 @@ HOST = {
     "trainyard_devices": 1,
 }
 # What the config says it reads.
-COCO = {"%s2017/1.jpg" % part: "x" for part in ("train", "val")}
-COCO.update({"annotations/instances_%s2017.json" % part: "{}" for part in ("train", "val")})
+COCO = {f"{part}2017/1.jpg": "x" for part in ("train", "val")}
+COCO.update({f"annotations/instances_{part}2017.json": "{}" for part in ("train", "val")})
 JOB = (ROOT / "playbooks" / "configs" / "ppyoloe.yml").read_text(encoding="utf-8")
 
 
@@ -94,11 +94,11 @@ def test_a_playbook_is_a_verb_that_fits_a_screen(name):
         lines[0] == "---"
         and all(line.startswith("# ") for line in lines[1:4])
         and not lines[4].startswith("#")
-    ), "%s: no 3-line comment on top" % name
+    ), f"{name}: no 3-line comment on top"
     assert len(lines) <= 60
-    assert lines[3].startswith("# Leaves"), "%s: the third line says what it leaves behind" % name
+    assert lines[3].startswith("# Leaves"), f"{name}: the third line says what it leaves behind"
     if not name.startswith("playbooks/includes/"):
-        assert "ansible-playbook %s" % name in lines[2]
+        assert f"ansible-playbook {name}" in lines[2]
 
 
 def test_syntax_of_all(tmp_path):
@@ -163,12 +163,12 @@ REFUSED = {
 # Verbs without a job; without this, a misspelt `run` would stop every run, and a misspelt group
 # would end in silence with exit code 0.
 for verb in ("stop", "status", "follow"):
-    REFUSED["%s, misspelt variable" % verb] = (
+    REFUSED[f"{verb}, misspelt variable"] = (
         ["-e", "rn=x"],
         {"verb": verb},
         "command line rn: unknown variable; allowed: run",
     )
-    REFUSED["%s, misspelt group" % verb] = (
+    REFUSED[f"{verb}, misspelt group"] = (
         [],
         {"verb": verb, "group": "trainer"},
         "the group 'trainers' is missing or empty",
@@ -257,7 +257,7 @@ def outcomes(tmp_path_factory):
             folder,
             "-i",
             inventory,
-            "playbooks/%s.yml" % verb,
+            f"playbooks/{verb}.yml",
             *[word.replace("{tmp}", folder) for word in words],
         )
         return name, (code, output, folder)
@@ -301,8 +301,8 @@ def test_stop_without_a_run_ends_the_restart_that_waits(tmp_path):
     put(
         folder,
         {
-            "runs/%s/run.json" % run: json.dumps(record),
-            "runs/%s/attempt-1/plan.json" % run: json.dumps(plan),
+            f"runs/{run}/run.json": json.dumps(record),
+            f"runs/{run}/attempt-1/plan.json": json.dumps(plan),
         },
     )
     tools = program(tmp_path / "tools", "systemctl", "exit 0")
@@ -316,14 +316,11 @@ def test_stop_without_a_run_ends_the_restart_that_waits(tmp_path):
         )
         assert (
             code == 0
-            and "NOTHING TO STOP: no run of yours holds a node; a start or restart of %s that is under way gives up"
-            % run
+            and f"NOTHING TO STOP: no run of yours holds a node; a start or restart of {run} that is under way gives up"
             in output
         ), output
     for name in ("node1", "node2"):
-        note = json.loads(
-            (tmp_path / (".%s/runs/%s/attempt-2/stop.json" % (name, run))).read_text()
-        )
+        note = json.loads((tmp_path / f".{name}/runs/{run}/attempt-2/stop.json").read_text())
         assert note["by"] == "user"
 
 
@@ -348,9 +345,9 @@ def test_a_home_in_the_sites_paths_is_the_users(tmp_path):
     files = [
         str(path)
         for part in ("defaults", "vars")
-        for path in sorted((ROOT / "roles").glob("*/%s/main.yml" % part))
+        for path in sorted((ROOT / "roles").glob(f"*/{part}/main.yml"))
     ]
-    values = "{%s} | to_json" % ", ".join("'%s': %s" % (name, name) for name in PLACES)
+    values = "{{{}}} | to_json".format(", ".join(f"'{name}': {name}" for name in PLACES))
     put(
         tmp_path,
         {

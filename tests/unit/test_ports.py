@@ -183,12 +183,8 @@ def test_a_node_without_yaml_can_be_looked_at():
     """Nodes have Python and no more; the launchers' table is the controller's."""
     core = os.path.dirname(os.path.dirname(os.path.abspath(ports.__file__)))
     code = (
-        "import sys; sys.path[:0] = %r; sys.modules['yaml'] = None; import ansible.module_utils as"
-        " m; m.__path__.append(%r)\n"
-        % (
-            sys.path,
-            core,
-        )
+        f"import sys; sys.path[:0] = {sys.path!r}; sys.modules['yaml'] = None; import"
+        f" ansible.module_utils as m; m.__path__.append({core!r})\n"
     )
     code += "from ansible.module_utils.trainyard import probe, attempts, status"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -229,7 +225,7 @@ def test_a_port_that_nobody_listens_on_is_only_told(node, port):
 
 def test_a_run_of_ours_on_the_port_has_its_remedy():
     assert judged({"taken": [taken(START, run=RUN)]})[0]["remedy"].startswith(
-        "playbooks/stop.yml -e run=%s ends it; or " % RUN
+        f"playbooks/stop.yml -e run={RUN} ends it; or "
     )
 
 

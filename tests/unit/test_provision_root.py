@@ -104,7 +104,7 @@ class Site:
         environment = dict(
             os.environ,
             NODE=str(self.folder),
-            ANSIBLE_LIBRARY="%s:%s" % (self.folder / "library", ROOT / "library"),
+            ANSIBLE_LIBRARY="{}:{}".format(self.folder / "library", ROOT / "library"),
             ANSIBLE_BECOME_ALLOW_SAME_USER="true",
             # Without the gate, which refuses most of these answers before: what root does must not
             # rest on it alone.
@@ -290,7 +290,7 @@ def test_only_the_parts_of_two_verbs_become_root():
         "firewall.yml",
         "firewall_close.yml",
     }
-    allowed |= {"firewall_%s.yml" % tool for tool in ("firewalld", "iptables", "ufw")}
+    allowed |= {f"firewall_{tool}.yml" for tool in ("firewalld", "iptables", "ufw")}
     found = {
         path
         for folder in ("roles", "playbooks")

@@ -23,7 +23,7 @@ DAY = 86400
 
 def run_id(days, job="det", digits="0000"):
     """Return the id of a run that began so many days before NOW."""
-    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(NOW - days * DAY)) + "-%s-%s" % (job, digits)
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(NOW - days * DAY)) + f"-{job}-{digits}"
 
 
 def entry(days, job="det", **changes):
@@ -284,7 +284,7 @@ def lay(folder, days=9, changes=None, **more):
     files.update(changes or {})
     put(
         folder,
-        {"runs/%s/%s" % (name, path): text for path, text in files.items() if text is not None},
+        {f"runs/{name}/{path}": text for path, text in files.items() if text is not None},
     )
     os.symlink("/usr/bin", os.path.join(folder, "runs", name, "attempt-1", "work"))
     return os.path.join(str(folder), "runs", name)
@@ -366,14 +366,14 @@ def test_what_is_mounted_in_a_run_keeps_it(tmp_path):
         tmp_path,
         {
             "mountinfo": (
-                "36 35 98:0 / /proc rw - proc proc rw\n37 35 98:0 /a %s/runs/x\\040y/data rw - ext4"
-                " /dev/sda rw\n" % tmp_path
+                f"36 35 98:0 / /proc rw - proc proc rw\n37 35 98:0 /a {tmp_path}/runs/x\\040y/data"
+                " rw - ext4 /dev/sda rw\n"
             )
         },
     )
     assert (
         prune_look.mounted_in(str(tmp_path / "runs/x y"), table + "/mountinfo")
-        == "%s/runs/x y/data" % tmp_path
+        == f"{tmp_path}/runs/x y/data"
     )
     assert prune_look.mounted_in(str(tmp_path / "runs/x"), table + "/mountinfo") is None
     assert prune_look.mounted_in(str(tmp_path), table + "/absent")
@@ -455,7 +455,7 @@ def test_what_is_being_brought_home_is_in_use(tmp_path, run_module):
             module, {"state": "removed", "folder": str(tmp_path), "home": True, "names": [name]}
         )
         assert result["removed"] == [] and result["problems"] == [
-            "%s stays: its logs are being brought home" % name
+            f"{name} stays: its logs are being brought home"
         ]
     finally:
         lock.close()
@@ -486,7 +486,7 @@ def test_a_run_that_was_begun_after_the_look_stays(tmp_path, run_module):
             "run.json": json.dumps({"run": name, "started": time.time(), "attempts": []}),
         },
     )
-    assert run_module(module, asked)["problems"] == ["%s stays: it was begun just now" % name]
+    assert run_module(module, asked)["problems"] == [f"{name} stays: it was begun just now"]
     put(tmp_path / name, {"run.json": json.dumps({"run": name, "started": 5, "attempts": []})})
     assert run_module(module, asked)["removed"] == [name]
 
@@ -519,11 +519,11 @@ def test_a_run_goes_with_all_that_is_in_it_and_nothing_else(tmp_path):
 def test_what_has_changed_since_it_was_judged_stays(tmp_path):
     lay(tmp_path, 9)
     assert removed(tmp_path, [run_id(9)], {run_id(9): "it runs again"})["problems"] == [
-        "%s stays: it runs again" % run_id(9)
+        f"{run_id(9)} stays: it runs again"
     ]
-    put(tmp_path, {"runs/%s/notes.txt" % run_id(9): "mine"})
+    put(tmp_path, {f"runs/{run_id(9)}/notes.txt": "mine"})
     assert "holds notes.txt" in removed(tmp_path, [run_id(9)])["problems"][0]
-    assert removed(tmp_path, [run_id(3)])["problems"] == ["%s stays: is gone" % run_id(3)]
+    assert removed(tmp_path, [run_id(3)])["problems"] == [f"{run_id(3)} stays: is gone"]
     assert os.listdir(tmp_path / "runs") == [run_id(9)]
 
 
@@ -539,7 +539,7 @@ def test_half_of_a_removal_is_taken_for_no_run_and_finished_the_next_time(tmp_pa
 
 @pytest.mark.parametrize("odd", [".pruning-mine", ".pruning-", ".pruning-" + run_id(9) + ".bak"])
 def test_what_only_looks_like_half_of_a_removal_stays(tmp_path, odd):
-    put(tmp_path, {"runs/%s/x" % odd: ""})
+    put(tmp_path, {f"runs/{odd}/x": ""})
     assert (
         look(tmp_path)["unfinished"] == []
         and removed(tmp_path, [])["removed"] == []
@@ -560,7 +560,7 @@ def test_what_is_shown():
     lines = prune_text.plan_lines(prune.rule_of(keep=1), looks, found, NOW, ["node2"])
     assert lines[0] == "rule: runs go that are not among the newest 1 of their job"
     assert re.match(
-        r"  %s +9 days ago  node1 3.0 GiB, home 2.0 KiB" % run_id(9),
+        rf"  {run_id(9)} +9 days ago  node1 3.0 GiB, home 2.0 KiB",
         lines[2].replace("days   ago", "days ago"),
     )
     text = "\n".join(lines)
@@ -604,7 +604,7 @@ def quiet(tmp_path, monkeypatch):
 def test_the_module(run_module, tmp_path, quiet, marked, check):
     lay(tmp_path, 9)
     lay(tmp_path, 8)
-    marked("%s/1" % run_id(8))
+    marked(f"{run_id(8)}/1")
     found = run_module(module, {"state": "looked", "folder": str(tmp_path)})["look"]
     assert [bool(run["held"]) for run in found["runs"]] == [False, True]
     result = run_module(
@@ -641,7 +641,7 @@ def verb(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("verb"))
     path = program(os.path.join(folder, "bin"), "systemctl", "exit 0") + ":" + os.environ["PATH"]
     homes = {
-        "launch_home": "%s/{{ inventory_hostname }}" % folder,
+        "launch_home": f"{folder}/{{{{ inventory_hostname }}}}",
         "ansible_python_interpreter": sys.executable,
     }
     inventory = site(folder, trainyard_site="lab", **homes)
@@ -705,8 +705,8 @@ def test_the_verb(verb):
             and "nothing was done, -e confirm=true does it" in output
         )
         assert (
-            "%s on node1, node2 holds the last good checkpoint of the job det (best_model, of a run"
-            " that completed)" % run_id(8) in output
+            f"{run_id(8)} on node1, node2 holds the last good checkpoint of the job det"
+            " (best_model, of a run that completed)" in output
         )
         assert "node1: notes.txt is no directory" in output
     code, output, left = verb("-e", "keep=0", "-e", "confirm=true", "--limit", "node1")

@@ -239,7 +239,7 @@ def test_only_what_is_missing_is_asked_for_and_what_is_here_lies_ready_for_rsync
     items = []
     for name, (here, there) in files.items():
         home = "rank-%03d.node1.log" % ord(name)
-        items.append(described("node1", "log/%s" % name, home, there))
+        items.append(described("node1", f"log/{name}", home, there))
         if here is not None:
             (run_dir / home).write_bytes(here)
     assert homecoming.missing(str(run_dir), [entry("node1", *items)]) == {
@@ -270,7 +270,7 @@ def test_only_what_is_missing_is_asked_for_and_what_is_here_lies_ready_for_rsync
         "--include=/log/e",
         "--exclude=*",
     ]
-    subprocess.run([*argv, "%s/" % there.parent, "%s/" % incoming.parent], check=True)
+    subprocess.run([*argv, f"{there.parent}/", f"{incoming.parent}/"], check=True)
     assert (run_dir / "rank-098.node1.log").read_bytes() == b"par", (
         "rsync wrote through to what is here"
     )
@@ -483,7 +483,7 @@ ODD = "a --rsh=sh -c touch$IFS/x.log"
 
 def lies(node="node2"):
     """What a lying node may say of its files, one after the other; each is refused."""
-    good = described(node, "log/workerlog.0", "rank-000.%s.log" % node, b"abc")
+    good = described(node, "log/workerlog.0", f"rank-000.{node}.log", b"abc")
     for name in (
         "../x",
         "/etc/passwd",
@@ -565,7 +565,7 @@ def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_module)
         entry(
             node,
             *[
-                dict(described(node, file, "%s.%s.log" % (home, node), b""), bytes=size)
+                dict(described(node, file, f"{home}.{node}.log", b""), bytes=size)
                 for file, (home, size) in sizes.items()
             ],
         )

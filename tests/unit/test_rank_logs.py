@@ -523,13 +523,13 @@ def test_logs_that_no_rank_owns_come_home_too(make_attempt):
 def test_a_log_that_no_rank_owns_has_a_name_that_the_controller_takes(make_attempt):
     plan = sample_plan()
     stem = "x" * (safe_names.PART_BYTES - 3)
-    plan["launcher"]["rank_log"] = "log/%s.{local_rank}" % stem
+    plan["launcher"]["rank_log"] = f"log/{stem}.{{local_rank}}"
     plan["ranks"] = [
         {key: value for key, value in rank.items() if key != "log"} for rank in plan["ranks"]
     ]
     home = make_attempt("node2", plan=plan)
     for number in ("77", "777"):
-        (home / "log" / ("%s.%s" % (stem, number))).write_text("x\n")
+        (home / "log" / f"{stem}.{number}").write_text("x\n")
     found = read(home)
     long = (
         "n" * 60
@@ -537,7 +537,7 @@ def test_a_log_that_no_rank_owns_has_a_name_that_the_controller_takes(make_attem
     (home / "plan.json").write_text(json.dumps(plan).replace('"node2"', json.dumps(long)))
     assert not any(item["home"].startswith("stray-") for item in read(home, long)["files"])
     named = [item for item in found["files"] if item["home"].startswith("stray-")]
-    assert [item["home"] for item in named] == ["stray-%s.77.node2.log" % stem]
+    assert [item["home"] for item in named] == [f"stray-{stem}.77.node2.log"]
     assert (
         safe_names.at_home("node2").fullmatch(named[0]["home"])
         and safe_names.problem(named[0]["file"]) is None

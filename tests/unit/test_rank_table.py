@@ -415,7 +415,7 @@ def test_the_module_checks_a_users_file(run_module, document):
     result = run_module(module, {"path": str(document)})
     assert (
         result["failed"]
-        and '%s: the table: status is "x"' % document in result["msg"]
+        and f'{document}: the table: status is "x"' in result["msg"]
         and 'device_id is "8"' in result["msg"]
     )
     assert "No such file" in run_module(module, {"path": str(document) + "x"})["msg"]

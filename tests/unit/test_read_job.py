@@ -66,7 +66,7 @@ def read(load_plugin, tmp_path, monkeypatch):
         monkeypatch.setattr(
             plugin.context,
             "CLIARGS",
-            {"subset": limit, "inventory": (inventory,), "args": ["playbooks/%s.yml" % verb]},
+            {"subset": limit, "inventory": (inventory,), "args": [f"playbooks/{verb}.yml"]},
         )
         what = {"config": config} if resumed is None else {"resumed": resumed, "members": members}
         what = {} if config is None else what

@@ -160,8 +160,8 @@ def test_another_reader_goes_on_where_the_first_was_killed(attempt, home, stream
         " r.consume(p.stdout.fileno())"
     )
     path = os.pathsep.join(sys.path)
-    prepare = "import ansible.module_utils as m; m.__path__.append(%r);" % os.path.dirname(
-        os.path.dirname(receiving.__file__)
+    prepare = "import ansible.module_utils as m; m.__path__.append({!r});".format(
+        os.path.dirname(os.path.dirname(receiving.__file__))
     )
     first = subprocess.Popen(
         [sys.executable, "-c", prepare + code, str(home), str(attempt), *ARGV],
@@ -400,10 +400,7 @@ def test_lines_without_files_begin_with_a_whole_one():
 
 def test_a_stream_that_cannot_begin_says_why_and_is_tried_again(attempt, home, stream, tmp_path):
     flag = tmp_path / "flag"
-    script = '[ -e %s ] || { touch %s; echo no route to host >&2; exit 255; }; exec "$@"' % (
-        flag,
-        flag,
-    )
+    script = f'[ -e {flag} ] || {{ touch {flag}; echo no route to host >&2; exit 255; }}; exec "$@"'
     running = stream(["sh", "-c", script, "sh", *ARGV])
     wait_for(lambda: content(home / RANK0) == b"zero\n")
     assert (

@@ -174,7 +174,7 @@ def test_another_order_on_one_node(launcher):
         and "rank 0 is there 2 times: on node1, node2" in text
     )
     assert (
-        "rank 0 was given the ranks in another order: %s" % ",".join(backwards) in text
+        "rank 0 was given the ranks in another order: {}".format(",".join(backwards)) in text
         and "did not find an end" not in text
     )
     assert {item["level"] for item in found} == {"stop"} and [item["nodes"] for item in found] == [
@@ -453,7 +453,7 @@ def test_a_rehearsal_is_no_run(rehearsed):
 
     def held(argv):
         return (
-            (0, "%s loaded active running a rehearsal\n" % attempts.unit_name(RUN, 0), "")
+            (0, f"{attempts.unit_name(RUN, 0)} loaded active running a rehearsal\n", "")
             if "list-units" in argv
             else (0, "active", "")
         )
@@ -544,7 +544,7 @@ def test_what_an_earlier_controller_left_goes_when_it_is_old(rehearsed):
 def test_an_old_rehearsal_whose_unit_is_still_there_stays(rehearsed, held):
     base, place, _made = rehearsed
     os.utime(place, (time.time() - rehearsing.OLD_SECONDS - 60,) * 2)
-    listed = "%s loaded active running a rehearsal\n" % attempts.unit_name(RUN, 0) if held else ""
+    listed = f"{attempts.unit_name(RUN, 0)} loaded active running a rehearsal\n" if held else ""
     assert (
         rehearsing.remove(lambda argv: (0, listed, ""), base, "20261120-103501-x-0001", time.time())
         == ""
@@ -622,7 +622,7 @@ def test_an_all_reduce_that_gives_no_number_is_a_finding_and_no_lie(rehearsed, v
     base, place, made = rehearsed
     work = os.path.join(place, "work")
     with open(os.path.join(work, "tools", "paddle.py"), "w", encoding="ascii") as handle:
-        handle.write(PADDLE.format(reduce="values[0] = float('%s')" % value))
+        handle.write(PADDLE.format(reduce=f"values[0] = float('{value}')"))
     environment = {
         "PADDLE_TRAINER_ID": "1",
         "PADDLE_TRAINERS_NUM": "2",
@@ -642,7 +642,7 @@ def test_an_all_reduce_that_gives_no_number_is_a_finding_and_no_lie(rehearsed, v
     assert answer["ranks"][0]["sum"] == told
     found = rehearsal.sums(made, {"node1": {"ranks": [spoken(made, 0)]}, "node2": answer})
     assert [(item["nodes"], item["level"]) for item in found] == [(["node2"], "stop")]
-    assert " gave %s on rank 1" % told in found[0]["text"]
+    assert f" gave {told} on rank 1" in found[0]["text"]
 
 
 def test_a_line_that_no_rank_writes_hides_no_other():

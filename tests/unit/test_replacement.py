@@ -65,7 +65,7 @@ def test_a_node_that_is_silent_now_is_noted_and_a_refusal_says_what_can_be_done(
     )
     assert found["failed"] and list(failures.read(str(tmp_path))) == ["node2"]
     assert (
-        "the run %s cannot go on:" % RUN in found["msg"]
+        f"the run {RUN} cannot go on:" in found["msg"]
         and "node2 is lost: it does not answer: Connection timed out" in found["msg"]
     )
     assert "-e min_nodes=1" in found["msg"]

@@ -62,7 +62,7 @@ def test_a_spare_takes_the_lost_nodes_place_in_the_order_of_the_ranks(lost, node
         and found["replaced"] == {lost: "s1"}
         and not found["dropped"] + found["refused"]
     )
-    assert found["why"] == ["s1 takes the place of %s: it does not answer" % lost]
+    assert found["why"] == [f"s1 takes the place of {lost}: it does not answer"]
 
 
 def test_a_spare_keeps_the_place_it_took_when_the_lost_node_is_back():

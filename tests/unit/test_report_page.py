@@ -128,7 +128,7 @@ def test_visualdl_records_are_linked(tmp_path):
     assert "VisualDL" not in Page(page_of(facts_of(tmp_path, run))).text
     (tmp_path / run / "attempt-1" / "vdlrecords-1795201789.node1.log").write_bytes(b"x")
     page = Page(page_of(facts_of(tmp_path, run)))
-    assert "visualdl --logdir runs/%s/attempt-1" % run in page.text
+    assert f"visualdl --logdir runs/{run}/attempt-1" in page.text
     assert "./attempt-1/" in {attributes["href"] for tag, attributes in page.elements if tag == "a"}
 
 
@@ -145,7 +145,7 @@ def test_the_policy_allows_the_pages_own_script_and_style_only(raised):
 
     def sources(texts):
         return {
-            "'sha256-%s'" % base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
             for text in texts
         }
 
@@ -287,9 +287,9 @@ def test_a_comparison_lays_curves_over_each_other_and_shows_only_what_differs(tm
         and "launcher fleetrun paddle msrun" in settings
     )
     assert {attributes["href"] for tag, attributes in page.elements if tag == "a"} >= {
-        "./%s/report.html" % runs[1]
+        f"./{runs[1]}/report.html"
     }
-    assert "./%s/attempt-1/rank-001.node2.log" % runs[0] in {
+    assert f"./{runs[0]}/attempt-1/rank-001.node2.log" in {
         attributes["href"] for tag, attributes in page.elements if tag == "a"
     }
 

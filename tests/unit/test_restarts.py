@@ -130,7 +130,7 @@ def test_three_restarts_without_progress_end_it():
         "3 restarts in a row brought no newer checkpoint",
     )
     assert restarts.sentence(found, RUN).endswith(
-        "by hand: ansible-playbook playbooks/resume.yml -e run=%s" % RUN
+        f"by hand: ansible-playbook playbooks/resume.yml -e run={RUN}"
     )
 
 

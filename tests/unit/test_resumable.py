@@ -132,14 +132,14 @@ def test_the_newest_of_every_suite(attempt, suite, saved, expected):
 @pytest.mark.parametrize("size", [0, 0.5, 1])
 def test_a_truncated_newest_one_is_named_and_the_one_before_is_taken(attempt, ending, size):
     run = attempt("node1", 1, "paddledetection", detection(1), detection(2))
-    cut(run, "attempt-1/output/1.%s" % ending, size)
+    cut(run, f"attempt-1/output/1.{ending}", size)
     before = sorted(os.listdir(run + "/attempt-1/output"))
     point, skipped = chosen(node1=run)
     assert point["name"] == "0" and [(row["node"], row["name"]) for row in skipped] == [
         ("node1", "1")
     ]
     assert (
-        skipped[0]["why"].startswith("1.%s is " % ending)
+        skipped[0]["why"].startswith(f"1.{ending} is ")
         and ("empty" if not size else "cut off at") in skipped[0]["why"]
     )
     assert sorted(os.listdir(run + "/attempt-1/output")) == before
@@ -331,7 +331,7 @@ def test_the_choice_in_words(attempt):
     point, skipped = chosen(node1=run)
     assert resumable.lines(point, skipped) == [
         "resumed from 0 of attempt 1 (on node1), 1 epoch done, 12 steps done, learning rate 0.5,"
-        " digest %s" % point["digest"][:12],
+        " digest {}".format(point["digest"][:12]),
         "skipped: 1 of attempt 1 on node1: 1.pdparams is empty",
     ]
 

@@ -110,9 +110,9 @@ def holder(tmp_path, monkeypatch):
     root = hold("node2", {"4.pdparams": "parameters", "4.pdopt": "optimizer", "3.pdopt": "older"})
     entries = manifest.scan(root, ["4.pdparams", "4.pdopt"])
     shell = (
-        'echo "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\n[ "$1" = down ] && { echo'
-        ' no route >&2; exit 255; }\nNODE=$1; shift\nSSH_ORIGINAL_COMMAND="$*" exec %s -I'
-        " %s/$NODE/.trainyard/mesh/gate.py node1" % (sys.executable, tmp_path)
+        'echo "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\n[ "$1" = down ] && {'
+        ' echo no route >&2; exit 255; }\nNODE=$1; shift\nSSH_ORIGINAL_COMMAND="$*" exec'
+        f" {sys.executable} -I {tmp_path}/$NODE/.trainyard/mesh/gate.py node1"
     )
     monkeypatch.setenv("PATH", program(tmp_path / "bin", "ssh", shell), prepend=os.pathsep)
     point = dict(POINT, files=entries, digest=manifest.digest(entries))
@@ -144,7 +144,7 @@ def test_brought_once_from_another_node(run_module, holder, tmp_path):
     assert (
         len(words) == 1
         and "/.trainyard/mesh/config -o BatchMode=yes -o ConnectTimeout=5" in words[0]
-        and words[0].endswith(" node2 pull %s 1 output --server --daemon ." % RUN)
+        and words[0].endswith(f" node2 pull {RUN} 1 output --server --daemon .")
     )
 
 
@@ -206,7 +206,7 @@ def test_a_source_that_sends_more_than_it_announced_leaves_nothing_and_the_next_
 ):
     root, point, _log, _hold = holder
     real = shutil.which("rsync")
-    honest = 'case "$*" in *node2::*) exec %s "$@";; esac\n' % real
+    honest = f'case "$*" in *node2::*) exec {real} "$@";; esac\n'
     program(
         tmp_path / "bin",
         "rsync",
@@ -229,7 +229,7 @@ def test_no_file_grows_beyond_what_was_announced(holder, tmp_path, monkeypatch):
     monkeypatch.setattr(fan_out, "LOOK_SECONDS", 600)
     with pytest.raises(fan_out.Excess):
         fan_out.copy(
-            ["sh", "-c", "exec head -c 300000000 /dev/zero > %s/4.pdopt" % place],
+            ["sh", "-c", f"exec head -c 300000000 /dev/zero > {place}/4.pdopt"],
             place,
             point["files"],
             60,
@@ -261,7 +261,7 @@ def test_a_source_that_is_slow_leaves_time_for_the_next(run_module, holder, tmp_
     program(
         tmp_path / "bin",
         "rsync",
-        'case "$*" in *node2::*) exec %s "$@";; esac\nexec sleep 600' % shutil.which("rsync"),
+        'case "$*" in *node2::*) exec {} "$@";; esac\nexec sleep 600'.format(shutil.which("rsync")),
     )
     monkeypatch.setattr(fan_out, "MOST_SECONDS", 8)
     began = time.monotonic()
@@ -343,13 +343,13 @@ def test_a_point_that_cannot_be_one_is_skipped_and_the_others_count(run_module, 
 
 
 @pytest.mark.parametrize(
-    "holds, gone", [("", True), ("trainyard-%s-1.service loaded active running d" % RUN, False)]
+    "holds, gone", [("", True), (f"trainyard-{RUN}-1.service loaded active running d", False)]
 )
 def test_copies_that_nobody_asks_for_go_unless_an_attempt_holds_the_node(
     run_module, holder, tmp_path, holds, gone
 ):
     root, point, _log, _hold = holder
-    program(tmp_path / "bin", "systemctl", "echo '%s'" % holds)
+    program(tmp_path / "bin", "systemctl", f"echo '{holds}'")
     folder = tmp_path / "home" / ".trainyard" / "checkpoints"
     for name in ("0" * 16, "1" * 16, "mine"):
         put(folder / name, {"3.pdopt": "older"})

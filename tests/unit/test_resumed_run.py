@@ -122,7 +122,7 @@ def test_what_runs_is_not_resumed_and_who_holds_it_is_said(state):
         settle(home("failed"), node1=status(), node2=status(state))
     for words in (
         "attempt 1 holds node2",
-        "trainyard-%s-1.service" % RUN,
+        f"trainyard-{RUN}-1.service",
         "started 1:30 ago by ann@desk",
         "playbooks/follow.yml -e run=" + RUN,
     ):

@@ -107,7 +107,7 @@ def documented():
 def test_the_document_has_the_schemas_fields_and_types():
     attempt = SCHEMA["properties"]["attempts"]["items"]
     parts = {
-        "attempts[].%s" % name: of_schema(attempt["properties"][name])
+        f"attempts[].{name}": of_schema(attempt["properties"][name])
         for name in ("culprit", "resume", "again")
     }
     nodes = of_schema(attempt["properties"]["nodes"]["items"])
@@ -303,14 +303,15 @@ def test_two_who_write_at_once_lose_nothing(tmp_path):
     away.
     """
     code = (
-        "import sys; sys.path.insert(0, %r); import conftest\n"
+        "import sys; sys.path.insert(0, {!r}); import conftest\n"
         "from ansible.module_utils.trainyard import run_file\n"
         "where, first = sys.argv[1], int(sys.argv[2])\n"
         "for number in range(first, 41, 2):\n"
         "    with run_file.alone(where):\n"
-        "        found = run_file.read(where) or run_file.empty(%r, 'x', 1.0)\n"
-        "        run_file.write(where, found, run_file.entry(number))\n"
-        % (str(ROOT / "tests"), RUN)
+        "        found = run_file.read(where) or run_file.empty({!r}, 'x', 1.0)\n"
+        "        run_file.write(where, found, run_file.entry(number))\n".format(
+            str(ROOT / "tests"), RUN
+        )
     )
     writers = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(first)])

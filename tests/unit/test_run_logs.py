@@ -91,7 +91,7 @@ CASES = {
         ["-e", "run=" + RUN, "-e", "follow=true"],
         False,
         0,
-        ["[1 node2] " + LAST, "the run %s is over" % RUN],
+        ["[1 node2] " + LAST, f"the run {RUN} is over"],
         [],
     ),
     "a question without an answer": (
@@ -108,7 +108,7 @@ CASES = {
         [
             "UNREACHABLE",
             "node1 does not answer: of its logs, what came home before is shown",
-            "runs/%s/attempt-1/rank-000.node1.log" % LATER,
+            f"runs/{LATER}/attempt-1/rank-000.node1.log",
         ],
         [],
     ),

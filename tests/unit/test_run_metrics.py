@@ -32,7 +32,7 @@ def mode(path):
 def test_the_runs_own_file(run_module, arguments):
     done = run_module(module, arguments)
     assert done["changed"] and done["copy"] is None
-    assert done["path"].endswith("%s/metrics.prom" % RUN) and mode(done["path"]) == 0o600
+    assert done["path"].endswith(f"{RUN}/metrics.prom") and mode(done["path"]) == 0o600
     assert 'outcome="failed"} 1' in Path(done["path"]).read_text()
     assert not run_module(module, arguments)["changed"]
 

@@ -174,7 +174,7 @@ def test_a_good_end(run_module, started):
         and result["summary"][-1] == result["verdict"]["text"]
     )
     for words in (
-        "   0  node1       0       %s" % MADE["endpoints"][0],
+        "   0  node1       0       {}".format(MADE["endpoints"][0]),
         "8.8570     1.2500         10.00  exit code 0",
         "images/s",
         "evaluation   ap 0.25  fps 9.5",
@@ -184,9 +184,9 @@ def test_a_good_end(run_module, started):
         ),
         "trained      1:30 from",
         "as Paddle reports them: as planned",
-        "checkpoint   runs/%s/attempt-1/checkpoint/ (model_final.pdparams)" % RUN,
-        "logs         runs/%s/attempt-1/rank-*.log" % RUN,
-        "run record   runs/%s/run.json" % RUN,
+        f"checkpoint   runs/{RUN}/attempt-1/checkpoint/ (model_final.pdparams)",
+        f"logs         runs/{RUN}/attempt-1/rank-*.log",
+        f"run record   runs/{RUN}/run.json",
         "prints steps on its first rank only",
     ):
         assert words in text, (words, text)

@@ -81,11 +81,9 @@ def test_the_verb_says_where_the_page_is_and_warns_of_what_is_damaged(tmp_path):
         site(str(tmp_path)),
         "playbooks/report.yml",
         "-e",
-        "trainyard_runs_dir=%s" % runs_dir,
+        f"trainyard_runs_dir={runs_dir}",
     )
-    assert code == 0 and "runs/%s/report.html" % run in output and "UNREACHABLE" not in output, (
-        output
-    )
+    assert code == 0 and f"runs/{run}/report.html" in output and "UNREACHABLE" not in output, output
     assert (
         "the report is not complete: run.json could not be read" in output and "\x1b" not in output
     )

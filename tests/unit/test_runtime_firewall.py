@@ -108,7 +108,7 @@ def told(tmp_path, record, steps, good=True):
     # The module as it is, but for the folder of the records: root's own lies in /var/lib.
     (tmp_path / "library").mkdir()
     source = (ROOT / "library/firewall_record.py").read_text()
-    words = "root_records.Records(given[%s])" % '"site"'
+    words = "root_records.Records(given[{}])".format('"site"')
     assert source.count(words) == 1
     mine = "root_records.Records(given['site'], %r, %d)" % (
         str(tmp_path / "trainyard"),
@@ -139,7 +139,7 @@ def told(tmp_path, record, steps, good=True):
         os.environ,
         RULES=str(tmp_path / "rules"),
         ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
-        ANSIBLE_LIBRARY="%s:%s" % (tmp_path / "library", ROOT / "library"),
+        ANSIBLE_LIBRARY="{}:{}".format(tmp_path / "library", ROOT / "library"),
     )
     command = [
         str(Path(sys.executable).with_name("ansible-playbook")),

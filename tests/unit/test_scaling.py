@@ -143,7 +143,7 @@ def test_what_is_said_of_three_machines_is_not_guessed_for_others(nodes, devices
 )
 def test_segformer_iterations(document, nodes, value):
     advice, text = advise("paddleseg", document, SEGMENTATION, nodes)
-    assert "iterations: {:,}, from 160,000, by the document (B6)".format(value) in text
+    assert f"iterations: {value:,}, from 160,000, by the document (B6)" in text
     assert (advice["overrides"], advice["arguments"]) == ({}, ["--iters", str(value)])
 
 
@@ -185,8 +185,9 @@ def table(batch):
 def test_what_is_said_of_one_batch_is_not_guessed_for_others(suite, document, effective, words):
     advice, text = advise(suite, document, effective, 3, upstream=OCR, mode="apply")
     assert (
-        "the document's rule for 24 cards is unknown: %s (%s)"
-        % (words, advice["settings"][-1]["document"]["source"])
+        "the document's rule for 24 cards is unknown: {} ({})".format(
+            words, advice["settings"][-1]["document"]["source"]
+        )
         in text
     )
     assert "73.42" not in text and advice["settings"][-1]["document"]["value"] is None
@@ -228,10 +229,7 @@ def test_steps_follow_from_the_images_a_step(nodes, devices, batch, words):
     )
     said = [line for line in text.splitlines() if "epochs stay" in line]
     assert said == (
-        [
-            "  epochs stay 300, so the model takes %s steps than on the document's one machine"
-            % words
-        ]
+        [f"  epochs stay 300, so the model takes {words} steps than on the document's one machine"]
         if words
         else []
     )
@@ -363,7 +361,7 @@ def test_a_value_of_the_jobs_own_is_respected(
     assert scaling.apply(advice) == (
         {},
         [],
-        ["scaling: apply changes nothing here: the site or the job sets the %s itself" % name],
+        [f"scaling: apply changes nothing here: the site or the job sets the {name} itself"],
     )
 
 

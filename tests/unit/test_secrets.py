@@ -128,7 +128,7 @@ def ended(tmp_path_factory):
             "logs.txt": log + JINJA + HOSTILE + "\n",
         },
     )
-    dump = "environ({'CI_TOKEN': '%s'})\n" % CANARIES["dumped"]
+    dump = "environ({{'CI_TOKEN': '{}'}})\n".format(CANARIES["dumped"])
     events = [
         {"event": "start", "rank": 0, "pid": 7, "time": 1.0},
         {"event": "end", "rank": 0, "pid": 7, "exit_code": 1, "time": 2.0},
@@ -160,7 +160,7 @@ def ended(tmp_path_factory):
             "attempt.json": json.dumps(
                 {
                     "run": RUN,
-                    "unit": "trainyard-%s-1.service" % RUN,
+                    "unit": f"trainyard-{RUN}-1.service",
                     "node": "node1",
                     "started": 0.5,
                 }
@@ -191,8 +191,7 @@ def ended(tmp_path_factory):
         {
             "play.yml": PLAY % words,
             "hosts": (
-                "localhost ansible_connection=local ansible_python_interpreter=%s\n"
-                % sys.executable
+                f"localhost ansible_connection=local ansible_python_interpreter={sys.executable}\n"
             ),
         },
     )
@@ -288,13 +287,15 @@ def checked(tmp_path_factory):
                     handle.read()
                     .replace(
                         "environment: {",
-                        "environment: {index_url: 'http://127.0.0.1:1/%s/simple', "
-                        % CANARIES["index"],
+                        "environment: {{index_url: 'http://127.0.0.1:1/{}/simple', ".format(
+                            CANARIES["index"]
+                        ),
                     )
                     .replace(
                         "environment:\n",
-                        "environment:\n          index_url: 'http://127.0.0.1:1/%s/simple'\n"
-                        % CANARIES["index"],
+                        "environment:\n          index_url: 'http://127.0.0.1:1/{}/simple'\n".format(
+                            CANARIES["index"]
+                        ),
                     )
                     .replace("ansible_connection: ssh", "ansible_connection: local")
                     .replace("198.51.100.0/24", "0.0.0.0/0")
@@ -303,7 +304,7 @@ def checked(tmp_path_factory):
         )
     words = [
         "-e",
-        "config=%s/mine.yml" % folder,
+        f"config={folder}/mine.yml",
         "-e",
         "nodes=1",
         "-e",
@@ -336,7 +337,7 @@ def test_a_token_in_the_indexs_path_is_shown_by_no_message_and_no_result(
     environment = {
         "package": "paddlepaddle",
         "version": "2.6.2",
-        "index_url": "http://127.0.0.1:1/%s/simple" % CANARIES["index"],
+        "index_url": "http://127.0.0.1:1/{}/simple".format(CANARIES["index"]),
     }
     node = {
         "python": "3.11",
@@ -351,7 +352,7 @@ def test_a_token_in_the_indexs_path_is_shown_by_no_message_and_no_result(
         "project_dir": str(tmp_path), "uv_version": "1.0",
     }  # fmt: skip
     play = [{"hosts": "localhost", "gather_facts": False, "tasks": [{"wheelhouse": task}]}]
-    hosts = "localhost ansible_connection=local ansible_python_interpreter=%s\n" % sys.executable
+    hosts = f"localhost ansible_connection=local ansible_python_interpreter={sys.executable}\n"
     put(str(tmp_path), {"play.yml": yaml.safe_dump(play), "hosts": hosts})
     for name, value in {
         "INDEX_URL": tmp_path.as_uri(),
@@ -420,7 +421,7 @@ def test_a_private_git_is_read_with_the_login_of_the_controllers_account(
     put(folder, COCO)
     put(
         folder,
-        {"bin/git": '#!/bin/sh\necho "$@" >> %s\nexec %s "$@"\n' % (log, shutil.which("git"))},
+        {"bin/git": '#!/bin/sh\necho "$@" >> {}\nexec {} "$@"\n'.format(log, shutil.which("git"))},
     )
     os.chmod(os.path.join(folder, "bin/git"), 0o755)
     if way == "helper":
@@ -428,11 +429,11 @@ def test_a_private_git_is_read_with_the_login_of_the_controllers_account(
             folder,
             {
                 ".gitconfig": "[credential]\n\thelper = store\n",
-                ".git-credentials": url.replace("://", "://joe:%s@" % token) + "\n",
+                ".git-credentials": url.replace("://", f"://joe:{token}@") + "\n",
             },
         )
     if way == "netrc":
-        put(folder, {".netrc": "machine 127.0.0.1 login joe password %s\n" % token})
+        put(folder, {".netrc": f"machine 127.0.0.1 login joe password {token}\n"})
     if way == "askpass":
         put(
             folder,
@@ -458,7 +459,7 @@ def test_a_private_git_is_read_with_the_login_of_the_controllers_account(
         "playbooks/train.yml",
         "--check",
         "-e",
-        "config=%s/mine.yml" % folder,
+        f"config={folder}/mine.yml",
     )
     fetched = list(pathlib.Path(folder).rglob(".git/config"))
     assert private_git.refused and bool(fetched) is (way != "none"), output
@@ -502,7 +503,7 @@ def test_the_plan_s_lines_alone_hold_no_secret():
     facts = {node["name"]: fact_of(node["address"]) for node in made["nodes"]}
     lines = plan_text.summary(made, facts, dict.fromkeys(plan_text.BROUGHT, []))
     assert {
-        "  %s=********" % name for name in ("WANDB_LOGIN", "MY_TOKEN", "MULTI", "DB_PASSWORD")
+        f"  {name}=********" for name in ("WANDB_LOGIN", "MY_TOKEN", "MULTI", "DB_PASSWORD")
     } <= set(lines) and leaks("\n".join(lines)) == []
 
 

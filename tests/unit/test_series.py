@@ -177,7 +177,7 @@ def test_epochs_count_on_and_checkpoints_are_seen():
     ]
     assert found["best"]["value"] == 0.77734375 and found["best"]["step"] == 384
     assert {p["phase"] for p in attempt["phases"] if p["rank"] == 0} == set(
-        "start rendezvous first_step training evaluation checkpoint stop".split()
+        ["start", "rendezvous", "first_step", "training", "evaluation", "checkpoint", "stop"]
     )
 
 
@@ -319,7 +319,7 @@ def test_a_node_that_was_lost():
 def shift(place, node, seconds):
     """Set a node's clock ahead, in everything that it wrote; the record by the controller stays."""
     moved = re.compile(r"\b1795\d{6}(?:\.\d+)?")
-    for path in (place / "attempt-1").glob("*.%s.json*" % node):
+    for path in (place / "attempt-1").glob(f"*.{node}.json*"):
         path.write_text(moved.sub(lambda m: str(float(m.group()) + seconds), path.read_text()))
 
     def ranks(record):
@@ -332,7 +332,7 @@ def shift(place, node, seconds):
 
     change(place / "run.json", ranks)
     hours = int(seconds // 3600)
-    for path in (place / "attempt-1").glob("rank-*.%s.log" % node):
+    for path in (place / "attempt-1").glob(f"rank-*.{node}.log"):
         path.write_text(re.sub(r"\b19(?=:1[0-9]:)", "%02d" % (19 + hours), path.read_text()))
 
 
@@ -672,7 +672,7 @@ def test_secrets_are_masked(run):
     def said(record):
         record["job"] = secret
         record["attempts"][0]["ranks"][1]["first_error"]["text"] = (
-            "login with %s and other-word \x1b[2J failed" % secret
+            f"login with {secret} and other-word \x1b[2J failed"
         )
 
     change(place / "run.json", said)
@@ -685,7 +685,7 @@ def test_secrets_are_masked(run):
         == found["settings"]["env A_PASSWORD"]
         == MASK
     )
-    assert "login with %s" % MASK in text
+    assert f"login with {MASK}" in text
 
 
 def test_the_start_of_a_log_is_read_up_to_its_first_step(tmp_path):
@@ -722,5 +722,5 @@ def test_of_logs_of_gigabytes_beginning_and_end_are_read_and_what_was_left_out_i
     part = series.of_run(str(directory))["attempts"][0]
     assert whole["left_out"] == [] and part["series"] == whole["series"]
     assert part["left_out"] == [
-        "attempt-1/%s: 5 MB in its middle were not read for the curves" % log.name
+        f"attempt-1/{log.name}: 5 MB in its middle were not read for the curves"
     ]

@@ -57,7 +57,7 @@ CHANGED = {
 @functools.lru_cache(maxsize=None)
 def read(name):
     """Return a shipped job as the product reads it."""
-    job, problems = jobs.read_job(str(CONFIGS / (name + ".yml")), "playbooks/configs/%s.yml" % name)
+    job, problems = jobs.read_job(str(CONFIGS / (name + ".yml")), f"playbooks/configs/{name}.yml")
     assert not problems, [str(problem) for problem in problems]
     return job
 
@@ -122,7 +122,7 @@ def test_a_rule_without_what_it_starts_from_is_refused_in_words(name, line, miss
     place = "upstream" if name == "ppyoloe" else "document.learning_rate.default"
     assert job is None and any(
         re.fullmatch(
-            r"mine\.yml:\d+ %s: the key '%s' is missing" % (re.escape(place), missing), str(problem)
+            rf"mine\.yml:\d+ {re.escape(place)}: the key '{missing}' is missing", str(problem)
         )
         for problem in problems
     ), [str(problem) for problem in problems]
@@ -171,7 +171,7 @@ def test_speed_ups_follow_from_their_own_times_but_two(name):
     own = hours[0] / hours[1]
     if name in INCONSISTENT:
         assert (
-            round(own, 2) == INCONSISTENT[name] and row["note"] == "its own times give %.2f" % own
+            round(own, 2) == INCONSISTENT[name] and row["note"] == f"its own times give {own:.2f}"
         )
     else:
         # as exact as the row's own last digit
@@ -278,7 +278,7 @@ def test_the_page_of_published_results_agrees_with_the_jobs(name):
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in page.splitlines()
-        if line.startswith("| `%s` |" % name)
+        if line.startswith(f"| `{name}` |")
     ]
     results, settings = (
         [row for row in rows if len(row) == 8],

@@ -127,7 +127,7 @@ def test_the_names_at_home_are_those_that_collect_gives(make_attempt):
     plans.update(paddle=compiled(), cpu=mindocr("mpirun", 2, accelerator="cpu"))
     for launcher, plan in plans.items():
         for node in sorted({rank["node"] for rank in plan["ranks"]}):
-            attempt = make_attempt("%s-%s" % (node, launcher), plan=plan, events=[], exit={})
+            attempt = make_attempt(f"{node}-{launcher}", plan=plan, events=[], exit={})
             for file in shipping.named(plan, node):
                 (attempt / file).parent.mkdir(parents=True, exist_ok=True)
                 (attempt / file).write_text("{}")
@@ -342,7 +342,7 @@ def test_a_log_whose_name_the_controller_refuses_is_not_sent(attempt, send):
     plan["launcher"]["rank_log"] = "log/%s.{local_rank}" % ("x" * (safe_names.PART_BYTES - 3))
     (attempt / "plan.json").write_text(json.dumps(plan))
     for number in ("77", "777"):
-        (attempt / "log" / ("%s.%s" % ("x" * (safe_names.PART_BYTES - 3), number))).write_text(
+        (attempt / "log" / "{}.{}".format("x" * (safe_names.PART_BYTES - 3), number)).write_text(
             "x\n"
         )
     sent = [
@@ -355,7 +355,7 @@ def test_whole_environments_are_never_sent(attempt, send):
     names = ["envlog.0", "backup_env.0.json", "default.abcdef.log", "default.gpu.log"]
     for name in names:
         (attempt / "log" / name).write_text("SECRET")
-    files = {"log/%s" % name: "stray-%s.node1.log" % name for name in names}
+    files = {f"log/{name}": f"stray-{name}.node1.log" for name in names}
     sent = send(attempt, follow=False, files=files)
     frames, events = sent.end()
     assert homes(frames) == ["launcher.node1.log", "rank-000.node1.log", "rank-001.node1.log"]

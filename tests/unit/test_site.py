@@ -478,7 +478,7 @@ def test_choosing_leaves_the_site_as_it_is():
 def test_a_node_that_is_the_controller_itself_needs_a_fabric_address(name):
     site = site_of(host(1, ansible_host=name), host(2))[0]
     assert chosen(site)[1][0].startswith(
-        "inventory, host node1 ansible_host: %s is this controller itself" % name
+        f"inventory, host node1 ansible_host: {name} is this controller itself"
     )
     assert not chosen(site, nodes=1)[1]
     site = site_of(host(1, ansible_host=name, trainyard_address="10.0.0.0/24"), host(2))[0]
@@ -508,7 +508,7 @@ def test_names_of_nodes_whose_logs_could_be_taken_for_each_others(names, said):
     )
     assert not problems  # what runs under such names already is followed and stopped
     assert [problem.file for problem in sites.confusable(site)] == [
-        "inventory, host %s" % name for name in said
+        f"inventory, host {name}" for name in said
     ]
 
 

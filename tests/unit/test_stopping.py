@@ -15,7 +15,7 @@ import pytest
 from ansible.module_utils.trainyard import attempts, restarts, resuming, run_file, stopping
 from core_support import RUN, compiled, program, put, recorded
 
-UNIT = "trainyard-%s-1.service" % RUN
+UNIT = f"trainyard-{RUN}-1.service"
 OTHER = RUN.replace("ppyoloe", "other")
 
 
@@ -299,7 +299,7 @@ GONE = {"unreachable": True, "msg": "Connection timed out"}
             {},
             ["node1", "node2"],
             "stopped",
-            "STOPPED %s on node1, node2" % RUN,
+            f"STOPPED {RUN} on node1, node2",
         ),
         ({"node1": dict(DONE, stopped=[])}, {}, ["node1"], "nothing", "NOTHING TO STOP"),
         (
@@ -314,9 +314,9 @@ GONE = {"unreachable": True, "msg": "Connection timed out"}
             {},
             ["node1", "node2"],
             "problems",
-            "when it answers again: playbooks/stop.yml -e run=%s" % RUN,
+            f"when it answers again: playbooks/stop.yml -e run={RUN}",
         ),
-        ({"node1": DONE, "node3": GONE}, {}, ["node1"], "stopped", "STOPPED %s on node1" % RUN),
+        ({"node1": DONE, "node3": GONE}, {}, ["node1"], "stopped", f"STOPPED {RUN} on node1"),
         ({"node1": dict(DONE, left=[7])}, {}, ["node1"], "problems", "NOT STOPPED on node1"),
         (
             {"node1": {"failed": True, "msg": "does not stop"}},
@@ -359,8 +359,8 @@ def test_whose_restart_gives_up_is_named_where_nobody_named_a_run():
     text = stopping.told(said, {}, "", ["node1"])["verdict"]["text"]
     assert (
         text
-        == "NOTHING TO STOP: no run of yours holds a node; a start or restart of %s that is under"
-        " way gives up" % ", ".join(sorted((RUN, OTHER)))
+        == "NOTHING TO STOP: no run of yours holds a node; a start or restart of {} that is under"
+        " way gives up".format(", ".join(sorted((RUN, OTHER))))
     )
 
 

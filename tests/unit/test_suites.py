@@ -284,7 +284,7 @@ def test_the_remedy_names_the_data_set_that_is_missing(path, name):
         },
     )
     assert (
-        "trainyard_suites.paddledetection.data.%s.path" % name
+        f"trainyard_suites.paddledetection.data.{name}.path"
         in suites.wanted_data(suite, {"a": path}, [], {})[1][0]
     )
 

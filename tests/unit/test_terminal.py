@@ -63,7 +63,7 @@ def test_two_nodes(pty, wide):
         real.look(at(step))
         real.look(at(step, "node2", 1))
     shown = real.shown()
-    assert shown[:2] == ["TASK [before]", "run %s, job ppyoloe, 2 nodes" % RUN] and len(shown) == 7
+    assert shown[:2] == ["TASK [before]", f"run {RUN}, job ppyoloe, 2 nodes"] and len(shown) == 7
     assert (
         re.match("ppyoloe  2 nodes x 1 rank  elapsed 2:[01][0-9]  ETA 1:", shown[2])
         and "50 %  epoch 1/3  step 4/8" in shown[3]
@@ -224,8 +224,7 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
     module.write_text(MODULE % (sys.executable, str(statuses), str(statuses)), "utf-8")
     (tmp_path / "play.yml").write_text(PLAY, "utf-8")
     (tmp_path / "hosts").write_text(
-        "node1\nnode2\n[all:vars]\nansible_connection=local\nansible_python_interpreter=%s\n"
-        % sys.executable,
+        f"node1\nnode2\n[all:vars]\nansible_connection=local\nansible_python_interpreter={sys.executable}\n",
         "utf-8",
     )
     (tmp_path / "ansible.cfg").write_text(
@@ -260,12 +259,10 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
         finally:
             process.kill()
             process.wait()
-    rows = real.wait(lambda rows: "stop.yml -e run=%s" % RUN in "".join(rows))
+    rows = real.wait(lambda rows: f"stop.yml -e run={RUN}" in "".join(rows))
     assert code == 99 and termios.tcgetattr(real.slave) == modes
     text = "".join(rows)  # the terminal has wrapped it
-    assert (
-        "The run %s goes on without this terminal." % RUN in text and "follow.yml -e run=" in text
-    )
+    assert f"The run {RUN} goes on without this terminal." in text and "follow.yml -e run=" in text
     assert "FAILED - RETRYING" not in text and sum("node2   running" in row for row in rows) == 1
     assert real.screen.column == 0 and real.screen.style == "0"
     real.close()

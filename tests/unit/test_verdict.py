@@ -1002,7 +1002,7 @@ PS = (
 )
 def test_a_rank_that_ends_itself_with_words_has_the_cause_that_they_name(make_attempt, last, cause):
     events = [{"event": "end", "rank": 3, "pid": 1, "time": T, "exit_code": 1, "signal": None}]
-    home = make_attempt("node2", logs={0: "", 1: "starting\n%s\n" % last}, events=events, exit=BAD)
+    home = make_attempt("node2", logs={0: "", 1: f"starting\n{last}\n"}, events=events, exit=BAD)
     result = verdict.decide(
         PLAN, [node("node1", end(0), end(1)), evidence.collect(str(home), "node2")]
     )

@@ -172,7 +172,7 @@ def test_a_rank_that_should_say_something_and_does_not(state, text):
 )
 def test_a_disk_that_is_nearly_full(free, total, full):
     found = seen(status("node1", rank(0), disk={"free": int(free * GIB), "total": total * GIB}))
-    assert texts(found) == (["disk nearly full on node1: %.1f GiB free" % free] if full else [])
+    assert texts(found) == ([f"disk nearly full on node1: {free:.1f} GiB free"] if full else [])
     assert texts(seen(status("node1", rank(0), disk=None))) == []
 
 
@@ -200,7 +200,7 @@ def test_nodes_that_are_asked_once_a_minute_are_not_missed_earlier():
 def test_a_clock_that_differs(ahead, text):
     found = watch.Watch()
     found.add("node1", status("node1", rank(0), now=225.0 + ahead), 0.0, 225.0)
-    assert texts(found) == (["clock of node1 %s this machine's" % text] if text else [])
+    assert texts(found) == ([f"clock of node1 {text} this machine's"] if text else [])
 
 
 def test_a_loss_that_is_no_number_stays_known():

@@ -13,7 +13,7 @@ def read(tmp_path, text):
     """Return (job, problems as text) of a job with this line for its watchdog."""
     path = tmp_path / "mine.yml"
     path.write_text(
-        "suite: paddledetection\nlauncher: paddle\nconfig: configs/a.yml\nwatchdog: %s\n" % text,
+        f"suite: paddledetection\nlauncher: paddle\nconfig: configs/a.yml\nwatchdog: {text}\n",
         encoding="utf-8",
     )
     job, problems = jobs.read_job(str(path), "mine.yml")

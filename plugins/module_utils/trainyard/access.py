@@ -35,7 +35,9 @@ OFF = re.compile(
 )
 # What of the user's own ssh configuration must not reach a node.
 NOT_FORWARDED = ("ForwardAgent", "ForwardX11", "PermitLocalCommand")
-_OPTION = re.compile(r"-o\s*[\"']?(%s)[\s=\"']+(\w+)" % "|".join(NOT_FORWARDED), re.IGNORECASE)
+_OPTION = re.compile(
+    r"-o\s*[\"']?({})[\s=\"']+(\w+)".format("|".join(NOT_FORWARDED)), re.IGNORECASE
+)
 _FLAG = re.compile(r"(?:^|\s)-[AXY](?=\s|$)")
 FALSE = ("false", "no", "off", "0", "n", "f")
 REMEDY = "take it out and let playbooks/trust.yml record the host keys"
@@ -54,13 +56,9 @@ def checking_problem(name, value):
     """
     if name.endswith("host_key_checking"):
         off = value is False or str(value).strip().lower() in FALSE
-        return "switches the check of host keys off; got %s; %s" % (value, REMEDY) if off else None
+        return f"switches the check of host keys off; got {value}; {REMEDY}" if off else None
     found = OFF.search(str(value))
-    return (
-        "switches the check of host keys off; got %s; %s" % (found.group(0), REMEDY)
-        if found
-        else None
-    )
+    return f"switches the check of host keys off; got {found.group(0)}; {REMEDY}" if found else None
 
 
 def forwarding(hosts, settings=()):
@@ -128,15 +126,15 @@ def key_problem(path, stat=os.stat):
         if os.path.exists(path + ".pub"):  # the private half is in an agent
             return None
         return (
-            "no private key there: %s (%s); the embedded site's is made by playbooks/local.yml"
-            % (path, error.strerror)
+            f"no private key there: {path} ({error.strerror}); the embedded site's is made by"
+            " playbooks/local.yml"
         )
     if not modes.S_ISREG(found.st_mode):
-        return "the private key %s is no file" % path
+        return f"the private key {path} is no file"
     if found.st_mode & 0o077 and not path.endswith(".pub"):
-        return "the private key %s may be read by others (mode %04o); chmod 600 it" % (
-            path,
-            found.st_mode & 0o777,
+        return (
+            f"the private key {path} may be read by others (mode {found.st_mode & 0o777:04o});"
+            " chmod 600 it"
         )
     return None
 
@@ -151,7 +149,7 @@ def account_problem(name):
         "names the account that trains to tasks that run as root: at most 64 letters, digits, '_',"
         " '.', '@', '-', no digit in front"
     )
-    return "%s; got %s" % (text, shown(name))
+    return f"{text}; got {shown(name)}"
 
 
 def here_problems(hosts, usual=None):
@@ -176,7 +174,7 @@ def here_problems(hosts, usual=None):
             )
             text %= "host " + host if entry else "every node"
             problem = Problem(
-                said or "inventory, host %s" % host, entry.get("line") if entry else None, key, text
+                said or f"inventory, host {host}", entry.get("line") if entry else None, key, text
             )
             found.setdefault(str(problem), problem)
     return list(found.values())
@@ -197,7 +195,7 @@ def problems(hosts, settings=(), stat=os.stat):
 
     for host, variables in hosts.items():
         for name, entry in sorted(variables.items()):
-            file = entry.get("file") or "inventory, host %s" % host
+            file = entry.get("file") or f"inventory, host {host}"
             if SECRET.match(name):
                 text = secret_problem(entry["raw"], entry["hidden"])
             elif name in KEY_FILES:

@@ -102,10 +102,10 @@ def resumed(argv, playbook, run, after, tries=1):
         for word in getattr(given, "vault_ids", None) or ()
         if word.rpartition("@")[2] in ("prompt", "prompt_ask_vault_pass")
     ]
-    asking += ["--vault-id %s" % word for word in prompts]
+    asking += [f"--vault-id {word}" for word in prompts]
     if asking:
         raise NotAgain(
-            "%s asks for a password, and nobody is there to type it again" % ", ".join(asking)
+            "{} asks for a password, and nobody is there to type it again".format(", ".join(asking))
         )
     words = []
     for action in actions:
@@ -122,7 +122,7 @@ def resumed(argv, playbook, run, after, tries=1):
         kept = kept_variables(word)
         words += ["-e", kept] if kept else []
     if not RUN_ID.match(run):
-        raise NotAgain("%r is no run id" % run)
+        raise NotAgain(f"{run!r} is no run id")
     # One argument of JSON: no part of a value becomes a variable of its own.
     own = {"run": run, "again": int(after), **({"again_try": int(tries)} if tries > 1 else {})}
     return [playbook, *words, "-e", json.dumps(own)]
@@ -143,7 +143,7 @@ def _written(action, value):
         for item in values
         if item not in (action.default if isinstance(action.default, (list, tuple)) else ())
     ]
-    return ["%s=%s" % (flag, item) for item in given]
+    return [f"{flag}={item}" for item in given]
 
 
 def of_restart(extra_vars):

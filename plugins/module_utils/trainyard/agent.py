@@ -71,7 +71,9 @@ def read_plan(attempt):
         raw = handle.read()
     found = hashlib.sha256(raw).hexdigest()
     if found != record["plan_sha256"]:
-        raise ValueError("plan.json has sha256 %s, planned was %s" % (found, record["plan_sha256"]))
+        raise ValueError(
+            "plan.json has sha256 {}, planned was {}".format(found, record["plan_sha256"])
+        )
     return parse(raw), record
 
 
@@ -172,7 +174,7 @@ def oom_kills():
         )
         for place in (path, "/") if number == "0" or "memory" in controllers.split(",") else ():
             try:
-                with open("%s%s/%s" % (base, place, name), encoding="ascii") as handle:
+                with open(f"{base}{place}/{name}", encoding="ascii") as handle:
                     return int(dict(line.split() for line in handle)["oom_kill"])
             except (OSError, KeyError, ValueError):
                 continue
@@ -262,8 +264,9 @@ class Watch:
             # Ranks that look for each other at other addresses or ports wait in silence for ever
             # (facts 1, 3).
             print(
-                "trainyard: rank %s was given the endpoints %s; planned are %s"
-                % (rank, ",".join(reported), ",".join(self.endpoints)),
+                "trainyard: rank {} was given the endpoints {}; planned are {}".format(
+                    rank, ",".join(reported), ",".join(self.endpoints)
+                ),
                 flush=True,
             )
             self.failed_at = time.monotonic()
@@ -337,7 +340,7 @@ def log_file(attempt, name):
     """
     path = os.path.realpath(os.path.join(attempt, name))
     if not path.startswith(os.path.realpath(attempt) + os.sep):
-        raise ValueError("the log %s is not below the attempt's directory" % name)
+        raise ValueError(f"the log {name} is not below the attempt's directory")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
@@ -420,7 +423,7 @@ def begin(argv, environment, log=None):
 
 def container_name(marker, part=""):
     """Return the name of a container of this attempt; it holds run and attempt, as the unit's does."""
-    return "trainyard-%s%s" % (marker.replace("/", "-"), part)
+    return "trainyard-{}{}".format(marker.replace("/", "-"), part)
 
 
 def inside(mine, attempt, argv, environment, part=""):
@@ -435,7 +438,7 @@ def inside(mine, attempt, argv, environment, part=""):
     values = {
         "{work}": os.path.join(attempt, "work"),
         "{name}": container_name(environment["TRAINYARD_ATTEMPT"], part),
-        "{attempt}:{attempt}": "%s:%s" % (attempt, attempt),
+        "{attempt}:{attempt}": f"{attempt}:{attempt}",
         "HOME={attempt}": "HOME=" + attempt,
     }
     for folder in container.get("folders") or ():
@@ -457,13 +460,17 @@ def remove_containers(attempt, node):
     parts = ["", "-scheduler"] + [
         "-%d" % item["rank"] for item in plan["ranks"] if item["node"] == node
     ]
-    names = [container_name("%s/%s" % (record["run"], record["attempt"]), part) for part in parts]
+    names = [
+        container_name("{}/{}".format(record["run"], record["attempt"]), part) for part in parts
+    ]
     environment, argv = dict(container["env"], HOME=mine["home"]), container["remove"] + names
     if container["remove_apart"]:
         # Podman's processes ended with the unit. What is left is a record and a layer of files,
         # whose removal can take longer than a unit's end is given, so it gets a unit of its own.
         words = ["systemd-run", "--user", "--quiet", "--collect", "--no-block"]
-        argv = words + ["--setenv=%s=%s" % pair for pair in sorted(environment.items())] + argv
+        argv = (
+            words + ["--setenv={}={}".format(*pair) for pair in sorted(environment.items())] + argv
+        )
         environment = dict(os.environ)
     try:
         # Names that are not there are no failure to podman; docker says so and goes on to the next.
@@ -477,7 +484,7 @@ def remove_containers(attempt, node):
         )
     except OSError as error:
         print(
-            "trainyard: %s cannot be started: %s" % (container["remove"][0], error.strerror),
+            "trainyard: {} cannot be started: {}".format(container["remove"][0], error.strerror),
             flush=True,
         )
 
@@ -522,7 +529,7 @@ def run(attempt, node):
     plan, record = read_plan(attempt)
     mine = next(item for item in plan["nodes"] if item["name"] == node)
     by_rank = {item["rank"]: item for item in plan["ranks"] if item["node"] == node}
-    marker = "%s/%s" % (record["run"], record["attempt"])
+    marker = "{}/{}".format(record["run"], record["attempt"])
     stopping = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(time.monotonic()))
     if read_stop(attempt):
@@ -546,7 +553,7 @@ def run(attempt, node):
             if isinstance(error, OSError)
             else ("the plan's command", error)
         )
-        print("trainyard: %s cannot be started: %s" % (what, why), flush=True)
+        print(f"trainyard: {what} cannot be started: {why}", flush=True)
         note(attempt, exit_event("launcher_end", 127))
         return 127
     note(
@@ -634,7 +641,7 @@ def stop_peers(attempt, node, config):
     waiting, config = peers_of(attempt, node, config)
     if not config:
         return {}  # one node alone
-    words = "stop %s peer" % os.path.basename(attempt).rpartition("-")[2]
+    words = "stop {} peer".format(os.path.basename(attempt).rpartition("-")[2])
     calls, told, until = {}, {}, time.monotonic() + PEER_SECONDS
     while waiting:
         for name in waiting:
@@ -707,9 +714,7 @@ def carry_out(what, *arguments):
         return what(*arguments)
     except Exception as error:
         try:
-            print(
-                "trainyard: %s: %s: %s" % (what.__name__, type(error).__name__, error), flush=True
-            )
+            print(f"trainyard: {what.__name__}: {type(error).__name__}: {error}", flush=True)
         except OSError:
             pass  # the console lies on a full disk
         return None
@@ -834,7 +839,7 @@ def written(attempt, name, value):
         write(attempt, name, value)
     except OSError as error:
         try:
-            print("trainyard: %s cannot be written: %s" % (name, error.strerror), flush=True)
+            print(f"trainyard: {name} cannot be written: {error.strerror}", flush=True)
         except OSError:
             pass  # the console lies on the same disk
 

@@ -69,7 +69,7 @@ class InvalidAnswer(Exception):
 
     def __init__(self, problems):
         self.problems = problems
-        super().__init__("; ".join("%s: %s" % pair for pair in problems))
+        super().__init__("; ".join("{}: {}".format(*pair) for pair in problems))
 
 
 class TooSlow(BaseException):
@@ -124,7 +124,7 @@ def refusal(module, node, error):
     """Return the failed result that stands for an answer that is not valid: its fields, and at most
     60 cleaned characters of a value.
     """
-    text = "%s gave an answer of %s that is not valid: %s" % (node, module, error)
+    text = f"{node} gave an answer of {module} that is not valid: {error}"
     remedy = (
         "A program of the training account may have changed it. Look at that account on the node"
         " before it trains again"
@@ -132,7 +132,7 @@ def refusal(module, node, error):
     return {
         "failed": True,
         "changed": False,
-        "msg": "%s. %s" % (printable(text, limit=1000), remedy),
+        "msg": f"{printable(text, limit=1000)}. {remedy}",
         "code": "answer.invalid",
         "fields": [field for field, _text in getattr(error, "problems", [])],
     }
@@ -158,7 +158,7 @@ class Gated:
             return {
                 "failed": True,
                 "changed": False,
-                "msg": "%s: %s %s" % (node, name, error),
+                "msg": f"{node}: {name} {error}",
                 "code": "answer.late",
             }
         except MemoryError:
@@ -188,7 +188,7 @@ def end_children(began):
     ticks = os.sysconf("SC_CLK_TCK")
     for name in os.listdir("/proc"):
         try:
-            with open("/proc/%s/stat" % int(name), encoding="ascii", errors="replace") as handle:
+            with open(f"/proc/{int(name)}/stat", encoding="ascii", errors="replace") as handle:
                 fields = handle.read().rpartition(")")[2].split()
             if int(fields[1]) == os.getpid() and int(fields[19]) >= int(began * ticks):
                 os.kill(int(name), signal.SIGTERM)
@@ -355,7 +355,7 @@ def _differing(fields, same_as, arguments):
         for part in dotted.split("."):
             found = found.get(part) if isinstance(found, dict) else None
         if wanted not in (None, "", 0, "0") and found is not None and str(found) != str(wanted):
-            yield dotted, "is not the %s that was asked for" % argument
+            yield dotted, f"is not the {argument} that was asked for"
 
 
 def _field_name(part):
@@ -369,22 +369,24 @@ def _reason(error):
     value, rule = error.instance, error.validator
     if rule == "required":
         missing = sorted(set(error.validator_value) - set(value))
-        return "lacks %s" % ", ".join(missing[:3])
+        return "lacks {}".format(", ".join(missing[:3]))
     if rule == "additionalProperties":
         extra = sorted(str(key) for key in set(value) - set(error.schema.get("properties", {})))
-        return "has fields that it should not have: %s" % printable(repr(extra[0]), limit=60)
+        return f"has fields that it should not have: {printable(repr(extra[0]), limit=60)}"
     if rule == "type":
-        return "is not of type %s" % " or ".join(
-            [error.validator_value]
-            if isinstance(error.validator_value, str)
-            else error.validator_value
+        return "is not of type {}".format(
+            " or ".join(
+                [error.validator_value]
+                if isinstance(error.validator_value, str)
+                else error.validator_value
+            )
         )
     shown = (
         printable(repr(value), limit=60)
         if isinstance(value, (str, int, float))
         else type(value).__name__
     )
-    return "does not match %s: %s" % (rule, shown)
+    return f"does not match {rule}: {shown}"
 
 
 # --- bounds and text

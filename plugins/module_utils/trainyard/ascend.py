@@ -71,21 +71,23 @@ def read_devices(run, conf=CONF, devices=None):
     if devices is None:
         raise AscendError(
             [
-                "no device has an address. hccn_tool: %s. %s: %s. %s"
-                % (reasons["0"], conf, why, _remedy("N"))
+                "no device has an address. hccn_tool: {}. {}: {}. {}".format(
+                    reasons["0"], conf, why, _remedy("N")
+                )
             ]
         )
     lacking = [device for device in wanted if device not in written]
     words = "device %s has no address. hccn_tool: %s. %s: %s. %s"
     problems = [
-        words % (d, reasons[d], conf, why or "no address_%s=" % d, _remedy(d))
+        words % (d, reasons[d], conf, why or f"no address_{d}=", _remedy(d))
         for d in lacking
         if d not in told
     ]
     if not problems:  # each knows what the other lacks; a mixture of two sources is nobody's table
         problems = [
-            "hccn_tool has no address of device %s, %s none of device %s; mend the file"
-            % (", ".join(reasons), conf, ", ".join(lacking))
+            "hccn_tool has no address of device {}, {} none of device {}; mend the file".format(
+                ", ".join(reasons), conf, ", ".join(lacking)
+            )
         ]
     raise AscendError(problems)
 
@@ -128,13 +130,12 @@ def read_conf(path, devices):
             continue
         if not usable_ipv4(address):
             problems.append(
-                "%s: address_%s= is %s, no IPv4 address that other devices reach; mend it"
-                % (path, device, _quoted(address))
+                f"{path}: address_{device}= is {_quoted(address)}, no IPv4 address that other"
+                " devices reach; mend it"
             )
         elif found.setdefault(device, address) != address:
             problems.append(
-                "%s: device %s has two addresses, %s and %s; mend it"
-                % (path, device, found[device], address)
+                f"{path}: device {device} has two addresses, {found[device]} and {address}; mend it"
             )
     if problems:
         raise AscendError(problems)
@@ -174,7 +175,7 @@ def _quoted(value):
 def _remedy(device):
     """Return what to do on the node."""
     return (
-        "Remedy, on the node and as root: `hccn_tool -i %s -ip -g` shows the address, `hccn_tool -i"
-        " %s -ip -s address ADDRESS netmask MASK` sets it; where only root may run the tool, let"
-        " the training user read %s" % (device, device, CONF)
+        f"Remedy, on the node and as root: `hccn_tool -i {device} -ip -g` shows the address,"
+        f" `hccn_tool -i {device} -ip -s address ADDRESS netmask MASK` sets it; where only root may"
+        f" run the tool, let the training user read {CONF}"
     )

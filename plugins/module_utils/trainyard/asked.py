@@ -64,20 +64,17 @@ def short(name, value):
     stand in group_vars, too.
     """
     if name in SWITCHES and switch(value) is None:
-        return "must be true, false, yes or no; got %s%s" % (
-            shown(value),
-            near(value, YES[:2] + NO[:2]),
-        )
+        return f"must be true, false, yes or no; got {shown(value)}{near(value, YES[:2] + NO[:2])}"
     if name in CHOICES and value not in CHOICES[name]:
-        return "must be one of %s; got %s%s" % (
+        return "must be one of {}; got {}{}".format(
             ", ".join(CHOICES[name]),
             shown(value),
             near(value, CHOICES[name]),
         )
     if name in NODES and not (isinstance(value, str) and NODE.match(value)):
-        return "must be a node's name; got %s" % shown(value)
+        return f"must be a node's name; got {shown(value)}"
     if name in ("again", "again_try") and not str(value).isdigit():
-        return "is set by a restart and must be a whole number; got %s" % shown(value)
+        return f"is set by a restart and must be a whole number; got {shown(value)}"
     return log_questions.wrong(name, value) or prune.wrong(name, value)
 
 
@@ -97,7 +94,7 @@ def contradictions(extra, verb, check_mode):
             and str(extra[short]).lower() != str(extra[long]).lower()
         ):
             problems.append(
-                _refuse(short, "is given as %s, too, with another value; give one of them" % long)
+                _refuse(short, f"is given as {long}, too, with another value; give one of them")
             )
     skips = [
         name
@@ -147,5 +144,5 @@ def contradictions(extra, verb, check_mode):
         else None
     )
     for name in [name for name in ("rehearse", "matrix") if ends and asks(name)]:
-        problems.append(_refuse(name, "asks for a proof, and %s; use playbooks/check.yml" % ends))
+        problems.append(_refuse(name, f"asks for a proof, and {ends}; use playbooks/check.yml"))
     return problems

@@ -43,7 +43,7 @@ def unit_name(run_id, attempt):
 def attempt_dir(base, run_id, attempt):
     """Return the attempt's directory below a node's product directory."""
     if not RUN_ID.match(run_id):
-        raise AttemptError("%r is no run id" % run_id)
+        raise AttemptError(f"{run_id!r} is no run id")
     return os.path.join(base, "runs", run_id, "attempt-%d" % attempt)
 
 
@@ -139,7 +139,7 @@ def parse_unit(unit):
     """
     match = UNIT.match(unit)
     if not match:
-        raise AttemptError("%s is no attempt's unit" % unit)
+        raise AttemptError(f"{unit} is no attempt's unit")
     return match.group(1), int(match.group(2))
 
 
@@ -158,14 +158,14 @@ def link_tree(code, work, links, files=None):
             or os.path.normpath(path) != path
             or path.split("/")[0] in ("", ".", "..")
         ):
-            raise AttemptError("the plan's file %r does not lie below the working directory" % path)
+            raise AttemptError(f"the plan's file {path!r} does not lie below the working directory")
     for path, target in dict(links, **dict.fromkeys(files)).items():
         parts = path.strip("/").split("/")
         folder = tree
         for part in parts[:-1]:
             folder = folder.setdefault(part, {})
             if not isinstance(folder, dict):
-                raise AttemptError("%s would lie below the link or file %r" % (path, part))
+                raise AttemptError(f"{path} would lie below the link or file {part!r}")
         folder[parts[-1]] = target
 
     def build(source, place, wanted):
@@ -196,31 +196,34 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, beg
     peer has already stopped this attempt, or where the code tree is missing.
     """
     if os.path.exists(os.path.join(attempt, "attempt.json")):
-        raise AttemptError("%s exists already; an attempt is never reused" % attempt)
+        raise AttemptError(f"{attempt} exists already; an attempt is never reused")
     os.makedirs(attempt, mode=0o700, exist_ok=True)
     stop = os.path.join(attempt, "stop.json")
     if os.path.exists(stop):
         raise AttemptError(
-            "stopped before the start by %s" % manifest.read_mapping(stop).get("from", "the user")
+            "stopped before the start by {}".format(
+                manifest.read_mapping(stop).get("from", "the user")
+            )
         )
     plan = json.loads(plan_text)
     mine = next((item for item in plan["nodes"] if item["name"] == node), None)
     if mine is None:
         raise AttemptError(
-            "%s is not in the plan; it has %s"
-            % (node, ", ".join(item["name"] for item in plan["nodes"]))
+            "{} is not in the plan; it has {}".format(
+                node, ", ".join(item["name"] for item in plan["nodes"])
+            )
         )
     if not PLAIN_PATH.match(attempt) or not PLAIN_PATH.match(node):
         # systemd splits ExecStopPost at spaces and reads % and $ in it
         raise AttemptError(
-            "%s: a home directory or a node name with other than letters, digits and ./_+@- cannot"
-            " be used in a unit" % attempt
+            f"{attempt}: a home directory or a node name with other than letters, digits and ./_+@-"
+            " cannot be used in a unit"
         )
     _write(os.path.join(attempt, "plan.json"), plan_text)
     with open(os.path.join(attempt, "plan.json"), "rb") as handle:
         found = hashlib.sha256(handle.read()).hexdigest()
     if found != plan_sha256:
-        raise AttemptError("the plan arrived with sha256 %s instead of %s" % (found, plan_sha256))
+        raise AttemptError(f"the plan arrived with sha256 {found} instead of {plan_sha256}")
     for name, source in programs.items():
         _write(os.path.join(attempt, os.path.basename(name)), source)
     links = {path: os.path.join(mine["base"], place) for path, place in plan["links"].items()}
@@ -232,7 +235,7 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, beg
         mine["base"], "code", plan["code"]["digest"][:16]
     )
     if not os.path.isdir(code):
-        raise AttemptError("the code tree %s is missing" % code)
+        raise AttemptError(f"the code tree {code} is missing")
     work = os.path.join(attempt, "work")
     if os.path.isdir(work):
         shutil.rmtree(
@@ -279,14 +282,11 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
         # the agent asks for more time while it tells the peers; nothing of the training is heard
         "NotifyAccess=exec",
         "UMask=0077",
-        "WorkingDirectory=%s" % attempt,
-        "StandardOutput=append:%s" % console,
-        "StandardError=append:%s" % console,
+        f"WorkingDirectory={attempt}",
+        f"StandardOutput=append:{console}",
+        f"StandardError=append:{console}",
         *(
-            [
-                "ExecStopPost=-"
-                + " ".join('"%s"' % word if " " in word else word for word in release)
-            ]
+            ["ExecStopPost=-" + " ".join(f'"{word}"' if " " in word else word for word in release)]
             if release
             else []
         ),
@@ -301,8 +301,8 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
         "--user",
         "--quiet",
         "--collect",
-        "--unit=%s" % unit,
-        "--description=%s" % description,
+        f"--unit={unit}",
+        f"--description={description}",
     ]
     return (
         argv
@@ -317,7 +317,7 @@ def start(run, attempt, plan, node, record_unit, description, mesh="", release=(
     """
     code, _out, err = run(start_argv(attempt, plan, node, record_unit, description, mesh, release))
     if code:
-        raise AttemptError("systemd did not start %s: %s" % (record_unit, err.strip()))
+        raise AttemptError(f"systemd did not start {record_unit}: {err.strip()}")
     problem = guarding.start(run, attempt, node, record_unit)
     if problem:
         stop(run, attempt, record_unit, "peer", NO_GUARD)
@@ -344,7 +344,7 @@ def stop(run, attempt, unit, by, source, node=None):
     if running:
         code, _out, err = run(["systemctl", "--user", "stop", unit])
         if code:
-            raise AttemptError("%s does not stop: %s" % (unit, err.strip()))
+            raise AttemptError(f"{unit} does not stop: {err.strip()}")
     guarding.stop(run, attempt, unit)
     if not running and node is not None:
         release(unit, node)
@@ -384,7 +384,7 @@ def processes_of(run_id, number):
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                with open("/proc/%s/environ" % name, "rb") as handle:
+                with open(f"/proc/{name}/environ", "rb") as handle:
                     if marker in handle.read().split(b"\0"):
                         found.append(int(name))
             except OSError:

@@ -23,5 +23,5 @@ def load(name):
     try:
         spec.loader.exec_module(module)
     except FileNotFoundError as error:
-        raise ImportError("Ansible has no action plugin %s" % name) from error
+        raise ImportError(f"Ansible has no action plugin {name}") from error
     return module.ActionModule

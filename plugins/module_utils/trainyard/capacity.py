@@ -66,12 +66,12 @@ def space(name, own, allowed):
                 else "cannot be written by the training user"
             )
             remedy = (
-                "as root: mount -o remount,rw $(findmnt -nT %s -o TARGET); look into dmesg first"
-                % path
+                f"as root: mount -o remount,rw $(findmnt -nT {path} -o TARGET); look into dmesg"
+                " first"
                 if place["read_only"]
-                else "ls -ld %s" % path
+                else f"ls -ld {path}"
             )
-            found.append(finding("disk", "%s %s" % (path, why), remedy, name))
+            found.append(finding("disk", f"{path} {why}", remedy, name))
             continue
         free = place["free"] // MIB
         text = "%s has %d MiB free of %d" % (path, free, place["size"] // MIB)
@@ -81,7 +81,7 @@ def space(name, own, allowed):
             free,
             allowed.get(key),
             text,
-            "look: du -xh --max-depth=2 %s | sort -h | tail" % path,
+            f"look: du -xh --max-depth=2 {path} | sort -h | tail",
         )
         if place["inodes"]:  # btrfs and some network file systems have no fixed number
             text = "%s has %d inodes free of %d" % (path, place["inodes_free"], place["inodes"])
@@ -91,7 +91,7 @@ def space(name, own, allowed):
                 place["inodes_free"],
                 allowed.get("inodes"),
                 text,
-                "remove many small files; look: df -i %s" % path,
+                f"remove many small files; look: df -i {path}",
             )
     shm = own.get("shm")
     if shm:
@@ -117,7 +117,7 @@ def unit(node, fact, allowed):
     if "error" in inside:
         if "a running systemd user manager" in fact.get("missing", ()):
             return []  # said once, by what makes the node ready
-        text = "a unit of %s does not run, so no attempt would: %s" % (
+        text = "a unit of {} does not run, so no attempt would: {}".format(
             fact["user"],
             inside["error"],
         )
@@ -130,7 +130,7 @@ def unit(node, fact, allowed):
             finding(
                 "unit",
                 text,
-                "on the node: systemctl --user status; playbooks/provision.yml sets it up%s" % hint,
+                f"on the node: systemctl --user status; playbooks/provision.yml sets it up{hint}",
                 name,
             )
         ]
@@ -203,12 +203,12 @@ def memlock(node, own, floor, remedy):
         return []
     text = "a unit may lock %d KiB of memory; wanted %s: RDMA needs it" % (
         have // 1024,
-        "no limit" if str(floor) == "infinity" else "%s bytes" % floor,
+        "no limit" if str(floor) == "infinity" else f"{floor} bytes",
     )
     return [
         finding(
             "limits",
-            text + (" (%s)" % ", ".join(own["rdma"][:4]) if own["rdma"] else ""),
+            text + (" ({})".format(", ".join(own["rdma"][:4])) if own["rdma"] else ""),
             remedy,
             node["name"],
             level,

@@ -34,21 +34,15 @@ def judge(heard, allowed):
             found.append(
                 findings.finding(
                     CHECK,
-                    "%s to %s: %.3g Gbit/s; wanted at least %g" % (name, to, rate, floor),
+                    f"{name} to {to}: {rate:.3g} Gbit/s; wanted at least {floor:g}",
                     remedy,
                     [name, to],
                 )
             )
         elif len(rates) > 2 and rate * SLOW_EDGE < middle:
             text = (
-                "%s to %s: %.3g Gbit/s, and half of all ways carry %.3g or more; the slowest way"
-                " sets the pace"
-                % (
-                    name,
-                    to,
-                    rate,
-                    middle,
-                )
+                f"{name} to {to}: {rate:.3g} Gbit/s, and half of all ways carry {middle:.3g} or"
+                " more; the slowest way sets the pace"
             )
             found.append(
                 findings.finding(
@@ -86,7 +80,7 @@ def _clocks(edges, allowed):
         )
         if level and frozenset(pair) not in said:
             said.add(frozenset(pair))
-            text = "%s's clock is %.1f s %s %s's; allowed %s s" % (
+            text = "{}'s clock is {:.1f} s {} {}'s; allowed {} s".format(
                 pair[1],
                 abs(gap),
                 "ahead of" if gap > 0 else "behind",
@@ -120,8 +114,8 @@ def _sizes(heard, edges):
         size = row.get("path_mtu")
         if size == 0:
             text = (
-                "%s to %s: no UDP comes through, so the path MTU is not known; larger packets pass"
-                " by TCP" % (name, to)
+                f"{name} to {to}: no UDP comes through, so the path MTU is not known; larger"
+                " packets pass by TCP"
             )
             found.append(findings.finding(CHECK, text, "", (name, to), "note"))
         elif size and size < min(values.get(name, size), values.get(to, size)):

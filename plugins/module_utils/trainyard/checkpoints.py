@@ -118,11 +118,12 @@ def _note(patterns, wanted, kind, entries):
             else " (the training did not come to its end)"
         )
         said.append(
-            "there is no %s%s, so the %s one was taken"
-            % (patterns[wanted].replace("|", " or "), why, kind)
+            "there is no {}{}, so the {} one was taken".format(
+                patterns[wanted].replace("|", " or "), why, kind
+            )
         )
     empty = sorted(path for path, entry in entries.items() if not entry[1])
-    said += ["%s is empty" % ", ".join(empty)] if empty else []
+    said += ["{} is empty".format(", ".join(empty))] if empty else []
     return "; ".join(said)
 
 
@@ -199,9 +200,7 @@ def check(files):
     for path, entry in files.items():
         said = safe_names.problem(path)
         if said:
-            raise CheckpointError(
-                "the name %s of a checkpoint's file %s" % (ascii(path)[:200], said)
-            )
+            raise CheckpointError(f"the name {ascii(path)[:200]} of a checkpoint's file {said}")
         whole = (
             isinstance(entry, (list, tuple))
             and len(entry) == 3
@@ -209,14 +208,14 @@ def check(files):
             and _is_size(entry[1])
         )
         if not whole or not isinstance(entry[2], str) or not _DIGEST.match(entry[2]):
-            raise CheckpointError("%s: there is no size and sha256 of it" % path)
+            raise CheckpointError(f"{path}: there is no size and sha256 of it")
     folders = {
         "/".join(parts[:end])
         for parts in (path.split("/") for path in files)
         for end in range(1, len(parts))
     }
     if folders & set(files):
-        raise CheckpointError("%s is a file and a folder" % sorted(folders & set(files))[0])
+        raise CheckpointError(f"{sorted(folders & set(files))[0]} is a file and a folder")
 
 
 def _is_size(value):
@@ -272,12 +271,12 @@ def take(attempt_dir, files, write=True):
             _clear(staging)
         return False
     if os.path.islink(place):
-        raise CheckpointError("%s is a link; nothing was put there" % place)
+        raise CheckpointError(f"{place} is a link; nothing was put there")
     wrong = lacking(staging, files)
     if wrong:
         if write:
             _drop(staging, files)
-        raise CheckpointError("%s: differs from the node's: %s" % (staging, "; ".join(wrong)))
+        raise CheckpointError("{}: differs from the node's: {}".format(staging, "; ".join(wrong)))
     if not write:
         return True
     _clear(fresh)

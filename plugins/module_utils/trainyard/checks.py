@@ -111,7 +111,7 @@ def _apart(key, facts, judge):
         " docs/security.md"
     )
     return found + [
-        findings.finding("answer", "what it says of its %s cannot be judged" % key, remedy, name)
+        findings.finding("answer", f"what it says of its {key} cannot be judged", remedy, name)
         for name in left
     ]
 
@@ -183,7 +183,9 @@ def of_todo(todo, found):
         if names:
             together.setdefault(tuple(names), []).append(words)
     return [
-        findings.finding("ready", "not there yet: %s" % ", ".join(words), remedy, names, "note")
+        findings.finding(
+            "ready", "not there yet: {}".format(", ".join(words)), remedy, names, "note"
+        )
         for names, words in together.items()
     ]
 
@@ -204,7 +206,7 @@ def remembered(kept, rehearse, now):
         if kind == "rehearsal" and not rehearse:
             found.append(findings.finding(kind, "not rehearsed, as was asked", "", (), "note"))
         elif proof:
-            remedy = "-e preflight_%s_hours=0 tries it again" % kind
+            remedy = f"-e preflight_{kind}_hours=0 tries it again"
             found.append(
                 findings.finding(
                     kind,

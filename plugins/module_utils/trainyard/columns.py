@@ -147,7 +147,7 @@ def folded(names):
         if numbers[0] is None or len(numbers) == 1:
             words += [stem + (number or "") for number in numbers]
         else:
-            words.append("%s[%s]" % (stem, ranges(numbers)))
+            words.append(f"{stem}[{ranges(numbers)}]")
     return ", ".join(words)
 
 
@@ -159,6 +159,4 @@ def ranges(numbers):
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ",".join(
-        str(first) if first == last else "%s-%s" % (first, last) for first, last in runs
-    )
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -93,7 +93,7 @@ def records(handle, size, last=None, rows=()):
         found[name] = value
         place = end
     if last is not None and name != last:
-        raise Broken("is cut off: its last record is %s and not %s" % (name, last))
+        raise Broken(f"is cut off: its last record is {name} and not {last}")
     return found
 
 

@@ -48,7 +48,7 @@ def examine(project, site=None, run_module=None, run_program=None, only=None):
     contract, lines = load(), []
     missing = sorted(set(contract["promises"]) ^ set(CHECKS))
     if missing:
-        raise ValueError("contract.yml and the checks differ in %s" % ", ".join(missing))
+        raise ValueError("contract.yml and the checks differ in {}".format(", ".join(missing)))
     with tempfile.TemporaryDirectory(prefix="trainyard-conform-") as scratch:
         ground = Ground(project, contract, os.path.realpath(scratch), site, run_module, run_program)
         for name, line in contract["promises"].items():
@@ -65,7 +65,7 @@ def checked(ground, line):
     except Broken as error:
         found.true("the product takes what the document says", False, error)
     except Exception as error:  # whatever keeps a check from being made, the line is not proven, and the others are still checked
-        found.true("the check", False, "%s: %s" % (type(error).__name__, error))
+        found.true("the check", False, f"{type(error).__name__}: {error}")
     holds, evidence = found.holds(), found.short()
     if holds and line.get("site") and ground.site is None:
         holds, evidence = None, "not proven (site=false); here: " + evidence
@@ -91,7 +91,9 @@ def table(lines):
             "%-4s %-9s  %-*s  %s"
             % (line["id"], STATES[line["holds"]], width, line["promise"], line["evidence"])
         )
-        rows += ["                 %s: %s" % item for item in list(line["rendered"].items())[:1]]
+        rows += [
+            "                 {}: {}".format(*item) for item in list(line["rendered"].items())[:1]
+        ]
     return [row.rstrip() for row in rows]
 
 
@@ -100,8 +102,8 @@ def verdict(lines):
     count = {state: [line["id"] for line in lines if line["holds"] is state] for state in STATES}
     compared = sum(len(line["compared"]) for line in lines)
     text = "%d of %d promises hold (%d comparisons made)" % (len(count[True]), len(lines), compared)
-    text += "; not asked, not proven: %s" % ", ".join(count[None]) if count[None] else ""
-    text += "; NOT HELD: %s" % ", ".join(count[False]) if count[False] else ""
+    text += "; not asked, not proven: {}".format(", ".join(count[None])) if count[None] else ""
+    text += "; NOT HELD: {}".format(", ".join(count[False])) if count[False] else ""
     return {"outcome": "failed" if count[False] else "completed", "text": text}
 
 
@@ -110,12 +112,13 @@ def details(lines):
     rows = []
     for line in lines:
         rows.append(
-            "%s (%s) %s: %s"
-            % (line["id"], line["document"], STATES[line["holds"]], line["promise"])
+            "{} ({}) {}: {}".format(
+                line["id"], line["document"], STATES[line["holds"]], line["promise"]
+            )
         )
-        rows += ["  %s: %s" % item for item in line["rendered"].items()]
+        rows += ["  {}: {}".format(*item) for item in line["rendered"].items()]
         rows += [
-            "  %s %s" % ("=" if entry["same"] else "DIFFERS", printable(entry["what"]))
+            "  {} {}".format("=" if entry["same"] else "DIFFERS", printable(entry["what"]))
             for entry in line["compared"]
         ]
     return rows

@@ -38,7 +38,7 @@ def seg_command(ground, line, found):
     suite = ground.suite(job["suite"])
     for old, new in line["renamed"].items():
         found.same(
-            "the script in a tree that has %s only" % old,
+            f"the script in a tree that has {old} only",
             old,
             sources.find_script(suite, {old: None}, "tree"),
         )

@@ -34,11 +34,11 @@ def published(ground, line, found):
             dict({key: entry.get(key) for key in row}, config=os.path.basename(job["config"]))
             for entry in job["published"]
         ]
-        found.same("%s: the row" % name, [row], said)
+        found.same(f"{name}: the row", [row], said)
         setting = "%dx%d %s" % (document["machines"], document["devices"], document["card"])
-        found.same("%s: its setting" % name, row["machines"], setting)
+        found.same(f"{name}: its setting", row["machines"], setting)
         found.same(
-            "%s: in the plan" % name,
+            f"{name}: in the plan",
             job["published"],
             ground.make(job, ["192.0.2.1"]).plan["job"]["published"],
         )
@@ -68,10 +68,10 @@ def slanet(ground, line, found):
         wanted["default"],
         {key: rate["document"]["default"].get(key) for key in wanted["default"]},
     )
-    text = "[%s]" % ",".join("%g" % value for value in expected)
+    text = "[{}]".format(",".join(f"{value:g}" for value in expected))
     found.true(
         "the plan's command carries it",
-        "%s=%s" % (rate["key"], text) in made.plan["argv"],
+        "{}={}".format(rate["key"], text) in made.plan["argv"],
         " ".join(made.plan["argv"]),
     )
     found.true(
@@ -103,7 +103,7 @@ def accuracy(ground, line, found, source=None):
     said = next((item.strip() for item in text.splitlines() if "accuracy" in item), "")
     found.true(
         "what the plan prints",
-        "1 %" in said and "warm-up" in said and "epochs" in said and said.endswith("(%s)" % source),
+        "1 %" in said and "warm-up" in said and "epochs" in said and said.endswith(f"({source})"),
         said or "nothing",
     )
     found.true("nothing is said on one machine", "accuracy" not in quiet, quiet)
@@ -117,11 +117,11 @@ def seg_advice(ground, line, found):
         made = ground.make(ground.job(name), machines_of(line, line["machines"]))
         setting = next(item for item in made.advice["settings"] if item["name"] == "iterations")
         found.same(
-            "%s: iterations by the document" % name,
+            f"{name}: iterations by the document",
             (value, line["id"]),
             (setting["document"]["value"], setting["document"]["source"]),
         )
-        found.same("%s: in the command" % name, ["--iters", str(value)], made.plan["argv"][-2:])
+        found.same(f"{name}: in the command", ["--iters", str(value)], made.plan["argv"][-2:])
     found.evidence[-1:] = [
         "warns on many cards; --iters %s on %d machines"
         % (", ".join(map(str, line["values"].values())), line["machines"])
@@ -143,31 +143,31 @@ def detection_advice(ground, line, found):
         advice, text = advised(ground, job, job["document"]["machines"], line)
         rate = advice["settings"][0]
         found.same(
-            "%s: batch a card" % name,
+            f"{name}: batch a card",
             (wanted["batch"], wanted["batch"], line["id"]),
             (advice["batch"]["now"], advice["batch"]["documented"], advice["batch"]["source"]),
         )
         found.same(
-            "%s: learning rate" % name,
+            f"{name}: learning rate",
             (wanted["learning_rate"], line["id"]),
             (rate["document"]["value"], rate["document"]["source"]),
         )
         found.same(
-            "%s: words that change the command" % name,
+            f"{name}: words that change the command",
             ({}, []),
             (advice["overrides"], advice["arguments"]),
         )
         other = rate["upstream"] or {}
         found.true(
-            "%s: upstream's formula gives another" % name,
+            f"{name}: upstream's formula gives another",
             other.get("value")
             and other["value"] != rate["now"]
             and other["source"] == wanted["upstream"],
             other,
         )
         found.true(
-            "%s: both are printed" % name,
-            "(%s)" % line["id"] in text and "(%s)" % wanted["upstream"] in text,
+            f"{name}: both are printed",
+            "({})".format(line["id"]) in text and "({})".format(wanted["upstream"]) in text,
             text,
         )
         shown.append("%g" % (other.get("value") or 0))
@@ -201,15 +201,15 @@ def other_data(ground, line, found):
         argv = ground.make(job, machines_of(line, MANY)).plan["argv"]
         cut = argv.index(suite["override_flag"])
         same_config = [job["config"] if word == coco["config"] else word for word in base]
-        found.words("%s, before its overrides" % name, same_config, argv[:cut])
+        found.words(f"{name}, before its overrides", same_config, argv[:cut])
         changed = {word.partition("=")[0] for word in argv[cut + 1 :]}
         found.same(
-            "%s: other keys than the data's" % name,
+            f"{name}: other keys than the data's",
             line["values"]["implied"],
             sorted(changed - keys),
         )
         found.true(
-            "%s: the config is COCO's" % name, job["config"].endswith("_coco.yml"), job["config"]
+            f"{name}: the config is COCO's", job["config"].endswith("_coco.yml"), job["config"]
         )
     found.true("there are such jobs", names)
     found.say(

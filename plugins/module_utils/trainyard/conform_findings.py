@@ -59,7 +59,7 @@ class Findings:
             (
                 "not refused"
                 if not problems
-                else "refused without saying %s: %s" % (", ".join(missing), text)
+                else "refused without saying {}: {}".format(", ".join(missing), text)
             ),
         )
 
@@ -83,7 +83,7 @@ def difference(entry):
     """Say how a comparison differs; of two command lines, the first word that does."""
     expected, got = entry["expected"], entry["got"]
     if "otherwise" in entry:
-        return "%s: %s" % (entry["what"], entry["otherwise"])
+        return "{}: {}".format(entry["what"], entry["otherwise"])
     for index in range(max(len(expected), len(got))) if "unit" in entry else ():
         pair = [items[index] if index < len(items) else "nothing" for items in (expected, got)]
         if pair[0] != pair[1]:
@@ -94,7 +94,7 @@ def difference(entry):
                 pair[0],
                 pair[1],
             )
-    return "%s: expected %s, got %s" % (entry["what"], shown(expected), shown(got))
+    return "{}: expected {}, got {}".format(entry["what"], shown(expected), shown(got))
 
 
 def shown(value):

@@ -194,7 +194,7 @@ class Ground:
             "machine": "x86_64", "libc": "2.36", "cores": 64, "route_source": address, "resolves_to": [address], "missing": [],
             "addresses": own, "device_ips": ips, "device_problems": [],
             "units": [], "environments": {ENVIRONMENT: "f"}, "mesh": None, "time": 0.0,
-            "trees": {"%s/%s" % item: {"ok": True, "present": True, "differences": []} for item in (("code", CODE[:16]), ("data", DATA[:16]))},
+            "trees": {"{}/{}".format(*item): {"ok": True, "present": True, "differences": []} for item in (("code", CODE[:16]), ("data", DATA[:16]))},
         }  # fmt: skip
 
     def make(
@@ -325,7 +325,7 @@ class Ground:
                 if index and not (made.plan["launcher"]["kind"] == "each"):
                     continue
                 what = "%d x %d" % (count, made.plan["ports"]["count"]) + (
-                    ", %s" % node["name"] if "{node_rank}" in text else ""
+                    ", {}".format(node["name"]) if "{node_rank}" in text else ""
                 )
                 expected = [
                     line.get("renamed", {}).get(word, word)
@@ -354,7 +354,7 @@ class Ground:
         """Return the words of ours that a line has after the document's; {data} stands for where
         the suite's configs find the site's data.
         """
-        data = ["%s=%s" % item for item in suite["data"]["overrides"].items()]
+        data = ["{}={}".format(*item) for item in suite["data"]["overrides"].items()]
         return [
             part
             for word in line.get("appended", [])
@@ -369,7 +369,7 @@ class Ground:
         for index, word in enumerate(words):
             name, equals, value = word.partition("=")
             if equals and name in options:
-                word = "%s=%s" % (name, place(value))
+                word = f"{name}={place(value)}"
             elif index and words[index - 1] in options:
                 word = place(word)
             result.append(word)
@@ -408,7 +408,7 @@ def only_added(short, long, what):
     if len(more) != 1:
         return "%d words begin with %s" % (len(more), what)
     rest = [word for word in long if word not in more]
-    return "" if rest == short else "without %s it is: %s" % (more[0], " ".join(rest))
+    return "" if rest == short else "without {} it is: {}".format(more[0], " ".join(rest))
 
 
 def has_address(text):

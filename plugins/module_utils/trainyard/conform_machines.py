@@ -26,8 +26,8 @@ from ansible.module_utils.trainyard.conform_ground import (
 # Lines of document A, and a text that says a port and one of them in one breath.
 OCR_LINE = re.compile(r"\bA(?:[1-9]|10)\b")
 ATTRIBUTED = re.compile(
-    r"(?i:port)s?\b[^.;|,()]{0,40}\(?(?:contract )?%s|%s[^.;|,()]{0,40}(?i:port)s?\b"
-    % (OCR_LINE.pattern, OCR_LINE.pattern)
+    r"(?i:port)s?\b[^.;|,()]{0,40}\(?(?:contract"
+    rf" )?{OCR_LINE.pattern}|{OCR_LINE.pattern}[^.;|,()]{{0,40}}(?i:port)s?\b"
 )
 
 
@@ -41,7 +41,7 @@ def addresses(ground, line, found):
         words = [word for word in argv if "".join(machines[:1]) in word]
         found.same(
             "--ips, machines listed by %s" % ("name" if names else "address"),
-            ["--ips=%s" % ",".join(machines)],
+            ["--ips={}".format(",".join(machines))],
             words,
         )
     found.true(
@@ -147,8 +147,8 @@ def same_everywhere(ground, line, found):
     found.refused(
         "a start where a node's code and data were changed",
         said,
-        "%s: code/" % names[-1],
-        "%s: data/" % names[-1],
+        f"{names[-1]}: code/",
+        f"{names[-1]}: data/",
         "tools/train.py",
     )
     found.say("one plan for all")
@@ -171,11 +171,11 @@ def order(ground, line, found):
             for number in range(CARDS * len(listed))
         ]
         got = [(rank["rank"], rank["endpoint"].split(":")[0], rank["device"]) for rank in ranks]
-        found.same("ranks of %s, ..." % listed[0], wanted, got)
+        found.same(f"ranks of {listed[0]}, ...", wanted, got)
         # Without it the launcher asks for its host name's address, and a node that does not find
         # itself in --ips becomes rank 0 (facts, 3).
         own = [dict(made["env"], **node["env"]).get("POD_IP") for node in made["nodes"]]
-        found.same("POD_IP of %s, ..." % listed[0], listed, own)
+        found.same(f"POD_IP of {listed[0]}, ...", listed, own)
     found.say("%d ranks in list order, and turned round with the list", CARDS * len(machines))
 
 
@@ -204,7 +204,9 @@ def start_port(ground, line, found):
                 dict(made.plan["env"], **node["env"]).get(variable) for node in made.plan["nodes"]
             ]
             found.same(
-                "%s on every node, %s" % (variable, "start_port=12000" if extra else "as it comes"),
+                "{} on every node, {}".format(
+                    variable, "start_port=12000" if extra else "as it comes"
+                ),
                 [str(port)] * MANY,
                 ports,
             )
@@ -270,15 +272,15 @@ def no_port_rule(ground, line, found):
     ]
     for name in mine:
         job = ground.job(name)
-        found.same("%s: start port" % name, None, job.get("start_port"))
+        found.same(f"{name}: start port", None, job.get("start_port"))
         found.same(
-            "%s: sources that are port rules" % name,
+            f"{name}: sources that are port rules",
             [],
             [source for source in job["source"] if source in ("B5", "C4")],
         )
         said = str((too_high(ground, job, machines_of(line, 2)) or [""])[0])
         found.true(
-            "%s: a refused port cites B5 alone" % name,
+            f"{name}: a refused port cites B5 alone",
             "B5" in said and not OCR_LINE.search(said),
             said,
         )

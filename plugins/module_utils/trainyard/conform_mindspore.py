@@ -43,7 +43,7 @@ def visible(line, made, found):
     for node in made.plan["nodes"]:
         got = dict(made.plan["env"], **node["env"]).get(variable)
         found.same(
-            "%s of %s, %s" % (variable, made.plan["launcher"]["name"], node["name"]),
+            "{} of {}, {}".format(variable, made.plan["launcher"]["name"], node["name"]),
             ",".join(node["devices"]),
             got,
         )
@@ -77,7 +77,7 @@ def ways(ground, line, found):
         "rank_table on GPU", other, "rank_table cannot start ranks on gpu", *line["values"]["gpu"]
     )
     found.say(
-        "; ".join("%s: %s" % (kind, ", ".join(names)) for kind, names in line["values"].items())
+        "; ".join("{}: {}".format(kind, ", ".join(names)) for kind, names in line["values"].items())
     )
 
 
@@ -93,7 +93,7 @@ def distribute(ground, line, found):
             dict(ASCEND, job=job, suite=suite, overrides={}, nodes=1, devices=2), values
         )
         found.same(
-            "config says %s: the override" % said,
+            f"config says {said}: the override",
             {} if said else {key: True},
             {name: value for name, value in asked["overrides"].items() if name == key},
         )
@@ -101,14 +101,14 @@ def distribute(ground, line, found):
         words = [
             yaml.safe_load(word.partition("=")[2]) for word in argv if word.startswith(key + "=")
         ]
-        found.same("config says %s: in the command" % said, [] if said else [True], words)
+        found.same(f"config says {said}: in the command", [] if said else [True], words)
     for given in (False, "no", 0):
         wrong = dict(job, overrides={key: given})
         asked = settled(
             dict(ASCEND, job=wrong, suite=suite, overrides={}, nodes=1, devices=2),
             values_of_file(ground, suite, key, True),
         )
-        found.refused("the job says %r" % (given,), asked["problems"], key, "alone")
+        found.refused(f"the job says {given!r}", asked["problems"], key, "alone")
     found.say("False in the config: %s=true; False in the job: refused", key)
 
 
@@ -237,7 +237,7 @@ def compiled(ids):
         "name": "n",
         "server_id": "192.0.2.1",
         "devices": ids,
-        "device_ips": {device: "192.168.1.1%s" % device for device in ids},
+        "device_ips": {device: f"192.168.1.1{device}" for device in ids},
     }
     try:
         return rank_table.compile_table([node])
@@ -253,7 +253,7 @@ def sources_of_addresses(ground, found):
 
     def tool(argv):
         asked.append([word for word in argv if word not in ("timeout", str(ascend.LIMIT_S))])
-        return 0, "ipaddr:192.168.100.1%s\nnetmask:255.255.255.0\n" % argv[-3], ""
+        return 0, f"ipaddr:192.168.100.1{argv[-3]}\nnetmask:255.255.255.0\n", ""
 
     def no_tool(argv):
         raise OSError("no such program")
@@ -267,7 +267,7 @@ def sources_of_addresses(ground, found):
         read = ascend.read_devices(run, file)
         wanted = ["192.168.%d.1%d" % (network, device) for device in range(CARDS)]
         found.same(
-            "addresses from %s" % os.path.basename(what),
+            f"addresses from {os.path.basename(what)}",
             (what, wanted),
             (read["source"], [device["device_ip"] for device in read["devices"]]),
         )
@@ -322,7 +322,7 @@ def another_model(ground, line, found):
         for changes in ({}, {"config": config})
     )
     found.words(
-        "with %s" % config,
+        f"with {config}",
         [config if word == one.job["config"] else word for word in one.plan["argv"]],
         other.plan["argv"],
     )

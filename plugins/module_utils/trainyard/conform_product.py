@@ -44,7 +44,7 @@ def by_roles(ground, line, found):
     promise = ground.contract["promises"]["B5"]["values"]
     made = ground.make(ground.job(document["job"]), document["machines"])
     found.same(
-        "%s in the plan" % promise["variable"],
+        "{} in the plan".format(promise["variable"]),
         str(promise["port"]),
         made.plan["env"].get(promise["variable"]),
     )
@@ -90,18 +90,18 @@ def module_collects(ground, line, found):
             )
         result = ground.run_module(wanted["module"], {"attempt_dir": place, "node": node["name"]})
         found.true(
-            "%s on %s" % (wanted["module"], node["name"]), "ranks" in result, result.get("msg")
+            "{} on {}".format(wanted["module"], node["name"]), "ranks" in result, result.get("msg")
         )
         for rank in result.get("ranks", []):
             with open(os.path.join(sample, "workerlog.%d" % rank["local_rank"]), "rb") as handle:
                 raw = handle.read()
             found.same(
-                "rank %s: its log's sha256" % rank["rank"],
+                "rank {}: its log's sha256".format(rank["rank"]),
                 hashlib.sha256(raw).hexdigest(),
                 rank["sha256"],
             )
             found.same(
-                "rank %s: its name at home" % rank["rank"],
+                "rank {}: its name at home".format(rank["rank"]),
                 "rank-%03d.%s.log" % (rank["rank"], node["name"]),
                 rank["home"],
             )
@@ -138,7 +138,7 @@ def top_level(ground, line, found):
     for key in ("inventory", "roles_path", "library", "module_utils", "action_plugins"):
         place = settings.get("defaults", key, fallback="")
         found.true(
-            "ansible.cfg's %s" % key,
+            f"ansible.cfg's {key}",
             place and os.path.exists(ground.path(place)),
             place or "not set",
         )
@@ -158,11 +158,11 @@ def top_level(ground, line, found):
         except importlib.metadata.PackageNotFoundError:
             installed = "not installed; run: make setup"
         found.same(
-            "%s here and in requirements.txt" % name,
+            f"{name} here and in requirements.txt",
             pins.get(name, "not named in requirements.txt"),
             installed,
         )
-        said.append("%s %s" % (name, installed))
+        said.append(f"{name} {installed}")
     for name in wanted["nodes"]:
         suites = [
             document["suite"]
@@ -172,7 +172,7 @@ def top_level(ground, line, found):
         lacking = [
             suite for suite in suites if name not in ground.suite(suite)["environment"]["packages"]
         ]
-        found.same("suites whose environment is not %s" % name, [], lacking)
+        found.same(f"suites whose environment is not {name}", [], lacking)
     found.say(
         "%d entries; %s; %s for the nodes",
         len(wanted["files"] + wanted["folders"]),
@@ -205,7 +205,7 @@ def tests_and_runbooks(ground, line, found):
             if file.startswith("test_")
             for function in functions(ground.text("molecule", name, file))
         ]
-        found.true("checks of %s" % name, checks, "none")
+        found.true(f"checks of {name}", checks, "none")
         tests += len(checks)
     create = ground.data("molecule", "shared", "create.yml")[0]["ansible.builtin.import_playbook"]
     roles = [
@@ -220,7 +220,7 @@ def tests_and_runbooks(ground, line, found):
         if "community.docker.docker_container:" in ground.text("roles", role, "tasks", name)
     ]
     found.true(
-        "molecule's nodes are made in Docker", docker, "no task of %s makes a container" % roles
+        "molecule's nodes are made in Docker", docker, f"no task of {roles} makes a container"
     )
     pages = [
         ground.text("docs", "runbooks", name)
@@ -233,7 +233,7 @@ def tests_and_runbooks(ground, line, found):
         verb
         for verb in verbs
         if not any("playbooks/" + verb in page for page in pages)
-        and not any("`%s`" % verb in row for row in rows)
+        and not any(f"`{verb}`" in row for row in rows)
     ]
     found.same("verbs without a runbook", [], lost)
     links = sorted(set(re.findall(r"\]\((docs/runbooks/[^)#]+\.md)", "\n".join(rows))))

@@ -65,7 +65,7 @@ def witnesses(runs_dir, site, names):
 def events_of(runs_dir, witness, node):
     """Return what a node's agent noted in a run, as it was brought home."""
     path = os.path.join(
-        runs_dir, witness["run"], "attempt-%d" % witness["number"], "ranks.%s.jsonl" % node
+        runs_dir, witness["run"], "attempt-%d" % witness["number"], f"ranks.{node}.jsonl"
     )
     if not os.path.exists(path):
         return []
@@ -111,8 +111,9 @@ class Site:
         found.true(
             "every node answers",
             not silent,
-            "%s did not; bring them back or see playbooks/local.yml, then run this again"
-            % ", ".join(silent),
+            "{} did not; bring them back or see playbooks/local.yml, then run this again".format(
+                ", ".join(silent)
+            ),
         )
         failures = [
             failure
@@ -123,7 +124,7 @@ class Site:
         told = "; ".join(
             "{from} -> {to}: {cause}; remedy: {remedy}".format(**failure) for failure in failures
         )
-        found.true("every login", not failures, told or "no node could be asked; %s" % TRUST)
+        found.true("every login", not failures, told or f"no node could be asked; {TRUST}")
         made = sum(
             self.answers[name]["proof"]["logins"] for name in self.names if name not in silent
         )
@@ -142,9 +143,9 @@ class Site:
             ),
             None,
         )
-        told = "there is none in %s; run: ansible-playbook playbooks/train.yml -e config=%s.yml" % (
-            os.path.basename(self.runs_dir),
-            job,
+        told = (
+            f"there is none in {os.path.basename(self.runs_dir)}; run: ansible-playbook"
+            f" playbooks/train.yml -e config={job}.yml"
         )
         if not found.true(
             "a completed run%s on two nodes of this site" % (" of " + title if suite else ""),
@@ -156,7 +157,7 @@ class Site:
         with open(path, "rb") as handle:
             raw = handle.read()
         found.same(
-            "sha256 of runs/%s/plan.json" % run["run"],
+            "sha256 of runs/{}/plan.json".format(run["run"]),
             run["plan_sha256"],
             hashlib.sha256(raw).hexdigest(),
         )
@@ -176,22 +177,22 @@ class Site:
             plans, facts = answer.get("plans") or {}, answer.get("facts") or {}
             told = (
                 "it is not there any more; run: ansible-playbook playbooks/train.yml -e"
-                " config=%s.yml" % run["job"]
+                " config={}.yml".format(run["job"])
             )
-            found.true("%s on %s" % (run["run"], name), plans.get(run["run"]), told)
+            found.true("{} on {}".format(run["run"], name), plans.get(run["run"]), told)
             found.same("its plan there", run["plan_sha256"], plans.get(run["run"]))
             for tree in run["trees"]:
                 state = (facts.get("trees") or {}).get(
-                    "%s/%s" % (tree["kind"], short(tree["digest"]))
+                    "{}/{}".format(tree["kind"], short(tree["digest"]))
                 ) or {}
                 found.true(
-                    "%s %s on %s" % (tree["kind"], short(tree["digest"]), name),
+                    "{} {} on {}".format(tree["kind"], short(tree["digest"]), name),
                     state.get("ok"),
                     "; ".join(state.get("differences") or ["missing"]),
                 )
             if not plan["environment"].get("python"):
                 prints[name] = (facts.get("environments") or {}).get(
-                    plan["environment"]["digest"], "missing on %s" % name
+                    plan["environment"]["digest"], f"missing on {name}"
                 )
         found.true(
             "one environment on all",
@@ -245,7 +246,7 @@ class Site:
             return
         port = plan["env"].get(variable)
         found.true(
-            "%s in the plan of %s" % (variable, run["run"]),
+            "{} in the plan of {}".format(variable, run["run"]),
             port and port == str(plan["ports"]["start"]),
             port,
         )
@@ -257,7 +258,7 @@ class Site:
                 for event in events_of(self.runs_dir, run, node["name"])
             }
             found.true(
-                "the command began and ended on %s" % node["name"],
+                "the command began and ended on {}".format(node["name"]),
                 "launched" in times and "launcher_end" in times,
                 sorted(times),
             )

@@ -85,21 +85,21 @@ def problems(environment, key="environment"):
     image, mounts = environment.get("container"), environment.get("mounts") or []
     if not isinstance(image, str) or not _IMAGE.fullmatch(image):
         found.append(
-            "%s.container: want an image's name such as registry/suite:2.6 or the path of an image"
-            " file; got %r" % (key, image)
+            f"{key}.container: want an image's name such as registry/suite:2.6 or the path of an"
+            f" image file; got {image!r}"
         )
     if not isinstance(mounts, list) or not all(
         isinstance(item, str) and _PATH.fullmatch(item) for item in mounts
     ):
         found.append(
-            "%s.mounts: want a list of absolute paths on the nodes, each seen inside where it is,"
-            " read-only; got %r" % (key, mounts)
+            f"{key}.mounts: want a list of absolute paths on the nodes, each seen inside where it"
+            f" is, read-only; got {mounts!r}"
         )
     for name in ("index_url", "requirements", "python"):
         if environment.get(name):
             found.append(
-                "%s.%s: nothing is ever installed into an image of your own; leave it out, or leave"
-                " container out" % (key, name)
+                f"{key}.{name}: nothing is ever installed into an image of your own; leave it out,"
+                " or leave container out"
             )
     return found
 
@@ -125,9 +125,9 @@ def mount_words(engine, base, mounts):
         if path.startswith("/dev/") and engine != "apptainer":  # Apptainer shows all of /dev
             words += ["--device", path]
         elif not path.startswith("/dev/"):
-            words += [ENGINES[engine]["mount"], "%s:%s:ro" % (path, path)]
+            words += [ENGINES[engine]["mount"], f"{path}:{path}:ro"]
     for path in tree_folders(base):
-        words += [ENGINES[engine]["mount"], "%s:%s:ro" % (path, path)]
+        words += [ENGINES[engine]["mount"], f"{path}:{path}:ro"]
     return words + [ENGINES[engine]["mount"], ATTEMPT]
 
 
@@ -135,7 +135,7 @@ def tree_folders(base):
     """Return the directories of the trees that a training reads; they exist before a container is
     started.
     """
-    return ["%s/%s" % (base, name) for name in TREES]
+    return [f"{base}/{name}" for name in TREES]
 
 
 def mesh_problem(home, path):
@@ -147,12 +147,8 @@ def mesh_problem(home, path):
         mesh + "/"
     ):
         return (
-            "environment.mounts: %s holds the keys of the mesh (%s), which no container may have;"
-            " name the directories below it"
-            % (
-                path,
-                mesh,
-            )
+            f"environment.mounts: {path} holds the keys of the mesh ({mesh}), which no container"
+            " may have; name the directories below it"
         )
     return None
 
@@ -165,9 +161,9 @@ def device_words(engine, accelerator, devices):
         return list(ENGINES[engine]["gpu"])
     if accelerator != "ascend":
         return []
-    words = [ENGINES[engine]["mount"], "%s:%s:ro" % (ASCEND_DRIVER, ASCEND_DRIVER)]
+    words = [ENGINES[engine]["mount"], f"{ASCEND_DRIVER}:{ASCEND_DRIVER}:ro"]
     if engine != "apptainer":
-        for path in ["/dev/davinci%s" % device for device in devices] + list(ASCEND_DEVICES):
+        for path in [f"/dev/davinci{device}" for device in devices] + list(ASCEND_DEVICES):
             words += ["--device", path]
     return words
 
@@ -196,7 +192,7 @@ def entry(found, base, environment, accelerator="cpu", devices=(), mounts=()):
         # Its own home would have to be mounted, and with it packages of the user's that belong to
         # another Python.
         for name, value in dict(loader, HOME="{attempt}").items():
-            words += [engine["variables"], "%s=%s" % (name, value)]
+            words += [engine["variables"], f"{name}={value}"]
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
     env.update({name: "" for name in loader})
     if found["engine"] == "podman":
@@ -225,7 +221,7 @@ def filled(container, work, name, argv, environment, attempt=None):
     values = {
         "{work}": work,
         "{name}": name,
-        ATTEMPT: "%s:%s" % (attempt, attempt),
+        ATTEMPT: f"{attempt}:{attempt}",
         "HOME={attempt}": "HOME=" + attempt,
     }
     return [values.get(word, word) for word in container["argv"]] + list(argv), dict(
@@ -258,12 +254,14 @@ def python_problem(container, word):
     """
     pythons = container["pythons"]
     if word not in pythons:
-        return "the image has no program %s, which the suite's command starts with; it has %s" % (
-            word,
-            ", ".join(sorted(pythons)) or "none",
+        return (
+            "the image has no program {}, which the suite's command starts with; it has {}".format(
+                word,
+                ", ".join(sorted(pythons)) or "none",
+            )
         )
     if pythons[word] != container["executable"]:
-        return "in the image %s is %s, but the environment that was checked is that of %s" % (
+        return "in the image {} is {}, but the environment that was checked is that of {}".format(
             word,
             pythons[word],
             container["executable"],

@@ -28,7 +28,7 @@ def warnings(verb):
             )
         )
     found = openssh.problem(openssh.look())
-    said.append("On this controller %s. Remedy: %s" % found if found else None)
+    said.append("On this controller {}. Remedy: {}".format(*found) if found else None)
     return [line for line in said if line]
 
 
@@ -43,9 +43,8 @@ def rsync_warning(version, changes):
     shown = ".".join(map(str, number)) if number else "an unknown version"
     remedy = "Update it with the distribution's package manager"
     if missing:
-        return (
-            "rsync %s on this controller is not mended for %s, and it copies from the nodes. %s"
-            % (shown, ", ".join(missing), remedy)
+        return "rsync {} on this controller is not mended for {}, and it copies from the nodes. {}".format(
+            shown, ", ".join(missing), remedy
         )
     text = (
         "it is unknown whether rsync %s on this controller is mended for %s, and it copies from the"

@@ -254,7 +254,7 @@ def judge(nodes, facts, allowed):
 
 def _model(device):
     return (
-        "%s with %s MiB" % (device["name"], device["memory_total"])
+        "{} with {} MiB".format(device["name"], device["memory_total"])
         if device["memory_total"]
         else str(device["name"])
     )
@@ -263,7 +263,9 @@ def _model(device):
 def _silent(name, one):
     remedy = "mend the driver; without devices the site says trainyard_accelerator: cpu"
     if one["tool"] == "npu-smi" and "not installed" in one["error"]:
-        text = "npu-smi: %s, so the devices' health and processes are not known" % one["error"]
+        text = "npu-smi: {}, so the devices' health and processes are not known".format(
+            one["error"]
+        )
         return finding(
             "devices", text, "install the driver's tools for the training user", name, "warn"
         )
@@ -272,7 +274,7 @@ def _silent(name, one):
             "the driver was updated under the running kernel module: restart the node, or load the"
             " module anew"
         )
-    return finding("devices", "%s: %s" % (one["tool"], one["error"]), remedy, name)
+    return finding("devices", "{}: {}".format(one["tool"], one["error"]), remedy, name)
 
 
 def _busy(node, one):
@@ -281,7 +283,7 @@ def _busy(node, one):
     for item in one["processes"]:
         memory = "%d MiB" % item["memory"] if item["memory"] is not None else "memory unknown"
         who = (
-            "of the run %s" % item["run"]
+            "of the run {}".format(item["run"])
             if item["run"]
             else "of %s" % (item["user"] or "somebody who cannot be seen from here")
         )
@@ -302,7 +304,7 @@ def _busy(node, one):
             " (trainyard_devices: [ids])"
         )
         if item["run"]:
-            remedy = "playbooks/stop.yml -e run=%s ends it" % item["run"]
+            remedy = "playbooks/stop.yml -e run={} ends it".format(item["run"])
         found.append(finding("devices", text, remedy, node["name"]))
     for device in one["devices"]:
         # An idle Ascend device shows some 3 GiB in use.
@@ -317,8 +319,8 @@ def _busy(node, one):
                 device["memory_used"],
             )
             remedy = (
-                "a process of another container or a dead one can hold it: fuser -v /dev/nvidia%s"
-                " as root shows it" % device["index"]
+                "a process of another container or a dead one can hold it: fuser -v /dev/nvidia{}"
+                " as root shows it".format(device["index"])
             )
             found.append(finding("devices", text, remedy, node["name"], "warn"))
     return found
@@ -326,12 +328,12 @@ def _busy(node, one):
 
 def _health(name, device, one, levels):
     """Return what is said of one device that the job takes."""
-    found, which = [], "device %s (%s)" % (device["index"], device["name"])
+    found, which = [], "device {} ({})".format(device["index"], device["name"])
     if device.get("health") not in (None, "OK"):
         found.append(
             finding(
                 "devices",
-                "%s: health is %s" % (which, device["health"]),
+                "{}: health is {}".format(which, device["health"]),
                 "npu-smi info -t health -i ID names the fault",
                 name,
             )
@@ -345,7 +347,7 @@ def _health(name, device, one, levels):
         found.append(
             finding(
                 "devices",
-                "%s: nvidia-smi says %s" % (which, fault),
+                f"{which}: nvidia-smi says {fault}",
                 remedy % device["index"],
                 name,
                 level,
@@ -364,11 +366,13 @@ def _health(name, device, one, levels):
         )
         found.append(finding("ecc", text, remedy % device["index"], name, levels["ecc"]))
     if device["rows_pending"] == "Yes":
-        remedy = "nvidia-smi --gpu-reset -i %s as root, when nothing runs there" % device["index"]
+        remedy = "nvidia-smi --gpu-reset -i {} as root, when nothing runs there".format(
+            device["index"]
+        )
         found.append(
             finding(
                 "ecc",
-                "%s: memory rows wait for a reset to be replaced" % which,
+                f"{which}: memory rows wait for a reset to be replaced",
                 remedy,
                 name,
                 "warn",
@@ -376,14 +380,13 @@ def _health(name, device, one, levels):
         )
     slowed = [text for bit, text in sorted(SLOWED.items()) if (device["throttle"] or 0) & bit]
     if slowed:
-        remedy = (
-            "look at cooling and power supply; nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i %s"
-            % device["index"]
+        remedy = "look at cooling and power supply; nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {}".format(
+            device["index"]
         )
         found.append(
             finding(
                 "throttle",
-                "%s is slowed down: %s" % (which, ", ".join(slowed)),
+                "{} is slowed down: {}".format(which, ", ".join(slowed)),
                 remedy,
                 name,
                 "warn",
@@ -398,8 +401,8 @@ def _health(name, device, one, levels):
         found.append(finding("link", text, remedy, name, "warn"))
     if device["mig"] == "Enabled":
         remedy = (
-            "a rank sees one part of it at most; nvidia-smi -i %s -mig 0 as root gives it back"
-            " whole" % device["index"]
+            "a rank sees one part of it at most; nvidia-smi -i {} -mig 0 as root gives it back"
+            " whole".format(device["index"])
         )
-        found.append(finding("devices", "%s is divided (MIG)" % which, remedy, name, "note"))
+        found.append(finding("devices", f"{which} is divided (MIG)", remedy, name, "note"))
     return found

@@ -272,7 +272,7 @@ def words(wrong, limit=4):
     returns it.
     """
     told = [
-        "%s%s" % (path, " (%s)" % why if why in ("missing", "new") else "")
+        "{}{}".format(path, f" ({why})" if why in ("missing", "new") else "")
         for path, why in wrong.items()
     ]
     return ", ".join(told[:limit]) + (

@@ -33,7 +33,7 @@ class Refused(Exception):
 def shown(url):
     """Return a URL for people: without a login and without its query."""
     parts = urllib.parse.urlsplit(url)
-    return "%s://%s%s" % (parts.scheme, parts.netloc.rpartition("@")[2], parts.path)
+    return "{}://{}{}".format(parts.scheme, parts.netloc.rpartition("@")[2], parts.path)
 
 
 def is_private(text):
@@ -85,8 +85,8 @@ def validate(url, hosts):
     if host in {name.lower() for name in hosts}:
         return host
     if parts.scheme != "https":
-        raise Refused("is not https, so anybody on the way can change it; override it with an https address or a path, or list %s in "
-                      "the site's weights.hosts" % host)  # fmt: skip
+        raise Refused(f"is not https, so anybody on the way can change it; override it with an https address or a path, or list {host} in "
+                      "the site's weights.hosts")  # fmt: skip
     with contextlib.suppress(ValueError):
         if is_private(host):
             raise Refused(_private(host))
@@ -95,8 +95,8 @@ def validate(url, hosts):
 
 def _private(host):
     return (
-        "means this machine, its network link or its cloud's metadata; list %s in the site's"
-        " weights.hosts if that is meant" % host
+        f"means this machine, its network link or its cloud's metadata; list {host} in the site's"
+        " weights.hosts if that is meant"
     )
 
 

@@ -60,7 +60,7 @@ class Node:
         return [self.argv[0], *SSH, *self.argv[1:], script]
 
     def inside(self, user, *words):
-        home = [] if user == "root" else ["-e", "HOME=/home/%s" % user]
+        home = [] if user == "root" else ["-e", f"HOME=/home/{user}"]
         return ["docker", "exec", "-i", "-u", user, *home, self.container, *words]
 
     def run(self, script, timeout=60, root=False):
@@ -84,8 +84,7 @@ class Node:
         if done.returncode:
             said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-300:]
             raise drills.DrillError(
-                "%s: %s: %s"
-                % (
+                "{}: {}: {}".format(
                     self.name,
                     script.splitlines()[-1][-100:],
                     said or "exit code %d" % done.returncode,
@@ -137,7 +136,7 @@ def container_of(site, name, address):
     """Return (container, bytes of memory) where the node is one of the embedded site on this
     machine, else (None, 0).
     """
-    container = "trainyard-%s-%s" % (site, name)
+    container = f"trainyard-{site}-{name}"
     words = [
         "docker",
         "inspect",
@@ -255,7 +254,7 @@ class Ground:
         """Run a line of a fault on a node."""
         other = next((one.address for one in self.nodes if one is not node), "")
         base = self.base if self.base.startswith("/") else "$HOME/" + self.base
-        base = base.replace("$HOME", "/home/%s" % node.user) if root else base
+        base = base.replace("$HOME", f"/home/{node.user}") if root else base
         values = {
             "run": run or "none",
             "base": base,
@@ -291,11 +290,12 @@ class Ground:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise drills.DrillError("docker %s: %s" % (" ".join(words), error)) from error
+            raise drills.DrillError("docker {}: {}".format(" ".join(words), error)) from error
         if done.returncode:
             raise drills.DrillError(
-                "docker %s: %s"
-                % (" ".join(words), done.stderr.decode("utf-8", "replace").strip()[-300:])
+                "docker {}: {}".format(
+                    " ".join(words), done.stderr.decode("utf-8", "replace").strip()[-300:]
+                )
             )
 
 

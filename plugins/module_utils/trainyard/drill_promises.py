@@ -77,27 +77,28 @@ def logs(ground, run, number):
             "%s/runs/%s/attempt-%d" % (ground.base, run, number),
             [file for file in files if file],
         )
-        problems += ["N1: nothing of %s came home" % node.name] if not names else []
+        problems += [f"N1: nothing of {node.name} came home"] if not names else []
         for file in files:
             paths = [os.path.join(home, name) for name in names.get(file, ())]
             if file in there and not paths:
-                problems.append("N1: %s of %s did not come home" % (file, node.name))
+                problems.append(f"N1: {file} of {node.name} did not come home")
             elif file in there and not begins(paths[0], *there[file], whole=True):
                 problems.append(
-                    "N1: %s of %s is not what is at home as %s" % (file, node.name, names[file][0])
+                    f"N1: {file} of {node.name} is not what is at home as {names[file][0]}"
                 )
             for copy, (digest, size) in copies.get(file, {}).items():
                 if paths and not any(begins(path, digest, size) for path in paths):
                     problems.append(
-                        "N1: none of %s begins as %s of %s"
-                        % (", ".join(names[file]), copy, node.name)
+                        "N1: none of {} begins as {} of {}".format(
+                            ", ".join(names[file]), copy, node.name
+                        )
                     )
             shown = [
                 path
                 for path in paths
                 if os.path.exists(path) and stat.S_IMODE(os.stat(path).st_mode) & 0o077
             ]
-            problems += ["N1: %s can be read by others" % os.path.basename(path) for path in shown]
+            problems += [f"N1: {os.path.basename(path)} can be read by others" for path in shown]
     return problems
 
 
@@ -105,10 +106,10 @@ def on_node(node, folder, files):
     """Return ({file: (sha256, bytes)}, {file: {its copy <file>.N: (sha256, bytes)}}) of those of a
     node's files that are there.
     """
-    words = " ".join("%s %s.[0-9]*" % (shlex.quote(file), shlex.quote(file)) for file in files)
+    words = " ".join(f"{shlex.quote(file)} {shlex.quote(file)}.[0-9]*" for file in files)
     said = node.look(
-        'cd %s && for f in %s; do [ -f "$f" ] && sha256sum "$f" && wc -c < "$f"; done; true'
-        % (folder, words)
+        f'cd {folder} && for f in {words}; do [ -f "$f" ] && sha256sum "$f" && wc -c < "$f"; done;'
+        " true"
     )
     lines = said.splitlines()
     found = {line[66:]: (line[:64], int(size)) for line, size in zip(lines[::2], lines[1::2])}
@@ -135,14 +136,16 @@ def checkpoints(ground, before):
         now = (
             digest_lines(
                 node.look(
-                    "sha256sum %s 2> /dev/null; true" % " ".join(map(shlex.quote, sorted(known)))
+                    "sha256sum {} 2> /dev/null; true".format(
+                        " ".join(map(shlex.quote, sorted(known)))
+                    )
                 )
             )
             if known
             else {}
         )
         problems += [
-            "N2: %s of %s is not what it was" % (path, node.name)
+            f"N2: {path} of {node.name} is not what it was"
             for path in sorted(known)
             if now.get(path) != known[path]
         ]
@@ -154,19 +157,17 @@ def left(ground, run, seconds=30):
     comes back has some seconds to fence itself.
     """
     marked = (
-        "grep -lzs '^TRAINYARD_ATTEMPT=%s/' /proc/[0-9]*/environ | cut -d/ -f3 | tr '\\n' ' '" % run
+        f"grep -lzs '^TRAINYARD_ATTEMPT={run}/' /proc/[0-9]*/environ | cut -d/ -f3 | tr '\\n' ' '"
     )
     units = (
         "export XDG_RUNTIME_DIR=/run/user/$(id -u); systemctl --user list-units --plain --no-legend"
         " 'trainyard-%s-*' 'yardguard-%s-*' | cut -d' ' -f1"
     )
-    script, end = "%s; %s" % (marked, units % (run, run)), time.monotonic() + seconds
+    script, end = f"{marked}; {units % (run, run)}", time.monotonic() + seconds
     while True:
         found = {node.name: " ".join(node.look(script).split()) for node in ground.nodes}
         if not any(found.values()) or time.monotonic() > end:
-            return [
-                "N3: left on %s: %s" % (name, text[:200]) for name, text in found.items() if text
-            ]
+            return [f"N3: left on {name}: {text[:200]}" for name, text in found.items() if text]
         time.sleep(1)
 
 
@@ -189,32 +190,32 @@ def equal(ground, run, number):
     if not plan:
         return ["N4: there is no plan at home"]
     said, base = {}, ground.base
-    code = plan["code"].get("path") or "%s/code/%s" % (base, plan["code"]["digest"][:16])
+    code = plan["code"].get("path") or "{}/code/{}".format(base, plan["code"]["digest"][:16])
     trees = [code] + [
-        "%s/%s" % (base, target) if not target.startswith("/") else target
+        f"{base}/{target}" if not target.startswith("/") else target
         for target in sorted(plan["links"].values())
     ]
     script = ["sha256sum < %s/runs/%s/attempt-%d/plan.json" % (base, run, number), "cd"]
     script += [
-        "(cd %s && find . -type f | LC_ALL=C sort | tr '\\n' '\\0' | xargs -0 sha256sum |"
-        " sha256sum)" % code
+        f"(cd {code} && find . -type f | LC_ALL=C sort | tr '\\n' '\\0' | xargs -0 sha256sum |"
+        " sha256sum)"
     ]
     # Data may be terabytes: names and sizes here, what they hold is the manifest's matter
     # (playbooks/check.yml -e verify=full).
     script += [
-        "(cd %s && find -L . -type f -printf '%%p %%s\\n' | LC_ALL=C sort | sha256sum)" % tree
+        f"(cd {tree} && find -L . -type f -printf '%p %s\\n' | LC_ALL=C sort | sha256sum)"
         for tree in trees[1:]
     ]
     for node in ground.nodes:
         said[node.name] = node.look("; ".join(script)).split("\n")
     problems = [
-        "N4: %s of %s is not the one at home" % ("plan.json", name)
+        "N4: {} of {} is not the one at home".format("plan.json", name)
         for name, lines in said.items()
         if lines[0][:64] != homecoming.digests(path, 0)[1]
     ]
     for index, tree in enumerate(trees, 1):
         if len({tuple(lines[index : index + 1]) for lines in said.values()}) > 1:
-            problems.append("N4: %s differs between %s" % (tree, ", ".join(said)))
+            problems.append("N4: {} differs between {}".format(tree, ", ".join(said)))
     return problems
 
 
@@ -233,9 +234,11 @@ def told(fault, verdict, ground):
     path = str(verdict.get("log") or "")
     path = os.path.join(os.path.dirname(os.path.normpath(ground.runs_dir)), path)
     lacking += (
-        ["the log %s" % verdict["log"]] if verdict.get("log") and not os.path.exists(path) else []
+        ["the log {}".format(verdict["log"])]
+        if verdict.get("log") and not os.path.exists(path)
+        else []
     )
-    return ["N6: the verdict lacks %s" % word for word in lacking]
+    return [f"N6: the verdict lacks {word}" for word in lacking]
 
 
 def secret(ground, run, canary, outputs):
@@ -245,7 +248,7 @@ def secret(ground, run, canary, outputs):
     problems = []
     for path in outputs:
         problems += (
-            ["N7: the secret stands in the output %s" % os.path.basename(path)]
+            [f"N7: the secret stands in the output {os.path.basename(path)}"]
             if holds(path, canary.encode())
             else []
         )
@@ -256,12 +259,12 @@ def secret(ground, run, canary, outputs):
                 continue
             if not RAW.match(name) or stat.S_IMODE(os.stat(path).st_mode) & 0o077:
                 problems.append(
-                    "N7: the secret stands in %s" % os.path.relpath(path, ground.runs_dir)
+                    f"N7: the secret stands in {os.path.relpath(path, ground.runs_dir)}"
                 )
     for node in ground.nodes:
-        mode = node.look("stat -c %%a %s/runs/%s/attempt-1" % (ground.base, run)).strip()
+        mode = node.look(f"stat -c %a {ground.base}/runs/{run}/attempt-1").strip()
         problems += (
-            ["N7: others may enter the attempt on %s (mode %s)" % (node.name, mode)]
+            [f"N7: others may enter the attempt on {node.name} (mode {mode})"]
             if mode and not mode.endswith("00")
             else []
         )

@@ -28,7 +28,7 @@ class Steps:
 
     def __init__(self, ground, base_job, fault, folder, say):
         self.ground, self.fault, self.folder, self.say = ground, fault, folder, say
-        self.expect, self.canary = fault["expect"], "drill-%s" % secrets.token_hex(12)
+        self.expect, self.canary = fault["expect"], f"drill-{secrets.token_hex(12)}"
         self.commands, self.run, self.watch, self.main, self.since = [], None, None, None, None
         self.result = {key: fault.get(key) for key in ("name", "group", "injected", "goes_on")}
         self.result.update(
@@ -36,7 +36,7 @@ class Steps:
         )
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.elsewhere = os.path.join(folder, "elsewhere")
-        self.job = os.path.join(folder, "drill_%s.yml" % fault["name"])
+        self.job = os.path.join(folder, "drill_{}.yml".format(fault["name"]))
         with open(
             os.open(self.job, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
         ) as handle:
@@ -55,20 +55,20 @@ class Steps:
         return self.commands[-1]
 
     def train(self):
-        return self.command("train", "-e", "config=%s" % self.job)
+        return self.command("train", "-e", f"config={self.job}")
 
     def fresh(self):
         """Another controller: its own HOME and working directory, its own (empty) place for runs."""
         return self.ground.fresh(self.elsewhere)
 
     def verb(self, step):
-        words = ["-e", "run=%s" % self.run]
+        words = ["-e", f"run={self.run}"]
         if not step.get("fresh"):
             command = self.command(step["verb"], *words)
         else:
             home = self.fresh()
             command = self.command(
-                step["verb"], *words, "-e", "trainyard_runs_dir=%s/runs" % home, fresh=home
+                step["verb"], *words, "-e", f"trainyard_runs_dir={home}/runs", fresh=home
             )
         if step.get("stays"):
             self.main = command if step["verb"] != "stop" else self.main
@@ -89,7 +89,7 @@ class Steps:
         elif "control" in step:
             self.main.signal(step["control"])
             if self.main.wait(SIGNAL_SECONDS) is None:
-                self.complain("the controller did not end after %s" % step["control"])
+                self.complain("the controller did not end after {}".format(step["control"]))
         elif "verb" in step:
             if step["verb"] == "stop":
                 self.since = time.monotonic()
@@ -112,8 +112,8 @@ class Steps:
         code = command.process.poll()
         if code in (None, 0) or not drills.find_refusal({"refused": says}, command.text()):
             self.complain(
-                "the other command ended with %s and did not say %r: %s"
-                % (code, says, last_line(command.text()))
+                f"the other command ended with {code} and did not say {says!r}:"
+                f" {last_line(command.text())}"
             )
 
     def steps(self, kind):
@@ -125,4 +125,4 @@ class Steps:
             try:
                 self.step(step)
             except (drills.DrillError, OSError, subprocess.SubprocessError) as error:
-                self.complain("not undone: %s" % error)
+                self.complain(f"not undone: {error}")

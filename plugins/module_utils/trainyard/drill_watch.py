@@ -56,7 +56,7 @@ def marked(run):
         if not name.isdigit():
             continue
         try:
-            with open("/proc/%s/environ" % name, "rb") as handle:
+            with open(f"/proc/{name}/environ", "rb") as handle:
                 words = handle.read().split(b"\0")
         except OSError:
             continue

@@ -35,7 +35,7 @@ class Course(Steps):
     def go(self):
         """Do it from start to end; return the result. What was done is undone whatever happens."""
         begun = time.monotonic()
-        self.say("%s: %s" % (self.fault["name"], self.fault["injected"]))
+        self.say("{}: {}".format(self.fault["name"], self.fault["injected"]))
         before, known = drill_promises.earlier(self.ground), self.runs()
         try:
             try:
@@ -85,7 +85,7 @@ class Course(Steps):
         self.fault["budget"]["detect"] = max(60.0, self.fault["budget"]["detect"])
         fresh = sorted(self.runs() - known)
         if fresh:
-            self.complain("a run was started: %s" % ", ".join(fresh))
+            self.complain("a run was started: {}".format(", ".join(fresh)))
             self.run = fresh[0]
             self.verb({"verb": "stop"})
             self.run = None
@@ -94,8 +94,9 @@ class Course(Steps):
         self.result["verdict"] = "right" if code and said else "wrong"
         if self.result["verdict"] == "wrong":
             self.complain(
-                "the command ended with %s and did not say %r: %s"
-                % (code, self.expect["refused"], last_line(text))
+                "the command ended with {} and did not say {!r}: {}".format(
+                    code, self.expect["refused"], last_line(text)
+                )
             )
         self.result["says"] = next(
             (line.strip() for line in text.splitlines() if drills.find_refusal(self.expect, line)),
@@ -107,7 +108,7 @@ class Course(Steps):
         the nodes. None before.
         """
         fresh = sorted(
-            name for name in self.runs() - known if "-drill_%s-" % self.fault["name"] in name
+            name for name in self.runs() - known if "-drill_{}-".format(self.fault["name"]) in name
         )
         if len(fresh) > 1 or any("again" in step for step in self.fault.get("before", ())):
             units = set(self.ground.holders().values())
@@ -125,7 +126,7 @@ class Course(Steps):
             time.sleep(0.2)
         self.run = self.run or self.new_run(known)  # of a command that has ended since
         if not self.run:
-            raise drills.DrillError("no run was started: %s" % last_line(self.main.text()))
+            raise drills.DrillError(f"no run was started: {last_line(self.main.text())}")
         self.result["run"] = self.run
         self.watch = Watch(
             self.ground.nodes, self.run, self.ground.base, self.fault.get("sign", "")
@@ -134,8 +135,9 @@ class Course(Steps):
             self.moment, MOMENT_SECONDS, lambda: all(command.over() for command in self.commands)
         ):
             raise drills.DrillError(
-                "the training did not come to %s: %s"
-                % (self.fault["at"], last_line(self.main.text()))
+                "the training did not come to {}: {}".format(
+                    self.fault["at"], last_line(self.main.text())
+                )
             )
         self.result["reached"] = True
         inside, self.since = self.fault["at"] == "inside", time.monotonic()
@@ -269,7 +271,7 @@ class Course(Steps):
         self.result["verdict"], why = drills.judge(self.expect, verdict, places)
         self.result["says"], self.result["named"] = (verdict or {}).get("text"), verdict
         if why:
-            self.complain("verdict: %s" % why)
+            self.complain(f"verdict: {why}")
         self.words()
         numbers = sorted(self.attempts()) or [1]
         outputs = [command.path for command in self.commands]
@@ -300,7 +302,9 @@ class Course(Steps):
             time.sleep(0.2)
         self.result["fenced"] = drills.seconds(time.monotonic(), self.healed)
         self.result["note"] = (
-            "the node that came back ended its part by itself after %.1f s" % self.result["fenced"]
+            "the node that came back ended its part by itself after {:.1f} s".format(
+                self.result["fenced"]
+            )
         )
 
     def last_rank(self, looks):
@@ -318,20 +322,22 @@ class Course(Steps):
         record = manifest.read_json(os.path.join(self.ground.runs_dir, self.run, "run.json")) or {}
         if self.expect.get("reason") and record.get("reason") != self.expect["reason"]:
             self.complain(
-                "the run's reason is %s, wanted: %s" % (record.get("reason"), self.expect["reason"])
+                "the run's reason is {}, wanted: {}".format(
+                    record.get("reason"), self.expect["reason"]
+                )
             )
         said = "\n".join(command.text() for command in self.commands)
         if self.expect.get("says") and not drills.find_refusal(
             {"refused": self.expect["says"]}, said
         ):
-            self.complain("no command said %r" % self.expect["says"])
+            self.complain("no command said {!r}".format(self.expect["says"]))
 
     def status(self):
         """N5: another controller, with the inventory and its own way in and nothing else, must find
         the run; return what is wrong.
         """
         home = self.fresh()
-        command = self.command("status", "-e", "run=%s" % self.run, fresh=home)
+        command = self.command("status", "-e", f"run={self.run}", fresh=home)
         code = command.wait(60)
         found = (
             code == 0
@@ -344,8 +350,8 @@ class Course(Steps):
             []
             if found
             else [
-                "N5: another controller's status.yml ended with %s: %s"
-                % (code, last_line(command.text())[:200])
+                f"N5: another controller's status.yml ended with {code}:"
+                f" {last_line(command.text())[:200]}"
             ]
         )
 
@@ -365,6 +371,7 @@ def chain(results, closing):
         result["promises"]["N8"] = shown is not None
         if shown is None:
             result["problems"].append(
-                "N8: no training came to its steps after this fault: %s"
-                % "; ".join(after.get("problems") or ())
+                "N8: no training came to its steps after this fault: {}".format(
+                    "; ".join(after.get("problems") or ())
+                )
             )

@@ -69,8 +69,9 @@ def select(faults, only):
         if word not in faults and word not in groups:
             known = sorted(groups) + list(faults)
             raise DrillError(
-                "only: there is no fault %r%s; known: %s"
-                % (word, yamldata.near(word, known), ", ".join(known))
+                "only: there is no fault {!r}{}; known: {}".format(
+                    word, yamldata.near(word, known), ", ".join(known)
+                )
             )
     return [
         name
@@ -89,7 +90,7 @@ def listed(faults):
             name,
             fault["group"],
             fault["injected"],
-            " (%s)" % ", ".join(fault["needs"]) if fault["needs"] else "",
+            " ({})".format(", ".join(fault["needs"])) if fault["needs"] else "",
         )
         for name, fault in faults.items()
     ]
@@ -105,7 +106,7 @@ def unfit(fault, embedded, example, verbs):
         {step["verb"] for kind in STEP_KINDS for step in fault.get(kind, ()) if "verb" in step}
         - set(verbs)
     )
-    return "this version has no playbooks/%s.yml" % lacking[0] if lacking else None
+    return f"this version has no playbooks/{lacking[0]}.yml" if lacking else None
 
 
 def job_of(base, fault, secret):
@@ -216,7 +217,7 @@ def judge(expect, verdict, places):
         wanted["rank"] = [places[expect["rank"]][1]]
     wanted.update({key: [expect[key]] for key in ("exit_code", "signal") if key in expect})
     off = [
-        "%s is %s, wanted: %s" % (key, verdict.get(key), " or ".join(map(str, good)))
+        "{} is {}, wanted: {}".format(key, verdict.get(key), " or ".join(map(str, good)))
         for key, good in wanted.items()
         if good and verdict.get(key) not in good
     ]
@@ -247,7 +248,7 @@ def over(result, budget):
     """Return what came later than the budget allows, as texts."""
     names = (("detected", "detect"), ("stopped", "stop"), ("resumed", "resume"))
     return [
-        "%s after %.1f s, allowed are %.0f" % (shown, result[shown], budget[key])
+        f"{shown} after {result[shown]:.1f} s, allowed are {budget[key]:.0f}"
         for shown, key in names
         if result.get(shown) is not None and result[shown] > budget[key]
     ]
@@ -289,7 +290,7 @@ def promise_cell(promises):
     """Return N1-N8 as one cell: the broken ones named, else those that were shown."""
     broken = [name for name, value in promises.items() if value is False]
     return (
-        "broken: %s" % ", ".join(broken)
+        "broken: {}".format(", ".join(broken))
         if broken
         else "held"
         + (
@@ -316,7 +317,7 @@ def row(result):
         ]
 
     def time(name):
-        return "–" if result.get(name) is None else "%.1f s" % result[name]
+        return "–" if result.get(name) is None else f"{result[name]:.1f} s"
 
     note = "; ".join(result.get("problems") or []) or result.get("note") or ""
     known = "goes on" if result.get("goes_on") else time("detected")
@@ -338,7 +339,7 @@ def table(results):
     lines = [HEAD, ["---"] * len(HEAD)] + [
         [cell(part) for part in row(result)] for result in results
     ]
-    return "\n".join("| %s |" % " | ".join(line) for line in lines) + "\n"
+    return "\n".join("| {} |".format(" | ".join(line)) for line in lines) + "\n"
 
 
 def sums(results):
@@ -351,8 +352,7 @@ def sums(results):
         times = sorted(result[key] for result in done if result.get(key) is not None)
         if times:
             parts.append(
-                "%s after %.1f s (middle), %.1f s (worst)"
-                % (shown, times[len(times) // 2], times[-1])
+                f"{shown} after {times[len(times) // 2]:.1f} s (middle), {times[-1]:.1f} s (worst)"
             )
     skipped = len(results) - len(done)
     return "; ".join(parts + (["%d skipped" % skipped] if skipped else []))

@@ -55,7 +55,7 @@ OLD = 3600
 _PLACE = re.compile(
     r"/runs/(?P<run>[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})/attempt-(?P<number>[0-9]{1,5})/(?P<folder>[A-Za-z0-9_][A-Za-z0-9._@+=/-]{0,400})\Z"
 )
-_STAGED = re.compile(r"%s-[0-9a-f]{16}\Z" % KIND)
+_STAGED = re.compile(rf"{KIND}-[0-9a-f]{{16}}\Z")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 
 
@@ -71,16 +71,16 @@ def source_words(home, node, source):
         return [place]
     match = _PLACE.search(source["path"].rstrip("/"))
     if not match or ".." in match.group("folder").split("/") or not _NODE.match(source["source"]):
-        raise ValueError("not a folder of an attempt: %r" % source["path"])
+        raise ValueError("not a folder of an attempt: {!r}".format(source["path"]))
     config = os.path.join(home, mesh.DIRECTORY, "config")
     shell = "ssh -F %s -o BatchMode=yes -o ConnectTimeout=%d" % (config, CONNECT)
-    verb = "pull %s %s %s" % match.group("run", "number", "folder")
+    verb = "pull {} {} {}".format(*match.group("run", "number", "folder"))
     return [
         "--timeout=%d" % SILENCE,
         "-e",
         shell,
         "--rsync-path=" + verb,
-        "%s::checkpoint/" % source["source"],
+        "{}::checkpoint/".format(source["source"]),
     ]
 
 
@@ -172,7 +172,7 @@ def copy(argv, staging, files, seconds):
         LC_ALL="C",
     )
     with tempfile.TemporaryFile() as names:
-        names.write("".join("%s\n" % name for name in sorted(files)).encode())
+        names.write("".join(f"{name}\n" for name in sorted(files)).encode())
         names.seek(0)
         process = subprocess.Popen(
             [sys.executable, "-I", "-c", _BOUND, str(max(largest + 1, LEAST_LIMIT)), *argv],
@@ -259,7 +259,7 @@ def bring(run, home, base, node, point, write=True):
         try:
             words = source_words(home, node, source)
         except ValueError as error:
-            said.append("%s: %s" % (source["source"], error))
+            said.append("{}: {}".format(source["source"], error))
             continue
         argv = [
             "rsync",
@@ -282,13 +282,13 @@ def bring(run, home, base, node, point, write=True):
             os.makedirs(staging, mode=0o700)
             problem = str(error)
         if problem:
-            said.append("%s: %s" % (source["source"], problem))
+            said.append("{}: {}".format(source["source"], problem))
             continue
         try:
             trees.switch_in(base, KIND, digest, files)
             return True, True, said
         except (trees.TreeError, manifest.ManifestError, OSError) as error:
-            said.append("%s: %s" % (source["source"], error))
+            said.append("{}: {}".format(source["source"], error))
     if not os.listdir(staging):
         shutil.rmtree(staging, ignore_errors=True)
     return False, False, said

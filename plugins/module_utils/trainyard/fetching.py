@@ -53,7 +53,7 @@ def shell_words(argv):
     """
     if any(not word or "\0" in word for word in argv):
         raise FetchError("a word of ssh is empty")
-    return " ".join("'%s'" % word.replace("'", "''") for word in argv)
+    return " ".join("'{}'".format(word.replace("'", "''")) for word in argv)
 
 
 def source_of(host, path):
@@ -65,7 +65,7 @@ def source_of(host, path):
         or path.startswith("-")
         or ".." in path.split("/")
     ):
-        raise FetchError("the directory %s cannot be read from a node" % ascii(path)[:200])
+        raise FetchError(f"the directory {ascii(path)[:200]} cannot be read from a node")
     if host is None:
         return os.path.join(os.path.expanduser("~"), path).rstrip("/") + "/"
     if (
@@ -74,10 +74,10 @@ def source_of(host, path):
         or any(char in host for char in " /@")
         or not host.isprintable()
     ):
-        raise FetchError("%s is not a machine's name or address" % ascii(host)[:200])
+        raise FetchError(f"{ascii(host)[:200]} is not a machine's name or address")
     place = path.rstrip("/") + "/"
-    return "%s:%s" % (
-        "[%s]" % host if ":" in host else host,
+    return "{}:{}".format(
+        f"[{host}]" if ":" in host else host,
         place if place.startswith("/") else "./" + place,
     )
 
@@ -156,7 +156,7 @@ def fetch(shell, source, root, into, sizes, bounds, options=(), password=None, s
     for name, size in sizes.items():
         safe_names.check(name)
         if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 50:
-            raise FetchError("%s has no size" % ascii(name))
+            raise FetchError(f"{ascii(name)} has no size")
     folder = open_destination(root, into)
     try:
         before = listed(folder)
@@ -175,8 +175,8 @@ def fetch(shell, source, root, into, sizes, bounds, options=(), password=None, s
         room = min(allowed + GROWTH, bounds.bytes, bounds.room(folder))
         if allowed > room:
             raise Cut(
-                "the controller has to keep %s free (trainyard_collect_free)"
-                % quota.words(bounds.free)
+                f"the controller has to keep {quota.words(bounds.free)} free"
+                " (trainyard_collect_free)"
             )
         largest = min(max(sizes.values(), default=0) + GROWTH, bounds.bytes)
         seconds = seconds or LEAST_SECONDS + allowed // LEAST_RATE
@@ -259,8 +259,8 @@ def _watch(process, folder, most, bounds, deadline):
             raise Cut("it sends more than it announced")
         if not bounds.room(folder):
             raise Cut(
-                "the controller has to keep %s free (trainyard_collect_free)"
-                % quota.words(bounds.free)
+                f"the controller has to keep {quota.words(bounds.free)} free"
+                " (trainyard_collect_free)"
             )
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(min(0.02 + waited, LOOK_SECONDS))

@@ -62,9 +62,9 @@ def unequal(check, label, values, remedy="", level="stop"):
     if len(groups) < 2:
         return []
     ordered = sorted(groups.items(), key=lambda pair: -len(pair[1]))
-    text = "%s differs: %s" % (
+    text = "{} differs: {}".format(
         label,
-        "; ".join("%s on %s" % (value, named(names)) for value, names in ordered),
+        "; ".join(f"{value} on {named(names)}" for value, names in ordered),
     )
     most = ordered[0][1]
     odd = [
@@ -104,7 +104,7 @@ def lines(findings):
             "%-*s  %-*s  %-*s  %s" % (wide[0], level, wide[1], nodes, wide[2], check, item["text"])
         )
         if len(item["nodes"]) > NAMED and item["level"] != "note":
-            result.append("%son %s" % (" " * (sum(wide) + 6), ", ".join(item["nodes"])))
+            result.append("{}on {}".format(" " * (sum(wide) + 6), ", ".join(item["nodes"])))
         if item["remedy"]:
-            result.append("%s-> %s" % (" " * (sum(wide) + 6), item["remedy"]))
+            result.append("{}-> {}".format(" " * (sum(wide) + 6), item["remedy"]))
     return result

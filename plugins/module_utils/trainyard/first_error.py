@@ -49,7 +49,7 @@ def finished(error):
             and (error["direct"] or deeper["cause"] in _DEEP)
         ):
             entry = deeper
-            found["text"] += " [after %s]" % found["root"].strip()[:200]
+            found["text"] += " [after {}]".format(found["root"].strip()[:200])
     return dict(found, **entry)
 
 

@@ -72,7 +72,7 @@ def ask(root, words, more=(), limit=LARGEST, seconds=SECONDS):
             start_new_session=True,
         )
     except OSError as error:
-        raise GitError("failed", "git cannot be run: %s" % error.strerror) from error
+        raise GitError("failed", f"git cannot be run: {error.strerror}") from error
     said, late = [], threading.Event()
 
     def end():
@@ -102,7 +102,7 @@ def ask(root, words, more=(), limit=LARGEST, seconds=SECONDS):
     if process.returncode:
         text = (said or [b""])[0].decode("utf-8", "replace")
         foreign = "dubious ownership" in text or "is owned by someone else" in text
-        raise GitError("foreign" if foreign else "failed", "git refuses %s" % root)
+        raise GitError("foreign" if foreign else "failed", f"git refuses {root}")
     return output
 
 
@@ -132,14 +132,14 @@ def harmless_filters(root):
         return []
     if len(names) > MOST_FILTERS or any("=" in name for name in names):
         raise GitError(
-            "failed", "the configuration of %s has filters that cannot be switched off" % root
+            "failed", f"the configuration of {root} has filters that cannot be switched off"
         )
     trusted = dict(_filters(root, "--system"), **_filters(root, "--global"))
     settings = []
     for key in sorted(names):
         # an empty `process` would hide a `clean` of the user's, so only what is set is replaced
         nothing = "false" if key.endswith(".required") else ""
-        settings.append("%s=%s" % (key, trusted.get(key, nothing)))
+        settings.append(f"{key}={trusted.get(key, nothing)}")
     return settings
 
 
@@ -167,7 +167,7 @@ def commit_of(root):
         .strip()
     )
     if len(commit) not in (40, 64) or set(commit) - set("0123456789abcdef"):
-        raise GitError("failed", "git names no commit in %s" % root)
+        raise GitError("failed", f"git names no commit in {root}")
     return commit
 
 

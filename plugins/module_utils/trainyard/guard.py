@@ -234,7 +234,7 @@ class Guard:
         try:
             agent.write(self.attempt, name, value)
         except OSError as error:
-            print("trainyard: %s cannot be written: %s" % (name, error.strerror), flush=True)
+            print(f"trainyard: {name} cannot be written: {error.strerror}", flush=True)
 
     def tick(self):
         """Look once; return False when the attempt's unit has gone."""

@@ -98,8 +98,8 @@ def ptrace_note():
     if scope in ("", "0") or os.geteuid() == 0 and scope != "3":
         return ""
     return (
-        "kernel.yama.ptrace_scope is %s, which lets no process look at another: sysctl"
-        " kernel.yama.ptrace_scope=0 on this node" % scope
+        f"kernel.yama.ptrace_scope is {scope}, which lets no process look at another: sysctl"
+        " kernel.yama.ptrace_scope=0 on this node"
     )
 
 
@@ -203,7 +203,7 @@ def collect(attempt, node, seconds=SECONDS):
         json.loads(read(os.path.join(attempt, name), 1 << 26))
         for name in ("plan.json", "attempt.json")
     )
-    pids = ranks_of(attempt, "%s/%s" % (record["run"], record["attempt"]))
+    pids = ranks_of(attempt, "{}/{}".format(record["run"], record["attempt"]))
     before = {rank: ticks(pid) for rank, pid in pids.items()}
     os.makedirs(folder, mode=0o700, exist_ok=True)
     spy, note = spy_of(plan, node), ptrace_note()
@@ -237,7 +237,9 @@ def collect(attempt, node, seconds=SECONDS):
             % item
             for item in threads
         ]
-        own = text or "py-spy told nothing: %s\n" % "; ".join(part for part in (why, note) if part)
+        own = text or "py-spy told nothing: {}\n".format(
+            "; ".join(part for part in (why, note) if part)
+        )
         write(
             folder,
             "stacks-%03d.log" % rank,

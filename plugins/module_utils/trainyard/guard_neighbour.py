@@ -170,9 +170,12 @@ class Neighbour:
         if now - self.last > LISTEN:
             if self.caller is None or not self.caller.is_alive():
                 if self.failed >= FAILED and now - self.last >= SILENT:
-                    return "lost", "it says nothing for %.0f s, and at its SSH port: %s" % (
-                        now - self.last,
-                        self.why,
+                    return (
+                        "lost",
+                        (
+                            f"it says nothing for {now - self.last:.0f} s, and at its SSH port:"
+                            f" {self.why}"
+                        ),
                     )
                 self.caller = threading.Thread(target=self._ask, daemon=True)
                 self.caller.start()
@@ -195,8 +198,8 @@ class Neighbour:
             return None
         self.bad = now if self.bad is None else self.bad
         if ended and now - self.bad >= AFTER_END:
-            by = ", stopped by %s" % ended["by"] if ended.get("by") else ""
-            return "peer", "its attempt has been over for %.0f s%s" % (now - self.bad, by)
+            by = ", stopped by {}".format(ended["by"]) if ended.get("by") else ""
+            return "peer", f"its attempt has been over for {now - self.bad:.0f} s{by}"
         if not ended and self.seen and now - self.bad >= AFTER_END:
             return (
                 "lost",
@@ -206,7 +209,7 @@ class Neighbour:
                 ),
             )
         if not ended and not self.seen and now - self.begun >= NEVER:
-            return "lost", "its attempt did not start within %.0f s" % NEVER
+            return "lost", f"its attempt did not start within {NEVER:.0f} s"
         return None
 
     def spare(self, seconds):

@@ -31,8 +31,8 @@ def argv(attempt, node, unit):
     log = os.path.join(attempt, "guard.log")
     properties = [
         "Type=exec",
-        "Requisite=%s" % unit,
-        "After=%s" % unit,
+        f"Requisite={unit}",
+        f"After={unit}",
         "Restart=always",
         "RestartSec=3",
         "RestartPreventExitStatus=%d" % OVER,
@@ -40,17 +40,17 @@ def argv(attempt, node, unit):
         "KillMode=control-group",
         "TimeoutStopSec=2",
         "UMask=0077",
-        "WorkingDirectory=%s" % attempt,
-        "StandardOutput=append:%s" % log,
-        "StandardError=append:%s" % log,
+        f"WorkingDirectory={attempt}",
+        f"StandardOutput=append:{log}",
+        f"StandardError=append:{log}",
     ]
     words = [
         "systemd-run",
         "--user",
         "--quiet",
         "--collect",
-        "--unit=%s" % unit_name(unit),
-        "--description=Guard of %s" % unit,
+        f"--unit={unit_name(unit)}",
+        f"--description=Guard of {unit}",
     ]
     words += [word for prop in properties for word in ("--property", prop)]
     return words + [PYTHON, "-I", "-B", os.path.join(attempt, "guard.py"), "watch", attempt, node]
@@ -66,7 +66,7 @@ def start(run, attempt, node, unit):
     # An attempt may be over before its guard is there, and then Requisite does not hold.
     if not code or run(["systemctl", "--user", "is-active", unit])[1].strip() != "active":
         return ""
-    return "systemd did not start %s: %s" % (unit_name(unit), err.strip())
+    return f"systemd did not start {unit_name(unit)}: {err.strip()}"
 
 
 def stop(run, attempt, unit):

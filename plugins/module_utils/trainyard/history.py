@@ -180,26 +180,25 @@ def _lines(looks, now):
         resumed = next((part["resumed"] for _node, part in parts if part["resumed"]), None)
         words = "attempt %d" % number
         words += (
-            ", begun %s ago (%s UTC)"
-            % (span(max(0, now - start)), time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(start)))
+            ", begun {} ago ({} UTC)".format(
+                span(max(0, now - start)), time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(start))
+            )
             if start
             else ""
         )
-        words += " by %s" % by if by else ""
-        words += ", resumed from %s" % _point(resumed) if resumed else ""
-        found.append("%s on %s: %s" % (words, ", ".join(parts[0][1]["nodes"]), _end(parts)))
+        words += f" by {by}" if by else ""
+        words += f", resumed from {_point(resumed)}" if resumed else ""
+        found.append("{} on {}: {}".format(words, ", ".join(parts[0][1]["nodes"]), _end(parts)))
         log = next((part["log"] for _node, part in parts if part["log"]), None)
         found += ["  " + line for line in _log(log, parts[0][1])] if log else []
     return found
 
 
 def _point(resumed):
-    place = [
-        "%s %s" % (key, resumed[key]) for key in ("epoch", "step") if resumed.get(key) is not None
-    ]
-    return "%s%s" % (
+    place = [f"{key} {resumed[key]}" for key in ("epoch", "step") if resumed.get(key) is not None]
+    return "{}{}".format(
         resumed.get("name") or "a checkpoint",
-        " (%s)" % ", ".join(place) if place else "",
+        " ({})".format(", ".join(place)) if place else "",
     )
 
 
@@ -210,8 +209,9 @@ def _end(parts):
         return (
             "goes on"
             if not over
-            else "goes on or has written no end on %s"
-            % ", ".join(node for node, part in parts if part["ended"] is None)
+            else "goes on or has written no end on {}".format(
+                ", ".join(node for node, part in parts if part["ended"] is None)
+            )
         )
     if all(part["well"] for _node, part in parts):
         return "completed"
@@ -222,12 +222,14 @@ def _end(parts):
     if asked:
         return "stopped by %s" % (asked["from"] or "the user")
     bad = [
-        "rank %s on %s %s" % (end["rank"], node, end["signal"] or "exit code %s" % end["exit_code"])
+        "rank {} on {} {}".format(
+            end["rank"], node, end["signal"] or "exit code {}".format(end["exit_code"])
+        )
         for node, part in parts
         for end in part["ends"]
         if end["signal"] or end["exit_code"]
     ]
-    return "failed%s" % (": %s" % ", ".join(bad[:4]) if bad else "")
+    return "failed%s" % (": {}".format(", ".join(bad[:4])) if bad else "")
 
 
 def _log(log, part):
@@ -239,17 +241,20 @@ def _log(log, part):
             loss = (
                 ""
                 if step.get("loss") is None
-                else ", loss %.4g" % step["loss"]
-                if isinstance(step["loss"], (int, float))
-                else ""
+                else (
+                    ", loss {:.4g}".format(step["loss"])
+                    if isinstance(step["loss"], (int, float))
+                    else ""
+                )
             )
             found.append(
-                "epoch %s%s done%s"
-                % (step["epoch"] + 1 - first, "/%s" % total if total else "", loss)
+                "epoch {}{} done{}".format(
+                    step["epoch"] + 1 - first, f"/{total}" if total else "", loss
+                )
             )
     for item in log["evaluations"]:
         figures = [
-            "%s %s" % (key, "%.4g" % value if isinstance(value, float) else value)
+            "{} {}".format(key, f"{value:.4g}" if isinstance(value, float) else value)
             for key, value in item.items()
             if _FIGURE.match(key)
         ]
@@ -258,7 +263,7 @@ def _log(log, part):
             if isinstance(item.get("epoch"), int)
             else ""
         )
-        found.append("evaluation%s: %s" % (at, ", ".join(figures[:4]) or "done"))
+        found.append("evaluation{}: {}".format(at, ", ".join(figures[:4]) or "done"))
     if log["saved"]:
         found.append(
             "saved %d times, last %s"

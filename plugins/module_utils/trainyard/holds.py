@@ -29,7 +29,7 @@ def boot_mark():
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
         boot = handle.read().strip()
     with open("/proc/1/stat", "rb") as handle:
-        return "%s/%s" % (boot, handle.read().rpartition(b")")[2].split()[19].decode())
+        return "{}/{}".format(boot, handle.read().rpartition(b")")[2].split()[19].decode())
 
 
 def record_of(base, run_id, number):
@@ -73,25 +73,25 @@ def since_words(item):
     words = ""
     if item.get("age_s") is not None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(item["since"]))
-        words = ", started %s ago (%s UTC)" % (processes.age(item["age_s"]), stamp)
+        words = ", started {} ago ({} UTC)".format(processes.age(item["age_s"]), stamp)
     by = item.get("by") or ""
-    return words + (" by %s" % printable(str(by), limit=100) if by else "")
+    return words + (f" by {printable(str(by), limit=100)}" if by else "")
 
 
 def remedy(item):
     """Return what can be done about a hold."""
     return "follow it or stop it: playbooks/stop.yml%s" % (
-        " -e run=%s" % item["run"] if item.get("run") else ""
+        " -e run={}".format(item["run"]) if item.get("run") else ""
     )
 
 
 def words(node, items):
     """Return a sentence on who holds a node."""
     said = [
-        "%s (%s, %s)%s" % (item["description"], item["unit"], item["state"], since_words(item))
+        "{} ({}, {}){}".format(item["description"], item["unit"], item["state"], since_words(item))
         for item in items
     ]
-    return "%s is held by %s; %s" % (
+    return "{} is held by {}; {}".format(
         node,
         "; ".join(said),
         "; ".join(dict.fromkeys(remedy(item) for item in items)),

@@ -140,7 +140,7 @@ def judge(found, item):
 
 def _incoming(node, item):
     """Return where a node's file is brought to, below the run's directory."""
-    return "%s/%s/%s" % (INCOMING, node, item["file"])
+    return "{}/{}/{}".format(INCOMING, node, item["file"])
 
 
 def missing(run_dir, nodes, write=True):

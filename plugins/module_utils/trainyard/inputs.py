@@ -45,7 +45,7 @@ def keep(kind, name, root, entries, cache_dir):
         os.makedirs(os.path.dirname(base), mode=0o700, exist_ok=True)
         with open(base + ".part", "w", encoding="utf-8") as handle:
             handle.writelines(
-                "./%s\n" % entry for entry in sorted(entries)
+                f"./{entry}\n" for entry in sorted(entries)
             )  # rsync takes '#' and ';' at the start of a line for a comment
         os.replace(base + ".part", base + ".files")
         manifest.write_json(base + ".json", entries)  # last: where it is, the list is, too
@@ -93,8 +93,7 @@ def fetch(url, folder, open_url, hosts=(), sha256=None):
     if sha256 and found != sha256:
         shutil.rmtree(part, ignore_errors=True)
         raise sources.SourceError(
-            "%s: brought the sha256 %s, the job says %s; nothing of it was kept"
-            % (url, found, sha256)
+            f"{url}: brought the sha256 {found}, the job says {sha256}; nothing of it was kept"
         )
     sources.unpack(path)
     manifest.write_json(folder + ".json", {"url": url, "sha256": found})
@@ -111,8 +110,8 @@ def unverified(job, fetched, cache_dir):
                 "sha256"
             )
             lines.append(
-                'weights: nothing says what %s has to bring; it brought this: write "weights: {%s:'
-                ' %s}" into the job' % (url, url, found)
+                f'weights: nothing says what {url} has to bring; it brought this: write "weights:'
+                f' {{{url}: {found}}}" into the job'
             )
     return lines
 
@@ -161,7 +160,9 @@ def settled(params, values):
 def place_of(job, key):
     """Return 'file:line key' of the job, as every refusal begins (design, decision 12)."""
     line = (job.get("lines") or {}).get(key)
-    return "%s%s %s" % (job.get("file", job["config"]), "" if line is None else ":%d" % line, key)
+    return "{}{} {}".format(
+        job.get("file", job["config"]), "" if line is None else ":%d" % line, key
+    )
 
 
 def about(job, text):
@@ -172,7 +173,7 @@ def about(job, text):
         (name for name in job["overrides"] if re.match(re.escape(name) + "[: ]", text)), None
     )
     return (
-        "%s: %s" % (place_of(job, "config"), job["config"])
+        "{}: {}".format(place_of(job, "config"), job["config"])
         if name is None
         else place_of(job, "overrides." + name)
     )
@@ -186,7 +187,7 @@ def refuse(job, problems):
             "s" if len(problems) > 1 else "",
         )
         raise sources.SourceError(
-            head + "\n".join("  %s: %s" % (about(job, text), text) for text in problems)
+            head + "\n".join(f"  {about(job, text)}: {text}" for text in problems)
         )
 
 
@@ -269,8 +270,7 @@ class DataSets:
                 continue
             if not os.path.isdir(place):
                 raise sources.SourceError(
-                    "the data set '%s' is not there: %s is no directory on the controller"
-                    % (name, place)
+                    f"the data set '{name}' is not there: {place} is no directory on the controller"
                 )
             trees.append(
                 keep(
@@ -314,9 +314,7 @@ def weights(params, effective, check_mode, open_url):
             try:
                 download.validate(url, params["weights"].get("hosts") or ())
             except download.Refused as error:
-                raise sources.SourceError(
-                    "%s: %s %s" % (key, download.shown(url), error)
-                ) from error
+                raise sources.SourceError(f"{key}: {download.shown(url)} {error}") from error
             found["weights"][key] = {
                 "digest": "0" * 64,
                 "file": sources.weight_name(url),
@@ -332,7 +330,7 @@ def weights(params, effective, check_mode, open_url):
                 [url] if not local and fetch(url, place, open_url, hosts, wanted) else []
             )
         except download.Refused as error:
-            raise sources.SourceError("%s: %s %s" % (key, download.shown(url), error)) from error
+            raise sources.SourceError(f"{key}: {download.shown(url)} {error}") from error
         except OSError as error:
             text = (
                 "%s: cannot fetch %s (%s); give the controller internet, or set the override %s to"
@@ -425,7 +423,7 @@ def _described(params, check_mode, open_url):
             root, job["config"], suite["config_keys"]["base"], entries
         )
     except sources.SourceError as error:
-        raise sources.SourceError("%s: %s" % (place_of(job, "config"), error)) from error
+        raise sources.SourceError("{}: {}".format(place_of(job, "config"), error)) from error
     asked = settled(params, values)
     wanted, missing = suites.wanted_data(
         suite, asked["effective"], asked["arguments"], data.places, data.exists, code=entries

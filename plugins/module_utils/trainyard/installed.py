@@ -88,7 +88,7 @@ def _conda(prefix):
         name, version, build = (os.path.basename(path)[: -len(".json")].rsplit("-", 2) + ["", ""])[
             :3
         ]
-        told["conda:" + name] = "%s-%s" % (version, build)
+        told["conda:" + name] = f"{version}-{build}"
     return told
 
 
@@ -129,7 +129,7 @@ def managed(run, directory, verify):
         if want.get(name) != state["packages"].get(name)
     }
     if have.split(".")[:2] != python.split(".")[:2]:
-        state["wrong"]["its Python is %s and was %s" % (have or "none that starts", python)] = (
+        state["wrong"]["its Python is {} and was {}".format(have or "none that starts", python)] = (
             "python"
         )
     if not re.search(
@@ -226,8 +226,9 @@ def _unequal_packages(states, remedy):
             told.add(name)
             found.append(
                 (
-                    "%s %s (files, by their list's digest)"
-                    % (name, next(iter(states.values()))["packages"].get(name)),
+                    "{} {} (files, by their list's digest)".format(
+                        name, next(iter(states.values()))["packages"].get(name)
+                    ),
                     values,
                 )
             )
@@ -254,18 +255,19 @@ def _environment(states, remedy):
             node: (
                 said
                 if said == "none"
-                else " ".join("%s %s" % pair for pair in sorted(said.items()))
+                else " ".join("{} {}".format(*pair) for pair in sorted(said.items()))
             )
             for node, said in values.items()
         }
-        found += unequal(CHECK, "the build of %s" % name, words, remedy)
+        found += unequal(CHECK, f"the build of {name}", words, remedy)
     for node, state in states.items():
         rest = {
             name: version for name, version in (state.get("want") or {}).items() if name not in told
         }
         lines = [
-            "%s is %s, installed was %s"
-            % (name, state["packages"].get(name, "gone"), version or "none")
+            "{} is {}, installed was {}".format(
+                name, state["packages"].get(name, "gone"), version or "none"
+            )
             for name, version in rest.items()
         ]
         if lines:
@@ -273,7 +275,7 @@ def _environment(states, remedy):
             found.append(
                 finding(
                     CHECK,
-                    "changed since the installation: %s%s" % ("; ".join(lines[:NAMED]), more),
+                    "changed since the installation: {}{}".format("; ".join(lines[:NAMED]), more),
                     remedy,
                     node,
                 )
@@ -289,7 +291,9 @@ def _ours(states, remedy):
             found.append(
                 finding(
                     CHECK,
-                    "changed since the installation: %s" % distributions.words(state["wrong"]),
+                    "changed since the installation: {}".format(
+                        distributions.words(state["wrong"])
+                    ),
                     remedy,
                     node,
                 )
@@ -302,7 +306,9 @@ def _theirs(states):
     person may have changed files on purpose.
     """
     found = [
-        finding(CHECK, "the site's environment.python cannot be started: %s" % s["error"], OWN, n)
+        finding(
+            CHECK, "the site's environment.python cannot be started: {}".format(s["error"]), OWN, n
+        )
         for n, s in states.items()
         if "error" in s
     ]
@@ -325,8 +331,8 @@ def _theirs(states):
         if path not in dict(files)
     }
     if same:
-        text = "changed since their installation, equally on all nodes: %s" % distributions.words(
-            same
+        text = "changed since their installation, equally on all nodes: {}".format(
+            distributions.words(same)
         )
         found.append(finding(CHECK, text, "", states, "note"))
     return found

@@ -50,14 +50,10 @@ def forced(made, facts):
             meant = chosen(text, list(own), exact=name.startswith("GLOO"))
             if not meant:
                 has = ", ".join(
-                    "%s (%s)" % (interface, ", ".join(addresses))
+                    "{} ({})".format(interface, ", ".join(addresses))
                     for interface, addresses in own.items()
                 )
-                words = "%s=%s names no interface with an IPv4 address here; it has %s" % (
-                    name,
-                    text,
-                    has,
-                )
+                words = f"{name}={text} names no interface with an IPv4 address here; it has {has}"
                 found.append(finding(CHECK, words, _remedy(name, node), node["name"]))
             elif node["interface"] not in meant:
                 elsewhere[node["name"]] = [
@@ -82,7 +78,7 @@ def _elsewhere(made, name, text, elsewhere):
             for address in mine
             if ipaddress.ip_address(address).is_loopback or seen.count(address) > 1
         ]
-        words = "%s=%s leads to %s, and the plan's address is %s on %s" % (
+        words = "{}={} leads to {}, and the plan's address is {} on {}".format(
             name,
             text,
             ", ".join(mine),
@@ -101,7 +97,7 @@ def _elsewhere(made, name, text, elsewhere):
                 finding(
                     CHECK,
                     words,
-                    "set trainyard_address to that interface's network, and take %s away" % name,
+                    f"set trainyard_address to that interface's network, and take {name} away",
                     node["name"],
                     "warn",
                 )
@@ -111,9 +107,8 @@ def _elsewhere(made, name, text, elsewhere):
 
 def _remedy(name, node):
     return (
-        "take %s out of trainyard_env and the job's env: the plan sets it itself (%s here), or set"
-        " trainyard_address"
-        % (
+        "take {} out of trainyard_env and the job's env: the plan sets it itself ({} here), or set"
+        " trainyard_address".format(
             name,
             node["interface"],
         )
@@ -133,7 +128,7 @@ def adapters(made, hcas):
         meant = chosen(words, [row["name"] for row in rows])
         up = [row for row in rows if row["name"] in meant and "ACTIVE" in row["state"]]
         has = (
-            ", ".join("%s:%s %s" % (row["name"], row["port"], row["state"]) for row in rows)
+            ", ".join("{}:{} {}".format(row["name"], row["port"], row["state"]) for row in rows)
             or "none"
         )
         remedy = "see `ibstat`; correct NCCL_IB_HCA, or set NCCL_IB_DISABLE=1 to go without RDMA"
@@ -141,15 +136,13 @@ def adapters(made, hcas):
             found.append(
                 finding(
                     CHECK,
-                    "NCCL_IB_HCA=%s names no RDMA device here; it has %s" % (text, has),
+                    f"NCCL_IB_HCA={text} names no RDMA device here; it has {has}",
                     remedy,
                     name,
                 )
             )
         elif not up:
             found.append(
-                finding(
-                    CHECK, "NCCL_IB_HCA=%s: no port of it is active: %s" % (text, has), remedy, name
-                )
+                finding(CHECK, f"NCCL_IB_HCA={text}: no port of it is active: {has}", remedy, name)
             )
     return found

@@ -110,7 +110,7 @@ def twice(sources):
             [name.strip() for name in source.split(",") if name.strip()] if "," in source else []
         )
         for name in sorted({name for name in names if names.count(name) > 1}):
-            found.append(Problem("command line", None, "-i", "lists the host %s twice" % name))
+            found.append(Problem("command line", None, "-i", f"lists the host {name} twice"))
     for path in files([source for source in sources if "," not in source]):
         with open(path, "rb") as handle:
             text = handle.read(MAX_BYTES).decode("utf-8-sig", "replace")

@@ -107,15 +107,16 @@ def find_job(config, folder, cwd):
                     where,
                     None,
                     "config",
-                    "say which job: -e config=NAME, one of %s, or the path of a .yml file"
-                    % ", ".join(jobs),
+                    "say which job: -e config=NAME, one of {}, or the path of a .yml file".format(
+                        ", ".join(jobs)
+                    ),
                 )
             ],
         )
     if "/" not in config:
         name = config[:-4] if config.endswith(".yml") else config
         if name in jobs:
-            return os.path.join(folder, name + ".yml"), "playbooks/configs/%s.yml" % name, []
+            return os.path.join(folder, name + ".yml"), f"playbooks/configs/{name}.yml", []
         if not (
             config.endswith(".yml")
             and os.path.lexists(os.path.join(cwd, config))
@@ -129,21 +130,22 @@ def find_job(config, folder, cwd):
                         where,
                         None,
                         "config",
-                        "no job %r; allowed: %s, or the path of a .yml file%s"
-                        % (config, ", ".join(jobs), near(name, jobs)),
+                        "no job {!r}; allowed: {}, or the path of a .yml file{}".format(
+                            config, ", ".join(jobs), near(name, jobs)
+                        ),
                     )
                 ],
             )
     named = config.endswith(".yml") and os.path.basename(config) != ".yml"
     if not named or config.startswith("-") or not config.isprintable():
-        text = "%r is neither the name of a job (%s) nor a path that ends in .yml" % (
+        text = "{!r} is neither the name of a job ({}) nor a path that ends in .yml".format(
             config,
             ", ".join(jobs),
         )
         return None, None, [Problem(where, None, "config", text)]
     path = os.path.join(cwd, os.path.expanduser(config))
     if not os.path.exists(path):
-        text = "no such file %s%s" % (path, near(os.path.basename(config)[:-4], jobs))
+        text = f"no such file {path}{near(os.path.basename(config)[:-4], jobs)}"
         return None, None, [Problem(where, None, "config", text)]
     return path, config, []
 
@@ -168,7 +170,7 @@ def examine(path, shown):
         return None, problems
     if not isinstance(value, dict):
         return None, [
-            Problem(shown, 1, "", "must be a mapping of keys, got a %s" % type(value).__name__)
+            Problem(shown, 1, "", f"must be a mapping of keys, got a {type(value).__name__}")
         ]
     problems = yamldata.check(value, load_schema("job"), lines, shown)
     wrong = {problem.key.split(".")[0] for problem in problems}
@@ -252,7 +254,7 @@ def _meaning(sound, value):
             yield where, text
     suite = load_suite(sound["suite"]) if "suite" in sound else None
     if suite and sound.get("launcher", suite["launchers"][0]) not in suite["launchers"]:
-        text = "%s cannot be started with %s; allowed: %s" % (
+        text = "{} cannot be started with {}; allowed: {}".format(
             suite["title"],
             sound["launcher"],
             ", ".join(suite["launchers"]),
@@ -269,8 +271,10 @@ def _meaning(sound, value):
             # with everything that was checked.
             yield (
                 ("arguments",),
-                "%r is set by the plan; write config values under 'overrides' and the file under"
-                " 'config'" % word,
+                (
+                    f"{word!r} is set by the plan; write config values under 'overrides' and the"
+                    " file under 'config'"
+                ),
             )
     for where, folder in save_folders(suite, words, sound.get("overrides") or {}) if suite else ():
         text = suites.save_problem(suite, folder) if isinstance(folder, str) else None
@@ -329,8 +333,9 @@ def scaling_problem(job):
     return (
         None
         if job["scaling"] in known
-        else "must be advise or apply; got %s%s"
-        % (yamldata.shown(job["scaling"]), near(job["scaling"], known))
+        else "must be advise or apply; got {}{}".format(
+            yamldata.shown(job["scaling"]), near(job["scaling"], known)
+        )
     )
 
 
@@ -384,17 +389,14 @@ def command_line(extra, allowed, role_variables=()):
             continue
         if name == "_raw_params":  # what Ansible calls the words of -e that it could not split
             text = (
-                "words of -e that are no NAME=VALUE: %s; quote a value with blanks"
-                % yamldata.shown(extra[name])
+                f"words of -e that are no NAME=VALUE: {yamldata.shown(extra[name])}; quote a value"
+                " with blanks"
             )
             problems.append(Problem("command line", None, "", text))
             continue
-        text = (
-            "unknown variable; allowed: %s, the site's trainyard_* variables and the roles' own%s"
-            % (
-                ", ".join(sorted(allowed)),
-                near(name, set(allowed) | set(role_variables) | set(SITE_VARIABLES)),
-            )
+        text = "unknown variable; allowed: {}, the site's trainyard_* variables and the roles' own{}".format(
+            ", ".join(sorted(allowed)),
+            near(name, set(allowed) | set(role_variables) | set(SITE_VARIABLES)),
         )
         problems.append(Problem("command line", None, name, text))
     return problems

@@ -231,7 +231,7 @@ def values_of(addresses, devices, python, port, node_rank):
         "node_rank": node_rank,
         "address": addresses[node_rank],
         "first_address": addresses[0],
-        "master": "%s:%s" % (addresses[0], port),
+        "master": f"{addresses[0]}:{port}",
         "port": port,
         "first_free": port + 1,
         "last_free": port + max(64, 2 * len(devices)),
@@ -260,7 +260,7 @@ def override_words(flag, overrides, style="yaml"):
     if not overrides:
         return []
     written = {"yaml": override_text, "python": python_text}[style]
-    return [flag] + ["%s=%s" % (key, written(value)) for key, value in overrides.items()]
+    return [flag] + [f"{key}={written(value)}" for key, value in overrides.items()]
 
 
 def python_text(value):
@@ -283,11 +283,11 @@ def override_text(value):
     if value is None:
         return "null"
     if isinstance(value, dict):
-        return "{%s}" % ", ".join(
-            "%s: %s" % (override_text(key), override_text(item)) for key, item in value.items()
+        return "{{{}}}".format(
+            ", ".join(f"{override_text(key)}: {override_text(item)}" for key, item in value.items())
         )
     if isinstance(value, (list, tuple)):
-        return "[%s]" % ",".join(override_text(item) for item in value)
+        return "[{}]".format(",".join(override_text(item) for item in value))
     if isinstance(value, float):
         return (
             str(value).replace("e", ".0e") if "." not in str(value) else str(value)
@@ -304,6 +304,6 @@ def _reads_as_text(text):
     if not text:
         return True  # `key=` is how the suites' documents write an empty value
     try:
-        return yaml.safe_load("[%s]" % text) == [text] and yaml.safe_load(text) == text
+        return yaml.safe_load(f"[{text}]") == [text] and yaml.safe_load(text) == text
     except yaml.YAMLError:
         return False

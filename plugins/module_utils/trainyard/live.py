@@ -50,18 +50,22 @@ def step_text(step, epochs, unit, first=None):
     words = place_words(step, epochs, first)
     loss, speed, eta = (number(step.get(key)) for key in ("loss", "ips", "eta"))
     if "loss" in step:
-        words.append("loss %s" % ("nan" if loss is None else "%.4g" % loss))
+        words.append("loss %s" % ("nan" if loss is None else f"{loss:.4g}"))
     if speed is not None:
-        words.append("%.2f %s" % (speed, unit or "samples/s"))
+        words.append("{:.2f} {}".format(speed, unit or "samples/s"))
     if eta is not None:
-        words.append("ETA %s" % span(eta))
+        words.append(f"ETA {span(eta)}")
     return "  ".join(words)
 
 
 def _label(rank):
     if rank["state"] != "failed":
         return rank["state"]
-    code = "end not observed" if rank["exit_code"] is None else "exit code %s" % rank["exit_code"]
+    code = (
+        "end not observed"
+        if rank["exit_code"] is None
+        else "exit code {}".format(rank["exit_code"])
+    )
     return "failed (%s)" % (rank["signal"] or code)
 
 
@@ -74,9 +78,7 @@ def rank_text(ranks):
         groups.setdefault(_label(rank), []).append(str(rank["rank"]))
     if len(ranks) > 1 and len(groups) == 1:
         return "%d ranks %s" % (len(ranks), next(iter(groups)))
-    return ", ".join(
-        "rank %s %s" % (columns.ranges(names), state) for state, names in groups.items()
-    )
+    return ", ".join(f"rank {columns.ranges(names)} {state}" for state, names in groups.items())
 
 
 def node_line(status):
@@ -135,10 +137,10 @@ def _head(watch, seconds, look):
         (3, again, "warn"),
     ]
     words += [
-        (1, "elapsed %s" % span(watch.elapsed(seconds)), None),
-        (1, "ETA %s" % span(left) if left is not None else "", None),
+        (1, f"elapsed {span(watch.elapsed(seconds))}", None),
+        (1, f"ETA {span(left)}" if left is not None else "", None),
     ]
-    return _fitted([*words, (4, "run %s" % status["run"], "quiet")], look.columns)
+    return _fitted([*words, (4, "run {}".format(status["run"]), "quiet")], look.columns)
 
 
 def _progress(watch, look):
@@ -169,7 +171,7 @@ def _pace(watch, look):
         words.append(
             (
                 0,
-                "loss %s" % ("nan" if loss is None else "%.4g" % loss),
+                "loss %s" % ("nan" if loss is None else f"{loss:.4g}"),
                 "bad" if loss is None else None,
             )
         )
@@ -197,7 +199,11 @@ def evaluation_words(watch):
     words = []
     for index, (name, value) in enumerate(watch.figures()[:4]):
         words.append(
-            (2 * index, "%s %s" % (name, value if number(value) is None else "%.4g" % value), None)
+            (
+                2 * index,
+                "{} {}".format(name, value if number(value) is None else f"{value:.4g}"),
+                None,
+            )
         )
     at = (
         place_words(watch.evaluation["figures"], None, watch.evaluation["first"])[:1]
@@ -205,9 +211,7 @@ def evaluation_words(watch):
         else []
     )
     return (
-        [(0, "evaluation", None), *words, *((1, "(%s)" % text, None) for text in at)]
-        if words
-        else []
+        [(0, "evaluation", None), *words, *((1, f"({text})", None) for text in at)] if words else []
     )
 
 
@@ -313,7 +317,7 @@ def _nodes(watch, seconds, room):
                 _row(
                     columns.fill("%d nodes" % len(members), 10),
                     key[0],
-                    "%s each  %s" % (key[1], columns.folded(members)),
+                    f"{key[1]} each  {columns.folded(members)}",
                 )
             )
     if len(shown) < len(order):

@@ -57,7 +57,7 @@ class Follower:
             marker,
             quota,
         )
-        events = os.path.join(directory, "ranks.%s.jsonl" % node)
+        events = os.path.join(directory, f"ranks.{node}.jsonl")
         self._logs = {
             home: logview.Growing(os.path.join(directory, home), offsets.get(home, 0))
             for home in wanted

@@ -46,13 +46,13 @@ def choose(runs_dir, run, answers):
     NoRun.
     """
     if run and not RUN_ID.match(run):
-        raise NoRun("%r is no run id" % run)
+        raise NoRun(f"{run!r} is no run id")
     silent = [node for node, status in answers.items() if status is None]
     found, at_home = run_choice.choose(runs_dir, list(answers), answers, run), runs(runs_dir)
     chosen = found["run"] if found else run or (at_home or [""])[-1]
     if not found and chosen not in at_home:
         known = set(run_choice.known_runs(answers)) | set(at_home[-5:])
-        text = "no node knows %s, and it is not at home%s%s" % (
+        text = "no node knows {}, and it is not at home{}{}".format(
             "the run " + run if run else "any run",
             "; known: " + ", ".join(sorted(known, reverse=True)) if known else "",
             "; no answer from " + ", ".join(silent) if silent else "",
@@ -137,6 +137,11 @@ class Home:
             for rank in (self.plan or {"ranks": []})["ranks"]
         ]
         return [
-            logview.Log("%s.%s.log" % pair, *pair, os.path.join(self.path, "%s.%s.log" % pair), 0)
+            logview.Log(
+                "{}.{}.log".format(*pair),
+                *pair,
+                os.path.join(self.path, "{}.{}.log".format(*pair)),
+                0,
+            )
             for pair in pairs
         ]

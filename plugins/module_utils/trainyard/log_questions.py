@@ -36,11 +36,11 @@ def wrong(name, value):
         isinstance(value, (bool, float)) or not (_RANKS.fullmatch(text) or _NAME.fullmatch(text))
     ):
         return (
-            "must be a rank's whole number, several with commas, launcher or scheduler; got %s"
-            % shown(value)
+            "must be a rank's whole number, several with commas, launcher or scheduler; got"
+            f" {shown(value)}"
         )
     if name == "node" and not isinstance(value, str):
-        return "must be a node's name; got %s" % shown(value)
+        return f"must be a node's name; got {shown(value)}"
     return expression_problem(value) if name == "query" else None
 
 
@@ -88,7 +88,7 @@ def expression_problem(expression):
     searched with: that comes with the index.
     """
     if not isinstance(expression, str):
-        return "must be a jmespath expression as text; got %s" % shown(expression)
+        return f"must be a jmespath expression as text; got {shown(expression)}"
     if jmespath is None:
         return (
             "needs the Python package jmespath on the controller: pip install -r requirements.txt"
@@ -111,7 +111,7 @@ def _words(error):
     """
     first, _break, rest = str(error).strip().partition("\n")
     column = len(rest.rpartition("\n")[2]) - 1 if rest.endswith("^") else None
-    return "is no jmespath expression: %s%s" % (
+    return "is no jmespath expression: {}{}".format(
         first.rstrip(":"),
         " at character %d" % column if column else "",
     )
@@ -133,7 +133,7 @@ def _call(name, given):
     known = jmespath.functions.Functions.FUNCTION_TABLE
     if name not in known:
         raise jmespath.exceptions.UnknownFunctionError(
-            "Unknown function: %s()%s" % (name, near(name, known))
+            f"Unknown function: {name}(){near(name, known)}"
         )
     signature = known[name]["signature"]
     wanted, endless = len(signature), bool(signature) and bool(signature[-1].get("variadic"))
@@ -162,7 +162,7 @@ def answer(index, expression, secrets=((), ())):
         TypeError,
         ValueError,
     ) as error:  # a text compared with a number, a slice of step 0
-        return [], "the index of ranks cannot answer: %s" % str(error).strip()
+        return [], f"the index of ranks cannot answer: {str(error).strip()}"
     if found is None or found == []:
         lines += ["# " + text for text in _unknown(index, expression)]
     return [printable(line, *secrets, limit=ANSWER) for line in lines], None
@@ -190,4 +190,4 @@ def _unknown(index, expression):
         if node["type"] == "field"
     }
     for field in sorted(fields - known):
-        yield "the index has no field %s%s" % (field, near(field, known))
+        yield f"the index has no field {field}{near(field, known)}"

@@ -44,7 +44,7 @@ class Log:
 
 def label(rank, node):
     """Return the words before a line: rank (or a log's name) and node."""
-    return "[%s %s]" % (rank, node)
+    return f"[{rank} {node}]"
 
 
 def logs_in(attempt_dir, nodes):
@@ -55,7 +55,7 @@ def logs_in(attempt_dir, nodes):
     for entry in os.scandir(attempt_dir) if os.path.isdir(attempt_dir) else ():
         # Names of nodes may hold dots, and one may end as another.
         node = max(
-            (node for node in nodes if entry.name.endswith(".%s.log" % node)), key=len, default=None
+            (node for node in nodes if entry.name.endswith(f".{node}.log")), key=len, default=None
         )
         if node and entry.is_file(follow_symlinks=False):
             name = entry.name[: -len(node) - 5]
@@ -86,7 +86,7 @@ def chosen(logs, ranks, node):
     lies = ", ".join(
         sorted(
             {
-                "%s on %s" % (log.rank if log.rank is not None else log.name, log.node)
+                f"{log.rank if log.rank is not None else log.name} on {log.node}"
                 for log in logs
                 if log.rank in ranks
             }
@@ -95,8 +95,7 @@ def chosen(logs, ranks, node):
     return wanted, (
         None
         if wanted
-        else "rank %s has no log on %s; there is %s"
-        % (
+        else "rank {} has no log on {}; there is {}".format(
             ", ".join(map(str, ranks)),
             node,
             lies or "none",
@@ -256,9 +255,7 @@ class View:
             if len(raws) > MOST
             else []
         )
-        return left + [
-            ("%s %s" % (before, text(raw, self._secrets))).rstrip() for raw in raws[-MOST:]
-        ]
+        return left + [(f"{before} {text(raw, self._secrets)}").rstrip() for raw in raws[-MOST:]]
 
 
 class Growing:
@@ -326,14 +323,14 @@ def table(index, logs, shown_dir):
             "exit code %d" % rank["exit_code"] if rank.get("exit_code") else ""
         )
         state = (
-            "%s (%s)" % (rank.get("state"), end)
+            "{} ({})".format(rank.get("state"), end)
             if end
             else rank.get("state") or ("" if log.rank is None else "unknown")
         )
         lines = rank.get("lines") if rank.get("bytes") == log.bytes else None
         rows.append(
             (log.name if log.rank is None else str(log.rank), log.node, state, "" if lines is None else str(lines), str(log.bytes),
-             when(rank.get("last_time")), "%s/%s" % (shown_dir, log.home))
+             when(rank.get("last_time")), f"{shown_dir}/{log.home}")
         )  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
     form = "%%-%ds  %%-%ds  %%-%ds  %%%ds  %%%ds  %%-%ds  %%s" % tuple(widths)
@@ -342,11 +339,12 @@ def table(index, logs, shown_dir):
         rank for rank in index["ranks"] if rank["error"] and rank["state"] in ("failed", "killed")
     ]
     for rank in failed[:20]:
-        error, place = rank["error"], "%s/%s" % (shown_dir, rank["home"])
+        error, place = rank["error"], "{}/{}".format(shown_dir, rank["home"])
         lines.append(
             printable(
-                "rank %s on %s: %s: %s (%s:%s)"
-                % (rank["rank"], rank["node"], error["kind"], error["text"], place, error["line"])
+                "rank {} on {}: {}: {} ({}:{})".format(
+                    rank["rank"], rank["node"], error["kind"], error["text"], place, error["line"]
+                )
             )
         )
     return lines

@@ -174,8 +174,8 @@ def same_machine(facts):
         facts, lambda fact: str([fact["machines"]["identity"][key] for key in ("kernel", "macs")])
     ):
         text = (
-            "%s are one machine (kernel, namespaces and interfaces are the same); every node has to"
-            " be a machine of its own" % named(names)
+            f"{named(names)} are one machine (kernel, namespaces and interfaces are the same);"
+            " every node has to be a machine of its own"
         )
         found.append(
             finding(
@@ -189,8 +189,8 @@ def same_machine(facts):
     others = {name: fact for name, fact in facts.items() if name not in twins}
     for _value, names in grouped(others, lambda fact: fact["machines"]["identity"]["machine_id"]):
         text = (
-            "%s have one machine-id, though they are different machines: clones of one image, which"
-            " DHCP may give one address" % named(names)
+            f"{named(names)} have one machine-id, though they are different machines: clones of one"
+            " image, which DHCP may give one address"
         )
         remedy = (
             "as root on all but one: rm /etc/machine-id /var/lib/dbus/machine-id;"
@@ -211,11 +211,7 @@ def host_names(facts, twins, launcher):
             if stops
             else "the plan goes by addresses, but logs and monitoring cannot tell them apart"
         )
-        text = "the host name of %s is %s on each; wanted: one of its own (%s)" % (
-            named(names),
-            value,
-            why,
-        )
+        text = f"the host name of {named(names)} is {value} on each; wanted: one of its own ({why})"
         remedy = "as root on all but one: hostnamectl set-hostname NAME, and NAME in /etc/hosts"
         found.append(finding("name", text, remedy, names, "stop" if stops else "warn"))
     return found
@@ -264,8 +260,8 @@ def own_name(nodes, facts):
             )
             remedy = remedy % (fact["hostname"], foreign[0], there, fact["hostname"])
         elif not asked:
-            text = "its own name %s resolves to nothing; wanted: %s" % (fact["hostname"], there)
-            remedy = "write into its /etc/hosts: %s %s" % (there, fact["hostname"])
+            text = "its own name {} resolves to nothing; wanted: {}".format(fact["hostname"], there)
+            remedy = "write into its /etc/hosts: {} {}".format(there, fact["hostname"])
         else:
             continue
         found.append(finding("name", text, remedy, name, "warn"))
@@ -305,7 +301,7 @@ def clocks(facts, allowed):
         )
         if not level:
             continue
-        text = "its clock is %s %s the controller's; allowed %s s. " % (
+        text = "its clock is {} {} the controller's; allowed {} s. ".format(
             said(abs(off)),
             "ahead of" if off > 0 else "behind",
             floors[level],
@@ -334,7 +330,7 @@ def clocks(facts, allowed):
 
 def said(seconds):
     """Return a time span in words."""
-    return "%d min" % round(seconds / 60) if seconds >= 120 else "%.1f s" % seconds
+    return "%d min" % round(seconds / 60) if seconds >= 120 else f"{seconds:.1f} s"
 
 
 def in_the_way(name, own):
@@ -367,7 +363,7 @@ def in_the_way(name, own):
     ):
         found.append(
             finding(
-                "security", "attempts run confined as %s; they do start" % label, "", name, "note"
+                "security", f"attempts run confined as {label}; they do start", "", name, "note"
             )
         )
     return found

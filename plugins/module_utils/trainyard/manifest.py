@@ -35,7 +35,7 @@ def file_sha256(path):
     digest = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
         if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
-            raise OSError("%s is not a regular file" % path)
+            raise OSError(f"{path} is not a regular file")
         for chunk in iter(lambda: handle.read(CHUNK), b""):
             digest.update(chunk)
     return digest.hexdigest()
@@ -100,7 +100,7 @@ def _entry(path, known):
         target = os.fsencode(os.readlink(path))
         return ["l", len(target), hashlib.sha256(target).hexdigest()], None
     if not stat.S_ISREG(info.st_mode):
-        raise ManifestError("%s: not a file, a directory or a link; take it out of the tree" % path)
+        raise ManifestError(f"{path}: not a file, a directory or a link; take it out of the tree")
     kind = "x" if info.st_mode & 0o100 else "f"
     record = [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
     if isinstance(known, list) and len(known) == 5 and known[:4] == record:
@@ -164,7 +164,7 @@ def scan(root, names=None, cache=None, fresh=False):
     root or an odd file.
     """
     if not os.path.isdir(root):
-        raise ManifestError("%s: no such directory" % root)
+        raise ManifestError(f"{root}: no such directory")
     known = read_mapping(cache, TREE_BYTES) if cache and not fresh else {}
     entries, records = {}, {}
     for name in walk_files(root) if names is None else names:
@@ -199,8 +199,8 @@ def refuse_links_out(root, entries):
             == os.pardir
         ):
             raise ManifestError(
-                "%s in %s: is a link to %s, outside of the tree; put what it means into the tree"
-                % (name, root, target)
+                f"{name} in {root}: is a link to {target}, outside of the tree; put what it means"
+                " into the tree"
             )
 
 
@@ -225,8 +225,9 @@ def digest(entries):
     for name in sorted(entries):
         total.update(
             (
-                "%s\0%s\n"
-                % (os.fsencode(name).hex(), "\0".join(str(part) for part in entries[name]))
+                "{}\0{}\n".format(
+                    os.fsencode(name).hex(), "\0".join(str(part) for part in entries[name])
+                )
             ).encode("ascii")
         )
     return total.hexdigest()
@@ -240,15 +241,15 @@ def differences(expected, found, limit=20):
         if want == have:
             continue
         if have is None:
-            lines.append("%s: missing" % name)
+            lines.append(f"{name}: missing")
         elif want is None:
-            lines.append("%s: extra file" % name)
+            lines.append(f"{name}: extra file")
         elif want[0] != have[0]:
-            lines.append("%s: kind %s instead of %s" % (name, have[0], want[0]))
+            lines.append(f"{name}: kind {have[0]} instead of {want[0]}")
         elif want[1] != have[1]:
-            lines.append("%s: %s bytes instead of %s" % (name, have[1], want[1]))
+            lines.append(f"{name}: {have[1]} bytes instead of {want[1]}")
         else:
-            lines.append("%s: other content in the same %s bytes" % (name, want[1]))
+            lines.append(f"{name}: other content in the same {want[1]} bytes")
     return (
         lines if len(lines) <= limit else lines[:limit] + ["... and %d more" % (len(lines) - limit)]
     )

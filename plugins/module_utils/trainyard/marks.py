@@ -30,7 +30,7 @@ def marks_of(attempt, scans, lives):
         error = known.get("first_error") or known.get("error")
         if isinstance(error, dict):
             said = (
-                "%s: %s" % (error.get("kind"), error.get("text"))
+                "{}: {}".format(error.get("kind"), error.get("text"))
                 if error.get("text")
                 else str(error.get("kind"))
             )
@@ -43,7 +43,7 @@ def marks_of(attempt, scans, lives):
                 "error" if error.get("grade") == "primary" and not passed else "warning",
             )
         if curve is not None and curve.nan:
-            put(curve.nan_at, rank, node, "the loss is %s" % curve.nan.get("loss"), "warning")
+            put(curve.nan_at, rank, node, "the loss is {}".format(curve.nan.get("loss")), "warning")
         signal, code = known.get("signal"), known.get("exit_code")
         alone = life["asked"] is None or (
             life["ended"] is not None and life["ended"] < life["asked"]
@@ -53,7 +53,7 @@ def marks_of(attempt, scans, lives):
                 life["ended"],
                 rank,
                 node,
-                "killed by %s" % signal,
+                f"killed by {signal}",
                 "warning" if isinstance(error, dict) else "error",
             )
         elif code and not isinstance(error, dict):
@@ -61,7 +61,7 @@ def marks_of(attempt, scans, lives):
                 life["ended"],
                 rank,
                 node,
-                "ended with exit code %s" % code,
+                f"ended with exit code {code}",
                 "error" if alone else "info",
             )
     for node, unit in attempt.units.items():
@@ -75,15 +75,15 @@ def marks_of(attempt, scans, lives):
         )
         if unit.get("stopped_by"):
             who = (
-                "%s (%s)" % (unit["stopped_by"], unit["stopped_from"])
+                "{} ({})".format(unit["stopped_by"], unit["stopped_from"])
                 if unit.get("stopped_from")
                 else str(unit["stopped_by"])
             )
-            put(asked, None, node, "stop asked by %s" % who, "info")
+            put(asked, None, node, f"stop asked by {who}", "info")
         elif unit and unit.get("service_result") not in (None, "success", "exit-code"):
             end = unit.get("time")
             end = end - attempt.ahead[node] if isinstance(end, (int, float)) else None
-            put(end, None, node, "the unit ended with %s" % unit["service_result"], "error")
+            put(end, None, node, "the unit ended with {}".format(unit["service_result"]), "error")
     gone, ended = verdict.get("unreachable"), attempt.record.get("ended")
     for node in gone if isinstance(gone, list) else ():
         put(

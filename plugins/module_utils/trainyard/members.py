@@ -47,11 +47,11 @@ def unfit(names, given):
         elif look is None:
             found[name] = "it was not asked (--limit)"
         elif look.get("unreachable"):
-            found[name] = "%s%s" % (SILENT, _said(look))
+            found[name] = f"{SILENT}{_said(look)}"
         elif "held" not in look:
-            found[name] = "it cannot say whether it is free%s" % _said(look)
+            found[name] = f"it cannot say whether it is free{_said(look)}"
         elif held:
-            found[name] = "it is held by %s of the user %s" % (
+            found[name] = "it is held by {} of the user {}".format(
                 held[0].get("run") or held[0].get("unit"),
                 held[0].get("user"),
             )
@@ -63,7 +63,7 @@ def unfit(names, given):
 
 def _said(look):
     text = (str(look.get("msg") or "").strip().splitlines() or [""])[-1]
-    return ": %s" % text.rpartition("via ssh: ")[2].strip()[:200] if text else ""
+    return ": {}".format(text.rpartition("via ssh: ")[2].strip()[:200]) if text else ""
 
 
 def choose(given, failed, now):

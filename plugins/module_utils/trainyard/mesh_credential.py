@@ -91,7 +91,7 @@ def place_of(home, run, number, node):
         or ".." in run
         or not 0 <= int(number) <= 99999
     ):
-        raise CredentialError("not a run, an attempt and a node: %r" % ((run, number, node),))
+        raise CredentialError(f"not a run, an attempt and a node: {(run, number, node)!r}")
     return os.path.join(home, MESH, RUNS, run, str(int(number)), node)
 
 
@@ -234,10 +234,10 @@ def make(home, run, number, node):
                 timeout=30,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise CredentialError("ssh-keygen: %s" % error) from error
+            raise CredentialError(f"ssh-keygen: {error}") from error
         if done.returncode:
             raise CredentialError(
-                "ssh-keygen: %s" % done.stdout.decode("utf-8", "replace").strip()[-300:]
+                "ssh-keygen: {}".format(done.stdout.decode("utf-8", "replace").strip()[-300:])
             )
         os.replace(part + ".pub", path + ".pub")
         os.replace(part, path)
@@ -252,7 +252,7 @@ def sources_of(home, site, peers):
     for line in read_text(os.path.join(home, ".ssh", "authorized_keys")).splitlines():
         match = _FROM.match(line)
         for peer in peers if match else ():
-            if line.endswith(" trainyard-ca %s %s" % (site, peer)):
+            if line.endswith(f" trainyard-ca {site} {peer}"):
                 found[peer] = match.group(1)
     return found
 
@@ -265,9 +265,9 @@ def client_config(home, place):
     for line in read_text(os.path.join(home, MESH, "config")).splitlines():
         word = (line.split() or [""])[0]
         if word == "IdentityFile":
-            line = "  IdentityFile %s/%s" % (place, KEY)
+            line = f"  IdentityFile {place}/{KEY}"
         elif word == "UserKnownHostsFile":
-            line = "  UserKnownHostsFile %s/known_hosts" % place
+            line = f"  UserKnownHostsFile {place}/known_hosts"
         if word != "CertificateFile":
             lines.append(line)
     return "\n".join(lines) + "\n"
@@ -281,10 +281,10 @@ def open_lines(home, site, run, number, node, keys):
     sources = sources_of(home, site, peers)
     for peer in peers:
         if not NODE.match(peer) or not valid_key(keys[peer]):
-            raise CredentialError("the key of %s for this run is not valid" % peer)
+            raise CredentialError(f"the key of {peer} for this run is not valid")
         if peer not in sources:
             raise CredentialError(
-                "%s has no line for %s in authorized_keys; run playbooks/trust.yml" % (node, peer)
+                f"{node} has no line for {peer} in authorized_keys; run playbooks/trust.yml"
             )
     text = 'restrict,from="%s",command="%s -I %s/%s --run %s %d %s" %s trainyard-run %s %s %d %s %s'
     return [
@@ -319,12 +319,12 @@ def grant(home, base, site, run, number, node, keys, programs, attempt=None):
     place = place_of(home, run, number, node)
     if not PLAIN_PATH.match(place) or not SITE.match(site):
         raise CredentialError(
-            "%s: a home directory with other than letters, digits and ./_+@- cannot be used" % place
+            f"{place}: a home directory with other than letters, digits and ./_+@- cannot be used"
         )
     own = " ".join(read_text(os.path.join(place, KEY + ".pub")).split()[:2])
     if not os.path.exists(os.path.join(place, KEY)) or own != keys.get(node):
         raise CredentialError(
-            "the key that was made for %s on %s is not there any more; start it again" % (run, node)
+            f"the key that was made for {run} on {node} is not there any more; start it again"
         )
     if len(set(keys.values())) != len(keys):
         raise CredentialError("two nodes have one key for this run")
@@ -461,7 +461,7 @@ def bases_path(home):
     """Return where this machine notes its product directories; nodes that share a home have one
     file each.
     """
-    return os.path.join(home, MESH, "bases-%s.json" % identity()[:16])
+    return os.path.join(home, MESH, f"bases-{identity()[:16]}.json")
 
 
 def register(home, base):

@@ -83,7 +83,7 @@ def split(text):
 def match(pattern, word, what):
     """Return a word that fits its pattern; raise Refused for another one."""
     if not pattern.match(word):
-        raise Refused("not %s" % what)
+        raise Refused(f"not {what}")
     return word
 
 
@@ -111,7 +111,7 @@ def beside(name):
     """Return a program that lies beside this one; with -I Python does not look here by itself."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
     if not os.path.exists(path):
-        raise Refused("this run does not use %s" % name)
+        raise Refused(f"this run does not use {name}")
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -134,9 +134,9 @@ def served_folder(run, number, folder):
     and one that the attempt's own plan names.
     """
     mesh = os.path.dirname(os.path.abspath(__file__))
-    bases = read_json(os.path.join(mesh, "bases-%s.json" % identity()[:16]))
+    bases = read_json(os.path.join(mesh, f"bases-{identity()[:16]}.json"))
     for base in bases if isinstance(bases, list) else ():
-        attempt = os.path.join(str(base), "runs", run, "attempt-%s" % number)
+        attempt = os.path.join(str(base), "runs", run, f"attempt-{number}")
         record, plan = (
             read_json(os.path.join(attempt, name)) for name in ("attempt.json", "plan.json")
         )
@@ -225,9 +225,9 @@ def of_run(run, number, peer, words):
         raise Refused("this key is for attempt %d" % number)
     machine = own_machine(run, number)
     if peer not in machine["nodes"] or peer == machine["node"]:
-        raise Refused("%s is not a peer in this run" % peer)
-    attempt = os.path.join(machine["base"], "runs", run, "attempt-%s" % asked)
-    unit = "trainyard-%s-%s.service" % (run, asked)
+        raise Refused(f"{peer} is not a peer in this run")
+    attempt = os.path.join(machine["base"], "runs", run, f"attempt-{asked}")
+    unit = f"trainyard-{run}-{asked}.service"
     if verb == "stop" and len(words) == 3 and words[2] in REASONS:
         return beside("agent").stop(attempt, peer, unit, words[2])
     if verb == "beat" and len(words) == 2:
@@ -239,7 +239,7 @@ def of_run(run, number, peer, words):
         if problem:
             raise Refused(problem)
         return openmpi.door(attempt, words[2:])
-    raise Refused("want: stop N %s, beat N, or door N WORDS" % "|".join(REASONS))
+    raise Refused("want: stop N {}, beat N, or door N WORDS".format("|".join(REASONS)))
 
 
 def main(arguments):
@@ -258,7 +258,7 @@ def main(arguments):
             match(NODE, arguments[0], "a node")
             return of_site(words)
     except Refused as refusal:
-        print("trainyard: refused: %s" % refusal, file=sys.stderr, flush=True)
+        print(f"trainyard: refused: {refusal}", file=sys.stderr, flush=True)
         return REFUSED
     raise SystemExit(__doc__)
 

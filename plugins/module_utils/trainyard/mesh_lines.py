@@ -12,7 +12,9 @@ import re
 from ansible.module_utils.trainyard.mesh import HOST_KEY_TYPES, fingerprint, line_pattern, principal
 
 _KEY = re.compile(
-    r"(?:^|\s)((?:%s) [A-Za-z0-9+/=]+) " % "|".join(re.escape(kind) for kind in HOST_KEY_TYPES)
+    r"(?:^|\s)((?:{}) [A-Za-z0-9+/=]+) ".format(
+        "|".join(re.escape(kind) for kind in HOST_KEY_TYPES)
+    )
 )
 _PRINCIPALS = re.compile(r'(?:^|,)principals="([^"]*)"')
 

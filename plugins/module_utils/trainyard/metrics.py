@@ -65,15 +65,14 @@ def text_of(plan, record):
         ]
         if found:
             lines += [
-                "# HELP trainyard_run_%s %s" % (name, words),
-                "# TYPE trainyard_run_%s gauge" % name,
+                f"# HELP trainyard_run_{name} {words}",
+                f"# TYPE trainyard_run_{name} gauge",
             ]
         for values, value in found:
             pairs = ",".join(
-                '%s="%s"' % (key, _label(text, secrets))
-                for key, text in (*who, *zip(labels, values))
+                f'{key}="{_label(text, secrets)}"' for key, text in (*who, *zip(labels, values))
             )
-            lines.append("trainyard_run_%s{%s} %s" % (name, pairs, _figure(value)))
+            lines.append(f"trainyard_run_{name}{{{pairs}}} {_figure(value)}")
     return "\n".join(lines) + "\n"
 
 
@@ -147,12 +146,11 @@ def file_name(plan, record):
     """The name in the collector's directory: one for a job of a site, so that runs take each
     other's place and the directory stays small.
     """
-    return (
-        "trainyard-%s.prom"
-        % re.sub(
+    return "trainyard-{}.prom".format(
+        re.sub(
             r"[^A-Za-z0-9_.-]",
             "_",
-            "%s-%s" % (plan.get("site") or "site", record.get("job") or "job"),
+            "{}-{}".format(plan.get("site") or "site", record.get("job") or "job"),
         )[:200]
     )
 

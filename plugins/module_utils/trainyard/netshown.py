@@ -45,11 +45,13 @@ def unmeasured(row):
 def _wire(node, own):
     """Return interface, MTU and RDMA devices of a node in words."""
     rows = own.get("hcas") or []
-    hcas = ["%s:%s %s" % (row["name"], row["port"], row["state"].split(": ")[-1]) for row in rows]
+    hcas = [
+        "{}:{} {}".format(row["name"], row["port"], row["state"].split(": ")[-1]) for row in rows
+    ]
     return (
         node["interface"],
         (own.get("interface") or {}).get("mtu") or "?",
-        "HCAs: %s" % findings.named(hcas) if rows else "no HCA",
+        f"HCAs: {findings.named(hcas)}" if rows else "no HCA",
     )
 
 
@@ -57,12 +59,14 @@ def _kinds(nodes, heard):
     """Return in words what interfaces the nodes have, the most frequent kind first."""
     groups = {}
     for name, result in heard.items():
-        groups.setdefault("%s, MTU %s, %s" % _wire(nodes[name], result["own"]), []).append(name)
+        groups.setdefault("{}, MTU {}, {}".format(*_wire(nodes[name], result["own"])), []).append(
+            name
+        )
     ordered = sorted(groups.items(), key=lambda pair: -len(pair[1]))
     if len(ordered) == 1:
         return ["%s on all %d nodes" % (ordered[0][0], len(heard))]
     words = [
-        "%s on %s" % (kind, findings.named(names) if at else "%d nodes" % len(names))
+        "{} on {}".format(kind, findings.named(names) if at else "%d nodes" % len(names))
         for at, (kind, names) in enumerate(ordered[:KINDS])
     ]
     rest = ordered[KINDS:]
@@ -102,7 +106,7 @@ def _ways(edges):
         )
     if trips:
         worst = (statistics.median(trip for trip, _pair in trips), trips[-1][0]) + trips[-1][1]
-        words.append("latency: median %.2f ms, worst %.2f ms (%s to %s)" % worst)
+        words.append("latency: median {:.2f} ms, worst {:.2f} ms ({} to {})".format(*worst))
     late = sum(bool(row.get("late")) for row in edges.values())
     if missing:
         words.append(
@@ -115,7 +119,7 @@ def _ways(edges):
 def _note(node, result):
     """Return the line that shows what a node's ways are made of."""
     interface, mtu, hcas = _wire(node, result["own"])
-    parts = ["%s %s, MTU %s" % (interface, node["address"], mtu), hcas]
+    parts = ["{} {}, MTU {}".format(interface, node["address"], mtu), hcas]
     rates = sorted(
         (
             (row["gbits"], to, row)
@@ -132,7 +136,7 @@ def _note(node, result):
             % (many, to, slow, row["together"], row.get("rtt", 0) * 1000)
         )
     parts += [
-        "to %s: bandwidth not measured" % to
+        f"to {to}: bandwidth not measured"
         for to, row in sorted(result["edges"].items())
         if unmeasured(row)
     ]

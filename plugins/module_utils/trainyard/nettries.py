@@ -191,7 +191,7 @@ def timed(call, count=PINGS):
 def mtu_of(interface):
     """Return an interface's MTU in bytes, None where there is none."""
     try:
-        with open("/sys/class/net/%s/mtu" % interface, encoding="ascii") as handle:
+        with open(f"/sys/class/net/{interface}/mtu", encoding="ascii") as handle:
             return int(handle.read())
     except OSError:
         return None

@@ -42,8 +42,8 @@ class ProofError(Exception):
 def unit_of(number):
     """Return the unit's name; raises ProofError for an id that is none."""
     if not ID.match(number):
-        raise ProofError("%r is no id of a check" % number)
-    return "yardcheck-%s.service" % number
+        raise ProofError(f"{number!r} is no id of a check")
+    return f"yardcheck-{number}.service"
 
 
 def control_of(runtime, number):
@@ -89,7 +89,7 @@ def abandoned(number, holder, waited, said):
 
 def word_of(runtime, number):
     """Return where a check finds who has ended its listener."""
-    return os.path.join(runtime, "%s.over" % unit_of(number)[: -len(".service")])
+    return os.path.join(runtime, "{}.over".format(unit_of(number)[: -len(".service")]))
 
 
 def superseded(runtime, number, forget=False):

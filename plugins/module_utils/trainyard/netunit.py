@@ -46,7 +46,7 @@ def start_argv(directory, unit, seconds):
         "TimeoutStartSec=%d" % START_SECONDS,
         "TimeoutStopSec=2",
         "RuntimeMaxSec=%d" % seconds,
-        "RuntimeDirectory=%s" % os.path.basename(directory),
+        f"RuntimeDirectory={os.path.basename(directory)}",
         "RuntimeDirectoryMode=0700",
         "StandardOutput=null",
     ]
@@ -55,7 +55,7 @@ def start_argv(directory, unit, seconds):
         "--user",
         "--quiet",
         "--collect",
-        "--unit=%s" % unit,
+        f"--unit={unit}",
         "--description=Trainyard network check",
     ]
     program = ["/usr/bin/python3", "-I", os.path.join(directory, "netprobe.py"), directory]
@@ -110,7 +110,7 @@ def listening(run, runtime, given):
                 or "systemd-run gives no reason, exit code %d" % code
             )
             raise ProofError(
-                "the listener did not start: %s; see: journalctl --user -u %s" % (reason, unit)
+                f"the listener did not start: {reason}; see: journalctl --user -u {unit}"
             )
     return {
         "listening": book,

@@ -176,11 +176,7 @@ def _elsewhere(results):
                 )
     found = []
     for to, told in rows.items():
-        text = "%s met another check on %s %s" % (
-            findings.named(told),
-            to,
-            _since(list(told.values())),
-        )
+        text = f"{findings.named(told)} met another check on {to} {_since(list(told.values()))}"
         remedy = "run this one again when that one is through; then look at %s" % (
             to if len(told) > 1 else "both"
         )
@@ -263,7 +259,7 @@ def _unreached(made, nodes, heard):
             alone.append(name)
     for name in alone:
         mine = [row for row in failures if name in (row["source"], row["to"])]
-        text = "%s reaches nobody and nobody reaches it at %s on %s: %s" % (
+        text = "{} reaches nobody and nobody reaches it at {} on {}: {}".format(
             name, nodes[name]["address"], nodes[name]["interface"], _reasons(mine, heard))  # fmt: skip
         found.append(
             findings.finding(CHECK, text, _cut_remedy(made, nodes[name], mine, heard), name)
@@ -278,9 +274,9 @@ def _unreached(made, nodes, heard):
     ]
     for name in mute:
         mine = [row for row in rest if row["source"] == name]
-        text = "%s reaches nobody from %s on %s, though others are reached: %s" % (
+        text = "{} reaches nobody from {} on {}, though others are reached: {}".format(
             name, nodes[name]["address"], nodes[name]["interface"], _reasons(mine, heard))  # fmt: skip
-        remedy = "look at the rules for what leaves %s: nft list ruleset; ip route get %s" % (
+        remedy = "look at the rules for what leaves {}: nft list ruleset; ip route get {}".format(
             name,
             nodes[mine[0]["to"]]["address"],
         )
@@ -339,7 +335,7 @@ def _reasons(rows, heard):
         if sides and all(side.get(key) for side in sides)
     ]
     words += sorted({row["text"] for row in rows if row["why"] == "error"})
-    return ", ".join(words) + (", while %s" % " and ".join(answers) if answers else "")
+    return ", ".join(words) + (", while {}".format(" and ".join(answers)) if answers else "")
 
 
 def _range(node, heard):
@@ -353,8 +349,8 @@ def _open(made, node, sources, nodes, heard, kind=""):
         "planned": plan_text.ports(made) if len(planned(made)) > 1 else str(made["ports"]["start"]),
         "ephemeral": _range(node, heard),
     }
-    wanted = parts[kind] if kind else "%s, %s" % (parts["planned"], parts["ephemeral"])
-    return "a firewall has to let TCP %s from %s into %s (%s), on it or on the way; provision.yml opens a node's own with runtime_firewall" % (
+    wanted = parts[kind] if kind else "{}, {}".format(parts["planned"], parts["ephemeral"])
+    return "a firewall has to let TCP {} from {} into {} ({}), on it or on the way; provision.yml opens a node's own with runtime_firewall".format(
         wanted, findings.named([nodes[name]["address"] for name in sources]), node["name"], node["address"])  # fmt: skip
 
 
@@ -363,7 +359,7 @@ def _cut_remedy(made, node, rows, heard):
         row["to"] for row in rows[:1]
     ]
     nodes = {item["name"]: item for item in made["nodes"]}
-    return "see `ip -br address show %s` there, cable, VLAN and switch; %s" % (
+    return "see `ip -br address show {}` there, cable, VLAN and switch; {}".format(
         node["interface"],
         _open(made, node, sources, nodes, heard),
     )
@@ -376,18 +372,18 @@ def _way(made, nodes, heard, to, kind, why, rows, reached, tried, level):
     node, sources = nodes[to], list(dict.fromkeys(row["source"] for row in rows))
     asked = {pair[0] for pair in tried if pair[1] == to}
     who = (
-        "nobody (tried: %s) reaches" % findings.named(sources)
+        f"nobody (tried: {findings.named(sources)}) reaches"
         if len(asked) > 1 and set(sources) == asked
         else findings.named(sources) + " cannot reach"
     )
     ports = sorted({row["port"] for row in rows})
-    where = "%s %s" % ("port" if len(ports) == 1 else "ports", ", ".join(map(str, ports)))
+    where = "{} {}".format("port" if len(ports) == 1 else "ports", ", ".join(map(str, ports)))
     where = {
         "planned": where,
         "ephemeral": where + " (ephemeral, as gloo and NCCL take them)",
         "": "any port of it",
     }[kind]
-    text = "%s %s at %s, %s: %s" % (who, to, node["address"], where, _reasons(rows, heard))
+    text = "{} {} at {}, {}: {}".format(who, to, node["address"], where, _reasons(rows, heard))
     back = [(to, name) in reached for name in sources if (to, name) in tried]
     if back and all(back) and not any((name, to) in reached for name in sources):
         text += "; the other direction works"
@@ -395,9 +391,9 @@ def _way(made, nodes, heard, to, kind, why, rows, reached, tried, level):
         {port for name in sources for port in heard[name]["reached"].get(to, [])} - set(ports)
     )
     if others:
-        text += "; reached: %s" % ", ".join(map(str, others))
+        text += "; reached: {}".format(", ".join(map(str, others)))
     if level == "warn":
-        text += "; no rank listens there with %s" % made["launcher"]["name"]
+        text += "; no rank listens there with {}".format(made["launcher"]["name"])
     return findings.finding(
         CHECK,
         text,
@@ -412,30 +408,30 @@ def _remedy(made, node, nodes, heard, kind, why, rows, sources):
     if why in ("timeout", "refused", "hello"):
         return _open(made, node, sources, nodes, heard, kind)
     if why == "unroutable":
-        return "on %s: ip route get %s; give trainyard_address a network that all nodes share; a firewall that rejects reads the same: %s" % (
-            sources[0], address, _open(made, node, sources, nodes, heard, kind))  # fmt: skip
+        opening = _open(made, node, sources, nodes, heard, kind)
+        return (
+            f"on {sources[0]}: ip route get {address}; give trainyard_address a network that all"
+            f" nodes share; a firewall that rejects reads the same: {opening}"
+        )
     if why == "large":
         interface = node["interface"]
         return (
             "a black hole for full packets (ICMP 'fragmentation needed' is dropped, or a switch has"
-            " smaller frames): ping -M do -s 1472 %s; "
-            % address
-            + "give all nodes' interfaces (%s) the MTU that the way has" % interface
+            f" smaller frames): ping -M do -s 1472 {address}; "
+            + f"give all nodes' interfaces ({interface}) the MTU that the way has"
         )
     if why == "wrong":
-        return "%s answers at %s: one address on two machines, or a translation (NAT) on the way: ip neigh show %s; correct trainyard_address" % (
+        return "{} answers at {}: one address on two machines, or a translation (NAT) on the way: ip neigh show {}; correct trainyard_address".format(
             rows[0]["text"], address, address)  # fmt: skip
     if why == "stranger":
-        return "a proxy or another program answers on the way to %s (%s): ss -ltnp there" % (
-            name,
-            address,
+        return (
+            f"a proxy or another program answers on the way to {name} ({address}): ss -ltnp there"
         )
     if why == "forbidden":
-        return (
-            "a rule for outgoing connections on %s: nft list chain inet filter output"
-            % ", ".join(sources)
+        return "a rule for outgoing connections on {}: nft list chain inet filter output".format(
+            ", ".join(sources)
         )
-    return "on %s: ip -br address; then run the check again" % ", ".join(sources)
+    return "on {}: ip -br address; then run the check again".format(", ".join(sources))
 
 
 def _seen(nodes, heard):
@@ -444,7 +440,7 @@ def _seen(nodes, heard):
     for name, result in heard.items():
         for address in sorted(set(result["seen_as"].values())):
             peers = [to for to, seen in result["seen_as"].items() if seen == address]
-            text = "%s comes to %s as %s instead of %s" % (
+            text = "{} comes to {} as {} instead of {}".format(
                 name,
                 findings.named(peers),
                 address,

@@ -77,7 +77,7 @@ class Newcomers:
             own = {}
         found = dict(own, **self._named)
         return {
-            node: "not ready: %s" % found[node]
+            node: f"not ready: {found[node]}"
             for node in self._nodes
             if node in self._new and node in found
         }

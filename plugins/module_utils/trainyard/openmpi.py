@@ -80,7 +80,7 @@ def rsh(attempt, node, host, words):
         None,
     )
     if peer is None:
-        return refuse("mpirun wants a daemon on %s, which is no other node of the plan" % host)
+        return refuse(f"mpirun wants a daemon on {host}, which is no other node of the plan")
     # mpirun speaks to a shell: it joins and quotes what it says. Here no shell gets to see it.
     remote = ["door", str(record["attempt"]), *shlex.split(" ".join(words))]
     argv = [
@@ -207,9 +207,9 @@ def words_problem(words, plan, node):
         or words[:1] != ["orted"]
     ):
         return (
-            "mpirun's daemon is orted, found on the plan's PATH; asked for was: %r. An Open MPI"
-            " that was built with a prefix of its own asks like this: install the distribution's"
-            " (Debian: openmpi-bin) on every node, and take the other off that PATH" % (words,)
+            f"mpirun's daemon is orted, found on the plan's PATH; asked for was: {words!r}. An Open"
+            " MPI that was built with a prefix of its own asks like this: install the"
+            " distribution's (Debian: openmpi-bin) on every node, and take the other off that PATH"
         )
     planned = planned_settings(plan, node)
     rest = words[1:]
@@ -222,8 +222,8 @@ def words_problem(words, plan, node):
             or not (fits or (name, value) in planned)
         ):
             return (
-                "orted's words are not those of this plan: %r; a setting of your own belongs into"
-                " the job's env as OMPI_MCA_<name>" % " ".join(rest[:3])
+                "orted's words are not those of this plan: {!r}; a setting of your own belongs into"
+                " the job's env as OMPI_MCA_<name>".format(" ".join(rest[:3]))
             )
         rest = rest[3:]
     return None
@@ -258,12 +258,14 @@ def daemon_problem(words):
         with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
             node = json.load(handle)["node"]
     except (OSError, ValueError, KeyError, RecursionError) as error:
-        return "the attempt's plan cannot be read: %s" % error
+        return f"the attempt's plan cannot be read: {error}"
     problem = words_problem(words, plan, node)
     if problem:
         return problem
     if shutil.which("orted") is None:
-        return "orted is not installed (Debian: openmpi-bin); PATH is %s" % os.environ.get("PATH")
+        return "orted is not installed (Debian: openmpi-bin); PATH is {}".format(
+            os.environ.get("PATH")
+        )
     return None
 
 
@@ -300,7 +302,7 @@ def rank(command):
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
             child = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
     except OSError as error:
-        return refuse("%s cannot be started: %s" % (command[0], error.strerror))
+        return refuse(f"{command[0]} cannot be started: {error.strerror}")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda received, _frame: child.send_signal(received))
     # mpirun collects a dead rank at once, and with that its exit code is gone from /proc before the
@@ -345,7 +347,7 @@ def sweep(attempt, memory="/dev/shm"):
 
 def refuse(why):
     """Say why not; return the exit code."""
-    print("trainyard: %s" % why, file=sys.stderr, flush=True)
+    print(f"trainyard: {why}", file=sys.stderr, flush=True)
     return 1
 
 

@@ -78,15 +78,13 @@ def problem(server):
     remedy = "update it with the distribution's package manager, and restart sshd"
     if server["fixed"] is None:
         return (
-            "it is unknown whether sshd (%s) is fixed for %s: whoever reaches its port may become"
-            " root" % (shown, CVE),
+            (
+                f"it is unknown whether sshd ({shown}) is fixed for {CVE}: whoever reaches its port"
+                " may become root"
+            ),
             remedy,
         )
     return (
-        "sshd (%s) is not fixed for %s: whoever reaches its port may become root"
-        % (
-            shown,
-            CVE,
-        ),
+        f"sshd ({shown}) is not fixed for {CVE}: whoever reaches its port may become root",
         remedy,
     )

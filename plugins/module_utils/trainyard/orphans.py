@@ -117,15 +117,15 @@ def judge(nodes, facts, allowed):
             number = len(items) + more["ours"].get(run_id, 0)
             words += ["%d more" % (number - len(words))] if items and number > len(words) else []
             age = (
-                ", up to %s old" % processes.age(max(item["age_s"] for item in items))
+                ", up to {} old".format(processes.age(max(item["age_s"] for item in items)))
                 if items
                 else ""
             )
             count = "%d processes" % number if number > 1 else "a process"
             text = "%s of the run %s left%s, though no unit of it runs here%s"
             remedy = (
-                "playbooks/stop.yml -e run=%s ends what bears that run's mark and nothing else"
-                % run_id
+                f"playbooks/stop.yml -e run={run_id} ends what bears that run's mark and nothing"
+                " else"
             )
             found.append(
                 finding(

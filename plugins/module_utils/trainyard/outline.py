@@ -54,8 +54,8 @@ def of(base, path, config, exclude):
     """
     if not os.path.isdir(path):
         raise manifest.ManifestError(
-            "the code is not there: %s is no directory on this node; correct the site's code.path"
-            % path
+            f"the code is not there: {path} is no directory on this node; correct the site's"
+            " code.path"
         )
     found = places.seen(
         base, {"path": path, "placement": "present", "exclude": exclude, "verify": "content"}

@@ -51,7 +51,7 @@ def validate(outline):
     """
 
     def refuse(field, text):
-        raise InvalidOutline("the outline of the code is not valid: %s %s" % (field, text))
+        raise InvalidOutline(f"the outline of the code is not valid: {field} {text}")
 
     if not isinstance(outline, dict):
         refuse("outline", "is not a mapping")
@@ -68,7 +68,7 @@ def validate(outline):
         refuse("texts", "is not a mapping of at most %d files" % MOST_TEXTS)
     problem = next((said for said in map(name_problem, [*names, *texts]) if said), None)
     if problem:
-        refuse("names", "has one that %s" % problem)
+        refuse("names", f"has one that {problem}")
     if set(texts) - set(names):
         refuse("texts", "has a file that is not among the names")
     sizes = [
@@ -96,7 +96,7 @@ def keep(texts, cache_dir):
     folder = os.path.join(cache_dir, "code-configs")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     root = os.open(folder, below.DIRECTORY)
-    part = ".%s-%s.part" % (name[:16], os.urandom(8).hex())
+    part = f".{name[:16]}-{os.urandom(8).hex()}.part"
     try:
         if _is_directory(name, root):
             return os.path.join(folder, name)

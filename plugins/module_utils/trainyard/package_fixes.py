@@ -25,7 +25,7 @@ _RPM = re.compile(r"^\* [A-Z][a-z]{2} ([A-Z][a-z]{2} +\d{1,2} \d{4})\b", re.MULT
 
 def change_log(package):
     """Return the change log that a distribution ships with a package, or '' if there is none."""
-    for path in glob.glob("/usr/share/doc/%s/changelog.Debian*" % package):
+    for path in glob.glob(f"/usr/share/doc/{package}/changelog.Debian*"):
         try:
             opened = gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
             with opened as handle:

@@ -149,24 +149,23 @@ REMEDY_HOME = (
 def _place(key, here, files):
     result = []
     for name, item in here.items():
-        text = "%s: %s" % (key, item["problem"])
+        text = "{}: {}".format(key, item["problem"])
         if item["problem"]:
-            remedy = (
-                "correct %s in the site, or mount it; placement: push sends the controller's copy"
-                % key.replace("/", ".")
+            remedy = "correct {} in the site, or mount it; placement: push sends the controller's copy".format(
+                key.replace("/", ".")
             )
             result.append(finding("placement", text, remedy, name))
         for path in item["lacks"]:
             result.append(
                 finding(
                     "placement",
-                    "%s: the config reads %s, and it is not there" % (key, path),
+                    f"{key}: the config reads {path}, and it is not there",
                     "",
                     name,
                 )
             )
         if item["unreadable"]:
-            text = "%s: cannot be read by the training user: %s" % (
+            text = "{}: cannot be read by the training user: {}".format(
                 key,
                 ", ".join(item["unreadable"][:SHOWN]),
             )
@@ -180,11 +179,11 @@ def _place(key, here, files):
     one = len(set(owner.values())) == 1 and len(there) > 1
     kind = next(iter(here.values()))["placement"]
     if kind == "shared" and len(there) > 1 and not one:
-        text = "%s: %s is not one directory on all nodes: %s" % (
+        text = "{}: {} is not one directory on all nodes: {}".format(
             key,
             next(iter(there.values()))["path"],
             "; ".join(
-                "%s on %s" % (there[name]["filesystem"], name) for name in list(there)[:SHOWN]
+                "{} on {}".format(there[name]["filesystem"], name) for name in list(there)[:SHOWN]
             ),
         )
         odd = [name for name in there if owner[name] != next(iter(owner.values()))]
@@ -226,17 +225,17 @@ def _contents(key, there, files):
     tops = {name: item["top"] for name, item in there.items() if item["top"]}
     result = result or unequal(
         "placement",
-        "%s: the entries of the directory itself" % key,
+        f"{key}: the entries of the directory itself",
         {n: t[:8] for n, t in tops.items()},
         remedy,
     )
     if not result:
         texts = {name: item["content"][:8] for name, item in whole.items() if item.get("content")}
-        result = unequal("placement", "%s: content (equal names and sizes)" % key, texts, remedy)
+        result = unequal("placement", f"{key}: content (equal names and sizes)", texts, remedy)
     if not result:
         samples = {name: item["sample"] for name, item in there.items() if item.get("sample")}
         for path in sorted({path for sample in samples.values() for path in sample}):
-            text = "%s: a sampled block of %s" % (key, path)
+            text = f"{key}: a sampled block of {path}"
             result += unequal(
                 "placement",
                 text,
@@ -263,7 +262,7 @@ def unlike_files(files):
             for said in (item, told[0][1])
         )
         said = manifest.differences(rule, mine, SHOWN)
-        lines += ["%s against %s: %s" % (name, told[0][0], line) for line in said]
+        lines += [f"{name} against {told[0][0]}: {line}" for line in said]
     return lines
 
 
@@ -309,10 +308,12 @@ def estimates(node, facts, trees):
         if item.get("bytes")
     ]
     for tree in trees:
-        state = facts["trees"].get("%s/%s" % (tree["kind"], tree["digest"][:16])) or {}
+        state = facts["trees"].get("{}/{}".format(tree["kind"], tree["digest"][:16])) or {}
         if state.get("present"):
-            rows.append(("%s %s" % (tree["kind"], tree["name"]), tree["bytes"], state.get("rate")))
-    measured = [(rate, "as %s was read" % key) for key, _size, rate in rows if rate]
+            rows.append(
+                ("{} {}".format(tree["kind"], tree["name"]), tree["bytes"], state.get("rate"))
+            )
+    measured = [(rate, f"as {key} was read") for key, _size, rate in rows if rate]
     lines = []
     for key, size, own in rows:
         rate, how = (

@@ -37,7 +37,7 @@ def gigabytes(size):
     """Return a size in words."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
-            return "%.1f %s" % (size / scale, unit)
+            return f"{size / scale:.1f} {unit}"
     return "%d B" % size
 
 
@@ -112,7 +112,7 @@ def identity(path, mountinfo=None, kernel=None):
 def filesystem(path):
     """Return type and source of the file system that a path lies on, in words."""
     point, _root, kind, source = mount_of(existing(path)[0], text_of("/proc/self/mountinfo"))
-    return "%s of %s at %s" % (kind, source, point)
+    return f"{kind} of {source} at {point}"
 
 
 # --- what lies there
@@ -186,7 +186,7 @@ class Sum:
 
     def add(self, name, words):
         """Add one entry."""
-        text = "%s\0%s" % (os.fsencode(name).hex(), "\0".join(str(word) for word in words))
+        text = "{}\0{}".format(os.fsencode(name).hex(), "\0".join(str(word) for word in words))
         self.parts[bucket(printable(name))] += int(hashlib.sha256(text.encode()).hexdigest(), 16)
 
     def _words(self):
@@ -288,13 +288,13 @@ def seen(base, place, verify="cached", top_only=False):
         return dict(
             result,
             problem=(
-                "%s is not there" % path
+                f"{path} is not there"
                 if not os.path.lexists(path)
-                else "%s is a link to nothing" % path
+                else f"{path} is a link to nothing"
             ),
         )
     if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
-        return dict(result, problem="%s cannot be read by the training user" % path)
+        return dict(result, problem=f"{path} cannot be read by the training user")
     result.update(identity=identity(path), filesystem=filesystem(path))
     result["lacks"] = [item for item in place.get("needs") or [] if not os.path.exists(item)]
     top = sorted(os.listdir(path)) if os.path.isdir(path) else [os.path.basename(path)]

@@ -76,8 +76,9 @@ def pick_address(node, facts, alone=False):
         return (
             None,
             None,
-            "%s has no address in %s (trainyard_address); it has %s"
-            % (node["name"], wanted, ", ".join(a for a, _i in own) or "none"),
+            "{} has no address in {} (trainyard_address); it has {}".format(
+                node["name"], wanted, ", ".join(a for a, _i in own) or "none"
+            ),
         )
     for candidate in (node["host"], facts.get("route_source")):
         match = [(a, i) for a, i in usable if a == candidate]
@@ -96,7 +97,7 @@ def pick_address(node, facts, alone=False):
         % (
             node["name"],
             node["host"],
-            ", ".join("%s on %s" % pair for pair in usable) or "none but loopback",
+            ", ".join("{} on {}".format(*pair) for pair in usable) or "none but loopback",
         ),
     )
 
@@ -152,15 +153,16 @@ def planned_nodes(nodes, facts, environment, problems):
             continue
         if len(nodes) > 1 and ipaddress.ip_address(address).is_loopback:
             problems.append(
-                "%s: %s is a loopback address; no other node can reach it; set trainyard_address"
-                % (node["name"], address)
+                "{}: {} is a loopback address; no other node can reach it; set trainyard_address".format(
+                    node["name"], address
+                )
             )
         base = fact["base"]
         # (in a container the image's PATH is used, and this is not)
         python = (
             environment["python"]
             if environment.get("python")
-            else "%s/env/%s/bin/python" % (base, short(environment["digest"]))
+            else "{}/env/{}/bin/python".format(base, short(environment["digest"]))
         )
         planned.append(
             {
@@ -224,7 +226,7 @@ def compile_plan(job, site, nodes, facts, inputs):
     ]
     script += suites.accelerator(suite, accelerator)["arguments"] + resumed["arguments"]
     weights = {
-        key: "weights/%s/%s" % (short(item["digest"]), item["file"])
+        key: "weights/{}/{}".format(short(item["digest"]), item["file"])
         for key, item in inputs["weights"].items()
     }
     script += launchers.override_words(
@@ -261,12 +263,12 @@ def compile_plan(job, site, nodes, facts, inputs):
         if commands[index] != commands[0]:
             node["argv"] = commands[index]
     links = {
-        suites.place(suite, name): "data/%s" % short(digest)
+        suites.place(suite, name): f"data/{short(digest)}"
         for name, digest in inputs["data"].items()
     }
     links.update(
         {
-            "weights/%s" % short(item["digest"]): "weights/%s" % short(item["digest"])
+            "weights/{}".format(short(item["digest"])): "weights/{}".format(short(item["digest"]))
             for item in inputs["weights"].values()
         }
     )
@@ -361,7 +363,7 @@ def container_problems(job, suite, planned, facts, environment):
             if found
             else "the image has not been looked at here; run playbooks/provision.yml"
         )
-        problems.append(reason and "%s: %s" % (node["name"], reason))
+        problems.append(reason and "{}: {}".format(node["name"], reason))
         problems += [
             containers.mesh_problem(node["home"], path) for path in environment.get("mounts") or []
         ]
@@ -390,7 +392,7 @@ def planned_ranks(planned, launcher, meeting, values, accelerator):
                 if "PORT_RANGE" not in meeting.get("env", {})
                 else "*"
             )
-            rank["endpoint"] = "%s:%s" % (node["address"], known)
+            rank["endpoint"] = "{}:{}".format(node["address"], known)
             rank["env"] = launchers.filled(workers, dict(values, rank=rank["rank"]))
             ranks.append(rank)
     return ranks
@@ -408,7 +410,7 @@ def planned_files(planned, launcher, values, ranks, facts):
     }
     if launcher.get("table"):
         silent = [
-            "%s: %s" % (node["name"], text)
+            "{}: {}".format(node["name"], text)
             for node in planned
             for text in facts[node["name"]].get("device_problems") or []
         ]
@@ -476,8 +478,9 @@ def _check_nodes(job, nodes, planned, facts, count, port, problems):
         for node in planned:
             if node[field] in seen:
                 problems.append(
-                    "%s and %s have the same %s %s"
-                    % (seen[node[field]], node["name"], what, node[field])
+                    "{} and {} have the same {} {}".format(
+                        seen[node[field]], node["name"], what, node[field]
+                    )
                 )
             seen.setdefault(node[field], node["name"])
     if port + count - 1 > 65535:
@@ -494,8 +497,9 @@ def _check_nodes(job, nodes, planned, facts, count, port, problems):
     pythons = {name: facts[name]["python_version"] for name in (node["name"] for node in nodes)}
     if len(set(pythons.values())) > 1:
         problems.append(
-            "nodes have different Python versions: %s"
-            % ", ".join("%s %s" % item for item in sorted(pythons.items()))
+            "nodes have different Python versions: {}".format(
+                ", ".join("{} {}".format(*item) for item in sorted(pythons.items()))
+            )
         )
     if len({facts[node["name"]]["machine"] for node in nodes}) > 1:
         problems.append("nodes have different processor architectures")

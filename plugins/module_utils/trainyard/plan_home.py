@@ -49,7 +49,7 @@ def parse(data, limit):
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise PlanProblem("it is not JSON: %s" % printable(str(error), limit=200)) from None
+        raise PlanProblem(f"it is not JSON: {printable(str(error), limit=200)}") from None
     count, waiting = 0, [(value, 0)]
     while waiting:
         item, depth = waiting.pop()
@@ -66,7 +66,7 @@ def parse(data, limit):
 
 
 def _refuse(name):
-    raise ValueError("%s is no JSON" % name)
+    raise ValueError(f"{name} is no JSON")
 
 
 def agreed(answers):
@@ -77,11 +77,12 @@ def agreed(answers):
     counts = sorted(((said.count(digest), digest) for digest in set(said)), reverse=True)
     if not counts or 2 * counts[0][0] <= len(said):
         raise PlanProblem(
-            "the nodes do not agree on the plan: %s"
-            % printable(
-                ", ".join(
-                    "%s %s" % (node, (digest or "none")[:12])
-                    for node, digest in sorted(answers.items())
+            "the nodes do not agree on the plan: {}".format(
+                printable(
+                    ", ".join(
+                        "{} {}".format(node, (digest or "none")[:12])
+                        for node, digest in sorted(answers.items())
+                    )
                 )
             )
         )
@@ -108,7 +109,7 @@ def plan_of(data, digest, site):
     if error is not None:
         where = ".".join(map(str, error.absolute_path)) or "the whole"
         raise PlanProblem(
-            "%s is not as a plan has it (%s)" % (printable(where, limit=200), error.validator)
+            f"{printable(where, limit=200)} is not as a plan has it ({error.validator})"
         )
     names = [node["name"] for node in plan["nodes"]]
     ranks = [rank["rank"] for rank in plan["ranks"]]
@@ -161,7 +162,7 @@ def job_of(data):
         problems = ["its name holds what no name does"]
     if problems:
         raise PlanProblem(
-            printable("it is no job: %s" % "; ".join(map(str, problems[:5])), limit=2000)
+            printable("it is no job: {}".format("; ".join(map(str, problems[:5]))), limit=2000)
         )
     return job
 
@@ -217,12 +218,12 @@ def _take(attempt, name, digests, site):
     try:
         digest = agreed(digests) if name == "plan.json" else None
     except PlanProblem as error:
-        return False, ["%s is not taken: %s" % (name, error)]
+        return False, [f"{name} is not taken: {error}"]
     for node, data in brought(attempt, digests, name):
         try:
             value = plan_of(data, digest, site) if name == "plan.json" else job_of(data)
         except PlanProblem as error:
-            said.append(printable("%s is not taken from %s: %s" % (name, node, error), limit=1000))
+            said.append(printable(f"{name} is not taken from {node}: {error}", limit=1000))
             continue
         text = json.dumps(value, sort_keys=True, separators=(",", ":"))
         if name == "plan.json":
@@ -244,7 +245,7 @@ def brought(attempt, nodes, name):
     root = below.open_root(attempt)
     try:
         for node in nodes:
-            path = "%s/%s/%s" % (homecoming.INCOMING, node, name)
+            path = f"{homecoming.INCOMING}/{node}/{name}"
             if safe_names.problem(path):
                 continue
             try:

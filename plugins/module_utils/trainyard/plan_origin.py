@@ -49,7 +49,7 @@ def with_shipped_patterns(plan, folder=None):
     """
     suite = plan.get("suite") if isinstance(plan.get("suite"), dict) else {}
     folder, logs = folder or os.path.join(os.path.dirname(os.path.abspath(__file__)), "suites"), {}
-    name = "%s.yml" % suite.get("name")
+    name = "{}.yml".format(suite.get("name"))
     if os.path.isdir(folder) and name in os.listdir(folder):
         import yaml  # what runs without the tables may run without PyYAML
 

@@ -50,7 +50,7 @@ def ports(plan):
 def published(row):
     """Return one row of the documents' results as a line."""
     order = ("model", "data", "machines", "one_machine", "many", "speed_up", "note")
-    return ", ".join("%s %s" % (key.replace("_", " "), row[key]) for key in order if key in row)
+    return ", ".join("{} {}".format(key.replace("_", " "), row[key]) for key in order if key in row)
 
 
 def summary(plan, facts, what):
@@ -66,37 +66,36 @@ def summary(plan, facts, what):
             plan["ports"]["count"],
             plan["accelerator"],
         ),
-        "%s in the code tree %s:"
-        % (WHERE[plan["launcher"]["kind"]], short(plan["code"]["digest"])),
+        "{} in the code tree {}:".format(
+            WHERE[plan["launcher"]["kind"]], short(plan["code"]["digest"])
+        ),
         "  " + command(plan["argv"]),
     ]
     lines += [
-        "  %s: %s" % (node["name"], command(node["argv"]))
+        "  {}: {}".format(node["name"], command(node["argv"]))
         for node in plan["nodes"]
         if node.get("argv")
     ]
     for node in plan["nodes"]:
         if node.get("container"):
             lines.append(
-                "  %s: in %s: %s ..."
-                % (
+                "  {}: in {}: {} ...".format(
                     node["name"],
                     plan["environment"]["container"],
                     command(node["container"]["argv"]),
                 )
             )
-    lines += ["note: %s" % text for text in plan["notes"]] + plan["advice"]
-    lines += ["published: %s" % published(row) for row in plan["job"]["published"]]
+    lines += [f"note: {text}" for text in plan["notes"]] + plan["advice"]
+    lines += [f"published: {published(row)}" for row in plan["job"]["published"]]
     lines.append("environment on every node:")
     lines += [
-        "  %s=%s" % (name, MASK if hidden(plan, name) else value)
+        f"  {name}={MASK if hidden(plan, name) else value}"
         for name, value in sorted(plan["env"].items())
     ]
     for node in plan["nodes"]:
         ranks = [str(rank["rank"]) for rank in plan["ranks"] if rank["node"] == node["name"]]
         lines.append(
-            "%s: rank %s  devices %s  address %s on %s  ports %s"
-            % (
+            "{}: rank {}  devices {}  address {} on {}  ports {}".format(
                 node["name"],
                 ",".join(ranks),
                 ",".join(node["devices"]),
@@ -106,15 +105,15 @@ def summary(plan, facts, what):
             )
         )
         lines += [
-            "  %s=%s" % (name, MASK if hidden(plan, name) else value)
+            f"  {name}={MASK if hidden(plan, name) else value}"
             for name, value in sorted(node["env"].items())
         ]
     for path, target in sorted(plan["links"].items()):
-        lines.append("link %s -> %s" % (path, target))
+        lines.append(f"link {path} -> {target}")
     for kind in BROUGHT:
         if what[kind]:
-            lines.append("before the start: %s on %s" % (kind, ", ".join(what[kind])))
-    lines += ["in the way: %s" % text for text in obstacles(plan, facts)]
+            lines.append("before the start: {} on {}".format(kind, ", ".join(what[kind])))
+    lines += [f"in the way: {text}" for text in obstacles(plan, facts)]
     if not any(what[kind] for kind in BROUGHT):
         lines.append("before the start: nothing, every node is ready")
     secrets = secrets_of(plan)

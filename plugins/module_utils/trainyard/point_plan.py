@@ -25,7 +25,7 @@ SAID = ("attempt", "name", "digest", "epoch", "step", "lr")
 
 def path_of(point):
     """Return what {path} in the suite's resume words becomes: relative to the working directory."""
-    return "resume/%s/%s" % (point["digest"][:SHORT], point["stem"])
+    return "resume/{}/{}".format(point["digest"][:SHORT], point["stem"])
 
 
 def links(point):
@@ -33,7 +33,7 @@ def links(point):
     base}.
     """
     short = point["digest"][:SHORT]
-    return {"resume/%s" % short: "%s/%s" % (KIND, short)}
+    return {f"resume/{short}": f"{KIND}/{short}"}
 
 
 def config_file(suite, config, values, point):
@@ -52,8 +52,8 @@ def config_file(suite, config, values, point):
     text = yaml.safe_dump(suites.overridden(values, lacking), sort_keys=False, allow_unicode=False)
     return {
         "path": stem + ".resumed" + ending,
-        "text": (
-            "# %s with %s; written for a resumed attempt\n%s" % (config, ", ".join(lacking), text)
+        "text": "# {} with {}; written for a resumed attempt\n{}".format(
+            config, ", ".join(lacking), text
         ),
     }
 
@@ -82,8 +82,8 @@ def problem(point, suite, settings):
     """
     if not suite["resume"].get("arguments") and not suite["resume"].get("overrides"):
         return (
-            "the table of %s does not say how a training is resumed (resume: arguments or"
-            " overrides)" % suite["title"]
+            "the table of {} does not say how a training is resumed (resume: arguments or"
+            " overrides)".format(suite["title"])
         )
     return complete(point, suite, settings)
 

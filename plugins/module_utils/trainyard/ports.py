@@ -112,20 +112,20 @@ def judge(made, facts, allowed):
             text = "port %d: %s" % (item["port"], owner_words(item))
             if item["port"] in need["listened"] and place == 0:
                 remedy = (
-                    "playbooks/stop.yml -e run=%s ends it; or %s" % (item["run"], move)
+                    "playbooks/stop.yml -e run={} ends it; or {}".format(item["run"], move)
                     if item["run"]
                     else move
                 )
                 found.append(
                     finding(
-                        "port", "%s; the ranks of all nodes meet there" % text, remedy, node["name"]
+                        "port", f"{text}; the ranks of all nodes meet there", remedy, node["name"]
                     )
                 )
             elif item["port"] in need["others"]:
                 found.append(
                     finding(
                         "port",
-                        "%s; it is a rank's, where CPU training does not listen" % text,
+                        f"{text}; it is a rank's, where CPU training does not listen",
                         move,
                         node["name"],
                         "warn",

@@ -160,8 +160,8 @@ def missing(run, user, programs=None):
         for program, package in sorted(needed.items())
         if not shutil.which(program, path=places[program])
     ]
-    if not os.path.exists("/var/lib/systemd/linger/%s" % user):
-        lacks.append("lingering for %s" % user)
+    if not os.path.exists(f"/var/lib/systemd/linger/{user}"):
+        lacks.append(f"lingering for {user}")
     code, _out, _err = run(["systemctl", "--user", "show", "--property=Version"])
     if code:
         lacks.append("a running systemd user manager")
@@ -288,7 +288,7 @@ def look(
         },
         "containers": containers(base),
         "trees": {
-            "%s/%s" % (tree["kind"], tree["digest"][:16]): tree_state(
+            "{}/{}".format(tree["kind"], tree["digest"][:16]): tree_state(
                 base, tree["kind"], tree["digest"], verify
             )
             for tree in trees

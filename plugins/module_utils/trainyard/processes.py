@@ -113,9 +113,8 @@ def describe(pid):
     if old is None:
         return None
     pages = _read("/proc/%d/statm" % pid).split()
-    command = (
-        " ".join(words_of(pid))
-        or "[%s]" % _read("/proc/%d/comm" % pid).decode("utf-8", "replace").strip()
+    command = " ".join(words_of(pid)) or "[{}]".format(
+        _read("/proc/%d/comm" % pid).decode("utf-8", "replace").strip()
     )
     run_id, attempt = mark_of(pid) or (None, None)
     return {

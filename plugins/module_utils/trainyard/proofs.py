@@ -59,7 +59,7 @@ def _own(installed):
 
 def path_of(state_dir, kind, key):
     """Return where a proof is kept."""
-    return os.path.join(state_dir, "proofs", "%s-%s.json" % (kind, key[:32]))
+    return os.path.join(state_dir, "proofs", f"{kind}-{key[:32]}.json")
 
 
 def valid(state_dir, kind, key, hours, now):

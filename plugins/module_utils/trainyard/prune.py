@@ -30,11 +30,11 @@ def wrong(name, value):
     """
     if name == "keep" and (isinstance(value, bool) or not _COUNT.match(str(value))):
         return (
-            "must be how many of each job's newest runs stay, a whole number from 0 up; got %r"
-            % (value,)
+            "must be how many of each job's newest runs stay, a whole number from 0 up; got"
+            f" {value!r}"
         )
     if name == "older_than" and not _AGE.match(str(value)):
-        return "must be an age with its unit: 12h, 30d or 8w; got %r" % (value,)
+        return f"must be an age with its unit: 12h, 30d or 8w; got {value!r}"
     return None
 
 
@@ -50,7 +50,9 @@ def contradiction(given):
         return "the rule", text
     both = [name for name in ("keep", "older_than") if name in given]
     if "run" in given and both:
-        return "run", "names what goes, and %s chooses it; give one of them" % " and ".join(both)
+        return "run", "names what goes, and {} chooses it; give one of them".format(
+            " and ".join(both)
+        )
     return None
 
 
@@ -130,7 +132,7 @@ def last_good(runs):
             how = (
                 "of a run that completed" if run["completed"] else "of a run that did not complete"
             )
-            found[run["run"]] = "holds the last good checkpoint of the job %s (%s, %s)" % (
+            found[run["run"]] = "holds the last good checkpoint of the job {} ({}, {})".format(
                 run["job"].split("/")[0],
                 run["checkpoint"],
                 how,
@@ -201,7 +203,9 @@ def _held(name, every):
     """Say where a run runs or holds a node, or return None."""
     where = sorted(place for place, runs in every.items() if name in runs and runs[name]["held"])
     return (
-        "is in use on %s: %s" % (", ".join(where), every[where[0]][name]["held"]) if where else None
+        "is in use on {}: {}".format(", ".join(where), every[where[0]][name]["held"])
+        if where
+        else None
     )
 
 
@@ -219,7 +223,7 @@ def _unjudged(run, place, looks, every, now):
         )
     silent = sorted(node for node in run["nodes"] if looks.get(node) is None)
     if silent and not settled and not (place != HOME and run["ended"]):
-        return "nobody can tell whether it still runs on %s" % ", ".join(silent)
+        return "nobody can tell whether it still runs on {}".format(", ".join(silent))
     ended = max(
         (runs[run["run"]]["ended"] or 0 for runs in every.values() if run["run"] in runs), default=0
     )

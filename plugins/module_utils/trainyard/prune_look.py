@@ -39,11 +39,14 @@ def size_of(folder):
             except FileNotFoundError:  # a training deletes its older checkpoints
                 continue
             if info.st_dev != top.st_dev:
-                return total, "%s lies on another file system" % os.path.relpath(path, folder)
+                return total, f"{os.path.relpath(path, folder)} lies on another file system"
             if info.st_uid != uid and uid:
-                return total, "%s belongs to %s" % (
-                    os.path.relpath(path, folder),
-                    processes.user_name(info.st_uid),
+                return (
+                    total,
+                    (
+                        f"{os.path.relpath(path, folder)} belongs to"
+                        f" {processes.user_name(info.st_uid)}"
+                    ),
                 )
             total += 0 if (info.st_dev, info.st_ino) in seen else info.st_blocks * 512
             seen.add((info.st_dev, info.st_ino))
@@ -71,7 +74,7 @@ def strange(folder, name):
     if not attempts.RUN_ID.match(name[len(MARK) :] if name.startswith(MARK) else name):
         return "is not named as a run is"
     if info.st_uid != os.geteuid():
-        return "belongs to %s" % processes.user_name(info.st_uid)
+        return f"belongs to {processes.user_name(info.st_uid)}"
     return None
 
 
@@ -82,7 +85,7 @@ def job_of(plan):
     job, suite = (
         plan.get(key) if isinstance(plan.get(key), dict) else {} for key in ("job", "suite")
     )
-    return "%s/%s/%s" % (job.get("name"), suite.get("name"), job.get("config"))
+    return "{}/{}/{}".format(job.get("name"), suite.get("name"), job.get("config"))
 
 
 def _of_plan(plan):
@@ -136,7 +139,7 @@ def on_node(base, name, held):
         or not all(record and record.get("run") == name for record in records)
     ):
         why = (
-            "holds %s besides its attempts" % odd[0]
+            f"holds {odd[0]} besides its attempts"
             if odd
             else "has no attempt with its plan and record"
         )
@@ -222,7 +225,7 @@ def held_here(run):
         if mark:
             found[mark[0]] = "process %d bears its mark" % pid
     for item in attempts.active_units(run):
-        found[attempts.parse_unit(item["unit"])[0]] = "%s is %s" % (item["unit"], item["state"])
+        found[attempts.parse_unit(item["unit"])[0]] = "{} is {}".format(item["unit"], item["state"])
     return found
 
 
@@ -263,7 +266,7 @@ def look(folder, describe):
         entry = describe(name)
         entry["bytes"], odd = size_of(os.path.join(folder, name))
         mount = mounted_in(os.path.join(folder, name))
-        entry["odd"] = entry["odd"] or odd or (mount and "something is mounted at %s" % mount) or ""
+        entry["odd"] = entry["odd"] or odd or (mount and f"something is mounted at {mount}") or ""
         found["bytes"] += entry["bytes"]
         found["runs"].append(entry)
     return found
@@ -290,10 +293,10 @@ def remove(folder, names, describe, held):
                 now["odd"]
                 or why
                 or ("it was begun just now" if just else None)
-                or (mount and "something is mounted at %s" % mount)
+                or (mount and f"something is mounted at {mount}")
             )
         if why:
-            result["problems"].append("%s stays: %s" % (name, why))
+            result["problems"].append(f"{name} stays: {why}")
             continue
         os.rename(os.path.join(folder, name), os.path.join(folder, MARK + name))
         doomed.append((name, size))
@@ -312,9 +315,7 @@ def remove(folder, names, describe, held):
         size = sizes.get(name) or size_of(os.path.join(folder, each))[0]
         why = _removed(os.path.join(folder, each))
         if why:
-            result["problems"].append(
-                "%s: not removed whole, the rest lies in %s: %s" % (name, each, why)
-            )
+            result["problems"].append(f"{name}: not removed whole, the rest lies in {each}: {why}")
         else:
             result["removed"].append(name)
             result["freed"] += size
@@ -325,7 +326,7 @@ def _removed(folder):
     """Remove a tree without following a link; return why it is not gone, or ''."""
     mount = mounted_in(folder)
     if mount:
-        return "something is mounted at %s" % mount
+        return f"something is mounted at {mount}"
     try:
         for where, folders, _names in os.walk(folder):
             for each in folders:
@@ -336,5 +337,5 @@ def _removed(folder):
                     )  # a training may have written a folder that nobody can write to
         shutil.rmtree(folder)
     except OSError as error:
-        return "%s: %s" % (error.filename, error.strerror)
+        return f"{error.filename}: {error.strerror}"
     return ""

@@ -16,24 +16,24 @@ def size(count):
         if value < 1024 or unit == "TiB":
             break
         value /= 1024
-    return "%d %s" % (value, unit) if unit == "B" or value >= 100 else "%.1f %s" % (value, unit)
+    return "%d %s" % (value, unit) if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
 
 
 def rule_text(rule):
     """Return a rule as a sentence."""
     if rule["run"]:
-        return "the run %s goes" % rule["run"]
+        return "the run {} goes".format(rule["run"])
     parts = (
         ["that are not among the newest %d of their job" % rule["keep"]]
         if rule["keep"] is not None
         else []
     )
     parts += (
-        ["that began more than %s ago" % age(rule["older_than"])]
+        ["that began more than {} ago".format(age(rule["older_than"]))]
         if rule["older_than"] is not None
         else []
     )
-    return "runs go %s" % " and ".join(parts)
+    return "runs go {}".format(" and ".join(parts))
 
 
 def _first(lines, what):
@@ -63,7 +63,7 @@ def plan_lines(rule, looks, decided, now, silent=()):
 
     silent: places that were asked and did not answer.
     """
-    lines = ["rule: %s" % rule_text(rule)]
+    lines = [f"rule: {rule_text(rule)}"]
     entries = {
         (place, run["run"]): run
         for place, look in looks.items()
@@ -74,7 +74,9 @@ def plan_lines(rule, looks, decided, now, silent=()):
     rows = []
     for name in names:
         where = [place for place in decided["remove"] if name in decided["remove"][place]]
-        each = ", ".join("%s %s" % (place, size(entries[place, name]["bytes"])) for place in where)
+        each = ", ".join(
+            "{} {}".format(place, size(entries[place, name]["bytes"])) for place in where
+        )
         rows.append("  %-44s %-8s ago  %s" % (name, age(max(0, now - begun(name))), each))
     lines += ["goes:"] + _first(rows, "runs") if rows else ["nothing goes"]
     for place, (part, whole) in sizes_of(looks, decided["remove"]).items():
@@ -84,12 +86,12 @@ def plan_lines(rule, looks, decided, now, silent=()):
             % (place, count, len(looks[place]["runs"]), size(part), size(whole))
         )
     kept = [
-        "  %s on %s %s" % (item["run"], ", ".join(item["places"]), item["why"])
+        "  {} on {} {}".format(item["run"], ", ".join(item["places"]), item["why"])
         for item in decided["stay"]
     ]
     lines += ["stays, although the rule would let it go:"] + _first(kept, "runs") if kept else []
     odd = [
-        "  %s: %s %s" % (place, item["name"], item["why"])
+        "  {}: {} {}".format(place, item["name"], item["why"])
         for place, look in looks.items()
         if look
         for item in look["strange"]
@@ -98,10 +100,7 @@ def plan_lines(rule, looks, decided, now, silent=()):
         ["left alone, because it is no run's directory:"] + _first(odd, "entries") if odd else []
     )
     half = [
-        "  %s: %s" % (place, name)
-        for place, look in looks.items()
-        if look
-        for name in look["unfinished"]
+        f"  {place}: {name}" for place, look in looks.items() if look for name in look["unfinished"]
     ]
     lines += (
         ["left by a removal that was interrupted, goes too:"] + _first(half, "entries")
@@ -111,8 +110,8 @@ def plan_lines(rule, looks, decided, now, silent=()):
     if decided["foreign"]:
         lines.append("%d runs of other sites stay" % len(decided["foreign"]))
     unasked = [place for place, look in looks.items() if look is None and place not in silent]
-    lines += ["not asked, because of --limit: %s" % ", ".join(unasked)] if unasked else []
-    lines += ["%s did not answer; nothing of it goes" % place for place in silent]
+    lines += ["not asked, because of --limit: {}".format(", ".join(unasked))] if unasked else []
+    lines += [f"{place} did not answer; nothing of it goes" for place in silent]
     return lines + [
         "code, data, weights and environments on the nodes stay; the next training of the same"
         " needs them"
@@ -123,7 +122,7 @@ def last_line(looks, decided, done, confirmed, silent=()):
     """Return the end in one line. done: {place: what prune_look.remove returned}; {} where nothing
     was removed.
     """
-    missing = "; no answer from %s" % ", ".join(silent) if silent else ""
+    missing = "; no answer from {}".format(", ".join(silent)) if silent else ""
     if not confirmed:
         parts = sizes_of(looks, decided["remove"])
         total, names = (
@@ -133,12 +132,12 @@ def last_line(looks, decided, done, confirmed, silent=()):
         half = any(look["unfinished"] for look in looks.values() if look)
         if not names and not half:
             return "NOTHING to remove" + missing
-        each = ", ".join("%s %s" % (place, size(part)) for place, (part, _whole) in parts.items())
+        each = ", ".join(f"{place} {size(part)}" for place, (part, _whole) in parts.items())
         return "WOULD REMOVE %d run%s and free %s (%s); nothing was done, -e confirm=true does it%s" % (
             len(names), "" if len(names) == 1 else "s", size(total), each, missing,
         )  # fmt: skip
     names = {name for result in done.values() for name in result["removed"]}
-    each = ", ".join("%s %s" % (place, size(result["freed"])) for place, result in done.items())
+    each = ", ".join("{} {}".format(place, size(result["freed"])) for place, result in done.items())
     wrong = sum(len(result["problems"]) for result in done.values())
     text = "REMOVED %d run%s, %s freed (%s)" % (
         len(names),

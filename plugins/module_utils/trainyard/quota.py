@@ -66,7 +66,7 @@ def words(count):
     """Return a number of bytes for people."""
     for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if count >= 1 << shift:
-            return "%.4g %s" % (count / (1 << shift), unit)
+            return f"{count / (1 << shift):.4g} {unit}"
     return "%d bytes" % count
 
 
@@ -109,8 +109,8 @@ class Quota:
         """
         if used + more > self.bytes:
             raise QuotaError(
-                "it has sent %s of this run; trainyard_collect_bytes allows %s"
-                % (words(used), words(self.bytes))
+                f"it has sent {words(used)} of this run; trainyard_collect_bytes allows"
+                f" {words(self.bytes)}"
             )
         if files > self.files:
             raise QuotaError(
@@ -119,7 +119,7 @@ class Quota:
             )
         if more > room:
             raise QuotaError(
-                "the controller has to keep %s free (trainyard_collect_free)" % words(self.free)
+                f"the controller has to keep {words(self.free)} free (trainyard_collect_free)"
             )
 
 

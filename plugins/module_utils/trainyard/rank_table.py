@@ -114,7 +114,7 @@ def rank_environment(table, rank, path):
         if device["rank_id"] == str(rank)
     ]
     if not found:
-        raise RankTableError(["the rank table has no rank %s" % rank])
+        raise RankTableError([f"the rank table has no rank {rank}"])
     index, device = found[0]
     size = sum(len(server["device"]) for server in servers)
     environment = {
@@ -143,10 +143,10 @@ def parse(content):
     except RecursionError:
         raise RankTableError(["it is nested too deeply for a rank table"]) from None
     except ValueError as error:
-        raise RankTableError(["it is no JSON: %s" % error]) from None
+        raise RankTableError([f"it is no JSON: {error}"]) from None
     if doubled:
         raise RankTableError(
-            ["the key %s stands twice in one place" % _shown(name) for name in doubled]
+            [f"the key {_shown(name)} stands twice in one place" for name in doubled]
         )
     return table
 
@@ -166,8 +166,9 @@ def differences(table, expected):
     """Return how a valid table differs from the one the nodes say, as sentences."""
     if len(table["server_list"]) != len(expected["server_list"]):
         return [
-            "it has %s servers, the nodes make %s"
-            % (table["server_count"], expected["server_count"])
+            "it has {} servers, the nodes make {}".format(
+                table["server_count"], expected["server_count"]
+            )
         ]
     found = []
     for index, (server, other) in enumerate(zip(table["server_list"], expected["server_list"])):
@@ -182,15 +183,17 @@ def differences(table, expected):
         )
         if list(mine) != list(theirs):
             found.append(
-                "%s has the devices %s, its node %s"
-                % (server["server_id"], ", ".join(mine), ", ".join(theirs))
+                "{} has the devices {}, its node {}".format(
+                    server["server_id"], ", ".join(mine), ", ".join(theirs)
+                )
             )
         for device in (
             device for device in mine if device in theirs and mine[device] != theirs[device]
         ):
             found.append(
-                "%s device %s is %s, its node says %s"
-                % (server["server_id"], device, mine[device], theirs[device])
+                "{} device {} is {}, its node says {}".format(
+                    server["server_id"], device, mine[device], theirs[device]
+                )
             )
     return found
 
@@ -217,7 +220,7 @@ def validate(table, names=None):
     """
     if not isinstance(table, dict):
         return [
-            "the table is %s; wanted an object with %s" % (_shown(table), ", ".join(TABLE_KEYS))
+            "the table is {}; wanted an object with {}".format(_shown(table), ", ".join(TABLE_KEYS))
         ]
     problems = _keys(table, TABLE_KEYS, "the table")
     problems += _constant(table, "version", VERSION, "the table") + _constant(
@@ -226,7 +229,7 @@ def validate(table, names=None):
     servers = table.get("server_list", [])
     if not isinstance(servers, list) or (not servers and "server_list" in table):
         return problems + [
-            "server_list is %s; wanted a list with at least one server" % _shown(servers)
+            f"server_list is {_shown(servers)}; wanted a list with at least one server"
         ]
     problems += _constant(table, "server_count", str(len(servers)), "the table")
     state = {"rank": 0, "addresses": {}, "miscounted": False}
@@ -235,8 +238,9 @@ def validate(table, names=None):
         where = names[index] if names else _place(index, server)
         if not isinstance(server, dict):
             problems.append(
-                "%s is %s; wanted an object with %s"
-                % (where, _shown(server), ", ".join(SERVER_KEYS))
+                "{} is {}; wanted an object with {}".format(
+                    where, _shown(server), ", ".join(SERVER_KEYS)
+                )
             )
             continue
         problems += _keys(server, SERVER_KEYS, where) + _constant(
@@ -246,15 +250,14 @@ def validate(table, names=None):
         devices = server.get("device", [])
         if not isinstance(devices, list) or (not devices and "device" in server):
             problems.append(
-                "%s: device is %s; wanted a list with at least one device"
-                % (where, _shown(devices))
+                f"{where}: device is {_shown(devices)}; wanted a list with at least one device"
             )
             continue
         counts[where] = len(devices)
         problems += _devices(devices, where, state)
     if len(set(counts.values())) > 1:
         text_of_counts = ", ".join("%s %d" % (where, count) for where, count in counts.items())
-        problems.append("every server must bring equally many devices; got %s" % text_of_counts)
+        problems.append(f"every server must bring equally many devices; got {text_of_counts}")
     return problems
 
 
@@ -272,14 +275,15 @@ def _devices(devices, where, state):
                 % (where, index, _shown(device), ", ".join(DEVICE_KEYS))
             )
             continue
-        here = "%s device %s" % (where, _bare(device.get("device_id", "[%d]" % index)))
+        here = "{} device {}".format(where, _bare(device.get("device_id", "[%d]" % index)))
         problems += _keys(device, DEVICE_KEYS, here)
         if re.fullmatch("[0-%d]" % (PER_SERVER - 1), _text_of(device, "device_id")):
             numbers.append(int(device["device_id"]))
         elif "device_id" in device:
             problems.append(
-                '%s: device_id is %s; wanted a text "0" to "7"'
-                % (where, _shown(device["device_id"]))
+                '{}: device_id is {}; wanted a text "0" to "7"'.format(
+                    where, _shown(device["device_id"])
+                )
             )
         problems += _device_ip(device, here, state["addresses"])
         if "rank_id" in device and device["rank_id"] != expected and not state["miscounted"]:
@@ -302,13 +306,11 @@ def _order(numbers, where):
             % (where, len(numbers), said)
         )
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-        problems.append(
-            "%s: devices must follow one another in rising order; got %s" % (where, said)
-        )
+        problems.append(f"{where}: devices must follow one another in rising order; got {said}")
     elif numbers[0] < GROUP <= numbers[-1] and len(numbers) != PER_SERVER:
         problems.append(
-            "%s: devices 0-3 and 4-7 are separate networks: all in one of them, or all eight;"
-            " got %s" % (where, said)
+            f"{where}: devices 0-3 and 4-7 are separate networks: all in one of them, or all eight;"
+            f" got {said}"
         )
     return problems
 
@@ -326,11 +328,10 @@ def _device_ip(device, here, taken):
         return [words % (here, _bare(device.get("device_id", "N")))]
     if not isinstance(value, str) or not usable_ipv4(value):
         return [
-            "%s: device_ip is %s; wanted an IPv4 address that other devices reach"
-            % (here, _shown(value))
+            f"{here}: device_ip is {_shown(value)}; wanted an IPv4 address that other devices reach"
         ]
     if value in taken:
-        return ["%s: device_ip %s is that of %s too" % (here, value, taken[value])]
+        return [f"{here}: device_ip {value} is that of {taken[value]} too"]
     taken[value] = here
     return []
 
@@ -346,8 +347,8 @@ def _server_id(server, where, count, ids):
         or (re.fullmatch(r"[0-9.]+", value) and not _is_ipv4(value))
     ):
         return [
-            "%s: server_id is %s; wanted the server's IPv4 address or a plain name"
-            % (where, _shown(value))
+            f"{where}: server_id is {_shown(value)}; wanted the server's IPv4 address or a plain"
+            " name"
         ]
     loopback = "localhost" in value.lower().split(".") or (
         _is_ipv4(value) and ipaddress.IPv4Address(value).is_loopback
@@ -355,28 +356,29 @@ def _server_id(server, where, count, ids):
     problems = []
     if loopback and (count > 1 or value != DOCUMENTED_LOOPBACK):
         problems.append(
-            "%s: server_id %s is a loopback address, the same on every machine; wanted the"
-            " server's own" % (where, value)
+            f"{where}: server_id {value} is a loopback address, the same on every machine; wanted"
+            " the server's own"
         )
     elif not loopback and _is_ipv4(value) and not usable_ipv4(value):
         problems.append(
-            "%s: server_id %s is an address that no machine can have; wanted the server's own"
-            % (where, value)
+            f"{where}: server_id {value} is an address that no machine can have; wanted the"
+            " server's own"
         )
     if value in ids:
-        problems.append("%s: server_id %s is that of %s too" % (where, value, ids[value]))
+        problems.append(f"{where}: server_id {value} is that of {ids[value]} too")
     ids.setdefault(value, where)
     return problems
 
 
 def _keys(value, known, where):
     """Return what is missing from an object, and what does not belong there."""
-    found = ["%s: %s is missing" % (where, key) for key in known if key not in value]
+    found = [f"{where}: {key} is missing" for key in known if key not in value]
     for key in (key for key in value if key not in known):
         near = difflib.get_close_matches(str(key), known, n=1)
         found.append(
-            "%s: unknown key %s%s"
-            % (where, _shown(key), "; did you mean '%s'?" % near[0] if near else "")
+            "{}: unknown key {}{}".format(
+                where, _shown(key), f"; did you mean '{near[0]}'?" if near else ""
+            )
         )
     return found
 
@@ -385,7 +387,7 @@ def _constant(value, key, wanted, where):
     """Return a problem where a key is there and is not the wanted text."""
     if key not in value or value[key] == wanted:
         return []
-    return ['%s: %s is %s; wanted the text "%s"' % (where, key, _shown(value[key]), wanted)]
+    return [f'{where}: {key} is {_shown(value[key])}; wanted the text "{wanted}"']
 
 
 def _is_ipv4(value):
@@ -398,7 +400,7 @@ def _is_ipv4(value):
 def _place(index, server):
     """Return what to call a server of a file."""
     name = _text_of(server, "server_id") if isinstance(server, dict) else ""
-    return "server_list[%d]%s" % (index, " (%s)" % name if _NAME.fullmatch(name) else "")
+    return "server_list[%d]%s" % (index, f" ({name})" if _NAME.fullmatch(name) else "")
 
 
 def _text_of(value, key):

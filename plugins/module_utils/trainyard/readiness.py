@@ -67,8 +67,7 @@ def todo(plan, facts, now, site_nodes=()):
             n
             for n in names
             if any(
-                not (facts[n]["trees"].get("%s/%s" % (kind, short(d))) or {}).get("ok")
-                for d in digests
+                not (facts[n]["trees"].get(f"{kind}/{short(d)}") or {}).get("ok") for d in digests
             )
         ]
     result["trees"] = [n for n in names if any(n in result[kind] for kind in TREES)]
@@ -111,20 +110,21 @@ def obstacles(plan, facts, repair=False):
         fact = facts[node["name"]]
         if fact["missing"]:
             lines.append(
-                "%s lacks %s; playbooks/provision.yml has to run first (once)"
-                % (node["name"], ", ".join(fact["missing"]))
+                "{} lacks {}; playbooks/provision.yml has to run first (once)".format(
+                    node["name"], ", ".join(fact["missing"])
+                )
             )
         other = (fact["mesh"] or {}).get("site")
         if len(plan["nodes"]) > 1 and other and other != plan["site"]:
             lines.append(
-                "%s belongs to the mesh of the site '%s'; run that site's playbooks/untrust.yml"
-                " first" % (node["name"], other)
+                "{} belongs to the mesh of the site '{}'; run that site's playbooks/untrust.yml"
+                " first".format(node["name"], other)
             )
         python, words = plan["environment"].get("python"), fact.get("python_words")
         if python and words is not None and not words:
             lines.append(
-                "%s: %s is not there or is no program; install it, or correct the site's"
-                " environment.python" % (node["name"], python)
+                "{}: {} is not there or is no program; install it, or correct the site's"
+                " environment.python".format(node["name"], python)
             )
         elif (
             python
@@ -145,7 +145,7 @@ def obstacles(plan, facts, repair=False):
                 holds.since_words(unit),
                 holds.remedy(unit),
             )
-            lines.append("%s is held by %s (%s)%s; %s" % held)
+            lines.append("{} is held by {} ({}){}; {}".format(*held))
     if not repair:
         remedy = (
             "; the controller's copy is the rule: playbooks/sync.yml with the same config brings it"
@@ -164,8 +164,9 @@ def differing_trees(plan, facts):
         for name, state in sorted(facts[node["name"]]["trees"].items()):
             if state["present"] and not state["ok"]:
                 lines.append(
-                    "%s: %s differs from the controller's: %s"
-                    % (node["name"], name, "; ".join(state["differences"]) or "unknown files")
+                    "{}: {} differs from the controller's: {}".format(
+                        node["name"], name, "; ".join(state["differences"]) or "unknown files"
+                    )
                 )
     return lines
 

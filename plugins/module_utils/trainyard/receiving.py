@@ -102,7 +102,7 @@ class Receiver:
             info = os.fstat(descriptor)
             if not stat.S_ISREG(info.st_mode):
                 os.close(descriptor)
-                raise OSError("%s is not a regular file here" % home)
+                raise OSError(f"{home} is not a regular file here")
             os.fchmod(descriptor, 0o600)
             self._open[home] = [descriptor, info.st_size]
         return self._open[home]
@@ -117,8 +117,9 @@ class Receiver:
         home = header.get("home")
         if not isinstance(home, str) or not self._home.fullmatch(home):
             raise StreamError(
-                "%s sent a file that is not its own: %s"
-                % (self.node or "the node", printable(repr(home), limit=200))
+                "{} sent a file that is not its own: {}".format(
+                    self.node or "the node", printable(repr(home), limit=200)
+                )
             )
         numbers = (
             [header.get(key) for key in ("offset", "bytes")] if "event" not in header else [0, 0]
@@ -131,8 +132,9 @@ class Receiver:
             or numbers[1] > MOST
         ):
             raise StreamError(
-                "%s: %s: a frame with offset %s and %s bytes"
-                % (self.node, home, *(str(value)[:40] for value in numbers))
+                "{}: {}: a frame with offset {} and {} bytes".format(
+                    self.node, home, *(str(value)[:40] for value in numbers)
+                )
             )
 
     def apply(self, header, data=b""):
@@ -284,7 +286,7 @@ class _Reader:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise StreamError("what came is no frame: %s" % printable(repr(raw[:80])))
+            raise StreamError(f"what came is no frame: {printable(repr(raw[:80]))}")
         return found
 
     def exactly(self, count):
@@ -327,7 +329,7 @@ def ssh_argv(connection, interpreter="python3"):
     if getattr(connection, "transport", "") == "local":
         return [interpreter, "-I", "-c", shipping.BOOT]
     words, host = ssh_words(connection)
-    return [*words, host, "%s -I -c %s" % (shlex.quote(interpreter), shlex.quote(shipping.BOOT))]
+    return [*words, host, f"{shlex.quote(interpreter)} -I -c {shlex.quote(shipping.BOOT)}"]
 
 
 def start(argv, spec, errors=subprocess.DEVNULL):

@@ -37,10 +37,10 @@ def _text(path, text):
 def _place(params):
     """Return the run's directory. Raises ValueError for what is not one."""
     if not RUN_ID.match(params["run_id"]) or not 1 <= params["number"] < 10**6:
-        raise ValueError("%r, attempt %r: no run's" % (params["run_id"], params["number"]))
+        raise ValueError("{!r}, attempt {!r}: no run's".format(params["run_id"], params["number"]))
     run_dir = os.path.join(params["runs_dir"], params["run_id"])
     if os.path.islink(run_dir):
-        raise ValueError("%s is a link, and not the directory of a run" % run_dir)
+        raise ValueError(f"{run_dir} is a link, and not the directory of a run")
     return run_dir
 
 
@@ -94,7 +94,7 @@ def refused(params, check_mode=False):
         with run_file.alone(run_dir):
             record = run_file.read(run_dir) or run_file.empty(params["run_id"], None, time.time())
             known = run_file.known(record, params["number"])
-            text = printable("FAILED: nothing was started: %s" % params["why"], limit=LONGEST)
+            text = printable("FAILED: nothing was started: {}".format(params["why"]), limit=LONGEST)
             said = {
                 "outcome": "failed",
                 "cause": run_file.NOT_STARTED,
@@ -116,7 +116,7 @@ def ended(params, check_mode=False):
     plan = run_file.plan_of(run_dir, number)
     if not plan:
         raise ValueError(
-            "%s/plan.json is missing: no node that holds the run could be asked for it" % run_dir
+            f"{run_dir}/plan.json is missing: no node that holds the run could be asked for it"
         )
     planned = plan["ranks"]
     nodes = _own(nodes, planned)
@@ -245,9 +245,10 @@ def endpoint_mismatch(planned, nodes):
         reported = node.get("endpoints")
         if planned and reported and not same_endpoints(planned, reported):
             return (
-                "FAILED: the launcher on %s reports the endpoints %s, planned were %s; the start"
-                " port or the addresses were not taken"
-                % (node["node"], ", ".join(reported), ", ".join(planned))
+                "FAILED: the launcher on {} reports the endpoints {}, planned were {}; the start"
+                " port or the addresses were not taken".format(
+                    node["node"], ", ".join(reported), ", ".join(planned)
+                )
             )
     return None
 
@@ -276,7 +277,7 @@ def untrained(decided, ranks, saved, plan):
     found = entry_of("no_step")
     text = (
         "UNKNOWN: every rank ended with exit code 0, but none printed a training step, an"
-        " evaluation or a checkpoint; remedy: %s" % found["remedy"]
+        " evaluation or a checkpoint; remedy: {}".format(found["remedy"])
     )
     return dict(
         decided,
@@ -315,7 +316,7 @@ def rounded(value):
     """Return a number with four digits that count; what is none (the nodes' logs are not ours)
     stays as it is.
     """
-    return "%.4g" % value if isinstance(value, (int, float)) else value
+    return f"{value:.4g}" if isinstance(value, (int, float)) else value
 
 
 def summary(decided, ranks, planned, nodes, shown_dir, saved, plan, note=""):
@@ -332,7 +333,7 @@ def summary(decided, ranks, planned, nodes, shown_dir, saved, plan, note=""):
         rank = by_rank.get(item["rank"], {})
         first, last = rank.get("first_step"), rank.get("last_step")
         end = rank.get("signal") or (
-            "exit code %s" % rank["exit_code"]
+            "exit code {}".format(rank["exit_code"])
             if rank.get("exit_code") is not None
             else rank.get("state", "no findings")
         )
@@ -380,32 +381,32 @@ def summary(decided, ranks, planned, nodes, shown_dir, saved, plan, note=""):
         lines.append(
             "evaluation   "
             + "  ".join(
-                "%s %s" % (key, rounded(evaluation[key]))
-                for key in evaluation_keys(evaluation, plan)
+                f"{key} {rounded(evaluation[key])}" for key in evaluation_keys(evaluation, plan)
             )
         )
     for row in (plan.get("job") or {}).get("published") or []:
         # what the documents measured with this job, beside what was measured now
-        lines.append("published    %s" % published(row))
+        lines.append(f"published    {published(row)}")
     begun = [rank["started"] for rank in ranks if rank.get("started")]
     over = [rank["ended"] for rank in ranks if rank.get("ended")]
     if begun and over:
         lines.append(
-            "trained      %s from the first rank's start to the last rank's end"
-            % duration(max(over) - min(begun))
+            f"trained      {duration(max(over) - min(begun))} from the first rank's start to the"
+            " last rank's end"
         )
     endpoints = next((node["endpoints"] for node in nodes if node.get("endpoints")), None)
     if endpoints:
         same = same_endpoints(plan.get("endpoints") or [], endpoints)
         lines.append(
-            "endpoints    %s, as Paddle reports them%s"
-            % (", ".join(endpoints), ": as planned" if same else "")
+            "endpoints    {}, as Paddle reports them{}".format(
+                ", ".join(endpoints), ": as planned" if same else ""
+            )
         )
-    kept = "%s/checkpoint/ (%s)" % (shown_dir, ", ".join(saved)) if saved else "none"
+    kept = "{}/checkpoint/ ({})".format(shown_dir, ", ".join(saved)) if saved else "none"
     lines += [
         "checkpoint   " + "; ".join(part for part in (kept, note) if part),
-        "logs         %s/rank-*.log" % shown_dir,
-        "run record   %s/run.json" % os.path.dirname(shown_dir),
+        f"logs         {shown_dir}/rank-*.log",
+        f"run record   {os.path.dirname(shown_dir)}/run.json",
     ]
     lines += [
         "evidence     " + line

@@ -77,7 +77,7 @@ def plan_of(made, script="", seconds=SECONDS):
         "times": times,
     }
     result["files"] = dict(
-        made["files"], **{path: script, "%s/asked.json" % FOLDER: json.dumps(asked, sort_keys=True)}
+        made["files"], **{path: script, f"{FOLDER}/asked.json": json.dumps(asked, sort_keys=True)}
     )
     result["stop"] = dict(made["stop"], limit=int(seconds) + MARGIN)
     return result
@@ -96,8 +96,8 @@ def unfit(todo, stops):
     }
     if not lacking:
         return []
-    text = "not rehearsed, because the nodes have not got all that it takes: %s" % "; ".join(
-        "%s on %s" % (kind, named(nodes)) for kind, nodes in lacking.items()
+    text = "not rehearsed, because the nodes have not got all that it takes: {}".format(
+        "; ".join(f"{kind} on {named(nodes)}" for kind, nodes in lacking.items())
     )
     nodes = list(dict.fromkeys(name for names in lacking.values() for name in names))
     return [
@@ -185,7 +185,7 @@ def _judge(made, results, allowed):
         return left(names, results) + [
             finding(
                 "rehearsal",
-                "could not start: %s" % text,
+                f"could not start: {text}",
                 remedy if " is held by " in text else "",
                 name,
             )
@@ -241,7 +241,7 @@ def left(names, results):
     return [
         finding(
             "rehearsal",
-            "the rehearsal's directory could not be removed: %s" % results[name]["left"],
+            "the rehearsal's directory could not be removed: {}".format(results[name]["left"]),
             "remove it by hand",
             name,
             "warn",
@@ -260,9 +260,10 @@ def identity(made, results):
     }
     remedy = (
         "on this node the launcher is given, or makes of it, something else than the plan's"
-        " command: look for a wrapper in the place of %s or python there, sitecustomize.py and"
-        " *.pth files of the environment; playbooks/provision.yml makes a new one"
-        % os.path.basename(made["argv"][0])
+        " command: look for a wrapper in the place of {} or python there, sitecustomize.py and"
+        " *.pth files of the environment; playbooks/provision.yml makes a new one".format(
+            os.path.basename(made["argv"][0])
+        )
     )
     for name, expected in planned.items():
         texts = []
@@ -285,8 +286,9 @@ def strange(made, rank, expected):
     texts, world = [], len(made["ranks"])
     if rank["rank"] not in expected:
         texts.append(
-            "a process says that it is rank %s; the plan has rank %s here"
-            % (rank["rank"], spans(expected))
+            "a process says that it is rank {}; the plan has rank {} here".format(
+                rank["rank"], spans(expected)
+            )
         )
     worlds = {
         value for value in (rank["world"], rank.get("joined_world")) if value not in (None, world)
@@ -297,7 +299,9 @@ def strange(made, rank, expected):
             % (rank["rank"], spans(worlds), world)
         )
     if rank.get("joined_rank") not in (None, rank["rank"]):
-        texts.append("rank %s is rank %s to the framework" % (rank["rank"], rank["joined_rank"]))
+        texts.append(
+            "rank {} is rank {} to the framework".format(rank["rank"], rank["joined_rank"])
+        )
     planned, given = made["endpoints"], rank["endpoints"]
     # A single node's launcher takes any free ports, and nobody has to find them.
     if planned and len(made["nodes"]) > 1 and given is not None and not as_planned(planned, given):
@@ -329,11 +333,11 @@ def failures(made, results):
         ]
         late = [rank for rank, _how in done_and_killed(result)] if alone else []
         for rank in raised or [rank for rank in killed if rank not in late]:
-            how = rank.get("error") or "ended by %s while it %s" % (
+            how = rank.get("error") or "ended by {} while it {}".format(
                 ends[rank["rank"]]["signal"],
                 STAGES.get(rank["stage"], rank["stage"]),
             )
-            text = "rank %s failed: %s%s" % (
+            text = "rank {} failed: {}{}".format(
                 rank["rank"],
                 how,
                 said(result["logs"].get(str(rank["rank"]))),
@@ -358,7 +362,7 @@ def failures(made, results):
             and (code.get("exit_code") or code.get("signal"))
         ):
             text = "the launcher ended with %s before every rank had ended%s"
-            how = code.get("signal") or "exit code %s" % code.get("exit_code")
+            how = code.get("signal") or "exit code {}".format(code.get("exit_code"))
             found.append(finding("rehearsal", text % (how, said(result["console"])), "", name))
     return found
 
@@ -373,9 +377,9 @@ def hanging(made, results, allowed):
         mine = [item for item in results[rank["node"]]["ranks"] if item["rank"] == rank["rank"]]
         how = STAGES.get(mine[0]["stage"], mine[0]["stage"]) if mine else "never started"
         far.setdefault(how, []).append("%d (%s)" % (rank["rank"], rank["node"]))
-    text = "the ranks did not find an end within %g s: %s" % (
+    text = "the ranks did not find an end within {:g} s: {}".format(
         float(allowed.get("rehearsal_seconds", SECONDS)),
-        "; ".join("rank %s %s" % (named(ranks), how) for how, ranks in far.items()),
+        "; ".join(f"rank {named(ranks)} {how}" for how, ranks in far.items()),
     )
     # A slow node is no broken plan: while one rank still imports, the others wait for it as they
     # should, so nothing was shown either way; and where every rank has done all, only the
@@ -391,7 +395,7 @@ def remedies(made, far):
             "importing the framework takes seconds elsewhere: look at load, memory and disk of"
             " these nodes; preflight_rehearsal_seconds sets the bound"
         )
-    faces = named(["%s on %s" % (node["address"], node["interface"]) for node in made["nodes"]])
+    faces = named(["{} on {}".format(node["address"], node["interface"]) for node in made["nodes"]])
     return (
         "the ranks reach each other by TCP at %s, from port %d on and at the ephemeral ones: look"
         " for a firewall between them, and for variables of the site or the job that name another"
@@ -414,7 +418,7 @@ def absent(made, results):
             found.append(
                 finding(
                     "rehearsal",
-                    "rank %s never started%s" % (spans(missing), said(result["console"])),
+                    "rank {} never started{}".format(spans(missing), said(result["console"])),
                     "",
                     node["name"],
                 )
@@ -445,13 +449,10 @@ def sums(made, results):
     for node in made["nodes"]:
         for rank in results[node["name"]]["ranks"]:
             if rank.get("sum") != expected:
-                text = (
-                    "the all-reduce of 1, 2, ... over all ranks gave %s on rank %s; it must be %g"
-                    % (
-                        rank.get("sum"),
-                        rank["rank"],
-                        expected,
-                    )
+                text = "the all-reduce of 1, 2, ... over all ranks gave {} on rank {}; it must be {:g}".format(
+                    rank.get("sum"),
+                    rank["rank"],
+                    expected,
                 )
                 remedy = (
                     "the gradients would be added up as wrongly: compare framework, driver and NCCL"
@@ -476,11 +477,14 @@ def summary(made, results):
         slow = min(ranks, key=lambda rank: rank["bandwidth"])
         over = ", ".join(sorted({node["interface"] for node in made["nodes"]}))
         words.append(
-            "all-reduce %s at %.0f MB/s (%s, %s)"
-            % (size_text(slow["bytes"]), slow["bandwidth"] / 1e6, slow["backend"], over)
+            "all-reduce {} at {:.0f} MB/s ({}, {})".format(
+                size_text(slow["bytes"]), slow["bandwidth"] / 1e6, slow["backend"], over
+            )
         )
     if ways:
-        words.append("NCCL: %s" % ", ".join("%s x %d" % pair for pair in sorted(ways.items())))
+        words.append(
+            "NCCL: {}".format(", ".join("%s x %d" % pair for pair in sorted(ways.items())))
+        )
     return finding("rehearsal", "; ".join(words), level="note")
 
 
@@ -497,4 +501,4 @@ def spans(numbers):
 def said(lines):
     """Return the last lines of a log as the end of a sentence."""
     lines = [line.strip() for line in lines or [] if line.strip()][-_SHOWN_LINES:]
-    return "; its log ends: %s" % " | ".join(lines)[-900:] if lines else ""
+    return "; its log ends: {}".format(" | ".join(lines)[-900:]) if lines else ""

@@ -159,15 +159,15 @@ def main():
     os.environ.update(
         NCCL_DEBUG="INFO",
         NCCL_DEBUG_SUBSYS="INIT,NET",
-        NCCL_DEBUG_FILE=os.path.join(FOLDER, "%s.nccl" % name),
+        NCCL_DEBUG_FILE=os.path.join(FOLDER, f"{name}.nccl"),
     )
-    with open(os.path.join(FOLDER, "%s.jsonl" % name), "a", encoding="utf-8") as handle:
+    with open(os.path.join(FOLDER, f"{name}.jsonl"), "a", encoding="utf-8") as handle:
 
         def say(stage, **values):
             line = json.dumps(dict(values, stage=stage, time=time.time()))
             handle.write(line + "\n")
             handle.flush()
-            print("rehearsal: %s" % line, flush=True)
+            print(f"rehearsal: {line}", flush=True)
 
         say("started", host=socket.gethostname(), pid=os.getpid(), python=sys.executable, **told)
         try:

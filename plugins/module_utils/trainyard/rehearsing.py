@@ -125,7 +125,7 @@ def remove(run, base, run_id, now):
                     os.rmdir(os.path.dirname(place))
             except OSError as error:
                 if name == run_id:
-                    return "%s: %s" % (error.filename, error.strerror)
+                    return f"{error.filename}: {error.strerror}"
     return ""
 
 

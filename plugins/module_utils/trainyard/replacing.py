@@ -134,10 +134,10 @@ class _Choice:
             return self.unfit[name]
         if name not in self.cooling:
             return "it is not needed"
-        return "it %s, and is not taken again for %s" % (self._failure(name), span(self.cooldown))
+        return f"it {self._failure(name)}, and is not taken again for {span(self.cooldown)}"
 
     def _failure(self, name):
-        return "failed %s ago (%s)" % (
+        return "failed {} ago ({})".format(
             span(abs(self.now - self.failed[name]["time"])),
             self.failed[name].get("cause") or "unknown",
         )
@@ -147,25 +147,24 @@ class _Choice:
         for name in [
             name for name in self.spares if name not in self.taken and name not in self.holders
         ]:
-            yield "the spare %s is not taken: %s" % (name, self.reason(name))
+            yield f"the spare {name} is not taken: {self.reason(name)}"
 
     def why(self):
         """Return the choice in lines for people; none where all goes on as it was."""
         lines, nodes = [], self.nodes()
         for holder, place, name in zip(self.holders, self.places, self.taken):
             if holder and name is None:
-                lines.append("%s is left out: %s" % (holder, self.reason(holder)))
+                lines.append(f"{holder} is left out: {self.reason(holder)}")
                 lines += (
-                    ["%s does not get its place back: %s" % (place, self.reason(place))]
+                    [f"{place} does not get its place back: {self.reason(place)}"]
                     if place != holder
                     else []
                 )
             elif name == place and holder is None:
-                lines.append("%s has its place back" % name)
+                lines.append(f"{name} has its place back")
             elif name and name != holder:
                 lines.append(
-                    "%s takes the place of %s: %s"
-                    % (name, holder or place, self.reason(holder or place))
+                    f"{name} takes the place of {holder or place}: {self.reason(holder or place)}"
                 )
         text = (
             "%s is taken again although it %s: nobody else is left for its place; it is proven"
@@ -195,21 +194,21 @@ class _Choice:
         lost = list(dict.fromkeys(lost))
         count = "%d node%s" % (self.wanted, "" if self.wanted == 1 else "s")
         lines = [
-            "the run needs %s, and of them can be had: %s" % (count, ", ".join(nodes) or "none")
+            "the run needs {}, and of them can be had: {}".format(count, ", ".join(nodes) or "none")
         ]
-        lines += ["%s is lost: %s" % (name, self.reason(name)) for name in lost] + list(self.idle())
+        lines += [f"{name} is lost: {self.reason(name)}" for name in lost] + list(self.idle())
         lines += [] if self.spares else ["the inventory has no spare"]
         others = [name for name in trainers if name not in self.places and name not in self.spares]
-        more = ", such as %s, which this run does not use" % others[0] if others else ""
+        more = f", such as {others[0]}, which this run does not use" if others else ""
         remedies = [
-            "bring %s back" % " or ".join(lost),
-            "list a machine in the inventory's group spares%s" % more,
+            "bring {} back".format(" or ".join(lost)),
+            f"list a machine in the inventory's group spares{more}",
         ]
         if nodes:
             remedies.append(
                 "go on with fewer: -e min_nodes=%d, or min_nodes in the job" % len(nodes)
             )
-        return lines + ["remedy: %s (docs/runbooks/spares.md)" % "; or ".join(remedies)]
+        return lines + ["remedy: {} (docs/runbooks/spares.md)".format("; or ".join(remedies))]
 
 
 def span(seconds):

@@ -23,7 +23,7 @@ def labels(runs):
     """Return a short name for each run id: the job and the id's last four characters, the whole id
     where that is not enough.
     """
-    short = ["%s %s" % ("-".join(run.split("-")[2:-1]), run[-4:]) for run in runs]
+    short = ["{} {}".format("-".join(run.split("-")[2:-1]), run[-4:]) for run in runs]
     return short if len(set(short)) == len(short) else list(runs)
 
 
@@ -87,12 +87,12 @@ def row(facts, name, drawn, units):
         ),
         number(losses[-1]) if losses else None,
         (
-            "%s %s" % (best["figure"], number(best["value"]))
+            "{} {}".format(best["figure"], number(best["value"]))
             if best.get("value") is not None
             else None
         ),
         (
-            "%s%s" % (number(median(speeds)), "" if len(units) == 1 else " " + unit_of(plan))
+            "{}{}".format(number(median(speeds)), "" if len(units) == 1 else " " + unit_of(plan))
             if speeds
             else None
         ),
@@ -100,7 +100,7 @@ def row(facts, name, drawn, units):
     known = {item["path"] for item in facts["files"] if not item["folder"]}
     said = verdict(dict({"number": 1}, **attempts[-1]), facts, known)
     said["text"] = [
-        dict(part, href=part["href"] and "./%s%s" % (facts["run"], part["href"][1:]))
+        dict(part, href=part["href"] and "./{}{}".format(facts["run"], part["href"][1:]))
         for part in said["text"]
     ]
     return {
@@ -137,7 +137,7 @@ def view(all_facts, now):
             "steps",
             "last loss",
             "best evaluation",
-            "%s, all ranks" % "; ".join(units),
+            "{}, all ranks".format("; ".join(units)),
         ],
         "runs": [
             row(facts, name, curves(facts["series"]), units)
@@ -152,8 +152,6 @@ def view(all_facts, now):
         "settings": settings,
         "settings_all": count,
         "notes": [
-            "%s: %s" % (name, note)
-            for facts, name in zip(all_facts, names)
-            for note in facts["notes"]
+            f"{name}: {note}" for facts, name in zip(all_facts, names) for note in facts["notes"]
         ],
     }

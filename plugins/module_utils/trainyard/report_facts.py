@@ -44,8 +44,8 @@ def newest(runs_dir):
     ]
     if not names:
         raise ReportError(
-            "%s holds no run; train one first, or name the directory with trainyard_runs_dir"
-            % runs_dir
+            f"{runs_dir} holds no run; train one first, or name the directory with"
+            " trainyard_runs_dir"
         )
     return names[-1]
 
@@ -64,7 +64,7 @@ def wanted(runs_dir, run, runs):
         )
     wrong = [name for name in [run, *runs] if name and not attempts.RUN_ID.match(name)]
     if wrong:
-        raise ReportError("%r is no run id" % wrong[0])
+        raise ReportError(f"{wrong[0]!r} is no run id")
     return list(runs) or [run or newest(runs_dir)]
 
 
@@ -73,7 +73,7 @@ def page_path(runs_dir, runs):
     if len(runs) == 1:
         return os.path.join(runs_dir, runs[0], PAGE)
     return os.path.join(
-        runs_dir, "compare-%s.html" % hashlib.sha256(",".join(runs).encode()).hexdigest()[:8]
+        runs_dir, "compare-{}.html".format(hashlib.sha256(",".join(runs).encode()).hexdigest()[:8])
     )
 
 
@@ -99,11 +99,12 @@ def read(runs_dir, run, series_of, points=None):
     """
     run_dir = os.path.join(runs_dir, run)
     if not attempts.RUN_ID.match(run):
-        raise ReportError("%r is no run id; it looks like 20261120-103501-ppyoloe-1f2e" % run)
+        raise ReportError(f"{run!r} is no run id; it looks like 20261120-103501-ppyoloe-1f2e")
     if not os.path.isdir(run_dir):
         raise ReportError(
-            "%s holds no run %s; known: %s"
-            % (runs_dir, run, ", ".join(names_in(runs_dir)[-5:]) or "none")
+            "{} holds no run {}; known: {}".format(
+                runs_dir, run, ", ".join(names_in(runs_dir)[-5:]) or "none"
+            )
         )
     notes = []
 
@@ -111,7 +112,7 @@ def read(runs_dir, run, series_of, points=None):
         try:
             return function(*arguments) or default
         except Exception as error:  # whatever a damaged file does to its reader, the other parts still tell what happened
-            notes.append("%s could not be read: %s: %s" % (name, type(error).__name__, error))
+            notes.append(f"{name} could not be read: {type(error).__name__}: {error}")
             return default
 
     plan = part("plan.json", {}, mapping, os.path.join(run_dir, "plan.json"))

@@ -20,7 +20,7 @@ def number(value):
     """
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return value
-    return "%d" % value if math.isfinite(value) and value == int(value) else "%.4g" % value
+    return "%d" % value if math.isfinite(value) and value == int(value) else f"{value:.4g}"
 
 
 def compact(values, digits=5):
@@ -67,7 +67,7 @@ def curves(series):
         ):
             if any(curve.get("step") or ()):
                 one = {
-                    "label": "rank %s%s" % (rank, tail),
+                    "label": f"rank {rank}{tail}",
                     "t": since(curve["time"], begin),
                     "s": curve["step"],
                 }
@@ -149,7 +149,7 @@ def figures(facts, drawn):
         put(
             "steps",
             str(max(steps)),
-            "%s epochs planned" % plan["epochs"] if plan.get("epochs") else "",
+            "{} epochs planned".format(plan["epochs"]) if plan.get("epochs") else "",
         )
     losses = [
         loss
@@ -160,18 +160,22 @@ def figures(facts, drawn):
         put(
             "last loss",
             number(losses[-1]),
-            "first %s, least %s" % (number(losses[0]), number(min(losses))),
+            f"first {number(losses[0])}, least {number(min(losses))}",
         )
     best = series.get("best") or {}
     if best.get("figure") and best.get("value") is not None:
         put(
-            "best %s" % best["figure"],
+            "best {}".format(best["figure"]),
             number(best["value"]),
-            "epoch %s" % counted(best["epoch"], plan) if best.get("epoch") is not None else "",
+            (
+                "epoch {}".format(counted(best["epoch"], plan))
+                if best.get("epoch") is not None
+                else ""
+            ),
         )
     speeds = [speed for curve in drawn["sums"] for speed in curve["ips"] if speed]
     if speeds:
-        put("throughput", "%s %s" % (number(median(speeds)), unit_of(plan)), "all ranks, median")
+        put("throughput", f"{number(median(speeds))} {unit_of(plan)}", "all ranks, median")
     if len(attempts) > 1:
         put("attempts", str(len(attempts)), "the last one counts")
     return rows

@@ -46,8 +46,8 @@ def quoted(data):
 
 def digest(text):
     """Return a Content-Security-Policy source for an inline element with this content."""
-    return "'sha256-%s'" % base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode(
-        "ascii"
+    return "'sha256-{}'".format(
+        base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
     )
 
 
@@ -56,7 +56,7 @@ def policy(page):
     scripts = " ".join(digest(page[name]) for name in ("chart_script", "script"))
     styles = " ".join(digest(page[name]) for name in ("chart_style", "style"))
     rest = "base-uri 'none'; form-action 'none'"
-    return "default-src 'none'; script-src %s; style-src %s; %s" % (scripts, styles, rest)
+    return f"default-src 'none'; script-src {scripts}; style-src {styles}; {rest}"
 
 
 def render(view, page):
@@ -67,7 +67,7 @@ def render(view, page):
         if "</" in page[name] and (
             "</script" in page[name].lower() or "</style" in page[name].lower()
         ):
-            raise ValueError("%s holds the end of its own element" % PARTS[name])
+            raise ValueError(f"{PARTS[name]} holds the end of its own element")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

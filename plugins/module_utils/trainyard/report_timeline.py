@@ -53,7 +53,7 @@ STEPS = (
 
 def clock(seconds):
     """Return seconds since the start as m:ss or h:mm:ss; tenths below ten seconds."""
-    return "%.1f s" % seconds if 0 < seconds < 10 else duration(round(seconds))
+    return f"{seconds:.1f} s" if 0 < seconds < 10 else duration(round(seconds))
 
 
 def ticks(seconds, most=8):
@@ -72,7 +72,7 @@ def stroke(phases, begin, seconds):
         left = 1000 * (phase["begin"] - begin) / seconds
         width = max(SHORTEST, 1000 * (phase["end"] - phase["begin"]) / seconds)
         left = max(0.0, min(left, 1000 - width))
-        drawn.append("M%g 5h%g" % (round(left, 1), round(width, 1)))
+        drawn.append(f"M{round(left, 1):g} 5h{round(width, 1):g}")
     return "".join(drawn)
 
 
@@ -81,8 +81,8 @@ def slow_path(parts, begin, seconds):
     below the lane.
     """
     drawn = [
-        "M%g 11.5h%g"
-        % (round(1000 * (left - begin) / seconds, 1), round(1000 * (right - left) / seconds, 1))
+        f"M{round(1000 * (left - begin) / seconds, 1):g}"
+        f" 11.5h{round(1000 * (right - left) / seconds, 1):g}"
         for left, right, _ in parts
     ]
     return "".join(drawn)
@@ -157,7 +157,7 @@ def behind(attempt):
     found = {}
     for rank, parts in slow_parts(attempt.get("series") or {}).items():
         found[rank] = {
-            "words": ["steps %.1fx the median" % max(factor for _begin, _end, factor in parts)],
+            "words": [f"steps {max(factor for _begin, _end, factor in parts):.1f}x the median"],
             "parts": parts,
         }
     begun = {}
@@ -169,7 +169,7 @@ def behind(attempt):
     for rank, when in begun.items():
         if middle and when - middle > limit:
             found.setdefault(rank, {"words": [], "parts": []})["words"].append(
-                "%s late to its peers" % clock(when - middle)
+                f"{clock(when - middle)} late to its peers"
             )
     return found
 
@@ -186,8 +186,8 @@ def summed(phases):
 def told(totals):
     """Return {phase: words} for the lane's titles."""
     return {
-        phase: (
-            "%s: %s%s" % (WORDS[phase], clock(seconds), " in %d parts" % often if often > 1 else "")
+        phase: "{}: {}{}".format(
+            WORDS[phase], clock(seconds), " in %d parts" % often if often > 1 else ""
         )
         for phase, (often, seconds) in totals.items()
     }

@@ -46,7 +46,7 @@ def size(count):
     """Return bytes for people, such as 12.3 kB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
-            return "%d B" % count if unit == "B" else "%.1f %s" % (count, unit)
+            return "%d B" % count if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000.0
 
 
@@ -68,11 +68,7 @@ def linked(text, known, attempt=None):
         if attempt is None or not path.startswith("attempt-")
     }
     by_name.update(
-        {
-            path.rpartition("/")[2]: path
-            for path in known
-            if path.startswith("attempt-%s/" % attempt)
-        }
+        {path.rpartition("/")[2]: path for path in known if path.startswith(f"attempt-{attempt}/")}
     )
     for match in LOG_PLACE.finditer(text):
         path = by_name.get(match.group(1))
@@ -119,10 +115,10 @@ def verdict(attempt, facts, known):
 def candidate(item, known, attempt):
     """Return one row of the candidates for the first cause."""
     end = item.get("signal") or (
-        "exit code %s" % item["exit_code"] if item.get("exit_code") is not None else None
+        "exit code {}".format(item["exit_code"]) if item.get("exit_code") is not None else None
     )
     place = str(item.get("log") or "").rpartition("/")[2] + (
-        ":%s" % item["line"] if item.get("line") else ""
+        ":{}".format(item["line"]) if item.get("line") else ""
     )
     return dict(
         only([item], "rank", "node", "weight", "why")[0],
@@ -155,11 +151,11 @@ def rank_rows(facts, attempt, known):
     for item in plan_of(facts, attempt.get("number")).get("ranks") or ():
         rank = told.get(item["rank"], {})
         end = rank.get("signal") or (
-            "exit code %s" % rank["exit_code"]
+            "exit code {}".format(rank["exit_code"])
             if rank.get("exit_code") is not None
             else rank.get("state")
         )
-        path = "attempt-%s/%s" % (attempt.get("number"), rank.get("home"))
+        path = "attempt-{}/{}".format(attempt.get("number"), rank.get("home"))
         last = rank.get("last_step") or {}
         rows.append(
             {
@@ -212,11 +208,13 @@ def commands(plan):
     )
     for node in plan.get("nodes") or ():
         if node.get("argv"):
-            rows.append({"where": "on %s" % node["name"], "text": plan_text.command(node["argv"])})
+            rows.append(
+                {"where": "on {}".format(node["name"]), "text": plan_text.command(node["argv"])}
+            )
         if node.get("container"):
             rows.append(
                 {
-                    "where": "on %s, in a container" % node["name"],
+                    "where": "on {}, in a container".format(node["name"]),
                     "text": plan_text.command(node["container"]["argv"]),
                 }
             )
@@ -243,12 +241,12 @@ def digests(facts):
         )
     ]
     rows += [
-        ("%s %s, digest" % (kind, name), value)
+        (f"{kind} {name}, digest", value)
         for kind in ("data", "weights")
         for name, value in sorted((plan.get(kind) or {}).items())
     ]
     rows += [
-        ("environment, %s" % name, value)
+        (f"environment, {name}", value)
         for name, value in sorted((plan.get("environment") or {}).items())
     ]
     shown = [
@@ -305,11 +303,11 @@ def heading(facts):
     words = [
         facts["run"],
         (plan.get("suite") or {}).get("name"),
-        "by %s" % launcher if launcher else None,
-        "site %s" % site if site else None,
+        f"by {launcher}" if launcher else None,
+        f"site {site}" if site else None,
     ]
     words += [
-        "started %s" % moment(record["started"]) if record.get("started") else None,
+        "started {}".format(moment(record["started"])) if record.get("started") else None,
         facts["job"].get("description"),
     ]
     return job, [word for word in words if word]
@@ -346,7 +344,7 @@ def view(facts, now):
     return {
         "kind": "run",
         "run": facts["run"],
-        "title": "%s: %s, %s" % (attempts[-1]["verdict"]["badge"], job, facts["run"]),
+        "title": "{}: {}, {}".format(attempts[-1]["verdict"]["badge"], job, facts["run"]),
         "heading": job,
         "head": head,
         "sections": sections,

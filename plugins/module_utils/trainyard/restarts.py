@@ -178,7 +178,7 @@ def decide(record, limit, live=True):
     if kind == NEVER:
         return dict(found, reason=NEVER)
     if kind == TRAINED and not trained(attempts[-1]):
-        return dict(found, reason=TRAINED, why="%s, and it had made no step" % why)
+        return dict(found, reason=TRAINED, why=f"{why}, and it had made no step")
     if without >= FRUITLESS:
         return dict(
             found,
@@ -223,11 +223,11 @@ def sentence(decided, run):
     if not decided or not decided.get("of"):
         return ""
     if decided.get("again"):
-        return "%s of %s in %s s, because %s" % tuple(
-            decided.get(key) for key in ("number", "of", "delay", "why")
+        return "{} of {} in {} s, because {}".format(
+            *tuple(decided.get(key) for key in ("number", "of", "delay", "why"))
         )
-    by_hand = "; by hand: ansible-playbook playbooks/resume.yml -e run=%s" % run
-    return "none: %s%s" % (
+    by_hand = f"; by hand: ansible-playbook playbooks/resume.yml -e run={run}"
+    return "none: {}{}".format(
         decided.get("why"),
         "" if decided.get("cause") == "stopped_by_user" else by_hand,
     )

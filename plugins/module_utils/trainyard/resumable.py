@@ -88,9 +88,7 @@ def wanted_files(rule, name):
     """Return the files that a checkpoint of this name has to have, below the folder that it lies
     in; the one that is written last comes last.
     """
-    return [
-        name + held if held.startswith(".") else "%s/%s" % (name, held) for held in rule["holds"]
-    ]
+    return [name + held if held.startswith(".") else f"{name}/{held}" for held in rule["holds"]]
 
 
 def examine(root, folder, name, files, rule):
@@ -103,12 +101,14 @@ def examine(root, folder, name, files, rule):
     wanted = wanted_files(rule, name)
     missing = [path for path in wanted if path not in files]
     if missing:
-        raise completeness.Broken("%s is missing" % ", ".join(missing))
+        raise completeness.Broken("{} is missing".format(", ".join(missing)))
     later = [path for path in wanted if files[path] > files[wanted[-1]]]
     if later:
         # Files that the suite writes anew at every save, cut between two of them: each is whole,
         # together they are none.
-        raise completeness.Broken("%s is of a later save than %s" % (", ".join(later), wanted[-1]))
+        raise completeness.Broken(
+            "{} is of a later save than {}".format(", ".join(later), wanted[-1])
+        )
     read, rows = (
         {},
         [where[1] for where in (rule.get("state") or {}).values() if isinstance(where, list)],
@@ -124,7 +124,7 @@ def examine(root, folder, name, files, rule):
         except (OSError, completeness.Broken) as error:
             # What the suite writes besides (texts, exported models) is taken along as it is.
             if path in wanted or ending in completeness.PICKLES + completeness.RECORDS:
-                raise completeness.Broken("%s %s" % (path, error)) from None
+                raise completeness.Broken(f"{path} {error}") from None
     return state(rule.get("state") or {}, name, {path: read[path] for path in wanted})
 
 
@@ -163,7 +163,7 @@ def candidates(root, folder, rule):
                         _note(
                             found,
                             entry,
-                            "%s/%s" % (entry, each),
+                            f"{entry}/{each}",
                             os.stat(each, dir_fd=inside, follow_symlinks=False),
                         )
                 finally:
@@ -206,7 +206,7 @@ def of_attempt(attempt_dir, number, folders, rule):
     try:
         root = os.open(attempt_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        return None, [{"attempt": number, "name": "", "why": "cannot be read: %s" % error.strerror}]
+        return None, [{"attempt": number, "name": "", "why": f"cannot be read: {error.strerror}"}]
     try:
         rows = []
         for folder in folders:
@@ -298,7 +298,7 @@ def of_run(run_dir, rule, at_home=False):
                 {
                     "attempt": point["attempt"],
                     "name": point["name"],
-                    "why": "cannot be read: %s" % error,
+                    "why": f"cannot be read: {error}",
                 }
             )
             continue
@@ -371,7 +371,7 @@ def unsound(point):
         return "has a digest that is not that of its files"
     for key in ("name", "stem"):
         if safe_names.part_problem(point.get(key)):
-            return "has no %s that can be used" % key
+            return f"has no {key} that can be used"
     path = point.get("path")
     if not isinstance(path, str) or not path.startswith("/") or safe_names.problem(path[1:]):
         return "lies at no path that can be used"
@@ -461,7 +461,7 @@ def choose(found):
         chosen = next((point for point in same if point["source"] == point.get("first")), best)
         for point in same:
             if point["digest"] != chosen["digest"]:
-                why = "differs from the one on %s, which is taken" % chosen["source"]
+                why = "differs from the one on {}, which is taken".format(chosen["source"])
                 skipped.append(
                     {
                         "attempt": point["attempt"],
@@ -486,8 +486,8 @@ def choose(found):
 def _remark(point):
     if point["instead"]:
         return (
-            "no other checkpoint is complete; the epoch in which %s was saved may not have been"
-            " done to its end" % point["name"]
+            "no other checkpoint is complete; the epoch in which {} was saved may not have been"
+            " done to its end".format(point["name"])
         )
     return ""
 
@@ -507,7 +507,7 @@ def lines(point, skipped):
             "there is no complete checkpoint to resume from: the training starts from the beginning"
         ]
     return [
-        "resumed from %s" % said(point),
+        f"resumed from {said(point)}",
         *(["note: " + point["note"]] if point["note"] else []),
         *told,
     ]
@@ -516,12 +516,12 @@ def lines(point, skipped):
 def said(point):
     """Return a point in words: name, attempt, where it lies, what is done, and its digest."""
     where = " and ".join(each["source"] for each in point.get("sources") or ())
-    parts = ["%s of attempt %d%s" % (point["name"], point["attempt"], where and " (on %s)" % where)]
+    parts = ["%s of attempt %d%s" % (point["name"], point["attempt"], where and f" (on {where})")]
     for key in ("epoch", "step"):
         parts += (
             ["%d %s%s done" % (point[key], key, "" if point[key] == 1 else "s")]
             if point[key] is not None
             else []
         )
-    parts += ["learning rate %g" % point["lr"]] if point["lr"] is not None else []
-    return ", ".join([*parts, "digest %s" % point["digest"][:12]])
+    parts += ["learning rate {:g}".format(point["lr"])] if point["lr"] is not None else []
+    return ", ".join([*parts, "digest {}".format(point["digest"][:12])])

@@ -157,8 +157,8 @@ def settle(run, home, answers, after=0, now=None):
     ]
     if after and any(number > newest for number in noted):
         raise Refused(
-            "%s was stopped while its restart waited; by hand: playbooks/resume.yml -e run=%s"
-            % (run, run)
+            f"{run} was stopped while its restart waited; by hand: playbooks/resume.yml -e"
+            f" run={run}"
         )
     running = {node: status for node, status in found.items() if not status["ended"]}
     if (
@@ -187,7 +187,11 @@ def settle(run, home, answers, after=0, now=None):
         )
         raise Refused(
             text
-            % (run, newest, ", %s ago" % duration(now - entry["ended"]) if entry["ended"] else "")
+            % (
+                run,
+                newest,
+                ", {} ago".format(duration(now - entry["ended"])) if entry["ended"] else "",
+            )
         )
     number = run_choice.next_number(
         home["numbers"], {node: status.get("attempts") for node, status in answers.items()}, newest
@@ -204,7 +208,7 @@ def settle(run, home, answers, after=0, now=None):
 def _unknown(run, answers):
     known = run_choice.known_runs(answers)
     silent = [node for node, status in answers.items() if not status]
-    parts = ["no node knows the run %s, and it is not at home" % run]
+    parts = [f"no node knows the run {run}, and it is not at home"]
     parts += ["known: " + ", ".join(known[:5])] if known else []
     return "; ".join(parts + (["no answer from " + ", ".join(silent)] if silent else []))
 
@@ -221,8 +225,8 @@ def _running(run, running, now):
     )
     since = ""
     if _time(first.get("started")) and _time(first.get("now")):
-        since = ", started %s ago" % duration(max(0.0, first["now"] - first["started"]))
-    by = " by %s" % first["by"] if first.get("by") else ""
+        since = ", started {} ago".format(duration(max(0.0, first["now"] - first["started"])))
+    by = " by {}".format(first["by"]) if first.get("by") else ""
     text = (
         "%s goes on: attempt %d holds %s (%s)%s%s; follow it: playbooks/follow.yml -e run=%s, stop"
         " it: playbooks/stop.yml -e run=%s"

@@ -54,16 +54,16 @@ def _number(name, value, kind, whole_name):
     form = r"-?[0-9]{1,12}" + (r"(\.[0-9]{1,12})?" if kind == "float" else "")
     if isinstance(value, bool) or not re.fullmatch(form, str(value).strip(), re.ASCII):
         unit = whole_name.rpartition("_")[2]
-        said = "a %snumber%s" % (
+        said = "a {}number{}".format(
             "whole " * (kind == "int"),
-            " of %s, without a unit" % unit if unit in UNITS else "",
+            f" of {unit}, without a unit" if unit in UNITS else "",
         )
-        return "must be %s; got %s" % (said, shown(value))
+        return f"must be {said}; got {shown(value)}"
     least = 1 if name in FROM_ONE else 0
     if float(str(value)) < least:
-        return "must be %s; got %s" % ("1 or more" if least else "0 or more", shown(value))
+        return "must be {}; got {}".format("1 or more" if least else "0 or more", shown(value))
     if name.endswith("_port") and float(str(value)) > 65535:
-        return "must be a port up to 65535; got %s" % shown(value)
+        return f"must be a port up to 65535; got {shown(value)}"
     return None
 
 
@@ -73,18 +73,18 @@ def _single(name, value, spec, whole_name):
     if kind in ("int", "float"):
         return _number(name, value, kind, whole_name)
     if kind == "bool":
-        return None if switch(value) is not None else "must be true or false; got %s" % shown(value)
+        return None if switch(value) is not None else f"must be true or false; got {shown(value)}"
     if isinstance(value, (dict, list)) and kind in ("str", "path"):
-        return "must be %s; got %s" % ("a path" if kind == "path" else "one text", shown(value))
+        return "must be {}; got {}".format("a path" if kind == "path" else "one text", shown(value))
     choices = [str(choice) for choice in spec.get("choices") or []]
     if choices and text not in choices:
-        return "must be one of %s; got %s%s" % (
+        return "must be one of {}; got {}{}".format(
             ", ".join(choices),
             shown(value),
             near(value, choices),
         )
     if name in FORMS and not re.fullmatch(FORMS[name][0], text, re.ASCII):
-        return "%s; got %s" % (FORMS[name][1], shown(value))
+        return f"{FORMS[name][1]}; got {shown(value)}"
     if PLACE.match(name):
         return place_problem(value, os.path.expanduser("~"), up=not name.endswith("_home"))
     return None
@@ -94,24 +94,24 @@ def _mapping(path, value, spec, name):
     """Yield (path, text) of a mapping whose keys the spec knows."""
     options = spec.get("options")
     if not isinstance(value, dict):
-        keys = " of %s" % ", ".join(options) if options else ""
+        keys = " of {}".format(", ".join(options)) if options else ""
         hint = (
-            "; with -e as JSON: -e '{\"%s\": {...}}'" % path[0]
+            f"; with -e as JSON: -e '{{\"{path[0]}\": {{...}}}}'"
             if isinstance(value, str) and len(path) == 1
             else ""
         )
-        yield path, "must be a mapping%s; got %s%s" % (keys, shown(value), hint)
+        yield path, f"must be a mapping{keys}; got {shown(value)}{hint}"
         return
     for key in sorted(value if options is not None else (), key=str):
         if key not in options:
             yield (
                 path + (str(key),),
-                "unknown key; allowed: %s%s" % (", ".join(options), near(key, options)),
+                "unknown key; allowed: {}{}".format(", ".join(options), near(key, options)),
             )
         else:
             yield from _held(path + (key,), value[key], options[key], name)
     for key in [key for key in options or () if options[key].get("required") and key not in value]:
-        yield path, "the key '%s' is missing" % key
+        yield path, f"the key '{key}' is missing"
 
 
 def _held(path, value, spec, name):
@@ -127,7 +127,7 @@ def _held(path, value, spec, name):
                 path + (str(index),), item, dict(spec, type=spec.get("elements") or "raw"), name
             )
     elif kind == "list" and spec.get("elements") == "dict":
-        yield path, "must be a list of mappings; got %s" % shown(value)
+        yield path, f"must be a list of mappings; got {shown(value)}"
     else:
         said = _single(name if len(path) == 1 else "", value, spec, name)
         if said:
@@ -178,4 +178,4 @@ def unknown(name, known, roles):
     meant = near(rest, [each[len(role) + 1 :] for each in known if each.startswith(role + "_")])
     if not meant and role in EVERYDAY:
         return None
-    return "no variable of the role %s%s" % (role, meant.replace("mean '", "mean '%s_" % role))
+    return "no variable of the role {}{}".format(role, meant.replace("mean '", f"mean '{role}_"))

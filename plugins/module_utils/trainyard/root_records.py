@@ -37,7 +37,7 @@ def firewall_problem(record):
     if not isinstance(record, dict) or set(record) != {"tool", "peers", "zone"}:
         return "want the keys tool, peers, zone"
     if record["tool"] not in TOOLS:
-        return "tool: want one of %s" % ", ".join(TOOLS)
+        return "tool: want one of {}".format(", ".join(TOOLS))
     if not isinstance(record["zone"], str) or not ZONE.match(record["zone"]):
         return "zone: want letters, digits, dashes, underscores"
     peers = record["peers"]
@@ -84,7 +84,7 @@ class Records:
 
     def __init__(self, site, base=BASE, owner=0):
         if not SITE.match(site):
-            raise RecordError("the site's name is not valid: %r" % site)
+            raise RecordError(f"the site's name is not valid: {site!r}")
         self.folder = os.path.join(base, site)
         self.base, self.site, self.owner = base, site, owner
 
@@ -117,7 +117,7 @@ class Records:
         """Write a record, whole or not at all."""
         said = PROBLEMS[name](record)
         if said:
-            raise RecordError("%s: %s" % (self.path(name), said))
+            raise RecordError(f"{self.path(name)}: {said}")
         for folder in (self.base, self.folder):
             try:
                 os.mkdir(folder, 0o755)
@@ -179,7 +179,7 @@ class Records:
 
     @staticmethod
     def _doubt(path, why):
-        return "%s is not obeyed (%s). Look at it as root, and remove it" % (path, why)
+        return f"{path} is not obeyed ({why}). Look at it as root, and remove it"
 
     def _parsed(self, name, text):
         try:

@@ -83,21 +83,19 @@ def problem(found):
     if found is None or found.get("fixed"):
         return None
     shown = found.get("version") or "of an unknown version"
-    names = "all known holes (%s to %s)" % (OVERFLOW, WRITES[-1])
-    remedy = "update it with the distribution's package manager; version %s is fixed" % ".".join(
-        map(str, FIXED)
+    names = f"all known holes ({OVERFLOW} to {WRITES[-1]})"
+    remedy = "update it with the distribution's package manager; version {} is fixed".format(
+        ".".join(map(str, FIXED))
     )
     if found.get("fixed") is None:
         return (
-            "it is unknown whether rsync (%s) is fixed for %s: a peer may take over what it copies"
-            " with" % (shown, names),
+            (
+                f"it is unknown whether rsync ({shown}) is fixed for {names}: a peer may take over"
+                " what it copies with"
+            ),
             remedy,
         )
     return (
-        "rsync (%s) is not fixed for %s: a peer may take over what it copies with"
-        % (
-            shown,
-            names,
-        ),
+        f"rsync ({shown}) is not fixed for {names}: a peer may take over what it copies with",
         remedy,
     )

@@ -30,7 +30,7 @@ def is_run(value):
 def check(run):
     """Raise ValueError where a run is named that cannot be one."""
     if run and not is_run(run):
-        raise ValueError("%r is no run id" % (run,))
+        raise ValueError(f"{run!r} is no run id")
 
 
 def is_attempt(value):
@@ -96,8 +96,9 @@ def choose(runs_dir, site, answers, run=""):
     )
     claimed = [node for node, status in mine.items() if status["attempt"] == number]
     notes = [
-        "%s alone says that it has the newer run %s; to take that one: -e run=%s"
-        % (node, status["run"], status["run"])
+        "{} alone says that it has the newer run {}; to take that one: -e run={}".format(
+            node, status["run"], status["run"]
+        )
         for node, status in found.items()
         if status["run"] > chosen
     ]

@@ -225,7 +225,7 @@ def seal(folder):
     what brought it may have been generous.
     """
     if not RUN_ID.match(os.path.basename(os.path.abspath(folder))) or os.path.islink(folder):
-        raise ValueError("%s is not the directory of a run" % folder)
+        raise ValueError(f"{folder} is not the directory of a run")
     # Directory by directory and without links, so that nothing outside is touched.
     for _where, _folders, names, here in os.fwalk(folder, follow_symlinks=False):
         _seal(here, os.fstat(here).st_mode)

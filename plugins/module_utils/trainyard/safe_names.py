@@ -50,7 +50,7 @@ def check(path):
     """Return a relative path from a node; raise UnsafeName where the rule refuses it."""
     said = problem(path)
     if said:
-        raise UnsafeName("the name %s %s" % (ascii(path)[:200], said))
+        raise UnsafeName(f"the name {ascii(path)[:200]} {said}")
     return path
 
 

@@ -62,8 +62,8 @@ def apply(advice):
     words = _words(advice["overrides"], advice["arguments"])
     if not words:
         why = [_left(setting) for setting in advice["settings"] if _left(setting)]
-        why = "; ".join(why) or "the document has no other value for %s" % _sizes(advice)
-        return {}, [], ["scaling: apply changes nothing here: %s" % why]
+        why = "; ".join(why) or f"the document has no other value for {_sizes(advice)}"
+        return {}, [], [f"scaling: apply changes nothing here: {why}"]
     text = "scaling: apply set the %s from %s to %s with %s (%s)"
     done = [
         text
@@ -83,10 +83,10 @@ def lines(advice):
     """Return the advice for people, every line with its source."""
     base, batch = advice["base"], advice["batch"]
     if base is None:
-        head = "scaling: %s; the job carries no document's setting to compare with" % _sizes(advice)
+        head = f"scaling: {_sizes(advice)}; the job carries no document's setting to compare with"
     elif advice["cards"] == base:
-        head = "scaling: %s, as many as the document's one machine; it changes nothing" % _sizes(
-            advice
+        head = "scaling: {}, as many as the document's one machine; it changes nothing".format(
+            _sizes(advice)
         )
     elif advice["cards"] < base:
         head = (
@@ -112,18 +112,18 @@ def lines(advice):
             "  epochs stay %d, so the model takes %s times %s steps than on the document's one"
             " machine"
         )
-        result.append(text % (advice["epochs"], "%.4g" % ratio, word))
+        result.append(text % (advice["epochs"], f"{ratio:.4g}", word))
     if advice["accuracy"]:
         result.append(
-            "  accuracy may fall by about 1 %% with many cards; more warm-up or more epochs help"
-            " (%s)" % advice["accuracy"]
+            "  accuracy may fall by about 1 % with many cards; more warm-up or more epochs help"
+            " ({})".format(advice["accuracy"])
         )
-    result += ["  upstream: %s" % note for note in advice["notes"]]
+    result += [f"  upstream: {note}" for note in advice["notes"]]
     words = _words(advice["overrides"], advice["arguments"])
     if words and not advice["apply"]:
         result.append(
-            "  the document's rule as words of the command: %s; `scaling: apply` in the job, or -e"
-            " scaling=apply, adds them" % words
+            f"  the document's rule as words of the command: {words}; `scaling: apply` in the job,"
+            " or -e scaling=apply, adds them"
         )
     return result
 
@@ -179,7 +179,7 @@ def _document_rate(job, rule, now, found):
     elif kind == "linear":
         said["value"] = _times(now, found["cards"] / found["base"])
     else:
-        said["why"] = _elsewhere("x%s" % _text(rule["factor"]), job, found)
+        said["why"] = _elsewhere("x{}".format(_text(rule["factor"])), job, found)
     if kind == "times" and not said["why"]:
         said["value"], tried, batch = (
             _times(now, rule["factor"]),
@@ -207,7 +207,9 @@ def _upstream_rate(upstream, now, found):
     said = {"rule": "linear", "value": None, "source": upstream["source"], "why": None}
     said["from"] = "%s for %d cards x %d" % (_text(rate), cards, batch)
     if not _same(rate, now):
-        said["why"] = "its rule starts from %s; this config says %s" % (said["from"], _text(now))
+        said["why"] = "its rule starts from {}; this config says {}".format(
+            said["from"], _text(now)
+        )
     elif not found["batch"]["now"]:
         said["why"] = "the batch of this config is unknown"
     else:
@@ -314,7 +316,7 @@ def _left(setting):
     document's own word; None elsewhere.
     """
     if setting["own"]:
-        return "the site or the job sets the %s itself" % setting["name"]
+        return "the site or the job sets the {} itself".format(setting["name"])
     return setting["document"] and setting["document"]["why"]
 
 
@@ -363,10 +365,10 @@ def _same(one, other):
 def _text(value):
     """Return a number as people write it: 0.00005, 26,667, [0.002, 0.0002]."""
     if isinstance(value, list):
-        return "[%s]" % ", ".join(_text(item) for item in value)
+        return "[{}]".format(", ".join(_text(item) for item in value))
     if isinstance(value, int):
-        return "{:,}".format(value)
-    return ("%.12f" % value).rstrip("0").rstrip(".") if abs(value) >= 1e-9 else "%g" % value
+        return f"{value:,}"
+    return (f"{value:.12f}").rstrip("0").rstrip(".") if abs(value) >= 1e-9 else f"{value:g}"
 
 
 def _sizes(advice):
@@ -379,35 +381,36 @@ def _sizes(advice):
 def _way(setting, value):
     """Return the words that give the suite's script a value."""
     return (
-        "%s %s" % (setting["option"], override_text(value))
+        "{} {}".format(setting["option"], override_text(value))
         if setting["option"]
-        else "%s=%s" % (setting["key"], override_text(value))
+        else "{}={}".format(setting["key"], override_text(value))
     )
 
 
 def _words(overrides, arguments):
     return " ".join(
-        arguments + ["%s=%s" % (key, override_text(value)) for key, value in overrides.items()]
+        arguments + [f"{key}={override_text(value)}" for key, value in overrides.items()]
     )
 
 
 def _batch_lines(batch, advice):
     if not batch["now"]:
         return ["batch: unknown, this config does not say it where the suite's table looks"]
-    text = "batch: %s a card, %s in all" % (_text(batch["now"]), _text(batch["all"]))
+    text = "batch: {} a card, {} in all".format(_text(batch["now"]), _text(batch["all"]))
     if batch["base"]:
-        text += "; the document's one machine: %s x %s = %s" % (
+        text += "; the document's one machine: {} x {} = {}".format(
             _text(batch["documented"]),
             _text(advice["base"]),
             _text(batch["base"]),
         )
-        text += " (%s)" % batch["source"]
+        text += " ({})".format(batch["source"])
     if batch["documented"] and batch["now"] != batch["documented"]:
         who = "the site or the job sets" if batch["own"] else "this config has"
         return [
             text,
-            "batch: %s %s a card, so the document's rules are said of another batch"
-            % (who, _text(batch["now"])),
+            "batch: {} {} a card, so the document's rules are said of another batch".format(
+                who, _text(batch["now"])
+            ),
         ]
     return [text]
 
@@ -421,17 +424,19 @@ def _setting_lines(setting, advice):
     )
     if setting["own"]:
         return [
-            "%s: %s, as the site or the job sets it; left alone"
-            % (name, "unknown" if now is None else _text(now))
+            "{}: {}, as the site or the job sets it; left alone".format(
+                name, "unknown" if now is None else _text(now)
+            )
         ]
     if now is None:
-        return ["%s: unknown, this config does not say it where the suite's table looks" % name]
+        return [f"{name}: unknown, this config does not say it where the suite's table looks"]
     result = []
     if said and said["value"] is not None:
-        change = "unchanged" if _same(said["value"], now) else "from %s" % _text(now)
+        change = "unchanged" if _same(said["value"], now) else f"from {_text(now)}"
         result.append(
-            "%s: %s, %s, by the document (%s)"
-            % (name, _text(said["value"]), change, said["source"])
+            "{}: {}, {}, by the document ({})".format(
+                name, _text(said["value"]), change, said["source"]
+            )
         )
         if said.get("default"):
             tried = said["default"]
@@ -447,7 +452,7 @@ def _setting_lines(setting, advice):
                 )
             )
     else:
-        text = "%s: %s, as the config says" % (name, _text(now))
+        text = f"{name}: {_text(now)}, as the config says"
         if said:
             text += "; the document's rule for %d cards is unknown: %s (%s)" % (
                 advice["cards"],
@@ -473,8 +478,9 @@ def _upstream_lines(setting, upstream):
     name, said = setting["name"], setting["document"]
     if upstream["value"] is None:
         return [
-            "%s: upstream gives no number here: %s (%s)"
-            % (name, upstream["why"], upstream["source"])
+            "{}: upstream gives no number here: {} ({})".format(
+                name, upstream["why"], upstream["source"]
+            )
         ]
     if _same(
         upstream["value"], said["value"] if said and said["value"] is not None else setting["now"]

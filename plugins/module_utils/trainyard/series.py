@@ -125,10 +125,8 @@ class _Attempt:
         self.left_out = []
         self.events, self.units = {}, {}
         for node in self.nodes:
-            self.events[node] = read_events(
-                _bytes(os.path.join(directory, "ranks.%s.jsonl" % node))
-            )
-            self.units[node] = _mapping(_json(os.path.join(directory, "exit.%s.json" % node)))
+            self.events[node] = read_events(_bytes(os.path.join(directory, f"ranks.{node}.jsonl")))
+            self.units[node] = _mapping(_json(os.path.join(directory, f"exit.{node}.json")))
         said = {str(n.get("node")): n for n in _dicts(record.get("nodes"))}
         self.said = {node: said.get(node, {}) for node in self.nodes}
         self.ahead = {node: phases.ahead(self._bounds(node)) for node in self.nodes}
@@ -337,7 +335,7 @@ class _Attempt:
             who = (
                 "rank %d's" % printing[0]
                 if len(printing) == 1
-                else "the mean of ranks %s" % ", ".join(map(str, printing))
+                else "the mean of ranks {}".format(", ".join(map(str, printing)))
             )
             note = (
                 "%s times the number of ranks (%d): the suite prints steps on its first rank only"

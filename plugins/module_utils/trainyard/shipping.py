@@ -85,14 +85,11 @@ def named(plan, node):
                 "{local_rank}", str(rank["local_rank"])
             ).replace("{rank}", str(rank["rank"]))
             files[log] = "rank-%03d.%s.log" % (rank["rank"], node)
-    files[launcher.get("console") or "logs.txt"] = "launcher.%s.log" % node
+    files[launcher.get("console") or "logs.txt"] = f"launcher.{node}.log"
     files.update(
-        {
-            name: "%s.%s.log" % (os.path.basename(name)[:-4], node)
-            for name in launcher.get("logs") or ()
-        }
+        {name: f"{os.path.basename(name)[:-4]}.{node}.log" for name in launcher.get("logs") or ()}
     )
-    return dict(files, **{"ranks.jsonl": "ranks.%s.jsonl" % node, WHOLE: "exit.%s.json" % node})
+    return dict(files, **{"ranks.jsonl": f"ranks.{node}.jsonl", WHOLE: f"exit.{node}.json"})
 
 
 def strays(plan):
@@ -192,8 +189,8 @@ class Sender:
             return
         for name in names:
             self.add(
-                "%s/%s" % (folder, name) if folder else name,
-                "stray-%s.%s.log" % (name, self.spec["node"]),
+                f"{folder}/{name}" if folder else name,
+                "stray-{}.{}.log".format(name, self.spec["node"]),
             )
 
     def folder(self, path, known):
@@ -242,7 +239,7 @@ class Sender:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self.problems[file] = "not sent: %s" % error.strerror
+            self.problems[file] = f"not sent: {error.strerror}"
             return None
         return info.st_dev, info.st_ino
 
@@ -359,7 +356,7 @@ class Sender:
         self.say(
             {
                 "event": "end",
-                "problems": ["%s: %s" % item for item in sorted(self.problems.items())],
+                "problems": ["{}: {}".format(*item) for item in sorted(self.problems.items())],
             }
         )
 

@@ -38,22 +38,23 @@ def _node(name, variables, problems):
     """Return one node as the inventory describes it; where is the inventory host that a problem is
     about.
     """
-    where = "inventory, host %s" % name
+    where = f"inventory, host {name}"
 
     def refuse(key, text):
         problems.append(Problem(where, None, key, text))
 
     for key in sorted(variables):
         if key.startswith("trainyard_") and key not in SITE_VARIABLES:
-            refuse(key, "unknown site variable%s" % near(key, SITE_VARIABLES))
+            refuse(key, f"unknown site variable{near(key, SITE_VARIABLES)}")
     if not NAME.match(name):
         refuse("", "an inventory name must be letters, digits, dots, dashes; rename the host")
     accelerator = variables.get("trainyard_accelerator")
     if accelerator not in ACCELERATORS:
         refuse(
             "trainyard_accelerator",
-            "must be one of %s; got %s%s"
-            % (", ".join(ACCELERATORS), shown(accelerator), near(accelerator, ACCELERATORS)),
+            "must be one of {}; got {}{}".format(
+                ", ".join(ACCELERATORS), shown(accelerator), near(accelerator, ACCELERATORS)
+            ),
         )
     try:
         devices = device_ids(variables.get("trainyard_devices"))
@@ -61,8 +62,9 @@ def _node(name, variables, problems):
         devices = []
         refuse(
             "trainyard_devices",
-            "must be the number of devices or a list of their ids; got %s"
-            % shown(variables.get("trainyard_devices")),
+            "must be the number of devices or a list of their ids; got {}".format(
+                shown(variables.get("trainyard_devices"))
+            ),
         )
     address = variables.get("trainyard_address")
     if address is not None:
@@ -73,10 +75,10 @@ def _node(name, variables, problems):
             address = None
     admin = variables.get("trainyard_admin_user")
     if admin is not None and not (isinstance(admin, str) and ACCOUNT.match(admin)):
-        refuse("trainyard_admin_user", "must be the name of an account; got %s" % shown(admin))
+        refuse("trainyard_admin_user", f"must be the name of an account; got {shown(admin)}")
     host = variables.get("ansible_host", name)
     if not isinstance(host, str) or (host != name and not HOST.match(host)):
-        refuse("ansible_host", "must be the name or the address of a machine; got %s" % shown(host))
+        refuse("ansible_host", f"must be the name or the address of a machine; got {shown(host)}")
         host = ""
     port = variables.get("ansible_port")
     return {
@@ -103,10 +105,9 @@ def read_site(groups, hostvars):
         meant = difflib.get_close_matches("trainers", others, n=1, cutoff=0.6)
         text = (
             "the group 'trainers' is missing or empty; it lists the machines in the order of their"
-            " ranks; groups found: %s%s"
-            % (
+            " ranks; groups found: {}{}".format(
                 ", ".join(sorted(others)) or "none",
-                "; rename the group '%s' to 'trainers'" % meant[0] if meant else "",
+                f"; rename the group '{meant[0]}' to 'trainers'" if meant else "",
             )
         )
         return None, [Problem("inventory", None, "", text)]
@@ -130,7 +131,7 @@ def read_site(groups, hostvars):
                         "inventory",
                         None,
                         node["name"],
-                        "has the same %s as %s: one machine under two names" % (label, seen[value]),
+                        f"has the same {label} as {seen[value]}: one machine under two names",
                     )
                 )
             seen.setdefault(value, node["name"])
@@ -144,14 +145,14 @@ def read_site(groups, hostvars):
         )
         problems += [Problem("inventory", None, key, said)] if said else []
     problems += [
-        Problem("inventory", None, key, "%s; got %s" % (text, shown(first[key])))
+        Problem("inventory", None, key, f"{text}; got {shown(first[key])}")
         for key, text in quota.problems(first)
     ]
     name = first.get("trainyard_site")
     if name is not None and not (isinstance(name, str) and SITE.match(name)):
         text = (
             "must be letters, digits, dots, dashes, at most 128: the site's directories carry it;"
-            " got %s" % shown(name)
+            f" got {shown(name)}"
         )
         problems.append(Problem("inventory", None, "trainyard_site", text))
     start, env, suites = (
@@ -184,7 +185,7 @@ def confusable(site):
         " log of the other; rename one of them"
     )
     pairs = [(long, short) for long in names for short in names if long.endswith("." + short)]
-    return [Problem("inventory, host %s" % long, None, "", text % short) for long, short in pairs]
+    return [Problem(f"inventory, host {long}", None, "", text % short) for long, short in pairs]
 
 
 def on_controller(source, project):
@@ -239,14 +240,11 @@ def choose(job, site, members=None):
         problems.append(Problem(place_of(job, "min_nodes"), None, "min_nodes", text))
     if job["suite"] not in site["suites"]:
         known = ", ".join(sorted(site["suites"])) or "none"
-        text = (
-            "the site '%s' does not say where %s comes from (trainyard_suites.%s); it knows: %s"
-            % (
-                site["name"],
-                job["suite"],
-                job["suite"],
-                known,
-            )
+        text = "the site '{}' does not say where {} comes from (trainyard_suites.{}); it knows: {}".format(
+            site["name"],
+            job["suite"],
+            job["suite"],
+            known,
         )
         problems.append(Problem("inventory", None, "trainyard_suites", text))
     else:
@@ -262,7 +260,7 @@ def choose(job, site, members=None):
         wanted = job["devices"] if isinstance(job["devices"], int) else len(devices)
         missing = [item for item in devices if item not in node["devices"]]
         if node["devices"] and (missing or len(devices) < wanted):
-            text = "asks for %s; %s declares the devices %s (their ids, trainyard_devices)" % (
+            text = "asks for {}; {} declares the devices {} (their ids, trainyard_devices)".format(
                 shown(job["devices"]),
                 node["name"],
                 ", ".join(node["devices"]),
@@ -275,13 +273,15 @@ def choose(job, site, members=None):
         # Paddle's --ips takes the local number of devices for every host (fact 17).
         counted = ", ".join("%s %d" % (node["name"], len(node["devices"])) for node in sound)
         text = (
-            "nodes of one job need equal numbers of devices: %s; set 'devices' in the job" % counted
+            f"nodes of one job need equal numbers of devices: {counted}; set 'devices' in the job"
         )
         problems.append(Problem("inventory", None, "trainyard_devices", text))
     elif len({tuple(node["devices"]) for node in sound}) > 1:
         # One command runs on all of them (contract A5), and it names the devices.
-        listed = "; ".join("%s %s" % (node["name"], ",".join(node["devices"])) for node in sound)
-        text = "nodes of one job need the same device ids: %s; set 'devices' in the job" % listed
+        listed = "; ".join(
+            "{} {}".format(node["name"], ",".join(node["devices"])) for node in sound
+        )
+        text = f"nodes of one job need the same device ids: {listed}; set 'devices' in the job"
         problems.append(Problem("inventory", None, "trainyard_devices", text))
     start = job.get("start_port") or site["start_port"]
     if start and counts and start + max(counts) - 1 > 65535:
@@ -298,16 +298,16 @@ def choose(job, site, members=None):
     for node in chosen if len(chosen) > 1 else ():
         if not node["address"] and here(node["host"]):
             text = (
-                "%s is this controller itself to every node; set trainyard_address to the node's"
-                " address on the training network" % node["host"]
+                "{} is this controller itself to every node; set trainyard_address to the node's"
+                " address on the training network".format(node["host"])
             )
             problems.append(
-                Problem("inventory, host %s" % node["name"], None, "ansible_host", text)
+                Problem("inventory, host {}".format(node["name"]), None, "ansible_host", text)
             )
         if node["address"] and _loopback(node["address"]):
-            text = "%s is a loopback address; no other node can reach it" % node["address"]
+            text = "{} is a loopback address; no other node can reach it".format(node["address"])
             problems.append(
-                Problem("inventory, host %s" % node["name"], None, "trainyard_address", text)
+                Problem("inventory, host {}".format(node["name"]), None, "trainyard_address", text)
             )
     kinds = sorted({node["accelerator"] for node in chosen if node["accelerator"]})
     if len(kinds) > 1:
@@ -342,7 +342,7 @@ def _saves(job, source):
         if isinstance(folder, str)
     ]
     return [
-        Problem("inventory", None, "trainyard_suites.%s.overrides" % job["suite"], text)
+        Problem("inventory", None, "trainyard_suites.{}.overrides".format(job["suite"]), text)
         for text in said
         if text
     ]
@@ -366,7 +366,9 @@ def _environment(job, source):
         near(package, known),
     )
     return [
-        Problem("inventory", None, "trainyard_suites.%s.environment.package" % job["suite"], text)
+        Problem(
+            "inventory", None, "trainyard_suites.{}.environment.package".format(job["suite"]), text
+        )
     ]
 
 
@@ -379,7 +381,7 @@ def _pair(job, accelerator):
         for name in load_suite(job["suite"])["launchers"]
         if accelerator in LAUNCHERS[name]["devices"]
     ]
-    text = "%s cannot start ranks on %s; for %s there: %s" % (
+    text = "{} cannot start ranks on {}; for {} there: {}".format(
         job["launcher"],
         accelerator,
         job["suite"],

@@ -97,9 +97,7 @@ def place_problem(value, home, up=True):
     home: the user's home directory. up: '..' may stand in it, as the controller's paths often start
     at the inventory's directory.
     """
-    said = (
-        texts.problem(value) if isinstance(value, str) else "must be a path; got %s" % shown(value)
-    )
+    said = texts.problem(value) if isinstance(value, str) else f"must be a path; got {shown(value)}"
     if said:
         return said
     path = (
@@ -108,14 +106,14 @@ def place_problem(value, home, up=True):
         else "."
     )
     if path in (".", "..", "/", "//", "~", os.path.normpath(home)):
-        return "is %s itself; got %s; say a directory of its own" % (
+        return "is {} itself; got {}; say a directory of its own".format(
             "the file system" if path in ("/", "//") else "a home or working directory",
             shown(value),
         )
     if SYSTEM.match(path):
-        return "is a directory of the system; got %s; say a directory of its own" % shown(value)
+        return f"is a directory of the system; got {shown(value)}; say a directory of its own"
     if not up and ".." in value.split("/"):
-        return "may not lead upwards ('..'); got %s" % shown(value)
+        return f"may not lead upwards ('..'); got {shown(value)}"
     return None
 
 
@@ -124,16 +122,16 @@ def address_problem(value):
     try:
         network = ipaddress.ip_network(value, strict=False)
     except ValueError:
-        return "must be an IP address or a network such as 10.0.0.0/24; got %s" % shown(value)
+        return f"must be an IP address or a network such as 10.0.0.0/24; got {shown(value)}"
     if network.version != 4:
         # --ips, MASTER_ADDR and the rank table are made of IPv4 addresses (plan.py); a login may
         # well go over IPv6
         return (
-            "must be an IPv4 address or network, which the plan is made of; got %s; ansible_host"
-            " alone may be IPv6" % shown(value)
+            f"must be an IPv4 address or network, which the plan is made of; got {shown(value)};"
+            " ansible_host alone may be IPv6"
         )
     if network.is_multicast or (network.is_reserved and network.prefixlen):
-        return "must be an address that one machine can have; got %s" % shown(value)
+        return f"must be an address that one machine can have; got {shown(value)}"
     return None
 
 
@@ -145,14 +143,14 @@ def suite_entries(suites, problems):
     if not isinstance(suites, dict):
         problems.append(
             Problem(
-                "inventory", None, key, "must be a mapping of suite names; got %s" % shown(suites)
+                "inventory", None, key, f"must be a mapping of suite names; got {shown(suites)}"
             )
         )
         return {}
     known = suite_tables.names()
     for suite in [suite for suite in suites if suite not in known]:
-        text = "unknown suite; allowed: %s%s" % (", ".join(known), near(suite, known))
-        problems.append(Problem("inventory", None, "%s.%s" % (key, suite), text))
+        text = "unknown suite; allowed: {}{}".format(", ".join(known), near(suite, known))
+        problems.append(Problem("inventory", None, f"{key}.{suite}", text))
     for suite in [suite for suite in suites if suite in known]:
         found = yamldata.check(suites[suite], load_schema("site"), {}, "inventory")
         found += [
@@ -229,7 +227,7 @@ def environment(env, problems, secret=()):
                 "inventory",
                 None,
                 "trainyard_env",
-                text if secret else "%s; got %s" % (text, shown(env)),
+                text if secret else f"{text}; got {shown(env)}",
             )
         )
         return {}
@@ -245,10 +243,10 @@ def environment(env, problems, secret=()):
             said = (
                 "must be text or a number"
                 if name in secret
-                else "must be text or a number; got %s" % shown(value)
+                else f"must be text or a number; got {shown(value)}"
             )
         else:
             said = texts.problem(str(value))
         if said:
-            problems.append(Problem("inventory", None, "trainyard_env.%s" % name, said))
+            problems.append(Problem("inventory", None, f"trainyard_env.{name}", said))
     return {str(k): str(v) for k, v in env.items()}

@@ -59,7 +59,7 @@ def holders(inodes):
     """Return {inode: pid} of sockets whose process may be looked at: this user's own, or all to
     root.
     """
-    wanted_links, found = {"socket:[%s]" % inode: inode for inode in inodes}, {}
+    wanted_links, found = {f"socket:[{inode}]": inode for inode in inodes}, {}
     for pid in processes.pids():
         try:
             for name in os.listdir("/proc/%d/fd" % pid):
@@ -104,11 +104,11 @@ def owner_words(item):
     if item["error"] == "EACCES":
         return "the training user may not listen there (net.ipv4.ip_unprivileged_port_start)"
     if item["error"] != "EADDRINUSE":
-        return "it cannot be bound: %s" % item["error"]
+        return "it cannot be bound: {}".format(item["error"])
     if item["run"]:
-        return "taken by the run %s (pid %s, %s)" % (item["run"], item["pid"], item["command"])
+        return "taken by the run {} (pid {}, {})".format(item["run"], item["pid"], item["command"])
     if item["pid"]:
-        return "taken by pid %s of %s: %s" % (item["pid"], item["user"], item["command"])
+        return "taken by pid {} of {}: {}".format(item["pid"], item["user"], item["command"])
     if item["waits"]:
         return (
             "connections of a server that has ended wait there for their own end (TIME_WAIT, a"
@@ -116,9 +116,11 @@ def owner_words(item):
         )
     if item["user"] is None:
         return "taken by a socket that /proc/net/tcp does not show"
-    return "taken by a process of %s (uid %s), whose command only that user and root can see" % (
-        item["user"],
-        item["uid"],
+    return (
+        "taken by a process of {} (uid {}), whose command only that user and root can see".format(
+            item["user"],
+            item["uid"],
+        )
     )
 
 

@@ -18,7 +18,7 @@ HEAD = 1 << 16
 BUILDS = {
     "paddle": (
         "paddle/version/__init__.py",
-        {name: r"^%s\s*=\s*'([^']*)'" % key for name, key in (("version", "full_version"), ("cuda", "cuda_version"), ("cudnn", "cudnn_version"),
+        {name: rf"^{key}\s*=\s*'([^']*)'" for name, key in (("version", "full_version"), ("cuda", "cuda_version"), ("cudnn", "cudnn_version"),
                                                             ("nccl", "nccl_version"), ("commit", "commit"))},
     ),
     "mindspore": ("mindspore/version.py", {"version": r"^__version__\s*=\s*'([^']*)'"}),

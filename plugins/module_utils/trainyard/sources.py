@@ -133,7 +133,7 @@ def code_tree(root, cache):
     every file outside git (decision 9).
     """
     if not os.path.isdir(root):
-        raise SourceError("the code is not there: %s is no directory on the controller" % root)
+        raise SourceError(f"the code is not there: {root} is no directory on the controller")
     names = manifest.git_files(root)
     return manifest.scan(root, names, cache), git_state(root) if names is not None else None
 
@@ -158,7 +158,7 @@ def config_chain(root, config, base_key, entries):
                 " that has it"
             )
             raise SourceError(
-                text % (name, root, " (named by %s)" % came_from if came_from else "", said)
+                text % (name, root, f" (named by {came_from})" if came_from else "", said)
             )
         if name in order:
             return
@@ -176,14 +176,14 @@ def config_chain(root, config, base_key, entries):
             )  # a SafeLoader that reads unknown tags as plain values
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise SourceError(
-                "%s: is not YAML: %s" % (name, " ".join(str(error).split()))
+                "{}: is not YAML: {}".format(name, " ".join(str(error).split()))
             ) from error
         if not isinstance(values, dict):
-            raise SourceError("%s: is not a mapping" % name)
+            raise SourceError(f"{name}: is not a mapping")
         bases = (values.pop(base_key, None) or []) if base_key else []
         if not isinstance(bases, (str, list)) or not all(isinstance(base, str) for base in bases):
             raise SourceError(
-                "%s: %s must be a file name or a list of them; got %r" % (name, base_key, bases)
+                f"{name}: {base_key} must be a file name or a list of them; got {bases!r}"
             )
         for base in [bases] if isinstance(bases, str) else bases:
             visit(os.path.join(os.path.dirname(name), base), name)
@@ -199,8 +199,9 @@ def find_script(suite, entries, root):
         if name in entries:
             return name
     raise SourceError(
-        "the code tree %s has none of %s; is it a checkout of %s?"
-        % (root, ", ".join(suite["scripts"]), suite["title"])
+        "the code tree {} has none of {}; is it a checkout of {}?".format(
+            root, ", ".join(suite["scripts"]), suite["title"]
+        )
     )
 
 
@@ -260,7 +261,7 @@ def unpack(path):
         _unpack(path, folder)
     except (EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
         raise SourceError(
-            "%s is damaged (%s); fetch it again" % (os.path.basename(path), error)
+            f"{os.path.basename(path)} is damaged ({error}); fetch it again"
         ) from error
 
 
@@ -271,8 +272,8 @@ def _unpack(path, folder):
     if not is_zip and not tarfile.is_tarfile(path):
         if path.endswith((".tar", ".tar.gz", ".tgz", ".zip")):
             raise SourceError(
-                "%s is no archive, whatever its name says; is it a page of the server's?"
-                % os.path.basename(path)
+                f"{os.path.basename(path)} is no archive, whatever its name says; is it a page of"
+                " the server's?"
             )
         return
     with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
@@ -280,7 +281,7 @@ def _unpack(path, folder):
         sizes = [member.file_size if is_zip else member.size for member in members]
         if len(sizes) > MOST_MEMBERS or sum(sizes) > download.LARGEST:
             raise SourceError(
-                "%s unpacks to more than weights are; it was not unpacked" % os.path.basename(path)
+                f"{os.path.basename(path)} unpacks to more than weights are; it was not unpacked"
             )
         for member in members:
             name = member.filename if is_zip else member.name
@@ -290,8 +291,8 @@ def _unpack(path, folder):
                 or not (is_zip or member.isfile() or member.isdir())
             ):
                 raise SourceError(
-                    "%s holds %r, which is outside it or no file; it was not unpacked"
-                    % (os.path.basename(path), name)
+                    f"{os.path.basename(path)} holds {name!r}, which is outside it or no file; it"
+                    " was not unpacked"
                 )
         for member in members:  # Python 3.11.2 has no filter for this
             archive.extract(member, folder)
@@ -307,7 +308,8 @@ def weight_file(entries, url):
     found = sorted(name for name in entries if name.endswith(WEIGHT_ENDINGS))
     if len(found) != 1:
         raise SourceError(
-            "%s holds %s; one file ending in %s is expected"
-            % (url, ", ".join(found) or "no weights", " or ".join(WEIGHT_ENDINGS))
+            "{} holds {}; one file ending in {} is expected".format(
+                url, ", ".join(found) or "no weights", " or ".join(WEIGHT_ENDINGS)
+            )
         )
     return found[0]

@@ -76,7 +76,7 @@ def unlike(nodes, spares):
         )
         text = text % (" or ".join(kinds), shown(spare["accelerator"]))
         problems.append(
-            Problem("inventory, host %s" % spare["name"], None, "trainyard_accelerator", text)
+            Problem("inventory, host {}".format(spare["name"]), None, "trainyard_accelerator", text)
         )
     return problems
 
@@ -88,11 +88,13 @@ def unfit(job, node, like):
     whose place is to be taken.
     """
     if node["accelerator"] != like["accelerator"]:
-        return "it computes with %s, the run with %s" % (node["accelerator"], like["accelerator"])
+        return "it computes with {}, the run with {}".format(
+            node["accelerator"], like["accelerator"]
+        )
     wanted = taken(job, like)
     missing = [item for item in wanted if item not in taken(job, node)]
     if missing:
-        return "it declares the devices %s, the run takes %s of each node" % (
+        return "it declares the devices {}, the run takes {} of each node".format(
             ", ".join(node["devices"]) or "none",
             ", ".join(wanted),
         )

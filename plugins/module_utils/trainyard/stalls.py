@@ -98,7 +98,7 @@ def odd(asked):
     held = [item for item in seen if item["state"] in _HELD]
     if held:
         return (
-            (held[0]["rank"], held[0]["node"], "is %s" % held[0]["state_words"])
+            (held[0]["rank"], held[0]["node"], "is {}".format(held[0]["state_words"]))
             if len(held) == 1
             else None
         )
@@ -125,7 +125,7 @@ def odd(asked):
     return (
         rest[0]["rank"],
         rest[0]["node"],
-        "does not wait where the others do: it is in %s" % rest[0]["where"][0],
+        "does not wait where the others do: it is in {}".format(rest[0]["where"][0]),
     )
 
 
@@ -133,12 +133,10 @@ def step_words(step):
     """Return where a training was, ' after epoch 1, step 3 of 4', or ' before the first step'."""
     if not isinstance(step, dict) or not step:
         return ""
-    words = ["epoch %s" % step["epoch"]] if step.get("epoch") else []
+    words = ["epoch {}".format(step["epoch"])] if step.get("epoch") else []
     for key, total in (("global_step", "total_steps"), ("step", "steps")):
         if step.get(key):
-            words.append(
-                "step %s" % step[key] + (" of %s" % step[total] if step.get(total) else "")
-            )
+            words.append(f"step {step[key]}" + (f" of {step[total]}" if step.get(total) else ""))
             break
     return " after " + ", ".join(words) if words else ""
 
@@ -177,7 +175,11 @@ def lost(asked):
     if len(pairs) > 1:
         first, other = sorted(pairs)[:2]
         loss = said[first]
-        return [first, other], "%s and %s lost each other: %s" % (first, other, loss["how"]), True
+        return (
+            [first, other],
+            "{} and {} lost each other: {}".format(first, other, loss["how"]),
+            True,
+        )
     both = [name for name in accused if name in said]
     absent = [name for name in accused if name not in asked]
     culprits = absent or both or sorted(accused)
@@ -186,7 +188,7 @@ def lost(asked):
         return sorted(culprits), text % ", ".join(sorted(culprits)), True
     name = culprits[0]
     by, loss = accused[name]
-    return [name], "%s was lost: %s says that %s" % (name, by, loss["how"]), False
+    return [name], "{} was lost: {} says that {}".format(name, by, loss["how"]), False
 
 
 def halt(asked):
@@ -229,11 +231,11 @@ def halt(asked):
 def lines(asked):
     """Return evidence lines: what each guard said and what each rank did when it was asked."""
     out = [
-        hang_words(name, stall) + " (stall.%s.json)" % name
+        hang_words(name, stall) + f" (stall.{name}.json)"
         for name, stall in _of(asked, "stall").items()
     ]
     out += [
-        "%s says that %s is gone: %s (loss.%s.json)" % (name, loss["node"], loss["how"], name)
+        "{} says that {} is gone: {} (loss.{}.json)".format(name, loss["node"], loss["how"], name)
         for name, loss in _of(asked, "loss").items()
     ]
     for name, items in _of(asked, "seen").items():
@@ -246,7 +248,7 @@ def lines(asked):
             where = (
                 "in " + " < ".join(item["where"][:FRAMES])
                 if item["where"]
-                else "no stack: %s" % item["why"]
+                else "no stack: {}".format(item["why"])
             )
             out.append(
                 "rank %d on %s was %s%s, %s (stacks-%03d.%s.log)"

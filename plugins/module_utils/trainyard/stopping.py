@@ -147,11 +147,11 @@ def _on_devices(run, base, plan, mine, run_id):
             str(device) for device in mine["devices"]
         ]:
             who = (
-                "the run %s" % item["run"]
+                "the run {}".format(item["run"])
                 if item.get("run")
                 else item.get("user") or "somebody who cannot be seen from here"
             )
-            text = "device %s: used by %s, pid %s: %s" % (
+            text = "device {}: used by {}, pid {}: {}".format(
                 item["device"],
                 who,
                 item["pid"],
@@ -159,7 +159,7 @@ def _on_devices(run, base, plan, mine, run_id):
             )
             found.append(
                 {
-                    "what": "device %s" % item["device"],
+                    "what": "device {}".format(item["device"]),
                     "own": item.get("run") == run_id,
                     "text": printable(text, limit=300),
                 }
@@ -237,7 +237,7 @@ def told(results, found, run_id, members):
             if node in members or not lost:
                 (silent if lost else problems).append(node)
             why = str(said.get("msg") or "it could not be asked").replace("Task failed: ", "")
-            words = "%s: %s" % ("no answer" if lost else "not stopped", why)
+            words = "{}: {}".format("no answer" if lost else "not stopped", why)
             words += "" if node in members or not lost else "; it has no part in this run"
         else:
             for name in filter(run_choice.is_run, said["stopped"]):
@@ -245,9 +245,11 @@ def told(results, found, run_id, members):
             words, whole = _of_node(said)
             problems += [] if whole else [node]
         lines.append("%-10s  %s" % (node, printable(words, limit=2000)))
-    what = "; ".join("%s on %s" % (name, ", ".join(nodes)) for name, nodes in sorted(did.items()))
+    what = "; ".join(
+        "{} on {}".format(name, ", ".join(nodes)) for name, nodes in sorted(did.items())
+    )
     name = run_id or (sorted(did) or [""])[-1]
-    again = "playbooks/stop.yml" + (" -e run=%s" % name if name else "")
+    again = "playbooks/stop.yml" + (f" -e run={name}" if name else "")
     noted = sorted(
         {
             name
@@ -258,7 +260,7 @@ def told(results, found, run_id, members):
         }
     )
     nothing = (
-        "nothing of %s runs" % run_id
+        f"nothing of {run_id} runs"
         if run_id
         else (
             "no run of yours holds a node"
@@ -266,7 +268,7 @@ def told(results, found, run_id, members):
             else "no run of yours was found" + _elsewhere(found)
         )
     )
-    text = "STOPPED %s" % what if what else "NOTHING TO STOP: %s" % nothing
+    text = f"STOPPED {what}" if what else f"NOTHING TO STOP: {nothing}"
     text += (
         "; a start or restart of %s that is under way gives up"
         % ("it" if noted == [run_id] else ", ".join(noted))
@@ -275,12 +277,12 @@ def told(results, found, run_id, members):
     )
     if silent:
         remedy = (
-            "what runs there goes on until its neighbours' watch ends it; when it answers again: %s"
-            % again
+            "what runs there goes on until its neighbours' watch ends it; when it answers again:"
+            f" {again}"
         )
-        text = "NO ANSWER from %s: %s; on the others: %s" % (", ".join(silent), remedy, text)
+        text = "NO ANSWER from {}: {}; on the others: {}".format(", ".join(silent), remedy, text)
     if problems:
-        text = "NOT STOPPED on %s: mend what is named above, then %s; %s" % (
+        text = "NOT STOPPED on {}: mend what is named above, then {}; {}".format(
             ", ".join(problems),
             again,
             text,
@@ -304,7 +306,7 @@ def _elsewhere(found):
         default="",
     )
     return (
-        "; should %s wait for its restart: playbooks/stop.yml -e run=%s" % (failed, failed)
+        f"; should {failed} wait for its restart: playbooks/stop.yml -e run={failed}"
         if failed
         else ""
     )
@@ -330,16 +332,16 @@ def _sound(said):
 def _of_node(said):
     """Return (words, whether nothing is left) of a node that answered."""
     words = (
-        "stopped %s" % ", ".join(dict.fromkeys(said["stopped"]))
+        "stopped {}".format(", ".join(dict.fromkeys(said["stopped"])))
         if said["stopped"]
         else "nothing ran"
     )
-    outside = ["pid %(pid)s (%(signal)s) %(command)s" % item for item in said["ended"]]
-    words += "; ended outside of its unit: %s" % ", ".join(outside) if outside else ""
-    own = ["pid %s" % pid for pid in said["left"]] + [
+    outside = ["pid {pid} ({signal}) {command}".format(**item) for item in said["ended"]]
+    words += "; ended outside of its unit: {}".format(", ".join(outside)) if outside else ""
+    own = [f"pid {pid}" for pid in said["left"]] + [
         item["text"] for item in said["occupied"] if item["own"]
     ]
-    words += "; still there: %s" % ", ".join(own) if own else ""
+    words += "; still there: {}".format(", ".join(own)) if own else ""
     others = [item["text"] for item in said["occupied"] if not item["own"]]
-    words += "; not of this run and left alone: %s" % ", ".join(others) if others else ""
+    words += "; not of this run and left alone: {}".format(", ".join(others)) if others else ""
     return words, not own

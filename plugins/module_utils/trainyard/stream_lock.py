@@ -29,7 +29,7 @@ class Lock:
             time.sleep(0.1)
             self.descriptor = self._try()
         if self.descriptor is None:
-            raise Busy("another process brings the logs of %s home" % node)
+            raise Busy(f"another process brings the logs of {node} home")
 
     def _try(self):
         descriptor = os.open(self.path, _FLAGS, 0o600)

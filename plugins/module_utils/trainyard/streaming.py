@@ -32,7 +32,7 @@ class Stream(threading.Thread):
     """
 
     def __init__(self, argv, spec, directory, node, quota=None):
-        super().__init__(name="stream-%s" % node, daemon=True)
+        super().__init__(name=f"stream-{node}", daemon=True)
         self.argv, self.spec = argv, dict(spec, node=node)
         self.receiver = receiving.Receiver(directory, node=node, quota=quota)
         self.process, self.problem, self.restarts, self.whole, self.cut = (
@@ -84,8 +84,9 @@ class Stream(threading.Thread):
                     if line.strip()
                 ]
                 raise receiving.StreamError(
-                    "the stream ended with exit code %s%s"
-                    % (self.process.returncode, ": " + said[-1] if said else "")
+                    "the stream ended with exit code {}{}".format(
+                        self.process.returncode, ": " + said[-1] if said else ""
+                    )
                 )
 
     def _end(self):

@@ -46,7 +46,7 @@ def load(name, folder=None):
     """Return a suite's table with its name and with defaults for what it leaves out. Raises
     SuiteError.
     """
-    shown = "suites/%s.yml" % name
+    shown = f"suites/{name}.yml"
     value, lines, problems = yamldata.read(os.path.join(folder or FOLDER, name + ".yml"), shown)
     schema, _lines, wrong = yamldata.read(os.path.join(HERE, "schemas", "suite.yml"))
     problems = problems + wrong
@@ -55,8 +55,9 @@ def load(name, folder=None):
         unknown = sorted(set(value["launchers"]) - set(LAUNCHERS))
         problems = (
             [
-                "%s: launchers: %s; allowed: %s"
-                % (shown, ", ".join(unknown), ", ".join(sorted(LAUNCHERS)))
+                "{}: launchers: {}; allowed: {}".format(
+                    shown, ", ".join(unknown), ", ".join(sorted(LAUNCHERS))
+                )
             ]
             if unknown
             else []
@@ -64,7 +65,7 @@ def load(name, folder=None):
         try:
             Table(value["logs"])
         except TableError as error:
-            problems.append("%s: %s" % (shown, error))
+            problems.append(f"{shown}: {error}")
     if problems:
         raise SuiteError("; ".join(str(problem) for problem in problems))
     return dict(DEFAULTS, **dict(value, name=name, data=dict(DATA_DEFAULTS, **value["data"])))
@@ -152,8 +153,9 @@ def override_problems(suite, values, given):
             problems.append(text % (key, suite["title"], near(key, known_keys(values))))
         if "no_equals" in limits and "=" in str(value):
             problems.append(
-                "%s: %s cannot take a value with '=' in it; write it into the config"
-                % (key, suite["title"])
+                "{}: {} cannot take a value with '=' in it; write it into the config".format(
+                    key, suite["title"]
+                )
             )
     return problems
 
@@ -281,8 +283,8 @@ def wanted_data(suite, effective, arguments, data, exists=os.path.exists, code=(
         there = os.path.normpath(os.path.join(data[places[owner]], os.path.relpath(path, owner)))
         if not exists(there):
             problems.append(
-                "%s: %s is not in the data set '%s': no %s on the controller"
-                % (key, path, places[owner], there)
+                f"{key}: {path} is not in the data set '{places[owner]}': no {there} on the"
+                " controller"
             )
     names = sorted(used) if paths else sorted(data)
     taken = sorted(place(suite, name) for name in names)
@@ -299,11 +301,11 @@ def _nowhere(suite, key, path, places):
     """Say that a config reads what no data set of the site holds, and what the site would have to
     say.
     """
-    shown = ", ".join("%s as %s" % (places[p], p) for p in sorted(places)) or "none"
+    shown = ", ".join(f"{places[p]} as {p}" for p in sorted(places)) or "none"
     if os.path.isabs(path):
         remedy = (
-            "override %s with a path below the working directory, where the site's data sets appear"
-            % key
+            f"override {key} with a path below the working directory, where the site's data sets"
+            " appear"
         )
     else:
         pattern = suite["data"]["place"].split("{name}")[0]
@@ -313,16 +315,14 @@ def _nowhere(suite, key, path, places):
             (n for n, p in suite["data"]["names"].items() if path == p or path.startswith(p + "/")),
             "NAME",
         )
-        remedy = "say where it is: trainyard_suites.%s.data.%s.path%s" % (
+        remedy = "say where it is: trainyard_suites.{}.data.{}.path{}".format(
             suite["name"],
             name,
             near(path, places),
         )
-    return "%s: the config reads %s, which no data set of the site holds (it has %s); %s" % (
-        key,
-        path,
-        shown,
-        remedy,
+    return (
+        f"{key}: the config reads {path}, which no data set of the site holds (it has {shown});"
+        f" {remedy}"
     )
 
 
@@ -337,7 +337,7 @@ def save_problem(suite, folder):
         suite["config_keys"].get("save") or "the folder to save to",
     )
     if texts.problem(folder):
-        return "%s: %s" % (key, texts.problem(folder))
+        return f"{key}: {texts.problem(folder)}"
     data = suite["data"]["place"].split("{name}")[0].strip("/")
     # Nothing expands ~ and $ in a config, and whoever writes them means another place.
     outside = (
@@ -345,12 +345,8 @@ def save_problem(suite, folder):
     )
     if outside or (path + "/").startswith(data + "/"):
         return (
-            "%s: %s is no folder of its own below the working directory, so no checkpoint would"
-            " come home; say output/NAME"
-            % (
-                key,
-                folder,
-            )
+            f"{key}: {folder} is no folder of its own below the working directory, so no checkpoint"
+            " would come home; say output/NAME"
         )
     return None
 

@@ -48,7 +48,9 @@ def _painted():
         if name.startswith("COLOR_") and isinstance(getattr(C, name), str)
     ]
     codes = {color.parsecolor(name) for name in [*C.COLOR_CODES, *names] if name != "black"}
-    return re.compile("(\x1b\\[(?:0|%s)m)" % "|".join(re.escape(code) for code in sorted(codes)))
+    return re.compile(
+        "(\x1b\\[(?:0|{})m)".format("|".join(re.escape(code) for code in sorted(codes)))
+    )
 
 
 def clean_painted(text):

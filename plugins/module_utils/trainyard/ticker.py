@@ -79,7 +79,7 @@ class Ticker:
 def run_text(watch):
     """Return one line for the whole run: how far it is, its first rank's step, the slowest rank."""
     found, fraction = watch.leading(), watch.fraction()
-    words = ["run %s" % watch.known()[0]["run"]]
+    words = ["run {}".format(watch.known()[0]["run"])]
     words += ["%d %%" % int(fraction * 100)] if fraction is not None else []
     if found:
         status, rank = found

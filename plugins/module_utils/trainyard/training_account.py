@@ -24,7 +24,7 @@ class AccountError(Exception):
 def look_up(name, lowest_uid, database=pwd.getpwnam):
     """Return the uid of an account that may train, by the system's own database."""
     if not user_manager.ACCOUNT.match(name):
-        raise AccountError("%r is not the name of an account" % name)
+        raise AccountError(f"{name!r} is not the name of an account")
     try:
         entry = database(name)
     except KeyError:
@@ -103,7 +103,7 @@ class Account:
             return
         code, text = self.ask(list(argv))
         if code:
-            raise AccountError("%s: %s" % (" ".join(argv), text or "exit code %d" % code))
+            raise AccountError("{}: {}".format(" ".join(argv), text or "exit code %d" % code))
 
     def _write(self, path, content):
         """Write a drop-in where it differs; return whether it did."""

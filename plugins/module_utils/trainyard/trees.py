@@ -22,7 +22,7 @@ def place_of(base, kind, digest):
     second try, so rsync goes on where it was.
     """
     return os.path.join(base, kind, digest[:16]), os.path.join(
-        base, "staging", "%s-%s" % (kind, digest[:16])
+        base, "staging", f"{kind}-{digest[:16]}"
     )
 
 
@@ -57,7 +57,7 @@ def switch_in(base, kind, digest, entries):
     """
     final, staging = place_of(base, kind, digest)
     if not os.path.isdir(staging):
-        raise TreeError("%s: nothing was sent" % staging)
+        raise TreeError(f"{staging}: nothing was sent")
     extra = sorted(set(manifest.walk_files(staging)) - set(entries))
     for name in extra:
         os.unlink(os.path.join(staging, name))  # left by an earlier, different try
@@ -69,8 +69,9 @@ def switch_in(base, kind, digest, entries):
     if manifest.digest(found) != digest:
         protect(staging, writable=True)
         raise TreeError(
-            "%s arrived changed (was it edited during the sync?): %s"
-            % (kind, "; ".join(manifest.differences(entries, found)))
+            "{} arrived changed (was it edited during the sync?): {}".format(
+                kind, "; ".join(manifest.differences(entries, found))
+            )
         )
     os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
     aside = None

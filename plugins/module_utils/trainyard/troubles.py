@@ -96,11 +96,11 @@ def _lost(nodes):
     if not lost:
         return None
     whys = {why: [name for other, name in lost if other == why] for why, _name in lost}
-    text = "; ".join("on %s %s" % (folded(names), why) for why, names in whys.items())
+    text = "; ".join(f"on {folded(names)} {why}" for why, names in whys.items())
     return (
         "lost",
         tuple(name for _why, name in lost),
-        "the attempt is lost: %s; it holds no node" % text,
+        f"the attempt is lost: {text}; it holds no node",
     )
 
 
@@ -126,9 +126,9 @@ def _stalled(paces, nodes):
     usually = (
         ""
         if usual is None
-        else ", usually every %s" % (span(usual) if usual >= 60 else "%.0f s" % max(1, usual))
+        else ", usually every %s" % (span(usual) if usual >= 60 else f"{max(1, usual):.0f} s")
     )
-    text = "no new step for %s%s (%s)%s" % (
+    text = "no new step for {}{} ({}){}".format(
         span(since),
         usually,
         _who(late),
@@ -154,7 +154,7 @@ def _quiet(nodes):
     return (
         "quiet",
         tuple(item[1] for item in quiet),
-        "nothing from %s for %s" % (_who(quiet), span(max(quiet)[0])),
+        f"nothing from {_who(quiet)} for {span(max(quiet)[0])}",
     )
 
 
@@ -173,7 +173,7 @@ def _disk(nodes):
     return (
         "disk",
         names,
-        "disk nearly full on %s: %.1f GiB free%s" % (folded(names), min(full)[0] / GIB, least),
+        f"disk nearly full on {folded(names)}: {min(full)[0] / GIB:.1f} GiB free{least}",
     )
 
 
@@ -182,7 +182,7 @@ def _deaf(silent):
     if not deaf:
         return None
     names = tuple(name for _seconds, name in deaf)
-    return "answer", names, "no answer from %s for %s" % (folded(names), span(max(deaf)[0]))
+    return "answer", names, f"no answer from {folded(names)} for {span(max(deaf)[0])}"
 
 
 def _clock(nodes, sign, word):
@@ -197,11 +197,11 @@ def _clock(nodes, sign, word):
     return (
         "clock " + word,
         names,
-        "clock of %s is %s %s this machine's" % (folded(names), span(max(off)[0]), word),
+        f"clock of {folded(names)} is {span(max(off)[0])} {word} this machine's",
     )
 
 
 def _who(late):
     """Of [(..., node, rank)] in few words: 'rank 3 on node1', 'ranks 1-8 on node[1-2]'."""
     ranks, nodes = [str(item[-1]) for item in late], list(dict.fromkeys(item[-2] for item in late))
-    return "rank%s %s on %s" % ("s" if len(ranks) > 1 else "", ranges(ranks), folded(nodes))
+    return "rank{} {} on {}".format("s" if len(ranks) > 1 else "", ranges(ranks), folded(nodes))

@@ -95,7 +95,7 @@ def dropins(uid, limits):
     for name, each in sorted(limits.items()):
         if each["allowed"] == each["wanted"]:
             value = "infinity" if each["wanted"] == UNLIMITED else each["wanted"]
-            lines.append("%s=%s\n" % (LIMITS[name][1], value))
+            lines.append(f"{LIMITS[name][1]}={value}\n")
     manager, part = dropin_paths(uid)
     return {
         manager: HEADER + "[Service]\nTasksMax=infinity\n" + "".join(lines),
@@ -110,7 +110,7 @@ def call(argv, timeout=20):
             argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
         )
     except FileNotFoundError:
-        return 127, "%s is not installed" % argv[0]
+        return 127, f"{argv[0]} is not installed"
     except subprocess.TimeoutExpired:
         return 124, "%s did not answer within %d s" % (argv[0], timeout)
     return done.returncode, (done.stdout or done.stderr).decode(errors="replace").strip()

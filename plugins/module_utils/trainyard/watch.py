@@ -17,9 +17,26 @@ from ansible.module_utils.trainyard.display import printable
 
 # What is read of a status and of its ranks; the rest is not carried along for every node.
 KEEP = frozenset(
-    "found run attempt node ranks job state ended started now exit nodes epochs first_step"
-    " unit_of_speed".split()
-) | frozenset("accelerator ranks_in_all only_first_prints main_figure disk lost guard".split())
+    [
+        "found",
+        "run",
+        "attempt",
+        "node",
+        "ranks",
+        "job",
+        "state",
+        "ended",
+        "started",
+        "now",
+        "exit",
+        "nodes",
+        "epochs",
+        "first_step",
+        "unit_of_speed",
+    ]
+) | frozenset(
+    ["accelerator", "ranks_in_all", "only_first_prints", "main_figure", "disk", "lost", "guard"]
+)
 KEEP_OF_RANK = (
     "rank",
     "state",
@@ -118,21 +135,23 @@ def place_words(step, epochs=None, first=None):
     if step.get("epoch") is not None:
         total = step.get("epochs") or epochs
         words.append(
-            "epoch %s%s"
-            % (step["epoch"] + 1 - first.get("epoch", 1), "/%s" % total if total else "")
+            "epoch {}{}".format(
+                step["epoch"] + 1 - first.get("epoch", 1), f"/{total}" if total else ""
+            )
         )
     if step.get("step") is not None:
         words.append(
-            "step %s%s"
-            % (
+            "step {}{}".format(
                 step["step"] + 1 - first.get("step", 1),
-                "/%s" % step["steps"] if step.get("steps") else "",
+                "/{}".format(step["steps"]) if step.get("steps") else "",
             )
         )
     elif step.get("global_step") is not None:
         words.append(
-            "step %s%s"
-            % (step["global_step"], "/%s" % step["total_steps"] if step.get("total_steps") else "")
+            "step {}{}".format(
+                step["global_step"],
+                "/{}".format(step["total_steps"]) if step.get("total_steps") else "",
+            )
         )
     return words
 

@@ -36,11 +36,11 @@ def seconds(value):
     match = _TIME.match(value) if isinstance(value, str) else None
     if not match:
         raise ValueError(
-            "must be a time with its unit such as 90s, 10m or 2h, or off; got %s" % shown(value)
+            f"must be a time with its unit such as 90s, 10m or 2h, or off; got {shown(value)}"
         )
     found = int(match.group(1)) * UNITS[match.group(2)]
     if not LEAST <= found <= MOST:
-        raise ValueError("must be from 5s to 168h, or off; got %s" % value)
+        raise ValueError(f"must be from 5s to 168h, or off; got {value}")
     return found
 
 

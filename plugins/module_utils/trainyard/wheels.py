@@ -55,7 +55,7 @@ def version_pair(text):
     library.
     """
     if not LIBC.match(text):
-        raise ValueError("%r is not the version of a C library" % (text,))
+        raise ValueError(f"{text!r} is not the version of a C library")
     return tuple(int(part) for part in text.split(".")[:2])
 
 
@@ -428,9 +428,7 @@ def _run_pip(argv, pins, want, environment):
             check=False,
         )
     text = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
-    return done.returncode, re.sub(
-        r" \(from -r %s \(line \d+\)\)" % re.escape(handle.name), "", text
-    )
+    return done.returncode, re.sub(rf" \(from -r {re.escape(handle.name)} \(line \d+\)\)", "", text)
 
 
 def build(pip, dest, pins, want):

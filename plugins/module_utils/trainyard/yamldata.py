@@ -43,13 +43,13 @@ class Problem:
         self.file, self.line, self.key, self.text = file, line, key, text
 
     def __str__(self):
-        place = self.file if self.line is None else "%s:%s" % (self.file, self.line)
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
         key, text = self.key if len(self.key) <= 200 else self.key[:197] + "...", self.text
         if SECRET_NAME.search(key):
             # The mask would take the first word behind such a name for the secret, and leave what
             # was got.
-            key, text = "[%s]" % key, re.sub(r"\bgot .*", "got ********", text, flags=re.DOTALL)
-        return "%s %s: %s" % (place, key, text) if key else "%s: %s" % (place, text)
+            key, text = f"[{key}]", re.sub(r"\bgot .*", "got ********", text, flags=re.DOTALL)
+        return f"{place} {key}: {text}" if key else f"{place}: {text}"
 
 
 class _Refused(Exception):
@@ -86,7 +86,7 @@ def near(word, words):
     if len(str(word)) > 100:
         return ""
     match = difflib.get_close_matches(str(word), [str(w) for w in words], n=1, cutoff=0.6)
-    return "; did you mean '%s'?" % match[0] if match else ""
+    return f"; did you mean '{match[0]}'?" if match else ""
 
 
 _SCALARS = SafeConstructor()
@@ -101,11 +101,11 @@ def _scalar_problem(node):
     try:
         value = getattr(_SCALARS, "construct_yaml_" + kind)(node)
     except (ValueError, KeyError, IndexError, OverflowError):
-        return "%s cannot be read as %s; quote it as text" % (said or "''", kind)
+        return "{} cannot be read as {}; quote it as text".format(said or "''", kind)
     if kind == "float" and not math.isfinite(value):
-        return "%s is no finite number; quote it as text" % said
+        return f"{said} is no finite number; quote it as text"
     if kind != "bool" and ODD_NUMBER.search(node.value):
-        return "%s is read as %s; write plain digits, or quote it as text" % (said, value)
+        return f"{said} is read as {value}; write plain digits, or quote it as text"
     return None
 
 
@@ -120,7 +120,7 @@ def _walk(node, path, lines, problems, file):
                 file,
                 node.start_mark.line + 1,
                 dotted(path),
-                "a job is plain data; got the tag %s" % node.tag,
+                f"a job is plain data; got the tag {node.tag}",
             )
         )
     if isinstance(node, yaml.SequenceNode):
@@ -193,7 +193,7 @@ def read(path, shown=None):
             else (loader.construct_document(nodes[0]), lines, [])
         )
     except OSError as error:
-        return refused("cannot be read: %s" % error.strerror)
+        return refused(f"cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
         return refused("is not UTF-8 text (byte %d)" % error.start)
     except _Refused as error:
@@ -201,11 +201,9 @@ def read(path, shown=None):
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = " (column %s)" % (mark.column + 1) if mark else ""
-        return refused(
-            "is not YAML: %s%s" % (error.problem, where), mark.line + 1 if mark else None
-        )
+        return refused(f"is not YAML: {error.problem}{where}", mark.line + 1 if mark else None)
     except (yaml.YAMLError, ValueError) as error:
-        return refused("is not YAML: %s" % " ".join(str(error).split()))
+        return refused("is not YAML: {}".format(" ".join(str(error).split())))
 
 
 def _words(error, options):
@@ -216,7 +214,7 @@ def _words(error, options):
         allowed = sorted(error.schema.get("properties", {}))
         extra = [key for key in error.instance if key not in allowed]
         words = [
-            ((key,), "unknown key; allowed: %s%s" % (", ".join(allowed), near(key, allowed)))
+            ((key,), "unknown key; allowed: {}{}".format(", ".join(allowed), near(key, allowed)))
             for key in extra[:MAX_PROBLEMS]
         ]
         return words + [((), "%d more unknown keys" % (len(extra) - MAX_PROBLEMS))] * (
@@ -224,13 +222,12 @@ def _words(error, options):
         )
     if rule == "required":
         missing = [key for key in error.validator_value if key not in error.instance]
-        return [((), "the key '%s' is missing" % key) for key in missing]
+        return [((), f"the key '{key}' is missing") for key in missing]
     if rule == "enum":
         return [
             (
                 (),
-                "%s; allowed: %s%s"
-                % (
+                "{}; allowed: {}{}".format(
                     got,
                     ", ".join(map(str, error.validator_value)),
                     near(error.instance, error.validator_value),
@@ -242,9 +239,8 @@ def _words(error, options):
         return [
             (
                 (),
-                "%s; %s (%s)"
-                % (
-                    said or "must be %s" % error.validator_value,
+                "{}; {} ({})".format(
+                    said or f"must be {error.validator_value}",
                     got,
                     type(error.instance).__name__,
                 ),
@@ -254,11 +250,11 @@ def _words(error, options):
         (
             (),
             (
-                "%s; %s" % (said, got)
+                f"{said}; {got}"
                 if said
                 else error.message
                 if len(error.message) <= 200
-                else "%s; %s" % (rule, got)
+                else f"{rule}; {got}"
             ),
         )
     ]
@@ -284,7 +280,7 @@ def _unique(validator, wanted, instance, _schema):
         and validator.is_type(instance, "array")
         and len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance)
     ):
-        yield ValidationError("%s has an item twice" % shown(instance))
+        yield ValidationError(f"{shown(instance)} has an item twice")
 
 
 def check(value, schema, lines, file):

@@ -42,7 +42,9 @@ def prepare(spec, place, unit):
 def start(spec, place, unit):
     with open(os.path.join(place, "plan.json"), encoding="utf-8") as handle:
         plan = json.load(handle)
-    attempts.start(run, place, plan, spec["node"], unit, "Trainyard run %s attempt 1" % spec["run"])
+    attempts.start(
+        run, place, plan, spec["node"], unit, "Trainyard run {} attempt 1".format(spec["run"])
+    )
 
 
 def until(spec, place, unit):
@@ -61,7 +63,7 @@ def until(spec, place, unit):
         except OSError:
             pass
         if over:
-            sys.exit("%s never said %r" % (spec["name"], spec["has"]))
+            sys.exit("{} never said {!r}".format(spec["name"], spec["has"]))
         time.sleep(0.1)
 
 

@@ -194,7 +194,7 @@ def fail_smaller(fault):
     try:
         numpy.ones((1 << 44,))
     except MemoryError as error:
-        print("MemoryError: %s; the cache is left out" % error, flush=True)
+        print(f"MemoryError: {error}; the cache is left out", flush=True)
 
 
 def fail_full(fault):
@@ -202,7 +202,7 @@ def fail_full(fault):
         with open("/dev/full", "w", encoding="ascii") as handle:
             handle.write("cache")
     except OSError as error:
-        print("OSError: %s: no cache is written" % error, flush=True)
+        print(f"OSError: {error}: no cache is written", flush=True)
 
 
 FAULTS = {

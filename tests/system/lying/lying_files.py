@@ -71,7 +71,7 @@ def changes(stage):
                 if label not in skipped:
                     found.append(
                         (
-                            "%s %s: %s" % (name, ".".join(map(str, path)), label),
+                            "{} {}: {}".format(name, ".".join(map(str, path)), label),
                             _field(name, path, change, lines),
                         )
                     )
@@ -80,17 +80,15 @@ def changes(stage):
             "a fifo": _fifo(name), "a directory": _folder(name), "empty": _bytes(name, b""), "no text": _bytes(name, b"\xff\x00\x1b]52;c;eA==\x07"),
             "deep": _bytes(name, b"[" * 100_000), "another link": _link(name, "/etc/passwd"),
         }  # fmt: skip
-        found += [("%s: %s" % (name, label), change) for label, change in kinds.items()]
+        found += [(f"{name}: {label}", change) for label, change in kinds.items()]
     for folder in ("log", "output/raise"):
-        found += [
-            ("%s/%r" % (folder, name), _named(folder, name.format(mark=mark))) for name in NAMES
-        ]
+        found += [(f"{folder}/{name!r}", _named(folder, name.format(mark=mark))) for name in NAMES]
     for name in ("log/workerlog.0", "logs.txt", "output/raise/model_final.pdparams"):
-        found.append(("%s: a fifo" % name, _fifo(name)))
-        found.append(("%s: a link" % name, _link(name, stage.top / "outside" / "canary")))
+        found.append((f"{name}: a fifo", _fifo(name)))
+        found.append((f"{name}: a link", _link(name, stage.top / "outside" / "canary")))
         found.append(
             (
-                "%s: escapes" % name,
+                f"{name}: escapes",
                 _bytes(
                     name,
                     lying_values.ESCAPES.encode() * 500
@@ -99,7 +97,7 @@ def changes(stage):
                 ),
             )
         )
-        found.append(("%s: 5 GB of holes" % name, _sparse(name)))
+        found.append((f"{name}: 5 GB of holes", _sparse(name)))
     found.append(("log: a link to a directory", _link("log", stage.top / "outside")))
     # beside the attempt: another one that nobody started, one that lies elsewhere, a number that is
     # none, and runs that nobody asked for
@@ -107,13 +105,13 @@ def changes(stage):
         "../attempt-2",
         "../attempt-999999",
         "../attempt-0x1",
-        "../../%s/attempt-1" % lying_scenes.OTHER,
+        f"../../{lying_scenes.OTHER}/attempt-1",
     ):
-        found.append(("%s: a copy" % name, _copy(name)))
+        found.append((f"{name}: a copy", _copy(name)))
         found.append(
-            ("%s: a link to the controller's files" % name, _link(name, stage.top / "outside"))
+            (f"{name}: a link to the controller's files", _link(name, stage.top / "outside"))
         )
-        found.append(("%s: a link to the attempt" % name, _link(name, there)))
+        found.append((f"{name}: a link to the attempt", _link(name, there)))
     return found
 
 

@@ -60,7 +60,7 @@ def said(module, answer, lie):
     except answer_gate.InvalidAnswer as error:
         text = str(error)
         return False, (
-            "its refusal: %r" % text[:80]
+            f"its refusal: {text[:80]!r}"
             if lying_run.CONTROL.search(text) or len(text) > 4000
             else ""
         )
@@ -71,15 +71,15 @@ def said(module, answer, lie):
     ]
     facts = set(clean.get("ansible_facts") or ()) - {"discovered_interpreter_python"}
     if obeyed or facts:
-        return True, "lets %s through" % ", ".join(obeyed or facts)
+        return True, "lets {} through".format(", ".join(obeyed or facts))
     raw = answer_gate.definition(module)["raw"]
     text = json.dumps(
         {key: value for key, value in clean.items() if key not in raw}, ensure_ascii=False
     )
     found = lying_run.CONTROL.search(text)
     return True, (
-        "lets a control character through: %r"
-        % text[max(0, found.start() - 40) : found.start() + 10]
+        "lets a control character through:"
+        f" {text[max(0, found.start() - 40) : found.start() + 10]!r}"
         if found
         else ""
     )
@@ -133,7 +133,7 @@ def about_schema(module, changes, sampled):
                 continue
             result["told"] += 1
             result["lied"].add(path)
-            shown = "%s %s: %s" % (module, ".".join(map(str, path)), label)
+            shown = "{} {}: {}".format(module, ".".join(map(str, path)), label)
             passed, why = said(module, honest, lie)
             result["through"] += passed
             if passed and not why and lie["do"] == "set" and path[0] not in raw:
@@ -158,7 +158,7 @@ def keys_that_do_not_belong(module, more):
                 module, honest, {"do": "set", "path": [*folder, key], "value": value}
             )
             if why and not set(folder[:1]) & set(raw):
-                wrong["%s %s: extra key" % (module, ".".join(map(str, folder + (key,))))] = why
+                wrong["{} {}: extra key".format(module, ".".join(map(str, folder + (key,))))] = why
     return told, wrong
 
 

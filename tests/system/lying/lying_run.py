@@ -125,18 +125,18 @@ def verb(top, name, *words, seconds=SECONDS, answers=False, **environment):
     if answers:
         (top / "answers").mkdir(exist_ok=True)
     given = {
-        "PATH": "%s:%s:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" % (top / "bin", os.path.dirname(sys.executable)),
+        "PATH": "{}:{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".format(top / "bin", os.path.dirname(sys.executable)),
         "HOME": str(top / "home"), "LANG": "C.UTF-8", "LYING": str(top), "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
         "ANSIBLE_LOCAL_TEMP": str(top / "tmp"),
         "ANSIBLE_SSH_TRANSFER_METHOD": "piped", "TMPDIR": str(top / "tmp"), "PYTHONDONTWRITEBYTECODE": "1", "USER": "operator",
-        "ANSIBLE_CALLBACK_PLUGINS": "%s:%s" % (ROOT / "plugins" / "callback", HERE / "callback"),
+        "ANSIBLE_CALLBACK_PLUGINS": "{}:{}".format(ROOT / "plugins" / "callback", HERE / "callback"),
         "ANSIBLE_CALLBACKS_ENABLED": "trainyard_again,lying_witness",
     }  # fmt: skip
     (top / "tmp").mkdir(exist_ok=True)
     before, begun = tree(top), time.monotonic()
     with open(top / "terminal", "wb") as terminal:
         process = subprocess.Popen(
-            [ANSIBLE, "-i", str(top / "site" / "hosts.yml"), "playbooks/%s.yml" % name, *words],
+            [ANSIBLE, "-i", str(top / "site" / "hosts.yml"), f"playbooks/{name}.yml", *words],
             cwd=ROOT,
             env=dict(given, **environment),
             stdin=subprocess.DEVNULL,

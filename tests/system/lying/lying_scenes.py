@@ -200,16 +200,16 @@ class Stage:
         ):
             changed -= noted
         if changed:
-            found.append("changed %s" % ", ".join(sorted(changed)[:4]))
+            found.append("changed {}".format(", ".join(sorted(changed)[:4])))
         control = lying_run.CONTROL.search(done.text)
         if control:
             at = control.start()
             found.append(
-                "control character on the terminal: %r" % done.text[max(0, at - 60) : at + 20]
+                f"control character on the terminal: {done.text[max(0, at - 60) : at + 20]!r}"
             )
         unknown = [line for line in done.contacted if line.startswith("UNKNOWN")]
         if unknown:
-            found.append("contacted %s" % unknown[0])
+            found.append(f"contacted {unknown[0]}")
         hosts = {(play, host) for play, host, _action, _to in base.plays}
         foreign = {
             (play, host)
@@ -225,29 +225,29 @@ class Stage:
             if pair not in {(p, a) for p, host, a, to in base.plays if "localhost" in (host, to)}
         }
         if foreign:
-            found.append("ran on %s" % sorted(foreign)[:3])
+            found.append(f"ran on {sorted(foreign)[:3]}")
         if {
             pair
             for pair in strange
             if pair[1] not in ("ansible.builtin.fail", "fail", "ansible.builtin.debug", "debug")
         }:
-            found.append("ran here: %s" % sorted(strange)[:3])
+            found.append(f"ran here: {sorted(strange)[:3]}")
         found += self._honest(scene, done)
         return found
 
     def _honest(self, scene, done):
         rank, found = self.nodes.index(self.honest), []
         if scene.shown and scene.shown.format(rank=rank, node=self.honest) not in done.text:
-            found.append("%s is not shown as it is" % self.honest)
+            found.append(f"{self.honest} is not shown as it is")
         if scene.home:
             there = self.top / "nodes" / self.honest / ".trainyard" / "runs" / RUN / "attempt-1"
             here = self.top / "runs" / RUN / "attempt-1"
             for file, home in (
                 ("log/workerlog.0", "rank-%03d.%s.log" % (rank, self.honest)),
-                ("logs.txt", "launcher.%s.log" % self.honest),
+                ("logs.txt", f"launcher.{self.honest}.log"),
             ):
                 if not (here / home).is_file() or digest(here / home) != digest(there / file):
-                    found.append("%s of %s is not at home" % (file, self.honest))
+                    found.append(f"{file} of {self.honest} is not at home")
             try:
                 index = json.loads((here / "ranks.json").read_text())
                 said = [
@@ -262,7 +262,7 @@ class Stage:
                 or said[0].get("state") != "failed"
                 or "truncated" not in json.dumps(said[0])
             ):
-                found.append("the finding of %s is not in ranks.json" % self.honest)
+                found.append(f"the finding of {self.honest} is not in ranks.json")
         return found
 
     def copy_of(self, done):
@@ -293,14 +293,14 @@ class Stage:
         if not broken:
             return {}, told
         if len(items) == 1:
-            return {"%s: %s" % (items[0][0], label_of(items[0][1])): "; ".join(broken)}, told
+            return {f"{items[0][0]}: {label_of(items[0][1])}": "; ".join(broken)}, told
         found = {}
         for part in (items[: len(items) // 2], items[len(items) // 2 :]):
             found.update(self.tell(scene, part)[0])
         if not found:
             found[
                 "together: "
-                + " | ".join("%s: %s" % (node, label_of(item)) for node, item in items)[:4000]
+                + " | ".join(f"{node}: {label_of(item)}" for node, item in items)[:4000]
             ] = "; ".join(broken)
         return found, told
 

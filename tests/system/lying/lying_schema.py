@@ -149,20 +149,18 @@ def wrong(value, part, name):
     if value is None or {"const": value} in part.get("anyOf", ()):
         return ""
     if name in RULES:
-        return (
-            "" if isinstance(value, str) and RULES[name](value) else "is no %s: %r" % (name, value)
-        )
+        return "" if isinstance(value, str) and RULES[name](value) else f"is no {name}: {value!r}"
     if "enum" in part or "const" in part:
         return (
             ""
             if value in part.get("enum", [part.get("const")])
-            else "is none of its words: %r" % (value,)
+            else f"is none of its words: {value!r}"
         )
     kinds = part.get("type")
     if kinds in ("integer", "number", "boolean") and (
         not isinstance(value, (int, float)) or isinstance(value, bool) != (kinds == "boolean")
     ):
-        return "is no %s: %r" % (kinds, str(value)[:60])
+        return f"is no {kinds}: {str(value)[:60]!r}"
     # a pattern of its own: no end of line, and no way upwards
     if (
         "pattern" in part
@@ -170,5 +168,5 @@ def wrong(value, part, name):
         and part["pattern"] not in COMPARED
         and ("\n" in value or ".." in value.split("/"))
     ):
-        return "has a pattern and holds %r" % value
+        return f"has a pattern and holds {value!r}"
     return ""

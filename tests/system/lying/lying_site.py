@@ -68,11 +68,11 @@ def machine(home, name):
     write(own / "proc" / "sys" / "kernel" / "hostname", name + "\n", 0o644)
     write(
         own / "etc" / "ssh" / "ssh_host_ed25519_key.pub",
-        host_key(name) + " root@%s\n" % name,
+        host_key(name) + f" root@{name}\n",
         0o644,
     )
     for file, text in (
-        ("address", "02:00:00:00:00:%02x" % number),
+        ("address", f"02:00:00:00:00:{number:02x}"),
         ("mtu", "1500"),
         ("operstate", "up"),
         ("carrier", "1"),
@@ -166,7 +166,7 @@ def finished(top, name, nodes, plan, run, failed):
     ending = {"exit_code": "exited", "exit_status": "1" if code else "0", "peers": {}, "time": begun + 17.5,
               "service_result": "exit-code" if code else "success", "stopped_by": None if code else "peer",
               "stopped_from": None if code else failed}  # fmt: skip
-    record = {"version": 1, "run": run, "attempt": 1, "node": name, "unit": "trainyard-%s-1.service" % run, "started": begun - 1,
+    record = {"version": 1, "run": run, "attempt": 1, "node": name, "unit": f"trainyard-{run}-1.service", "started": begun - 1,
               "plan_sha256": plans.sha256(plan), "by": "user@controller", "start": "s" * 24, "boot": "b"}  # fmt: skip
     write(attempt / "plan.json", text)
     write(attempt / "attempt.json", record)
@@ -197,7 +197,7 @@ def environment(place):
         0o644,
     )
     source = (HERE / "python" / "fleetrun").read_text(encoding="utf-8")
-    write(place / "bin" / "fleetrun", "#!%s\n%s" % (place / "bin" / "python", source), 0o755)
+    write(place / "bin" / "fleetrun", "#!{}\n{}".format(place / "bin" / "python", source), 0o755)
 
 
 def limit(kind):
@@ -254,8 +254,8 @@ def build(top, count=2, **more):
     shutil.copytree(ROOT / "tests" / "fixtures" / "raised" / RUN, top / "runs" / OTHER)
     for path in (top / "runs" / OTHER).rglob("*.json"):
         path.write_text(path.read_text().replace(RUN, OTHER))
-    pinned = "".join("%s %s\n" % (address(name), host_key(name)) for name in nodes)
+    pinned = "".join(f"{address(name)} {host_key(name)}\n" for name in nodes)
     write(top / "home" / "state" / "known_hosts", pinned)
     for path in ("home/.ssh/id_ed25519", "home/.bashrc", "outside/canary"):
-        write(top / path, "canary of %s\n" % path)
+        write(top / path, f"canary of {path}\n")
     return nodes

@@ -28,14 +28,14 @@ def values(top, run, other, honest, liar):
         "null": None, "true": True, "number": 7, "text": "x", "list": [], "mapping": {"a": 1}, "empty": "",
         "2^70": 2**70, "negative": -1, "nan": float("nan"), "inf": float("inf"), "fraction": 0.5,
         "parent": "../../../../outside/pwned", "parents": ["../../../../outside/pwned"], "absolute": mark, "absolutes": [mark],
-        "tilde": "~/pwned", "dot": ".", "dots": "..", "slash": "/", "ends in newline": "%s\n" % run,
-        "rsync": "a --rsh=sh -c 'touch %s' x" % mark, "rsyncs": ["log/a --rsh=sh -c 'touch %s' x" % mark],
-        "option": "--remove-source-files", "proxy": "-oProxyCommand=touch %s" % mark, "shell": "$(touch %s);`touch %s`|touch %s" % (mark, mark, mark),
-        "newline": "a\nHost *\n  ProxyCommand touch %s\n" % mark, "escapes": ESCAPES, "surrogate": "\ud800\udcff",
+        "tilde": "~/pwned", "dot": ".", "dots": "..", "slash": "/", "ends in newline": f"{run}\n",
+        "rsync": f"a --rsh=sh -c 'touch {mark}' x", "rsyncs": [f"log/a --rsh=sh -c 'touch {mark}' x"],
+        "option": "--remove-source-files", "proxy": f"-oProxyCommand=touch {mark}", "shell": f"$(touch {mark});`touch {mark}`|touch {mark}",
+        "newline": f"a\nHost *\n  ProxyCommand touch {mark}\n", "escapes": ESCAPES, "surrogate": "\ud800\udcff",
         "other run": other, "other runs": [other], "other node": honest, "other nodes": [honest, honest], "own name": liar,
-        "localhost": "localhost", "localhosts": ["localhost"], "pattern": "all:!%s" % liar, "patterns": ["all", "localhost"],
-        "words": "%s -e trainyard_runs_dir=%s" % (run, mark), "jinja": "{{ lookup('pipe', 'touch %s') }}" % mark,
-        "jinjas": ["{%% for x in range(10**9) %%}{{ lookup('pipe', 'touch %s') }}{%% endfor %%}" % mark],
+        "localhost": "localhost", "localhosts": ["localhost"], "pattern": f"all:!{liar}", "patterns": ["all", "localhost"],
+        "words": f"{run} -e trainyard_runs_dir={mark}", "jinja": f"{{{{ lookup('pipe', 'touch {mark}') }}}}",
+        "jinjas": [f"{{% for x in range(10**9) %}}{{{{ lookup('pipe', 'touch {mark}') }}}}{{% endfor %}}"],
         "regex": "(a|a|b)+$" * 20, "format": "%s%n{0.__class__}{}", "html": "</script><script>1</script>", "date": 1e308,
         "hidden key": {"ansible_connection": "local", "../../outside/pwned": ["f", 1, "x"], ESCAPES: ESCAPES},
         "lists": [[[["x"]]]], "mappings": [{}, {"a": {}}], "nulls": [None, None],
@@ -53,9 +53,9 @@ def extra(top, run, other, honest):
     mark = str(top / "outside" / "pwned")
     facts = {
         "launch_run": {"run_id": other, "number": 1, "nodes": ["localhost"]}, "trainyard_runs_dir": mark, "collect_runs_dir": mark,
-        "ansible_connection": "local", "ansible_host": "localhost", "ansible_ssh_common_args": "-oProxyCommand=touch %s" % mark,
-        "ansible_python_interpreter": "/bin/sh -c 'touch %s'" % mark, "trainyard_home": mark, "launch_home": mark, "ansible_become": True,
-        "discovered_interpreter_python": "/bin/sh -c 'touch %s' #" % mark, "ansible_remote_tmp": mark, "preflight_state_dir": mark,
+        "ansible_connection": "local", "ansible_host": "localhost", "ansible_ssh_common_args": f"-oProxyCommand=touch {mark}",
+        "ansible_python_interpreter": f"/bin/sh -c 'touch {mark}'", "trainyard_home": mark, "launch_home": mark, "ansible_become": True,
+        "discovered_interpreter_python": f"/bin/sh -c 'touch {mark}' #", "ansible_remote_tmp": mark, "preflight_state_dir": mark,
     }  # fmt: skip
     found = {name: {"x": ESCAPES, "mark": mark} for name in KEYS}
     found.update(
@@ -105,7 +105,7 @@ def told(module, path, label, change):
         change,
         module=module,
         path=list(path),
-        label="%s %s: %s" % (module, ".".join(map(str, path)), label),
+        label="{} {}: {}".format(module, ".".join(map(str, path)), label),
     )
 
 
@@ -139,7 +139,7 @@ def raw(module):
         "ends by signal": {"signal": 9}, "a broken end": {"after": '{"changed"'}, "not UTF-8": {"after": "\udcff"},
     }  # fmt: skip
     return [
-        dict(kind, do="raw", module=module, path=[], label="%s raw: %s" % (module, name))
+        dict(kind, do="raw", module=module, path=[], label=f"{module} raw: {name}")
         for name, kind in kinds.items()
     ]
 

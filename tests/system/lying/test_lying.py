@@ -75,8 +75,8 @@ def project():
 def report(told, broken, untold=()):
     """Say how many lies held, and fail with those that did not."""
     print("lies: %d of %d held" % (told - len(broken) - len(untold), told))
-    assert not broken, "\n".join("%s -> %s" % pair for pair in broken.items())
-    assert not untold, "never told: %s" % ", ".join(untold)
+    assert not broken, "\n".join("{} -> {}".format(*pair) for pair in broken.items())
+    assert not untold, "never told: {}".format(", ".join(untold))
 
 
 @pytest.mark.timeout(7200)
@@ -273,7 +273,7 @@ def test_the_proof_sees_what_it_is_to_see(stage):
     for harm in (
         lambda done: done.after.update({"outside/pwned": (0,)}),
         lambda done: done.after.pop("home/.bashrc"),
-        lambda done: done.after.update({"runs/%s/run.json" % lying_scenes.OTHER: (1,)}),
+        lambda done: done.after.update({f"runs/{lying_scenes.OTHER}/run.json": (1,)}),
         lambda done: setattr(done, "text", done.text + "\x1b]52;c;eA==\x07"),
         lambda done: done.plays.add(("Look at the run", "localhost", "attempt_status", "None")),
         lambda done: done.contacted.append("UNKNOWN:localhost id"),

@@ -43,5 +43,7 @@ for step in range(4):
 print("one line of a megabyte: " + "x" * (1 << 20) + secrets, flush=True)
 time.sleep(3)
 if rank == 1:
-    raise ValueError("login %s failed %s %s" % (secrets, JINJA, ORDERS.decode("utf-8", "replace")))
+    raise ValueError(
+        "login {} failed {} {}".format(secrets, JINJA, ORDERS.decode("utf-8", "replace"))
+    )
 time.sleep(120)

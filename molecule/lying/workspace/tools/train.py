@@ -18,7 +18,7 @@ MARK = "/tmp/trainyard-lying-pwned"
 ORDERS = "\x1b]52;c;cHduZWQ=\x07\x1b[2J\x9b31m\u202etxt"
 NAMES = (
     "a --rsh=sh -c 'touch $IFS' x", "--remove-source-files", "-e sh", "$(touch pwned)", ";touch pwned", "*", "+ *", "a:b", "a\nb", "\x1b[2J", " ",
-    "{{ lookup('pipe', 'touch %s') }}" % MARK.replace("/", "_"), "x" * 200,
+    "{{{{ lookup('pipe', 'touch {}') }}}}".format(MARK.replace("/", "_")), "x" * 200,
 )  # fmt: skip
 # Every answer of a module that Python gives for this account from now on. It ends by itself, so
 # that no later scenario meets it.
@@ -88,8 +88,8 @@ def attack(attempt):
         )
     for name in NAMES:
         for folder in ("log", "output/lie"):
-            put("%s/%s.log" % (folder, name), "x\n")
-            put("%s/%s.pdparams" % (folder, name), "x\n")
+            put(f"{folder}/{name}.log", "x\n")
+            put(f"{folder}/{name}.pdparams", "x\n")
     for name, target in (
         ("log/workerlog.7", "/etc/passwd"),
         ("log/workerlog.8", "/dev/zero"),

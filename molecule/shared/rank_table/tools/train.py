@@ -20,10 +20,11 @@ place = next(
 )
 if place[1]["device_id"] != device:
     sys.exit(
-        "rank %s was given device %s; the table says %s" % (rank, device, place[1]["device_id"])
+        "rank {} was given device {}; the table says {}".format(rank, device, place[1]["device_id"])
     )
 print(
-    "rank %s of %s: device %s at %s on server %s"
-    % (rank, os.environ["RANK_SIZE"], device, place[1]["device_ip"], place[0])
+    "rank {} of {}: device {} at {} on server {}".format(
+        rank, os.environ["RANK_SIZE"], device, place[1]["device_ip"], place[0]
+    )
 )
-print("words %s" % " ".join(sys.argv[1:]))
+print("words {}".format(" ".join(sys.argv[1:])))

@@ -108,11 +108,11 @@ if "LYING_NODE" in os.environ:
         setattr(os, _name, _wrapped(getattr(os, _name), 2))
     builtins.open = io.open = _wrapped(io.open)
 
-    _LISTDIR, _HOME = os.listdir, ("HOME=%s" % os.environ["HOME"]).encode()
+    _LISTDIR, _HOME = os.listdir, ("HOME={}".format(os.environ["HOME"])).encode()
 
     def _is_own(pid):
         try:
-            with open("/proc/%s/environ" % pid, "rb") as handle:
+            with open(f"/proc/{pid}/environ", "rb") as handle:
                 return _HOME in handle.read().split(b"\0")
         except OSError:
             return False

@@ -21,7 +21,8 @@ if rank == 0:
         with open("output/tiny/" + name, "wb") as handle:
             handle.write(name.encode() * 200)
     print(
-        "[%s] ppdet.utils.checkpoint INFO: Save checkpoint: output/tiny"
-        % time.strftime("%m/%d %H:%M:%S"),
+        "[{}] ppdet.utils.checkpoint INFO: Save checkpoint: output/tiny".format(
+            time.strftime("%m/%d %H:%M:%S")
+        ),
         flush=True,
     )
