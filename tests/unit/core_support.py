@@ -141,7 +141,7 @@ GATE_PROGRAMS = ("agent.py", "guard_beat.py", "mesh_credential.py", "mesh_gate.p
 def programs(names=GATE_PROGRAMS):
     """Return {file name: source} of programs that the controller ships."""
     return {
-        name: (ROOT / "plugins/module_utils/trainyard" / name).read_text(encoding="utf-8")
+        name: next((ROOT / "plugins/module_utils").rglob(name)).read_text(encoding="utf-8")
         for name in names
     }
 

@@ -93,7 +93,7 @@ def test_what_runs_on_nodes_is_read_by_the_oldest_python_they_may_have():
     """Nodes have Python 3.8 or newer (facts, 'Ansible 2.19')."""
     for path in [
         *(ROOT / "library").glob("*.py"),
-        *(ROOT / "plugins" / "module_utils" / "trainyard").glob("*.py"),
+        *(ROOT / "plugins" / "module_utils" / "trainyard").rglob("*.py"),
     ]:
         ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))
 
