@@ -132,7 +132,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import attempts, holds, mesh_credential, run_choice, stopping
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 
 def started(module, run, base, params):

@@ -59,7 +59,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import attempts, status
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 
 def main():

@@ -85,7 +85,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import attempts, containers
 from ansible.module_utils.trainyard import environment as core
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 # Runs inside, as a training does: says what there is, then starts a process in a session of its
 # own, which a stop has to find, and waits.

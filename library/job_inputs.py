@@ -117,8 +117,9 @@ code_diff: {description: Local changes against the commit., type: str, returned:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import inputs, manifest, sources
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard import inputs, sources
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.urls import open_url
 
 

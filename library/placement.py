@@ -55,8 +55,9 @@ lines: {description: What will be read and how long it will take., type: list, e
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import manifest, outline, placement, places, probe
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard import outline, placement, places, probe
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 
 def full(given, base):

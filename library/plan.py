@@ -72,7 +72,6 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import (
     checks,
     environment,
-    findings,
     network,
     plan,
     plan_text,
@@ -81,7 +80,8 @@ from ansible.module_utils.trainyard import (
     readiness,
     rehearsal,
 )
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base import findings
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 # What the ranks of a rehearsal run, below the project's directory.
 REHEARSED = "plugins/module_utils/trainyard/rehearse.py"

@@ -43,8 +43,9 @@ lines: {description: The same as a table for people., type: list, elements: str,
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import findings, network, proofs, rehearsal
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard import network, proofs, rehearsal
+from ansible.module_utils.trainyard.base import findings
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 JUDGES = {"network": network.judge, "rehearsal": rehearsal.judge}
 

@@ -63,7 +63,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import attempts, prune, prune_look, prune_text
-from ansible.module_utils.trainyard.display import printable, printable_data
+from ansible.module_utils.trainyard.base.sanitize import printable, printable_data
 
 
 def at_place(given, run, write):

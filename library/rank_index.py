@@ -101,7 +101,7 @@ index: {description: "What ranks.json holds; see docs/ranks-json.md.", type: dic
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.homecoming import HomeError, bring_home, lacking, settled
 from ansible.module_utils.trainyard.quota import Quota, words
 

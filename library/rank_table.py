@@ -58,7 +58,7 @@ import stat
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import rank_table
-from ansible.module_utils.trainyard.plain import plain
+from ansible.module_utils.trainyard.base.untag import plain
 
 NODE = {
     "name": {"type": "str", "required": True},

@@ -63,7 +63,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import failures, members
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 
 def noted(given, module):

@@ -85,7 +85,7 @@ from ansible.module_utils.trainyard import (
     resumable,
     unseen,
 )
-from ansible.module_utils.trainyard.display import printable, printable_data
+from ansible.module_utils.trainyard.base.sanitize import printable, printable_data
 
 
 def find(given):

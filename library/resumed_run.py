@@ -48,7 +48,7 @@ refused: {description: Nothing is to be resumed., type: bool, returned: where it
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import resuming
 from ansible.module_utils.trainyard.attempts import RUN_ID
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 
 def main():

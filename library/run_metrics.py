@@ -38,8 +38,9 @@ copy: {description: The file in O(directory); null where there is none., type: s
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, manifest, metrics
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard import attempts, metrics
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 
 def main():

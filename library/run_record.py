@@ -66,7 +66,7 @@ taken: {description: Somebody else has begun this attempt., type: bool, returned
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import record
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 
 def main():

@@ -44,7 +44,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import metrics, report_facts, series
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 
 def make(params):

@@ -40,8 +40,9 @@ place: {description: Where the tree lies., type: str, returned: success}
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import manifest, probe, trees
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard import probe, trees
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 
 def main():

@@ -118,7 +118,7 @@ import sys
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import environment as core
 from ansible.module_utils.trainyard import wheels
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 
 def read_lists(asked, files_dir, project_dir):

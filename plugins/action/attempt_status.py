@@ -11,7 +11,6 @@ worker brings the node's logs home; all looks of one `until` loop are made by on
 from __future__ import annotations
 
 import collections
-import importlib
 import os
 import time
 
@@ -24,14 +23,11 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-answer_gate = importlib.import_module("ansible.module_utils.trainyard.answer_gate")
-quota = importlib.import_module("ansible.module_utils.trainyard.quota")
-receiving = importlib.import_module("ansible.module_utils.trainyard.receiving")
-streaming = importlib.import_module("ansible.module_utils.trainyard.streaming")
-plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
-printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
-RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
-NAME = importlib.import_module("ansible.module_utils.trainyard.site_values").NAME
+from ansible.module_utils.trainyard import answer_gate, quota, receiving, streaming
+from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.base.untag import plain
+from ansible.module_utils.trainyard.site_values import NAME
 
 # What the task asks about: the run's id or '', the attempt's number or 0, the node's name in the
 # inventory.

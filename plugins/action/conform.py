@@ -5,7 +5,6 @@ documentation.
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -19,10 +18,10 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-conform = importlib.import_module("ansible.module_utils.trainyard.conform")
-sites = importlib.import_module("ansible.module_utils.trainyard.conform_site")
-manifest = importlib.import_module("ansible.module_utils.trainyard.manifest")
-plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
+from ansible.module_utils.trainyard import conform
+from ansible.module_utils.trainyard import conform_site as sites
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base.untag import plain
 
 PROGRAM_SECONDS = 300
 # The playbook shows what is to be seen; with -v Ansible would print the whole result besides.

@@ -6,7 +6,6 @@ library/drill.py for the documentation.
 from __future__ import annotations
 
 import glob
-import importlib
 import json
 import os
 import signal
@@ -22,12 +21,12 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-drills, drilling, grounds, jobs, manifest = (
-    importlib.import_module("ansible.module_utils.trainyard." + name)
-    for name in ("drills", "drilling", "drill_ground", "job", "manifest")
-)
-plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
-printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
+from ansible.module_utils.trainyard import drill_ground as grounds
+from ansible.module_utils.trainyard import drilling, drills
+from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.base.untag import plain
 
 
 class ActionModule(ActionBase):

@@ -5,7 +5,6 @@ for the documentation.
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 
@@ -16,12 +15,10 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-fetching = importlib.import_module("ansible.module_utils.trainyard.fetching")
-quota = importlib.import_module("ansible.module_utils.trainyard.quota")
-receiving = importlib.import_module("ansible.module_utils.trainyard.receiving")
-safe_names = importlib.import_module("ansible.module_utils.trainyard.safe_names")
-plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
-printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
+from ansible.module_utils.trainyard import fetching, quota, receiving
+from ansible.module_utils.trainyard.base import safe_names
+from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.base.untag import plain
 
 SPEC = {
     "src": {"type": "str", "required": True},

@@ -5,7 +5,6 @@ can; see library/node_probe.py for the documentation.
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 
@@ -16,7 +15,7 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-answer_gate = importlib.import_module("ansible.module_utils.trainyard.answer_gate")
+from ansible.module_utils.trainyard import answer_gate
 
 
 class ActionModule(answer_gate.Gated, ActionBase):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import glob
-import importlib
 import os
 import re
 import secrets
@@ -26,23 +25,24 @@ from ansible.utils.vars import load_extra_vars
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-access = importlib.import_module("ansible.module_utils.trainyard.access")
-asked = importlib.import_module("ansible.module_utils.trainyard.asked")
-controller_programs = importlib.import_module("ansible.module_utils.trainyard.controller_programs")
-inventory_files = importlib.import_module("ansible.module_utils.trainyard.inventory_files")
-jobs = importlib.import_module("ansible.module_utils.trainyard.job")
-sites = importlib.import_module("ansible.module_utils.trainyard.site")
-spares = importlib.import_module("ansible.module_utils.trainyard.spares")
-RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
-suites = importlib.import_module("ansible.module_utils.trainyard.suites")
-LAUNCHERS = importlib.import_module("ansible.module_utils.trainyard.launchers").LAUNCHERS
-ports = importlib.import_module("ansible.module_utils.trainyard.ports")
-plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
-role_values = importlib.import_module("ansible.module_utils.trainyard.role_values")
-installed = importlib.import_module("ansible.module_utils.trainyard.installed")
-printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
-Problem = importlib.import_module("ansible.module_utils.trainyard.yamldata").Problem
-near = importlib.import_module("ansible.module_utils.trainyard.yamldata").near
+from ansible.module_utils.trainyard import (
+    access,
+    asked,
+    controller_programs,
+    installed,
+    inventory_files,
+    ports,
+    role_values,
+    spares,
+    suites,
+)
+from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard import site as sites
+from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.base.untag import plain
+from ansible.module_utils.trainyard.base.yaml_source import Problem, near
+from ansible.module_utils.trainyard.launchers import LAUNCHERS
 
 # What read_job itself looks at besides `config`, for every verb that reads a job.
 COMMON = ("config",)

@@ -13,7 +13,6 @@ output line-buffered.
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 
@@ -28,17 +27,19 @@ from ansible.utils.vars import load_extra_vars
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-answer_gate = importlib.import_module("ansible.module_utils.trainyard.answer_gate")
-log_follow = importlib.import_module("ansible.module_utils.trainyard.log_follow")
-log_home = importlib.import_module("ansible.module_utils.trainyard.log_home")
-logview = importlib.import_module("ansible.module_utils.trainyard.logview")
-plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
-printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
-questions = importlib.import_module("ansible.module_utils.trainyard.log_questions")
-quota = importlib.import_module("ansible.module_utils.trainyard.quota")
-ranks = importlib.import_module("ansible.module_utils.trainyard.ranks")
-receiving = importlib.import_module("ansible.module_utils.trainyard.receiving")
-run_choice = importlib.import_module("ansible.module_utils.trainyard.run_choice")
+from ansible.module_utils.trainyard import (
+    answer_gate,
+    log_follow,
+    log_home,
+    logview,
+    quota,
+    ranks,
+    receiving,
+    run_choice,
+)
+from ansible.module_utils.trainyard import log_questions as questions
+from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.base.untag import plain
 
 COLORS = (
     "cyan",

@@ -5,7 +5,6 @@ library/run_plan.py for the documentation.
 
 from __future__ import annotations
 
-import importlib
 import os
 
 import ansible.module_utils
@@ -15,8 +14,8 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-plan_home = importlib.import_module("ansible.module_utils.trainyard.plan_home")
-plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
+from ansible.module_utils.trainyard import plan_home
+from ansible.module_utils.trainyard.base.untag import plain
 
 SPEC = {
     "state": {"type": "str", "choices": ["looked", "taken"], "required": True},

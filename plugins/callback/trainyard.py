@@ -46,15 +46,16 @@ from ansible.utils.color import stringc
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-columns, display, live, ticker, watch = (
-    importlib.import_module("ansible.module_utils.trainyard." + name)
-    for name in ("columns", "display", "live", "ticker", "watch")
-)
+from ansible.module_utils.trainyard import live, ticker, watch
+from ansible.module_utils.trainyard.base import sanitize as display
+from ansible.module_utils.trainyard.base import text_layout as columns
+
 printable = display.printable
-terminal = importlib.import_module("ansible.module_utils.trainyard.terminal")
+from ansible.module_utils.trainyard.base import terminal
+
 importlib.import_module("ansible.module_utils.trainyard.answer_gate").prepare()
-RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
-plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
+from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.base.untag import plain
 
 COLOURS = {
     "good": C.COLOR_OK,

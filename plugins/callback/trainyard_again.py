@@ -25,7 +25,6 @@ options:
 requirements: [enabled in ansible.cfg with callbacks_enabled]
 """
 
-import importlib
 import os
 import shutil
 import sys
@@ -40,14 +39,11 @@ from ansible.plugins.callback import CallbackBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-failures = importlib.import_module("ansible.module_utils.trainyard.failures")
-newcomers = importlib.import_module("ansible.module_utils.trainyard.newcomers")
-again_words = importlib.import_module("ansible.module_utils.trainyard.again_words")
-restarts = importlib.import_module("ansible.module_utils.trainyard.restarts")
-plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
-printable = importlib.import_module("ansible.module_utils.trainyard.display").printable
-RUN_ID = importlib.import_module("ansible.module_utils.trainyard.attempts").RUN_ID
-terminal = importlib.import_module("ansible.module_utils.trainyard.terminal")
+from ansible.module_utils.trainyard import again_words, failures, newcomers, restarts
+from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.base import terminal
+from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.base.untag import plain
 
 
 class CallbackModule(CallbackBase):

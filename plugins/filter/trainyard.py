@@ -5,7 +5,6 @@ plain first. See trainyard_query.yml.
 
 from __future__ import annotations
 
-import importlib
 import os
 
 import ansible.module_utils
@@ -16,7 +15,7 @@ _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
 
-plain = importlib.import_module("ansible.module_utils.trainyard.plain").plain
+from ansible.module_utils.trainyard.base.untag import plain
 
 try:
     import jmespath

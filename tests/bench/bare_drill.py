@@ -20,7 +20,6 @@ left out.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import re
@@ -37,7 +36,7 @@ import bare_faults
 
 PROJECT = Path(__file__).resolve().parents[2]
 ansible.module_utils.__path__.append(str(PROJECT / "plugins" / "module_utils"))
-drills = importlib.import_module("ansible.module_utils.trainyard.drills")
+from ansible.module_utils.trainyard import drills
 
 FOLDER = "/home/trainer/bare-drill"
 # Bare Paddle has these moments, too; the others are about our controller, our checks or our logs.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib
 import json
 import os
 import sys
@@ -21,7 +20,8 @@ import ansible.module_utils
 
 PROJECT = Path(__file__).resolve().parents[2]
 ansible.module_utils.__path__.append(str(PROJECT / "plugins" / "module_utils"))
-drills = importlib.import_module("ansible.module_utils.trainyard.drills")
+from ansible.module_utils.trainyard import drills
+
 PAGE = PROJECT / "docs" / "drills.md"
 BARE_HEAD = [
     "fault",

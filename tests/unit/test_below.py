@@ -16,13 +16,11 @@ import tracemalloc
 import pytest
 from ansible.module_utils.trainyard import (
     attempts,
-    below,
     checkpoints,
     environment,
     holds,
     homecoming,
     logview,
-    manifest,
     netturns,
     outline,
     plan_origin,
@@ -32,6 +30,8 @@ from ansible.module_utils.trainyard import (
     run_file,
     status,
 )
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base import safe_open as below
 from core_support import RUN, attempt_files, compiled, put
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard import columns
+from ansible.module_utils.trainyard.base import text_layout as columns
 
 
 @pytest.mark.parametrize(

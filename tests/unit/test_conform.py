@@ -31,10 +31,10 @@ from ansible.module_utils.trainyard import (
     rank_table,
     readiness,
     suites,
-    yamldata,
 )
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import site as sites
+from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.parsing.dataloader import DataLoader
 from core_support import ROOT, put
 

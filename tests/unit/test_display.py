@@ -11,7 +11,7 @@ import time
 import urllib.parse
 
 import pytest
-from ansible.module_utils.trainyard.display import (
+from ansible.module_utils.trainyard.base.sanitize import (
     MASK,
     Secrets,
     host_of,

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard import findings
-from ansible.module_utils.trainyard.findings import finding
+from ansible.module_utils.trainyard.base import findings
+from ansible.module_utils.trainyard.base.findings import finding
 
 
 def test_the_nodes_that_differ_from_most_are_named():

@@ -20,14 +20,14 @@ from ansible.module_utils.trainyard import (
     capacity,
     inventory_files,
     machines,
-    plain,
     rehearsal,
     role_values,
-    yamldata,
 )
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import site as sites
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base import untag as plain
+from ansible.module_utils.trainyard.base import yaml_source as yamldata
+from ansible.module_utils.trainyard.base.sanitize import printable
 from core_support import ROOT, job_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -21,9 +21,9 @@ from ansible.module_utils.trainyard import (
     ranks,
     resumable,
     run_file,
-    safe_names,
     series,
 )
+from ansible.module_utils.trainyard.base import safe_names
 from core_support import RUN, compiled, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -10,7 +10,8 @@ import subprocess
 import time
 
 import pytest
-from ansible.module_utils.trainyard import git_tree, inputs, manifest, outline, sources
+from ansible.module_utils.trainyard import inputs, outline, sources
+from ansible.module_utils.trainyard.base import git_tree, manifest
 from core_support import put
 
 PLAIN = (["status", "--porcelain"], ["diff", "HEAD"], ["ls-files", "--others"])

@@ -10,7 +10,7 @@ import os
 
 import pytest
 from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import yamldata
+from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from core_support import CONFIG, ROOT
 
 CONFIGS = str(ROOT / "playbooks" / "configs")

@@ -18,8 +18,9 @@ import zipfile
 
 import job_inputs as module
 import pytest
-from ansible.module_utils.trainyard import download, manifest, sources, suites
+from ansible.module_utils.trainyard import download, sources, suites
 from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard.base import manifest
 from core_support import put
 
 CONFIG = "configs/ppyoloe/s.yml"

@@ -12,7 +12,7 @@ import tracemalloc
 import pytest
 import yaml
 from ansible.module_utils.trainyard import causes, errors, logs
-from ansible.module_utils.trainyard.display import MASK, mask, printable, printable_data
+from ansible.module_utils.trainyard.base.sanitize import MASK, mask, printable, printable_data
 
 STEP = (
     "[11/20 09:30:27] ppdet.engine.callbacks INFO: Epoch: [%d] [%d/8] learning_rate: 0.003500 loss:"

@@ -14,10 +14,8 @@ from ansible.module_utils.trainyard import (
     checks,
     devices,
     evidence,
-    findings,
     history,
     isolation,
-    manifest,
     members,
     plan,
     prune,
@@ -31,6 +29,7 @@ from ansible.module_utils.trainyard import (
     run_choice,
     verdict,
 )
+from ansible.module_utils.trainyard.base import findings, manifest
 from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang
 from test_devices import Smi

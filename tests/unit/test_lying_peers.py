@@ -16,13 +16,13 @@ import time
 import pytest
 from ansible.module_utils.trainyard import (
     answer_gate,
-    findings,
     guard_neighbour,
     netprobe,
     nettries,
     netunit,
     network,
 )
+from ansible.module_utils.trainyard.base import findings
 from core_support import ROOT
 
 NODE, LIAR, HERE = "node1", "node2", "127.0.0.1"

@@ -18,12 +18,12 @@ from ansible.module_utils.trainyard import (
     answer_gate,
     attempts,
     capacity,
-    limits,
     machines,
     netturns,
     openssh,
     rsync,
 )
+from ansible.module_utils.trainyard.base import unit_limits as limits
 from core_support import program, put
 
 ROOT = Path(__file__).resolve().parents[2]

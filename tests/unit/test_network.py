@@ -9,8 +9,9 @@ import copy
 import json
 
 import pytest
-from ansible.module_utils.trainyard import carried, findings, interfaces, network, ring
+from ansible.module_utils.trainyard import carried, interfaces, network, ring
 from ansible.module_utils.trainyard import plan as core
+from ansible.module_utils.trainyard.base import findings
 from core_support import ROOT, compiled, gang
 
 

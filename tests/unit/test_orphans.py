@@ -10,7 +10,8 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import attempts, orphans, processes
+from ansible.module_utils.trainyard import attempts, orphans
+from ansible.module_utils.trainyard.base import processes
 from core_support import RUN
 
 OTHER = RUN.replace("ppyoloe", "other")

@@ -15,8 +15,6 @@ import pytest
 from ansible.module_utils.trainyard import (
     attempts,
     checks,
-    findings,
-    manifest,
     outline,
     placement,
     places,
@@ -24,9 +22,10 @@ from ansible.module_utils.trainyard import (
     probe,
     readiness,
     trees,
-    yamldata,
 )
 from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard.base import findings, manifest
+from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from core_support import fact_of, gang, put
 
 FILES = {"annotations/a.json": "{}", "train/1.jpg": "one", "train/2.jpg": "two"}

@@ -10,7 +10,7 @@ import proof as module
 import pytest
 from ansible.module_utils.trainyard import plan as core
 from ansible.module_utils.trainyard import proofs
-from ansible.module_utils.trainyard.findings import finding
+from ansible.module_utils.trainyard.base.findings import finding
 from core_support import gang
 
 

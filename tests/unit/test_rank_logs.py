@@ -11,7 +11,8 @@ import time
 import pytest
 import rank_logs
 import yaml
-from ansible.module_utils.trainyard import answer_gate, evidence, safe_names, vdl
+from ansible.module_utils.trainyard import answer_gate, evidence, vdl
+from ansible.module_utils.trainyard.base import safe_names
 from conftest import sample_plan
 
 FAILED = {

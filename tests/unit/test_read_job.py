@@ -13,7 +13,7 @@ import read_job as module
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.trainyard import attempts, controller_programs
 from ansible.module_utils.trainyard import site as sites
-from ansible.module_utils.trainyard.yamldata import Problem
+from ansible.module_utils.trainyard.base.yaml_source import Problem
 from ansible.parsing.dataloader import DataLoader
 from core_support import ROOT, put
 

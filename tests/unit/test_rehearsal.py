@@ -17,12 +17,12 @@ import rehearsal as module
 from ansible.module_utils.trainyard import (
     answer_gate,
     attempts,
-    findings,
     plan,
     rehearsal,
     rehearsing,
     status,
 )
+from ansible.module_utils.trainyard.base import findings
 from core_support import ROOT, RUN, gang
 
 SCRIPT = (ROOT / "plugins" / "module_utils" / "trainyard" / "rehearse.py").read_text(

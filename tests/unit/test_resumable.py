@@ -12,7 +12,8 @@ import pickle
 import shutil
 
 import pytest
-from ansible.module_utils.trainyard import manifest, resumable, suites
+from ansible.module_utils.trainyard import resumable, suites
+from ansible.module_utils.trainyard.base import manifest
 from core_support import ROOT, RUN
 
 REAL = ROOT / "tests" / "fixtures" / "checkpoints"

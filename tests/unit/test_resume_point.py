@@ -20,7 +20,6 @@ import yaml
 from ansible.module_utils.trainyard import (
     fan_out,
     inputs,
-    manifest,
     mesh_credential,
     plan,
     plan_text,
@@ -33,6 +32,7 @@ from ansible.module_utils.trainyard import (
     suites,
     trees,
 )
+from ansible.module_utils.trainyard.base import manifest
 from core_support import ROOT, RUN, compiled, gang, program, programs, put
 
 RULE = suites.load("paddledetection")["resume"]

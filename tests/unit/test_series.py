@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.trainyard import curves, phases, series, suites
-from ansible.module_utils.trainyard.display import MASK
+from ansible.module_utils.trainyard.base.sanitize import MASK
 from ansible.module_utils.trainyard.stamps import Clock
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

@@ -9,7 +9,8 @@ import os
 import shutil
 
 import pytest
-from ansible.module_utils.trainyard import manifest, probe, trees
+from ansible.module_utils.trainyard import probe, trees
+from ansible.module_utils.trainyard.base import manifest
 from core_support import modes, put
 
 FILES = {"tools/train.py": "print(1)\n", "configs/a.yml": "epoch: 1\n", "run.sh": "#!/bin/sh\n"}

@@ -21,7 +21,7 @@ import signal
 import threading
 import time
 
-from ansible.module_utils.trainyard.display import escape, printable
+from ansible.module_utils.trainyard.base.sanitize import escape, printable
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schemas", "answers")
 # Nesting, number of values and characters of one answer. The largest honest answer (the files of

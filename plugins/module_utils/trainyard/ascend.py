@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.rank_table import PER_SERVER, usable_ipv4
 
 TOOL = "hccn_tool"

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.trainyard import log_questions, prune, role_values, texts
+from ansible.module_utils.trainyard import log_questions, prune, role_values
+from ansible.module_utils.trainyard.base import text_rules as texts
+from ansible.module_utils.trainyard.base.yaml_source import Problem, near, shown
 from ansible.module_utils.trainyard.role_values import NO, YES, switch
-from ansible.module_utils.trainyard.yamldata import Problem, near, shown
 
 CHOICES = {"verify": ("cached", "sample", "full")}
 # Those that a site may set for every time, since a role takes them for its default.

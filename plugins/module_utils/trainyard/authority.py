@@ -17,8 +17,8 @@ import re
 import shutil
 import time
 
-from ansible.module_utils.trainyard.display import printable
-from ansible.module_utils.trainyard.findings import named
+from ansible.module_utils.trainyard.base.findings import named
+from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.mesh import fingerprint, public_key
 
 KEY = "id_ed25519"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from ansible.module_utils.trainyard.findings import finding
+from ansible.module_utils.trainyard.base.findings import finding
 
 MIB = 2**20
 UNLIMITED = -1

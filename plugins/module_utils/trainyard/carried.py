@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 
-from ansible.module_utils.trainyard import findings
+from ansible.module_utils.trainyard.base import findings
 
 CHECK = "network"
 # A way may be slower than the middle of all by so much before somebody is told.

@@ -17,8 +17,8 @@ import re
 import shutil
 import stat
 
-from ansible.module_utils.trainyard import manifest, safe_names
-from ansible.module_utils.trainyard.below import (
+from ansible.module_utils.trainyard.base import manifest, safe_names
+from ansible.module_utils.trainyard.base.safe_open import (
     DIRECTORY,
     open_below,
     open_folder,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from ansible.module_utils.trainyard import (
     authority,
     devices,
-    findings,
     installed,
     interfaces,
     isolation,
@@ -20,6 +19,7 @@ from ansible.module_utils.trainyard import (
     ports,
     readiness,
 )
+from ansible.module_utils.trainyard.base import findings
 
 # Each judges {node name: facts}: (nodes as read_site gives them, facts, what the site allows) ->
 # findings. None of them needs a plan, so that they are said even where no plan can be made. They

@@ -19,9 +19,9 @@ from ansible.module_utils.trainyard import (
     conform_mindspore,
     conform_product,
 )
+from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.conform_findings import Findings
 from ansible.module_utils.trainyard.conform_ground import Broken, Ground
-from ansible.module_utils.trainyard.display import printable
 
 CONTRACT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "contract.yml")
 PARTS = (conform_commands, conform_machines, conform_figures, conform_mindspore, conform_product)

@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 
-from ansible.module_utils.trainyard import manifest
 from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.plan import short
 from ansible.module_utils.trainyard.readiness import wanted_trees
 

@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import time
 
-from ansible.module_utils.trainyard import drill_promises, drills, manifest
+from ansible.module_utils.trainyard import drill_promises, drills
+from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.drill_ground import Watch, last_line
 from ansible.module_utils.trainyard.drill_steps import RUN_SECONDS, STOP_SECONDS, Steps
 

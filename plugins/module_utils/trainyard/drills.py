@@ -17,8 +17,8 @@ import copy
 import os
 import re
 
-from ansible.module_utils.trainyard import yamldata
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base import yaml_source as yamldata
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEP_KINDS = ("before", "then", "back", "heal")

@@ -16,8 +16,9 @@ import os
 import re
 import subprocess
 
-from ansible.module_utils.trainyard import below, distributions
-from ansible.module_utils.trainyard.display import SECRET_NAME, host_of, printable
+from ansible.module_utils.trainyard import distributions
+from ansible.module_utils.trainyard.base import safe_open as below
+from ansible.module_utils.trainyard.base.sanitize import SECRET_NAME, host_of, printable
 from ansible.module_utils.trainyard.distributions import normal_name
 
 FORMAT = 1

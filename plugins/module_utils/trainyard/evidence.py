@@ -17,9 +17,10 @@ import re
 import signal
 import time
 
-from ansible.module_utils.trainyard import holds, safe_names, stalls
-from ansible.module_utils.trainyard.below import DIRECTORY, open_below
-from ansible.module_utils.trainyard.display import printable_data, secrets_of
+from ansible.module_utils.trainyard import holds, stalls
+from ansible.module_utils.trainyard.base import safe_names
+from ansible.module_utils.trainyard.base.safe_open import DIRECTORY, open_below
+from ansible.module_utils.trainyard.base.sanitize import printable_data, secrets_of
 from ansible.module_utils.trainyard.logs import Table, TableError, last_line, scan, tail_status
 from ansible.module_utils.trainyard.stamps import span, utc_offset
 from ansible.module_utils.trainyard.vdl import records

@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 
-from ansible.module_utils.trainyard import manifest
+from ansible.module_utils.trainyard.base import manifest
 
 NAME = "failed-nodes.json"
 VERSION = 1

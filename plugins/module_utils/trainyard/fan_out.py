@@ -18,16 +18,8 @@ import sys
 import tempfile
 import time
 
-from ansible.module_utils.trainyard import (
-    attempts,
-    checkpoints,
-    manifest,
-    mesh,
-    probe,
-    processes,
-    resumable,
-    trees,
-)
+from ansible.module_utils.trainyard import attempts, checkpoints, mesh, probe, resumable, trees
+from ansible.module_utils.trainyard.base import manifest, processes
 
 KIND = "checkpoints"
 # A source that is down or stands still is given up after so many seconds without a byte.

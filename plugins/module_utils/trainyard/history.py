@@ -14,9 +14,9 @@ import re
 import time
 
 from ansible.module_utils.trainyard import attempts, logs, status
-from ansible.module_utils.trainyard.below import open_in
-from ansible.module_utils.trainyard.columns import span
-from ansible.module_utils.trainyard.display import printable, printable_data, secrets_of
+from ansible.module_utils.trainyard.base.safe_open import open_in
+from ansible.module_utils.trainyard.base.sanitize import printable, printable_data, secrets_of
+from ansible.module_utils.trainyard.base.text_layout import span
 
 # The end of a log that is read; a training of weeks must not keep the view waiting.
 MOST = 64 << 20

@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import time
 
-from ansible.module_utils.trainyard import attempts, manifest, processes
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.base import manifest, processes
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 # A start that meets a younger one, which began so many seconds ago at most, waits so long for it to
 # give way.

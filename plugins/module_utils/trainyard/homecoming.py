@@ -16,10 +16,16 @@ import re
 import stat
 import tempfile
 
-from ansible.module_utils.trainyard import quota, safe_names
+from ansible.module_utils.trainyard import quota
 from ansible.module_utils.trainyard import ranks as rank_index
-from ansible.module_utils.trainyard.below import open_below, open_file, open_root, parent_of
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base import safe_names
+from ansible.module_utils.trainyard.base.safe_open import (
+    open_below,
+    open_file,
+    open_root,
+    parent_of,
+)
+from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.stream_lock import Busy, Lock
 
 INCOMING = ".incoming"

@@ -14,13 +14,13 @@ import shutil
 
 from ansible.module_utils.trainyard import (
     download,
-    manifest,
     outline_files,
     point_plan,
     scaling,
     sources,
     suites,
 )
+from ansible.module_utils.trainyard.base import manifest
 
 # Placements of what lies on the nodes already; it is verified there and never sent.
 PLACED = ("present", "shared")

@@ -17,8 +17,8 @@ import re
 import sys
 
 from ansible.module_utils.trainyard import distributions, environment, software
-from ansible.module_utils.trainyard.findings import finding, unequal
-from ansible.module_utils.trainyard.limits import text_of
+from ansible.module_utils.trainyard.base.findings import finding, unequal
+from ansible.module_utils.trainyard.base.unit_limits import text_of
 
 CHECK = "environment"
 # So many packages are named one by one; the rest is counted.

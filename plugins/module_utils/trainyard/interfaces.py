@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from ansible.module_utils.trainyard.findings import finding
+from ansible.module_utils.trainyard.base.findings import finding
 
 NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 CHECK = "interface"

@@ -9,7 +9,7 @@ import os
 import re
 
 import yaml
-from ansible.module_utils.trainyard.yamldata import MAX_BYTES, Problem, _Loader, _Refused
+from ansible.module_utils.trainyard.base.yaml_source import MAX_BYTES, Problem, _Loader, _Refused
 
 # What Ansible passes over in an inventory directory (INVENTORY_IGNORE_EXTS), and its own folders.
 IGNORED = (

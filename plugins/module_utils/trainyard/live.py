@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import collections
 
-from ansible.module_utils.trainyard import columns, troubles
-from ansible.module_utils.trainyard.columns import span
+from ansible.module_utils.trainyard import troubles
+from ansible.module_utils.trainyard.base import text_layout as columns
+from ansible.module_utils.trainyard.base.text_layout import span
 from ansible.module_utils.trainyard.watch import number, place_words
 
 STYLES = ("good", "bad", "warn", "gone", "quiet")

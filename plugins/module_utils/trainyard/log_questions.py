@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import re
 
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.base.yaml_source import near, shown
 from ansible.module_utils.trainyard.role_values import switch
-from ansible.module_utils.trainyard.yamldata import near, shown
 
 try:
     import jmespath

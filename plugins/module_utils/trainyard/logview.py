@@ -10,8 +10,8 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard.below import open_file, open_regular
-from ansible.module_utils.trainyard.display import MASK, printable
+from ansible.module_utils.trainyard.base.safe_open import open_file, open_regular
+from ansible.module_utils.trainyard.base.sanitize import MASK, printable
 from ansible.module_utils.trainyard.stamps import Clock
 
 WIDTH = 500  # characters of a line that are shown; the file has all of them

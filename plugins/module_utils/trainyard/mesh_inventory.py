@@ -15,7 +15,7 @@ import re
 import socket
 
 from ansible.module_utils.trainyard import host_keys
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.mesh import TRUST, is_address, public_key
 
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+\\-]{0,252}\$?\Z")

@@ -12,7 +12,7 @@ import concurrent.futures
 import os
 import time
 
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.mesh import DIRECTORY, KEY, TRUST, identity
 from ansible.module_utils.trainyard.mesh_held import certificate_end, key_exposed
 

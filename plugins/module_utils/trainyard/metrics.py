@@ -15,8 +15,8 @@ import os
 import re
 import tempfile
 
+from ansible.module_utils.trainyard.base.sanitize import printable, secrets_of
 from ansible.module_utils.trainyard.curves import counted
-from ansible.module_utils.trainyard.display import printable, secrets_of
 
 NAME = "metrics.prom"
 OUTCOMES = ("completed", "failed", "stopped", "lost", "unknown")

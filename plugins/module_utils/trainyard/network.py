@@ -5,7 +5,8 @@ whom: ring.py.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import carried, findings, interfaces, netshown, plan_text
+from ansible.module_utils.trainyard import carried, interfaces, netshown, plan_text
+from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.netturns import ID
 
 CHECK = "network"

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.trainyard import processes
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base import processes
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 LIMIT_S = 20
 DRIVER_TOOL = "/usr/local/bin/npu-smi"

@@ -12,9 +12,10 @@ import collections
 import os
 import re
 
-from ansible.module_utils.trainyard import attempts, processes
-from ansible.module_utils.trainyard.findings import finding
-from ansible.module_utils.trainyard.limits import text_of
+from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.base import processes
+from ansible.module_utils.trainyard.base.findings import finding
+from ansible.module_utils.trainyard.base.unit_limits import text_of
 
 # Programs and modules that start trainings, by the word that is run.
 PROGRAMS = (

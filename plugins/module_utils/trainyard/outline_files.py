@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 
-from ansible.module_utils.trainyard import below
+from ansible.module_utils.trainyard.base import safe_open as below
 
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?\Z")

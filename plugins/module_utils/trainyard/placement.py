@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 
-from ansible.module_utils.trainyard import manifest, places
-from ansible.module_utils.trainyard.findings import finding, named, unequal
+from ansible.module_utils.trainyard import places
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base.findings import finding, named, unequal
 from ansible.module_utils.trainyard.places import gigabytes, identity
 
 # Nodes that are asked for files by name where trees differ: the reference and so many that are

@@ -11,8 +11,8 @@ import os
 import stat
 import time
 
-from ansible.module_utils.trainyard import manifest
-from ansible.module_utils.trainyard.limits import text_of
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base.unit_limits import text_of
 
 # File systems that one kernel alone has mounted; any other may be seen by several machines at once.
 LOCAL = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 
-from ansible.module_utils.trainyard.display import MASK, SECRET_NAME, printable, secrets_of
+from ansible.module_utils.trainyard.base.sanitize import MASK, SECRET_NAME, printable, secrets_of
 from ansible.module_utils.trainyard.plan import sha256, short
 from ansible.module_utils.trainyard.readiness import obstacles
 

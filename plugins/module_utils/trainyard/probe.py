@@ -21,13 +21,13 @@ from ansible.module_utils.trainyard import (
     holds,
     installed,
     machines,
-    manifest,
     mesh_credential,
     orphans,
     placement,
     places,
     sockets,
 )
+from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.mesh_held import mesh_state
 
 # Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a

@@ -17,7 +17,8 @@ import shutil
 import stat
 import time
 
-from ansible.module_utils.trainyard import attempts, checkpoints, manifest, processes, status
+from ansible.module_utils.trainyard import attempts, checkpoints, status
+from ansible.module_utils.trainyard.base import manifest, processes
 from ansible.module_utils.trainyard.prune import JUST_SECONDS
 
 MARK = ".pruning-"

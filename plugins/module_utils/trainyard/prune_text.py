@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard.processes import age
+from ansible.module_utils.trainyard.base.processes import age
 from ansible.module_utils.trainyard.prune import HOME, begun
 
 MANY = 40  # runs and entries that are listed; the rest is counted

@@ -12,8 +12,8 @@ import os
 import re
 import stat
 
-from ansible.module_utils.trainyard import safe_names
-from ansible.module_utils.trainyard.plain import plain
+from ansible.module_utils.trainyard.base import safe_names
+from ansible.module_utils.trainyard.base.untag import plain
 
 BYTES, FILES, FREE = 20 << 30, 2000, 5 << 30
 KEPT = 20  # copies of one file that began again on its node

@@ -12,7 +12,7 @@ import json
 import os
 import re
 
-from ansible.module_utils.trainyard.below import read_in
+from ansible.module_utils.trainyard.base.safe_open import read_in
 
 NAME = "ranks.json"
 VERSION = 2

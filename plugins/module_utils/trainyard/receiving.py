@@ -18,9 +18,10 @@ import stat
 import subprocess
 
 from ansible.module_utils.trainyard import quota as quotas
-from ansible.module_utils.trainyard import safe_names, shipping
-from ansible.module_utils.trainyard.below import open_root
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard import shipping
+from ansible.module_utils.trainyard.base import safe_names
+from ansible.module_utils.trainyard.base.safe_open import open_root
+from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.homecoming import free_name, make_private
 from ansible.module_utils.trainyard.stream_lock import Busy, Lock
 

@@ -13,11 +13,12 @@ import contextlib
 import os
 import time
 
-from ansible.module_utils.trainyard import manifest, restarts, run_file, verdict
+from ansible.module_utils.trainyard import restarts, run_file, verdict
 from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base.sanitize import printable, printable_data, secrets_of
+from ansible.module_utils.trainyard.base.text_layout import span as duration
 from ansible.module_utils.trainyard.causes import entry_of
-from ansible.module_utils.trainyard.columns import span as duration
-from ansible.module_utils.trainyard.display import printable, printable_data, secrets_of
 from ansible.module_utils.trainyard.plan_text import published
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.

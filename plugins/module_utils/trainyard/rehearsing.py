@@ -11,8 +11,9 @@ import os
 import shutil
 import time
 
-from ansible.module_utils.trainyard import attempts, below, mesh_credential, rehearsal, status
-from ansible.module_utils.trainyard.display import printable, printable_data, secrets_of
+from ansible.module_utils.trainyard import attempts, mesh_credential, rehearsal, status
+from ansible.module_utils.trainyard.base import safe_open as below
+from ansible.module_utils.trainyard.base.sanitize import printable, printable_data, secrets_of
 
 LOG_LINES = 12
 LINE_CHARACTERS = 300

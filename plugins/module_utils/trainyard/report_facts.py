@@ -13,7 +13,9 @@ import os
 import re
 import stat
 
-from ansible.module_utils.trainyard import attempts, below, manifest
+from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base import safe_open as below
 
 # Lines shown around a line of evidence, and so much of each.
 BEFORE, AFTER, WIDTH = 12, 3, 400

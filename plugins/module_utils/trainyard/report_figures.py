@@ -9,7 +9,7 @@ import math
 from statistics import median
 
 from ansible.module_utils.trainyard import report_timeline
-from ansible.module_utils.trainyard.columns import span as duration
+from ansible.module_utils.trainyard.base.text_layout import span as duration
 
 CURVES = ("loss", "lr", "ips")
 

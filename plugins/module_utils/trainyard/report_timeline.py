@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from ansible.module_utils.trainyard.columns import span as duration
+from ansible.module_utils.trainyard.base.text_layout import span as duration
 
 PHASES = ("start", "rendezvous", "first_step", "training", "evaluation", "checkpoint", "stop")
 WORDS = {

@@ -11,8 +11,9 @@ import json
 import os
 import time
 
-from ansible.module_utils.trainyard import job_env, manifest, run_choice, run_file
-from ansible.module_utils.trainyard.columns import span as duration
+from ansible.module_utils.trainyard import job_env, run_choice, run_file
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base.text_layout import span as duration
 
 
 class Refused(Exception):

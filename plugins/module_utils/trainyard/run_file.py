@@ -15,9 +15,9 @@ import re
 import shutil
 import stat
 
-from ansible.module_utils.trainyard import manifest
 from ansible.module_utils.trainyard.attempts import RUN_ID
-from ansible.module_utils.trainyard.below import FILE
+from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.base.safe_open import FILE
 
 NAME, LOCK, VERSION = "run.json", ".run.lock", 2
 # The reason of an attempt that ran nowhere, and of a run whose restarts bring nothing; all others

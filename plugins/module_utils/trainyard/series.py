@@ -16,7 +16,7 @@ import re
 import stat
 
 from ansible.module_utils.trainyard import curves, marks, phases, plan_origin, settings
-from ansible.module_utils.trainyard.display import printable_data, secrets_of
+from ansible.module_utils.trainyard.base.sanitize import printable_data, secrets_of
 from ansible.module_utils.trainyard.downsample import summed
 from ansible.module_utils.trainyard.evidence import read_events
 from ansible.module_utils.trainyard.logs import Table, TableError

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.trainyard.display import MASK, SECRET_NAME, printable, secrets_of
+from ansible.module_utils.trainyard.base.sanitize import MASK, SECRET_NAME, printable, secrets_of
 
 _BATCH = re.compile(r"\s*batch: (\d[\d,]*) a card, (\d[\d,]*) in all")
 _SETTING = re.compile(r"\s*(learning rate|iterations): (\d[\d,]*(?:\.\d+)?)(?:,|$)")

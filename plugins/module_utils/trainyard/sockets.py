@@ -15,7 +15,7 @@ import os
 import re
 import socket
 
-from ansible.module_utils.trainyard import processes
+from ansible.module_utils.trainyard.base import processes
 
 # Above the highest port that is asked for so many are looked at for the next free ones.
 WINDOW = 2000

@@ -9,7 +9,7 @@ import glob
 import os
 import re
 
-from ansible.module_utils.trainyard.limits import text_of
+from ansible.module_utils.trainyard.base.unit_limits import text_of
 
 # So many characters of such a file are read at most.
 HEAD = 1 << 16

@@ -13,8 +13,9 @@ import zipfile
 import zlib
 
 import yaml
-from ansible.module_utils.trainyard import download, git_tree, manifest, suites
-from ansible.module_utils.trainyard.yamldata import near
+from ansible.module_utils.trainyard import download, suites
+from ansible.module_utils.trainyard.base import git_tree, manifest
+from ansible.module_utils.trainyard.base.yaml_source import near
 
 # How the suites' weights end: Paddle's and MindSpore's.
 WEIGHT_ENDINGS = (".pdparams", ".ckpt")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 
-from ansible.module_utils.trainyard.yamldata import Problem, shown
+from ansible.module_utils.trainyard.base.yaml_source import Problem, shown
 
 # Variables of the group trainers do not hold for another group, which is what a spare most often
 # lacks.

@@ -12,9 +12,10 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard import attempts, holds, logs, processes, stalls
-from ansible.module_utils.trainyard.below import DIRECTORY, open_in, read_in
-from ansible.module_utils.trainyard.display import printable_data, secrets_of
+from ansible.module_utils.trainyard import attempts, holds, logs, stalls
+from ansible.module_utils.trainyard.base import processes
+from ansible.module_utils.trainyard.base.safe_open import DIRECTORY, open_in, read_in
+from ansible.module_utils.trainyard.base.sanitize import printable_data, secrets_of
 from ansible.module_utils.trainyard.evidence import launcher_notes
 
 MAX_EVENTS = 4 << 20

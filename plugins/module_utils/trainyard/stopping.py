@@ -13,14 +13,14 @@ from ansible.module_utils.trainyard import (
     attempts,
     devices,
     holds,
-    processes,
     restarts,
     run_choice,
     run_file,
     sockets,
     status,
 )
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base import processes
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 # A driver lists a process for a moment after its end.
 SETTLE_S = 3.0

@@ -11,7 +11,7 @@ import tempfile
 import threading
 
 from ansible.module_utils.trainyard import receiving
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.quota import QuotaError
 
 PAUSES = (

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import os
 
-from ansible.module_utils.trainyard import texts, yamldata
+from ansible.module_utils.trainyard.base import text_rules as texts
+from ansible.module_utils.trainyard.base import yaml_source as yamldata
+from ansible.module_utils.trainyard.base.yaml_source import near
 from ansible.module_utils.trainyard.launchers import LAUNCHERS
 from ansible.module_utils.trainyard.logs import Table, TableError
-from ansible.module_utils.trainyard.yamldata import near
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.join(HERE, "suites")

@@ -10,7 +10,7 @@ import shutil
 import stat
 import time
 
-from ansible.module_utils.trainyard import manifest
+from ansible.module_utils.trainyard.base import manifest
 
 
 class TreeError(Exception):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 
-from ansible.module_utils.trainyard.below import DIRECTORY, open_below
+from ansible.module_utils.trainyard.base.safe_open import DIRECTORY, open_below
 
 MOST = 20  # files of one node
 # directories that are looked into; a training's output may hold a picture of every evaluation

@@ -12,8 +12,8 @@ import collections
 import functools
 import statistics
 
-from ansible.module_utils.trainyard.columns import Samples
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.base.text_layout import Samples
 
 # What is read of a status and of its ranks; the rest is not carried along for every node.
 KEEP = frozenset(

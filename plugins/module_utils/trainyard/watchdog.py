@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.trainyard.yamldata import shown
+from ansible.module_utils.trainyard.base.yaml_source import shown
 
 PHASES = ("rendezvous", "first_step", "step", "evaluation", "checkpoint")
 # Seconds. The first step holds imports, reading of data and the compilation of graphs; an

@@ -22,9 +22,9 @@ import time
 import types
 import zipfile
 
-from ansible.module_utils.trainyard.display import hide_paths, host_of, printable
+from ansible.module_utils.trainyard.base.manifest import file_sha256
+from ansible.module_utils.trainyard.base.sanitize import hide_paths, host_of, printable
 from ansible.module_utils.trainyard.environment import PACKAGES, normal_name
-from ansible.module_utils.trainyard.manifest import file_sha256
 
 FORMAT = 1
 MANIFEST = "manifest.json"

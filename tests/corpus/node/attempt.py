@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 
-from ansible.module_utils.trainyard import attempts, processes
+from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.base import processes
 
 HERE = os.path.dirname(os.path.abspath(attempts.__file__))
 

@@ -15,7 +15,7 @@ import os
 import re
 
 import yaml
-from ansible.module_utils.trainyard.display import SECRET_NAME
+from ansible.module_utils.trainyard.base.sanitize import SECRET_NAME
 from jsonschema import Draft202012Validator, ValidationError, validators
 from yaml.constructor import SafeConstructor
 

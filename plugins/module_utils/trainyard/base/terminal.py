@@ -13,7 +13,7 @@ import functools
 import re
 
 from ansible import constants as C
-from ansible.module_utils.trainyard.display import Secrets, escape, printable
+from ansible.module_utils.trainyard.base.sanitize import Secrets, escape, printable
 from ansible.plugins.callback import CallbackBase
 from ansible.utils import color
 from ansible.utils.display import Display

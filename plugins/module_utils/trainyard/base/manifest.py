@@ -16,7 +16,8 @@ import json
 import os
 import stat
 
-from ansible.module_utils.trainyard import below, git_tree
+from ansible.module_utils.trainyard.base import git_tree
+from ansible.module_utils.trainyard.base import safe_open as below
 
 CHUNK = 1 << 20
 RECORD_BYTES = 64 << 20  # of a plan or a run's record: one of 10,000 ranks has 20 MB

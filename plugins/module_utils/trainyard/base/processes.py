@@ -17,7 +17,7 @@ import signal
 import subprocess
 import time
 
-from ansible.module_utils.trainyard.display import printable
+from ansible.module_utils.trainyard.base.sanitize import printable
 
 MARK = b"TRAINYARD_ATTEMPT="
 _MARKED = re.compile(r"([0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})/([0-9]+)\Z")
