@@ -10,7 +10,15 @@ import re
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import causes, error_lines, logs
+from ansible.module_utils.trainyard.logs import (
+    error_patterns as error_lines,
+)
+from ansible.module_utils.trainyard.logs import (
+    failure_catalogue as causes,
+)
+from ansible.module_utils.trainyard.logs import (
+    parser as logs,
+)
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "%s", line 3, in <module>\n    f()\n'
 

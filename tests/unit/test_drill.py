@@ -16,7 +16,6 @@ import time
 
 import pytest
 from ansible.module_utils.trainyard import (
-    causes,
     drill_ground,
     drill_promises,
     drill_watch,
@@ -29,6 +28,7 @@ from ansible.module_utils.trainyard import (
     verdict,
 )
 from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard.logs import failure_catalogue as causes
 from core_support import ROOT, RUN, program, put
 
 TABLE = drills.load()

@@ -12,7 +12,7 @@ import stat
 
 import pytest
 from ansible.module_utils.trainyard import failures
-from ansible.module_utils.trainyard.causes import entry_of
+from ansible.module_utils.trainyard.logs.failure_catalogue import entry_of
 
 NODES = ["n1", "n2"]
 

@@ -11,8 +11,16 @@ import tracemalloc
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import causes, errors, logs
 from ansible.module_utils.trainyard.base.sanitize import MASK, mask, printable, printable_data
+from ansible.module_utils.trainyard.logs import (
+    error_scanner as errors,
+)
+from ansible.module_utils.trainyard.logs import (
+    failure_catalogue as causes,
+)
+from ansible.module_utils.trainyard.logs import (
+    parser as logs,
+)
 
 STEP = (
     "[11/20 09:30:27] ppdet.engine.callbacks INFO: Epoch: [%d] [%d/8] learning_rate: 0.003500 loss:"

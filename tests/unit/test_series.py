@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ansible.module_utils.trainyard import curves, phases, series, suites
 from ansible.module_utils.trainyard.base.sanitize import MASK
-from ansible.module_utils.trainyard.stamps import Clock
+from ansible.module_utils.trainyard.logs.timestamps import Clock
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 RUNS = FIXTURES / "series"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import environment, logs, suites
+from ansible.module_utils.trainyard import environment, suites
+from ansible.module_utils.trainyard.logs import parser as logs
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,8 @@ import json
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import causes, evidence, holds, verdict
+from ansible.module_utils.trainyard import evidence, holds, verdict
+from ansible.module_utils.trainyard.logs import failure_catalogue as causes
 from conftest import sample_plan
 
 NOW = 1795166920.0

@@ -9,7 +9,7 @@ import math
 import os
 
 from ansible.module_utils.trainyard.downsample import Means, Thinned
-from ansible.module_utils.trainyard.logs import CHUNK, LogScan
+from ansible.module_utils.trainyard.logs.parser import CHUNK, LogScan
 from ansible.module_utils.trainyard.phases import FOUND, SEEKS
 
 COLUMNS = ("time", "step", "epoch", "loss", "lr", "ips", "batch_cost")

@@ -21,9 +21,15 @@ from ansible.module_utils.trainyard import holds, stalls
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.base.safe_open import DIRECTORY, open_below
 from ansible.module_utils.trainyard.base.sanitize import printable_data, secrets_of
-from ansible.module_utils.trainyard.logs import Table, TableError, last_line, scan, tail_status
-from ansible.module_utils.trainyard.stamps import span, utc_offset
-from ansible.module_utils.trainyard.vdl import records
+from ansible.module_utils.trainyard.logs.parser import (
+    Table,
+    TableError,
+    last_line,
+    scan,
+    tail_status,
+)
+from ansible.module_utils.trainyard.logs.timestamps import span, utc_offset
+from ansible.module_utils.trainyard.logs.visualdl import records
 
 SMALL = 8 << 20  # bytes of plan.json, ranks.jsonl, exit.json and default.*.log that are read
 _NAME = re.compile(

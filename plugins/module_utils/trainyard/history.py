@@ -13,10 +13,11 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard import attempts, logs, status
+from ansible.module_utils.trainyard import attempts, status
 from ansible.module_utils.trainyard.base.safe_open import open_in
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data, secrets_of
 from ansible.module_utils.trainyard.base.text_layout import span
+from ansible.module_utils.trainyard.logs import parser as logs
 
 # The end of a log that is read; a training of weeks must not keep the view waiting.
 MOST = 64 << 20

@@ -12,7 +12,7 @@ import time
 
 from ansible.module_utils.trainyard.base.safe_open import open_file, open_regular
 from ansible.module_utils.trainyard.base.sanitize import MASK, printable
-from ansible.module_utils.trainyard.stamps import Clock
+from ansible.module_utils.trainyard.logs.timestamps import Clock
 
 WIDTH = 500  # characters of a line that are shown; the file has all of them
 LINE = 64 << 10  # bytes of a line that are looked at

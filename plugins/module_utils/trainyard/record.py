@@ -18,7 +18,7 @@ from ansible.module_utils.trainyard.attempts import RUN_ID
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data, secrets_of
 from ansible.module_utils.trainyard.base.text_layout import span as duration
-from ansible.module_utils.trainyard.causes import entry_of
+from ansible.module_utils.trainyard.logs.failure_catalogue import entry_of
 from ansible.module_utils.trainyard.plan_text import published
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.

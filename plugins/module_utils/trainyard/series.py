@@ -19,8 +19,8 @@ from ansible.module_utils.trainyard import curves, marks, phases, plan_origin, s
 from ansible.module_utils.trainyard.base.sanitize import printable_data, secrets_of
 from ansible.module_utils.trainyard.downsample import summed
 from ansible.module_utils.trainyard.evidence import read_events
-from ansible.module_utils.trainyard.logs import Table, TableError
-from ansible.module_utils.trainyard.stamps import Clock, span
+from ansible.module_utils.trainyard.logs.parser import Table, TableError
+from ansible.module_utils.trainyard.logs.timestamps import Clock, span
 
 LIMIT = 64 << 20  # bytes of a JSON file that are read
 # Bytes of an attempt's logs that are read for its curves, and of each of them at least: the verdict

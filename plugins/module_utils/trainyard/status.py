@@ -12,11 +12,12 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard import attempts, holds, logs, stalls
+from ansible.module_utils.trainyard import attempts, holds, stalls
 from ansible.module_utils.trainyard.base import processes
 from ansible.module_utils.trainyard.base.safe_open import DIRECTORY, open_in, read_in
 from ansible.module_utils.trainyard.base.sanitize import printable_data, secrets_of
 from ansible.module_utils.trainyard.evidence import launcher_notes
+from ansible.module_utils.trainyard.logs import parser as logs
 
 MAX_EVENTS = 4 << 20
 MAX_JSON = 64 << 20

@@ -15,7 +15,7 @@ from ansible.module_utils.trainyard.base import text_rules as texts
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.base.yaml_source import near
 from ansible.module_utils.trainyard.launchers import LAUNCHERS
-from ansible.module_utils.trainyard.logs import Table, TableError
+from ansible.module_utils.trainyard.logs.parser import Table, TableError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.join(HERE, "suites")

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from ansible.module_utils.trainyard import error_lines as lines
-from ansible.module_utils.trainyard.causes import tagged
-from ansible.module_utils.trainyard.first_error import choose
+from ansible.module_utils.trainyard.logs import error_patterns as lines
+from ansible.module_utils.trainyard.logs.failure_catalogue import tagged
+from ansible.module_utils.trainyard.logs.root_error import choose
 
 MAX_TRACEBACK = (
     500  # lines; a recursion error repeats frames but Python cuts it at about 2,000 frames

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.trainyard import error_lines as lines
-from ansible.module_utils.trainyard.causes import classify, entry_of
+from ansible.module_utils.trainyard.logs import error_patterns as lines
+from ansible.module_utils.trainyard.logs.failure_catalogue import classify, entry_of
 
 _ORDER = {"primary": 0, "shared": 1, "secondary": 2}
 _VAGUE = frozenset(("python_exception", "cpp_exception", "unknown"))

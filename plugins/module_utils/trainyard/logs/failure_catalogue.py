@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.trainyard.catalogue_fabric import FABRIC, SEEN
-from ansible.module_utils.trainyard.catalogue_machine import LOST, MACHINE
-from ansible.module_utils.trainyard.catalogue_process import FALLBACK, OBSERVED, PROCESS
+from ansible.module_utils.trainyard.logs.catalogue_fabric import FABRIC, SEEN
+from ansible.module_utils.trainyard.logs.catalogue_machine import LOST, MACHINE
+from ansible.module_utils.trainyard.logs.catalogue_process import FALLBACK, OBSERVED, PROCESS
 
 CATALOGUE = SEEN + FABRIC + MACHINE + PROCESS + LOST
 FIELDS = ("cause", "grade", "meaning", "remedy", "source")

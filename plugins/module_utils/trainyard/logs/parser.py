@@ -22,8 +22,8 @@ import os
 import re
 import stat
 
-from ansible.module_utils.trainyard.error_lines import LITERALS, any_of
-from ansible.module_utils.trainyard.errors import ErrorScan
+from ansible.module_utils.trainyard.logs.error_patterns import LITERALS, any_of
+from ansible.module_utils.trainyard.logs.error_scanner import ErrorScan
 
 CHUNK = 1 << 20
 # bytes of one line that are parsed; the digest, the size and the line count take everything
