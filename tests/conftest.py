@@ -27,7 +27,7 @@ if str(ROOT / "plugins" / "module_utils") not in ansible.module_utils.__path__:
 if str(ROOT / "library") not in sys.path:
     sys.path.insert(0, str(ROOT / "library"))
 
-from ansible.module_utils.trainyard import answer_gate
+from ansible.module_utils.trainyard.gate import answer_gate
 
 # The states of a module that run on a node, where it has others that run on the controller.
 FROM_NODES = {

@@ -15,7 +15,7 @@ import ansible.module_utils
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard import answer_gate, builtin_action
+from ansible.module_utils.trainyard.gate import answer_gate, builtin_action
 
 
 class ActionModule(answer_gate.Gated, builtin_action.load("normal")):

@@ -28,7 +28,6 @@ _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
 from ansible.module_utils.trainyard import (
-    answer_gate,
     log_follow,
     log_home,
     logview,
@@ -40,6 +39,7 @@ from ansible.module_utils.trainyard import (
 from ansible.module_utils.trainyard import log_questions as questions
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.untag import plain
+from ansible.module_utils.trainyard.gate import answer_gate
 
 COLORS = (
     "cyan",

@@ -53,7 +53,7 @@ from ansible.module_utils.trainyard.base import text_layout as columns
 printable = display.printable
 from ansible.module_utils.trainyard.base import terminal
 
-importlib.import_module("ansible.module_utils.trainyard.answer_gate").prepare()
+importlib.import_module("ansible.module_utils.trainyard.gate.answer_gate").prepare()
 from ansible.module_utils.trainyard.attempts import RUN_ID
 from ansible.module_utils.trainyard.base.untag import plain
 

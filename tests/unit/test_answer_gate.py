@@ -15,8 +15,9 @@ import ansible.plugins.action
 import jsonschema
 import pytest
 import yaml
-from ansible.module_utils.trainyard import answer_gate, checkpoints, devices, orphans
+from ansible.module_utils.trainyard import checkpoints, devices, orphans
 from ansible.module_utils.trainyard.base import safe_names
+from ansible.module_utils.trainyard.gate import answer_gate
 from test_devices import FIXTURES, Smi
 
 RUN = "20261120-103501-ppyoloe-1f2e"

@@ -13,7 +13,6 @@ import jsonschema
 import pytest
 import yaml
 from ansible.module_utils.trainyard import (
-    answer_gate,
     attempts,
     history,
     plan_home,
@@ -24,6 +23,7 @@ from ansible.module_utils.trainyard import (
 )
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import plan as plans
+from ansible.module_utils.trainyard.gate import answer_gate
 from core_support import ROOT, RUN, attempt_files, compiled, put
 
 NAMES = ("a+b", "检测", "my job (1)", "det=1,é", "-x", "..", "模" * 83, "x" * 251)

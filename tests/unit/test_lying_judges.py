@@ -10,12 +10,10 @@ import json
 import jsonschema
 import pytest
 from ansible.module_utils.trainyard import (
-    answer_gate,
     checks,
     devices,
     evidence,
     history,
-    isolation,
     members,
     plan,
     prune,
@@ -30,6 +28,7 @@ from ansible.module_utils.trainyard import (
     verdict,
 )
 from ansible.module_utils.trainyard.base import findings, manifest
+from ansible.module_utils.trainyard.gate import answer_gate, isolation
 from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang
 from test_devices import Smi

@@ -14,15 +14,9 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard import (
-    answer_gate,
-    guard_neighbour,
-    netprobe,
-    nettries,
-    netunit,
-    network,
-)
+from ansible.module_utils.trainyard import guard_neighbour, netprobe, nettries, netunit, network
 from ansible.module_utils.trainyard.base import findings
+from ansible.module_utils.trainyard.gate import answer_gate
 from core_support import ROOT
 
 NODE, LIAR, HERE = "node1", "node2", "127.0.0.1"

@@ -14,16 +14,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import (
-    answer_gate,
-    attempts,
-    capacity,
-    machines,
-    netturns,
-    openssh,
-    rsync,
-)
+from ansible.module_utils.trainyard import attempts, capacity, machines, netturns, openssh, rsync
 from ansible.module_utils.trainyard.base import unit_limits as limits
+from ansible.module_utils.trainyard.gate import answer_gate
 from core_support import program, put
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,8 @@ import json
 import random
 
 import pytest
-from ansible.module_utils.trainyard import answer_gate, mesh, mesh_compiled, mesh_inventory
+from ansible.module_utils.trainyard import mesh, mesh_compiled, mesh_inventory
+from ansible.module_utils.trainyard.gate import answer_gate
 from test_mesh import CA, host_key, node
 
 NAMES = ["node1", "node2", "node3"]

@@ -11,8 +11,9 @@ import time
 import pytest
 import rank_logs
 import yaml
-from ansible.module_utils.trainyard import answer_gate, evidence
+from ansible.module_utils.trainyard import evidence
 from ansible.module_utils.trainyard.base import safe_names
+from ansible.module_utils.trainyard.gate import answer_gate
 from ansible.module_utils.trainyard.logs import visualdl as vdl
 from conftest import sample_plan
 

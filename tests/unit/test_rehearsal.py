@@ -14,15 +14,9 @@ import time
 
 import pytest
 import rehearsal as module
-from ansible.module_utils.trainyard import (
-    answer_gate,
-    attempts,
-    plan,
-    rehearsal,
-    rehearsing,
-    status,
-)
+from ansible.module_utils.trainyard import attempts, plan, rehearsal, rehearsing, status
 from ansible.module_utils.trainyard.base import findings
+from ansible.module_utils.trainyard.gate import answer_gate
 from core_support import ROOT, RUN, gang
 
 SCRIPT = (ROOT / "plugins" / "module_utils" / "trainyard" / "rehearse.py").read_text(

@@ -10,8 +10,9 @@ import os
 
 import pytest
 import wheelhouse
-from ansible.module_utils.trainyard import answer_gate, wheels
 from ansible.module_utils.trainyard import environment as core
+from ansible.module_utils.trainyard import wheels
+from ansible.module_utils.trainyard.gate import answer_gate
 
 NODE = {
     "python": "3.11",

@@ -10,7 +10,6 @@ from ansible.module_utils.trainyard import (
     devices,
     installed,
     interfaces,
-    isolation,
     machines,
     mesh_term,
     orphans,
@@ -20,6 +19,7 @@ from ansible.module_utils.trainyard import (
     readiness,
 )
 from ansible.module_utils.trainyard.base import findings
+from ansible.module_utils.trainyard.gate import isolation
 
 # Each judges {node name: facts}: (nodes as read_site gives them, facts, what the site allows) ->
 # findings. None of them needs a plan, so that they are said even where no plan can be made. They

@@ -16,7 +16,7 @@ import re
 
 from ansible.module_utils.trainyard.agent import as_planned
 from ansible.module_utils.trainyard.base.findings import finding, named
-from ansible.module_utils.trainyard.isolation import judge_apart
+from ansible.module_utils.trainyard.gate.isolation import judge_apart
 
 # A rehearsal is attempt 0 of the run that it comes before; no run of a training has one.
 NUMBER = 0

@@ -9,7 +9,7 @@ in words; where nothing decides, the verdict says so and lists the candidates.
 from __future__ import annotations
 
 from ansible.module_utils.trainyard import stalls
-from ansible.module_utils.trainyard.isolation import judge_apart
+from ansible.module_utils.trainyard.gate.isolation import judge_apart
 from ansible.module_utils.trainyard.logs.failure_catalogue import classify, entry_of
 from ansible.module_utils.trainyard.weighing import (
     BEFORE,

@@ -3,7 +3,7 @@
 only.
 
 A training runs as the account that Ansible logs in as, so it can rewrite every answer of a module
-on its node. Each module has a schema in `schemas/answers/`. An answer that does not match its
+on its node. Each module has a schema in `gate/answers/`. An answer that does not match its
 schema fails that node alone, with the field that is wrong. `Gated` is what an action plugin
 inherits first: every module that the plugin runs on a node passes the gate.
 """
@@ -23,7 +23,7 @@ import time
 
 from ansible.module_utils.trainyard.base.sanitize import escape, printable
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schemas", "answers")
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "answers")
 # Nesting, number of values and characters of one answer. The largest honest answer (the files of
 # 5,000 entries by name) has 20,000 values.
 MAX_DEPTH, MAX_VALUES, MAX_CHARACTERS = 32, 1_000_000, 64 << 20
