@@ -84,7 +84,7 @@ from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.base.sanitize import printable
 
 # What the ranks of a rehearsal run, below the project's directory.
-REHEARSED = "plugins/module_utils/trainyard/rehearse.py"
+REHEARSED = "plugins/module_utils/trainyard/agent/rehearse.py"
 
 
 def compiled(given):

@@ -188,7 +188,8 @@ def receive(place, home, over):
         os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "plugins", "module_utils"
     )
     ansible.module_utils.__path__.append(os.path.abspath(core))
-    from ansible.module_utils.trainyard import receiving, shipping
+    from ansible.module_utils.trainyard import receiving
+    from ansible.module_utils.trainyard.agent import shipping
 
     delays, lines, sender, first = [], [0], [0, 0], []
 

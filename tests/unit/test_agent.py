@@ -20,15 +20,17 @@ from pathlib import Path
 import container_environment
 import pytest
 from ansible.module_utils.trainyard import (
-    agent,
     attempts,
     environment,
-    guard_beat,
-    guard_evidence,
     installed,
     mesh_credential,
     mesh_gate,
     mesh_held,
+)
+from ansible.module_utils.trainyard.agent import (
+    agent,
+    guard_beat,
+    guard_evidence,
     openmpi,
     shipping,
 )

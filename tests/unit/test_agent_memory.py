@@ -9,7 +9,8 @@ import json
 import os
 
 import pytest
-from ansible.module_utils.trainyard import agent, evidence
+from ansible.module_utils.trainyard import evidence
+from ansible.module_utils.trainyard.agent import agent
 
 
 def test_the_counter_is_a_number_or_not_known():

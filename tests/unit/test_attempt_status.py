@@ -14,7 +14,8 @@ from types import SimpleNamespace
 
 import attempt_status as module
 import pytest
-from ansible.module_utils.trainyard import attempts, holds, shipping, status, troubles, watch
+from ansible.module_utils.trainyard import attempts, holds, status, troubles, watch
+from ansible.module_utils.trainyard.agent import shipping
 from ansible.utils.display import Display
 from core_support import RUN, attempt_files, compiled, program, put
 

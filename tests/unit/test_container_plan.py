@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from ansible.module_utils.trainyard import agent, containers, environment, probe
+from ansible.module_utils.trainyard import containers, environment, probe
 from ansible.module_utils.trainyard import plan as core
+from ansible.module_utils.trainyard.agent import agent
 from core_support import (
     ENVIRONMENT,
     ROOT,

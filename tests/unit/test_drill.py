@@ -18,16 +18,15 @@ import pytest
 from ansible.module_utils.trainyard import (
     drill_ground,
     drill_promises,
-    drill_watch,
     drilling,
     drills,
     evidence,
     homecoming,
-    shipping,
     streaming,
     verdict,
 )
 from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard.agent import drill_watch, shipping
 from ansible.module_utils.trainyard.logs import failure_catalogue as causes
 from core_support import ROOT, RUN, program, put
 

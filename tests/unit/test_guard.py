@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard import guard
+from ansible.module_utils.trainyard.agent import guard
 from core_support import (
     ROOT,
     RUN,

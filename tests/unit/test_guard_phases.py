@@ -9,7 +9,8 @@ import random
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import guard_phases, watchdog
+from ansible.module_utils.trainyard import watchdog
+from ansible.module_utils.trainyard.agent import guard_phases
 from core_support import ROOT
 
 SUITES = {name: yaml.safe_load((ROOT / "plugins/module_utils/trainyard/suites" / (name + ".yml")).read_text()) for name in

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible.module_utils.trainyard import agent, attempts, guarding
+from ansible.module_utils.trainyard import attempts, guarding
+from ansible.module_utils.trainyard.agent import agent
 from core_support import RUN, attempt_files, compiled, program, put, recorded
 
 UNIT = f"trainyard-{RUN}-1.service"

@@ -11,7 +11,8 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard import log_follow, receiving, shipping
+from ansible.module_utils.trainyard import log_follow, receiving
+from ansible.module_utils.trainyard.agent import shipping
 from conftest import sample_plan
 
 ARGV = [sys.executable, "-I", "-c", shipping.BOOT]

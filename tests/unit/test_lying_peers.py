@@ -14,7 +14,8 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard import guard_neighbour, netprobe, nettries, netunit, network
+from ansible.module_utils.trainyard import nettries, netunit, network
+from ansible.module_utils.trainyard.agent import guard_neighbour, netprobe
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.gate import answer_gate
 from core_support import ROOT

@@ -11,7 +11,8 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard import netprobe, nettries, ring
+from ansible.module_utils.trainyard import nettries, ring
+from ansible.module_utils.trainyard.agent import netprobe
 
 ADDRESSES = {"node1": "127.0.0.2", "node2": "127.0.0.3", "node3": "127.0.0.4"}
 NAMES = list(ADDRESSES)

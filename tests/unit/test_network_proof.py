@@ -14,7 +14,8 @@ import time
 
 import network_proof
 import pytest
-from ansible.module_utils.trainyard import attempts, netprobe, netturns, netunit
+from ansible.module_utils.trainyard import attempts, netturns, netunit
+from ansible.module_utils.trainyard.agent import netprobe
 
 # Starts the program as systemd would, without the properties; they are looked at by the test.
 SYSTEMD_RUN = """#!/bin/sh

@@ -14,7 +14,8 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import quota, receiving, shipping, streaming
+from ansible.module_utils.trainyard import quota, receiving, streaming
+from ansible.module_utils.trainyard.agent import shipping
 from ansible.playbook.play_context import PlayContext
 from ansible.plugins.loader import connection_loader
 from core_support import renamed

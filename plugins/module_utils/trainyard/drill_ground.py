@@ -19,7 +19,8 @@ import sys
 import threading
 import time
 
-from ansible.module_utils.trainyard import drill_watch, drills
+from ansible.module_utils.trainyard import drills
+from ansible.module_utils.trainyard.agent import drill_watch
 
 # For the shell lines of drills.yml, see its head.
 PRELUDE = """export XDG_RUNTIME_DIR=/run/user/$(id -u) R=%(run)s A=%(base)s/runs/%(run)s/attempt-%(number)s OTHER=%(other)s

@@ -15,7 +15,8 @@ import shlex
 import stat
 import time
 
-from ansible.module_utils.trainyard import drills, homecoming, shipping
+from ansible.module_utils.trainyard import drills, homecoming
+from ansible.module_utils.trainyard.agent import shipping
 from ansible.module_utils.trainyard.base import manifest
 
 # Checkpoints of earlier runs: so many files of each node are digested, the newest ones.

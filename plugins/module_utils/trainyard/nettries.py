@@ -17,7 +17,7 @@ import subprocess
 import threading
 import time
 
-from ansible.module_utils.trainyard import netprobe
+from ansible.module_utils.trainyard.agent import netprobe
 
 # Longer than the kernel asks for a neighbour's hardware address (3 s), so that "no route" is not
 # taken for a firewall's silence.

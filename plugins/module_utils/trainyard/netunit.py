@@ -13,7 +13,8 @@ import json
 import os
 import shutil
 
-from ansible.module_utils.trainyard import netprobe, nettries, netturns, ring
+from ansible.module_utils.trainyard import nettries, netturns, ring
+from ansible.module_utils.trainyard.agent import netprobe
 from ansible.module_utils.trainyard.netturns import ProofError
 
 START_SECONDS = 15

@@ -18,7 +18,7 @@ import stat
 import subprocess
 
 from ansible.module_utils.trainyard import quota as quotas
-from ansible.module_utils.trainyard import shipping
+from ansible.module_utils.trainyard.agent import shipping
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.base.safe_open import open_root
 from ansible.module_utils.trainyard.base.sanitize import printable

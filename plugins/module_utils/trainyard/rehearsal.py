@@ -14,7 +14,7 @@ import json
 import os
 import re
 
-from ansible.module_utils.trainyard.agent import as_planned
+from ansible.module_utils.trainyard.agent.agent import as_planned
 from ansible.module_utils.trainyard.base.findings import finding, named
 from ansible.module_utils.trainyard.gate.isolation import judge_apart
 
