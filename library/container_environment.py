@@ -83,9 +83,10 @@ import tempfile
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, containers
-from ansible.module_utils.trainyard import environment as core
+from ansible.module_utils.trainyard import attempts
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.environments import containers
+from ansible.module_utils.trainyard.environments import python_env as core
 
 # Runs inside, as a training does: says what there is, then starts a process in a session of its
 # own, which a stop has to find, and waits.

@@ -45,7 +45,7 @@ imported:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import environment as core
+from ansible.module_utils.trainyard.environments import python_env as core
 
 
 def judge(digest, nodes, check_mode):

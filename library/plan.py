@@ -71,7 +71,6 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard import (
     checks,
-    environment,
     network,
     plan,
     plan_text,
@@ -82,6 +81,7 @@ from ansible.module_utils.trainyard import (
 )
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.environments import python_env as environment
 
 # What the ranks of a rehearsal run, below the project's directory.
 REHEARSED = "plugins/module_utils/trainyard/agent/rehearse.py"

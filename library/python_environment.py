@@ -101,8 +101,8 @@ import time
 import zipfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import environment as core
-from ansible.module_utils.trainyard import wheels
+from ansible.module_utils.trainyard.environments import python_env as core
+from ansible.module_utils.trainyard.environments import wheels
 
 PATHS = """
 import json, platform, site, sys

@@ -79,7 +79,7 @@ import shutil
 import subprocess
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import environment as core
+from ansible.module_utils.trainyard.environments import python_env as core
 
 
 def product_directory(home):

@@ -116,9 +116,9 @@ import shutil
 import sys
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import environment as core
-from ansible.module_utils.trainyard import wheels
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.environments import python_env as core
+from ansible.module_utils.trainyard.environments import wheels
 
 
 def read_lists(asked, files_dir, project_dir):

@@ -21,7 +21,6 @@ import container_environment
 import pytest
 from ansible.module_utils.trainyard import (
     attempts,
-    environment,
     installed,
     mesh_credential,
     mesh_gate,
@@ -34,6 +33,7 @@ from ansible.module_utils.trainyard.agent import (
     openmpi,
     shipping,
 )
+from ansible.module_utils.trainyard.environments import python_env as environment
 from core_support import (
     ROOT,
     RUN,

@@ -17,7 +17,6 @@ import pytest
 from ansible.module_utils.trainyard import (
     attempts,
     checkpoints,
-    environment,
     holds,
     homecoming,
     logview,
@@ -32,6 +31,7 @@ from ansible.module_utils.trainyard import (
 )
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base import safe_open as below
+from ansible.module_utils.trainyard.environments import python_env as environment
 from core_support import RUN, attempt_files, compiled, put
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import container_environment
 import pytest
-from ansible.module_utils.trainyard import attempts, containers
-from ansible.module_utils.trainyard import environment as core
+from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.environments import containers
+from ansible.module_utils.trainyard.environments import python_env as core
 from core_support import put
 
 # Two test sessions on one machine must not take each other's processes for their own.

@@ -11,7 +11,7 @@ import inspect
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import environment
+from ansible.module_utils.trainyard.environments import python_env as environment
 from core_support import ROOT
 
 MODULES = sorted(path.stem for path in (ROOT / "library").glob("*.py"))

@@ -14,7 +14,16 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard import distributions, environment, installed, probe, software
+from ansible.module_utils.trainyard import installed, probe
+from ansible.module_utils.trainyard.environments import (
+    installed_files as distributions,
+)
+from ansible.module_utils.trainyard.environments import (
+    native_libraries as software,
+)
+from ansible.module_utils.trainyard.environments import (
+    python_env as environment,
+)
 from core_support import ROOT
 
 DIGEST = "a" * 16

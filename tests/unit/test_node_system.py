@@ -10,7 +10,7 @@ import node_system
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible.module_utils.trainyard import root_records, user_manager
+from ansible.module_utils.trainyard.environments import root_records, user_manager
 from ansible.module_utils.trainyard.gate import answer_gate
 from core_support import ROOT
 

@@ -17,8 +17,8 @@ import zipfile
 import pytest
 import python_environment
 import uv
-from ansible.module_utils.trainyard import environment as core
-from ansible.module_utils.trainyard import wheels
+from ansible.module_utils.trainyard.environments import python_env as core
+from ansible.module_utils.trainyard.environments import wheels
 from wheel_factory import make_mindspore, make_paddle, make_wheel
 
 DIGEST = "ab" * 8

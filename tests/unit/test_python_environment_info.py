@@ -8,7 +8,7 @@ import os
 import sys
 
 import python_environment_info
-from ansible.module_utils.trainyard import environment as core
+from ansible.module_utils.trainyard.environments import python_env as core
 
 
 def put(home, digest, complete):

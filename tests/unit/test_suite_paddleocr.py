@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import environment, suites
+from ansible.module_utils.trainyard import suites
+from ansible.module_utils.trainyard.environments import python_env as environment
 from ansible.module_utils.trainyard.logs import parser as logs
 from PIL import Image
 

@@ -11,7 +11,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard import environment, sources, suites
+from ansible.module_utils.trainyard import sources, suites
+from ansible.module_utils.trainyard.environments import python_env as environment
 from ansible.module_utils.trainyard.logs import parser as logs
 from PIL import Image, ImageStat
 

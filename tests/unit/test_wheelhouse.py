@@ -10,8 +10,8 @@ import os
 
 import pytest
 import wheelhouse
-from ansible.module_utils.trainyard import environment as core
-from ansible.module_utils.trainyard import wheels
+from ansible.module_utils.trainyard.environments import python_env as core
+from ansible.module_utils.trainyard.environments import wheels
 from ansible.module_utils.trainyard.gate import answer_gate
 
 NODE = {

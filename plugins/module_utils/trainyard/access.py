@@ -11,7 +11,7 @@ import re
 import stat as modes
 
 from ansible.module_utils.trainyard.base.yaml_source import Problem, shown
-from ansible.module_utils.trainyard.user_manager import ACCOUNT
+from ansible.module_utils.trainyard.environments.user_manager import ACCOUNT
 
 SECRET = re.compile(r"ansible_(\w+_)?(pass|password|passphrase)\Z|ansible_(ssh_)?private_key\Z")
 CONNECTION = "ansible_connection"

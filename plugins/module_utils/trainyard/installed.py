@@ -16,9 +16,17 @@ import platform
 import re
 import sys
 
-from ansible.module_utils.trainyard import distributions, environment, software
 from ansible.module_utils.trainyard.base.findings import finding, unequal
 from ansible.module_utils.trainyard.base.unit_limits import text_of
+from ansible.module_utils.trainyard.environments import (
+    installed_files as distributions,
+)
+from ansible.module_utils.trainyard.environments import (
+    native_libraries as software,
+)
+from ansible.module_utils.trainyard.environments import (
+    python_env as environment,
+)
 
 CHECK = "environment"
 # So many packages are named one by one; the rest is counted.

@@ -13,14 +13,8 @@ import ipaddress
 import json
 import os
 
-from ansible.module_utils.trainyard import (
-    containers,
-    launchers,
-    point_plan,
-    rank_table,
-    suites,
-    watchdog,
-)
+from ansible.module_utils.trainyard import launchers, point_plan, rank_table, suites, watchdog
+from ansible.module_utils.trainyard.environments import containers
 
 VERSION = 1
 SHORT = 16

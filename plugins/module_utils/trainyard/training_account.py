@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import pwd
 
-from ansible.module_utils.trainyard import root_records, user_manager
+from ansible.module_utils.trainyard.environments import root_records, user_manager
 
 # In the C locale `sudo -l -U` says this of an account that may use it.
 MAY_SUDO = "may run the following commands"

@@ -24,7 +24,7 @@ import zipfile
 
 from ansible.module_utils.trainyard.base.manifest import file_sha256
 from ansible.module_utils.trainyard.base.sanitize import hide_paths, host_of, printable
-from ansible.module_utils.trainyard.environment import PACKAGES, normal_name
+from ansible.module_utils.trainyard.environments.python_env import PACKAGES, normal_name
 
 FORMAT = 1
 MANIFEST = "manifest.json"

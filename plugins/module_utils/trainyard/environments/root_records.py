@@ -15,7 +15,7 @@ import os
 import re
 import stat
 
-from ansible.module_utils.trainyard import user_manager
+from ansible.module_utils.trainyard.environments import user_manager
 
 BASE = "/var/lib/trainyard"
 NAMES = ("accounts", "firewall")

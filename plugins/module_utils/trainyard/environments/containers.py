@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 
-from ansible.module_utils.trainyard.environment import normal_name
+from ansible.module_utils.trainyard.environments.python_env import normal_name
 
 # In the order in which a node is asked for them; the forms of one engine likewise. Debian 12
 # packages podman and docker.io, not apptainer.

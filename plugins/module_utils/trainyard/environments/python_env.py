@@ -16,10 +16,10 @@ import os
 import re
 import subprocess
 
-from ansible.module_utils.trainyard import distributions
 from ansible.module_utils.trainyard.base import safe_open as below
 from ansible.module_utils.trainyard.base.sanitize import SECRET_NAME, host_of, printable
-from ansible.module_utils.trainyard.distributions import normal_name
+from ansible.module_utils.trainyard.environments import installed_files as distributions
+from ansible.module_utils.trainyard.environments.installed_files import normal_name
 
 FORMAT = 1
 MARKER = ".trainyard.json"
@@ -89,7 +89,7 @@ def read_environment(value, key="runtime_environment"):
 
 def containers_of():
     """Return the module of containers, which itself needs this one."""
-    from ansible.module_utils.trainyard import containers
+    from ansible.module_utils.trainyard.environments import containers
 
     return containers
 
