@@ -62,9 +62,9 @@ lacking: {description: "What is not at home yet, one sentence a file.", type: li
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import checkpoints
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data
+from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
 
 
 def result(given, write):

@@ -77,15 +77,14 @@ said: {description: "Why a source could not give it, one line each.", type: list
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import (
-    attempts,
-    checkpoints,
-    fan_out,
-    mesh_credential,
-    resumable,
-    unseen,
-)
+from ansible.module_utils.trainyard import attempts, fan_out, mesh_credential, unseen
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data
+from ansible.module_utils.trainyard.checkpoints import (
+    finder as resumable,
+)
+from ansible.module_utils.trainyard.checkpoints import (
+    model_collector as checkpoints,
+)
 
 
 def find(given):

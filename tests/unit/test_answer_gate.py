@@ -15,8 +15,9 @@ import ansible.plugins.action
 import jsonschema
 import pytest
 import yaml
-from ansible.module_utils.trainyard import checkpoints, devices, orphans
+from ansible.module_utils.trainyard import devices, orphans
 from ansible.module_utils.trainyard.base import safe_names
+from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
 from ansible.module_utils.trainyard.gate import answer_gate
 from test_devices import FIXTURES, Smi
 

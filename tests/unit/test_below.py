@@ -16,7 +16,6 @@ import tracemalloc
 import pytest
 from ansible.module_utils.trainyard import (
     attempts,
-    checkpoints,
     holds,
     homecoming,
     logview,
@@ -31,6 +30,7 @@ from ansible.module_utils.trainyard import (
 )
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base import safe_open as below
+from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
 from ansible.module_utils.trainyard.environments import python_env as environment
 from core_support import RUN, attempt_files, compiled, put
 

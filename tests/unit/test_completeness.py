@@ -13,8 +13,13 @@ import struct
 import time
 
 import pytest
-from ansible.module_utils.trainyard import completeness, pickled
-from ansible.module_utils.trainyard.completeness import Broken
+from ansible.module_utils.trainyard.checkpoints import (
+    pickle_scan as pickled,
+)
+from ansible.module_utils.trainyard.checkpoints import (
+    validate as completeness,
+)
+from ansible.module_utils.trainyard.checkpoints.validate import Broken
 from core_support import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st

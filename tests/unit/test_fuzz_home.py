@@ -19,11 +19,11 @@ from ansible.module_utils.trainyard import (
     logview,
     plan_home,
     ranks,
-    resumable,
     run_file,
     series,
 )
 from ansible.module_utils.trainyard.base import safe_names
+from ansible.module_utils.trainyard.checkpoints import finder as resumable
 from core_support import RUN, compiled, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

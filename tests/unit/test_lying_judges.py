@@ -22,12 +22,12 @@ from ansible.module_utils.trainyard import (
     record,
     rehearsal,
     restarts,
-    resumable,
     resuming,
     run_choice,
     verdict,
 )
 from ansible.module_utils.trainyard.base import findings, manifest
+from ansible.module_utils.trainyard.checkpoints import finder as resumable
 from ansible.module_utils.trainyard.gate import answer_gate, isolation
 from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang

@@ -12,8 +12,9 @@ import pickle
 import shutil
 
 import pytest
-from ansible.module_utils.trainyard import resumable, suites
+from ansible.module_utils.trainyard import suites
 from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.checkpoints import finder as resumable
 from core_support import ROOT, RUN
 
 REAL = ROOT / "tests" / "fixtures" / "checkpoints"

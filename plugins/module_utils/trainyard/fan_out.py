@@ -18,8 +18,14 @@ import sys
 import tempfile
 import time
 
-from ansible.module_utils.trainyard import attempts, checkpoints, mesh, probe, resumable, trees
+from ansible.module_utils.trainyard import attempts, mesh, probe, trees
 from ansible.module_utils.trainyard.base import manifest, processes
+from ansible.module_utils.trainyard.checkpoints import (
+    finder as resumable,
+)
+from ansible.module_utils.trainyard.checkpoints import (
+    model_collector as checkpoints,
+)
 
 KIND = "checkpoints"
 # A source that is down or stands still is given up after so many seconds without a byte.

@@ -17,8 +17,9 @@ import shutil
 import stat
 import time
 
-from ansible.module_utils.trainyard import attempts, checkpoints, status
+from ansible.module_utils.trainyard import attempts, status
 from ansible.module_utils.trainyard.base import manifest, processes
+from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
 from ansible.module_utils.trainyard.prune import JUST_SECONDS
 
 MARK = ".pruning-"

@@ -5,7 +5,8 @@ the controller's record of the run.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import restarts, resumable, run_file
+from ansible.module_utils.trainyard import restarts, run_file
+from ansible.module_utils.trainyard.checkpoints import finder as resumable
 
 
 def holders(run_dir, silent, point):

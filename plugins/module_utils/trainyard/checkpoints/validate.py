@@ -13,8 +13,8 @@ from __future__ import annotations
 import struct
 import time
 
-from ansible.module_utils.trainyard import pickled
-from ansible.module_utils.trainyard.pickled import Broken
+from ansible.module_utils.trainyard.checkpoints import pickle_scan as pickled
+from ansible.module_utils.trainyard.checkpoints.pickle_scan import Broken
 
 PICKLES = (".pdparams", ".pdopt", ".pdema", ".pdstates", ".states")
 RECORDS = (".ckpt",)

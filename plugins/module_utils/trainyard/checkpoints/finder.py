@@ -24,9 +24,14 @@ import os
 import re
 import stat
 
-from ansible.module_utils.trainyard import checkpoints, completeness
 from ansible.module_utils.trainyard.base import manifest, safe_names
 from ansible.module_utils.trainyard.base.safe_open import DIRECTORY, open_below
+from ansible.module_utils.trainyard.checkpoints import (
+    model_collector as checkpoints,
+)
+from ansible.module_utils.trainyard.checkpoints import (
+    validate as completeness,
+)
 
 HOME = "home"
 # What a suite leaves where it was ended while it wrote beside its place.
