@@ -143,7 +143,15 @@ identities:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import mesh, mesh_compiled, mesh_inventory
+from ansible.module_utils.trainyard.mesh import (
+    known_nodes as mesh_inventory,
+)
+from ansible.module_utils.trainyard.mesh import (
+    primitives as mesh,
+)
+from ansible.module_utils.trainyard.mesh import (
+    ssh_config as mesh_compiled,
+)
 
 SPEC = {
     "nodes": {"type": "list", "elements": "dict", "required": True},

@@ -63,7 +63,8 @@ import os
 import pwd
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import mesh_held, mesh_lines
+from ansible.module_utils.trainyard.mesh import authorized_keys as mesh_lines
+from ansible.module_utils.trainyard.mesh import store as mesh_held
 
 SPEC = {
     "site": {"type": "str", "required": True},

@@ -184,7 +184,15 @@ import pwd
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import mesh, mesh_described, mesh_held
+from ansible.module_utils.trainyard.mesh import (
+    node_description as mesh_described,
+)
+from ansible.module_utils.trainyard.mesh import (
+    primitives as mesh,
+)
+from ansible.module_utils.trainyard.mesh import (
+    store as mesh_held,
+)
 
 SPEC = {
     "name": {"type": "str", "required": True},

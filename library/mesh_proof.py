@@ -97,7 +97,15 @@ import pwd
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import mesh, mesh_held, mesh_logins
+from ansible.module_utils.trainyard.mesh import (
+    login_check as mesh_logins,
+)
+from ansible.module_utils.trainyard.mesh import (
+    primitives as mesh,
+)
+from ansible.module_utils.trainyard.mesh import (
+    store as mesh_held,
+)
 
 SPEC = {
     "node": {"type": "str", "required": True},

@@ -77,7 +77,18 @@ signed:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import authority, mesh, mesh_compiled, mesh_signing
+from ansible.module_utils.trainyard.mesh import (
+    authority,
+)
+from ansible.module_utils.trainyard.mesh import (
+    primitives as mesh,
+)
+from ansible.module_utils.trainyard.mesh import (
+    signing as mesh_signing,
+)
+from ansible.module_utils.trainyard.mesh import (
+    ssh_config as mesh_compiled,
+)
 
 SPEC = {
     "directory": {"type": "path", "required": True},

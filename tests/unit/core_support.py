@@ -15,8 +15,9 @@ import sys
 from pathlib import Path
 
 from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import mesh, mesh_credential
+from ansible.module_utils.trainyard import mesh_credential
 from ansible.module_utils.trainyard import plan as core
+from ansible.module_utils.trainyard.mesh import primitives as mesh
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "configs/ppyoloe/ppyoloe_crn_s_300e_coco.yml"

@@ -19,13 +19,7 @@ from pathlib import Path
 
 import container_environment
 import pytest
-from ansible.module_utils.trainyard import (
-    attempts,
-    installed,
-    mesh_credential,
-    mesh_gate,
-    mesh_held,
-)
+from ansible.module_utils.trainyard import attempts, installed, mesh_credential
 from ansible.module_utils.trainyard.agent import (
     agent,
     guard_beat,
@@ -34,6 +28,8 @@ from ansible.module_utils.trainyard.agent import (
     shipping,
 )
 from ansible.module_utils.trainyard.environments import python_env as environment
+from ansible.module_utils.trainyard.mesh import mesh_gate
+from ansible.module_utils.trainyard.mesh import store as mesh_held
 from core_support import (
     ROOT,
     RUN,

@@ -26,7 +26,6 @@ from ansible.module_utils.trainyard import (
     conform_ground,
     conform_site,
     launchers,
-    mesh_logins,
     plan,
     rank_table,
     readiness,
@@ -35,6 +34,7 @@ from ansible.module_utils.trainyard import (
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import site as sites
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
+from ansible.module_utils.trainyard.mesh import login_check as mesh_logins
 from ansible.parsing.dataloader import DataLoader
 from core_support import ROOT, put
 

@@ -15,15 +15,27 @@ import time
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import (
-    mesh,
-    mesh_certificates,
-    mesh_compiled,
-    mesh_credential,
-    mesh_described,
-    mesh_held,
-    mesh_lines,
-    mesh_logins,
+from ansible.module_utils.trainyard import mesh_credential
+from ansible.module_utils.trainyard.mesh import (
+    authorized_keys as mesh_lines,
+)
+from ansible.module_utils.trainyard.mesh import (
+    certificates as mesh_certificates,
+)
+from ansible.module_utils.trainyard.mesh import (
+    login_check as mesh_logins,
+)
+from ansible.module_utils.trainyard.mesh import (
+    node_description as mesh_described,
+)
+from ansible.module_utils.trainyard.mesh import (
+    primitives as mesh,
+)
+from ansible.module_utils.trainyard.mesh import (
+    ssh_config as mesh_compiled,
+)
+from ansible.module_utils.trainyard.mesh import (
+    store as mesh_held,
 )
 
 CA = (

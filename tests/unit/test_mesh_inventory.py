@@ -9,8 +9,16 @@ import json
 import random
 
 import pytest
-from ansible.module_utils.trainyard import mesh, mesh_compiled, mesh_inventory
 from ansible.module_utils.trainyard.gate import answer_gate
+from ansible.module_utils.trainyard.mesh import (
+    known_nodes as mesh_inventory,
+)
+from ansible.module_utils.trainyard.mesh import (
+    primitives as mesh,
+)
+from ansible.module_utils.trainyard.mesh import (
+    ssh_config as mesh_compiled,
+)
 from test_mesh import CA, host_key, node
 
 NAMES = ["node1", "node2", "node3"]

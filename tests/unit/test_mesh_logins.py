@@ -9,7 +9,8 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard import mesh, mesh_logins
+from ansible.module_utils.trainyard.mesh import login_check as mesh_logins
+from ansible.module_utils.trainyard.mesh import primitives as mesh
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@

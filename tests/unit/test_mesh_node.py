@@ -9,7 +9,15 @@ import pwd
 import mesh_node
 import pytest
 import yaml
-from ansible.module_utils.trainyard import mesh, mesh_described, mesh_held
+from ansible.module_utils.trainyard.mesh import (
+    node_description as mesh_described,
+)
+from ansible.module_utils.trainyard.mesh import (
+    primitives as mesh,
+)
+from ansible.module_utils.trainyard.mesh import (
+    store as mesh_held,
+)
 
 AUTHORITY = {"fingerprint": "SHA256:" + 43 * "x", "by": "alice@desk", "since": 1}
 TOLD = {

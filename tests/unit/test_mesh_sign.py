@@ -12,8 +12,16 @@ import time
 
 import mesh_sign
 import pytest
-from ansible.module_utils.trainyard import authority, mesh, mesh_signing
-from ansible.module_utils.trainyard.mesh_certificates import parse_certificate
+from ansible.module_utils.trainyard.mesh import (
+    authority,
+)
+from ansible.module_utils.trainyard.mesh import (
+    primitives as mesh,
+)
+from ansible.module_utils.trainyard.mesh import (
+    signing as mesh_signing,
+)
+from ansible.module_utils.trainyard.mesh.certificates import parse_certificate
 
 DAY = 86400
 

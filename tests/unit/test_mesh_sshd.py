@@ -16,7 +16,8 @@ import time
 import mesh_authority
 import mesh_sign
 import pytest
-from ansible.module_utils.trainyard import mesh, mesh_lines
+from ansible.module_utils.trainyard.mesh import authorized_keys as mesh_lines
+from ansible.module_utils.trainyard.mesh import primitives as mesh
 
 # .config/sshd.sh names one that is unpacked and not installed; `make test` sets this where there
 # must be one.

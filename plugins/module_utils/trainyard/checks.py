@@ -6,12 +6,10 @@ subject has its own module.
 from __future__ import annotations
 
 from ansible.module_utils.trainyard import (
-    authority,
     devices,
     installed,
     interfaces,
     machines,
-    mesh_term,
     orphans,
     placement,
     plan,
@@ -20,6 +18,8 @@ from ansible.module_utils.trainyard import (
 )
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.gate import isolation
+from ansible.module_utils.trainyard.mesh import authority
+from ansible.module_utils.trainyard.mesh import certificate_term as mesh_term
 
 # Each judges {node name: facts}: (nodes as read_site gives them, facts, what the site allows) ->
 # findings. None of them needs a plan, so that they are said even where no plan can be made. They

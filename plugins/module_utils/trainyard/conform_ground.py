@@ -15,10 +15,11 @@ import shlex
 from types import SimpleNamespace
 
 import yaml
-from ansible.module_utils.trainyard import attempts, mesh, plan, scaling, sources, suites
+from ansible.module_utils.trainyard import attempts, plan, scaling, sources, suites
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import site as sites
 from ansible.module_utils.trainyard.inputs import settled
+from ansible.module_utils.trainyard.mesh import primitives as mesh
 
 CODE, DATA, ENVIRONMENT = "c" * 64, "d" * 64, "e" * 64
 RUN = "20260101-000000-conform-0000"

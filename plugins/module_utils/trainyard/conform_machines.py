@@ -11,7 +11,7 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard import mesh_logins, readiness
+from ansible.module_utils.trainyard import readiness
 from ansible.module_utils.trainyard.conform_ground import (
     CARDS,
     MANY,
@@ -22,6 +22,7 @@ from ansible.module_utils.trainyard.conform_ground import (
     proven_mesh,
     sequence,
 )
+from ansible.module_utils.trainyard.mesh import login_check as mesh_logins
 
 # Lines of document A, and a text that says a port and one of them in one breath.
 OCR_LINE = re.compile(r"\bA(?:[1-9]|10)\b")

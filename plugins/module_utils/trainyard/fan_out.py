@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from ansible.module_utils.trainyard import attempts, mesh, probe, trees
+from ansible.module_utils.trainyard import attempts, probe, trees
 from ansible.module_utils.trainyard.base import manifest, processes
 from ansible.module_utils.trainyard.checkpoints import (
     finder as resumable,
@@ -26,6 +26,7 @@ from ansible.module_utils.trainyard.checkpoints import (
 from ansible.module_utils.trainyard.checkpoints import (
     model_collector as checkpoints,
 )
+from ansible.module_utils.trainyard.mesh import primitives as mesh
 
 KIND = "checkpoints"
 # A source that is down or stands still is given up after so many seconds without a byte.

@@ -28,7 +28,7 @@ from ansible.module_utils.trainyard import (
     sockets,
 )
 from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.mesh_held import mesh_state
+from ansible.module_utils.trainyard.mesh.store import mesh_state
 
 # Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a
 # launcher is looked for there.

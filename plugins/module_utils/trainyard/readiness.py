@@ -6,7 +6,7 @@ clear. Pure.
 from __future__ import annotations
 
 from ansible.module_utils.trainyard import holds, mesh_credential
-from ansible.module_utils.trainyard.mesh import inventory_digest
+from ansible.module_utils.trainyard.mesh.primitives import inventory_digest
 from ansible.module_utils.trainyard.plan import short
 
 # What a playbook does with the nodes' certificates takes less; an attempt has keys of its own. As

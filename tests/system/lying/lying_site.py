@@ -16,9 +16,9 @@ from pathlib import Path
 
 import yaml
 from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import mesh
 from ansible.module_utils.trainyard import plan as plans
 from ansible.module_utils.trainyard.environments import user_manager
+from ansible.module_utils.trainyard.mesh import primitives as mesh
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]

@@ -13,8 +13,8 @@ import os
 import pwd
 import shutil
 
-from ansible.module_utils.trainyard.mesh import read_bytes, sha256
-from ansible.module_utils.trainyard.mesh_held import own_identity, read_host_keys, read_record
+from ansible.module_utils.trainyard.mesh.primitives import read_bytes, sha256
+from ansible.module_utils.trainyard.mesh.store import own_identity, read_host_keys, read_record
 
 
 def choose_address(wanted, reached, host, own):

@@ -10,7 +10,7 @@ import time
 from ansible.module_utils.trainyard.base.findings import finding
 from ansible.module_utils.trainyard.base.processes import age
 from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.mesh import TRUST
+from ansible.module_utils.trainyard.mesh.primitives import TRUST
 
 _SOON = f"train.yml renews it before a start; {TRUST} renews it now"
 

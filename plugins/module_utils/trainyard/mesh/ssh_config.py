@@ -9,7 +9,9 @@ import ipaddress
 import json
 import re
 
-from ansible.module_utils.trainyard.mesh import (
+from ansible.module_utils.trainyard.mesh.certificates import needs_renewal
+from ansible.module_utils.trainyard.mesh.known_nodes import USER
+from ansible.module_utils.trainyard.mesh.primitives import (
     DIRECTORY,
     GATE,
     PYTHON,
@@ -22,8 +24,6 @@ from ansible.module_utils.trainyard.mesh import (
     public_key,
     sha256,
 )
-from ansible.module_utils.trainyard.mesh_certificates import needs_renewal
-from ansible.module_utils.trainyard.mesh_inventory import USER
 
 # Names end up in ssh's configuration, in known_hosts and in file names: nothing that one of them
 # would read as more than a name.

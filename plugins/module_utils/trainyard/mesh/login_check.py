@@ -13,8 +13,8 @@ import os
 import time
 
 from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.mesh import DIRECTORY, KEY, TRUST, identity
-from ansible.module_utils.trainyard.mesh_held import certificate_end, key_exposed
+from ansible.module_utils.trainyard.mesh.primitives import DIRECTORY, KEY, TRUST, identity
+from ansible.module_utils.trainyard.mesh.store import certificate_end, key_exposed
 
 CONSOLE = (
     "on that node's own console run ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub and compare"

@@ -8,8 +8,10 @@ import json
 import os
 import re
 
-from ansible.module_utils.trainyard import attempts, mesh_lines
-from ansible.module_utils.trainyard.mesh import (
+from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.mesh import authorized_keys as mesh_lines
+from ansible.module_utils.trainyard.mesh.certificates import parse_certificate
+from ansible.module_utils.trainyard.mesh.primitives import (
     CERTIFICATE,
     DIRECTORY,
     HOST_KEYS,
@@ -24,7 +26,6 @@ from ansible.module_utils.trainyard.mesh import (
     read_bytes,
     sha256,
 )
-from ansible.module_utils.trainyard.mesh_certificates import parse_certificate
 
 
 def own_identity():

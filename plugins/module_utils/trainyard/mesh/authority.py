@@ -19,7 +19,7 @@ import time
 
 from ansible.module_utils.trainyard.base.findings import named
 from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.mesh import fingerprint, public_key
+from ansible.module_utils.trainyard.mesh.primitives import fingerprint, public_key
 
 KEY = "id_ed25519"
 JOURNAL = "authority.json"

@@ -9,7 +9,12 @@ import fcntl
 import os
 import re
 
-from ansible.module_utils.trainyard.mesh import HOST_KEY_TYPES, fingerprint, line_pattern, principal
+from ansible.module_utils.trainyard.mesh.primitives import (
+    HOST_KEY_TYPES,
+    fingerprint,
+    line_pattern,
+    principal,
+)
 
 _KEY = re.compile(
     r"(?:^|\s)((?:{}) [A-Za-z0-9+/=]+) ".format(

@@ -14,9 +14,9 @@ import ipaddress
 import re
 import socket
 
-from ansible.module_utils.trainyard import host_keys
 from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.mesh import TRUST, is_address, public_key
+from ansible.module_utils.trainyard.mesh import host_keys
+from ansible.module_utils.trainyard.mesh.primitives import TRUST, is_address, public_key
 
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+\\-]{0,252}\$?\Z")
 _HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,252}\Z")

@@ -10,9 +10,9 @@ import binascii
 import os
 import struct
 
-from ansible.module_utils.trainyard import authority
-from ansible.module_utils.trainyard.mesh import CLOCK_SLACK_SECONDS, principal, sha256
-from ansible.module_utils.trainyard.mesh_certificates import needs_renewal, parse_certificate
+from ansible.module_utils.trainyard.mesh import authority
+from ansible.module_utils.trainyard.mesh.certificates import needs_renewal, parse_certificate
+from ansible.module_utils.trainyard.mesh.primitives import CLOCK_SLACK_SECONDS, principal, sha256
 
 
 def read_node_key(text):

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logins between the nodes of a site: keys, certificates, known hosts and the gate."""
