@@ -131,8 +131,9 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, holds, mesh_credential, run_choice, stopping
+from ansible.module_utils.trainyard import attempts, holds, mesh_credential, stopping
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.records import run_choice
 
 
 def started(module, run, base, params):

@@ -62,8 +62,9 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, prune, prune_look, prune_text
+from ansible.module_utils.trainyard import attempts, prune_look, prune_text
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data
+from ansible.module_utils.trainyard.records import prune_rules as prune
 
 
 def at_place(given, run, write):

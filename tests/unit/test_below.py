@@ -25,13 +25,13 @@ from ansible.module_utils.trainyard import (
     prune_look,
     rehearsing,
     report_facts,
-    run_file,
     status,
 )
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base import safe_open as below
 from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
 from ansible.module_utils.trainyard.environments import python_env as environment
+from ansible.module_utils.trainyard.records import run_json as run_file
 from core_support import RUN, attempt_files, compiled, put
 
 

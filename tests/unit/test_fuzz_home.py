@@ -13,17 +13,10 @@ import os
 import time
 
 import pytest
-from ansible.module_utils.trainyard import (
-    evidence,
-    log_home,
-    logview,
-    plan_home,
-    ranks,
-    run_file,
-    series,
-)
+from ansible.module_utils.trainyard import evidence, log_home, logview, plan_home, ranks, series
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
+from ansible.module_utils.trainyard.records import run_json as run_file
 from core_support import RUN, compiled, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -12,18 +12,11 @@ import shutil
 import jsonschema
 import pytest
 import yaml
-from ansible.module_utils.trainyard import (
-    attempts,
-    history,
-    plan_home,
-    prune_look,
-    record,
-    run_file,
-    status,
-)
+from ansible.module_utils.trainyard import attempts, history, plan_home, prune_look, record, status
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import plan as plans
 from ansible.module_utils.trainyard.gate import answer_gate
+from ansible.module_utils.trainyard.records import run_json as run_file
 from core_support import ROOT, RUN, attempt_files, compiled, put
 
 NAMES = ("a+b", "检测", "my job (1)", "det=1,é", "-x", "..", "模" * 83, "x" * 251)
@@ -77,9 +70,7 @@ def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(
         "plan_sha256": hashlib.sha256(text).hexdigest(),
     }  # fmt: skip
     run_dir = record.started(given)["run_dir"]
-    schema = yaml.safe_load(
-        (ROOT / "plugins/module_utils/trainyard/schemas/run.yml").read_text(encoding="utf-8")
-    )
+    schema = yaml.safe_load((ROOT / "docs/schemas/run.yml").read_text(encoding="utf-8"))
     jsonschema.validate(run_file.read(run_dir), schema)
     assert run_file.read(run_dir)["job"] == name
     assert prune_look.at_home(str(tmp_path / "home"), RUN, {})["job"].split("/")[0] == name

@@ -16,19 +16,19 @@ from ansible.module_utils.trainyard import (
     history,
     members,
     plan,
-    prune,
     prune_text,
     ranks,
     record,
     rehearsal,
     restarts,
     resuming,
-    run_choice,
     verdict,
 )
 from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
 from ansible.module_utils.trainyard.gate import answer_gate, isolation
+from ansible.module_utils.trainyard.records import prune_rules as prune
+from ansible.module_utils.trainyard.records import run_choice
 from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang
 from test_devices import Smi

@@ -9,7 +9,8 @@ import json
 import shutil
 
 import pytest
-from ansible.module_utils.trainyard import report_facts, report_view, run_file, series
+from ansible.module_utils.trainyard import report_facts, report_view, series
+from ansible.module_utils.trainyard.records import run_json as run_file
 from core_support import ROOT
 
 OLD = ROOT / "tests/fixtures/raised/20261120-190935-raise-1b3e"

@@ -27,12 +27,12 @@ from ansible.module_utils.trainyard import (
     proofs,
     readiness,
     restarts,
-    run_file,
     suites,
     trees,
 )
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
+from ansible.module_utils.trainyard.records import run_json as run_file
 from core_support import ROOT, RUN, compiled, gang, program, programs, put
 
 RULE = suites.load("paddledetection")["resume"]

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible.module_utils.trainyard import resuming, run_choice, stopping
+from ansible.module_utils.trainyard import resuming, stopping
+from ansible.module_utils.trainyard.records import run_choice
 from core_support import RUN, put
 
 SITE = ["node1", "node2", "node3"]

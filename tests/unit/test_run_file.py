@@ -13,15 +13,14 @@ import sys
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import record, run_file
+from ansible.module_utils.trainyard import record
+from ansible.module_utils.trainyard.records import run_json as run_file
 from core_support import ROOT, RUN, put
 from jsonschema import Draft202012Validator
 from test_ranks import of_schema
 from test_run_record import MADE, node, rank
 
-SCHEMA = yaml.safe_load(
-    (ROOT / "plugins/module_utils/trainyard/schemas/run.yml").read_text(encoding="utf-8")
-)
+SCHEMA = yaml.safe_load((ROOT / "docs/schemas/run.yml").read_text(encoding="utf-8"))
 # A real run of version 1; see the README beside it.
 OLD = ROOT / "tests/fixtures/raised/20261120-190935-raise-1b3e"
 POINT = {

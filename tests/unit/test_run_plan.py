@@ -16,7 +16,8 @@ import time
 
 import pytest
 import run_plan
-from ansible.module_utils.trainyard import homecoming, plan, plan_home, run_file, series, suites
+from ansible.module_utils.trainyard import homecoming, plan, plan_home, series, suites
+from ansible.module_utils.trainyard.records import run_json as run_file
 from core_support import ROOT, RUN, compiled, job_of, put
 
 PLAN = compiled()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.trainyard import log_questions, prune, role_values
+from ansible.module_utils.trainyard import log_questions, role_values
 from ansible.module_utils.trainyard.base import text_rules as texts
 from ansible.module_utils.trainyard.base.yaml_source import Problem, near, shown
+from ansible.module_utils.trainyard.records import prune_rules as prune
 from ansible.module_utils.trainyard.role_values import NO, YES, switch
 
 CHOICES = {"verify": ("cached", "sample", "full")}

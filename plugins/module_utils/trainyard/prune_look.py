@@ -20,7 +20,7 @@ import time
 from ansible.module_utils.trainyard import attempts, status
 from ansible.module_utils.trainyard.base import manifest, processes
 from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
-from ansible.module_utils.trainyard.prune import JUST_SECONDS
+from ansible.module_utils.trainyard.records.prune_rules import JUST_SECONDS
 
 MARK = ".pruning-"
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,5})\Z")

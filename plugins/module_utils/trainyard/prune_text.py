@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ansible.module_utils.trainyard.base.processes import age
-from ansible.module_utils.trainyard.prune import HOME, begun
+from ansible.module_utils.trainyard.records.prune_rules import HOME, begun
 
 MANY = 40  # runs and entries that are listed; the rest is counted
 

@@ -3,7 +3,7 @@
 changes of the code, and run.json.
 
 run.json is written before every start and after every end; docs/run-json.md explains every field of
-version 2, schemas/run.yml is the same as JSON schema. plan.json is the newest attempt's; each
+version 2, docs/schemas/run.yml is the same as JSON schema. plan.json is the newest attempt's; each
 attempt has its own beside its logs.
 """
 
@@ -13,13 +13,14 @@ import contextlib
 import os
 import time
 
-from ansible.module_utils.trainyard import restarts, run_file, verdict
+from ansible.module_utils.trainyard import restarts, verdict
 from ansible.module_utils.trainyard.attempts import RUN_ID
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data, secrets_of
 from ansible.module_utils.trainyard.base.text_layout import span as duration
 from ansible.module_utils.trainyard.logs.failure_catalogue import entry_of
 from ansible.module_utils.trainyard.plan_text import published
+from ansible.module_utils.trainyard.records import run_json as run_file
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.
 LONGEST = 20_000

@@ -8,7 +8,7 @@ attempt had trained: what worked for a while was written and configured rightly.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard.run_file import NOT_STARTED
+from ansible.module_utils.trainyard.records.run_json import NOT_STARTED
 
 # Seconds before the first restart; each one that brings no progress doubles them.
 FIRST_DELAY, LONGEST_DELAY = 10, 300

@@ -9,18 +9,11 @@ import contextlib
 import os
 import time
 
-from ansible.module_utils.trainyard import (
-    attempts,
-    devices,
-    holds,
-    restarts,
-    run_choice,
-    run_file,
-    sockets,
-    status,
-)
+from ansible.module_utils.trainyard import attempts, devices, holds, restarts, sockets, status
 from ansible.module_utils.trainyard.base import processes
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.records import run_choice
+from ansible.module_utils.trainyard.records import run_json as run_file
 
 # A driver lists a process for a moment after its end.
 SETTLE_S = 3.0

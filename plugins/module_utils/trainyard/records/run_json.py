@@ -2,7 +2,7 @@
 """run.json and what lies beside it in runs/<run id>/ on the controller: read at today's version,
 and written whole under a lock.
 
-docs/run-json.md explains every field; schemas/run.yml is the same as JSON schema, and the tests
+docs/run-json.md explains every field; docs/schemas/run.yml is the same as JSON schema, and the tests
 hold what is written against both.
 """
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import collections
 import os
 
-from ansible.module_utils.trainyard import run_file
 from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.records import run_json as run_file
 
 MOST_ATTEMPTS = 999_999
 # One node alone moves the number of the next attempt no further than this beyond what the others
