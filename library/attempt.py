@@ -131,7 +131,16 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, holds, mesh_credential, stopping
+from ansible.module_utils.trainyard import stopping
+from ansible.module_utils.trainyard.attempts import (
+    attempt_dir as attempts,
+)
+from ansible.module_utils.trainyard.attempts import (
+    mesh_credential,
+)
+from ansible.module_utils.trainyard.attempts import (
+    ownership as holds,
+)
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.records import run_choice
 

@@ -58,7 +58,8 @@ status:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, status
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.attempts import status
 from ansible.module_utils.trainyard.base.sanitize import printable
 
 

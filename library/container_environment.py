@@ -83,7 +83,7 @@ import tempfile
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.environments import containers
 from ansible.module_utils.trainyard.environments import python_env as core

@@ -30,7 +30,8 @@ held: {description: "The attempts that hold the node (run, attempt, user, mine, 
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, holds
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.attempts import ownership as holds
 from ansible.module_utils.trainyard.base.sanitize import printable
 
 

@@ -79,7 +79,8 @@ facts:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, probe
+from ansible.module_utils.trainyard import probe
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 
 
 def main():

@@ -62,7 +62,8 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, prune_look, prune_text
+from ansible.module_utils.trainyard import prune_look, prune_text
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data
 from ansible.module_utils.trainyard.records import prune_rules as prune
 

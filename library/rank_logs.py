@@ -159,7 +159,7 @@ problems: {description: Files that could not be read and logs that no rank of th
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.evidence import EvidenceError, collect
+from ansible.module_utils.trainyard.attempts.evidence import EvidenceError, collect
 
 
 def main():

@@ -51,7 +51,8 @@ left: {description: "What could not be removed, or empty.", type: str, returned:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, rehearsing
+from ansible.module_utils.trainyard import rehearsing
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base.sanitize import printable
 
 

@@ -77,7 +77,9 @@ said: {description: "Why a source could not give it, one line each.", type: list
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, fan_out, mesh_credential, unseen
+from ansible.module_utils.trainyard import fan_out, unseen
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data
 from ansible.module_utils.trainyard.checkpoints import (
     finder as resumable,

@@ -37,7 +37,8 @@ lines: {description: The history in lines for people., type: list, elements: str
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, history
+from ansible.module_utils.trainyard import history
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base.sanitize import printable
 
 

@@ -38,7 +38,8 @@ copy: {description: The file in O(directory); null where there is none., type: s
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import attempts, metrics
+from ansible.module_utils.trainyard import metrics
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable
 

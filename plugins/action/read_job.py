@@ -38,7 +38,7 @@ from ansible.module_utils.trainyard import (
 )
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import site as sites
-from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.untag import plain
 from ansible.module_utils.trainyard.base.yaml_source import Problem, near

@@ -54,7 +54,7 @@ printable = display.printable
 from ansible.module_utils.trainyard.base import terminal
 
 importlib.import_module("ansible.module_utils.trainyard.gate.answer_gate").prepare()
-from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base.untag import plain
 
 COLOURS = {

@@ -10,7 +10,8 @@ import subprocess
 from pathlib import Path
 
 import yaml
-from ansible.module_utils.trainyard import evidence, record, verdict
+from ansible.module_utils.trainyard import record, verdict
+from ansible.module_utils.trainyard.attempts import evidence
 
 CASES = Path(__file__).resolve().parents[1] / "corpus" / "cases"
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import container_environment
 import pytest
-from ansible.module_utils.trainyard import attempts, installed, mesh_credential
+from ansible.module_utils.trainyard import installed
 from ansible.module_utils.trainyard.agent import (
     agent,
     guard_beat,
@@ -27,6 +27,8 @@ from ansible.module_utils.trainyard.agent import (
     openmpi,
     shipping,
 )
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.environments import python_env as environment
 from ansible.module_utils.trainyard.mesh import mesh_gate
 from ansible.module_utils.trainyard.mesh import store as mesh_held

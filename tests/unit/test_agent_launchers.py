@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard import attempts
 from ansible.module_utils.trainyard.agent import agent, openmpi
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from core_support import ROOT, RUN, attempt_files, gate_ssh, open_gate, program, put
 
 CORE = ROOT / "plugins" / "module_utils" / "trainyard"

@@ -14,8 +14,17 @@ from types import SimpleNamespace
 
 import attempt_status as module
 import pytest
-from ansible.module_utils.trainyard import attempts, holds, status, troubles, watch
+from ansible.module_utils.trainyard import troubles, watch
 from ansible.module_utils.trainyard.agent import shipping
+from ansible.module_utils.trainyard.attempts import (
+    attempt_dir as attempts,
+)
+from ansible.module_utils.trainyard.attempts import (
+    ownership as holds,
+)
+from ansible.module_utils.trainyard.attempts import (
+    status,
+)
 from ansible.utils.display import Display
 from core_support import RUN, attempt_files, compiled, program, put
 

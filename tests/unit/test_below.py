@@ -15,8 +15,6 @@ import tracemalloc
 
 import pytest
 from ansible.module_utils.trainyard import (
-    attempts,
-    holds,
     homecoming,
     logview,
     netturns,
@@ -25,6 +23,14 @@ from ansible.module_utils.trainyard import (
     prune_look,
     rehearsing,
     report_facts,
+)
+from ansible.module_utils.trainyard.attempts import (
+    attempt_dir as attempts,
+)
+from ansible.module_utils.trainyard.attempts import (
+    ownership as holds,
+)
+from ansible.module_utils.trainyard.attempts import (
     status,
 )
 from ansible.module_utils.trainyard.base import manifest

@@ -20,7 +20,6 @@ import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.trainyard import (
     ascend,
-    attempts,
     conform,
     conform_findings,
     conform_ground,
@@ -33,6 +32,7 @@ from ansible.module_utils.trainyard import (
 )
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import site as sites
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.mesh import login_check as mesh_logins
 from ansible.parsing.dataloader import DataLoader

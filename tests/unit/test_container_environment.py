@@ -13,7 +13,7 @@ from pathlib import Path
 
 import container_environment
 import pytest
-from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.environments import containers
 from ansible.module_utils.trainyard.environments import python_env as core
 from core_support import put

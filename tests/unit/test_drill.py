@@ -20,13 +20,13 @@ from ansible.module_utils.trainyard import (
     drill_promises,
     drilling,
     drills,
-    evidence,
     homecoming,
     streaming,
     verdict,
 )
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard.agent import drill_watch, shipping
+from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.logs import failure_catalogue as causes
 from core_support import ROOT, RUN, program, put
 

@@ -13,7 +13,8 @@ import os
 import time
 
 import pytest
-from ansible.module_utils.trainyard import evidence, log_home, logview, plan_home, ranks, series
+from ansible.module_utils.trainyard import log_home, logview, plan_home, ranks, series
+from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
 from ansible.module_utils.trainyard.records import run_json as run_file

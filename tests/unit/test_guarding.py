@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible.module_utils.trainyard import attempts, guarding
 from ansible.module_utils.trainyard.agent import agent
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.attempts import guard_unit as guarding
 from core_support import RUN, attempt_files, compiled, program, put, recorded
 
 UNIT = f"trainyard-{RUN}-1.service"

@@ -12,7 +12,6 @@ import pytest
 from ansible.module_utils.trainyard import (
     checks,
     devices,
-    evidence,
     history,
     members,
     plan,
@@ -24,6 +23,7 @@ from ansible.module_utils.trainyard import (
     resuming,
     verdict,
 )
+from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
 from ansible.module_utils.trainyard.gate import answer_gate, isolation

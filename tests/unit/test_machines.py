@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import attempts, capacity, machines, netturns, openssh, rsync
+from ansible.module_utils.trainyard import capacity, machines, netturns, openssh, rsync
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import unit_limits as limits
 from ansible.module_utils.trainyard.gate import answer_gate
 from core_support import program, put

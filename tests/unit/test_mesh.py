@@ -15,7 +15,7 @@ import time
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import mesh_credential
+from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.mesh import (
     authorized_keys as mesh_lines,
 )

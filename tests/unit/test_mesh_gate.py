@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard import mesh_credential
+from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.mesh import mesh_gate
 from core_support import RUN, open_gate, program, programs, put, recorded
 

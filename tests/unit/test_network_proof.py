@@ -14,8 +14,9 @@ import time
 
 import network_proof
 import pytest
-from ansible.module_utils.trainyard import attempts, netturns, netunit
+from ansible.module_utils.trainyard import netturns, netunit
 from ansible.module_utils.trainyard.agent import netprobe
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 
 # Starts the program as systemd would, without the properties; they are looked at by the test.
 SYSTEMD_RUN = """#!/bin/sh

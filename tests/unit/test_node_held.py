@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import node_held as module
-from ansible.module_utils.trainyard import attempts, holds
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.attempts import ownership as holds
 
 RUN = "20261120-103501-x-1f2e"
 HELD = [

@@ -10,7 +10,8 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import attempts, orphans
+from ansible.module_utils.trainyard import orphans
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import processes
 from core_support import RUN
 

@@ -13,7 +13,6 @@ import job_inputs
 import placement as module
 import pytest
 from ansible.module_utils.trainyard import (
-    attempts,
     checks,
     outline,
     placement,
@@ -24,6 +23,7 @@ from ansible.module_utils.trainyard import (
     trees,
 )
 from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from core_support import fact_of, gang, put

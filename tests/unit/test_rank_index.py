@@ -416,7 +416,7 @@ def test_the_module(bring, run_dir, run_module):
 
 
 def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_module):
-    from ansible.module_utils.trainyard import evidence
+    from ansible.module_utils.trainyard.attempts import evidence
 
     nodes = []
     for name in ("node1", "node2"):

@@ -11,7 +11,7 @@ import time
 import pytest
 import rank_logs
 import yaml
-from ansible.module_utils.trainyard import evidence
+from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.gate import answer_gate
 from ansible.module_utils.trainyard.logs import visualdl as vdl

@@ -11,7 +11,8 @@ import shutil
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import evidence, homecoming, ranks
+from ansible.module_utils.trainyard import homecoming, ranks
+from ansible.module_utils.trainyard.attempts import evidence
 from conftest import sample_plan
 from core_support import ROOT
 from jsonschema import Draft202012Validator

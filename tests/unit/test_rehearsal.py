@@ -14,7 +14,9 @@ import time
 
 import pytest
 import rehearsal as module
-from ansible.module_utils.trainyard import attempts, plan, rehearsal, rehearsing, status
+from ansible.module_utils.trainyard import plan, rehearsal, rehearsing
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.attempts import status
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.gate import answer_gate
 from core_support import ROOT, RUN, gang

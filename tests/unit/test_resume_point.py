@@ -20,7 +20,6 @@ import yaml
 from ansible.module_utils.trainyard import (
     fan_out,
     inputs,
-    mesh_credential,
     plan,
     plan_text,
     point_plan,
@@ -30,6 +29,7 @@ from ansible.module_utils.trainyard import (
     suites,
     trees,
 )
+from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
 from ansible.module_utils.trainyard.records import run_json as run_file

@@ -9,7 +9,8 @@ import json
 
 import pytest
 import run_history as module
-from ansible.module_utils.trainyard import attempts, history
+from ansible.module_utils.trainyard import history
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.logs import parser as logs
 from core_support import RUN, compiled, put
 

@@ -14,8 +14,9 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import evidence, receiving
+from ansible.module_utils.trainyard import receiving
 from ansible.module_utils.trainyard.agent import shipping
+from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.base import safe_names
 from core_support import ROOT, compiled, renamed
 from test_launchers import mindocr

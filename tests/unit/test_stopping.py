@@ -12,7 +12,8 @@ import time
 
 import attempt as module
 import pytest
-from ansible.module_utils.trainyard import attempts, restarts, resuming, stopping
+from ansible.module_utils.trainyard import restarts, resuming, stopping
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.records import run_json as run_file
 from core_support import RUN, compiled, program, put, recorded
 

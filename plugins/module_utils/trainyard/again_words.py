@@ -16,7 +16,7 @@ import sys
 
 import yaml
 from ansible.cli.playbook import PlaybookCLI
-from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.parsing.splitter import split_args
 
 # What the record of the run holds, and what is asked of one start only.

@@ -15,9 +15,10 @@ import shlex
 from types import SimpleNamespace
 
 import yaml
-from ansible.module_utils.trainyard import attempts, plan, scaling, sources, suites
 from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard import plan, scaling, sources, suites
 from ansible.module_utils.trainyard import site as sites
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.inputs import settled
 from ansible.module_utils.trainyard.mesh import primitives as mesh
 

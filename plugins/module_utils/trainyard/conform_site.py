@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 
-from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.plan import short
 from ansible.module_utils.trainyard.readiness import wanted_trees

@@ -18,7 +18,8 @@ import sys
 import tempfile
 import time
 
-from ansible.module_utils.trainyard import attempts, probe, trees
+from ansible.module_utils.trainyard import probe, trees
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import manifest, processes
 from ansible.module_utils.trainyard.checkpoints import (
     finder as resumable,

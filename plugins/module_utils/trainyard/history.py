@@ -13,7 +13,8 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard import attempts, status
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.attempts import status
 from ansible.module_utils.trainyard.base.safe_open import open_in
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data, secrets_of
 from ansible.module_utils.trainyard.base.text_layout import span

@@ -12,7 +12,7 @@ import collections
 import os
 import re
 
-from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import processes
 from ansible.module_utils.trainyard.base.findings import finding
 from ansible.module_utils.trainyard.base.unit_limits import text_of

@@ -16,16 +16,22 @@ import time
 
 from ansible.module_utils.trainyard import (
     ascend,
-    attempts,
     devices,
-    holds,
     installed,
     machines,
-    mesh_credential,
     orphans,
     placement,
     places,
     sockets,
+)
+from ansible.module_utils.trainyard.attempts import (
+    attempt_dir as attempts,
+)
+from ansible.module_utils.trainyard.attempts import (
+    mesh_credential,
+)
+from ansible.module_utils.trainyard.attempts import (
+    ownership as holds,
 )
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.mesh.store import mesh_state

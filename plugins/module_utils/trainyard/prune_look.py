@@ -17,7 +17,8 @@ import shutil
 import stat
 import time
 
-from ansible.module_utils.trainyard import attempts, status
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.attempts import status
 from ansible.module_utils.trainyard.base import manifest, processes
 from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
 from ansible.module_utils.trainyard.records.prune_rules import JUST_SECONDS

@@ -5,7 +5,8 @@ clear. Pure.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import holds, mesh_credential
+from ansible.module_utils.trainyard.attempts import mesh_credential
+from ansible.module_utils.trainyard.attempts import ownership as holds
 from ansible.module_utils.trainyard.mesh.primitives import inventory_digest
 from ansible.module_utils.trainyard.plan import short
 

@@ -14,7 +14,7 @@ import os
 import time
 
 from ansible.module_utils.trainyard import restarts, verdict
-from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data, secrets_of
 from ansible.module_utils.trainyard.base.text_layout import span as duration

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 
-from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base import safe_open as below
 

@@ -16,9 +16,9 @@ import re
 import stat
 
 from ansible.module_utils.trainyard import curves, marks, phases, plan_origin, settings
+from ansible.module_utils.trainyard.attempts.evidence import read_events
 from ansible.module_utils.trainyard.base.sanitize import printable_data, secrets_of
 from ansible.module_utils.trainyard.downsample import summed
-from ansible.module_utils.trainyard.evidence import read_events
 from ansible.module_utils.trainyard.logs.parser import Table, TableError
 from ansible.module_utils.trainyard.logs.timestamps import Clock, span
 

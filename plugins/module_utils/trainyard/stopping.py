@@ -9,7 +9,16 @@ import contextlib
 import os
 import time
 
-from ansible.module_utils.trainyard import attempts, devices, holds, restarts, sockets, status
+from ansible.module_utils.trainyard import devices, restarts, sockets
+from ansible.module_utils.trainyard.attempts import (
+    attempt_dir as attempts,
+)
+from ansible.module_utils.trainyard.attempts import (
+    ownership as holds,
+)
+from ansible.module_utils.trainyard.attempts import (
+    status,
+)
 from ansible.module_utils.trainyard.base import processes
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.records import run_choice

@@ -8,7 +8,7 @@ clock only.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import stalls
+from ansible.module_utils.trainyard.attempts import guard_findings as stalls
 from ansible.module_utils.trainyard.base.text_layout import folded, ranges, span
 
 # A pause is a stall when it is so many times as long as what is usual, and at least this long.

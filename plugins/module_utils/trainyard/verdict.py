@@ -8,7 +8,7 @@ in words; where nothing decides, the verdict says so and lists the candidates.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import stalls
+from ansible.module_utils.trainyard.attempts import guard_findings as stalls
 from ansible.module_utils.trainyard.gate.isolation import judge_apart
 from ansible.module_utils.trainyard.logs.failure_catalogue import classify, entry_of
 from ansible.module_utils.trainyard.weighing import (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.trainyard.evidence import is_child
+from ansible.module_utils.trainyard.attempts.evidence import is_child
 from ansible.module_utils.trainyard.logs.failure_catalogue import entry_of
 
 # From DECIDES on a candidate is named as the beginning of the failure.

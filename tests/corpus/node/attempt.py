@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import processes
 
 HERE = os.path.dirname(os.path.abspath(attempts.__file__))

@@ -8,7 +8,7 @@ import json
 import os
 import re
 
-from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.mesh import authorized_keys as mesh_lines
 from ansible.module_utils.trainyard.mesh.certificates import parse_certificate
 from ansible.module_utils.trainyard.mesh.primitives import (

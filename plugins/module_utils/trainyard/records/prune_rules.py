@@ -12,7 +12,7 @@ import calendar
 import re
 import time
 
-from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 
 RULES = ("keep", "older_than", "run")
 DISPUTED = "was another job's by what different nodes say"

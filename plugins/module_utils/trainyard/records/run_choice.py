@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import os
 
-from ansible.module_utils.trainyard.attempts import RUN_ID
+from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.records import run_json as run_file
 
 MOST_ATTEMPTS = 999_999

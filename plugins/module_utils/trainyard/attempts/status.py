@@ -12,11 +12,19 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard import attempts, holds, stalls
+from ansible.module_utils.trainyard.attempts import (
+    attempt_dir as attempts,
+)
+from ansible.module_utils.trainyard.attempts import (
+    guard_findings as stalls,
+)
+from ansible.module_utils.trainyard.attempts import (
+    ownership as holds,
+)
+from ansible.module_utils.trainyard.attempts.evidence import launcher_notes
 from ansible.module_utils.trainyard.base import processes
 from ansible.module_utils.trainyard.base.safe_open import DIRECTORY, open_in, read_in
 from ansible.module_utils.trainyard.base.sanitize import printable_data, secrets_of
-from ansible.module_utils.trainyard.evidence import launcher_notes
 from ansible.module_utils.trainyard.logs import parser as logs
 
 MAX_EVENTS = 4 << 20

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 
-from ansible.module_utils.trainyard import attempts
+from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import manifest, processes
 from ansible.module_utils.trainyard.base.sanitize import printable
 

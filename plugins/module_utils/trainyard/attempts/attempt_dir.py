@@ -17,7 +17,8 @@ import re
 import shutil
 import time
 
-from ansible.module_utils.trainyard import guarding, mesh_credential
+from ansible.module_utils.trainyard.attempts import guard_unit as guarding
+from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.base import manifest
 
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")

@@ -17,7 +17,8 @@ import re
 import signal
 import time
 
-from ansible.module_utils.trainyard import holds, stalls
+from ansible.module_utils.trainyard.attempts import guard_findings as stalls
+from ansible.module_utils.trainyard.attempts import ownership as holds
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.base.safe_open import DIRECTORY, open_below
 from ansible.module_utils.trainyard.base.sanitize import printable_data, secrets_of
