@@ -14,7 +14,7 @@ description:
   - A repeat reads only files whose inode, size or times have changed.
 options:
   suite:
-    description: The suite's table (see C(plugins/module_utils/trainyard/suites/)).
+    description: The suite's table (see C(playbooks/suites/)).
     type: dict
     required: true
   job:

@@ -34,7 +34,6 @@ from ansible.module_utils.trainyard import (
     ports,
     role_values,
     spares,
-    suites,
 )
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import site as sites
@@ -42,7 +41,8 @@ from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.untag import plain
 from ansible.module_utils.trainyard.base.yaml_source import Problem, near
-from ansible.module_utils.trainyard.launchers import LAUNCHERS
+from ansible.module_utils.trainyard.suites import suite_table as suites
+from ansible.module_utils.trainyard.suites.launchers import LAUNCHERS
 
 # What read_job itself looks at besides `config`, for every verb that reads a job.
 COMMON = ("config",)

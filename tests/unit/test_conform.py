@@ -24,17 +24,17 @@ from ansible.module_utils.trainyard import (
     conform_findings,
     conform_ground,
     conform_site,
-    launchers,
     plan,
     rank_table,
     readiness,
-    suites,
 )
 from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import site as sites
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.mesh import login_check as mesh_logins
+from ansible.module_utils.trainyard.suites import launchers
+from ansible.module_utils.trainyard.suites import suite_table as suites
 from ansible.parsing.dataloader import DataLoader
 from core_support import ROOT, put
 

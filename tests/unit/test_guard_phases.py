@@ -9,11 +9,11 @@ import random
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import watchdog
 from ansible.module_utils.trainyard.agent import guard_phases
+from ansible.module_utils.trainyard.suites import watchdog_budgets as watchdog
 from core_support import ROOT
 
-SUITES = {name: yaml.safe_load((ROOT / "plugins/module_utils/trainyard/suites" / (name + ".yml")).read_text()) for name in
+SUITES = {name: yaml.safe_load((ROOT / "playbooks/suites" / (name + ".yml")).read_text()) for name in
           ("paddledetection", "paddleocr", "paddleseg", "mindocr")}  # fmt: skip
 STEP = (
     "[11/20 11:28:%02d] ppdet.engine.callbacks INFO: Epoch: [%d] [%d/4] learning_rate: 0.1 loss:"

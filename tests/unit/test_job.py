@@ -515,7 +515,7 @@ def test_suites_and_schemas_stand_together():
             path.split("/")[0] for path in table["redirects"]
         }
     launchers = set(schema["properties"]["launcher"]["enum"])
-    from ansible.module_utils.trainyard.launchers import LAUNCHERS
+    from ansible.module_utils.trainyard.suites.launchers import LAUNCHERS
 
     assert launchers == set(LAUNCHERS)
 

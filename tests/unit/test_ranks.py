@@ -46,7 +46,7 @@ def brought(make_attempt, tmp_path):
     """Bring a real failure of two nodes home; returns (the attempt's directory, the index)."""
     here = tmp_path / "runs" / RUN / "attempt-1"
     here.mkdir(parents=True)
-    suites = ROOT / "plugins/module_utils/trainyard/suites"
+    suites = ROOT / "playbooks/suites"
     logs = yaml.safe_load((suites / "paddledetection.yml").read_text(encoding="utf-8"))["logs"]
 
     def call(names=("node1", "node2"), digest=True):

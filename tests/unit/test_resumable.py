@@ -12,9 +12,9 @@ import pickle
 import shutil
 
 import pytest
-from ansible.module_utils.trainyard import suites
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
+from ansible.module_utils.trainyard.suites import suite_table as suites
 from core_support import ROOT, RUN
 
 REAL = ROOT / "tests" / "fixtures" / "checkpoints"

@@ -26,13 +26,13 @@ from ansible.module_utils.trainyard import (
     proofs,
     readiness,
     restarts,
-    suites,
     trees,
 )
 from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
 from ansible.module_utils.trainyard.records import run_json as run_file
+from ansible.module_utils.trainyard.suites import suite_table as suites
 from core_support import ROOT, RUN, compiled, gang, program, programs, put
 
 RULE = suites.load("paddledetection")["resume"]

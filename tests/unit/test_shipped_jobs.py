@@ -10,7 +10,8 @@ import re
 
 import pytest
 from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import scaling, suites
+from ansible.module_utils.trainyard import scaling
+from ansible.module_utils.trainyard.suites import suite_table as suites
 from core_support import ROOT
 
 CONFIGS = ROOT / "playbooks" / "configs"

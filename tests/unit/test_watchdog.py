@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import watchdog
+from ansible.module_utils.trainyard.suites import watchdog_budgets as watchdog
 from core_support import compiled, job_of, shipped
 
 

@@ -12,15 +12,9 @@ import os
 import re
 import shutil
 
-from ansible.module_utils.trainyard import (
-    download,
-    outline_files,
-    point_plan,
-    scaling,
-    sources,
-    suites,
-)
+from ansible.module_utils.trainyard import download, outline_files, point_plan, scaling, sources
 from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.suites import suite_table as suites
 
 # Placements of what lies on the nodes already; it is verified there and never sent.
 PLACED = ("present", "shared")

@@ -9,11 +9,17 @@ import functools
 import os
 import re
 
-from ansible.module_utils.trainyard import job_env, suites, watchdog
+from ansible.module_utils.trainyard import job_env
 from ansible.module_utils.trainyard.base import text_rules as texts
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.base.yaml_source import Problem, near
-from ansible.module_utils.trainyard.launchers import LAUNCHERS
+from ansible.module_utils.trainyard.suites import (
+    suite_table as suites,
+)
+from ansible.module_utils.trainyard.suites import (
+    watchdog_budgets as watchdog,
+)
+from ansible.module_utils.trainyard.suites.launchers import LAUNCHERS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 

@@ -13,8 +13,17 @@ import ipaddress
 import json
 import os
 
-from ansible.module_utils.trainyard import launchers, point_plan, rank_table, suites, watchdog
+from ansible.module_utils.trainyard import point_plan, rank_table
 from ansible.module_utils.trainyard.environments import containers
+from ansible.module_utils.trainyard.suites import (
+    launchers,
+)
+from ansible.module_utils.trainyard.suites import (
+    suite_table as suites,
+)
+from ansible.module_utils.trainyard.suites import (
+    watchdog_budgets as watchdog,
+)
 
 VERSION = 1
 SHORT = 16

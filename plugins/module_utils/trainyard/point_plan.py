@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 
 import yaml
-from ansible.module_utils.trainyard import suites
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
+from ansible.module_utils.trainyard.suites import suite_table as suites
 
 KIND = "checkpoints"
 # As many digits of a digest as name a directory on the nodes (plan.SHORT).

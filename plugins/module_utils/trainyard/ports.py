@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.trainyard import launchers
 from ansible.module_utils.trainyard.base.findings import finding
 from ansible.module_utils.trainyard.sockets import RECOMMENDED, WINDOW, owner_words
+from ansible.module_utils.trainyard.suites import launchers
 
 # Another check's listener (netturns.py), which the network's proof waits for.
 CHECK = re.compile(r"/yardcheck-[0-9a-z]+/netprobe\.py( |\Z)")

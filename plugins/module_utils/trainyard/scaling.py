@@ -9,8 +9,8 @@ What neither of them says is called unknown, never guessed. Controller only.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard.launchers import override_text
-from ansible.module_utils.trainyard.suites import argument, lookup, settings
+from ansible.module_utils.trainyard.suites.launchers import override_text
+from ansible.module_utils.trainyard.suites.suite_table import argument, lookup, settings
 
 TOLERANCE = 1e-9
 

@@ -10,12 +10,10 @@ import ipaddress
 import os
 
 from ansible.module_utils.trainyard import quota, spares
-from ansible.module_utils.trainyard import suites as suite_tables
 from ansible.module_utils.trainyard.base.yaml_source import Problem, near, shown
 from ansible.module_utils.trainyard.environments.root_records import SITE
 from ansible.module_utils.trainyard.environments.user_manager import ACCOUNT
 from ansible.module_utils.trainyard.job import SITE_VARIABLES, load_suite, place_of, save_folders
-from ansible.module_utils.trainyard.launchers import LAUNCHERS
 from ansible.module_utils.trainyard.site_values import (
     HOST,
     NAME,
@@ -30,6 +28,8 @@ from ansible.module_utils.trainyard.site_values import (
     secret_env,
     suite_entries,
 )
+from ansible.module_utils.trainyard.suites import suite_table as suite_tables
+from ansible.module_utils.trainyard.suites.launchers import LAUNCHERS
 
 ACCELERATORS = ("cpu", "gpu", "ascend")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Suites as tables (design, decision 5): what suites/<name>.yml says, held against
-schemas/suite.yml, and what follows from it for one job.
+suites/schema.yml, and what follows from it for one job.
 
 Nothing here knows a suite by name; a fifth one is a file more (docs/adding-a-suite.md). Controller
 only.
@@ -14,11 +14,11 @@ import os
 from ansible.module_utils.trainyard.base import text_rules as texts
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.base.yaml_source import near
-from ansible.module_utils.trainyard.launchers import LAUNCHERS
 from ansible.module_utils.trainyard.logs.parser import Table, TableError
+from ansible.module_utils.trainyard.suites.launchers import LAUNCHERS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FOLDER = os.path.join(HERE, "suites")
+FOLDER = os.path.normpath(os.path.join(HERE, *[os.pardir] * 4, "playbooks", "suites"))
 # Beyond this no number of epochs, iterations or samples means anything; a config may hold any.
 LARGEST_NUMBER = 10**15
 # What a table may leave out.
@@ -35,7 +35,7 @@ DATA_DEFAULTS = {"names": {}, "overrides": {}, "keys": []}
 
 
 class SuiteError(ValueError):
-    """A suite's table that does not fit schemas/suite.yml; the message names file, line and key."""
+    """A suite's table that does not fit suites/schema.yml; the message names file, line and key."""
 
 
 def names(folder=None):
@@ -49,7 +49,7 @@ def load(name, folder=None):
     """
     shown = f"suites/{name}.yml"
     value, lines, problems = yamldata.read(os.path.join(folder or FOLDER, name + ".yml"), shown)
-    schema, _lines, wrong = yamldata.read(os.path.join(HERE, "schemas", "suite.yml"))
+    schema, _lines, wrong = yamldata.read(os.path.join(HERE, "schema.yml"))
     problems = problems + wrong
     problems = problems or yamldata.check(value, schema, lines, shown)
     if not problems:
