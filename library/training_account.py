@@ -72,7 +72,7 @@ may_sudo:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import training_account
+from ansible.module_utils.trainyard.config import training_account
 from ansible.module_utils.trainyard.environments import root_records, user_manager
 
 

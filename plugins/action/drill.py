@@ -23,10 +23,10 @@ if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
 from ansible.module_utils.trainyard import drill_ground as grounds
 from ansible.module_utils.trainyard import drilling, drills
-from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.untag import plain
+from ansible.module_utils.trainyard.config import job as jobs
 
 
 class ActionModule(ActionBase):

@@ -25,22 +25,28 @@ from ansible.utils.vars import load_extra_vars
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard import (
-    access,
-    asked,
-    controller_programs,
-    installed,
-    inventory_files,
-    ports,
-    role_values,
-    spares,
-)
-from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import site as sites
+from ansible.module_utils.trainyard import controller_programs, installed, ports
 from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.untag import plain
 from ansible.module_utils.trainyard.base.yaml_source import Problem, near
+from ansible.module_utils.trainyard.config import (
+    duplicate_hosts as inventory_files,
+)
+from ansible.module_utils.trainyard.config import (
+    extra_vars as asked,
+)
+from ansible.module_utils.trainyard.config import job as jobs
+from ansible.module_utils.trainyard.config import (
+    role_vars as role_values,
+)
+from ansible.module_utils.trainyard.config import site as sites
+from ansible.module_utils.trainyard.config import (
+    spares,
+)
+from ansible.module_utils.trainyard.config import (
+    ssh_policy as access,
+)
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from ansible.module_utils.trainyard.suites.launchers import LAUNCHERS
 

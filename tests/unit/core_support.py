@@ -14,9 +14,9 @@ import struct
 import sys
 from pathlib import Path
 
-from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import plan as core
 from ansible.module_utils.trainyard.attempts import mesh_credential
+from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.mesh import primitives as mesh
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -28,10 +28,10 @@ from ansible.module_utils.trainyard import (
     rank_table,
     readiness,
 )
-from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import site as sites
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
+from ansible.module_utils.trainyard.config import job as jobs
+from ansible.module_utils.trainyard.config import site as sites
 from ansible.module_utils.trainyard.mesh import login_check as mesh_logins
 from ansible.module_utils.trainyard.suites import launchers
 from ansible.module_utils.trainyard.suites import suite_table as suites

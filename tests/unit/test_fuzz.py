@@ -14,20 +14,24 @@ import unicodedata
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import (
-    access,
-    asked,
-    capacity,
-    inventory_files,
-    machines,
-    rehearsal,
-    role_values,
-)
-from ansible.module_utils.trainyard import job as jobs
-from ansible.module_utils.trainyard import site as sites
+from ansible.module_utils.trainyard import capacity, machines, rehearsal
 from ansible.module_utils.trainyard.base import untag as plain
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.config import (
+    duplicate_hosts as inventory_files,
+)
+from ansible.module_utils.trainyard.config import (
+    extra_vars as asked,
+)
+from ansible.module_utils.trainyard.config import job as jobs
+from ansible.module_utils.trainyard.config import (
+    role_vars as role_values,
+)
+from ansible.module_utils.trainyard.config import site as sites
+from ansible.module_utils.trainyard.config import (
+    ssh_policy as access,
+)
 from core_support import ROOT, job_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

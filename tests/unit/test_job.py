@@ -9,8 +9,8 @@ import json
 import os
 
 import pytest
-from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
+from ansible.module_utils.trainyard.config import job as jobs
 from core_support import CONFIG, ROOT
 
 CONFIGS = str(ROOT / "playbooks" / "configs")

@@ -22,10 +22,10 @@ from ansible.module_utils.trainyard import (
     readiness,
     trees,
 )
-from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
+from ansible.module_utils.trainyard.config import job as jobs
 from core_support import fact_of, gang, put
 
 FILES = {"annotations/a.json": "{}", "train/1.jpg": "one", "train/2.jpg": "two"}

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible.module_utils.trainyard import site as sites
-from ansible.module_utils.trainyard import site_values
+from ansible.module_utils.trainyard.config import site as sites
+from ansible.module_utils.trainyard.config import site_fields as site_values
 from core_support import ROOT, job_of
 
 SUITES = {

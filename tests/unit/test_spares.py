@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import site as sites
-from ansible.module_utils.trainyard import spares
+from ansible.module_utils.trainyard.config import site as sites
+from ansible.module_utils.trainyard.config import spares
 from core_support import ROOT, job_of
 from test_site import host
 

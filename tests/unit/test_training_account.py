@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import training_account as module
 from ansible.module_utils.testing import patch_module_args
-from ansible.module_utils.trainyard import training_account
+from ansible.module_utils.trainyard.config import training_account
 from ansible.module_utils.trainyard.environments import root_records
 
 PID1 = (

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard import job as jobs
+from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.suites import watchdog_budgets as watchdog
 from core_support import compiled, job_of, shipped
 

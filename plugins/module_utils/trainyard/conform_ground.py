@@ -15,10 +15,10 @@ import shlex
 from types import SimpleNamespace
 
 import yaml
-from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import plan, scaling, sources
-from ansible.module_utils.trainyard import site as sites
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.config import job as jobs
+from ansible.module_utils.trainyard.config import site as sites
 from ansible.module_utils.trainyard.inputs import settled
 from ansible.module_utils.trainyard.mesh import primitives as mesh
 from ansible.module_utils.trainyard.suites import suite_table as suites

@@ -17,10 +17,10 @@ import sys
 import tempfile
 import time
 
-from ansible.module_utils.trainyard import quota
 from ansible.module_utils.trainyard.base import processes, safe_names
 from ansible.module_utils.trainyard.base.safe_open import open_folder, open_root
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.config import quota
 
 SILENCE_SECONDS = 60  # without a byte, after which rsync gives up
 LEAST_SECONDS = 900  # that every copy may take

@@ -16,7 +16,6 @@ import re
 import stat
 import tempfile
 
-from ansible.module_utils.trainyard import quota
 from ansible.module_utils.trainyard import ranks as rank_index
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.base.safe_open import (
@@ -26,6 +25,7 @@ from ansible.module_utils.trainyard.base.safe_open import (
     parent_of,
 )
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.config import quota
 from ansible.module_utils.trainyard.stream_lock import Busy, Lock
 
 INCOMING = ".incoming"

@@ -11,9 +11,9 @@ import re
 from ansible.module_utils.trainyard import logview, ranks
 from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base.sanitize import secrets_of
+from ansible.module_utils.trainyard.config.site_fields import NAME
 from ansible.module_utils.trainyard.records import run_choice
 from ansible.module_utils.trainyard.records import run_json as run_file
-from ansible.module_utils.trainyard.site_values import NAME
 
 _ATTEMPT = re.compile(r"^attempt-([1-9][0-9]{0,8})\Z")
 

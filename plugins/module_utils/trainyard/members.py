@@ -5,7 +5,8 @@ was looked at. Pure.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import replacing, spares
+from ansible.module_utils.trainyard import replacing
+from ansible.module_utils.trainyard.config import spares
 
 SILENT = "it does not answer"
 

@@ -17,10 +17,10 @@ import json
 import os
 
 from ansible.module_utils.trainyard import homecoming, plan_origin, point_plan
-from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.base import safe_open as below
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from jsonschema import Draft202012Validator
 

@@ -17,11 +17,11 @@ import shlex
 import stat
 import subprocess
 
-from ansible.module_utils.trainyard import quota as quotas
 from ansible.module_utils.trainyard.agent import shipping
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.base.safe_open import open_root
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.config import quota as quotas
 from ansible.module_utils.trainyard.homecoming import free_name, make_private
 from ansible.module_utils.trainyard.stream_lock import Busy, Lock
 

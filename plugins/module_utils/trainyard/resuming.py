@@ -11,9 +11,9 @@ import json
 import os
 import time
 
-from ansible.module_utils.trainyard import job_env
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.text_layout import span as duration
+from ansible.module_utils.trainyard.config import job_env
 from ansible.module_utils.trainyard.records import run_choice
 from ansible.module_utils.trainyard.records import run_json as run_file
 

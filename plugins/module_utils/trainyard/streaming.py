@@ -12,7 +12,7 @@ import threading
 
 from ansible.module_utils.trainyard import receiving
 from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.quota import QuotaError
+from ansible.module_utils.trainyard.config.quota import QuotaError
 
 PAUSES = (
     1,

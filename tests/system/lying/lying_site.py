@@ -15,8 +15,8 @@ import venv
 from pathlib import Path
 
 import yaml
-from ansible.module_utils.trainyard import job as jobs
 from ansible.module_utils.trainyard import plan as plans
+from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.environments import user_manager
 from ansible.module_utils.trainyard.mesh import primitives as mesh
 

@@ -9,11 +9,11 @@ import ipaddress
 import os
 import re
 
-from ansible.module_utils.trainyard import job_env
 from ansible.module_utils.trainyard.base import text_rules as texts
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.base.yaml_source import Problem, near, shown
-from ansible.module_utils.trainyard.job import RESERVED_ENV, load_schema
+from ansible.module_utils.trainyard.config import job_env
+from ansible.module_utils.trainyard.config.job import RESERVED_ENV, load_schema
 from ansible.module_utils.trainyard.suites import suite_table as suite_tables
 
 # A site may know better than the route which interface the training uses; the other reserved names

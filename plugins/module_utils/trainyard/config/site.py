@@ -9,12 +9,15 @@ import difflib
 import ipaddress
 import os
 
-from ansible.module_utils.trainyard import quota, spares
 from ansible.module_utils.trainyard.base.yaml_source import Problem, near, shown
-from ansible.module_utils.trainyard.environments.root_records import SITE
-from ansible.module_utils.trainyard.environments.user_manager import ACCOUNT
-from ansible.module_utils.trainyard.job import SITE_VARIABLES, load_suite, place_of, save_folders
-from ansible.module_utils.trainyard.site_values import (
+from ansible.module_utils.trainyard.config import quota, spares
+from ansible.module_utils.trainyard.config.job import (
+    SITE_VARIABLES,
+    load_suite,
+    place_of,
+    save_folders,
+)
+from ansible.module_utils.trainyard.config.site_fields import (
     HOST,
     NAME,
     PLACES,
@@ -28,6 +31,8 @@ from ansible.module_utils.trainyard.site_values import (
     secret_env,
     suite_entries,
 )
+from ansible.module_utils.trainyard.environments.root_records import SITE
+from ansible.module_utils.trainyard.environments.user_manager import ACCOUNT
 from ansible.module_utils.trainyard.suites import suite_table as suite_tables
 from ansible.module_utils.trainyard.suites.launchers import LAUNCHERS
 

@@ -14,7 +14,7 @@ import re
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.trainyard.base import text_rules as texts
 from ansible.module_utils.trainyard.base.yaml_source import dotted, near, shown
-from ansible.module_utils.trainyard.site_values import place_problem
+from ansible.module_utils.trainyard.config.site_fields import place_problem
 
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 UNITS = ("seconds", "minutes", "hours", "days")

@@ -9,10 +9,10 @@ import functools
 import os
 import re
 
-from ansible.module_utils.trainyard import job_env
 from ansible.module_utils.trainyard.base import text_rules as texts
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.base.yaml_source import Problem, near
+from ansible.module_utils.trainyard.config import job_env
 from ansible.module_utils.trainyard.suites import (
     suite_table as suites,
 )

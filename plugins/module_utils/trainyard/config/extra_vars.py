@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.trainyard import log_questions, role_values
 from ansible.module_utils.trainyard.base import text_rules as texts
 from ansible.module_utils.trainyard.base.yaml_source import Problem, near, shown
+from ansible.module_utils.trainyard.config import (
+    logs_options as log_questions,
+)
+from ansible.module_utils.trainyard.config import (
+    role_vars as role_values,
+)
+from ansible.module_utils.trainyard.config.role_vars import NO, YES, switch
 from ansible.module_utils.trainyard.records import prune_rules as prune
-from ansible.module_utils.trainyard.role_values import NO, YES, switch
 
 CHOICES = {"verify": ("cached", "sample", "full")}
 # Those that a site may set for every time, since a role takes them for its default.

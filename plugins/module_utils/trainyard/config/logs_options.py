@@ -10,7 +10,7 @@ import re
 
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.yaml_source import near, shown
-from ansible.module_utils.trainyard.role_values import switch
+from ansible.module_utils.trainyard.config.role_vars import switch
 
 try:
     import jmespath
