@@ -51,7 +51,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 run_dir: {description: The run's directory on the controller., type: str, returned: success}
-verdict: {description: "Why the attempt ended; see plugins/module_utils/trainyard/verdict.py.", type: dict, returned: ended}
+verdict: {description: "Why the attempt ended; see plugins/module_utils/trainyard/diagnosis/verdict.py.", type: dict, returned: ended}
 summary: {description: The end of the run in lines for people., type: list, elements: str, returned: ended}
 again:
   description: >-

@@ -22,11 +22,11 @@ from ansible.module_utils.trainyard import (
     drills,
     homecoming,
     streaming,
-    verdict,
 )
 from ansible.module_utils.trainyard.agent import drill_watch, shipping
 from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.config import job as jobs
+from ansible.module_utils.trainyard.diagnosis import verdict
 from ansible.module_utils.trainyard.logs import failure_catalogue as causes
 from core_support import ROOT, RUN, program, put
 

@@ -21,11 +21,11 @@ from ansible.module_utils.trainyard import (
     rehearsal,
     restarts,
     resuming,
-    verdict,
 )
 from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
+from ansible.module_utils.trainyard.diagnosis import verdict
 from ansible.module_utils.trainyard.gate import answer_gate, isolation
 from ansible.module_utils.trainyard.records import prune_rules as prune
 from ansible.module_utils.trainyard.records import run_choice

@@ -6,8 +6,8 @@ say.
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard import verdict
 from ansible.module_utils.trainyard.attempts import guard_findings as stalls
+from ansible.module_utils.trainyard.diagnosis import verdict
 from ansible.module_utils.trainyard.logs import failure_catalogue as causes
 
 STALL = {

@@ -7,9 +7,9 @@ import json
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import verdict
 from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.attempts import ownership as holds
+from ansible.module_utils.trainyard.diagnosis import verdict
 from ansible.module_utils.trainyard.logs import failure_catalogue as causes
 from conftest import sample_plan
 

@@ -6,8 +6,8 @@ it enough to be named?
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard import weighing
-from ansible.module_utils.trainyard.weighing import DECIDES
+from ansible.module_utils.trainyard.diagnosis import candidates as weighing
+from ansible.module_utils.trainyard.diagnosis.candidates import DECIDES
 from test_verdict import BAD, GLOO, NOW, OK, SEGV, TERM, VALUE, WORKER, T, end, error, node, stopped
 
 STORE = {

@@ -13,11 +13,12 @@ import contextlib
 import os
 import time
 
-from ansible.module_utils.trainyard import restarts, verdict
+from ansible.module_utils.trainyard import restarts
 from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data, secrets_of
 from ansible.module_utils.trainyard.base.text_layout import span as duration
+from ansible.module_utils.trainyard.diagnosis import verdict
 from ansible.module_utils.trainyard.logs.failure_catalogue import entry_of
 from ansible.module_utils.trainyard.plan_text import published
 from ansible.module_utils.trainyard.records import run_json as run_file

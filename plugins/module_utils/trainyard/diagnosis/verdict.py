@@ -9,9 +9,7 @@ in words; where nothing decides, the verdict says so and lists the candidates.
 from __future__ import annotations
 
 from ansible.module_utils.trainyard.attempts import guard_findings as stalls
-from ansible.module_utils.trainyard.gate.isolation import judge_apart
-from ansible.module_utils.trainyard.logs.failure_catalogue import classify, entry_of
-from ansible.module_utils.trainyard.weighing import (
+from ansible.module_utils.trainyard.diagnosis.candidates import (
     BEFORE,
     BEFORE_ELSEWHERE,
     DECIDES,
@@ -22,6 +20,8 @@ from ansible.module_utils.trainyard.weighing import (
     TERMINATED,
     Weighing,
 )
+from ansible.module_utils.trainyard.gate.isolation import judge_apart
+from ansible.module_utils.trainyard.logs.failure_catalogue import classify, entry_of
 
 _SIGNAL_CAUSES = {
     "SIGSEGV": "segfault",

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict: which rank failed first, and why."""
