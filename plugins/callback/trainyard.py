@@ -46,9 +46,17 @@ from ansible.utils.color import stringc
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard import live, ticker, watch
 from ansible.module_utils.trainyard.base import sanitize as display
 from ansible.module_utils.trainyard.base import text_layout as columns
+from ansible.module_utils.trainyard.live import (
+    model as watch,
+)
+from ansible.module_utils.trainyard.live import (
+    plain_lines as ticker,
+)
+from ansible.module_utils.trainyard.live import (
+    screen as live,
+)
 
 printable = display.printable
 from ansible.module_utils.trainyard.base import terminal

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import attempt_status as module
 import pytest
-from ansible.module_utils.trainyard import troubles, watch
 from ansible.module_utils.trainyard.agent import shipping
 from ansible.module_utils.trainyard.attempts import (
     attempt_dir as attempts,
@@ -25,6 +24,8 @@ from ansible.module_utils.trainyard.attempts import (
 from ansible.module_utils.trainyard.attempts import (
     status,
 )
+from ansible.module_utils.trainyard.live import live_warnings as troubles
+from ansible.module_utils.trainyard.live import model as watch
 from ansible.utils.display import Display
 from core_support import RUN, attempt_files, compiled, program, put
 

@@ -6,8 +6,16 @@ library/attempt_status.py returns them.
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard import live, ticker, watch
 from ansible.module_utils.trainyard.base import text_layout as columns
+from ansible.module_utils.trainyard.live import (
+    model as watch,
+)
+from ansible.module_utils.trainyard.live import (
+    plain_lines as ticker,
+)
+from ansible.module_utils.trainyard.live import (
+    screen as live,
+)
 
 STEP = {"epoch": 0, "step": 2, "steps": 8, "loss": 5.294779, "ips": 0.3429, "eta": 73}
 FIRST = {"epoch": 0, "step": 0}

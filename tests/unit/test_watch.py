@@ -6,7 +6,8 @@ beside the look that must not give it.
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard import troubles, watch
+from ansible.module_utils.trainyard.live import live_warnings as troubles
+from ansible.module_utils.trainyard.live import model as watch
 from test_live import STEP, own, rank, seen, status
 
 GIB = 1 << 30

@@ -5,7 +5,8 @@ true on its own. Pure, controller only.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import live, troubles
+from ansible.module_utils.trainyard.live import live_warnings as troubles
+from ansible.module_utils.trainyard.live import screen as live
 
 # A line for a node's new step comes no sooner than this after the node's last line.
 STEP_SECONDS = 10

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import collections
 
-from ansible.module_utils.trainyard import troubles
 from ansible.module_utils.trainyard.base import text_layout as columns
 from ansible.module_utils.trainyard.base.text_layout import span
-from ansible.module_utils.trainyard.watch import number, place_words
+from ansible.module_utils.trainyard.live import live_warnings as troubles
+from ansible.module_utils.trainyard.live.model import number, place_words
 
 STYLES = ("good", "bad", "warn", "gone", "quiet")
 # columns and rows of the terminal; utf8: whether it shows more than ASCII.
