@@ -103,7 +103,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.config.quota import Quota, words
-from ansible.module_utils.trainyard.homecoming import HomeError, bring_home, lacking, settled
+from ansible.module_utils.trainyard.logsync.collector import HomeError, bring_home, lacking, settled
 
 
 def look(module, run_dir, nodes):

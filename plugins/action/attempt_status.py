@@ -23,13 +23,18 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard import receiving, streaming
 from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.untag import plain
 from ansible.module_utils.trainyard.config import quota
 from ansible.module_utils.trainyard.config.site_fields import NAME
 from ansible.module_utils.trainyard.gate import answer_gate
+from ansible.module_utils.trainyard.logsync import (
+    log_receiver as receiving,
+)
+from ansible.module_utils.trainyard.logsync import (
+    log_stream as streaming,
+)
 
 # What the task asks about: the run's id or '', the attempt's number or 0, the node's name in the
 # inventory.

@@ -15,11 +15,12 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard import fetching, receiving
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.untag import plain
 from ansible.module_utils.trainyard.config import quota
+from ansible.module_utils.trainyard.logsync import fetcher as fetching
+from ansible.module_utils.trainyard.logsync import log_receiver as receiving
 
 SPEC = {
     "src": {"type": "str", "required": True},

@@ -27,12 +27,26 @@ from ansible.utils.vars import load_extra_vars
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard import log_follow, log_home, logview, ranks, receiving
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.untag import plain
 from ansible.module_utils.trainyard.config import logs_options as questions
 from ansible.module_utils.trainyard.config import quota
 from ansible.module_utils.trainyard.gate import answer_gate
+from ansible.module_utils.trainyard.logsync import (
+    archive as log_home,
+)
+from ansible.module_utils.trainyard.logsync import (
+    log_follower as log_follow,
+)
+from ansible.module_utils.trainyard.logsync import (
+    log_index as ranks,
+)
+from ansible.module_utils.trainyard.logsync import (
+    log_receiver as receiving,
+)
+from ansible.module_utils.trainyard.logsync import (
+    log_view as logview,
+)
 from ansible.module_utils.trainyard.records import run_choice
 
 COLORS = (

@@ -188,8 +188,8 @@ def receive(place, home, over):
         os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "plugins", "module_utils"
     )
     ansible.module_utils.__path__.append(os.path.abspath(core))
-    from ansible.module_utils.trainyard import receiving
     from ansible.module_utils.trainyard.agent import shipping
+    from ansible.module_utils.trainyard.logsync import log_receiver as receiving
 
     delays, lines, sender, first = [], [0], [0, 0], []
 

@@ -15,8 +15,6 @@ import tracemalloc
 
 import pytest
 from ansible.module_utils.trainyard import (
-    homecoming,
-    logview,
     netturns,
     outline,
     plan_origin,
@@ -37,6 +35,8 @@ from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base import safe_open as below
 from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
 from ansible.module_utils.trainyard.environments import python_env as environment
+from ansible.module_utils.trainyard.logsync import collector as homecoming
+from ansible.module_utils.trainyard.logsync import log_view as logview
 from ansible.module_utils.trainyard.records import run_json as run_file
 from core_support import RUN, attempt_files, compiled, put
 

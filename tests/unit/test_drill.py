@@ -15,19 +15,14 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import (
-    drill_ground,
-    drill_promises,
-    drilling,
-    drills,
-    homecoming,
-    streaming,
-)
+from ansible.module_utils.trainyard import drill_ground, drill_promises, drilling, drills
 from ansible.module_utils.trainyard.agent import drill_watch, shipping
 from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.diagnosis import verdict
 from ansible.module_utils.trainyard.logs import failure_catalogue as causes
+from ansible.module_utils.trainyard.logsync import collector as homecoming
+from ansible.module_utils.trainyard.logsync import log_stream as streaming
 from core_support import ROOT, RUN, program, put
 
 TABLE = drills.load()

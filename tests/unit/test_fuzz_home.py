@@ -13,10 +13,19 @@ import os
 import time
 
 import pytest
-from ansible.module_utils.trainyard import log_home, logview, plan_home, ranks, series
+from ansible.module_utils.trainyard import plan_home, series
 from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
+from ansible.module_utils.trainyard.logsync import (
+    archive as log_home,
+)
+from ansible.module_utils.trainyard.logsync import (
+    log_index as ranks,
+)
+from ansible.module_utils.trainyard.logsync import (
+    log_view as logview,
+)
 from ansible.module_utils.trainyard.records import run_json as run_file
 from core_support import RUN, compiled, put
 from hypothesis import HealthCheck, given, settings

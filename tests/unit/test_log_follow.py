@@ -11,8 +11,13 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard import log_follow, receiving
 from ansible.module_utils.trainyard.agent import shipping
+from ansible.module_utils.trainyard.logsync import (
+    log_follower as log_follow,
+)
+from ansible.module_utils.trainyard.logsync import (
+    log_receiver as receiving,
+)
 from conftest import sample_plan
 
 ARGV = [sys.executable, "-I", "-c", shipping.BOOT]

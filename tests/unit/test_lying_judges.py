@@ -16,7 +16,6 @@ from ansible.module_utils.trainyard import (
     members,
     plan,
     prune_text,
-    ranks,
     record,
     rehearsal,
     restarts,
@@ -27,6 +26,7 @@ from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
 from ansible.module_utils.trainyard.diagnosis import verdict
 from ansible.module_utils.trainyard.gate import answer_gate, isolation
+from ansible.module_utils.trainyard.logsync import log_index as ranks
 from ansible.module_utils.trainyard.records import prune_rules as prune
 from ansible.module_utils.trainyard.records import run_choice
 from conftest import sample_plan

@@ -13,7 +13,8 @@ import subprocess
 import pytest
 import rank_index
 import yaml
-from ansible.module_utils.trainyard import homecoming, stream_lock
+from ansible.module_utils.trainyard.logsync import collector as homecoming
+from ansible.module_utils.trainyard.logsync import stream_lock
 
 
 def described(node, file, home, raw):

@@ -11,15 +11,14 @@ import shutil
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import homecoming, ranks
 from ansible.module_utils.trainyard.attempts import evidence
+from ansible.module_utils.trainyard.logsync import collector as homecoming
+from ansible.module_utils.trainyard.logsync import log_index as ranks
 from conftest import sample_plan
 from core_support import ROOT
 from jsonschema import Draft202012Validator
 
-SCHEMA = yaml.safe_load(
-    (ROOT / "plugins/module_utils/trainyard/schemas/ranks.yml").read_text(encoding="utf-8")
-)
+SCHEMA = yaml.safe_load((ROOT / "docs/schemas/ranks.yml").read_text(encoding="utf-8"))
 # A real run of version 1; see the README beside it.
 RUN = "20261120-190935-raise-1b3e"
 RAISED = ROOT / "tests/fixtures/raised" / RUN

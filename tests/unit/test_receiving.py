@@ -14,9 +14,14 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import receiving, streaming
 from ansible.module_utils.trainyard.agent import shipping
 from ansible.module_utils.trainyard.config import quota
+from ansible.module_utils.trainyard.logsync import (
+    log_receiver as receiving,
+)
+from ansible.module_utils.trainyard.logsync import (
+    log_stream as streaming,
+)
 from ansible.playbook.play_context import PlayContext
 from ansible.plugins.loader import connection_loader
 from core_support import renamed

@@ -14,10 +14,10 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import receiving
 from ansible.module_utils.trainyard.agent import shipping
 from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.base import safe_names
+from ansible.module_utils.trainyard.logsync import log_receiver as receiving
 from core_support import ROOT, compiled, renamed
 from test_launchers import mindocr
 

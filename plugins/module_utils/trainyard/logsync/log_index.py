@@ -2,7 +2,7 @@
 """The index of an attempt's ranks, runs/<run id>/attempt-N/ranks.json: made from what the nodes
 found, read at today's version.
 
-docs/ranks-json.md explains every field; schemas/ranks.yml is the same as JSON schema, and the tests
+docs/ranks-json.md explains every field; docs/schemas/ranks.yml is the same as JSON schema, and the tests
 hold what is written against both.
 """
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 
-from ansible.module_utils.trainyard import logview, ranks
 from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base.sanitize import secrets_of
 from ansible.module_utils.trainyard.config.site_fields import NAME
+from ansible.module_utils.trainyard.logsync import log_index as ranks
+from ansible.module_utils.trainyard.logsync import log_view as logview
 from ansible.module_utils.trainyard.records import run_choice
 from ansible.module_utils.trainyard.records import run_json as run_file
 

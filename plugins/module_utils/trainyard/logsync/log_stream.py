@@ -10,9 +10,9 @@ import subprocess
 import tempfile
 import threading
 
-from ansible.module_utils.trainyard import receiving
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.config.quota import QuotaError
+from ansible.module_utils.trainyard.logsync import log_receiver as receiving
 
 PAUSES = (
     1,

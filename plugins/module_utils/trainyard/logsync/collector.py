@@ -16,7 +16,6 @@ import re
 import stat
 import tempfile
 
-from ansible.module_utils.trainyard import ranks as rank_index
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.base.safe_open import (
     open_below,
@@ -26,7 +25,8 @@ from ansible.module_utils.trainyard.base.safe_open import (
 )
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.config import quota
-from ansible.module_utils.trainyard.stream_lock import Busy, Lock
+from ansible.module_utils.trainyard.logsync import log_index as rank_index
+from ansible.module_utils.trainyard.logsync.stream_lock import Busy, Lock
 
 INCOMING = ".incoming"
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")

@@ -22,8 +22,8 @@ from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.base.safe_open import open_root
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.config import quota as quotas
-from ansible.module_utils.trainyard.homecoming import free_name, make_private
-from ansible.module_utils.trainyard.stream_lock import Busy, Lock
+from ansible.module_utils.trainyard.logsync.collector import free_name, make_private
+from ansible.module_utils.trainyard.logsync.stream_lock import Busy, Lock
 
 __all__ = ["Busy", "Receiver", "StreamError", "open_stream", "ssh_argv", "ssh_words", "start"]
 

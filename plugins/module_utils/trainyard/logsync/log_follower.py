@@ -9,7 +9,15 @@ import os
 import threading
 import time
 
-from ansible.module_utils.trainyard import logview, receiving, streaming
+from ansible.module_utils.trainyard.logsync import (
+    log_receiver as receiving,
+)
+from ansible.module_utils.trainyard.logsync import (
+    log_stream as streaming,
+)
+from ansible.module_utils.trainyard.logsync import (
+    log_view as logview,
+)
 
 LOOK_SECONDS = 0.5  # between two looks at the files where nothing says that there is more
 LOCK_SECONDS = 3  # between two tries to bring the logs ourselves while another process does
