@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 module: plan
 short_description: Compile the plan of a job from site and probed facts
 description:
-  - Runs on the controller; a call into the pure C(plugins/module_utils/trainyard/plan.py), and into C(checks.py), which judges what the nodes
+  - Runs on the controller; a call into the pure C(plugins/module_utils/trainyard/plan/compiler.py), and into C(checks.py), which judges what the nodes
     said. Fails with every reason why nothing may start, all at once, unless they are only to be reported.
 options:
   job: {description: As read_job gives it., type: dict, required: true}
@@ -69,19 +69,22 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import (
-    checks,
-    network,
-    plan,
-    plan_text,
-    point_plan,
-    proofs,
-    readiness,
-    rehearsal,
-)
+from ansible.module_utils.trainyard import checks, network, proofs, rehearsal
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.environments import python_env as environment
+from ansible.module_utils.trainyard.plan import (
+    compiler as plan,
+)
+from ansible.module_utils.trainyard.plan import (
+    readiness,
+)
+from ansible.module_utils.trainyard.plan import (
+    render as plan_text,
+)
+from ansible.module_utils.trainyard.plan import (
+    resume_inputs as point_plan,
+)
 
 # What the ranks of a rehearsal run, below the project's directory.
 REHEARSED = "plugins/module_utils/trainyard/agent/rehearse.py"

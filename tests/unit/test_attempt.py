@@ -12,8 +12,8 @@ import sys
 
 import attempt as module
 import pytest
-from ansible.module_utils.trainyard import plan as plans
 from ansible.module_utils.trainyard.attempts import ownership as holds
+from ansible.module_utils.trainyard.plan import compiler as plans
 from core_support import CODE, ROOT, RUN, gang, program, programs, put, recorded, trusted
 
 UNIT = f"trainyard-{RUN}-1.service"

@@ -14,8 +14,8 @@ import sys
 import threading
 
 import pytest
-from ansible.module_utils.trainyard import plan as plans
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.plan import compiler as plans
 from core_support import CODE, DATA, RUN, compiled, gang, put
 
 UNIT = f"trainyard-{RUN}-1.service"

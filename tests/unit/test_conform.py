@@ -18,21 +18,22 @@ import pytest
 import rank_logs
 import yaml
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.trainyard import (
-    ascend,
-    conform,
-    conform_findings,
-    conform_ground,
-    conform_site,
-    plan,
-    rank_table,
-    readiness,
-)
+from ansible.module_utils.trainyard import conform, conform_findings, conform_ground, conform_site
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.config import site as sites
 from ansible.module_utils.trainyard.mesh import login_check as mesh_logins
+from ansible.module_utils.trainyard.plan import (
+    ascend_addresses as ascend,
+)
+from ansible.module_utils.trainyard.plan import (
+    compiler as plan,
+)
+from ansible.module_utils.trainyard.plan import (
+    rank_table,
+    readiness,
+)
 from ansible.module_utils.trainyard.suites import launchers
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from ansible.parsing.dataloader import DataLoader

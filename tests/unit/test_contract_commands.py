@@ -12,8 +12,8 @@ import shlex
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import plan
 from ansible.module_utils.trainyard.config import job as jobs
+from ansible.module_utils.trainyard.plan import compiler as plan
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from core_support import CODE, DATA, ENVIRONMENT, ROOT, fact_of
 

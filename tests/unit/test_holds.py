@@ -10,9 +10,9 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard import readiness
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.attempts import ownership as holds
+from ansible.module_utils.trainyard.plan import readiness
 from core_support import RUN, compiled, gang, put
 
 OLDER, YOUNGER = RUN.replace("103501", "103400"), RUN.replace("103501", "103600")

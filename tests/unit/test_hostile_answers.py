@@ -12,8 +12,8 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
-from ansible.module_utils.trainyard import plan as plans
 from ansible.module_utils.trainyard.base import manifest, terminal
+from ansible.module_utils.trainyard.plan import compiler as plans
 from ansible.utils import color, display
 from core_support import RUN, attempt_files, compiled, put
 from lying_support import Site

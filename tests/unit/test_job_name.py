@@ -13,11 +13,11 @@ import jsonschema
 import pytest
 import yaml
 from ansible.module_utils.trainyard import history, plan_home, prune_look, record
-from ansible.module_utils.trainyard import plan as plans
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.attempts import status
 from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.gate import answer_gate
+from ansible.module_utils.trainyard.plan import compiler as plans
 from ansible.module_utils.trainyard.records import run_json as run_file
 from core_support import ROOT, RUN, attempt_files, compiled, put
 

@@ -13,7 +13,7 @@ import shlex
 import pytest
 import yaml
 from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.plan import PlanError, compile_plan
+from ansible.module_utils.trainyard.plan.compiler import PlanError, compile_plan
 from ansible.module_utils.trainyard.suites import launchers
 from core_support import ADDRESSES, compiled, gang
 

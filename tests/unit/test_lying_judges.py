@@ -14,7 +14,6 @@ from ansible.module_utils.trainyard import (
     devices,
     history,
     members,
-    plan,
     prune_text,
     record,
     rehearsal,
@@ -27,6 +26,7 @@ from ansible.module_utils.trainyard.checkpoints import finder as resumable
 from ansible.module_utils.trainyard.diagnosis import verdict
 from ansible.module_utils.trainyard.gate import answer_gate, isolation
 from ansible.module_utils.trainyard.logsync import log_index as ranks
+from ansible.module_utils.trainyard.plan import compiler as plan
 from ansible.module_utils.trainyard.records import prune_rules as prune
 from ansible.module_utils.trainyard.records import run_choice
 from conftest import sample_plan

@@ -10,8 +10,8 @@ import json
 
 import pytest
 from ansible.module_utils.trainyard import carried, interfaces, network, ring
-from ansible.module_utils.trainyard import plan as core
 from ansible.module_utils.trainyard.base import findings
+from ansible.module_utils.trainyard.plan import compiler as core
 from core_support import ROOT, compiled, gang
 
 

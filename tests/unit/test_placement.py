@@ -12,20 +12,13 @@ import shutil
 import job_inputs
 import placement as module
 import pytest
-from ansible.module_utils.trainyard import (
-    checks,
-    outline,
-    placement,
-    places,
-    plan,
-    probe,
-    readiness,
-    trees,
-)
+from ansible.module_utils.trainyard import checks, outline, placement, places, probe, trees
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.config import job as jobs
+from ansible.module_utils.trainyard.plan import compiler as plan
+from ansible.module_utils.trainyard.plan import readiness
 from core_support import fact_of, gang, put
 
 FILES = {"annotations/a.json": "{}", "train/1.jpg": "one", "train/2.jpg": "two"}

@@ -17,20 +17,22 @@ from pathlib import Path
 import pytest
 import resume_point as module
 import yaml
-from ansible.module_utils.trainyard import (
-    fan_out,
-    inputs,
-    plan,
-    plan_text,
-    point_plan,
-    proofs,
-    readiness,
-    restarts,
-    trees,
-)
+from ansible.module_utils.trainyard import fan_out, inputs, proofs, restarts, trees
 from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
+from ansible.module_utils.trainyard.plan import (
+    compiler as plan,
+)
+from ansible.module_utils.trainyard.plan import (
+    readiness,
+)
+from ansible.module_utils.trainyard.plan import (
+    render as plan_text,
+)
+from ansible.module_utils.trainyard.plan import (
+    resume_inputs as point_plan,
+)
 from ansible.module_utils.trainyard.records import run_json as run_file
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from core_support import ROOT, RUN, compiled, gang, program, programs, put

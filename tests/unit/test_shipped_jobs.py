@@ -9,8 +9,8 @@ import functools
 import re
 
 import pytest
-from ansible.module_utils.trainyard import scaling
 from ansible.module_utils.trainyard.config import job as jobs
+from ansible.module_utils.trainyard.plan import scaling
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from core_support import ROOT
 

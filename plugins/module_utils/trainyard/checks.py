@@ -12,14 +12,14 @@ from ansible.module_utils.trainyard import (
     machines,
     orphans,
     placement,
-    plan,
     ports,
-    readiness,
 )
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.gate import isolation
 from ansible.module_utils.trainyard.mesh import authority
 from ansible.module_utils.trainyard.mesh import certificate_term as mesh_term
+from ansible.module_utils.trainyard.plan import compiler as plan
+from ansible.module_utils.trainyard.plan import readiness
 
 # Each judges {node name: facts}: (nodes as read_site gives them, facts, what the site allows) ->
 # findings. None of them needs a plan, so that they are said even where no plan can be made. They

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from ansible.module_utils.trainyard import scaling
 from ansible.module_utils.trainyard.conform_ground import CARDS, MANY, job_of, machines_of
+from ansible.module_utils.trainyard.plan import scaling
 
 
 def advised(ground, job, count, line):

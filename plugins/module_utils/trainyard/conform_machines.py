@@ -11,7 +11,6 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard import readiness
 from ansible.module_utils.trainyard.conform_ground import (
     CARDS,
     MANY,
@@ -23,6 +22,7 @@ from ansible.module_utils.trainyard.conform_ground import (
     sequence,
 )
 from ansible.module_utils.trainyard.mesh import login_check as mesh_logins
+from ansible.module_utils.trainyard.plan import readiness
 
 # Lines of document A, and a text that says a port and one of them in one breath.
 OCR_LINE = re.compile(r"\bA(?:[1-9]|10)\b")

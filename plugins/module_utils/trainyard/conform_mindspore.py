@@ -9,7 +9,7 @@ import os
 import shlex
 
 import yaml
-from ansible.module_utils.trainyard import ascend, rank_table, sources
+from ansible.module_utils.trainyard import sources
 from ansible.module_utils.trainyard.conform_ground import (
     CARDS,
     Broken,
@@ -18,6 +18,8 @@ from ansible.module_utils.trainyard.conform_ground import (
     without,
 )
 from ansible.module_utils.trainyard.inputs import settled
+from ansible.module_utils.trainyard.plan import ascend_addresses as ascend
+from ansible.module_utils.trainyard.plan import rank_table
 from ansible.module_utils.trainyard.suites import launchers
 
 ASCEND = {"accelerator": "ascend"}

@@ -14,8 +14,8 @@ import os
 
 from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.plan import short
-from ansible.module_utils.trainyard.readiness import wanted_trees
+from ansible.module_utils.trainyard.plan.compiler import short
+from ansible.module_utils.trainyard.plan.readiness import wanted_trees
 
 TRUST = "run playbooks/trust.yml"
 

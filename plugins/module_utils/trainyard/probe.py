@@ -15,7 +15,6 @@ import sys
 import time
 
 from ansible.module_utils.trainyard import (
-    ascend,
     devices,
     installed,
     machines,
@@ -35,6 +34,7 @@ from ansible.module_utils.trainyard.attempts import (
 )
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.mesh.store import mesh_state
+from ansible.module_utils.trainyard.plan import ascend_addresses as ascend
 
 # Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a
 # launcher is looked for there.

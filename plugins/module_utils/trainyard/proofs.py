@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 
-from ansible.module_utils.trainyard import plan
 from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.plan import compiler as plan
 
 KINDS = ("network", "rehearsal")
 # Proofs are small; those that nobody asks for any more go when there are more than so many.

@@ -20,7 +20,7 @@ from ansible.module_utils.trainyard.base.sanitize import printable, printable_da
 from ansible.module_utils.trainyard.base.text_layout import span as duration
 from ansible.module_utils.trainyard.diagnosis import verdict
 from ansible.module_utils.trainyard.logs.failure_catalogue import entry_of
-from ansible.module_utils.trainyard.plan_text import published
+from ansible.module_utils.trainyard.plan.render import published
 from ansible.module_utils.trainyard.records import run_json as run_file
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.

@@ -12,7 +12,7 @@ import re
 import time
 
 from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.rank_table import PER_SERVER, usable_ipv4
+from ansible.module_utils.trainyard.plan.rank_table import PER_SERVER, usable_ipv4
 
 TOOL = "hccn_tool"
 # where the driver puts it; by itself that directory is on nobody's PATH

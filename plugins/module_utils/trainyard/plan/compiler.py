@@ -13,8 +13,9 @@ import ipaddress
 import json
 import os
 
-from ansible.module_utils.trainyard import point_plan, rank_table
 from ansible.module_utils.trainyard.environments import containers
+from ansible.module_utils.trainyard.plan import rank_table
+from ansible.module_utils.trainyard.plan import resume_inputs as point_plan
 from ansible.module_utils.trainyard.suites import (
     launchers,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.attempts import ownership as holds
 from ansible.module_utils.trainyard.mesh.primitives import inventory_digest
-from ansible.module_utils.trainyard.plan import short
+from ansible.module_utils.trainyard.plan.compiler import short
 
 # What a playbook does with the nodes' certificates takes less; an attempt has keys of its own. As
 # long as ssh_trust_renew_before.

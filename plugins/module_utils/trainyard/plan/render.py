@@ -8,8 +8,8 @@ from __future__ import annotations
 import shlex
 
 from ansible.module_utils.trainyard.base.sanitize import MASK, SECRET_NAME, printable, secrets_of
-from ansible.module_utils.trainyard.plan import sha256, short
-from ansible.module_utils.trainyard.readiness import obstacles
+from ansible.module_utils.trainyard.plan.compiler import sha256, short
+from ansible.module_utils.trainyard.plan.readiness import obstacles
 
 # What may be lacking on a node before a start, of what `what` names.
 BROUGHT = ("provision", "trust", "environment", "code", "data", "weights", "checkpoints")
