@@ -51,9 +51,9 @@ left: {description: "What could not be removed, or empty.", type: str, returned:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import rehearsing
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.rehearsal import node_rehearsal as rehearsing
 
 
 def main():

@@ -16,7 +16,6 @@ from ansible.module_utils.trainyard import (
     members,
     prune_text,
     record,
-    rehearsal,
     restarts,
     resuming,
 )
@@ -29,6 +28,7 @@ from ansible.module_utils.trainyard.logsync import log_index as ranks
 from ansible.module_utils.trainyard.plan import compiler as plan
 from ansible.module_utils.trainyard.records import prune_rules as prune
 from ansible.module_utils.trainyard.records import run_choice
+from ansible.module_utils.trainyard.rehearsal import outcome as rehearsal
 from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang
 from test_devices import Smi

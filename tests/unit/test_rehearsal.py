@@ -14,12 +14,17 @@ import time
 
 import pytest
 import rehearsal as module
-from ansible.module_utils.trainyard import rehearsal, rehearsing
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.attempts import status
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.gate import answer_gate
 from ansible.module_utils.trainyard.plan import compiler as plan
+from ansible.module_utils.trainyard.rehearsal import (
+    node_rehearsal as rehearsing,
+)
+from ansible.module_utils.trainyard.rehearsal import (
+    outcome as rehearsal,
+)
 from core_support import ROOT, RUN, gang
 
 SCRIPT = (ROOT / "plugins" / "module_utils" / "trainyard" / "rehearse.py").read_text(

@@ -11,11 +11,11 @@ import os
 import shutil
 import time
 
-from ansible.module_utils.trainyard import rehearsal
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.attempts import mesh_credential, status
 from ansible.module_utils.trainyard.base import safe_open as below
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data, secrets_of
+from ansible.module_utils.trainyard.rehearsal import outcome as rehearsal
 
 LOG_LINES = 12
 LINE_CHARACTERS = 300
