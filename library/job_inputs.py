@@ -117,9 +117,10 @@ code_diff: {description: Local changes against the commit., type: str, returned:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import inputs, sources
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.inputs import describe as inputs
+from ansible.module_utils.trainyard.inputs import sources
 from ansible.module_utils.urls import open_url
 
 

@@ -55,9 +55,18 @@ lines: {description: What will be read and how long it will take., type: list, e
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import outline, placement, places, probe
+from ansible.module_utils.trainyard import probe
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.inputs import (
+    paths as places,
+)
+from ansible.module_utils.trainyard.inputs import (
+    placement,
+)
+from ansible.module_utils.trainyard.inputs import (
+    remote_outline as outline,
+)
 
 
 def full(given, base):

@@ -14,7 +14,7 @@ import signal
 import tracemalloc
 
 import pytest
-from ansible.module_utils.trainyard import netturns, outline, plan_origin, prune_look, report_facts
+from ansible.module_utils.trainyard import netturns, plan_origin, prune_look, report_facts
 from ansible.module_utils.trainyard.attempts import (
     attempt_dir as attempts,
 )
@@ -28,6 +28,7 @@ from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base import safe_open as below
 from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
 from ansible.module_utils.trainyard.environments import python_env as environment
+from ansible.module_utils.trainyard.inputs import remote_outline as outline
 from ansible.module_utils.trainyard.logsync import collector as homecoming
 from ansible.module_utils.trainyard.logsync import log_view as logview
 from ansible.module_utils.trainyard.records import run_json as run_file

@@ -10,8 +10,16 @@ import subprocess
 import time
 
 import pytest
-from ansible.module_utils.trainyard import inputs, outline, sources
 from ansible.module_utils.trainyard.base import git_tree, manifest
+from ansible.module_utils.trainyard.inputs import (
+    describe as inputs,
+)
+from ansible.module_utils.trainyard.inputs import (
+    remote_outline as outline,
+)
+from ansible.module_utils.trainyard.inputs import (
+    sources,
+)
 from core_support import put
 
 PLAIN = (["status", "--porcelain"], ["diff", "HEAD"], ["ls-files", "--others"])

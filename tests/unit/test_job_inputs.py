@@ -18,9 +18,9 @@ import zipfile
 
 import job_inputs as module
 import pytest
-from ansible.module_utils.trainyard import download, sources
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.config import job as jobs
+from ansible.module_utils.trainyard.inputs import download, sources
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from core_support import put
 

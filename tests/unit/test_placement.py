@@ -12,11 +12,23 @@ import shutil
 import job_inputs
 import placement as module
 import pytest
-from ansible.module_utils.trainyard import checks, outline, placement, places, probe, trees
+from ansible.module_utils.trainyard import checks, probe
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.config import job as jobs
+from ansible.module_utils.trainyard.inputs import (
+    paths as places,
+)
+from ansible.module_utils.trainyard.inputs import (
+    placement,
+)
+from ansible.module_utils.trainyard.inputs import (
+    remote_outline as outline,
+)
+from ansible.module_utils.trainyard.inputs import (
+    tree_install as trees,
+)
 from ansible.module_utils.trainyard.plan import compiler as plan
 from ansible.module_utils.trainyard.plan import readiness
 from core_support import fact_of, gang, put

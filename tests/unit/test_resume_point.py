@@ -17,10 +17,12 @@ from pathlib import Path
 import pytest
 import resume_point as module
 import yaml
-from ansible.module_utils.trainyard import fan_out, inputs, proofs, restarts, trees
+from ansible.module_utils.trainyard import fan_out, proofs, restarts
 from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
+from ansible.module_utils.trainyard.inputs import describe as inputs
+from ansible.module_utils.trainyard.inputs import tree_install as trees
 from ansible.module_utils.trainyard.plan import (
     compiler as plan,
 )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import sources
 from ansible.module_utils.trainyard.environments import python_env as environment
+from ansible.module_utils.trainyard.inputs import sources
 from ansible.module_utils.trainyard.logs import parser as logs
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from PIL import Image

@@ -5,17 +5,10 @@ subject has its own module.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import (
-    devices,
-    installed,
-    interfaces,
-    machines,
-    orphans,
-    placement,
-    ports,
-)
+from ansible.module_utils.trainyard import devices, installed, interfaces, machines, orphans, ports
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.gate import isolation
+from ansible.module_utils.trainyard.inputs import placement
 from ansible.module_utils.trainyard.mesh import authority
 from ansible.module_utils.trainyard.mesh import certificate_term as mesh_term
 from ansible.module_utils.trainyard.plan import compiler as plan

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import shlex
 
-from ansible.module_utils.trainyard import sources
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.conform_ground import MANY, job_of, machines_of, only_added
+from ansible.module_utils.trainyard.inputs import sources
 
 
 def one_machine(ground, line, found):

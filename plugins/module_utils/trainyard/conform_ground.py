@@ -15,11 +15,11 @@ import shlex
 from types import SimpleNamespace
 
 import yaml
-from ansible.module_utils.trainyard import sources
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.config import site as sites
-from ansible.module_utils.trainyard.inputs import settled
+from ansible.module_utils.trainyard.inputs import sources
+from ansible.module_utils.trainyard.inputs.describe import settled
 from ansible.module_utils.trainyard.mesh import primitives as mesh
 from ansible.module_utils.trainyard.plan import compiler as plan
 from ansible.module_utils.trainyard.plan import scaling

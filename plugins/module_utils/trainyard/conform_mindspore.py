@@ -9,7 +9,6 @@ import os
 import shlex
 
 import yaml
-from ansible.module_utils.trainyard import sources
 from ansible.module_utils.trainyard.conform_ground import (
     CARDS,
     Broken,
@@ -17,7 +16,8 @@ from ansible.module_utils.trainyard.conform_ground import (
     machines_of,
     without,
 )
-from ansible.module_utils.trainyard.inputs import settled
+from ansible.module_utils.trainyard.inputs import sources
+from ansible.module_utils.trainyard.inputs.describe import settled
 from ansible.module_utils.trainyard.plan import ascend_addresses as ascend
 from ansible.module_utils.trainyard.plan import rank_table
 from ansible.module_utils.trainyard.suites import launchers

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from ansible.module_utils.trainyard import probe, trees
+from ansible.module_utils.trainyard import probe
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import manifest, processes
 from ansible.module_utils.trainyard.checkpoints import (
@@ -27,6 +27,7 @@ from ansible.module_utils.trainyard.checkpoints import (
 from ansible.module_utils.trainyard.checkpoints import (
     model_collector as checkpoints,
 )
+from ansible.module_utils.trainyard.inputs import tree_install as trees
 from ansible.module_utils.trainyard.mesh import primitives as mesh
 
 KIND = "checkpoints"

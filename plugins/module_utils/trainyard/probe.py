@@ -14,15 +14,7 @@ import socket
 import sys
 import time
 
-from ansible.module_utils.trainyard import (
-    devices,
-    installed,
-    machines,
-    orphans,
-    placement,
-    places,
-    sockets,
-)
+from ansible.module_utils.trainyard import devices, installed, machines, orphans, sockets
 from ansible.module_utils.trainyard.attempts import (
     attempt_dir as attempts,
 )
@@ -33,6 +25,8 @@ from ansible.module_utils.trainyard.attempts import (
     ownership as holds,
 )
 from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.inputs import paths as places
+from ansible.module_utils.trainyard.inputs import placement
 from ansible.module_utils.trainyard.mesh.store import mesh_state
 from ansible.module_utils.trainyard.plan import ascend_addresses as ascend
 

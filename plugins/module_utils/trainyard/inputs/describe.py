@@ -12,8 +12,8 @@ import os
 import re
 import shutil
 
-from ansible.module_utils.trainyard import download, outline_files, sources
 from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.inputs import download, outline_files, sources
 from ansible.module_utils.trainyard.plan import resume_inputs as point_plan
 from ansible.module_utils.trainyard.plan import scaling
 from ansible.module_utils.trainyard.suites import suite_table as suites

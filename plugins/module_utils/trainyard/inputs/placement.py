@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 
-from ansible.module_utils.trainyard import places
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.findings import finding, named, unequal
-from ansible.module_utils.trainyard.places import gigabytes, identity
+from ansible.module_utils.trainyard.inputs import paths as places
+from ansible.module_utils.trainyard.inputs.paths import gigabytes, identity
 
 # Nodes that are asked for files by name where trees differ: the reference and so many that are
 # unlike it.

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import re
 
-from ansible.module_utils.trainyard import places
 from ansible.module_utils.trainyard.base import git_tree, manifest
 from ansible.module_utils.trainyard.base import safe_open as below
+from ansible.module_utils.trainyard.inputs import paths as places
 
 # A config names the files it builds on as words with this ending; the node needs no YAML for that,
 # and the controller reads them properly.

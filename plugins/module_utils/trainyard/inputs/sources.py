@@ -13,9 +13,9 @@ import zipfile
 import zlib
 
 import yaml
-from ansible.module_utils.trainyard import download
 from ansible.module_utils.trainyard.base import git_tree, manifest
 from ansible.module_utils.trainyard.base.yaml_source import near
+from ansible.module_utils.trainyard.inputs import download
 from ansible.module_utils.trainyard.suites import suite_table as suites
 
 # How the suites' weights end: Paddle's and MindSpore's.
