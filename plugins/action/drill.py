@@ -21,12 +21,13 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard import drill_ground as grounds
-from ansible.module_utils.trainyard import drilling, drills
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.untag import plain
 from ansible.module_utils.trainyard.config import job as jobs
+from ansible.module_utils.trainyard.drills import drill_run as drilling
+from ansible.module_utils.trainyard.drills import drill_site as grounds
+from ansible.module_utils.trainyard.drills import fault_table as drills
 
 
 class ActionModule(ActionBase):

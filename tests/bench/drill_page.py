@@ -20,7 +20,7 @@ import ansible.module_utils
 
 PROJECT = Path(__file__).resolve().parents[2]
 ansible.module_utils.__path__.append(str(PROJECT / "plugins" / "module_utils"))
-from ansible.module_utils.trainyard import drills
+from ansible.module_utils.trainyard.drills import fault_table as drills
 
 PAGE = PROJECT / "docs" / "drills.md"
 BARE_HEAD = [

@@ -20,7 +20,15 @@ import json
 import os
 import sys
 
-from ansible.module_utils.trainyard import drill_ground, drilling, drills
+from ansible.module_utils.trainyard.drills import (
+    drill_run as drilling,
+)
+from ansible.module_utils.trainyard.drills import (
+    drill_site as drill_ground,
+)
+from ansible.module_utils.trainyard.drills import (
+    fault_table as drills,
+)
 from core_support import put
 
 NODES = ("node1", "node2")

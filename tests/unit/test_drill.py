@@ -15,11 +15,22 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import drill_ground, drill_promises, drilling, drills
 from ansible.module_utils.trainyard.agent import drill_watch, shipping
 from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.diagnosis import verdict
+from ansible.module_utils.trainyard.drills import (
+    drill_run as drilling,
+)
+from ansible.module_utils.trainyard.drills import (
+    drill_site as drill_ground,
+)
+from ansible.module_utils.trainyard.drills import (
+    fault_table as drills,
+)
+from ansible.module_utils.trainyard.drills import (
+    invariants as drill_promises,
+)
 from ansible.module_utils.trainyard.logs import failure_catalogue as causes
 from ansible.module_utils.trainyard.logsync import collector as homecoming
 from ansible.module_utils.trainyard.logsync import log_stream as streaming
@@ -94,7 +105,7 @@ def test_a_fault_says_why_it_cannot_be_done_on_a_site():
 
 def test_a_table_that_does_not_fit_its_schema_is_refused(tmp_path):
     text = (
-        (ROOT / "plugins/module_utils/trainyard/drills.yml")
+        (ROOT / "plugins/module_utils/trainyard/drills/faults.yml")
         .read_text()
         .replace("at: step 2", "at: breakfast", 1)
     )

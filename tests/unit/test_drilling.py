@@ -17,12 +17,20 @@ from types import SimpleNamespace
 
 import pytest
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.trainyard import (
-    drill_ground,
-    drill_promises,
+from ansible.module_utils.trainyard.drills import (
+    drill_run as drilling,
+)
+from ansible.module_utils.trainyard.drills import (
+    drill_site as drill_ground,
+)
+from ansible.module_utils.trainyard.drills import (
     drill_steps,
-    drilling,
-    drills,
+)
+from ansible.module_utils.trainyard.drills import (
+    fault_table as drills,
+)
+from ansible.module_utils.trainyard.drills import (
+    invariants as drill_promises,
 )
 from ansible.parsing.dataloader import DataLoader
 from core_support import CONFIG, ROOT, program, put, recorded

@@ -19,10 +19,10 @@ import sys
 import threading
 import time
 
-from ansible.module_utils.trainyard import drills
 from ansible.module_utils.trainyard.agent import drill_watch
+from ansible.module_utils.trainyard.drills import fault_table as drills
 
-# For the shell lines of drills.yml, see its head.
+# For the shell lines of faults.yml, see its head.
 PRELUDE = """export XDG_RUNTIME_DIR=/run/user/$(id -u) R=%(run)s A=%(base)s/runs/%(run)s/attempt-%(number)s OTHER=%(other)s
 S=$(dirname $(ls -d %(base)s/env/*/lib/python3.*/site-packages/%(package)s 2> /dev/null | head -1) 2> /dev/null)
 rank() { sed -n 's/.*"event": "start".*"pid": \\([0-9]*\\).*/\\1/p' $A/ranks.jsonl | head -n 1; }

@@ -15,9 +15,9 @@ import shlex
 import stat
 import time
 
-from ansible.module_utils.trainyard import drills
 from ansible.module_utils.trainyard.agent import shipping
 from ansible.module_utils.trainyard.base import manifest
+from ansible.module_utils.trainyard.drills import fault_table as drills
 from ansible.module_utils.trainyard.logsync import collector as homecoming
 
 # Checkpoints of earlier runs: so many files of each node are digested, the newest ones.

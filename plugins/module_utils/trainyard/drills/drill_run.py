@@ -2,7 +2,7 @@
 """One fault on its way: start the training as a user does, do the fault at its moment, see what
 comes of it, put all right, hold the promises.
 
-Controller only. What a fault is stands in drills.yml; what was seen is judged by drills.py; the
+Controller only. What a fault is stands in faults.yml; what was seen is judged by drills.py; the
 promises are drill_promises.py's.
 """
 
@@ -13,10 +13,15 @@ import shutil
 import subprocess
 import time
 
-from ansible.module_utils.trainyard import drill_promises, drills
 from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.drill_ground import Watch, last_line
-from ansible.module_utils.trainyard.drill_steps import RUN_SECONDS, STOP_SECONDS, Steps
+from ansible.module_utils.trainyard.drills import (
+    fault_table as drills,
+)
+from ansible.module_utils.trainyard.drills import (
+    invariants as drill_promises,
+)
+from ansible.module_utils.trainyard.drills.drill_site import Watch, last_line
+from ansible.module_utils.trainyard.drills.drill_steps import RUN_SECONDS, STOP_SECONDS, Steps
 
 # Seconds: until a training has come to a moment, until it has ended after a fault.
 MOMENT_SECONDS, END_SECONDS = 300, 240

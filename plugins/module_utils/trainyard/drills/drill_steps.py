@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that a drill gives and the steps of its fault; see the head of drills.yml for what a
+"""The commands that a drill gives and the steps of its fault; see the head of faults.yml for what a
 step is. Controller only.
 """
 
@@ -11,8 +11,8 @@ import secrets
 import subprocess
 import time
 
-from ansible.module_utils.trainyard import drills
-from ansible.module_utils.trainyard.drill_ground import Command, last_line
+from ansible.module_utils.trainyard.drills import fault_table as drills
+from ansible.module_utils.trainyard.drills.drill_site import Command, last_line
 
 # Seconds: until a command has its run, until a stop is done, until a controller that got a signal
 # has ended.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of playbooks/drill.yml as data (drills.yml), and what is made of what was seen:
+"""The faults of playbooks/drill.yml as data (faults.yml), and what is made of what was seen:
 seconds, right or wrong, the table. Pure, controller only.
 
-A fault holds what drills.yml says and `name`; `needs` is added: what it wants of the site (docker:
+A fault holds what faults.yml says and `name`; `needs` is added: what it wants of the site (docker:
 containers of the embedded site that can be killed, frozen and entered as root; example: the code of
 examples/, whose configs/faults do things from inside).
 
@@ -37,11 +37,11 @@ class DrillError(Exception):
 
 def load(path=None):
     """Return {"job": ..., "faults": {name: fault}}; raise DrillError where the file does not fit
-    schemas/drills.yml.
+    drills/schema.yml.
     """
-    path = path or os.path.join(HERE, "drills.yml")
+    path = path or os.path.join(HERE, "faults.yml")
     value, lines, problems = yamldata.read(path, os.path.basename(path))
-    schema, _lines, wrong = yamldata.read(os.path.join(HERE, "schemas", "drills.yml"))
+    schema, _lines, wrong = yamldata.read(os.path.join(HERE, "schema.yml"))
     problems = problems + wrong or yamldata.check(value, schema, lines, os.path.basename(path))
     if problems:
         raise DrillError("; ".join(str(problem) for problem in problems))

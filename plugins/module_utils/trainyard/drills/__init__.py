@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fault drills: faults, their execution and the invariants that must hold."""
