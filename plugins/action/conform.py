@@ -18,10 +18,10 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard import conform
-from ansible.module_utils.trainyard import conform_site as sites
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.untag import plain
+from ansible.module_utils.trainyard.conformance import runner as conform
+from ansible.module_utils.trainyard.conformance import site_checks as sites
 
 PROGRAM_SECONDS = 300
 # The playbook shows what is to be seen; with -v Ansible would print the whole result besides.

@@ -18,11 +18,22 @@ import pytest
 import rank_logs
 import yaml
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.trainyard import conform, conform_findings, conform_ground, conform_site
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.config import site as sites
+from ansible.module_utils.trainyard.conformance import (
+    findings_check as conform_findings,
+)
+from ansible.module_utils.trainyard.conformance import (
+    fixtures as conform_ground,
+)
+from ansible.module_utils.trainyard.conformance import (
+    runner as conform,
+)
+from ansible.module_utils.trainyard.conformance import (
+    site_checks as conform_site,
+)
 from ansible.module_utils.trainyard.mesh import login_check as mesh_logins
 from ansible.module_utils.trainyard.plan import (
     ascend_addresses as ascend,

@@ -18,7 +18,9 @@ from ansible.module_utils.trainyard.suites import suite_table as suites
 from core_support import CODE, DATA, ENVIRONMENT, ROOT, fact_of
 
 CONTRACT = yaml.safe_load(
-    (ROOT / "plugins" / "module_utils" / "trainyard" / "contract.yml").read_text(encoding="utf-8")
+    (ROOT / "plugins" / "module_utils" / "trainyard" / "conformance" / "contract.yml").read_text(
+        encoding="utf-8"
+    )
 )
 COMMANDS = [
     (name, count)

@@ -12,16 +12,24 @@ import os
 import tempfile
 
 import yaml
-from ansible.module_utils.trainyard import (
-    conform_commands,
-    conform_figures,
-    conform_machines,
-    conform_mindspore,
-    conform_product,
-)
 from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.conform_findings import Findings
-from ansible.module_utils.trainyard.conform_ground import Broken, Ground
+from ansible.module_utils.trainyard.conformance import (
+    commands as conform_commands,
+)
+from ansible.module_utils.trainyard.conformance import (
+    figures as conform_figures,
+)
+from ansible.module_utils.trainyard.conformance import (
+    machines as conform_machines,
+)
+from ansible.module_utils.trainyard.conformance import (
+    mindspore as conform_mindspore,
+)
+from ansible.module_utils.trainyard.conformance import (
+    product as conform_product,
+)
+from ansible.module_utils.trainyard.conformance.findings_check import Findings
+from ansible.module_utils.trainyard.conformance.fixtures import Broken, Ground
 
 CONTRACT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "contract.yml")
 PARTS = (conform_commands, conform_machines, conform_figures, conform_mindspore, conform_product)

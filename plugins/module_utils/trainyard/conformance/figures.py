@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from ansible.module_utils.trainyard.conform_ground import CARDS, MANY, job_of, machines_of
+from ansible.module_utils.trainyard.conformance.fixtures import CARDS, MANY, job_of, machines_of
 from ansible.module_utils.trainyard.plan import scaling
 
 

@@ -9,7 +9,12 @@ import os
 import shlex
 
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.conform_ground import MANY, job_of, machines_of, only_added
+from ansible.module_utils.trainyard.conformance.fixtures import (
+    MANY,
+    job_of,
+    machines_of,
+    only_added,
+)
 from ansible.module_utils.trainyard.inputs import sources
 
 

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 
-from ansible.module_utils.trainyard.conform_ground import sequence
+from ansible.module_utils.trainyard.conformance.fixtures import sequence
 
 READY = ["ssh_trust", "runtime", "workspace"]
 

@@ -9,7 +9,7 @@ import os
 import shlex
 
 import yaml
-from ansible.module_utils.trainyard.conform_ground import (
+from ansible.module_utils.trainyard.conformance.fixtures import (
     CARDS,
     Broken,
     job_of,

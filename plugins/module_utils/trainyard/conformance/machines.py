@@ -11,7 +11,7 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard.conform_ground import (
+from ansible.module_utils.trainyard.conformance.fixtures import (
     CARDS,
     MANY,
     Broken,
