@@ -79,8 +79,8 @@ facts:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import probe
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible.module_utils.trainyard.preflight import probe
 
 
 def main():

@@ -55,7 +55,6 @@ lines: {description: What will be read and how long it will take., type: list, e
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import probe
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.inputs import (
@@ -67,6 +66,7 @@ from ansible.module_utils.trainyard.inputs import (
 from ansible.module_utils.trainyard.inputs import (
     remote_outline as outline,
 )
+from ansible.module_utils.trainyard.preflight import probe
 
 
 def full(given, base):

@@ -69,7 +69,7 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import checks, network, proofs
+from ansible.module_utils.trainyard import network
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.environments import python_env as environment
@@ -85,6 +85,8 @@ from ansible.module_utils.trainyard.plan import (
 from ansible.module_utils.trainyard.plan import (
     resume_inputs as point_plan,
 )
+from ansible.module_utils.trainyard.preflight import checks
+from ansible.module_utils.trainyard.preflight import proof_cache as proofs
 from ansible.module_utils.trainyard.rehearsal import outcome as rehearsal
 
 # What the ranks of a rehearsal run, below the project's directory.

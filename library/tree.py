@@ -40,10 +40,10 @@ place: {description: Where the tree lies., type: str, returned: success}
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import probe
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.inputs import tree_install as trees
+from ansible.module_utils.trainyard.preflight import probe
 
 
 def main():

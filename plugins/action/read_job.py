@@ -25,7 +25,6 @@ from ansible.utils.vars import load_extra_vars
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard import controller_programs, installed, ports
 from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.untag import plain
@@ -46,6 +45,13 @@ from ansible.module_utils.trainyard.config import (
 )
 from ansible.module_utils.trainyard.config import (
     ssh_policy as access,
+)
+from ansible.module_utils.trainyard.preflight import (
+    controller_programs,
+    ports,
+)
+from ansible.module_utils.trainyard.preflight import (
+    software as installed,
 )
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from ansible.module_utils.trainyard.suites.launchers import LAUNCHERS

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import container_environment
 import pytest
-from ansible.module_utils.trainyard import installed
 from ansible.module_utils.trainyard.agent import (
     agent,
     guard_beat,
@@ -32,6 +31,7 @@ from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.environments import python_env as environment
 from ansible.module_utils.trainyard.mesh import mesh_gate
 from ansible.module_utils.trainyard.mesh import store as mesh_held
+from ansible.module_utils.trainyard.preflight import software as installed
 from core_support import (
     ROOT,
     RUN,

@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from ansible.module_utils.trainyard import probe
 from ansible.module_utils.trainyard.agent import agent
 from ansible.module_utils.trainyard.environments import containers
 from ansible.module_utils.trainyard.environments import python_env as environment
 from ansible.module_utils.trainyard.plan import compiler as core
+from ansible.module_utils.trainyard.preflight import probe
 from core_support import (
     ENVIRONMENT,
     ROOT,

@@ -14,7 +14,6 @@ import unicodedata
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import capacity, machines
 from ansible.module_utils.trainyard.base import untag as plain
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
 from ansible.module_utils.trainyard.base.sanitize import printable
@@ -32,6 +31,8 @@ from ansible.module_utils.trainyard.config import site as sites
 from ansible.module_utils.trainyard.config import (
     ssh_policy as access,
 )
+from ansible.module_utils.trainyard.preflight import capacity
+from ansible.module_utils.trainyard.preflight import machine as machines
 from ansible.module_utils.trainyard.rehearsal import outcome as rehearsal
 from core_support import ROOT, job_of
 from hypothesis import HealthCheck, given, settings

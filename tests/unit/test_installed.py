@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard import installed, probe
 from ansible.module_utils.trainyard.environments import (
     installed_files as distributions,
 )
@@ -24,6 +23,8 @@ from ansible.module_utils.trainyard.environments import (
 from ansible.module_utils.trainyard.environments import (
     python_env as environment,
 )
+from ansible.module_utils.trainyard.preflight import probe
+from ansible.module_utils.trainyard.preflight import software as installed
 from core_support import ROOT
 
 DIGEST = "a" * 16

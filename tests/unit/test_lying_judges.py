@@ -9,16 +9,7 @@ import json
 
 import jsonschema
 import pytest
-from ansible.module_utils.trainyard import (
-    checks,
-    devices,
-    history,
-    members,
-    prune_text,
-    record,
-    restarts,
-    resuming,
-)
+from ansible.module_utils.trainyard import history, members, prune_text, record, restarts, resuming
 from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
@@ -26,6 +17,7 @@ from ansible.module_utils.trainyard.diagnosis import verdict
 from ansible.module_utils.trainyard.gate import answer_gate, isolation
 from ansible.module_utils.trainyard.logsync import log_index as ranks
 from ansible.module_utils.trainyard.plan import compiler as plan
+from ansible.module_utils.trainyard.preflight import checks, devices
 from ansible.module_utils.trainyard.records import prune_rules as prune
 from ansible.module_utils.trainyard.records import run_choice
 from ansible.module_utils.trainyard.rehearsal import outcome as rehearsal

@@ -11,9 +11,9 @@ import subprocess
 
 import mesh_authority
 import pytest
-from ansible.module_utils.trainyard import checks
 from ansible.module_utils.trainyard.mesh import certificate_term as mesh_term
 from ansible.module_utils.trainyard.mesh import primitives as mesh
+from ansible.module_utils.trainyard.preflight import checks
 
 OTHER = {"fingerprint": "SHA256:other", "by": "bob@tower", "since": 1763000000}
 

@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard import probe
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.attempts import mesh_credential as credential
 from ansible.module_utils.trainyard.plan import readiness
+from ansible.module_utils.trainyard.preflight import probe
 from core_support import RUN, peer_key, programs, put, trusted
 
 NODES = ["node1", "node2", "node3"]

@@ -10,9 +10,9 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import orphans
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import processes
+from ansible.module_utils.trainyard.preflight import orphans
 from core_support import RUN
 
 OTHER = RUN.replace("ppyoloe", "other")

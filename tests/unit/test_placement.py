@@ -12,7 +12,6 @@ import shutil
 import job_inputs
 import placement as module
 import pytest
-from ansible.module_utils.trainyard import checks, probe
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.base import yaml_source as yamldata
@@ -31,6 +30,7 @@ from ansible.module_utils.trainyard.inputs import (
 )
 from ansible.module_utils.trainyard.plan import compiler as plan
 from ansible.module_utils.trainyard.plan import readiness
+from ansible.module_utils.trainyard.preflight import checks, probe
 from core_support import fact_of, gang, put
 
 FILES = {"annotations/a.json": "{}", "train/1.jpg": "one", "train/2.jpg": "two"}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible.module_utils.trainyard import ports, sockets
+from ansible.module_utils.trainyard.preflight import ports, sockets
 from ansible.module_utils.trainyard.suites import launchers
 from core_support import RUN, compiled
 

@@ -8,9 +8,9 @@ import os
 
 import proof as module
 import pytest
-from ansible.module_utils.trainyard import proofs
 from ansible.module_utils.trainyard.base.findings import finding
 from ansible.module_utils.trainyard.plan import compiler as core
+from ansible.module_utils.trainyard.preflight import proof_cache as proofs
 from core_support import gang
 
 

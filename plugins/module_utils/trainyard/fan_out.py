@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 
-from ansible.module_utils.trainyard import probe
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import manifest, processes
 from ansible.module_utils.trainyard.checkpoints import (
@@ -29,6 +28,7 @@ from ansible.module_utils.trainyard.checkpoints import (
 )
 from ansible.module_utils.trainyard.inputs import tree_install as trees
 from ansible.module_utils.trainyard.mesh import primitives as mesh
+from ansible.module_utils.trainyard.preflight import probe
 
 KIND = "checkpoints"
 # A source that is down or stands still is given up after so many seconds without a byte.

@@ -5,10 +5,11 @@ whom: ring.py.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import carried, interfaces, netshown
+from ansible.module_utils.trainyard import carried, netshown
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.netturns import ID
 from ansible.module_utils.trainyard.plan import render as plan_text
+from ansible.module_utils.trainyard.preflight import interfaces
 
 CHECK = "network"
 # Launchers whose ranks all come to the first node's start port (docs/facts.md, 1, 3, 5;

@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 
-from ansible.module_utils.trainyard import devices, restarts, sockets
+from ansible.module_utils.trainyard import restarts
 from ansible.module_utils.trainyard.attempts import (
     attempt_dir as attempts,
 )
@@ -21,6 +21,7 @@ from ansible.module_utils.trainyard.attempts import (
 )
 from ansible.module_utils.trainyard.base import processes
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.preflight import devices, sockets
 from ansible.module_utils.trainyard.records import run_choice
 from ansible.module_utils.trainyard.records import run_json as run_file
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils.trainyard import npu_smi
 from ansible.module_utils.trainyard.base import processes
 from ansible.module_utils.trainyard.base.findings import finding, unequal
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.preflight import npu_smi
 
 # A device that has fallen off the bus can hold the tool for long; without persistence mode a
 # healthy one takes seconds to wake.

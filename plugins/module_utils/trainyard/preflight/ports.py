@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from ansible.module_utils.trainyard.base.findings import finding
-from ansible.module_utils.trainyard.sockets import RECOMMENDED, WINDOW, owner_words
+from ansible.module_utils.trainyard.preflight.sockets import RECOMMENDED, WINDOW, owner_words
 from ansible.module_utils.trainyard.suites import launchers
 
 # Another check's listener (netturns.py), which the network's proof waits for.

@@ -11,9 +11,9 @@ import ipaddress
 import os
 import platform
 
-from ansible.module_utils.trainyard import capacity, openssh, rsync
 from ansible.module_utils.trainyard.base import unit_limits as limits
 from ansible.module_utils.trainyard.base.findings import finding, named, unequal
+from ansible.module_utils.trainyard.preflight import capacity, openssh, rsync
 
 # Locks of dpkg, apt, rpm and dnf 5, held by fcntl() or flock(), and files in which yum, dnf and
 # zypper write who they are.

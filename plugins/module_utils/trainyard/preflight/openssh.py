@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 
-from ansible.module_utils.trainyard import package_fixes
+from ansible.module_utils.trainyard.preflight import package_fixes
 
 CVE = "CVE-2024-6387"
 PUBLISHED = "2024-07-01"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 
-from ansible.module_utils.trainyard import openssh, package_fixes, rsync
+from ansible.module_utils.trainyard.preflight import openssh, package_fixes, rsync
 
 # The verbs that copy from or to nodes with rsync, and the one that says before a start what is
 # wrong.

@@ -14,7 +14,6 @@ import socket
 import sys
 import time
 
-from ansible.module_utils.trainyard import devices, installed, machines, orphans, sockets
 from ansible.module_utils.trainyard.attempts import (
     attempt_dir as attempts,
 )
@@ -29,6 +28,17 @@ from ansible.module_utils.trainyard.inputs import paths as places
 from ansible.module_utils.trainyard.inputs import placement
 from ansible.module_utils.trainyard.mesh.store import mesh_state
 from ansible.module_utils.trainyard.plan import ascend_addresses as ascend
+from ansible.module_utils.trainyard.preflight import (
+    devices,
+    orphans,
+    sockets,
+)
+from ansible.module_utils.trainyard.preflight import (
+    machine as machines,
+)
+from ansible.module_utils.trainyard.preflight import (
+    software as installed,
+)
 
 # Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a
 # launcher is looked for there.

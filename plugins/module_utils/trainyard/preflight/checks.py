@@ -5,7 +5,6 @@ subject has its own module.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import devices, installed, interfaces, machines, orphans, ports
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.gate import isolation
 from ansible.module_utils.trainyard.inputs import placement
@@ -13,6 +12,18 @@ from ansible.module_utils.trainyard.mesh import authority
 from ansible.module_utils.trainyard.mesh import certificate_term as mesh_term
 from ansible.module_utils.trainyard.plan import compiler as plan
 from ansible.module_utils.trainyard.plan import readiness
+from ansible.module_utils.trainyard.preflight import (
+    devices,
+    interfaces,
+    orphans,
+    ports,
+)
+from ansible.module_utils.trainyard.preflight import (
+    machine as machines,
+)
+from ansible.module_utils.trainyard.preflight import (
+    software as installed,
+)
 
 # Each judges {node name: facts}: (nodes as read_site gives them, facts, what the site allows) ->
 # findings. None of them needs a plan, so that they are said even where no plan can be made. They

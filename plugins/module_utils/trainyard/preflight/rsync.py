@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 
-from ansible.module_utils.trainyard import package_fixes
+from ansible.module_utils.trainyard.preflight import package_fixes
 
 # Up to 3.3.0: contents of the stack, contents of files, files outside the destination, links
 # (kb.cert.org/vuls/id/952657).
