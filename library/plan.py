@@ -69,10 +69,10 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import network
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.environments import python_env as environment
+from ansible.module_utils.trainyard.network import reachability as network
 from ansible.module_utils.trainyard.plan import (
     compiler as plan,
 )

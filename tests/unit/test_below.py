@@ -14,7 +14,7 @@ import signal
 import tracemalloc
 
 import pytest
-from ansible.module_utils.trainyard import netturns, plan_origin, prune_look, report_facts
+from ansible.module_utils.trainyard import plan_origin, prune_look, report_facts
 from ansible.module_utils.trainyard.attempts import (
     attempt_dir as attempts,
 )
@@ -31,6 +31,7 @@ from ansible.module_utils.trainyard.environments import python_env as environmen
 from ansible.module_utils.trainyard.inputs import remote_outline as outline
 from ansible.module_utils.trainyard.logsync import collector as homecoming
 from ansible.module_utils.trainyard.logsync import log_view as logview
+from ansible.module_utils.trainyard.network import check_lock as netturns
 from ansible.module_utils.trainyard.records import run_json as run_file
 from ansible.module_utils.trainyard.rehearsal import node_rehearsal as rehearsing
 from core_support import RUN, attempt_files, compiled, put

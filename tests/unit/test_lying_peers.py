@@ -14,10 +14,18 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard import nettries, netunit, network
 from ansible.module_utils.trainyard.agent import guard_neighbour, netprobe
 from ansible.module_utils.trainyard.base import findings
 from ansible.module_utils.trainyard.gate import answer_gate
+from ansible.module_utils.trainyard.network import (
+    client as nettries,
+)
+from ansible.module_utils.trainyard.network import (
+    node_check as netunit,
+)
+from ansible.module_utils.trainyard.network import (
+    reachability as network,
+)
 from core_support import ROOT
 
 NODE, LIAR, HERE = "node1", "node2", "127.0.0.1"

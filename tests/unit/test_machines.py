@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import netturns
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.base import unit_limits as limits
 from ansible.module_utils.trainyard.gate import answer_gate
+from ansible.module_utils.trainyard.network import check_lock as netturns
 from ansible.module_utils.trainyard.preflight import capacity, openssh, rsync
 from ansible.module_utils.trainyard.preflight import machine as machines
 from core_support import program, put

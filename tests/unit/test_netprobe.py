@@ -11,8 +11,9 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard import nettries, ring
 from ansible.module_utils.trainyard.agent import netprobe
+from ansible.module_utils.trainyard.network import client as nettries
+from ansible.module_utils.trainyard.network import topology as ring
 
 ADDRESSES = {"node1": "127.0.0.2", "node2": "127.0.0.3", "node3": "127.0.0.4"}
 NAMES = list(ADDRESSES)

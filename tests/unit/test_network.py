@@ -9,8 +9,16 @@ import copy
 import json
 
 import pytest
-from ansible.module_utils.trainyard import carried, network, ring
 from ansible.module_utils.trainyard.base import findings
+from ansible.module_utils.trainyard.network import (
+    link_quality as carried,
+)
+from ansible.module_utils.trainyard.network import (
+    reachability as network,
+)
+from ansible.module_utils.trainyard.network import (
+    topology as ring,
+)
 from ansible.module_utils.trainyard.plan import compiler as core
 from ansible.module_utils.trainyard.preflight import interfaces
 from core_support import ROOT, compiled, gang

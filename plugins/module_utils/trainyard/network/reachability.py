@@ -5,9 +5,10 @@ whom: ring.py.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import carried, netshown
 from ansible.module_utils.trainyard.base import findings
-from ansible.module_utils.trainyard.netturns import ID
+from ansible.module_utils.trainyard.network import link_quality as carried
+from ansible.module_utils.trainyard.network import summary as netshown
+from ansible.module_utils.trainyard.network.check_lock import ID
 from ansible.module_utils.trainyard.plan import render as plan_text
 from ansible.module_utils.trainyard.preflight import interfaces
 

@@ -15,8 +15,8 @@ import os
 import re
 import time
 
-from ansible.module_utils.trainyard import nettries
 from ansible.module_utils.trainyard.base import safe_open as below
+from ansible.module_utils.trainyard.network import client as nettries
 
 # Not trainyard-*: a check holds no node, and `stop` has nothing to do with it. Not the limits
 # probe's either (limits.py: yardlimits-*).

@@ -13,9 +13,17 @@ import json
 import os
 import shutil
 
-from ansible.module_utils.trainyard import nettries, netturns, ring
 from ansible.module_utils.trainyard.agent import netprobe
-from ansible.module_utils.trainyard.netturns import ProofError
+from ansible.module_utils.trainyard.network import (
+    check_lock as netturns,
+)
+from ansible.module_utils.trainyard.network import (
+    client as nettries,
+)
+from ansible.module_utils.trainyard.network import (
+    topology as ring,
+)
+from ansible.module_utils.trainyard.network.check_lock import ProofError
 
 START_SECONDS = 15
 
