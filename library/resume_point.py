@@ -77,7 +77,6 @@ said: {description: "Why a source could not give it, one line each.", type: list
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import fan_out, unseen
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data
@@ -86,6 +85,12 @@ from ansible.module_utils.trainyard.checkpoints import (
 )
 from ansible.module_utils.trainyard.checkpoints import (
     model_collector as checkpoints,
+)
+from ansible.module_utils.trainyard.recovery import (
+    checkpoint_transfer as fan_out,
+)
+from ansible.module_utils.trainyard.recovery import (
+    unseen_checkpoints as unseen,
 )
 
 

@@ -39,11 +39,22 @@ from ansible.plugins.callback import CallbackBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard import again_words, failures, newcomers, restarts
 from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base import terminal
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.base.untag import plain
+from ansible.module_utils.trainyard.recovery import (
+    failed_nodes as failures,
+)
+from ansible.module_utils.trainyard.recovery import (
+    replacement_failures as newcomers,
+)
+from ansible.module_utils.trainyard.recovery import (
+    restart_policy as restarts,
+)
+from ansible.module_utils.trainyard.recovery import (
+    resume_command as again_words,
+)
 
 
 class CallbackModule(CallbackBase):

@@ -13,7 +13,15 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard import again_words, failures, replacing
+from ansible.module_utils.trainyard.recovery import (
+    failed_nodes as failures,
+)
+from ansible.module_utils.trainyard.recovery import (
+    node_replacement as replacing,
+)
+from ansible.module_utils.trainyard.recovery import (
+    resume_command as again_words,
+)
 from core_support import ROOT, RUN, put
 
 ANSIBLE = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")

@@ -11,8 +11,8 @@ import os
 import stat
 
 import pytest
-from ansible.module_utils.trainyard import failures
 from ansible.module_utils.trainyard.logs.failure_catalogue import entry_of
+from ansible.module_utils.trainyard.recovery import failed_nodes as failures
 
 NODES = ["n1", "n2"]
 

@@ -9,7 +9,7 @@ import json
 
 import jsonschema
 import pytest
-from ansible.module_utils.trainyard import history, members, prune_text, record, restarts, resuming
+from ansible.module_utils.trainyard import history, prune_text, record
 from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
@@ -20,6 +20,15 @@ from ansible.module_utils.trainyard.plan import compiler as plan
 from ansible.module_utils.trainyard.preflight import checks, devices
 from ansible.module_utils.trainyard.records import prune_rules as prune
 from ansible.module_utils.trainyard.records import run_choice
+from ansible.module_utils.trainyard.recovery import (
+    candidates as members,
+)
+from ansible.module_utils.trainyard.recovery import (
+    restart_policy as restarts,
+)
+from ansible.module_utils.trainyard.recovery import (
+    resume_decision as resuming,
+)
 from ansible.module_utils.trainyard.rehearsal import outcome as rehearsal
 from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang

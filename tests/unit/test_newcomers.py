@@ -6,7 +6,7 @@ there, and nobody else.
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard import newcomers
+from ansible.module_utils.trainyard.recovery import replacement_failures as newcomers
 
 
 def chosen(nodes=("n1", "s1"), new=("s1",)):

@@ -6,7 +6,7 @@ in words.
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard import replacing
+from ansible.module_utils.trainyard.recovery import node_replacement as replacing
 
 NOW = 1_000_000.0
 DEAD = {"n2": "it does not answer: Connection timed out"}

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 import resume_point as module
 import yaml
-from ansible.module_utils.trainyard import fan_out, restarts
 from ansible.module_utils.trainyard.attempts import mesh_credential
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
@@ -37,6 +36,12 @@ from ansible.module_utils.trainyard.plan import (
 )
 from ansible.module_utils.trainyard.preflight import proof_cache as proofs
 from ansible.module_utils.trainyard.records import run_json as run_file
+from ansible.module_utils.trainyard.recovery import (
+    checkpoint_transfer as fan_out,
+)
+from ansible.module_utils.trainyard.recovery import (
+    restart_policy as restarts,
+)
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from core_support import ROOT, RUN, compiled, gang, program, programs, put
 

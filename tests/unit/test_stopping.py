@@ -12,9 +12,15 @@ import time
 
 import attempt as module
 import pytest
-from ansible.module_utils.trainyard import restarts, resuming, stopping
+from ansible.module_utils.trainyard import stopping
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.records import run_json as run_file
+from ansible.module_utils.trainyard.recovery import (
+    restart_policy as restarts,
+)
+from ansible.module_utils.trainyard.recovery import (
+    resume_decision as resuming,
+)
 from core_support import RUN, compiled, program, put, recorded
 
 UNIT = f"trainyard-{RUN}-1.service"

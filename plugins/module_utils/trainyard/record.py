@@ -13,7 +13,6 @@ import contextlib
 import os
 import time
 
-from ansible.module_utils.trainyard import restarts
 from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
 from ansible.module_utils.trainyard.base import manifest
 from ansible.module_utils.trainyard.base.sanitize import printable, printable_data, secrets_of
@@ -22,6 +21,7 @@ from ansible.module_utils.trainyard.diagnosis import verdict
 from ansible.module_utils.trainyard.logs.failure_catalogue import entry_of
 from ansible.module_utils.trainyard.plan.render import published
 from ansible.module_utils.trainyard.records import run_json as run_file
+from ansible.module_utils.trainyard.recovery import restart_policy as restarts
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.
 LONGEST = 20_000

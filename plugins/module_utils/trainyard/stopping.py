@@ -9,7 +9,6 @@ import contextlib
 import os
 import time
 
-from ansible.module_utils.trainyard import restarts
 from ansible.module_utils.trainyard.attempts import (
     attempt_dir as attempts,
 )
@@ -24,6 +23,7 @@ from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.preflight import devices, sockets
 from ansible.module_utils.trainyard.records import run_choice
 from ansible.module_utils.trainyard.records import run_json as run_file
+from ansible.module_utils.trainyard.recovery import restart_policy as restarts
 
 # A driver lists a process for a moment after its end.
 SETTLE_S = 3.0

@@ -5,8 +5,8 @@ was looked at. Pure.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import replacing
 from ansible.module_utils.trainyard.config import spares
+from ansible.module_utils.trainyard.recovery import node_replacement as replacing
 
 SILENT = "it does not answer"
 

@@ -5,9 +5,9 @@ the controller's record of the run.
 
 from __future__ import annotations
 
-from ansible.module_utils.trainyard import restarts
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
 from ansible.module_utils.trainyard.records import run_json as run_file
+from ansible.module_utils.trainyard.recovery import restart_policy as restarts
 
 
 def holders(run_dir, silent, point):
