@@ -43,13 +43,29 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import metrics, report_facts, series
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.report import (
+    load as report_facts,
+)
+from ansible.module_utils.trainyard.report import (
+    prometheus as metrics,
+)
+from ansible.module_utils.trainyard.report import (
+    series,
+)
 
 
 def make(params):
     """Return (path, text, notes) of the page; raises report_facts.ReportError, OSError."""
-    from ansible.module_utils.trainyard import report_compare, report_page, report_view
+    from ansible.module_utils.trainyard.report import (
+        html_page as report_page,
+    )
+    from ansible.module_utils.trainyard.report import (
+        report_view,
+    )
+    from ansible.module_utils.trainyard.report import (
+        run_comparison as report_compare,
+    )
 
     runs_dir, runs = (
         params["runs_dir"],

@@ -10,12 +10,18 @@ import math
 import shutil
 from html.parser import HTMLParser
 
-from ansible.module_utils.trainyard import (
-    report_compare,
-    report_facts,
-    report_page,
+from ansible.module_utils.trainyard.report import (
+    html_page as report_page,
+)
+from ansible.module_utils.trainyard.report import (
+    load as report_facts,
+)
+from ansible.module_utils.trainyard.report import (
     report_view,
     series,
+)
+from ansible.module_utils.trainyard.report import (
+    run_comparison as report_compare,
 )
 from core_support import ROOT
 

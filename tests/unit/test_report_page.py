@@ -12,7 +12,12 @@ import re
 import shutil
 
 import pytest
-from ansible.module_utils.trainyard import report_compare, report_page
+from ansible.module_utils.trainyard.report import (
+    html_page as report_page,
+)
+from ansible.module_utils.trainyard.report import (
+    run_comparison as report_compare,
+)
 from core_support import ROOT
 from report_support import (
     ATTACK,

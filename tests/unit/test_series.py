@@ -12,9 +12,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard import curves, phases, series
 from ansible.module_utils.trainyard.base.sanitize import MASK
 from ansible.module_utils.trainyard.logs.timestamps import Clock
+from ansible.module_utils.trainyard.report import curves, phases, series
 from ansible.module_utils.trainyard.suites import suite_table as suites
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

@@ -16,7 +16,7 @@ import re
 import tempfile
 
 from ansible.module_utils.trainyard.base.sanitize import printable, secrets_of
-from ansible.module_utils.trainyard.curves import counted
+from ansible.module_utils.trainyard.report.curves import counted
 
 NAME = "metrics.prom"
 OUTCOMES = ("completed", "failed", "stopped", "lost", "unknown")

@@ -12,13 +12,13 @@ import re
 import time
 import urllib.parse
 
-from ansible.module_utils.trainyard import report_timeline
 from ansible.module_utils.trainyard.base.sanitize import MASK, printable, printable_data, secrets_of
 from ansible.module_utils.trainyard.base.text_layout import span as duration
 from ansible.module_utils.trainyard.plan import render as plan_text
 from ansible.module_utils.trainyard.records import run_json as run_file
 from ansible.module_utils.trainyard.recovery import restart_policy as restarts
-from ansible.module_utils.trainyard.report_figures import (
+from ansible.module_utils.trainyard.report import timeline as report_timeline
+from ansible.module_utils.trainyard.report.charts import (
     counted,
     curve_rows,
     curves,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from statistics import median
 
 from ansible.module_utils.trainyard.base.text_layout import span as duration
-from ansible.module_utils.trainyard.report_figures import curve_rows, curves, number, unit_of
-from ansible.module_utils.trainyard.report_view import (
+from ansible.module_utils.trainyard.report.charts import curve_rows, curves, number, unit_of
+from ansible.module_utils.trainyard.report.report_view import (
     MANY,
     href,
     main_figure,

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import os
 
-from ansible.module_utils.trainyard.downsample import Means, Thinned
 from ansible.module_utils.trainyard.logs.parser import CHUNK, LogScan
-from ansible.module_utils.trainyard.phases import FOUND, SEEKS
+from ansible.module_utils.trainyard.report.downsample import Means, Thinned
+from ansible.module_utils.trainyard.report.phases import FOUND, SEEKS
 
 COLUMNS = ("time", "step", "epoch", "loss", "lr", "ips", "batch_cost")
 _FIGURES = COLUMNS[3:]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from ansible.module_utils.trainyard import report_timeline
 from ansible.module_utils.trainyard.base.text_layout import span as duration
+from ansible.module_utils.trainyard.report import timeline as report_timeline
 
 CURVES = ("loss", "lr", "ips")
 
