@@ -131,7 +131,6 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import stopping
 from ansible.module_utils.trainyard.attempts import (
     attempt_dir as attempts,
 )
@@ -143,6 +142,7 @@ from ansible.module_utils.trainyard.attempts import (
 )
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.records import run_choice
+from ansible.module_utils.trainyard.runs import stopping
 
 
 def started(module, run, base, params):

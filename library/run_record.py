@@ -65,8 +65,8 @@ taken: {description: Somebody else has begun this attempt., type: bool, returned
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard import record
 from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible.module_utils.trainyard.runs import record_attempt as record
 
 
 def main():

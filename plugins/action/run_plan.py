@@ -14,8 +14,8 @@ from ansible.plugins.action import ActionBase
 _CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
 if _CORE not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard import plan_home
 from ansible.module_utils.trainyard.base.untag import plain
+from ansible.module_utils.trainyard.runs import plan_directory as plan_home
 
 SPEC = {
     "state": {"type": "str", "choices": ["looked", "taken"], "required": True},

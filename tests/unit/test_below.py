@@ -14,7 +14,6 @@ import signal
 import tracemalloc
 
 import pytest
-from ansible.module_utils.trainyard import plan_origin, prune_look
 from ansible.module_utils.trainyard.attempts import (
     attempt_dir as attempts,
 )
@@ -35,6 +34,8 @@ from ansible.module_utils.trainyard.network import check_lock as netturns
 from ansible.module_utils.trainyard.records import run_json as run_file
 from ansible.module_utils.trainyard.rehearsal import node_rehearsal as rehearsing
 from ansible.module_utils.trainyard.report import load as report_facts
+from ansible.module_utils.trainyard.runs import plan_origin
+from ansible.module_utils.trainyard.runs import prune_scan as prune_look
 from core_support import RUN, attempt_files, compiled, put
 
 

@@ -13,7 +13,6 @@ import os
 import time
 
 import pytest
-from ansible.module_utils.trainyard import plan_home
 from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
@@ -28,6 +27,7 @@ from ansible.module_utils.trainyard.logsync import (
 )
 from ansible.module_utils.trainyard.records import run_json as run_file
 from ansible.module_utils.trainyard.report import series
+from ansible.module_utils.trainyard.runs import plan_directory as plan_home
 from core_support import RUN, compiled, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

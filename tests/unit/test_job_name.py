@@ -12,13 +12,24 @@ import shutil
 import jsonschema
 import pytest
 import yaml
-from ansible.module_utils.trainyard import history, plan_home, prune_look, record
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.attempts import status
 from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.gate import answer_gate
 from ansible.module_utils.trainyard.plan import compiler as plans
 from ansible.module_utils.trainyard.records import run_json as run_file
+from ansible.module_utils.trainyard.runs import (
+    history,
+)
+from ansible.module_utils.trainyard.runs import (
+    plan_directory as plan_home,
+)
+from ansible.module_utils.trainyard.runs import (
+    prune_scan as prune_look,
+)
+from ansible.module_utils.trainyard.runs import (
+    record_attempt as record,
+)
 from core_support import ROOT, RUN, attempt_files, compiled, put
 
 NAMES = ("a+b", "检测", "my job (1)", "det=1,é", "-x", "..", "模" * 83, "x" * 251)

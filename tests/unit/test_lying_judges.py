@@ -9,7 +9,6 @@ import json
 
 import jsonschema
 import pytest
-from ansible.module_utils.trainyard import history, prune_text, record
 from ansible.module_utils.trainyard.attempts import evidence
 from ansible.module_utils.trainyard.base import findings, manifest
 from ansible.module_utils.trainyard.checkpoints import finder as resumable
@@ -30,6 +29,15 @@ from ansible.module_utils.trainyard.recovery import (
     resume_decision as resuming,
 )
 from ansible.module_utils.trainyard.rehearsal import outcome as rehearsal
+from ansible.module_utils.trainyard.runs import (
+    history,
+)
+from ansible.module_utils.trainyard.runs import (
+    prune_report as prune_text,
+)
+from ansible.module_utils.trainyard.runs import (
+    record_attempt as record,
+)
 from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang
 from test_devices import Smi

@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible.module_utils.trainyard import stopping
 from ansible.module_utils.trainyard.records import run_choice
 from ansible.module_utils.trainyard.recovery import resume_decision as resuming
+from ansible.module_utils.trainyard.runs import stopping
 from core_support import RUN, put
 
 SITE = ["node1", "node2", "node3"]

@@ -13,8 +13,8 @@ import sys
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard import record
 from ansible.module_utils.trainyard.records import run_json as run_file
+from ansible.module_utils.trainyard.runs import record_attempt as record
 from core_support import ROOT, RUN, put
 from jsonschema import Draft202012Validator
 from test_ranks import of_schema

@@ -16,11 +16,11 @@ import time
 
 import pytest
 import run_plan
-from ansible.module_utils.trainyard import plan_home
 from ansible.module_utils.trainyard.logsync import collector as homecoming
 from ansible.module_utils.trainyard.plan import compiler as plan
 from ansible.module_utils.trainyard.records import run_json as run_file
 from ansible.module_utils.trainyard.report import series
+from ansible.module_utils.trainyard.runs import plan_directory as plan_home
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from core_support import ROOT, RUN, compiled, job_of, put
 

@@ -12,7 +12,6 @@ import time
 
 import attempt as module
 import pytest
-from ansible.module_utils.trainyard import stopping
 from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
 from ansible.module_utils.trainyard.records import run_json as run_file
 from ansible.module_utils.trainyard.recovery import (
@@ -21,6 +20,7 @@ from ansible.module_utils.trainyard.recovery import (
 from ansible.module_utils.trainyard.recovery import (
     resume_decision as resuming,
 )
+from ansible.module_utils.trainyard.runs import stopping
 from core_support import RUN, compiled, program, put, recorded
 
 UNIT = f"trainyard-{RUN}-1.service"

@@ -15,7 +15,6 @@ import os
 import re
 import stat
 
-from ansible.module_utils.trainyard import plan_origin
 from ansible.module_utils.trainyard.attempts.evidence import read_events
 from ansible.module_utils.trainyard.base.sanitize import printable_data, secrets_of
 from ansible.module_utils.trainyard.logs.parser import Table, TableError
@@ -23,6 +22,7 @@ from ansible.module_utils.trainyard.logs.timestamps import Clock, span
 from ansible.module_utils.trainyard.report import chart_events as marks
 from ansible.module_utils.trainyard.report import curves, phases, settings
 from ansible.module_utils.trainyard.report.downsample import summed
+from ansible.module_utils.trainyard.runs import plan_origin
 
 LIMIT = 64 << 20  # bytes of a JSON file that are read
 # Bytes of an attempt's logs that are read for its curves, and of each of them at least: the verdict

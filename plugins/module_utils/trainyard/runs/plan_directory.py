@@ -16,13 +16,13 @@ import hashlib
 import json
 import os
 
-from ansible.module_utils.trainyard import plan_origin
 from ansible.module_utils.trainyard.base import safe_names
 from ansible.module_utils.trainyard.base import safe_open as below
 from ansible.module_utils.trainyard.base.sanitize import printable
 from ansible.module_utils.trainyard.config import job as jobs
 from ansible.module_utils.trainyard.logsync import collector as homecoming
 from ansible.module_utils.trainyard.plan import resume_inputs as point_plan
+from ansible.module_utils.trainyard.runs import plan_origin
 from ansible.module_utils.trainyard.suites import suite_table as suites
 from jsonschema import Draft202012Validator
 
