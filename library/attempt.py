@@ -29,7 +29,7 @@ options:
   plan_sha256: {description: Their digest (C(started) only)., type: str}
   programs:
     description: >-
-      What the unit executes, {file name: source}: agent.py, openmpi.py and the guard's of plugins/module_utils/trainyard; with O(keys) also
+      What the unit executes, {file name: source}: agent.py, openmpi.py and the guard's of plugins/module_utils; with O(keys) also
       mesh_gate.py and mesh_credential.py (C(started) only).
     type: dict
   job:
@@ -131,18 +131,18 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir as attempts,
 )
-from ansible.module_utils.trainyard.attempts import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     mesh_credential,
 )
-from ansible.module_utils.trainyard.attempts import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     ownership as holds,
 )
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.records import run_choice
-from ansible.module_utils.trainyard.runs import stopping
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 
 
 def started(module, run, base, params):

@@ -58,9 +58,11 @@ status:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.attempts import status
-from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import status
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
 
 def main():

@@ -10,7 +10,7 @@ short_description: Show all findings of a check as one table
 description:
   - Runs on the controller. Fails with the table where a finding keeps a training from starting.
 options:
-  findings: {description: "What was found, see plugins/module_utils/trainyard/base/findings.py.", type: list, elements: dict, required: true}
+  findings: {description: "What was found, see plugins/module_utils/base/findings.py.", type: list, elements: dict, required: true}
 attributes:
   check_mode: {support: full, description: Shows only.}
 author: Trainyard
@@ -27,8 +27,8 @@ lines: {description: "The table, and READY or NOT READY as its last line.", type
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base import findings
-from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
 
 def main():

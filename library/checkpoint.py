@@ -62,9 +62,14 @@ lacking: {description: "What is not at home yet, one sentence a file.", type: li
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.base.sanitize import printable, printable_data
-from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    printable,
+    printable_data,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
+    model_collector as checkpoints,
+)
 
 
 def result(given, write):

@@ -9,7 +9,7 @@ module: conform
 short_description: Hold the product against what the documents promise
 description:
   - Runs on the controller as an action plugin, since the tables that a job is read with lie beside the core.
-  - Every line of C(plugins/module_utils/trainyard/conformance/contract.yml) is executed or compared at that moment. Jobs are compiled for the documents'
+  - Every line of C(plugins/module_utils/conformance/contract.yml) is executed or compared at that moment. Jobs are compiled for the documents'
     machines by the product's own functions and held against the documents' commands word for word; lines about real machines stand on what
     the site's nodes answered just now, and on the newest run of each suite that completed on two nodes or more.
   - Writes C(conform.json) where the controller keeps its runs, with everything that was rendered and compared. A line that does not hold

@@ -83,10 +83,14 @@ import tempfile
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.environments import containers
-from ansible.module_utils.trainyard.environments import python_env as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import containers
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as core,
+)
 
 # Runs inside, as a training does: says what there is, then starts a process in a session of its
 # own, which a stop has to find, and waits.

@@ -45,7 +45,9 @@ imported:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.environments import python_env as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as core,
+)
 
 
 def judge(digest, nodes, check_mode):

@@ -53,7 +53,7 @@ record:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.environments import root_records
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import root_records
 
 
 def main():

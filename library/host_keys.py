@@ -81,8 +81,8 @@ shown:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.mesh import host_keys
-from ansible.module_utils.trainyard.mesh.primitives import run_program
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import host_keys
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import run_program
 
 SPEC = {
     "hosts": {"type": "dict", "required": True},

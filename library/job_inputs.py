@@ -117,11 +117,11 @@ code_diff: {description: Local changes against the commit., type: str, returned:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.inputs import describe as inputs
-from ansible.module_utils.trainyard.inputs import sources
 from ansible.module_utils.urls import open_url
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import describe as inputs
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import sources
 
 
 def main():

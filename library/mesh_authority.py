@@ -102,8 +102,8 @@ import socket
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.mesh import authority
-from ansible.module_utils.trainyard.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import authority
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
 
 SPEC = {
     "directory": {"type": "path", "required": True},

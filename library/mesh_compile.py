@@ -143,13 +143,13 @@ identities:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     known_nodes as mesh_inventory,
 )
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     primitives as mesh,
 )
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     ssh_config as mesh_compiled,
 )
 

@@ -63,8 +63,10 @@ import os
 import pwd
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.mesh import authorized_keys as mesh_lines
-from ansible.module_utils.trainyard.mesh import store as mesh_held
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
+    authorized_keys as mesh_lines,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import store as mesh_held
 
 SPEC = {
     "site": {"type": "str", "required": True},

@@ -184,13 +184,13 @@ import pwd
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     node_description as mesh_described,
 )
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     primitives as mesh,
 )
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     store as mesh_held,
 )
 

@@ -68,9 +68,11 @@ closed: {description: "What the listener said: came (node to the address it came
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.network import node_check as netunit
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import node_check as netunit
 
 
 def main():

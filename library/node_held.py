@@ -30,9 +30,11 @@ held: {description: "The attempts that hold the node (run, attempt, user, mine, 
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.attempts import ownership as holds
-from ansible.module_utils.trainyard.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership as holds
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
 
 def main():

@@ -73,14 +73,16 @@ facts:
     device_problems (Ascend), boot (changes with every boot), time and ended (this clock before and after, unix seconds), sent and
     received (the controller's before and after, from the action plugin); with asked, one key for each subject of the
     check (machines, devices, installed, orphans, placement, ports), see the module of that name (ports: sockets.py) in
-    plugins/module_utils/trainyard.
+    plugins/module_utils.
   type: dict
   returned: success
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 
 
 def main():

@@ -106,8 +106,8 @@ import re
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.environments import root_records
-from ansible.module_utils.trainyard.environments.user_manager import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import root_records
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments.user_manager import (
     LIMIT,
     LIMITS,
     LINGER,

@@ -55,18 +55,18 @@ lines: {description: What will be read and how long it will take., type: list, e
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.inputs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     paths as places,
 )
-from ansible.module_utils.trainyard.inputs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     placement,
 )
-from ansible.module_utils.trainyard.inputs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     remote_outline as outline,
 )
-from ansible.module_utils.trainyard.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 
 
 def full(given, base):

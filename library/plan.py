@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 module: plan
 short_description: Compile the plan of a job from site and probed facts
 description:
-  - Runs on the controller; a call into the pure C(plugins/module_utils/trainyard/plan/compiler.py), and into C(checks.py), which judges what the nodes
+  - Runs on the controller; a call into the pure C(plugins/module_utils/plan/compiler.py), and into C(checks.py), which judges what the nodes
     said. Fails with every reason why nothing may start, all at once, unless they are only to be reported.
 options:
   job: {description: As read_job gives it., type: dict, required: true}
@@ -69,28 +69,36 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base import findings
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.environments import python_env as environment
-from ansible.module_utils.trainyard.network import reachability as network
-from ansible.module_utils.trainyard.plan import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as environment,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
+    reachability as network,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     compiler as plan,
 )
-from ansible.module_utils.trainyard.plan import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     readiness,
 )
-from ansible.module_utils.trainyard.plan import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     render as plan_text,
 )
-from ansible.module_utils.trainyard.plan import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     resume_inputs as point_plan,
 )
-from ansible.module_utils.trainyard.preflight import checks
-from ansible.module_utils.trainyard.preflight import proof_cache as proofs
-from ansible.module_utils.trainyard.rehearsal import outcome as rehearsal
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
+    proof_cache as proofs,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
+    outcome as rehearsal,
+)
 
 # What the ranks of a rehearsal run, below the project's directory.
-REHEARSED = "plugins/module_utils/trainyard/agent/rehearse.py"
+REHEARSED = "plugins/module_utils/agent/rehearse.py"
 
 
 def compiled(given):

@@ -43,11 +43,17 @@ lines: {description: The same as a table for people., type: list, elements: str,
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base import findings
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.network import reachability as network
-from ansible.module_utils.trainyard.preflight import proof_cache as proofs
-from ansible.module_utils.trainyard.rehearsal import outcome as rehearsal
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
+    reachability as network,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
+    proof_cache as proofs,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
+    outcome as rehearsal,
+)
 
 JUDGES = {"network": network.judge, "rehearsal": rehearsal.judge}
 

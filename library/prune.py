@@ -46,7 +46,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-look: {description: "runs, strange, unfinished, bytes; see plugins/module_utils/trainyard/runs/prune_scan.py.", type: dict, returned: looked}
+look: {description: "runs, strange, unfinished, bytes; see plugins/module_utils/runs/prune_scan.py.", type: dict, returned: looked}
 remove: {description: "{place: [run ids]}.", type: dict, returned: decided}
 stay: {description: "[{run, places, why}]: what the rule would let go and what keeps it.", type: list, elements: dict, returned: decided}
 removed: {description: Runs that are gone., type: list, elements: str, returned: removed}
@@ -62,11 +62,18 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base.sanitize import printable, printable_data
-from ansible.module_utils.trainyard.records import prune_rules as prune
-from ansible.module_utils.trainyard.runs import prune_report as prune_text
-from ansible.module_utils.trainyard.runs import prune_scan as prune_look
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    printable,
+    printable_data,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules as prune
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
+    prune_report as prune_text,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan as prune_look
 
 
 def at_place(given, run, write):

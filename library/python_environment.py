@@ -101,8 +101,10 @@ import time
 import zipfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.environments import python_env as core
-from ansible.module_utils.trainyard.environments import wheels
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as core,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import wheels
 
 PATHS = """
 import json, platform, site, sys

@@ -101,9 +101,14 @@ index: {description: "What ranks.json holds; see docs/ranks-json.md.", type: dic
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.config.quota import Quota, words
-from ansible.module_utils.trainyard.logsync.collector import HomeError, bring_home, lacking, settled
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.config.quota import Quota, words
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync.collector import (
+    HomeError,
+    bring_home,
+    lacking,
+    settled,
+)
 
 
 def look(module, run_dir, nodes):

@@ -159,7 +159,10 @@ problems: {description: Files that could not be read and logs that no rank of th
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts.evidence import EvidenceError, collect
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.evidence import (
+    EvidenceError,
+    collect,
+)
 
 
 def main():

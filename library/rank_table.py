@@ -57,8 +57,8 @@ import os
 import stat
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base.untag import plain
-from ansible.module_utils.trainyard.plan import rank_table
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import rank_table
 
 NODE = {
     "name": {"type": "str", "required": True},

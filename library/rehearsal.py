@@ -51,9 +51,13 @@ left: {description: "What could not be removed, or empty.", type: str, returned:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.rehearsal import node_rehearsal as rehearsing
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
+    node_rehearsal as rehearsing,
+)
 
 
 def main():

@@ -10,7 +10,7 @@ short_description: Choose the nodes with which a run goes on, and remember which
 description:
   - Runs on the controller. C(noted) remembers the nodes that a verdict names for a fault of their own, below the site's state directory, for all
     runs of the site. C(chosen) says who takes part in the next attempt of a run, in the order of the ranks, and fails in words where it cannot go on.
-  - See C(plugins/module_utils/trainyard/recovery/node_replacement.py) for the rules and C(failures.py) for the memory.
+  - See C(plugins/module_utils/recovery/node_replacement.py) for the rules and C(failures.py) for the memory.
 options:
   state: {description: What to do., type: str, choices: [noted, chosen], required: true}
   run_id: {description: The run., type: str, default: ""}
@@ -62,9 +62,13 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.recovery import candidates as members
-from ansible.module_utils.trainyard.recovery import failed_nodes as failures
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    candidates as members,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    failed_nodes as failures,
+)
 
 
 def noted(given, module):

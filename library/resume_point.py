@@ -77,19 +77,24 @@ said: {description: "Why a source could not give it, one line each.", type: list
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.attempts import mesh_credential
-from ansible.module_utils.trainyard.base.sanitize import printable, printable_data
-from ansible.module_utils.trainyard.checkpoints import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    printable,
+    printable_data,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
     finder as resumable,
 )
-from ansible.module_utils.trainyard.checkpoints import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
     model_collector as checkpoints,
 )
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     checkpoint_transfer as fan_out,
 )
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     unseen_checkpoints as unseen,
 )
 

@@ -46,9 +46,11 @@ refused: {description: Nothing is to be resumed., type: bool, returned: where it
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.recovery import resume_decision as resuming
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    resume_decision as resuming,
+)
 
 
 def main():

@@ -30,16 +30,18 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-history: {description: "run, node, attempts; see plugins/module_utils/trainyard/runs/history.py.", type: dict, returned: looked}
+history: {description: "run, node, attempts; see plugins/module_utils/runs/history.py.", type: dict, returned: looked}
 lines: {description: The history in lines for people., type: list, elements: str, returned: told}
 """
 
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.runs import history
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import history
 
 
 def main():

@@ -38,10 +38,12 @@ copy: {description: The file in O(directory); null where there is none., type: s
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.report import prometheus as metrics
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus as metrics
 
 
 def main():

@@ -51,7 +51,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 run_dir: {description: The run's directory on the controller., type: str, returned: success}
-verdict: {description: "Why the attempt ended; see plugins/module_utils/trainyard/diagnosis/verdict.py.", type: dict, returned: ended}
+verdict: {description: "Why the attempt ended; see plugins/module_utils/diagnosis/verdict.py.", type: dict, returned: ended}
 summary: {description: The end of the run in lines for people., type: list, elements: str, returned: ended}
 again:
   description: >-
@@ -65,8 +65,8 @@ taken: {description: Somebody else has begun this attempt., type: bool, returned
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.runs import record_attempt as record
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt as record
 
 
 def main():

@@ -43,27 +43,27 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.report import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
     load as report_facts,
 )
-from ansible.module_utils.trainyard.report import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
     prometheus as metrics,
 )
-from ansible.module_utils.trainyard.report import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
     series,
 )
 
 
 def make(params):
     """Return (path, text, notes) of the page; raises report_facts.ReportError, OSError."""
-    from ansible.module_utils.trainyard.report import (
+    from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
         html_page as report_page,
     )
-    from ansible.module_utils.trainyard.report import (
+    from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
         report_view,
     )
-    from ansible.module_utils.trainyard.report import (
+    from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
         run_comparison as report_compare,
     )
 

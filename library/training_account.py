@@ -72,8 +72,11 @@ may_sudo:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.config import training_account
-from ansible.module_utils.trainyard.environments import root_records, user_manager
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import training_account
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    root_records,
+    user_manager,
+)
 
 
 def main():

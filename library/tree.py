@@ -40,10 +40,10 @@ place: {description: Where the tree lies., type: str, returned: success}
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.inputs import tree_install as trees
-from ansible.module_utils.trainyard.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install as trees
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 
 
 def main():

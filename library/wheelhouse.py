@@ -116,9 +116,11 @@ import shutil
 import sys
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.environments import python_env as core
-from ansible.module_utils.trainyard.environments import wheels
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as core,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import wheels
 
 
 def read_lists(asked, files_dir, project_dir):

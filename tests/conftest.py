@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let tests import the product as Ansible does: modules by name, module_utils below
-ansible.module_utils, plugins by kind and name.
+"""Let tests import the product as Ansible does: modules by name, module_utils as parts of the
+collection, plugins by kind and name.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import os
@@ -14,20 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ansible.module_utils
 import pytest
 from ansible.module_utils import _internal
 from ansible.module_utils.common import warnings
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 
 ROOT = Path(__file__).resolve().parent.parent
 
-if str(ROOT / "plugins" / "module_utils") not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(str(ROOT / "plugins" / "module_utils"))
-if str(ROOT / "library") not in sys.path:
-    sys.path.insert(0, str(ROOT / "library"))
-
-from ansible.module_utils.trainyard.gate import answer_gate
 
 # The states of a module that run on a node, where it has others that run on the controller.
 FROM_NODES = {

@@ -14,25 +14,19 @@ import collections
 import os
 import time
 
-import ansible.module_utils
 from ansible import constants as C
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-
-# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
-_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
-if _CORE not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.base.untag import plain
-from ansible.module_utils.trainyard.config import quota
-from ansible.module_utils.trainyard.config.site_fields import NAME
-from ansible.module_utils.trainyard.gate import answer_gate
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
+from ansible_collections.trainyard.cluster.plugins.module_utils.config.site_fields import NAME
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     log_receiver as receiving,
 )
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     log_stream as streaming,
 )
 

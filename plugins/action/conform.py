@@ -9,19 +9,15 @@ import os
 import subprocess
 import sys
 
-import ansible.module_utils
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-
-# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
-_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
-if _CORE not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.base.untag import plain
-from ansible.module_utils.trainyard.conformance import runner as conform
-from ansible.module_utils.trainyard.conformance import site_checks as sites
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import runner as conform
+from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
+    site_checks as sites,
+)
 
 PROGRAM_SECONDS = 300
 # The playbook shows what is to be seen; with -v Ansible would print the whole result besides.

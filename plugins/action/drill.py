@@ -11,23 +11,17 @@ import os
 import signal
 import time
 
-import ansible.module_utils
 from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-
-# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
-_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
-if _CORE not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.base.untag import plain
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.drills import drill_run as drilling
-from ansible.module_utils.trainyard.drills import drill_site as grounds
-from ansible.module_utils.trainyard.drills import fault_table as drills
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import drill_run as drilling
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import drill_site as grounds
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import fault_table as drills
 
 
 class ActionModule(ActionBase):

@@ -5,22 +5,17 @@ for the documentation.
 
 from __future__ import annotations
 
-import os
 import shutil
 
-import ansible.module_utils
 from ansible.plugins.action import ActionBase
-
-# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
-_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
-if _CORE not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard.base import safe_names
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.base.untag import plain
-from ansible.module_utils.trainyard.config import quota
-from ansible.module_utils.trainyard.logsync import fetcher as fetching
-from ansible.module_utils.trainyard.logsync import log_receiver as receiving
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import fetcher as fetching
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+    log_receiver as receiving,
+)
 
 SPEC = {
     "src": {"type": "str", "required": True},

@@ -5,17 +5,10 @@ can; see library/node_probe.py for the documentation.
 
 from __future__ import annotations
 
-import os
 import time
 
-import ansible.module_utils
 from ansible.plugins.action import ActionBase
-
-# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
-_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
-if _CORE not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 
 
 class ActionModule(answer_gate.Gated, ActionBase):

@@ -9,7 +9,6 @@ import re
 import secrets
 import time
 
-import ansible.module_utils
 from ansible import constants as C
 from ansible import context
 from ansible._internal._datatag._tags import Origin
@@ -20,46 +19,47 @@ from ansible.parsing.vault import EncryptedString
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import connection_loader
 from ansible.utils.vars import load_extra_vars
-
-# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
-_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
-if _CORE not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.base.untag import plain
-from ansible.module_utils.trainyard.base.yaml_source import Problem, near
-from ansible.module_utils.trainyard.config import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.yaml_source import (
+    Problem,
+    near,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
     duplicate_hosts as inventory_files,
 )
-from ansible.module_utils.trainyard.config import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
     extra_vars as asked,
 )
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.config import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
     role_vars as role_values,
 )
-from ansible.module_utils.trainyard.config import site as sites
-from ansible.module_utils.trainyard.config import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
     spares,
 )
-from ansible.module_utils.trainyard.config import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
     ssh_policy as access,
 )
-from ansible.module_utils.trainyard.preflight import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
     controller_programs,
     ports,
 )
-from ansible.module_utils.trainyard.preflight import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
     software as installed,
 )
-from ansible.module_utils.trainyard.suites import suite_table as suites
-from ansible.module_utils.trainyard.suites.launchers import LAUNCHERS
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
 
 # What read_job itself looks at besides `config`, for every verb that reads a job.
 COMMON = ("config",)
 # So many problems are shown; the rest is counted.
 MOST = 100
+
+# playbook_dir is another one in an imported playbook.
+_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 
 class ActionModule(ActionBase):
@@ -71,9 +71,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
         arguments = plain(self._task.args)
-        project = os.path.dirname(
-            os.path.dirname(_CORE)
-        )  # (playbook_dir is another one in an imported playbook)
+        project = _PROJECT
         resumed = arguments.get("resumed") or {}
         left = set(arguments.get("ignored") or [])
         extra = {

@@ -16,38 +16,34 @@ from __future__ import annotations
 import os
 import time
 
-import ansible.module_utils
 from ansible import constants as C
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.color import stringc
 from ansible.utils.vars import load_extra_vars
-
-# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
-_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
-if _CORE not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.base.untag import plain
-from ansible.module_utils.trainyard.config import logs_options as questions
-from ansible.module_utils.trainyard.config import quota
-from ansible.module_utils.trainyard.gate import answer_gate
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
+    logs_options as questions,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     archive as log_home,
 )
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     log_follower as log_follow,
 )
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     log_index as ranks,
 )
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     log_receiver as receiving,
 )
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     log_view as logview,
 )
-from ansible.module_utils.trainyard.records import run_choice
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
 
 COLORS = (
     "cyan",
@@ -64,6 +60,8 @@ COLORS = (
 UNIT_SECONDS = 30
 # The playbook has shown what is to be seen; with -v Ansible would print the whole result besides.
 QUIET = {"changed": False, "_ansible_verbose_override": True}
+
+_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 
 class ActionModule(answer_gate.Gated, ActionBase):
@@ -100,7 +98,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
 
     def _runs_dir(self):
         return os.path.join(
-            os.path.dirname(os.path.dirname(_CORE)),
+            _PROJECT,
             os.path.expanduser(self._of_site("trainyard_runs_dir", "runs")),
         )
 

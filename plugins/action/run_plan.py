@@ -5,17 +5,11 @@ library/run_plan.py for the documentation.
 
 from __future__ import annotations
 
-import os
-
-import ansible.module_utils
 from ansible.plugins.action import ActionBase
-
-# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
-_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
-if _CORE not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard.base.untag import plain
-from ansible.module_utils.trainyard.runs import plan_directory as plan_home
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
+    plan_directory as plan_home,
+)
 
 SPEC = {
     "state": {"type": "str", "choices": ["looked", "taken"], "required": True},

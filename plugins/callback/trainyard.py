@@ -28,7 +28,6 @@ options:
 """
 
 import atexit
-import importlib
 import os
 import shlex
 import shutil
@@ -36,34 +35,28 @@ import sys
 import threading
 import time
 
-import ansible.module_utils
 from ansible import constants as C
 from ansible import context
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.utils.color import stringc
-
-# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
-_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
-if _CORE not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard.base import sanitize as display
-from ansible.module_utils.trainyard.base import text_layout as columns
-from ansible.module_utils.trainyard.live import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import sanitize as display
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import terminal
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout as columns
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
     model as watch,
 )
-from ansible.module_utils.trainyard.live import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
     plain_lines as ticker,
 )
-from ansible.module_utils.trainyard.live import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
     screen as live,
 )
 
 printable = display.printable
-from ansible.module_utils.trainyard.base import terminal
-
-importlib.import_module("ansible.module_utils.trainyard.gate.answer_gate").prepare()
-from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
-from ansible.module_utils.trainyard.base.untag import plain
+answer_gate.prepare()
 
 COLOURS = {
     "good": C.COLOR_OK,

@@ -30,31 +30,27 @@ import shutil
 import sys
 import time
 
-import ansible.module_utils
 from ansible import constants as C
 from ansible import context
 from ansible.plugins.callback import CallbackBase
-
-# ansible.cfg's module_utils is for modules; a plugin has to find the product's package by itself.
-_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
-if _CORE not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_CORE)
-from ansible.module_utils.trainyard.attempts.attempt_dir import RUN_ID
-from ansible.module_utils.trainyard.base import terminal
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.base.untag import plain
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import terminal
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     failed_nodes as failures,
 )
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     replacement_failures as newcomers,
 )
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     restart_policy as restarts,
 )
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     resume_command as again_words,
 )
+
+_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 
 class CallbackModule(CallbackBase):
@@ -207,7 +203,7 @@ class CallbackModule(CallbackBase):
         beside = again_words.playbook_beside(
             (list(context.CLIARGS.get("args") or ()) or ["playbooks/train.yml"])[0]
         )
-        own = os.path.join(os.path.dirname(os.path.dirname(_CORE)), "playbooks", "resume.yml")
+        own = os.path.join(_PROJECT, "playbooks", "resume.yml")
         return beside if os.path.exists(beside) and os.path.samefile(beside, own) else own
 
     @staticmethod

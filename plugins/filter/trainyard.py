@@ -5,17 +5,8 @@ plain first. See trainyard_query.yml.
 
 from __future__ import annotations
 
-import os
-
-import ansible.module_utils
 from ansible.errors import AnsibleFilterError
-
-# ansible.cfg's module_utils reaches modules only; a plugin has to look there by itself.
-_CORE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "module_utils")
-if _CORE not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_CORE)
-
-from ansible.module_utils.trainyard.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 
 try:
     import jmespath

@@ -16,11 +16,9 @@ import os
 import sys
 from pathlib import Path
 
-import ansible.module_utils
-
 PROJECT = Path(__file__).resolve().parents[2]
-ansible.module_utils.__path__.append(str(PROJECT / "plugins" / "module_utils"))
-from ansible.module_utils.trainyard.drills import fault_table as drills
+sys.path.insert(0, str(PROJECT / "collections"))
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import fault_table as drills
 
 PAGE = PROJECT / "docs" / "drills.md"
 BARE_HEAD = [

@@ -182,14 +182,12 @@ def used_by(pid):
 def receive(place, home, over):
     """Receive until standard input says so; print what came as one line of JSON."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    import ansible.module_utils
-
-    core = os.path.join(
-        os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "plugins", "module_utils"
+    project = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.insert(0, os.path.join(project, "collections"))
+    from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
+    from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+        log_receiver as receiving,
     )
-    ansible.module_utils.__path__.append(os.path.abspath(core))
-    from ansible.module_utils.trainyard.agent import shipping
-    from ansible.module_utils.trainyard.logsync import log_receiver as receiving
 
     delays, lines, sender, first = [], [0], [0, 0], []
 

@@ -38,7 +38,7 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
-CORE = PROJECT / "plugins" / "module_utils" / "trainyard"
+CORE = PROJECT / "plugins" / "module_utils"
 THERE = "/home/trainer/corpus"  # beside the product's own directory on every node
 # What a node keeps of an attempt and the product reads; default.<pod>.log, envlog.N and
 # backup_env.N.json hold whole environments.
@@ -144,10 +144,11 @@ class Site:
     def furnish(self):
         """Put the product's core and our two programs on every node."""
         with tempfile.TemporaryDirectory() as folder:
-            package = Path(folder) / "corpus/lib/ansible/module_utils/trainyard"
+            package = (
+                Path(folder)
+                / "corpus/lib/ansible_collections/trainyard/cluster/plugins/module_utils"
+            )
             shutil.copytree(CORE, package, ignore=shutil.ignore_patterns("__pycache__"))
-            for place in (package.parents[1], package.parents[0], package):
-                (place / "__init__.py").touch()
             shutil.copytree(
                 HERE / "node",
                 Path(folder) / "corpus/inject",
@@ -495,10 +496,7 @@ def pack(folder, place):
 
 def said(folder, work):
     """Return the product's verdict on what was brought, for whoever watches."""
-    import ansible.module_utils
-
-    ansible.module_utils.__path__.append(str(CORE.parent))
-    sys.path.insert(0, str(PROJECT / "tests" / "unit"))
+    sys.path[:0] = [str(PROJECT / "tests" / "unit"), str(PROJECT / "collections")]
     import corpus_support
 
     found = corpus_support.decide(folder, work.gone)

@@ -14,10 +14,10 @@ import struct
 import sys
 from pathlib import Path
 
-from ansible.module_utils.trainyard.attempts import mesh_credential
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.mesh import primitives as mesh
-from ansible.module_utils.trainyard.plan import compiler as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "configs/ppyoloe/ppyoloe_crn_s_300e_coco.yml"

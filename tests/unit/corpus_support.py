@@ -10,9 +10,9 @@ import subprocess
 from pathlib import Path
 
 import yaml
-from ansible.module_utils.trainyard.attempts import evidence
-from ansible.module_utils.trainyard.diagnosis import verdict
-from ansible.module_utils.trainyard.runs import record_attempt as record
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt as record
 
 CASES = Path(__file__).resolve().parents[1] / "corpus" / "cases"
 

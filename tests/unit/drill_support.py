@@ -20,13 +20,13 @@ import json
 import os
 import sys
 
-from ansible.module_utils.trainyard.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     drill_run as drilling,
 )
-from ansible.module_utils.trainyard.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     drill_site as drill_ground,
 )
-from ansible.module_utils.trainyard.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     fault_table as drills,
 )
 from core_support import put

@@ -10,17 +10,17 @@ import math
 import shutil
 from html.parser import HTMLParser
 
-from ansible.module_utils.trainyard.report import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
     html_page as report_page,
 )
-from ansible.module_utils.trainyard.report import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
     load as report_facts,
 )
-from ansible.module_utils.trainyard.report import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
     report_view,
     series,
 )
-from ansible.module_utils.trainyard.report import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
     run_comparison as report_compare,
 )
 from core_support import ROOT

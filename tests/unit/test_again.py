@@ -13,13 +13,13 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     failed_nodes as failures,
 )
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     node_replacement as replacing,
 )
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     resume_command as again_words,
 )
 from core_support import ROOT, RUN, put

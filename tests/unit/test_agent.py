@@ -19,19 +19,25 @@ from pathlib import Path
 
 import container_environment
 import pytest
-from ansible.module_utils.trainyard.agent import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
     agent,
     guard_beat,
     guard_evidence,
     openmpi,
     shipping,
 )
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.attempts import mesh_credential
-from ansible.module_utils.trainyard.environments import python_env as environment
-from ansible.module_utils.trainyard.mesh import mesh_gate
-from ansible.module_utils.trainyard.mesh import store as mesh_held
-from ansible.module_utils.trainyard.preflight import software as installed
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as environment,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import mesh_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import store as mesh_held
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
+    software as installed,
+)
 from core_support import (
     ROOT,
     RUN,
@@ -44,7 +50,7 @@ from core_support import (
     recorded,
 )
 
-AGENT = str(ROOT / "plugins" / "module_utils" / "trainyard" / "agent.py")
+AGENT = str(ROOT / "plugins" / "module_utils" / "agent" / "agent.py")
 NODE = "node2"
 CONFIG = f"/home/trainer/.trainyard/mesh/runs/{RUN}/1/node2/config"
 # What Paddle's launcher does: ranks in sessions of their own, their number and all endpoints in the

@@ -18,11 +18,13 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.agent import agent, openmpi
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import agent, openmpi
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
 from core_support import ROOT, RUN, attempt_files, gate_ssh, open_gate, program, put
 
-CORE = ROOT / "plugins" / "module_utils" / "trainyard"
+CORE = ROOT / "plugins" / "module_utils"
 PYTHON = sys.executable
 SHOW = (
     "import json, os, sys; print(json.dumps(dict(os.environ)), flush=True); print('to stderr',"

@@ -9,8 +9,8 @@ import json
 import os
 
 import pytest
-from ansible.module_utils.trainyard.agent import agent
-from ansible.module_utils.trainyard.attempts import evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import agent
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 
 
 def test_the_counter_is_a_number_or_not_known():

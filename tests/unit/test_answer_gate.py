@@ -15,10 +15,12 @@ import ansible.plugins.action
 import jsonschema
 import pytest
 import yaml
-from ansible.module_utils.trainyard.base import safe_names
-from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
-from ansible.module_utils.trainyard.gate import answer_gate
-from ansible.module_utils.trainyard.preflight import devices, orphans
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
+    model_collector as checkpoints,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import devices, orphans
 from test_devices import FIXTURES, Smi
 
 RUN = "20261120-103501-ppyoloe-1f2e"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from ansible.module_utils.trainyard.plan import ascend_addresses as ascend
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
+    ascend_addresses as ascend,
+)
 from core_support import program, recorded
 
 IPS = {

@@ -12,8 +12,8 @@ import sys
 
 import attempt as module
 import pytest
-from ansible.module_utils.trainyard.attempts import ownership as holds
-from ansible.module_utils.trainyard.plan import compiler as plans
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership as holds
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from core_support import CODE, ROOT, RUN, gang, program, programs, put, recorded, trusted
 
 UNIT = f"trainyard-{RUN}-1.service"
@@ -242,8 +242,7 @@ def test_what_runs_on_nodes_needs_no_pyyaml():
     """
     code = (
         "import sys; sys.modules['yaml'] = sys.modules['jinja2'] = None; sys.path[:0] ="
-        " ['library']\nimport ansible.module_utils;"
-        " ansible.module_utils.__path__.append('plugins/module_utils')\nimport attempt,"
+        " ['library', 'collections']\nimport attempt,"
         " attempt_status, prune, rehearsal, run_history"
     )
     done = subprocess.run(

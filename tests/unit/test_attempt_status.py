@@ -14,19 +14,21 @@ from types import SimpleNamespace
 
 import attempt_status as module
 import pytest
-from ansible.module_utils.trainyard.agent import shipping
-from ansible.module_utils.trainyard.attempts import (
+from ansible.utils.display import Display
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir as attempts,
 )
-from ansible.module_utils.trainyard.attempts import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     ownership as holds,
 )
-from ansible.module_utils.trainyard.attempts import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     status,
 )
-from ansible.module_utils.trainyard.live import live_warnings as troubles
-from ansible.module_utils.trainyard.live import model as watch
-from ansible.utils.display import Display
+from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
+    live_warnings as troubles,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.live import model as watch
 from core_support import RUN, attempt_files, compiled, program, put
 
 LINE = (

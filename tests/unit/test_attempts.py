@@ -14,8 +14,10 @@ import sys
 import threading
 
 import pytest
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.plan import compiler as plans
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from core_support import CODE, DATA, RUN, compiled, gang, put
 
 UNIT = f"trainyard-{RUN}-1.service"

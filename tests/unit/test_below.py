@@ -14,28 +14,40 @@ import signal
 import tracemalloc
 
 import pytest
-from ansible.module_utils.trainyard.attempts import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir as attempts,
 )
-from ansible.module_utils.trainyard.attempts import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     ownership as holds,
 )
-from ansible.module_utils.trainyard.attempts import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     status,
 )
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.base import safe_open as below
-from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
-from ansible.module_utils.trainyard.environments import python_env as environment
-from ansible.module_utils.trainyard.inputs import remote_outline as outline
-from ansible.module_utils.trainyard.logsync import collector as homecoming
-from ansible.module_utils.trainyard.logsync import log_view as logview
-from ansible.module_utils.trainyard.network import check_lock as netturns
-from ansible.module_utils.trainyard.records import run_json as run_file
-from ansible.module_utils.trainyard.rehearsal import node_rehearsal as rehearsing
-from ansible.module_utils.trainyard.report import load as report_facts
-from ansible.module_utils.trainyard.runs import plan_origin
-from ansible.module_utils.trainyard.runs import prune_scan as prune_look
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_open as below
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
+    model_collector as checkpoints,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as environment,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
+    remote_outline as outline,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+    collector as homecoming,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import log_view as logview
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
+    check_lock as netturns,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
+    node_rehearsal as rehearsing,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import load as report_facts
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import plan_origin
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan as prune_look
 from core_support import RUN, attempt_files, compiled, put
 
 

@@ -10,13 +10,13 @@ import re
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.logs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
     error_patterns as error_lines,
 )
-from ansible.module_utils.trainyard.logs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
     failure_catalogue as causes,
 )
-from ansible.module_utils.trainyard.logs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
     parser as logs,
 )
 
@@ -631,7 +631,7 @@ def test_the_suites_own_lines_do_not_hide_errors(root):
     """A suite's step, evaluation and saved patterns take a line before the error scan sees it, so
     none may match a real message.
     """
-    suites = root / "plugins" / "module_utils" / "trainyard" / "suites"
+    suites = root / "playbooks" / "suites"
     for path in suites.glob("*.yml"):
         table = logs.Table(yaml.safe_load(path.read_text()).get("logs"))
         for message, _cause, _origin in MESSAGES:

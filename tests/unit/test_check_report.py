@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import check_report as module
 import pytest
-from ansible.module_utils.trainyard.base.findings import finding
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
 
 
 @pytest.mark.parametrize("level, fails", [("stop", True), ("warn", False), ("note", False)])

@@ -11,8 +11,10 @@ import shutil
 
 import checkpoint as module
 import pytest
-from ansible.module_utils.trainyard.checkpoints import model_collector as checkpoints
-from ansible.module_utils.trainyard.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
+    model_collector as checkpoints,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
 from core_support import modes, put
 
 # Names as the suites wrote them in real runs: {suite: (folder, files of the best one, files of the

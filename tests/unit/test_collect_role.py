@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.plan import compiler as plan
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
 from core_support import ROOT, RUN, compiled, put
 
 SSH = """#!%s

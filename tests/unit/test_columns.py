@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.base import text_layout as columns
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout as columns
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ import struct
 import time
 
 import pytest
-from ansible.module_utils.trainyard.checkpoints import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
     pickle_scan as pickled,
 )
-from ansible.module_utils.trainyard.checkpoints import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
     validate as completeness,
 )
-from ansible.module_utils.trainyard.checkpoints.validate import Broken
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints.validate import Broken
 from core_support import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -18,36 +18,40 @@ import pytest
 import rank_logs
 import yaml
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base import yaml_source as yamldata
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.config import site as sites
-from ansible.module_utils.trainyard.conformance import (
+from ansible.parsing.dataloader import DataLoader
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source as yamldata
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
+from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
     findings_check as conform_findings,
 )
-from ansible.module_utils.trainyard.conformance import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
     fixtures as conform_ground,
 )
-from ansible.module_utils.trainyard.conformance import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
     runner as conform,
 )
-from ansible.module_utils.trainyard.conformance import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
     site_checks as conform_site,
 )
-from ansible.module_utils.trainyard.mesh import login_check as mesh_logins
-from ansible.module_utils.trainyard.plan import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
+    login_check as mesh_logins,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     ascend_addresses as ascend,
 )
-from ansible.module_utils.trainyard.plan import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     compiler as plan,
 )
-from ansible.module_utils.trainyard.plan import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     rank_table,
     readiness,
 )
-from ansible.module_utils.trainyard.suites import launchers
-from ansible.module_utils.trainyard.suites import suite_table as suites
-from ansible.parsing.dataloader import DataLoader
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
 from core_support import ROOT, put
 
 NODES = ["node1", "node2"]

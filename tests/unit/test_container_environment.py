@@ -13,9 +13,13 @@ from pathlib import Path
 
 import container_environment
 import pytest
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.environments import containers
-from ansible.module_utils.trainyard.environments import python_env as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import containers
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as core,
+)
 from core_support import put
 
 # Two test sessions on one machine must not take each other's processes for their own.

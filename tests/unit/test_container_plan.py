@@ -8,11 +8,13 @@ import subprocess
 import sys
 
 import pytest
-from ansible.module_utils.trainyard.agent import agent
-from ansible.module_utils.trainyard.environments import containers
-from ansible.module_utils.trainyard.environments import python_env as environment
-from ansible.module_utils.trainyard.plan import compiler as core
-from ansible.module_utils.trainyard.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import agent
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import containers
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as environment,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 from core_support import (
     ENVIRONMENT,
     ROOT,
@@ -25,7 +27,7 @@ from core_support import (
     recorded,
 )
 
-AGENT = str(ROOT / "plugins" / "module_utils" / "trainyard" / "agent.py")
+AGENT = str(ROOT / "plugins" / "module_utils" / "agent" / "agent.py")
 IMAGE = {
     "container": "mine/paddle:2.6.2",
     "mounts": ["/data"],

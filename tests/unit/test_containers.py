@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.environments import containers
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import containers
 
 BASE = "/home/trainer/.trainyard"
 WORK = BASE + "/runs/r/attempt-1/work"

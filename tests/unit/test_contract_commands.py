@@ -12,15 +12,13 @@ import shlex
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.plan import compiler as plan
-from ansible.module_utils.trainyard.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
 from core_support import CODE, DATA, ENVIRONMENT, ROOT, fact_of
 
 CONTRACT = yaml.safe_load(
-    (ROOT / "plugins" / "module_utils" / "trainyard" / "conformance" / "contract.yml").read_text(
-        encoding="utf-8"
-    )
+    (ROOT / "plugins" / "module_utils" / "conformance" / "contract.yml").read_text(encoding="utf-8")
 )
 COMMANDS = [
     (name, count)

@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.base import findings
-from ansible.module_utils.trainyard.preflight import devices, npu_smi
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import devices, npu_smi
 from core_support import RUN, gang
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nvidia_smi"

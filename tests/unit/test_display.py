@@ -11,7 +11,7 @@ import time
 import urllib.parse
 
 import pytest
-from ansible.module_utils.trainyard.base.sanitize import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     MASK,
     Secrets,
     host_of,

@@ -11,7 +11,9 @@ import inspect
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.environments import python_env as environment
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as environment,
+)
 from core_support import ROOT
 
 MODULES = sorted(path.stem for path in (ROOT / "library").glob("*.py"))
@@ -93,7 +95,7 @@ def test_what_runs_on_nodes_is_read_by_the_oldest_python_they_may_have():
     """Nodes have Python 3.8 or newer (facts, 'Ansible 2.19')."""
     for path in [
         *(ROOT / "library").glob("*.py"),
-        *(ROOT / "plugins" / "module_utils" / "trainyard").rglob("*.py"),
+        *(ROOT / "plugins" / "module_utils").rglob("*.py"),
     ]:
         ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))
 

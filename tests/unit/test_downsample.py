@@ -4,7 +4,12 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.report.downsample import BUFFER, Means, Thinned, summed
+from ansible_collections.trainyard.cluster.plugins.module_utils.report.downsample import (
+    BUFFER,
+    Means,
+    Thinned,
+    summed,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -15,25 +15,31 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard.agent import drill_watch, shipping
-from ansible.module_utils.trainyard.attempts import evidence
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.diagnosis import verdict
-from ansible.module_utils.trainyard.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import drill_watch, shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     drill_run as drilling,
 )
-from ansible.module_utils.trainyard.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     drill_site as drill_ground,
 )
-from ansible.module_utils.trainyard.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     fault_table as drills,
 )
-from ansible.module_utils.trainyard.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     invariants as drill_promises,
 )
-from ansible.module_utils.trainyard.logs import failure_catalogue as causes
-from ansible.module_utils.trainyard.logsync import collector as homecoming
-from ansible.module_utils.trainyard.logsync import log_stream as streaming
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
+    failure_catalogue as causes,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+    collector as homecoming,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+    log_stream as streaming,
+)
 from core_support import ROOT, RUN, program, put
 
 TABLE = drills.load()
@@ -105,7 +111,7 @@ def test_a_fault_says_why_it_cannot_be_done_on_a_site():
 
 def test_a_table_that_does_not_fit_its_schema_is_refused(tmp_path):
     text = (
-        (ROOT / "plugins/module_utils/trainyard/drills/faults.yml")
+        (ROOT / "plugins/module_utils/drills/faults.yml")
         .read_text()
         .replace("at: step 2", "at: breakfast", 1)
     )

@@ -17,22 +17,22 @@ from types import SimpleNamespace
 
 import pytest
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.trainyard.drills import (
+from ansible.parsing.dataloader import DataLoader
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     drill_run as drilling,
 )
-from ansible.module_utils.trainyard.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     drill_site as drill_ground,
 )
-from ansible.module_utils.trainyard.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     drill_steps,
 )
-from ansible.module_utils.trainyard.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     fault_table as drills,
 )
-from ansible.module_utils.trainyard.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     invariants as drill_promises,
 )
-from ansible.parsing.dataloader import DataLoader
 from core_support import CONFIG, ROOT, program, put, recorded
 from drill_support import Here, course, settle, site
 

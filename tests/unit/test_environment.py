@@ -9,7 +9,9 @@ import pathlib
 import sys
 
 import pytest
-from ansible.module_utils.trainyard.environments import python_env as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as core,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ASKED = {"package": "paddlepaddle", "version": "2.6.2", "requirements": ["a.txt"]}

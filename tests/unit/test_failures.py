@@ -11,8 +11,12 @@ import os
 import stat
 
 import pytest
-from ansible.module_utils.trainyard.logs.failure_catalogue import entry_of
-from ansible.module_utils.trainyard.recovery import failed_nodes as failures
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_catalogue import (
+    entry_of,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    failed_nodes as failures,
+)
 
 NODES = ["n1", "n2"]
 

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.base import safe_names
-from ansible.module_utils.trainyard.config import quota
-from ansible.module_utils.trainyard.logsync import fetcher as fetching
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import fetcher as fetching
 from core_support import ROOT, RUN, put
 
 ODD = "a --rsh=sh -c touch$IFS/x.log"

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.base import findings
-from ansible.module_utils.trainyard.base.findings import finding
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
 
 
 def test_the_nodes_that_differ_from_most_are_named():

@@ -11,7 +11,7 @@ import os
 import firewall_record
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible.module_utils.trainyard.environments import root_records
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import root_records
 
 GOOD = {"tool": "ufw", "peers": ["10.0.0.1", "10.1.0.0/16"], "zone": ""}
 

@@ -14,26 +14,28 @@ import unicodedata
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.base import untag as plain
-from ansible.module_utils.trainyard.base import yaml_source as yamldata
-from ansible.module_utils.trainyard.base.sanitize import printable
-from ansible.module_utils.trainyard.config import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import untag as plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source as yamldata
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
     duplicate_hosts as inventory_files,
 )
-from ansible.module_utils.trainyard.config import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
     extra_vars as asked,
 )
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.config import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
     role_vars as role_values,
 )
-from ansible.module_utils.trainyard.config import site as sites
-from ansible.module_utils.trainyard.config import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
     ssh_policy as access,
 )
-from ansible.module_utils.trainyard.preflight import capacity
-from ansible.module_utils.trainyard.preflight import machine as machines
-from ansible.module_utils.trainyard.rehearsal import outcome as rehearsal
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import capacity
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import machine as machines
+from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
+    outcome as rehearsal,
+)
 from core_support import ROOT, job_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -13,21 +13,25 @@ import os
 import time
 
 import pytest
-from ansible.module_utils.trainyard.attempts import evidence
-from ansible.module_utils.trainyard.base import safe_names
-from ansible.module_utils.trainyard.checkpoints import finder as resumable
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
+    finder as resumable,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     archive as log_home,
 )
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     log_index as ranks,
 )
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     log_view as logview,
 )
-from ansible.module_utils.trainyard.records import run_json as run_file
-from ansible.module_utils.trainyard.report import series
-from ansible.module_utils.trainyard.runs import plan_directory as plan_home
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import series
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
+    plan_directory as plan_home,
+)
 from core_support import RUN, compiled, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -10,14 +10,14 @@ import subprocess
 import time
 
 import pytest
-from ansible.module_utils.trainyard.base import git_tree, manifest
-from ansible.module_utils.trainyard.inputs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import git_tree, manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     describe as inputs,
 )
-from ansible.module_utils.trainyard.inputs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     remote_outline as outline,
 )
-from ansible.module_utils.trainyard.inputs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     sources,
 )
 from core_support import put

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.agent import guard
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import guard
 from core_support import (
     ROOT,
     RUN,
@@ -29,7 +29,7 @@ from core_support import (
     recorded,
 )
 
-CORE = ROOT / "plugins" / "module_utils" / "trainyard"
+CORE = ROOT / "plugins" / "module_utils"
 FILES = (
     "agent.py",
     "guard.py",

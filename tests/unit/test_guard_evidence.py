@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.agent import guard_evidence
-from ansible.module_utils.trainyard.attempts import evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import guard_evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from core_support import RUN, attempt_files, compiled, program, put
 
 DUMP = """Process 7: python tools/train.py

@@ -9,8 +9,10 @@ import random
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.agent import guard_phases
-from ansible.module_utils.trainyard.suites import watchdog_budgets as watchdog
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import guard_phases
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import (
+    watchdog_budgets as watchdog,
+)
 from core_support import ROOT
 
 SUITES = {name: yaml.safe_load((ROOT / "playbooks/suites" / (name + ".yml")).read_text()) for name in

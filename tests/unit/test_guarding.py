@@ -6,9 +6,13 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible.module_utils.trainyard.agent import agent
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.attempts import guard_unit as guarding
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import agent
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    guard_unit as guarding,
+)
 from core_support import RUN, attempt_files, compiled, program, put, recorded
 
 UNIT = f"trainyard-{RUN}-1.service"

@@ -10,9 +10,11 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.attempts import ownership as holds
-from ansible.module_utils.trainyard.plan import readiness
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership as holds
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import readiness
 from core_support import RUN, compiled, gang, put
 
 OLDER, YOUNGER = RUN.replace("103501", "103400"), RUN.replace("103501", "103600")

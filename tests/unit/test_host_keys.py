@@ -10,7 +10,7 @@ import subprocess
 import host_keys as module
 import pytest
 import yaml
-from ansible.module_utils.trainyard.mesh import host_keys as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import host_keys as core
 from test_mesh import host_key
 
 ONE, TWO = host_key(1), host_key(2)

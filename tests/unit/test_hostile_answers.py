@@ -12,9 +12,9 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
-from ansible.module_utils.trainyard.base import manifest, terminal
-from ansible.module_utils.trainyard.plan import compiler as plans
 from ansible.utils import color, display
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest, terminal
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from core_support import RUN, attempt_files, compiled, put
 from lying_support import Site
 

@@ -14,17 +14,19 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.environments import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     installed_files as distributions,
 )
-from ansible.module_utils.trainyard.environments import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     native_libraries as software,
 )
-from ansible.module_utils.trainyard.environments import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env as environment,
 )
-from ansible.module_utils.trainyard.preflight import probe
-from ansible.module_utils.trainyard.preflight import software as installed
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
+    software as installed,
+)
 from core_support import ROOT
 
 DIGEST = "a" * 16

@@ -9,8 +9,8 @@ import json
 import os
 
 import pytest
-from ansible.module_utils.trainyard.base import yaml_source as yamldata
-from ansible.module_utils.trainyard.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source as yamldata
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from core_support import CONFIG, ROOT
 
 CONFIGS = str(ROOT / "playbooks" / "configs")
@@ -515,7 +515,9 @@ def test_suites_and_schemas_stand_together():
             path.split("/")[0] for path in table["redirects"]
         }
     launchers = set(schema["properties"]["launcher"]["enum"])
-    from ansible.module_utils.trainyard.suites.launchers import LAUNCHERS
+    from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import (
+        LAUNCHERS,
+    )
 
     assert launchers == set(LAUNCHERS)
 

@@ -18,10 +18,10 @@ import zipfile
 
 import job_inputs as module
 import pytest
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.inputs import download, sources
-from ansible.module_utils.trainyard.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import download, sources
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
 from core_support import put
 
 CONFIG = "configs/ppyoloe/s.yml"

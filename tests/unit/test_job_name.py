@@ -12,22 +12,24 @@ import shutil
 import jsonschema
 import pytest
 import yaml
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.attempts import status
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.gate import answer_gate
-from ansible.module_utils.trainyard.plan import compiler as plans
-from ansible.module_utils.trainyard.records import run_json as run_file
-from ansible.module_utils.trainyard.runs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import status
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     history,
 )
-from ansible.module_utils.trainyard.runs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     plan_directory as plan_home,
 )
-from ansible.module_utils.trainyard.runs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     prune_scan as prune_look,
 )
-from ansible.module_utils.trainyard.runs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     record_attempt as record,
 )
 from core_support import ROOT, RUN, attempt_files, compiled, put

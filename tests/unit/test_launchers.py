@@ -12,9 +12,12 @@ import shlex
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.plan.compiler import PlanError, compile_plan
-from ansible.module_utils.trainyard.suites import launchers
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler import (
+    PlanError,
+    compile_plan,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
 from core_support import ADDRESSES, compiled, gang
 
 

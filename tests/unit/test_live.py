@@ -6,14 +6,14 @@ library/attempt_status.py returns them.
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.base import text_layout as columns
-from ansible.module_utils.trainyard.live import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout as columns
+from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
     model as watch,
 )
-from ansible.module_utils.trainyard.live import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
     plain_lines as ticker,
 )
-from ansible.module_utils.trainyard.live import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
     screen as live,
 )
 

@@ -11,11 +11,11 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard.agent import shipping
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     log_follower as log_follow,
 )
-from ansible.module_utils.trainyard.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     log_receiver as receiving,
 )
 from conftest import sample_plan

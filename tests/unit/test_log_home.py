@@ -7,8 +7,8 @@ import json
 import shutil
 
 import pytest
-from ansible.module_utils.trainyard.logsync import archive as log_home
-from ansible.module_utils.trainyard.logsync import log_index as ranks
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import archive as log_home
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import log_index as ranks
 from core_support import ROOT
 
 RUN = "20261120-190935-raise-1b3e"

@@ -6,9 +6,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible.module_utils.trainyard.config import extra_vars as asked
-from ansible.module_utils.trainyard.config import logs_options as questions
-from ansible.module_utils.trainyard.logsync import archive as log_home
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import extra_vars as asked
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
+    logs_options as questions,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import archive as log_home
 from core_support import ROOT
 
 RAISED = ROOT / "tests/fixtures/raised"

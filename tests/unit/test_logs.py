@@ -11,14 +11,19 @@ import tracemalloc
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.base.sanitize import MASK, mask, printable, printable_data
-from ansible.module_utils.trainyard.logs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    MASK,
+    mask,
+    printable,
+    printable_data,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
     error_scanner as errors,
 )
-from ansible.module_utils.trainyard.logs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
     failure_catalogue as causes,
 )
-from ansible.module_utils.trainyard.logs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
     parser as logs,
 )
 
@@ -35,7 +40,7 @@ TRACEBACK = (
 
 @pytest.fixture
 def paddledet(root):
-    suites = root / "plugins" / "module_utils" / "trainyard" / "suites"
+    suites = root / "playbooks" / "suites"
     return yaml.safe_load((suites / "paddledetection.yml").read_text())["logs"]
 
 

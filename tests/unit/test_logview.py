@@ -10,8 +10,8 @@ import resource
 import time
 
 import pytest
-from ansible.module_utils.trainyard.logsync import archive as log_home
-from ansible.module_utils.trainyard.logsync import log_view as logview
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import archive as log_home
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import log_view as logview
 from core_support import ROOT
 
 RAISED = ROOT / "tests/fixtures/raised"

@@ -9,33 +9,37 @@ import json
 
 import jsonschema
 import pytest
-from ansible.module_utils.trainyard.attempts import evidence
-from ansible.module_utils.trainyard.base import findings, manifest
-from ansible.module_utils.trainyard.checkpoints import finder as resumable
-from ansible.module_utils.trainyard.diagnosis import verdict
-from ansible.module_utils.trainyard.gate import answer_gate, isolation
-from ansible.module_utils.trainyard.logsync import log_index as ranks
-from ansible.module_utils.trainyard.plan import compiler as plan
-from ansible.module_utils.trainyard.preflight import checks, devices
-from ansible.module_utils.trainyard.records import prune_rules as prune
-from ansible.module_utils.trainyard.records import run_choice
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings, manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
+    finder as resumable,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate, isolation
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import log_index as ranks
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks, devices
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules as prune
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     candidates as members,
 )
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     restart_policy as restarts,
 )
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     resume_decision as resuming,
 )
-from ansible.module_utils.trainyard.rehearsal import outcome as rehearsal
-from ansible.module_utils.trainyard.runs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
+    outcome as rehearsal,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     history,
 )
-from ansible.module_utils.trainyard.runs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     prune_report as prune_text,
 )
-from ansible.module_utils.trainyard.runs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     record_attempt as record,
 )
 from conftest import sample_plan

@@ -14,16 +14,19 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard.agent import guard_neighbour, netprobe
-from ansible.module_utils.trainyard.base import findings
-from ansible.module_utils.trainyard.gate import answer_gate
-from ansible.module_utils.trainyard.network import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
+    guard_neighbour,
+    netprobe,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     client as nettries,
 )
-from ansible.module_utils.trainyard.network import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     node_check as netunit,
 )
-from ansible.module_utils.trainyard.network import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     reachability as network,
 )
 from core_support import ROOT

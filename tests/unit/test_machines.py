@@ -14,12 +14,20 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base import unit_limits as limits
-from ansible.module_utils.trainyard.gate import answer_gate
-from ansible.module_utils.trainyard.network import check_lock as netturns
-from ansible.module_utils.trainyard.preflight import capacity, openssh, rsync
-from ansible.module_utils.trainyard.preflight import machine as machines
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import unit_limits as limits
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
+    check_lock as netturns,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
+    capacity,
+    openssh,
+    rsync,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import machine as machines
 from core_support import program, put
 
 ROOT = Path(__file__).resolve().parents[2]

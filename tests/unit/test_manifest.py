@@ -8,7 +8,7 @@ import os
 import subprocess
 
 import pytest
-from ansible.module_utils.trainyard.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from core_support import put
 
 FILES = {"a.txt": "abcd", "sub/b.txt": "efgh", "sub/deep/c": ""}

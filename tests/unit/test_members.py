@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.recovery import candidates as members
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    candidates as members,
+)
 from core_support import job_of
 from test_site import host
 from test_spares import site_of

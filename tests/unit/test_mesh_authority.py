@@ -11,9 +11,11 @@ import subprocess
 
 import mesh_authority
 import pytest
-from ansible.module_utils.trainyard.mesh import certificate_term as mesh_term
-from ansible.module_utils.trainyard.mesh import primitives as mesh
-from ansible.module_utils.trainyard.preflight import checks
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
+    certificate_term as mesh_term,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks
 
 OTHER = {"fingerprint": "SHA256:other", "by": "bob@tower", "since": 1763000000}
 

@@ -8,7 +8,7 @@ import time
 import mesh_compile
 import pytest
 import yaml
-from ansible.module_utils.trainyard.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
 from test_mesh import CA, host_key, node
 
 

@@ -15,10 +15,14 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.attempts import mesh_credential as credential
-from ansible.module_utils.trainyard.plan import readiness
-from ansible.module_utils.trainyard.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    mesh_credential as credential,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import readiness
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 from core_support import RUN, peer_key, programs, put, trusted
 
 NODES = ["node1", "node2", "node3"]

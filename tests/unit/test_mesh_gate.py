@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.attempts import mesh_credential
-from ansible.module_utils.trainyard.mesh import mesh_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import mesh_gate
 from core_support import RUN, open_gate, program, programs, put, recorded
 
 OTHER = "20261120-103502-other-1f2e"

@@ -9,14 +9,14 @@ import json
 import random
 
 import pytest
-from ansible.module_utils.trainyard.gate import answer_gate
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     known_nodes as mesh_inventory,
 )
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     primitives as mesh,
 )
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     ssh_config as mesh_compiled,
 )
 from test_mesh import CA, host_key, node

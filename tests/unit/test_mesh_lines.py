@@ -11,9 +11,9 @@ import time
 
 import mesh_lines as module
 import pytest
-from ansible.module_utils.trainyard.mesh import authorized_keys as core
-from ansible.module_utils.trainyard.mesh import primitives as mesh
-from ansible.module_utils.trainyard.mesh import store as mesh_held
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import authorized_keys as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import store as mesh_held
 from test_mesh import host_key
 
 FOREIGN = (

@@ -9,8 +9,10 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard.mesh import login_check as mesh_logins
-from ansible.module_utils.trainyard.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
+    login_check as mesh_logins,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@

@@ -9,13 +9,13 @@ import pwd
 import mesh_node
 import pytest
 import yaml
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     node_description as mesh_described,
 )
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     primitives as mesh,
 )
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     store as mesh_held,
 )
 

@@ -11,7 +11,7 @@ import pwd
 import mesh_proof
 import pytest
 import yaml
-from ansible.module_utils.trainyard.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
 
 IDENTITIES = {name: mesh.identity(f"id-{name}", name) for name in ("node1", "node2", "node3")}
 

@@ -12,16 +12,18 @@ import time
 
 import mesh_sign
 import pytest
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     authority,
 )
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     primitives as mesh,
 )
-from ansible.module_utils.trainyard.mesh import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     signing as mesh_signing,
 )
-from ansible.module_utils.trainyard.mesh.certificates import parse_certificate
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.certificates import (
+    parse_certificate,
+)
 
 DAY = 86400
 

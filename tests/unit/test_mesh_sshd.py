@@ -16,8 +16,10 @@ import time
 import mesh_authority
 import mesh_sign
 import pytest
-from ansible.module_utils.trainyard.mesh import authorized_keys as mesh_lines
-from ansible.module_utils.trainyard.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
+    authorized_keys as mesh_lines,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
 
 # .config/sshd.sh names one that is unpacked and not installed; `make test` sets this where there
 # must be one.

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.base.sanitize import MASK
-from ansible.module_utils.trainyard.report import prometheus as metrics
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import MASK
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus as metrics
 
 RUNS = Path(__file__).resolve().parents[1] / "fixtures" / "series"
 NAMES = sorted(path.name for path in RUNS.iterdir() if path.is_dir())

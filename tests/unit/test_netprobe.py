@@ -11,9 +11,9 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.trainyard.agent import netprobe
-from ansible.module_utils.trainyard.network import client as nettries
-from ansible.module_utils.trainyard.network import topology as ring
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import netprobe
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import client as nettries
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import topology as ring
 
 ADDRESSES = {"node1": "127.0.0.2", "node2": "127.0.0.3", "node3": "127.0.0.4"}
 NAMES = list(ADDRESSES)

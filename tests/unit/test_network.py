@@ -9,18 +9,18 @@ import copy
 import json
 
 import pytest
-from ansible.module_utils.trainyard.base import findings
-from ansible.module_utils.trainyard.network import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     link_quality as carried,
 )
-from ansible.module_utils.trainyard.network import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     reachability as network,
 )
-from ansible.module_utils.trainyard.network import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     topology as ring,
 )
-from ansible.module_utils.trainyard.plan import compiler as core
-from ansible.module_utils.trainyard.preflight import interfaces
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import interfaces
 from core_support import ROOT, compiled, gang
 
 

@@ -14,10 +14,14 @@ import time
 
 import network_proof
 import pytest
-from ansible.module_utils.trainyard.agent import netprobe
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.network import check_lock as netturns
-from ansible.module_utils.trainyard.network import node_check as netunit
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import netprobe
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
+    check_lock as netturns,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import node_check as netunit
 
 # Starts the program as systemd would, without the properties; they are looked at by the test.
 SYSTEMD_RUN = """#!/bin/sh

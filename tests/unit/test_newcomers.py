@@ -6,7 +6,9 @@ there, and nobody else.
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.recovery import replacement_failures as newcomers
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    replacement_failures as newcomers,
+)
 
 
 def chosen(nodes=("n1", "s1"), new=("s1",)):

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import node_held as module
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.attempts import ownership as holds
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership as holds
 
 RUN = "20261120-103501-x-1f2e"
 HELD = [

@@ -14,8 +14,8 @@ import sys
 
 import node_probe as module
 import pytest
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 from core_support import compiled, modes, program, put
 
 IP = json.dumps(

@@ -10,8 +10,11 @@ import node_system
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible.module_utils.trainyard.environments import root_records, user_manager
-from ansible.module_utils.trainyard.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    root_records,
+    user_manager,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from core_support import ROOT
 
 UBUNTU = 'PRETTY_NAME="Ubuntu 24.04"\nID=ubuntu\nID_LIKE=debian\n'

@@ -10,9 +10,11 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base import processes
-from ansible.module_utils.trainyard.preflight import orphans
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import orphans
 from core_support import RUN
 
 OTHER = RUN.replace("ppyoloe", "other")
@@ -238,13 +240,12 @@ def test_an_older_python_has_no_pidfd(marked, monkeypatch):
 def test_who_ends_a_run_does_not_end_itself(marked):
     """A stop that is called from inside a run's own process: the caller and those above it stay."""
     code = (
-        "import sys, os; sys.path[:0] = %r; import ansible.module_utils as m;"
-        " m.__path__.append(%r)\nfrom ansible.module_utils.trainyard import processes;"
+        "import sys, os; sys.path[:0] = %r\n"
+        "from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes;"
         " print(processes.end(%r, grace=0.2), flush=True)"
     )
-    core = os.path.dirname(os.path.dirname(os.path.abspath(processes.__file__)))
     done = subprocess.run(
-        [sys.executable, "-c", code % (sys.path, core, RUN)],
+        [sys.executable, "-c", code % (sys.path, RUN)],
         env=dict(os.environ, TRAINYARD_ATTEMPT=RUN + "/1"), capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout == "[]\n"

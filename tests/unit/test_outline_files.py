@@ -11,9 +11,11 @@ import time
 
 import job_inputs as module
 import pytest
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.inputs import outline_files, sources
-from ansible.module_utils.trainyard.inputs import remote_outline as outline
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import outline_files, sources
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
+    remote_outline as outline,
+)
 from core_support import put
 
 CONFIG = "configs/a.yml"

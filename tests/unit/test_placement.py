@@ -12,25 +12,27 @@ import shutil
 import job_inputs
 import placement as module
 import pytest
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base import findings, manifest
-from ansible.module_utils.trainyard.base import yaml_source as yamldata
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.inputs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings, manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source as yamldata
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     paths as places,
 )
-from ansible.module_utils.trainyard.inputs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     placement,
 )
-from ansible.module_utils.trainyard.inputs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     remote_outline as outline,
 )
-from ansible.module_utils.trainyard.inputs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     tree_install as trees,
 )
-from ansible.module_utils.trainyard.plan import compiler as plan
-from ansible.module_utils.trainyard.plan import readiness
-from ansible.module_utils.trainyard.preflight import checks, probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import readiness
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks, probe
 from core_support import fact_of, gang, put
 
 FILES = {"annotations/a.json": "{}", "train/1.jpg": "one", "train/2.jpg": "two"}

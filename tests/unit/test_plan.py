@@ -13,14 +13,20 @@ import time
 import plan as module
 import pytest
 import yaml
-from ansible.module_utils.trainyard.base.findings import finding, stops
-from ansible.module_utils.trainyard.environments import python_env as environment
-from ansible.module_utils.trainyard.mesh.primitives import inventory_digest
-from ansible.module_utils.trainyard.plan import compiler as core
-from ansible.module_utils.trainyard.plan import readiness
-from ansible.module_utils.trainyard.plan import render as plan_text
-from ansible.module_utils.trainyard.preflight import checks
-from ansible.module_utils.trainyard.preflight import proof_cache as proofs
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding, stops
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as environment,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import (
+    inventory_digest,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import readiness
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import render as plan_text
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
+    proof_cache as proofs,
+)
 from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
 from test_resume_point import POINT
 

@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.records import run_json as run_file
-from ansible.module_utils.trainyard.recovery import candidates as members
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    candidates as members,
+)
 from core_support import ROOT, program, put
 
 PLAYBOOKS = sorted(

@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 import pytest
-from ansible.module_utils.trainyard.preflight import ports, sockets
-from ansible.module_utils.trainyard.suites import launchers
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import ports, sockets
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
 from core_support import RUN, compiled
 
 START = 17000
@@ -182,12 +182,11 @@ def test_the_kernels_lists_of_ports():
 
 def test_a_node_without_yaml_can_be_looked_at():
     """Nodes have Python and no more; the launchers' table is the controller's."""
-    core = os.path.dirname(os.path.dirname(os.path.abspath(ports.__file__)))
     code = (
-        f"import sys; sys.path[:0] = {sys.path!r}; sys.modules['yaml'] = None; import"
-        f" ansible.module_utils as m; m.__path__.append({core!r})\n"
+        f"import sys; sys.path[:0] = {sys.path!r}; sys.modules['yaml'] = None\n"
+        "from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe\n"
+        "from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import status\n"
     )
-    code += "from ansible.module_utils.trainyard import probe, attempts, status"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -8,9 +8,11 @@ import os
 
 import proof as module
 import pytest
-from ansible.module_utils.trainyard.base.findings import finding
-from ansible.module_utils.trainyard.plan import compiler as core
-from ansible.module_utils.trainyard.preflight import proof_cache as proofs
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
+    proof_cache as proofs,
+)
 from core_support import gang
 
 

@@ -13,10 +13,12 @@ import time
 
 import prune as module
 import pytest
-from ansible.module_utils.trainyard.logsync import stream_lock
-from ansible.module_utils.trainyard.records import prune_rules as prune
-from ansible.module_utils.trainyard.runs import prune_report as prune_text
-from ansible.module_utils.trainyard.runs import prune_scan as prune_look
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import stream_lock
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules as prune
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
+    prune_report as prune_text,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan as prune_look
 from core_support import ROOT, program, put
 from test_playbooks import ansible, site
 

@@ -17,8 +17,10 @@ import zipfile
 import pytest
 import python_environment
 import uv
-from ansible.module_utils.trainyard.environments import python_env as core
-from ansible.module_utils.trainyard.environments import wheels
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as core,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import wheels
 from wheel_factory import make_mindspore, make_paddle, make_wheel
 
 DIGEST = "ab" * 8

@@ -8,7 +8,9 @@ import os
 import sys
 
 import python_environment_info
-from ansible.module_utils.trainyard.environments import python_env as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as core,
+)
 
 
 def put(home, digest, complete):

@@ -13,8 +13,10 @@ import subprocess
 import pytest
 import rank_index
 import yaml
-from ansible.module_utils.trainyard.logsync import collector as homecoming
-from ansible.module_utils.trainyard.logsync import stream_lock
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+    collector as homecoming,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import stream_lock
 
 
 def described(node, file, home, raw):
@@ -417,7 +419,7 @@ def test_the_module(bring, run_dir, run_module):
 
 
 def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_module):
-    from ansible.module_utils.trainyard.attempts import evidence
+    from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 
     nodes = []
     for name in ("node1", "node2"):

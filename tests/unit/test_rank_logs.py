@@ -11,10 +11,10 @@ import time
 import pytest
 import rank_logs
 import yaml
-from ansible.module_utils.trainyard.attempts import evidence
-from ansible.module_utils.trainyard.base import safe_names
-from ansible.module_utils.trainyard.gate import answer_gate
-from ansible.module_utils.trainyard.logs import visualdl as vdl
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import visualdl as vdl
 from conftest import sample_plan
 
 FAILED = {
@@ -159,7 +159,7 @@ def test_tails_only(make_attempt):
 
 
 def test_a_run_that_ended_well(make_attempt, root):
-    suites = root / "plugins" / "module_utils" / "trainyard" / "suites"
+    suites = root / "playbooks" / "suites"
     logs = next(
         t["logs"]
         for t in (

@@ -11,7 +11,7 @@ import stat
 
 import pytest
 import rank_table as module
-from ansible.module_utils.trainyard.plan import rank_table as core
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import rank_table as core
 
 # The document's file, put together without a JSON writer: what stands around the values is spelled
 # out here.

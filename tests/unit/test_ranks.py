@@ -11,9 +11,11 @@ import shutil
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.attempts import evidence
-from ansible.module_utils.trainyard.logsync import collector as homecoming
-from ansible.module_utils.trainyard.logsync import log_index as ranks
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+    collector as homecoming,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import log_index as ranks
 from conftest import sample_plan
 from core_support import ROOT
 from jsonschema import Draft202012Validator

@@ -11,11 +11,13 @@ from types import SimpleNamespace
 import pytest
 import read_job as module
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base.yaml_source import Problem
-from ansible.module_utils.trainyard.config import site as sites
-from ansible.module_utils.trainyard.preflight import controller_programs
 from ansible.parsing.dataloader import DataLoader
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.yaml_source import Problem
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import controller_programs
 from core_support import ROOT, put
 
 HOST = {

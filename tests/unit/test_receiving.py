@@ -14,16 +14,16 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard.agent import shipping
-from ansible.module_utils.trainyard.config import quota
-from ansible.module_utils.trainyard.logsync import (
-    log_receiver as receiving,
-)
-from ansible.module_utils.trainyard.logsync import (
-    log_stream as streaming,
-)
 from ansible.playbook.play_context import PlayContext
 from ansible.plugins.loader import connection_loader
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+    log_receiver as receiving,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+    log_stream as streaming,
+)
 from core_support import renamed
 
 ARGV = [sys.executable, "-I", "-c", shipping.BOOT]
@@ -161,7 +161,8 @@ def test_another_reader_goes_on_where_the_first_was_killed(attempt, home, stream
     log = attempt / "log" / "workerlog.0"
     log.write_bytes(os.urandom(40 << 20))
     code = (
-        "import sys; from ansible.module_utils.trainyard import receiving; r ="
+        "import sys; from ansible_collections.trainyard.cluster.plugins.module_utils.logsync"
+        " import log_receiver as receiving; r ="
         " receiving.Receiver(sys.argv[1], node='node1');p = receiving.start(sys.argv[3:],"
         " {'attempt_dir': sys.argv[2], 'node': 'node1', 'have': r.have()});"
         " r.consume(p.stdout.fileno())"

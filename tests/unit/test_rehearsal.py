@@ -14,22 +14,22 @@ import time
 
 import pytest
 import rehearsal as module
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.attempts import status
-from ansible.module_utils.trainyard.base import findings
-from ansible.module_utils.trainyard.gate import answer_gate
-from ansible.module_utils.trainyard.plan import compiler as plan
-from ansible.module_utils.trainyard.rehearsal import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import status
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
+from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
     node_rehearsal as rehearsing,
 )
-from ansible.module_utils.trainyard.rehearsal import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
     outcome as rehearsal,
 )
 from core_support import ROOT, RUN, gang
 
-SCRIPT = (ROOT / "plugins" / "module_utils" / "trainyard" / "rehearse.py").read_text(
-    encoding="utf-8"
-)
+SCRIPT = (ROOT / "plugins" / "module_utils" / "agent" / "rehearse.py").read_text(encoding="utf-8")
 
 
 def made_for(count=2, devices=1, **more):

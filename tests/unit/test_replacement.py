@@ -7,7 +7,9 @@ import os
 import time
 
 import replacement as module
-from ansible.module_utils.trainyard.recovery import failed_nodes as failures
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    failed_nodes as failures,
+)
 from test_members import RUN, SILENT, given
 
 LOST = {"outcome": "failed", "cause": "node_lost", "node": "node2"}

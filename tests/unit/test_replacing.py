@@ -6,7 +6,9 @@ in words.
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.recovery import node_replacement as replacing
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    node_replacement as replacing,
+)
 
 NOW = 1_000_000.0
 DEAD = {"n2": "it does not answer: Connection timed out"}

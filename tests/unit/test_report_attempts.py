@@ -9,9 +9,9 @@ import json
 import shutil
 
 import pytest
-from ansible.module_utils.trainyard.records import run_json as run_file
-from ansible.module_utils.trainyard.report import load as report_facts
-from ansible.module_utils.trainyard.report import report_view, series
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import load as report_facts
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import report_view, series
 from core_support import ROOT
 
 OLD = ROOT / "tests/fixtures/raised/20261120-190935-raise-1b3e"

@@ -12,10 +12,10 @@ import re
 import shutil
 
 import pytest
-from ansible.module_utils.trainyard.report import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
     html_page as report_page,
 )
-from ansible.module_utils.trainyard.report import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
     run_comparison as report_compare,
 )
 from core_support import ROOT

@@ -8,8 +8,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible.module_utils.trainyard.logs import failure_catalogue as causes
-from ansible.module_utils.trainyard.recovery import restart_policy as restarts
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
+    failure_catalogue as causes,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    restart_policy as restarts,
+)
 from core_support import ROOT, RUN
 
 STEPPED = [{"rank": 0, "last_step": {"step": 3}, "saved_count": 0}]

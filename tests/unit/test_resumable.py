@@ -12,9 +12,11 @@ import pickle
 import shutil
 
 import pytest
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.checkpoints import finder as resumable
-from ansible.module_utils.trainyard.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
+    finder as resumable,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
 from core_support import ROOT, RUN
 
 REAL = ROOT / "tests" / "fixtures" / "checkpoints"

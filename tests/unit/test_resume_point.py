@@ -17,32 +17,36 @@ from pathlib import Path
 import pytest
 import resume_point as module
 import yaml
-from ansible.module_utils.trainyard.attempts import mesh_credential
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.checkpoints import finder as resumable
-from ansible.module_utils.trainyard.inputs import describe as inputs
-from ansible.module_utils.trainyard.inputs import tree_install as trees
-from ansible.module_utils.trainyard.plan import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
+    finder as resumable,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import describe as inputs
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install as trees
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     compiler as plan,
 )
-from ansible.module_utils.trainyard.plan import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     readiness,
 )
-from ansible.module_utils.trainyard.plan import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     render as plan_text,
 )
-from ansible.module_utils.trainyard.plan import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     resume_inputs as point_plan,
 )
-from ansible.module_utils.trainyard.preflight import proof_cache as proofs
-from ansible.module_utils.trainyard.records import run_json as run_file
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
+    proof_cache as proofs,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     checkpoint_transfer as fan_out,
 )
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     restart_policy as restarts,
 )
-from ansible.module_utils.trainyard.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
 from core_support import ROOT, RUN, compiled, gang, program, programs, put
 
 RULE = suites.load("paddledetection")["resume"]

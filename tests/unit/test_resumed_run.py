@@ -11,8 +11,10 @@ import os
 
 import pytest
 import resumed_run as module
-from ansible.module_utils.trainyard.records import run_json as run_file
-from ansible.module_utils.trainyard.recovery import resume_decision as resuming
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    resume_decision as resuming,
+)
 from core_support import ROOT, RUN, put
 
 REAL = ROOT / "tests/fixtures/raised/20261120-190935-raise-1b3e"

@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible.module_utils.trainyard.records import run_choice
-from ansible.module_utils.trainyard.recovery import resume_decision as resuming
-from ansible.module_utils.trainyard.runs import stopping
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    resume_decision as resuming,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 from core_support import RUN, put
 
 SITE = ["node1", "node2", "node3"]

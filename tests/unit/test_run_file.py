@@ -13,8 +13,8 @@ import sys
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.records import run_json as run_file
-from ansible.module_utils.trainyard.runs import record_attempt as record
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt as record
 from core_support import ROOT, RUN, put
 from jsonschema import Draft202012Validator
 from test_ranks import of_schema
@@ -302,14 +302,14 @@ def test_two_who_write_at_once_lose_nothing(tmp_path):
     away.
     """
     code = (
-        "import sys; sys.path.insert(0, {!r}); import conftest\n"
-        "from ansible.module_utils.trainyard import run_file\n"
+        "import sys; sys.path.insert(0, {!r})\n"
+        "from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file\n"
         "where, first = sys.argv[1], int(sys.argv[2])\n"
         "for number in range(first, 41, 2):\n"
         "    with run_file.alone(where):\n"
         "        found = run_file.read(where) or run_file.empty({!r}, 'x', 1.0)\n"
         "        run_file.write(where, found, run_file.entry(number))\n".format(
-            str(ROOT / "tests"), RUN
+            str(ROOT / "collections"), RUN
         )
     )
     writers = [

@@ -9,9 +9,11 @@ import json
 
 import pytest
 import run_history as module
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.logs import parser as logs
-from ansible.module_utils.trainyard.runs import history
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser as logs
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import history
 from core_support import RUN, compiled, put
 
 STEP = (

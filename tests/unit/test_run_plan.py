@@ -16,12 +16,16 @@ import time
 
 import pytest
 import run_plan
-from ansible.module_utils.trainyard.logsync import collector as homecoming
-from ansible.module_utils.trainyard.plan import compiler as plan
-from ansible.module_utils.trainyard.records import run_json as run_file
-from ansible.module_utils.trainyard.report import series
-from ansible.module_utils.trainyard.runs import plan_directory as plan_home
-from ansible.module_utils.trainyard.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+    collector as homecoming,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import series
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
+    plan_directory as plan_home,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
 from core_support import ROOT, RUN, compiled, job_of, put
 
 PLAN = compiled()

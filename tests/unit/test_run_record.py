@@ -10,8 +10,8 @@ import os
 
 import pytest
 import run_record as module
-from ansible.module_utils.trainyard.plan import compiler as plans
-from ansible.module_utils.trainyard.runs import record_attempt as record
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt as record
 from core_support import RUN, compiled, modes, put
 
 MADE = compiled(count=2, devices=1)

@@ -6,7 +6,7 @@ with its source, and what `apply` sets.
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.plan import scaling
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import scaling
 
 # As much of the suites' tables as the advice reads; tests/unit/test_shipped_jobs.py holds the
 # shipped jobs against the real ones.

@@ -24,9 +24,11 @@ import attempt
 import core_support
 import pytest
 import yaml
-from ansible.module_utils.trainyard.config import site_fields as site_values
-from ansible.module_utils.trainyard.plan import compiler as plans
-from ansible.module_utils.trainyard.plan import render as plan_text
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
+    site_fields as site_values,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import render as plan_text
 from core_support import ROOT, RUN, compiled, fact_of, modes, program, put
 from test_playbooks import ANSIBLE, COCO, JOB, site
 

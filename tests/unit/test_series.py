@@ -12,10 +12,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.base.sanitize import MASK
-from ansible.module_utils.trainyard.logs.timestamps import Clock
-from ansible.module_utils.trainyard.report import curves, phases, series
-from ansible.module_utils.trainyard.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import MASK
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs.timestamps import Clock
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import curves, phases, series
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 RUNS = FIXTURES / "series"

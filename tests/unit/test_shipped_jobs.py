@@ -9,9 +9,9 @@ import functools
 import re
 
 import pytest
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.plan import scaling
-from ansible.module_utils.trainyard.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import scaling
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
 from core_support import ROOT
 
 CONFIGS = ROOT / "playbooks" / "configs"

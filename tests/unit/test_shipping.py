@@ -14,10 +14,12 @@ import sys
 import time
 
 import pytest
-from ansible.module_utils.trainyard.agent import shipping
-from ansible.module_utils.trainyard.attempts import evidence
-from ansible.module_utils.trainyard.base import safe_names
-from ansible.module_utils.trainyard.logsync import log_receiver as receiving
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+    log_receiver as receiving,
+)
 from core_support import ROOT, compiled, renamed
 from test_launchers import mindocr
 
@@ -439,7 +441,7 @@ def test_days_of_looking_leave_no_file_open(attempt):
 
 
 def test_it_needs_nothing_of_ours_on_the_node():
-    source = (ROOT / "plugins" / "module_utils" / "trainyard" / "shipping.py").read_text()
+    source = (ROOT / "plugins" / "module_utils" / "agent" / "shipping.py").read_text()
     tree = ast.parse(source, feature_version=(3, 8))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {

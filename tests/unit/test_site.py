@@ -6,8 +6,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible.module_utils.trainyard.config import site as sites
-from ansible.module_utils.trainyard.config import site_fields as site_values
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
+    site_fields as site_values,
+)
 from core_support import ROOT, job_of
 
 SUITES = {

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.config import site as sites
-from ansible.module_utils.trainyard.config import spares
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import spares
 from core_support import ROOT, job_of
 from test_site import host
 

@@ -6,9 +6,13 @@ say.
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.attempts import guard_findings as stalls
-from ansible.module_utils.trainyard.diagnosis import verdict
-from ansible.module_utils.trainyard.logs import failure_catalogue as causes
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    guard_findings as stalls,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
+    failure_catalogue as causes,
+)
 
 STALL = {
     "phase": "step",

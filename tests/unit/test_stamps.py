@@ -8,9 +8,14 @@ import os
 import time
 
 import pytest
-from ansible.module_utils.trainyard.logs import parser as logs
-from ansible.module_utils.trainyard.logs.timestamps import EDGE, Clock, span, utc_offset
-from ansible.module_utils.trainyard.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser as logs
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs.timestamps import (
+    EDGE,
+    Clock,
+    span,
+    utc_offset,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
 
 NEAR = calendar.timegm((2026, 11, 20, 12, 0, 0))
 AT = calendar.timegm((2026, 11, 20, 19, 17, 36))

@@ -12,15 +12,17 @@ import time
 
 import attempt as module
 import pytest
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.records import run_json as run_file
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     restart_policy as restarts,
 )
-from ansible.module_utils.trainyard.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     resume_decision as resuming,
 )
-from ansible.module_utils.trainyard.runs import stopping
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 from core_support import RUN, compiled, program, put, recorded
 
 UNIT = f"trainyard-{RUN}-1.service"

@@ -11,10 +11,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.trainyard.environments import python_env as environment
-from ansible.module_utils.trainyard.inputs import sources
-from ansible.module_utils.trainyard.logs import parser as logs
-from ansible.module_utils.trainyard.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as environment,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import sources
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser as logs
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
 from PIL import Image, ImageStat
 
 ROOT = Path(__file__).resolve().parents[2]

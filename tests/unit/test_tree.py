@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 import tree as module
-from ansible.module_utils.trainyard.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from core_support import put
 
 

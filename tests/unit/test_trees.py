@@ -9,9 +9,9 @@ import os
 import shutil
 
 import pytest
-from ansible.module_utils.trainyard.base import manifest
-from ansible.module_utils.trainyard.inputs import tree_install as trees
-from ansible.module_utils.trainyard.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install as trees
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 from core_support import modes, put
 
 FILES = {"tools/train.py": "print(1)\n", "configs/a.yml": "epoch: 1\n", "run.sh": "#!/bin/sh\n"}

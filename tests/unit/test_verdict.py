@@ -7,10 +7,12 @@ import json
 
 import pytest
 import yaml
-from ansible.module_utils.trainyard.attempts import evidence
-from ansible.module_utils.trainyard.attempts import ownership as holds
-from ansible.module_utils.trainyard.diagnosis import verdict
-from ansible.module_utils.trainyard.logs import failure_catalogue as causes
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership as holds
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
+    failure_catalogue as causes,
+)
 from conftest import sample_plan
 
 NOW = 1795166920.0
@@ -297,7 +299,7 @@ def test_real_failures_of_paddle_2_6_2(make_attempt, root, name, agent, stopping
     """With the launcher's word alone, with the agent's, and whichever node was quick enough to have
     the other stopped.
     """
-    suites = root / "plugins" / "module_utils" / "trainyard" / "suites"
+    suites = root / "playbooks" / "suites"
     logs = next(
         t["logs"]
         for t in (

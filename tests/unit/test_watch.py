@@ -6,8 +6,10 @@ beside the look that must not give it.
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.live import live_warnings as troubles
-from ansible.module_utils.trainyard.live import model as watch
+from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
+    live_warnings as troubles,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.live import model as watch
 from test_live import STEP, own, rank, seen, status
 
 GIB = 1 << 30

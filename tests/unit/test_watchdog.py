@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.suites import watchdog_budgets as watchdog
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import (
+    watchdog_budgets as watchdog,
+)
 from core_support import compiled, job_of, shipped
 
 

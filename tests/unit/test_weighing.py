@@ -6,8 +6,10 @@ it enough to be named?
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.trainyard.diagnosis import candidates as weighing
-from ansible.module_utils.trainyard.diagnosis.candidates import DECIDES
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import (
+    candidates as weighing,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis.candidates import DECIDES
 from test_verdict import BAD, GLOO, NOW, OK, SEGV, TERM, VALUE, WORKER, T, end, error, node, stopped
 
 STORE = {

@@ -10,9 +10,11 @@ import os
 
 import pytest
 import wheelhouse
-from ansible.module_utils.trainyard.environments import python_env as core
-from ansible.module_utils.trainyard.environments import wheels
-from ansible.module_utils.trainyard.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env as core,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import wheels
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 
 NODE = {
     "python": "3.11",

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible.module_utils.trainyard.environments import wheels
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import wheels
 from wheel_factory import make_index, make_paddle, make_source, make_wheel
 
 PIP = [sys.executable, "-m", "pip"]

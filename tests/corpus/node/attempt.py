@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 
-from ansible.module_utils.trainyard.attempts import attempt_dir as attempts
-from ansible.module_utils.trainyard.base import processes
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir as attempts,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
 
-HERE = os.path.dirname(os.path.abspath(attempts.__file__))
+AGENT = os.path.join(os.path.dirname(os.path.dirname(attempts.__file__)), "agent")
 
 
 def run(argv):
@@ -35,7 +37,7 @@ def run(argv):
 def prepare(spec, place, unit):
     programs = {}
     for name in ("agent.py", "openmpi.py"):
-        with open(os.path.join(HERE, name), encoding="utf-8") as handle:
+        with open(os.path.join(AGENT, name), encoding="utf-8") as handle:
             programs[name] = handle.read()
     attempts.prepare(place, spec["plan"], spec["sha256"], spec["node"], spec["run"], 1, programs)
 

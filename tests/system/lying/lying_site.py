@@ -15,10 +15,10 @@ import venv
 from pathlib import Path
 
 import yaml
-from ansible.module_utils.trainyard.config import job as jobs
-from ansible.module_utils.trainyard.environments import user_manager
-from ansible.module_utils.trainyard.mesh import primitives as mesh
-from ansible.module_utils.trainyard.plan import compiler as plans
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import user_manager
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manifests: what a tree of files holds, as one digest and as named differences.
+
+A manifest maps a relative path to ``[kind, size, sha256]``; kind is ``f`` (file), ``x`` (executable
+file) or ``l`` (symbolic link, whose sha256 is that of its target text). Modes other than the
+executable bit, owners and times are left out: they differ between machines without the training
+seeing it. The same functions run on the controller and on the nodes, so equal digests mean equal
+bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+
+from . import git_tree
+from . import safe_open as below
+
+CHUNK = 1 << 20
+RECORD_BYTES = 64 << 20  # of a plan or a run's record: one of 10,000 ranks has 20 MB
+TREE_BYTES = 4 << 30  # of what has an entry a file of a tree
+ALWAYS_IGNORED = (".git", "__pycache__", ".ipynb_checkpoints")
+
+
+class ManifestError(Exception):
+    """A tree that cannot be described: missing, unreadable, or with a name that cannot be sent."""
+
+
+def file_sha256(path):
+    """Return the hex sha256 of a regular file, read in chunks of 1 MiB; raise OSError for all else.
+    A pipe or a device is not waited for.
+    """
+    digest = hashlib.sha256()
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
+        if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+            raise OSError(f"{path} is not a regular file")
+        for chunk in iter(lambda: handle.read(CHUNK), b""):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def walk_files(root, ignored=ALWAYS_IGNORED):
+    """Return the sorted relative paths of all files and links below root; directories named in
+    ignored are passed over.
+    """
+    found = []
+    for folder, folders, files in os.walk(root):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        folders[:] = sorted(name for name in folders if name not in ignored and name not in links)
+        found.extend(
+            os.path.relpath(os.path.join(folder, name), root)
+            for name in files + links
+            if name not in ignored
+        )
+    return sorted(found)
+
+
+def git_files(root):
+    """Return tracked and non-ignored files below root as git sees them (decision 9).
+
+    None where git cannot say: root is in no git work tree, or another account owns that tree.
+    Raises ManifestError where git takes too long.
+    """
+    try:
+        names = git_tree.listed(root)
+    except git_tree.GitError as error:
+        if error.reason in ("late", "large"):
+            raise ManifestError(str(error)) from error
+        return None
+    links, kept = {".": False}, []
+    for name in names:
+        parts = name.split("/")
+        # An index may hold any text as a name. What lies behind a link is no file of the tree.
+        if name.startswith("/") or set(parts) & {"", ".", ".."} or set(parts) & set(ALWAYS_IGNORED):
+            continue
+        path = os.path.join(root, name)
+        there = os.path.lexists(path) and not _behind_link(root, os.path.dirname(name), links)
+        if there and (os.path.islink(path) or not os.path.isdir(path)):
+            kept.append(name)
+    return sorted(set(kept)) or None
+
+
+def _behind_link(root, folder, known):
+    """Whether a directory of the tree, or one above it, is a link. known: what has been looked at."""
+    folder = folder or "."
+    if folder not in known:
+        above = _behind_link(root, os.path.dirname(folder), known)
+        known[folder] = above or os.path.islink(os.path.join(root, folder))
+    return known[folder]
+
+
+def _entry(path, known):
+    """Return (entry, cache record) of one file; a record whose inode, size and times still hold
+    spares the reading.
+    """
+    info = os.lstat(path)
+    if stat.S_ISLNK(info.st_mode):
+        target = os.fsencode(os.readlink(path))
+        return ["l", len(target), hashlib.sha256(target).hexdigest()], None
+    if not stat.S_ISREG(info.st_mode):
+        raise ManifestError(f"{path}: not a file, a directory or a link; take it out of the tree")
+    kind = "x" if info.st_mode & 0o100 else "f"
+    record = [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
+    if isinstance(known, list) and len(known) == 5 and known[:4] == record:
+        return [kind, info.st_size, known[4]], known
+    value = file_sha256(path)
+    return [kind, info.st_size, value], record + [value]
+
+
+def entry(path):
+    """Return [kind, size, sha256] of one file, read now."""
+    return _entry(path, None)[0]
+
+
+def read_json(path, limit=RECORD_BYTES):
+    """Return a JSON file's content, or None where there is no regular file, one of more than
+    `limit` bytes, or no JSON in it.
+    """
+    try:
+        return json.loads(below.read_file(path, limit).decode("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def read_mapping(path, limit=RECORD_BYTES):
+    """Return a JSON file's mapping; {} where it is missing, no JSON or something else: what is only
+    remembered may be lost.
+    """
+    kept = read_json(path, limit)
+    return kept if isinstance(kept, dict) else {}
+
+
+def write_json(path, value, mode=0o600):
+    """Write JSON so that a reader sees the old file or the new one, never half of it, and nobody
+    writes into another's half.
+    """
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    # Nodes that have one directory are containers with equal pids, or machines; host names may be
+    # equal by mistake.
+    part = "%s.%s-%d-%s.part" % (path, os.uname().nodename, os.getpid(), os.urandom(4).hex())
+    try:
+        with os.fdopen(
+            os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8"
+        ) as handle:
+            json.dump(value, handle, sort_keys=True)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+def scan(root, names=None, cache=None, fresh=False):
+    """Describe a tree.
+
+    root: directory. names: relative paths to take (default: all files below root). cache: path of a
+    JSON file that remembers digests by inode, size and times, so that a repeat costs one lstat a
+    file; None reads every byte. fresh: read every byte whatever the cache says, and remember that.
+    Returns {relative path: [kind, size in bytes, hex sha256]}. Raises ManifestError for a missing
+    root or an odd file.
+    """
+    if not os.path.isdir(root):
+        raise ManifestError(f"{root}: no such directory")
+    known = read_mapping(cache, TREE_BYTES) if cache and not fresh else {}
+    entries, records = {}, {}
+    for name in walk_files(root) if names is None else names:
+        if name.startswith("-") or any(
+            ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in name
+        ):
+            text = (
+                "%r in %s: a name with a control character, with bytes that are not UTF-8, or with"
+                " a leading dash cannot be sent safely; rename it"
+            )
+            raise ManifestError(text % (name, root))
+        entry, record = _entry(os.path.join(root, name), known.get(name))
+        entries[name] = entry
+        if record:
+            records[name] = record
+    if cache and records != known:
+        write_json(cache, records)
+    return entries
+
+
+def refuse_links_out(root, entries):
+    """Refuse links that lead out of the tree: a digest holds a link's text, so every node could
+    read something else behind it.
+    """
+    for name, entry in sorted(entries.items()):
+        if entry[0] != "l":
+            continue
+        target = os.readlink(os.path.join(root, name))
+        if (
+            os.path.isabs(target)
+            or os.path.normpath(os.path.join(os.path.dirname(name), target)).split(os.sep)[0]
+            == os.pardir
+        ):
+            raise ManifestError(
+                f"{name} in {root}: is a link to {target}, outside of the tree; put what it means"
+                " into the tree"
+            )
+
+
+def sampled(entries, files=64, size=256 << 20):
+    """Return names of regular files for a sample: the same ones for the same manifest, at most so
+    many and of so many bytes, but one at least.
+    """
+    chosen, total = [], 0
+    for name in sorted(
+        (n for n in entries if entries[n][0] != "l"),
+        key=lambda n: hashlib.sha256(b"sample" + os.fsencode(n)).digest(),
+    ):
+        if len(chosen) < files and (not chosen or total + entries[name][1] <= size):
+            chosen.append(name)
+            total += entries[name][1]
+    return chosen
+
+
+def digest(entries):
+    """Return the hex sha256 of a manifest; independent of the order in which it was made."""
+    total = hashlib.sha256()
+    for name in sorted(entries):
+        total.update(
+            (
+                "{}\0{}\n".format(
+                    os.fsencode(name).hex(), "\0".join(str(part) for part in entries[name])
+                )
+            ).encode("ascii")
+        )
+    return total.hexdigest()
+
+
+def differences(expected, found, limit=20):
+    """Return at most limit sentences, one a file, that say how found differs from expected."""
+    lines = []
+    for name in sorted(set(expected) | set(found)):
+        want, have = expected.get(name), found.get(name)
+        if want == have:
+            continue
+        if have is None:
+            lines.append(f"{name}: missing")
+        elif want is None:
+            lines.append(f"{name}: extra file")
+        elif want[0] != have[0]:
+            lines.append(f"{name}: kind {have[0]} instead of {want[0]}")
+        elif want[1] != have[1]:
+            lines.append(f"{name}: {have[1]} bytes instead of {want[1]}")
+        else:
+            lines.append(f"{name}: other content in the same {want[1]} bytes")
+    return (
+        lines if len(lines) <= limit else lines[:limit] + ["... and %d more" % (len(lines) - limit)]
+    )
