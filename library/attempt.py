@@ -234,30 +234,46 @@ def chosen(module, params):
     return {"changed": False, "choice": choice, "known_runs": known, "holding": holding}
 
 
+ARGUMENTS = {
+    "state": {
+        "type": "str",
+        "choices": ["started", "stopped", "planned", "chosen", "told"],
+        "required": True,
+    },
+    "run_id": {"type": "str", "default": ""},
+    "start": {"type": "str", "default": ""},
+    "number": {"type": "int", "default": 1},
+    "node": {"type": "str"},
+    "base": {"type": "str", "default": ".trainyard"},
+    # -vvv prints what a module says of its arguments, and this holds the environment
+    "plan": {"type": "str", "no_log": True},
+    "plan_sha256": {"type": "str"},
+    "programs": {"type": "dict"},
+    "job": {"type": "str", "no_log": True},  # the same
+    "keys": {"type": "dict", "default": {}, "no_log": False},  # public ones
+    "key_of": {"type": "int", "no_log": False},
+    "reason": {"type": "str", "choices": ["user", "peer"], "default": "user"},
+    "by": {"type": "str", "default": "the user"},
+    "also": {"type": "list", "elements": "list", "default": []},
+    "runs_dir": {"type": "path"},
+    "site": {"type": "str"},
+    "results": {"type": "dict", "default": {}},
+    "found": {"type": "dict", "default": {}},
+    "members": {"type": "list", "elements": "str", "default": []},
+}
+
+
 def main():
-    text, data = {"type": "str", "default": ""}, {"type": "dict", "default": {}}
     module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["started", "stopped", "planned", "chosen", "told"], "required": True},
-            "run_id": text, "start": text, "number": {"type": "int", "default": 1}, "node": {"type": "str"},
-            "base": {"type": "str", "default": ".trainyard"},
-            # -vvv prints what a module says of its arguments, and this holds the environment
-            "plan": {"type": "str", "no_log": True},
-            "plan_sha256": {"type": "str"},
-            "programs": {"type": "dict"},
-            "job": {"type": "str", "no_log": True},  # the same
-            "keys": {"type": "dict", "default": {}, "no_log": False},  # public ones
-            "key_of": {"type": "int", "no_log": False},
-            "reason": {"type": "str", "choices": ["user", "peer"], "default": "user"},
-            "by": {"type": "str", "default": "the user"},
-            "also": {"type": "list", "elements": "list", "default": []},
-            "runs_dir": {"type": "path"}, "site": {"type": "str"}, "results": data, "found": data,
-            "members": {"type": "list", "elements": "str", "default": []},
-        },
-        required_if=[("state", "started", ("run_id", "node", "plan", "plan_sha256", "programs")), ("state", "stopped", ("node",)),
-                     ("state", "planned", ("runs_dir",)), ("state", "chosen", ("runs_dir",))],
+        argument_spec=ARGUMENTS,
+        required_if=[
+            ("state", "started", ("run_id", "node", "plan", "plan_sha256", "programs")),
+            ("state", "stopped", ("node",)),
+            ("state", "planned", ("runs_dir",)),
+            ("state", "chosen", ("runs_dir",)),
+        ],
         supports_check_mode=True,
-    )  # fmt: skip
+    )
     given = module.params
     base = os.path.join(os.path.expanduser("~"), given["base"])
 

@@ -131,17 +131,20 @@ def look(module, run_dir, nodes):
     return {"missing": missing, "left": left}
 
 
+ARGUMENTS = {
+    "state": {"type": "str", "choices": ["missing", "indexed"], "default": "indexed"},
+    "run_dir": {"type": "path", "required": True},
+    "nodes": {"type": "list", "elements": "dict", "required": True},
+    "strict": {"type": "bool", "default": True},
+    "left": {"type": "dict", "default": {}},
+    "bytes": {"type": "str", "default": "21474836480"},
+    "files": {"type": "int", "default": 2000},
+}
+
+
 def main():
     module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["missing", "indexed"], "default": "indexed"},
-            "run_dir": {"type": "path", "required": True},
-            "nodes": {"type": "list", "elements": "dict", "required": True},
-            "strict": {"type": "bool", "default": True},
-            "left": {"type": "dict", "default": {}},
-            "bytes": {"type": "str", "default": "21474836480"},
-            "files": {"type": "int", "default": 2000},
-        },
+        argument_spec=ARGUMENTS,
         supports_check_mode=True,
     )
     run_dir, nodes, strict = (

@@ -46,13 +46,16 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus as metrics
 
 
+ARGUMENTS = {
+    "runs_dir": {"type": "path", "required": True},
+    "run_id": {"type": "str", "required": True},
+    "directory": {"type": "path"},
+}
+
+
 def main():
     module = AnsibleModule(
-        argument_spec={
-            "runs_dir": {"type": "path", "required": True},
-            "run_id": {"type": "str", "required": True},
-            "directory": {"type": "path"},
-        },
+        argument_spec=ARGUMENTS,
         supports_check_mode=True,
     )
     if not attempts.RUN_ID.match(module.params["run_id"]):
