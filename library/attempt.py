@@ -132,13 +132,9 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir,
     mesh_credential,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    ownership as holds,
+    ownership,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
@@ -147,22 +143,22 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stop
 
 def started(module, run, base, params):
     """Start the attempt; return the module's result."""
-    place = attempts.attempt_dir(base, params["run_id"], params["number"])
-    unit = attempts.unit_name(params["run_id"], params["number"])
+    place = attempt_dir.attempt_dir(base, params["run_id"], params["number"])
+    unit = attempt_dir.unit_name(params["run_id"], params["number"])
     about = "Trainyard run %s attempt %d" % (params["run_id"], params["number"])
 
     def act():
         if module.check_mode:
             return None
         files = dict(params["programs"], **({"job.json": params["job"]} if params["job"] else {}))
-        begun = {"start": params["start"], "by": params["by"], "boot": holds.boot_mark()}
+        begun = {"start": params["start"], "by": params["by"], "boot": ownership.boot_mark()}
         plan, home = json.loads(params["plan"]), os.path.expanduser("~")
         number = params["number"] if params["key_of"] is None else params["key_of"]
         if len(plan["nodes"]) > 1:
             begun["mesh"] = mesh_credential.config_of(
                 home, params["run_id"], number, params["node"]
             )
-        found = attempts.prepare(
+        found = attempt_dir.prepare(
             place,
             params["plan"],
             params["plan_sha256"],
@@ -193,8 +189,8 @@ def started(module, run, base, params):
             release = mesh_credential.release_words(*mine) if params["number"] else ()
         try:
             what = about if params["number"] else "a rehearsal of " + params["run_id"]
-            attempts.start(run, place, plan, params["node"], unit, what, mesh, release)
-        except attempts.AttemptError:
+            attempt_dir.start(run, place, plan, params["node"], unit, what, mesh, release)
+        except attempt_dir.AttemptError:
             if mesh:
                 (mesh_credential.release if params["number"] else mesh_credential.close)(*mine)
             raise
@@ -206,7 +202,7 @@ def started(module, run, base, params):
         "attempt_dir": place,
         "plan_sha256": params["plan_sha256"],
     }
-    acted = holds.free(
+    acted = ownership.free(
         run,
         base,
         params["run_id"],
@@ -279,7 +275,8 @@ def main():
 
     def run(argv):
         return module.run_command(
-            argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+            argv,
+            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
         )
 
     states = {
@@ -293,7 +290,12 @@ def main():
     }
     try:
         module.exit_json(**states[given["state"]]())
-    except (attempts.AttemptError, mesh_credential.CredentialError, OSError, ValueError) as error:
+    except (
+        attempt_dir.AttemptError,
+        mesh_credential.CredentialError,
+        OSError,
+        ValueError,
+    ) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

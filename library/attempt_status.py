@@ -59,9 +59,9 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
+    status,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import status
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
 
@@ -81,7 +81,8 @@ def main():
 
     def run(argv):
         return module.run_command(
-            argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+            argv,
+            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
         )
 
     try:
@@ -90,7 +91,7 @@ def main():
             changed=False,
             status=status.look(run, base, params["run_id"], params["number"], params["node"]),
         )
-    except (attempts.AttemptError, OSError) as error:
+    except (attempt_dir.AttemptError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

@@ -68,7 +68,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable_data,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    model_collector as checkpoints,
+    model_collector,
 )
 
 
@@ -80,15 +80,15 @@ def result(given, write):
         return {
             "changed": False,
             "saved": printable_data(
-                checkpoints.find(path, given["folders"], patterns, given["wanted"])
+                model_collector.find(path, given["folders"], patterns, given["wanted"])
             ),
         }
     if given["state"] == "compared":
         return {
             "changed": False,
-            "lacking": checkpoints.lacking(os.path.join(path, checkpoints.PLACE), files),
+            "lacking": model_collector.lacking(os.path.join(path, model_collector.PLACE), files),
         }
-    return {"changed": checkpoints.take(path, files, write)}
+    return {"changed": model_collector.take(path, files, write)}
 
 
 def main():
@@ -99,14 +99,14 @@ def main():
             "folders": {"type": "list", "elements": "str", "default": []},
             "best": {"type": "str", "default": ""},
             "last": {"type": "str", "default": ""},
-            "wanted": {"type": "str", "choices": list(checkpoints.WANTED), "default": "best"},
+            "wanted": {"type": "str", "choices": list(model_collector.WANTED), "default": "best"},
             "files": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
     try:
         module.exit_json(**result(module.params, not module.check_mode))
-    except (checkpoints.CheckpointError, manifest.ManifestError, OSError) as error:
+    except (model_collector.CheckpointError, manifest.ManifestError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

@@ -84,7 +84,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import containers
@@ -200,7 +200,7 @@ def processes(run_id):
     finds ranks.
     """
     found = {}
-    for pid in attempts.processes_of(run_id, 0):
+    for pid in attempt_dir.processes_of(run_id, 0):
         try:
             with open(f"/proc/{pid}/environ", "rb") as handle:
                 inside = b"TRAINYARD_TRIAL=inside" in handle.read().split(b"\0")
@@ -278,7 +278,7 @@ def trial(run, params, home, engine, form, image):
         while (
             says is None
             and time.monotonic() < deadline
-            and run(["systemctl", "--user", "is-active", unit])[1].strip() in attempts.ACTIVE
+            and run(["systemctl", "--user", "is-active", unit])[1].strip() in attempt_dir.ACTIVE
         ):
             time.sleep(0.2)
             says = read_answer(place)
@@ -307,7 +307,7 @@ def trial(run, params, home, engine, form, image):
         run(["systemctl", "--user", "stop", unit])
         if container["remove"]:
             run([*container["remove"], name])
-        left = attempts.processes_of(name, 0)
+        left = attempt_dir.processes_of(name, 0)
         for pid in left:  # the refusal is the news; nothing of the trial stays behind for it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -467,7 +467,7 @@ def main():
 
     def run(argv):
         return module.run_command(
-            argv, environ_update=dict(attempts.user_environment(os.getuid()), LC_ALL="C.UTF-8")
+            argv, environ_update=dict(attempt_dir.user_environment(os.getuid()), LC_ALL="C.UTF-8")
         )
 
     try:

@@ -120,8 +120,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import describe as inputs
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import sources
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import describe, sources
 
 
 def main():
@@ -149,7 +148,7 @@ def main():
         supports_check_mode=True,
     )
     try:
-        module.exit_json(**inputs.describe(module.params, module.check_mode, open_url))
+        module.exit_json(**describe.describe(module.params, module.check_mode, open_url))
     except (sources.SourceError, manifest.ManifestError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 

@@ -102,8 +102,7 @@ import socket
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import authority
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import authority, primitives
 
 SPEC = {
     "directory": {"type": "path", "required": True},
@@ -160,9 +159,9 @@ def refuse_foreign(given, by):
     """
     journal = authority.read_journal(given["directory"])
     keys = [authority.read_public_key(given["public_key"])] if given["public_key"] else []
-    keys += [key for key in [authority.own_key(given["directory"], mesh.run_program)] if key]
+    keys += [key for key in [authority.own_key(given["directory"], primitives.run_program)] if key]
     journal["authorities"] = journal["authorities"] + [
-        {"fingerprint": mesh.fingerprint(key)} for key in keys
+        {"fingerprint": primitives.fingerprint(key)} for key in keys
     ]
     nodes = {}
     for name, pair in given["nodes"].items():
@@ -212,7 +211,7 @@ def present(given, check, by, now):
                 given["public_key"] or "",
                 by,
                 now,
-                mesh.run_program,
+                primitives.run_program,
                 given["rotate"],
             )
         key = last["public_key"]

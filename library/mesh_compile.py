@@ -144,13 +144,9 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    known_nodes as mesh_inventory,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    primitives as mesh,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    ssh_config as mesh_compiled,
+    known_nodes,
+    primitives,
+    ssh_config,
 )
 
 SPEC = {
@@ -162,7 +158,7 @@ SPEC = {
     "states": {"type": "list", "elements": "dict", "default": []},
     "site": {"type": "str", "required": True},
     "ca_public_key": {"type": "str", "default": "", "no_log": False},
-    "directory": {"type": "str", "default": mesh.DIRECTORY},
+    "directory": {"type": "str", "default": primitives.DIRECTORY},
     "extra_from": {"type": "list", "elements": "str", "default": []},
     "shared_home": {"type": "bool", "default": False},
     "validity": {"type": "str", "default": "+7d"},
@@ -178,10 +174,14 @@ def main():
             msg="every node has to describe itself: %d of %d did"
             % (len(given["nodes"]), len(given["names"]))
         )
-    nodes = mesh_inventory.nodes_of(
-        given["names"], given["inventory"], given["nodes"], given["known_hosts"], mesh.run_program
+    nodes = known_nodes.nodes_of(
+        given["names"],
+        given["inventory"],
+        given["nodes"],
+        given["known_hosts"],
+        primitives.run_program,
     )
-    compiled, problems = mesh_compiled.compile_mesh(
+    compiled, problems = ssh_config.compile_mesh(
         nodes, given["site"], given["ca_public_key"], given["directory"], given["extra_from"], given["shared_home"],
         given["validity"], given["renew_before"], given["gate"],
     )  # fmt: skip
@@ -192,13 +192,13 @@ def main():
             )
         )
     before, validity = (
-        mesh_compiled.span_seconds(given[name]) for name in ("renew_before", "validity")
+        ssh_config.span_seconds(given[name]) for name in ("renew_before", "validity")
     )
-    ready = len(given["states"]) == len(given["nodes"]) and mesh_compiled.is_ready(
-        compiled, given["states"], time.time(), before, validity + mesh.CLOCK_SLACK_SECONDS
+    ready = len(given["states"]) == len(given["nodes"]) and ssh_config.is_ready(
+        compiled, given["states"], time.time(), before, validity + primitives.CLOCK_SLACK_SECONDS
     )
     module.exit_json(
-        changed=False, ready=ready, pattern=mesh.line_pattern(given["site"]), **compiled
+        changed=False, ready=ready, pattern=primitives.line_pattern(given["site"]), **compiled
     )
 
 

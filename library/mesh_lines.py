@@ -64,9 +64,9 @@ import pwd
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    authorized_keys as mesh_lines,
+    authorized_keys,
+    store,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import store as mesh_held
 
 SPEC = {
     "site": {"type": "str", "required": True},
@@ -81,15 +81,17 @@ def main():
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     given = module.params
     path = os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, ".ssh", "authorized_keys")
-    busy = given["old"] == "idle" and mesh_held.is_busy(module.run_command)
+    busy = given["old"] == "idle" and store.is_busy(module.run_command)
     keep, left = given["old"] == "keep" or busy, []
 
     def change(text):
-        new, old = mesh_lines.arrange(text, given["site"], given["lines"], keep, given["gone"])
+        new, old = authorized_keys.arrange(text, given["site"], given["lines"], keep, given["gone"])
         left[:] = [old]
         return new
 
-    before, after = mesh_lines.rewrite(path, change, int(given["mode"], 8), not module.check_mode)
+    before, after = authorized_keys.rewrite(
+        path, change, int(given["mode"], 8), not module.check_mode
+    )
     module.exit_json(changed=before != after, old=left[0], busy=busy)
 
 

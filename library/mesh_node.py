@@ -185,13 +185,9 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    node_description as mesh_described,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    primitives as mesh,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    store as mesh_held,
+    node_description,
+    primitives,
+    store,
 )
 
 SPEC = {
@@ -200,11 +196,11 @@ SPEC = {
     "port": {"type": "int", "default": 22},
     "address": {"type": "str", "default": ""},
     "ssh_port": {"type": "int", "default": 0},
-    "directory": {"type": "str", "default": mesh.DIRECTORY},
+    "directory": {"type": "str", "default": primitives.DIRECTORY},
     "host_keys": {
         "type": "list",
         "elements": "str",
-        "default": list(mesh.HOST_KEYS),
+        "default": list(primitives.HOST_KEYS),
         "no_log": False,
     },
     "network_filesystems": {"type": "list", "elements": "str", "default": []},
@@ -238,35 +234,35 @@ def main():
     given = module.params
     home = pwd.getpwuid(os.geteuid()).pw_dir
     place = os.path.join(home, given["directory"])
-    node = mesh_described.describe_node(
+    node = node_description.describe_node(
         given["name"], given["host"], given["port"], given["address"], given["ssh_port"], given["directory"],
-        given["host_keys"], given["network_filesystems"], mesh.run_program, os.environ,
+        given["host_keys"], given["network_filesystems"], primitives.run_program, os.environ,
     )  # fmt: skip
-    node["problems"] += mesh_held.earlier_attempts(
-        home, node["site"], given["directory"], mesh.run_program
+    node["problems"] += store.earlier_attempts(
+        home, node["site"], given["directory"], primitives.run_program
     )
     changed = False
     if given["record"]:
         writer = "" if node["home"] else node["identity"]
-        record = mesh_held.new_record(
+        record = store.new_record(
             home, given["record"], time.time(), given["directory"], given["host_keys"], writer
         )
-        changed = mesh_held.differs(mesh_held.read_record(home, given["directory"]), record)
+        changed = store.differs(store.read_record(home, given["directory"]), record)
         if not module.check_mode:
-            mesh_held.write_record(place, record)
+            store.write_record(place, record)
     module.exit_json(
         changed=changed,
         node=node,
-        state=mesh_held.mesh_state(home, time.time(), given["directory"]),
+        state=store.mesh_state(home, time.time(), given["directory"]),
         held=(
-            mesh_held.held_lines(home, given["site"], lambda: mesh_held.is_busy(module.run_command))
+            store.held_lines(home, given["site"], lambda: store.is_busy(module.run_command))
             if given["site"]
             else {}
         ),
         found={
             "ssh_directory": os.path.isdir(os.path.join(home, ".ssh")),
             "mesh_directory": is_private(place),
-            "replace_key": mesh_held.key_to_replace(place, given["name"]),
+            "replace_key": store.key_to_replace(place, given["name"]),
             "authorized_keys_mode": mode_of(os.path.join(home, ".ssh", "authorized_keys")),
         },
     )

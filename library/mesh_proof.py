@@ -98,20 +98,16 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    login_check as mesh_logins,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    primitives as mesh,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    store as mesh_held,
+    login_check,
+    primitives,
+    store,
 )
 
 SPEC = {
     "node": {"type": "str", "required": True},
     "nodes": {"type": "list", "elements": "str", "required": True},
     "identities": {"type": "dict", "required": True},
-    "directory": {"type": "str", "default": mesh.DIRECTORY},
+    "directory": {"type": "str", "default": primitives.DIRECTORY},
     "timeout": {"type": "int", "default": 15},
     "parallel": {"type": "int", "default": 8},
 }
@@ -124,19 +120,19 @@ def main():
     place = os.path.join(home, given["directory"])
     peers = [{"name": name, "identity": given["identities"].get(name)} for name in given["nodes"]]
     started = time.time()
-    failures = mesh_logins.log_in_everywhere(
+    failures = login_check.log_in_everywhere(
         given["node"],
         peers,
-        lambda peer: mesh.run_program(
-            mesh_logins.login_argv(os.path.join(place, "config"), peer), given["timeout"]
+        lambda peer: primitives.run_program(
+            login_check.login_argv(os.path.join(place, "config"), peer), given["timeout"]
         ),
         given["parallel"],
-        mesh_logins.own_fault(place, started),
+        login_check.own_fault(place, started),
     )
     module.exit_json(
         changed=bool(failures)
         and not module.check_mode
-        and mesh_held.withdraw(home, given["directory"]),
+        and store.withdraw(home, given["directory"]),
         failures=failures,
         texts=[
             "{from} -> {to}: {cause}; remedy: {remedy}".format(**failure) for failure in failures

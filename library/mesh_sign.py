@@ -79,15 +79,9 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     authority,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    primitives as mesh,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    signing as mesh_signing,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    ssh_config as mesh_compiled,
+    primitives,
+    signing,
+    ssh_config,
 )
 
 SPEC = {
@@ -108,7 +102,7 @@ def main():
     given = module.params
     keys = {name: key for name, key in given["keys"].items() if key}
     try:
-        spans = [mesh_compiled.span_seconds(given[name]) for name in ("validity", "renew_before")]
+        spans = [ssh_config.span_seconds(given[name]) for name in ("validity", "renew_before")]
         arguments = (
             given["directory"],
             given["ca_public_key"],
@@ -116,14 +110,14 @@ def main():
             given["site"],
             *spans,
             time.time(),
-            mesh.run_program,
+            primitives.run_program,
         )
         more = {name: given[name] or "" for name in ("user", "agent_key", "pkcs11")}
         if module.check_mode:
-            found, signed = mesh_signing.sign_nodes(*arguments, write=False, **more)
+            found, signed = signing.sign_nodes(*arguments, write=False, **more)
         else:
             with authority.locked(given["directory"]):
-                found, signed = mesh_signing.sign_nodes(*arguments, **more)
+                found, signed = signing.sign_nodes(*arguments, **more)
     except (authority.AuthorityError, OSError, ValueError) as problem:
         module.fail_json(msg=str(problem))
     module.exit_json(changed=bool(signed), certificates=found, signed=signed)

@@ -69,16 +69,16 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import node_check as netunit
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import node_check
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": list(netunit.STATES), "required": True},
+            "state": {"type": "str", "choices": list(node_check.STATES), "required": True},
             "id": {"type": "str", "required": True},
             "node": {"type": "str", "required": True},
             "nodes": {"type": "list", "elements": "str", "default": []},
@@ -94,16 +94,16 @@ def main():
     )
     if module.check_mode:
         module.exit_json(changed=False, skipped=True)
-    environment = attempts.user_environment(os.getuid())
+    environment = attempt_dir.user_environment(os.getuid())
 
     def run(argv):
         return module.run_command(argv, environ_update=dict(environment, LANG="C", LC_ALL="C"))
 
     try:
-        result = netunit.STATES[module.params["state"]](
+        result = node_check.STATES[module.params["state"]](
             run, environment["XDG_RUNTIME_DIR"], module.params
         )
-    except (netunit.ProofError, OSError, ValueError) as error:
+    except (node_check.ProofError, OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error) or type(error).__name__, newlines=True))
     module.exit_json(changed=False, **result)
 

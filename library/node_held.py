@@ -31,9 +31,9 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
+    ownership,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership as holds
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
 
@@ -44,15 +44,18 @@ def main():
 
     def run(argv):
         return module.run_command(
-            argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+            argv,
+            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
         )
 
     try:
         module.exit_json(
             changed=False,
-            held=holds.holders(run, os.path.join(os.path.expanduser("~"), module.params["base"])),
+            held=ownership.holders(
+                run, os.path.join(os.path.expanduser("~"), module.params["base"])
+            ),
         )
-    except (attempts.AttemptError, OSError) as error:
+    except (attempt_dir.AttemptError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

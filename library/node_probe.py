@@ -80,7 +80,7 @@ facts:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 
@@ -104,7 +104,9 @@ def main():
         try:
             return module.run_command(
                 argv,
-                environ_update=dict(attempts.user_environment(probe.uid()), LANG="C", LC_ALL="C"),
+                environ_update=dict(
+                    attempt_dir.user_environment(probe.uid()), LANG="C", LC_ALL="C"
+                ),
                 handle_exceptions=False,
             )
         except OSError as error:  # a bare node may lack any program; facts.missing names what provision.yml brings

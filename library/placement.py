@@ -58,13 +58,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
-    paths as places,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
+    paths,
     placement,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
-    remote_outline as outline,
+    remote_outline,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 
@@ -76,7 +72,7 @@ def full(given, base):
         for place in given["places"]
         if place["placement"] != "shared" or given["node"] in given["nodes"][:1]
     ]
-    seen = {place["key"]: places.seen(base, place, "full") for place in wanted}
+    seen = {place["key"]: paths.seen(base, place, "full") for place in wanted}
     return {
         "summary": placement.summary(seen),
         "trees": {
@@ -94,7 +90,7 @@ def named(given, base):
     asked = [place for place in given["places"] if given["buckets"].get(place["key"])]
     return {
         "places": {
-            place["key"]: places.shown(base, place, given["buckets"][place["key"]], given["full"])
+            place["key"]: paths.shown(base, place, given["buckets"][place["key"]], given["full"])
             for place in asked
         }
     }
@@ -115,7 +111,7 @@ DO = {
     "named": named,
     "apart": apart,
     "outline": lambda given, base: {
-        "outline": outline.of(base, given["path"], given["config"], given["exclude"])
+        "outline": remote_outline.of(base, given["path"], given["config"], given["exclude"])
     },
     "base": lambda given, base: {"found": placement.of_base(base, given["node"], given["nodes"])},
     "unlike": lambda given, base: placement.unlike(given["facts"]),

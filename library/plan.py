@@ -72,29 +72,23 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env as environment,
+    python_env,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    reachability as network,
+    reachability,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
-    compiler as plan,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
+    compiler,
     readiness,
+    render,
+    resume_inputs,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
-    render as plan_text,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
-    resume_inputs as point_plan,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    proof_cache as proofs,
+    checks,
+    proof_cache,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
-    outcome as rehearsal,
+    outcome,
 )
 
 # What the ranks of a rehearsal run, below the project's directory.
@@ -105,7 +99,7 @@ def compiled(given):
     """Return (plan, facts) of the module's arguments."""
     name = given["nodes"][0]["name"]
     if given["inputs"].get("unread"):
-        raise plan.PlanError(
+        raise compiler.PlanError(
             [
                 "{} has not told of the code that lies there: {}".format(
                     name, given["inputs"]["unread"]
@@ -114,17 +108,17 @@ def compiled(given):
         )
     first = given["facts"][name]
     wanted = given["source"]["environment"]
-    texts = environment.requirement_texts(wanted.get("requirements") or [], given["project"])
-    digest = environment.environment_digest(
-        wanted, texts, first["python_version"], first["machine"]
-    )
+    texts = python_env.requirement_texts(wanted.get("requirements") or [], given["project"])
+    digest = python_env.environment_digest(wanted, texts, first["python_version"], first["machine"])
     inputs = dict(
         given["inputs"],
         suite=given["suite"],
         environment=dict(wanted, digest=digest),
         resume=given["resume"] or None,
     )
-    return plan.compile_plan(given["job"], given["site"], given["nodes"], given["facts"], inputs)
+    return compiler.compile_plan(
+        given["job"], given["site"], given["nodes"], given["facts"], inputs
+    )
 
 
 def to_prove(made, given, now):
@@ -138,13 +132,13 @@ def to_prove(made, given, now):
     names = [node["name"] for node in made["nodes"]]
     hours, keys = (
         given["allowed"].get("proof_hours") or {},
-        proofs.keys(made, given["facts"], given["allowed"]),
+        proof_cache.keys(made, given["facts"], given["allowed"]),
     )
     kept = {
-        kind: proofs.valid(
+        kind: proof_cache.valid(
             given["state_dir"] or "", kind, keys[kind], float(hours.get(kind, 0)), now
         )
-        for kind in proofs.KINDS
+        for kind in proof_cache.KINDS
     }
     # Nobody's training is to share its wire with ours being measured; the run that holds a node is
     # a stop of its own.
@@ -180,14 +174,16 @@ def result(given):
     if not given["silent"]:
         try:
             made = compiled(given)
-        except (plan.PlanError, environment.EnvironmentRefused, OSError) as error:
+        except (compiler.PlanError, python_env.EnvironmentRefused, OSError) as error:
             found += checks.unplanned(error)
     found += checks.of_plan(made, facts, given["allowed"], given["repair"]) if made else []
     found = checks.of_bringing(found) if given["repair"] else found
-    done = point_plan.complete(given["resume"], given["suite"], given["inputs"].get("config") or {})
+    done = resume_inputs.complete(
+        given["resume"], given["suite"], given["inputs"].get("config") or {}
+    )
     # a node that does not answer now is not waited for with nothing to train
     found += (
-        checks.unplanned(plan.PlanError([done]))
+        checks.unplanned(compiler.PlanError([done]))
         if done and done not in [item["text"] for item in found]
         else []
     )
@@ -215,26 +211,26 @@ def result(given):
     found += said
     found += checks.of_todo(todo, found) if given["report"] else []
     with open(os.path.join(given["project"], REHEARSED), encoding="utf-8") as handle:
-        rehearsed = rehearsal.plan_of(
-            made, handle.read(), given["allowed"].get("rehearsal_seconds", rehearsal.SECONDS)
+        rehearsed = outcome.plan_of(
+            made, handle.read(), given["allowed"].get("rehearsal_seconds", outcome.SECONDS)
         )
     if given["report"] and todo["rehearsal"]:
-        unfit = rehearsal.unfit(todo, findings.stops(found))
+        unfit = outcome.unfit(todo, findings.stops(found))
         found, todo["rehearsal"] = found + unfit, [] if unfit else todo["rehearsal"]
     return {
         "changed": False,
         "plan": made,
-        "text": plan.canonical(made).decode("ascii"),
-        "sha256": plan.sha256(made),
+        "text": compiler.canonical(made).decode("ascii"),
+        "sha256": compiler.sha256(made),
         "todo": todo,
         "findings": found,
         "lines": shown(found),
-        "summary": plan_text.summary(made, facts, todo),
-        "listen": network.planned(made),
+        "summary": render.summary(made, facts, todo),
+        "listen": reachability.planned(made),
         "keys": keys,
         "rehearsal": {
-            "text": plan.canonical(rehearsed).decode("ascii"),
-            "sha256": plan.sha256(rehearsed),
+            "text": compiler.canonical(rehearsed).decode("ascii"),
+            "sha256": compiler.sha256(rehearsed),
         },
     }
 

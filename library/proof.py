@@ -46,22 +46,22 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    reachability as network,
+    reachability,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    proof_cache as proofs,
+    proof_cache,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
-    outcome as rehearsal,
+    outcome,
 )
 
-JUDGES = {"network": network.judge, "rehearsal": rehearsal.judge}
+JUDGES = {"network": reachability.judge, "rehearsal": outcome.judge}
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
-            "kind": {"type": "str", "choices": list(proofs.KINDS), "required": True},
+            "kind": {"type": "str", "choices": list(proof_cache.KINDS), "required": True},
             "plan": {"type": "dict", "required": True},
             "facts": {"type": "dict", "required": True},
             "results": {"type": "dict", "required": True},
@@ -83,9 +83,11 @@ def main():
     undecided = given["kind"] == "rehearsal" and any(item["level"] == "warn" for item in found)
     keep = not stops and not undecided and given["depth"] == "full" and not module.check_mode
     if keep:
-        key = proofs.keys(given["plan"], given["facts"], given["allowed"])[given["kind"]]
+        key = proof_cache.keys(given["plan"], given["facts"], given["allowed"])[given["kind"]]
         try:
-            proofs.keep(given["state_dir"], given["kind"], key, time.time(), {"findings": found})
+            proof_cache.keep(
+                given["state_dir"], given["kind"], key, time.time(), {"findings": found}
+            )
         except OSError as error:  # what was proven is proven; it is only not remembered
             found = found + [
                 findings.finding(

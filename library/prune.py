@@ -63,53 +63,55 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     printable,
     printable_data,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules as prune
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    prune_report as prune_text,
+    prune_report,
+    prune_scan,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan as prune_look
 
 
 def at_place(given, run, write):
     """Return the result of C(looked) and C(removed)."""
     base = os.path.join(os.path.expanduser("~"), os.path.expanduser(given["folder"]))
     folder = base if given["home"] else os.path.join(base, "runs")
-    describe = functools.partial(prune_look.at_home if given["home"] else prune_look.on_node, base)
+    describe = functools.partial(prune_scan.at_home if given["home"] else prune_scan.on_node, base)
 
     def held():
-        return prune_look.held_at_home(base) if given["home"] else prune_look.held_here(run)
+        return prune_scan.held_at_home(base) if given["home"] else prune_scan.held_here(run)
 
     if given["state"] == "looked":
         running = held()
         return {
             "changed": False,
-            "look": printable_data(prune_look.look(folder, lambda name: describe(name, running))),
+            "look": printable_data(prune_scan.look(folder, lambda name: describe(name, running))),
         }
     if not write:
         return {"changed": bool(given["names"]), "removed": [], "freed": 0, "problems": []}
     # on a node no start may come between the look and the removal
-    with contextlib.nullcontext() if given["home"] else attempts.hold(base):
-        found = prune_look.remove(folder, given["names"], lambda name: describe(name, {}), held)
+    with contextlib.nullcontext() if given["home"] else attempt_dir.hold(base):
+        found = prune_scan.remove(folder, given["names"], lambda name: describe(name, {}), held)
     return dict(printable_data(found), changed=bool(found["removed"]))
 
 
 def judged(given, now):
     """Return the result of C(decided) and C(told)."""
     rule, decided = (
-        prune.rule_of(given["keep"], given["older_than"], given["run"]),
+        prune_rules.rule_of(given["keep"], given["older_than"], given["run"]),
         given["decided"],
     )
-    if rule["run"] and not attempts.RUN_ID.match(rule["run"]):
+    if rule["run"] and not attempt_dir.RUN_ID.match(rule["run"]):
         raise ValueError("{!r} is no run id".format(rule["run"]))
-    looks = {place: prune.sound((said or {}).get("look")) for place, said in given["looks"].items()}
+    looks = {
+        place: prune_rules.sound((said or {}).get("look")) for place, said in given["looks"].items()
+    }
     if given["state"] == "decided":
-        found = prune.decide(rule, looks, given["site"], now)
+        found = prune_rules.decide(rule, looks, given["site"], now)
         if found["unknown"]:
             raise ValueError("no place that was asked knows the run {}".format(rule["run"]))
         return dict(found, changed=False)
@@ -118,9 +120,9 @@ def judged(given, now):
     }
     silent = [place for place, look in looks.items() if place in given["asked"] and look is None]
     problems = [f"{place}: {text}" for place, result in done.items() for text in result["problems"]]
-    last = prune_text.last_line(looks, decided, done, given["confirmed"], silent)
+    last = prune_report.last_line(looks, decided, done, given["confirmed"], silent)
     lines = (
-        prune_text.plan_lines(rule, looks, decided, now, silent)
+        prune_report.plan_lines(rule, looks, decided, now, silent)
         + ["not removed: " + text for text in problems]
         + [last]
     )
@@ -152,7 +154,8 @@ def main():
 
     def run(argv):
         return module.run_command(
-            argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+            argv,
+            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
         )
 
     given = module.params
@@ -160,7 +163,7 @@ def main():
         if given["state"] in ("looked", "removed"):
             module.exit_json(**at_place(given, run, not module.check_mode))
         module.exit_json(**judged(given, time.time()))
-    except (attempts.AttemptError, OSError, ValueError) as error:
+    except (attempt_dir.AttemptError, OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

@@ -131,6 +131,23 @@ def look(module, run_dir, nodes):
     return {"missing": missing, "left": left}
 
 
+def report(module, result, strict):
+    """Warn of files that were replaced; fail, or warn, of files that do not match."""
+    for item in result["replaced"]:
+        module.warn(
+            f"{item['node']}: {item['file']} was truncated or replaced; what was brought before is"
+            f" kept as {item['kept']}"
+        )
+    if result["mismatches"]:
+        said = "; ".join(f"{m['node']}: {m['file']}: {m['problem']}" for m in result["mismatches"])
+        text = printable(
+            f"logs were not brought as the nodes have them: {said}; collect again", limit=20_000
+        )
+        if strict:
+            module.fail_json(msg=text, **result)
+        module.warn(text)
+
+
 ARGUMENTS = {
     "state": {"type": "str", "choices": ["missing", "indexed"], "default": "indexed"},
     "run_dir": {"type": "path", "required": True},
@@ -170,19 +187,7 @@ def main():
         )
     except (HomeError, OSError, ValueError) as error:
         module.fail_json(msg=f"{run_dir}: {error}")
-    for item in result["replaced"]:
-        module.warn(
-            f"{item['node']}: {item['file']} was truncated or replaced; what was brought before is"
-            f" kept as {item['kept']}"
-        )
-    if result["mismatches"]:
-        said = "; ".join(f"{m['node']}: {m['file']}: {m['problem']}" for m in result["mismatches"])
-        text = printable(
-            f"logs were not brought as the nodes have them: {said}; collect again", limit=20_000
-        )
-        if strict:
-            module.fail_json(msg=text, **result)
-        module.warn(text)
+    report(module, result, strict)
     module.exit_json(ranks_file=os.path.join(run_dir, "ranks.json"), **result)
 
 

@@ -52,11 +52,11 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
-    node_rehearsal as rehearsing,
+    node_rehearsal,
 )
 
 
@@ -79,11 +79,12 @@ def main():
 
     def run(argv):
         return module.run_command(
-            argv, environ_update=dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+            argv,
+            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
         )
 
     try:
-        found = rehearsing.finish(
+        found = node_rehearsal.finish(
             run,
             base,
             given["run_id"],
@@ -93,7 +94,7 @@ def main():
             given["alone"],
         )
         module.exit_json(changed=False, **found)
-    except (attempts.AttemptError, OSError) as error:
+    except (attempt_dir.AttemptError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

@@ -64,10 +64,8 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    candidates as members,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    failed_nodes as failures,
+    candidates,
+    failed_nodes,
 )
 
 
@@ -75,10 +73,10 @@ def noted(given, module):
     """Note whom a verdict names, at the time when it happened: an old run's verdict can be made
     again.
     """
-    causes, now = failures.named(given["verdict"], given["nodes"]), time.time()
+    causes, now = failed_nodes.named(given["verdict"], given["nodes"]), time.time()
     if causes and not module.check_mode:
         try:
-            failures.note(
+            failed_nodes.note(
                 given["state_dir"], causes, given["run_id"], min(given["ended"] or now, now)
             )
         except OSError as error:  # how the run ended is told all the same
@@ -89,8 +87,8 @@ def noted(given, module):
 def chosen(given, module):
     """Choose, and note the nodes of the newest attempt that do not answer."""
     now = time.time()
-    known = failures.read(given["state_dir"])
-    silent = members.silent(given["looks"], given["nodes"])
+    known = failed_nodes.read(given["state_dir"])
+    silent = candidates.silent(given["looks"], given["nodes"])
     # a verdict has said more of the same
     told = {
         name: known[name].get("cause")
@@ -99,8 +97,8 @@ def chosen(given, module):
     }
     silent.update({name: cause for name, cause in told.items() if cause})
     if silent and not module.check_mode:
-        failures.note(given["state_dir"], silent, given["run_id"], now)
-    found = members.choose(given, failures.read(given["state_dir"]), now)
+        failed_nodes.note(given["state_dir"], silent, given["run_id"], now)
+    found = candidates.choose(given, failed_nodes.read(given["state_dir"]), now)
     if found["refused"]:
         raise ValueError(
             "\n".join(

@@ -78,31 +78,27 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
+    mesh_credential,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     printable,
     printable_data,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    finder as resumable,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    model_collector as checkpoints,
+    finder,
+    model_collector,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    checkpoint_transfer as fan_out,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    unseen_checkpoints as unseen,
+    checkpoint_transfer,
+    unseen_checkpoints,
 )
 
 
 def find(given):
     """Return what the run has in this place."""
-    if not attempts.RUN_ID.match(given["run_id"]):
-        raise attempts.AttemptError("{!r} is no run id".format(given["run_id"]))
+    if not attempt_dir.RUN_ID.match(given["run_id"]):
+        raise attempt_dir.AttemptError("{!r} is no run id".format(given["run_id"]))
     at_home = bool(given["runs_dir"])
     if not at_home:
         mesh_credential.register(
@@ -116,28 +112,28 @@ def find(given):
     return {
         "changed": False,
         "found": printable_data(
-            resumable.of_run(os.path.join(runs, given["run_id"]), given["rule"], at_home)
+            finder.of_run(os.path.join(runs, given["run_id"]), given["rule"], at_home)
         ),
     }
 
 
 def choose(given):
     """Return the best of what all places have found."""
-    point, skipped = resumable.choose(given["found"])
+    point, skipped = finder.choose(given["found"])
     if point:
         attempt = os.path.join(
             given["runs_dir"] or "runs", given["run_id"], "attempt-%d" % point["attempt"]
         )
-        point = dict(point, home=os.path.join(attempt, checkpoints.PLACE))
-    found = unseen.holders(
+        point = dict(point, home=os.path.join(attempt, model_collector.PLACE))
+    found = unseen_checkpoints.holders(
         os.path.join(given["runs_dir"] or "runs", given["run_id"]), given["silent"], point
     )
     return {
         "changed": False,
         "point": point or {},
-        "waits": printable(unseen.waits(found, given["tries"])),
+        "waits": printable(unseen_checkpoints.waits(found, given["tries"])),
         "incomplete": skipped,  # (`skipped` would mean to Ansible that the task was left out)
-        "lines": [printable(line) for line in resumable.lines(point, skipped)],
+        "lines": [printable(line) for line in finder.lines(point, skipped)],
     }
 
 
@@ -148,7 +144,7 @@ def result(given, run, write):
     if given["state"] == "chosen":
         return choose(given)
     home = os.path.expanduser("~")
-    changed, brought, said = fan_out.bring(
+    changed, brought, said = checkpoint_transfer.bring(
         run, home, os.path.join(home, given["base"]), given["node"], given["point"], write
     )
     return {"changed": changed, "brought": brought, "said": [printable(line) for line in said]}
@@ -172,14 +168,19 @@ def main():
         supports_check_mode=True,
     )
 
-    environ = dict(attempts.user_environment(os.getuid()), LC_ALL="C")
+    environ = dict(attempt_dir.user_environment(os.getuid()), LC_ALL="C")
 
     def run(argv, data):
         return module.run_command(argv, data=data, environ_update=environ, handle_exceptions=False)
 
     try:
         module.exit_json(**result(module.params, run, not module.check_mode))
-    except (attempts.AttemptError, checkpoints.CheckpointError, OSError, ValueError) as error:
+    except (
+        attempt_dir.AttemptError,
+        model_collector.CheckpointError,
+        OSError,
+        ValueError,
+    ) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

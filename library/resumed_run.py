@@ -49,7 +49,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    resume_decision as resuming,
+    resume_decision,
 )
 
 
@@ -72,15 +72,15 @@ def main():
     given = module.params
     try:
         if not RUN_ID.match(given["run_id"]):
-            raise resuming.Refused("{!r} is no run id".format(given["run_id"]))
-        home = resuming.at_home(given["runs_dir"], given["run_id"])
-        settled = resuming.settle(given["run_id"], home, given["answers"], given["after"])
+            raise resume_decision.Refused("{!r} is no run id".format(given["run_id"]))
+        home = resume_decision.at_home(given["runs_dir"], given["run_id"])
+        settled = resume_decision.settle(given["run_id"], home, given["answers"], given["after"])
         for note in settled.pop("notes"):
             module.warn(printable(note))
-        module.exit_json(changed=False, job=resuming.job_of(home, given["job"]), **settled)
-    except resuming.Refused as error:
+        module.exit_json(changed=False, job=resume_decision.job_of(home, given["job"]), **settled)
+    except resume_decision.Refused as error:
         module.fail_json(msg=printable(str(error)), refused=True)
-    except (resuming.NotYet, OSError, ValueError) as error:
+    except (resume_decision.NotYet, OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error)))
 
 

@@ -38,7 +38,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import history
@@ -61,7 +61,7 @@ def main():
             module.exit_json(changed=False, lines=history.lines(given["looks"]))
         base = os.path.join(os.path.expanduser("~"), given["base"])
         module.exit_json(changed=False, history=history.look(base, given["run_id"], given["node"]))
-    except (attempts.AttemptError, OSError, ValueError) as error:
+    except (attempt_dir.AttemptError, OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

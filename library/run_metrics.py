@@ -39,12 +39,11 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus as metrics
-
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus
 
 ARGUMENTS = {
     "runs_dir": {"type": "path", "required": True},
@@ -58,12 +57,10 @@ def main():
         argument_spec=ARGUMENTS,
         supports_check_mode=True,
     )
-    if not attempts.RUN_ID.match(module.params["run_id"]):
+    if not attempt_dir.RUN_ID.match(module.params["run_id"]):
         module.fail_json(msg=printable("{!r} is no run id".format(module.params["run_id"])))
-    run_dir, directory = (
-        os.path.join(module.params["runs_dir"], module.params["run_id"]),
-        module.params["directory"],
-    )
+    run_dir = os.path.join(module.params["runs_dir"], module.params["run_id"])
+    directory = module.params["directory"]
     plan, record = (
         manifest.read_json(os.path.join(run_dir, name)) for name in ("plan.json", "run.json")
     )
@@ -74,18 +71,16 @@ def main():
                 " when it ends"
             )
         )
-    text, path, copy = (
-        metrics.text_of(plan or {}, record),
-        os.path.join(run_dir, metrics.NAME),
-        None,
-    )
-    changed = metrics.put(path, text, 0o600, not module.check_mode)
+    text = prometheus.text_of(plan or {}, record)
+    path = os.path.join(run_dir, prometheus.NAME)
+    copy = None
+    changed = prometheus.put(path, text, 0o600, not module.check_mode)
     if directory:
-        copy = os.path.join(directory, metrics.file_name(plan or {}, record))
+        copy = os.path.join(directory, prometheus.file_name(plan or {}, record))
         try:
             changed = (
-                not metrics.newer(copy, text)
-                and metrics.put(copy, text, 0o644, not module.check_mode)
+                not prometheus.newer(copy, text)
+                and prometheus.put(copy, text, 0o644, not module.check_mode)
             ) or changed
         except OSError as error:
             module.warn(

@@ -66,7 +66,7 @@ taken: {description: Somebody else has begun this attempt., type: bool, returned
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt as record
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt
 
 
 def main():
@@ -90,13 +90,15 @@ def main():
         required_if=[("state", "started", ("job", "plan", "plan_sha256"))],
         supports_check_mode=True,
     )
-    write = {"started": record.started, "ended": record.ended, "refused": record.refused}[
-        module.params["state"]
-    ]
+    write = {
+        "started": record_attempt.started,
+        "ended": record_attempt.ended,
+        "refused": record_attempt.refused,
+    }[module.params["state"]]
     try:
         module.exit_json(changed=True, **write(module.params, module.check_mode))
     except FileExistsError:
-        module.fail_json(taken=True, msg=record.taken(module.params))
+        module.fail_json(taken=True, msg=record_attempt.taken(module.params))
     except (OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 

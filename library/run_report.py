@@ -45,12 +45,8 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-    load as report_facts,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-    prometheus as metrics,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
+    load,
+    prometheus,
     series,
 )
 
@@ -58,32 +54,28 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
 def make(params):
     """Return (path, text, notes) of the page; raises report_facts.ReportError, OSError."""
     from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-        html_page as report_page,
-    )
-    from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
+        html_page,
         report_view,
-    )
-    from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-        run_comparison as report_compare,
+        run_comparison,
     )
 
     runs_dir, runs = (
         params["runs_dir"],
-        report_facts.wanted(params["runs_dir"], params["run"], params["runs"]),
+        load.wanted(params["runs_dir"], params["run"], params["runs"]),
     )
     tables = os.path.join(
         params["assets"], "..", "..", "plugins", "module_utils", "trainyard", "suites"
     )
     of_run = functools.partial(series.of_run, folder=tables if os.path.isdir(tables) else None)
-    found = [report_facts.read(runs_dir, run, of_run) for run in runs]
+    found = [load.read(runs_dir, run, of_run) for run in runs]
     view = (
-        report_compare.view(found, time.time())
+        run_comparison.view(found, time.time())
         if params["runs"]
         else report_view.view(found[0], time.time())
     )
     return (
-        report_facts.page_path(runs_dir, runs),
-        report_page.render(view, report_page.parts(params["assets"])),
+        load.page_path(runs_dir, runs),
+        html_page.render(view, html_page.parts(params["assets"])),
         view["notes"],
     )
 
@@ -100,8 +92,8 @@ def main():
     )
     try:
         path, text, notes = make(module.params)
-        changed = metrics.put(path, text, 0o600, write=not module.check_mode)
-    except report_facts.ReportError as error:
+        changed = prometheus.put(path, text, 0o600, write=not module.check_mode)
+    except load.ReportError as error:
         module.fail_json(msg=f"no report: {printable(str(error))}")
     except Exception as error:  # a record of a shape that nobody thought of; in words, and no trace of what it holds
         module.fail_json(msg=f"no report: {type(error).__name__}: {printable(str(error))}")

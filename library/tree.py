@@ -42,7 +42,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install as trees
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 
 
@@ -64,7 +64,7 @@ def main():
     )
     base = os.path.join(os.path.expanduser("~"), module.params["base"])
     kind, digest = module.params["kind"], module.params["digest"]
-    place, staging = trees.place_of(base, kind, digest)
+    place, staging = tree_install.place_of(base, kind, digest)
     try:
         state = probe.tree_state(base, kind, digest)
         changed = module.params["state"] == "placed" and not state["ok"]
@@ -72,7 +72,7 @@ def main():
             if module.params["state"] == "probed":
                 os.makedirs(os.path.dirname(staging), mode=0o700, exist_ok=True)
             elif changed:
-                trees.switch_in(base, kind, digest, module.params["manifest"])
+                tree_install.switch_in(base, kind, digest, module.params["manifest"])
                 state = {"ok": True, "differences": []}
         module.exit_json(
             changed=changed,
@@ -81,7 +81,7 @@ def main():
             place=place,
             staging=staging,
         )
-    except (trees.TreeError, manifest.ManifestError, OSError) as error:
+    except (tree_install.TreeError, manifest.ManifestError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 
 

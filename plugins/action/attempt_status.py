@@ -24,10 +24,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.config import qu
 from ansible_collections.trainyard.cluster.plugins.module_utils.config.site_fields import NAME
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_receiver as receiving,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_stream as streaming,
+    log_receiver,
+    log_stream,
 )
 
 # What the task asks about: the run's id or '', the attempt's number or 0, the node's name in the
@@ -137,7 +135,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
                 _STREAMS[key] = self._begin(*key, quota.Quota.of_host(self._vars, key.node))
             elif key in _STREAMS and ended:
                 _STREAMS[key].finish(REST_SECONDS)
-        except receiving.Busy:
+        except log_receiver.Busy:
             return None  # asked again at the next look: whoever brings them may end
         except Exception as error:  # no fault of the stream may end the follow
             return {"bytes": 0, "restarts": 0, "problem": printable(str(error)), "events": []}
@@ -163,8 +161,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
         )
         if os.path.islink(home) or os.path.islink(os.path.dirname(home)):
             raise OSError(f"{home} is a link, and not a directory of a run")
-        stream = streaming.Stream(
-            receiving.ssh_argv(self._connection, interpreter), spec, home, node, bounds
+        stream = log_stream.Stream(
+            log_receiver.ssh_argv(self._connection, interpreter), spec, home, node, bounds
         )
         stream.start()
         return stream

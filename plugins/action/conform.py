@@ -14,7 +14,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import runner as conform
+from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import runner
 from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
     site_checks as sites,
 )
@@ -65,7 +65,7 @@ class ActionModule(ActionBase):
             )
             for name in names
         }
-        lines = conform.examine(
+        lines = runner.examine(
             project,
             sites.Site(names, answers, runs_dir, site) if ask else None,
             lambda name, arguments: self._execute_module(
@@ -73,11 +73,11 @@ class ActionModule(ActionBase):
             ),
             lambda words: run_program(words, project),
         )
-        report, verdict = os.path.join(runs_dir, "conform.json"), conform.verdict(lines)
+        report, verdict = os.path.join(runs_dir, "conform.json"), runner.verdict(lines)
         if not self._task.check_mode:
             os.makedirs(runs_dir, mode=0o700, exist_ok=True)
             manifest.write_json(report, {"version": 1, "verdict": verdict, "lines": lines})
-        summary = conform.table(lines) + [
+        summary = runner.table(lines) + [
             "",
             f"everything that was rendered and compared: {report}",
             verdict["text"],
@@ -87,7 +87,7 @@ class ActionModule(ActionBase):
             "lines": lines,
             "verdict": verdict,
             "summary": summary,
-            "details": conform.details(lines),
+            "details": runner.details(lines),
             **QUIET,
         }
 

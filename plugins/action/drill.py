@@ -19,9 +19,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import mani
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import drill_run as drilling
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import drill_run, fault_table
 from ansible_collections.trainyard.cluster.plugins.module_utils.drills import drill_site as grounds
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import fault_table as drills
 
 
 class ActionModule(ActionBase):
@@ -41,7 +40,7 @@ class ActionModule(ActionBase):
             )
         try:
             return states[given["state"]](given)
-        except drills.DrillError as error:
+        except fault_table.DrillError as error:
             raise AnsibleActionFail(printable(str(error), newlines=True)) from error
 
     # --- what the inventory says
@@ -74,10 +73,10 @@ class ActionModule(ActionBase):
 
     def _chosen(self, given):
         """Name the faults that are asked for; refuse without the site's name."""
-        table = drills.load()
-        names = drills.select(table["faults"], given.get("only"))
+        table = fault_table.load()
+        names = fault_table.select(table["faults"], given.get("only"))
         if boolean(given.get("list", False)):
-            lines = drills.listed({name: table["faults"][name] for name in names})
+            lines = fault_table.listed({name: table["faults"][name] for name in names})
             return {
                 "changed": False,
                 "faults": [],
@@ -90,7 +89,7 @@ class ActionModule(ActionBase):
                 "this kills ranks, nodes and connections of the site %r on purpose: %d faults,"
                 " about a minute each. To do it: -e confirm=%s"
             )
-            raise drills.DrillError(text % (site, len(names), site))
+            raise fault_table.DrillError(text % (site, len(names), site))
         base, example = table["job"], True
         if given.get("config"):
             path, shown, problems = jobs.find_job(
@@ -98,7 +97,7 @@ class ActionModule(ActionBase):
             )
             job, said = jobs.examine(path, shown) if path else (None, [])
             if problems or said:
-                raise drills.DrillError("; ".join(str(problem) for problem in problems + said))
+                raise fault_table.DrillError("; ".join(str(problem) for problem in problems + said))
             own = {key: job[key] for key in job if key not in ("name", "file", "lines")}
             base, example = (
                 dict(own, max_restarts=0),
@@ -110,7 +109,7 @@ class ActionModule(ActionBase):
         """Say how this node is reached by ssh, in Ansible's own words, and what holds it."""
         connection = self._connection
         if getattr(connection, "transport", None) != "ssh":
-            raise drills.DrillError(
+            raise fault_table.DrillError(
                 "a drill reaches its nodes by ssh; this one is reached by {}".format(
                     getattr(connection, "transport", "?")
                 )
@@ -124,7 +123,9 @@ class ActionModule(ActionBase):
             for word in words
         ]
         if getattr(connection, "sshpass_pipe", None):
-            raise drills.DrillError("a drill logs in by key; this node is reached with a password")
+            raise fault_table.DrillError(
+                "a drill logs in by key; this node is reached with a password"
+            )
         name, base = (
             self._vars["inventory_hostname"],
             self._vars.get("trainyard_home") or ".trainyard",
@@ -134,10 +135,10 @@ class ActionModule(ActionBase):
             module_name="attempt_status", module_args=arguments, task_vars=self._vars
         )
         if status.get("failed") or status.get("unreachable"):
-            raise drills.DrillError(str(status.get("msg")))
+            raise fault_table.DrillError(str(status.get("msg")))
         found = status["status"]
         if found.get("found") and not found["ended"]:
-            raise drills.DrillError(
+            raise fault_table.DrillError(
                 "{} is held by the run {}; stop it first: playbooks/stop.yml -e run={}".format(
                     name, found["run"], found["run"]
                 )
@@ -157,7 +158,7 @@ class ActionModule(ActionBase):
         }
         lost = [name for name, way in ways.items() if not way]
         if lost:
-            raise drills.DrillError("there is no way to {}".format(", ".join(lost)))
+            raise fault_table.DrillError("there is no way to {}".format(", ".join(lost)))
         options = [
             word for source in context.CLIARGS.get("inventory") or () for word in ("-i", source)
         ]
@@ -180,7 +181,7 @@ class ActionModule(ActionBase):
 
     def _done(self, given):
         """Do one fault; nothing of it fails the task, so that the others are done, too."""
-        ground, fault = self._ground(given), drills.load()["faults"][given["fault"]]
+        ground, fault = self._ground(given), fault_table.load()["faults"][given["fault"]]
         verbs = [
             os.path.basename(path)[:-4]
             for path in glob.glob(os.path.join(self._project(), "playbooks", "*.yml"))
@@ -188,7 +189,7 @@ class ActionModule(ActionBase):
         why = (
             "nothing is done in check mode"
             if self._task.check_mode
-            else drills.unfit(
+            else fault_table.unfit(
                 fault,
                 all(node.container for node in ground.nodes),
                 boolean(given.get("example", True)),
@@ -201,10 +202,12 @@ class ActionModule(ActionBase):
             folder = os.path.join(self._folder(), time.strftime("%H%M%S-") + fault["name"])
             # Ctrl-C reaches a worker as TERM; what was done to a node is undone then, too.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
-            result = drilling.Course(
+            result = drill_run.Course(
                 ground, given["job"], fault, folder, self._display.display
             ).go()
-        self._display.display("   ".join(drills.cell(part, 100) for part in drills.row(result)[2:]))
+        self._display.display(
+            "   ".join(fault_table.cell(part, 100) for part in fault_table.row(result)[2:])
+        )
         return {
             "changed": not why,
             "drilled": json.loads(json.dumps(result)),
@@ -215,7 +218,7 @@ class ActionModule(ActionBase):
         """Prove that the last fault, too, left a site that trains (N8); write the table."""
         results = [item["drilled"] for item in given["results"] if item.get("drilled")]
         if not results:
-            raise drills.DrillError(
+            raise fault_table.DrillError(
                 "no fault was done: {}".format(
                     next(
                         (item["msg"] for item in given["results"] if item.get("msg")),
@@ -223,9 +226,9 @@ class ActionModule(ActionBase):
                     )
                 )
             )
-        drilling.chain(results, lambda: self._closing(given))
-        lines = [drills.sums(results)]
-        text = drills.table(results)
+        drill_run.chain(results, lambda: self._closing(given))
+        lines = [fault_table.sums(results)]
+        text = fault_table.table(results)
         os.makedirs(self._folder(), mode=0o700, exist_ok=True)
         manifest.write_json(
             os.path.join(self._folder(), "drill.json"),
@@ -233,9 +236,10 @@ class ActionModule(ActionBase):
         )
         with open(os.path.join(self._folder(), "drill.md"), "w", encoding="utf-8") as handle:
             handle.write(f"{text}\n{lines[0]}\n")
-        held = all(drills.held(result) for result in results if not result.get("skipped"))
+        held = all(fault_table.held(result) for result in results if not result.get("skipped"))
         shown = [
-            "  ".join(drills.cell(part, 70) for part in drills.row(result)) for result in results
+            "  ".join(fault_table.cell(part, 70) for part in fault_table.row(result))
+            for result in results
         ]
         summary = shown + [
             "table        {}".format(os.path.join(self._folder(), "drill.md")),
@@ -255,10 +259,10 @@ class ActionModule(ActionBase):
             "injected": "nothing",
             "at": "step 1",
             "goes_on": True,
-            "budget": dict(drills.BUDGET),
+            "budget": dict(fault_table.BUDGET),
         }
         fault["expect"] = {"outcome": ["stopped"]}
         folder = os.path.join(self._folder(), time.strftime("%H%M%S-") + "closing")
-        return drilling.Course(
+        return drill_run.Course(
             self._ground(given), given["job"], fault, folder, self._display.display
         ).go()

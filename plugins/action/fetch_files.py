@@ -12,9 +12,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import fetcher as fetching
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_receiver as receiving,
+    fetcher,
+    log_receiver,
 )
 
 SPEC = {
@@ -49,17 +49,17 @@ class ActionModule(ActionBase):
         try:
             bounds = quota.Quota(given["bytes"], given["files"], given["free"])
             shell, host, password = self._login()
-            source = fetching.source_of(host, given["src"])
+            source = fetcher.source_of(host, given["src"])
             into = (given["root"], given["into"])
-            result["brought"] = fetching.fetch(
+            result["brought"] = fetcher.fetch(
                 shell, source, *into, given["sizes"], bounds, options, password
             )
             result["changed"] = bool(result["brought"])
-        except fetching.Cut as error:
+        except fetcher.Cut as error:
             result["cut"] = printable(str(error))
             text = "%s was cut off while its files came: %s; what is missing stays on the node"
             self._display.warning(text % (node, result["cut"]))
-        except (fetching.FetchError, safe_names.UnsafeName, ValueError, OSError) as error:
+        except (fetcher.FetchError, safe_names.UnsafeName, ValueError, OSError) as error:
             result.update(failed=True, msg=printable(f"the files of {node} did not come: {error}"))
         return result
 
@@ -71,10 +71,10 @@ class ActionModule(ActionBase):
         if transport == "local":
             return None, None, None
         if transport != "ssh":
-            raise fetching.FetchError(
+            raise fetcher.FetchError(
                 f"files come over connections of type ssh; this one is {transport}"
             )
         password = self._connection.get_option("password")
         password = str(password) if password and shutil.which("sshpass") else None
-        words, host = receiving.ssh_words(self._connection, batch=password is None)
+        words, host = log_receiver.ssh_words(self._connection, batch=password is None)
         return words, host, password

@@ -27,30 +27,20 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.yaml_source
     near,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    duplicate_hosts as inventory_files,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    extra_vars as asked,
+    duplicate_hosts,
+    extra_vars,
+    role_vars,
+    spares,
+    ssh_policy,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    role_vars as role_values,
-)
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    spares,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    ssh_policy as access,
-)
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
     controller_programs,
     ports,
+    software,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    software as installed,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
 
 # What read_job itself looks at besides `config`, for every verb that reads a job.
@@ -82,9 +72,12 @@ class ActionModule(ActionBase):
         reads_job = "config" in arguments or bool(resumed)
         allowed = set(COMMON if "config" in arguments else ()) | set(arguments.get("extra") or [])
         roles = role_variables(project, self._loader)
-        problems = jobs.command_line(extra, allowed, roles) + asked.values(extra, allowed, roles)
+        problems = jobs.command_line(extra, allowed, roles) + extra_vars.values(
+            extra, allowed, roles
+        )
         problems += (
-            asked.contradictions(extra, self._verb(), self._task.check_mode) + self._given_twice()
+            extra_vars.contradictions(extra, self._verb(), self._task.check_mode)
+            + self._given_twice()
         )
         hosts = _Hosts(task_vars["hostvars"], extra)
         self._administrator = bool(arguments.get("administrator"))
@@ -117,8 +110,8 @@ class ActionModule(ActionBase):
             job.setdefault("places", resumed.get("places") or [node["name"] for node in nodes])
             problems += self._located(said, task_vars, site, extra) + self._limit(nodes)
             ways = {node["name"]: hosts.way(node["name"]) for node in nodes}
-            problems += access.here_problems(ways, context.CLIARGS.get("connection"))
-            forwarded = access.forwarding(ways, settings())
+            problems += ssh_policy.here_problems(ways, context.CLIARGS.get("connection"))
+            forwarded = ssh_policy.forwarding(ways, settings())
         self._refuse(problems + hosts.problems, site)
         # a job file of the user's own may have any name; a run's is part of paths and of the unit's
         # name
@@ -139,10 +132,10 @@ class ActionModule(ActionBase):
             "source": sites.on_controller(site["suites"][job["suite"]], project),
             "programs": LAUNCHERS[job["launcher"]].get("programs", {}),
             "ports": ports.wanted(job, site, nodes),
-            "hidden": suites.hidden(
+            "hidden": suite_table.hidden(
                 jobs.load_suite(job["suite"]), site["suites"][job["suite"]].get("data") or {}
             ),
-            "environments": installed.possible_digests(
+            "environments": software.possible_digests(
                 site["suites"][job["suite"]]["environment"], project
             ),
             "run": resumed.get("run") or run_id,
@@ -178,7 +171,7 @@ class ActionModule(ActionBase):
         """
         site, problems = sites.read_site(plain(task_vars["groups"]), hosts)
         problems = self._located(problems, task_vars, site, extra)
-        problems += inventory_files.twice(list(context.CLIARGS.get("inventory") or ()))
+        problems += duplicate_hosts.twice(list(context.CLIARGS.get("inventory") or ()))
         if site:
             ways = {
                 node["name"]: hosts.way(node["name"]) for node in site["nodes"] + site["spares"]
@@ -186,23 +179,23 @@ class ActionModule(ActionBase):
             kept = list(settings())
             if not asks:  # nothing is done as another user all the same
                 ways = {
-                    name: {key: entry for key, entry in way.items() if key == access.BECOME}
+                    name: {key: entry for key, entry in way.items() if key == ssh_policy.BECOME}
                     for name, way in ways.items()
                 }
                 kept = [entry for entry in kept if entry[1] == "become"]
             if not self._administrator:
                 ways = {
-                    name: {key: entry for key, entry in way.items() if key != access.ADMIN_KEY}
+                    name: {key: entry for key, entry in way.items() if key != ssh_policy.ADMIN_KEY}
                     for name, way in ways.items()
                 }
-            problems += access.problems(ways, kept)
+            problems += ssh_policy.problems(ways, kept)
             problems += hosts.accounts(ways) if self._administrator else []
         return site, problems
 
     @staticmethod
     def _asks_nodes(arguments, extra, allowed):
         """Return whether the verb will ask a node anything, so that the logins matter."""
-        asked_for = "site" not in allowed or asked.switch(extra.get("site", True)) is not False
+        asked_for = "site" not in allowed or extra_vars.switch(extra.get("site", True)) is not False
         return asked_for and arguments.get("logins") is not False
 
     @staticmethod
@@ -490,7 +483,7 @@ class _Hosts:
             spec, mine = specs.get(key), key not in self._extra
             if (
                 mine
-                and (said := role_values.unknown(key, specs, folders))
+                and (said := role_vars.unknown(key, specs, folders))
                 and written(raw[key], own, project)
             ):
                 yield Problem(*self._place(raw, name, key), key, said)
@@ -499,7 +492,7 @@ class _Hosts:
                 and not key.startswith("trainyard_")
                 and (mine or "{" in str(raw[key]))
             )
-            if not held and not (mine and key in asked.DEFAULTS):
+            if not held and not (mine and key in extra_vars.DEFAULTS):
                 continue
             try:
                 value = plain(found[key])
@@ -513,7 +506,9 @@ class _Hosts:
                         f"cannot be templated: {str(error).splitlines()[0]}",
                     )
                 continue
-            said = role_values.held(key, value, spec) if held else [(key, asked.short(key, value))]
+            said = (
+                role_vars.held(key, value, spec) if held else [(key, extra_vars.short(key, value))]
+            )
             for dotted, text in said:
                 if text:
                     file, line = self._place(raw, name, key)
@@ -533,7 +528,7 @@ class _Hosts:
             raw = self._of(name)[0]
             key = next((key for key in ("ansible_ssh_user", "ansible_user") if key in raw), None)
             value = self._values(name, [key]).get(key) if key else None
-            said = access.account_problem(value) if value not in (None, "") else None
+            said = ssh_policy.account_problem(value) if value not in (None, "") else None
             if said:
                 problem = Problem(*self._place(raw, name, key), key, said)
                 found.setdefault(str(problem), problem)
@@ -560,13 +555,13 @@ class _Hosts:
         templated.
         """
         raw, result = self._of(name)[0], {}
-        for key in [key for key in raw if access.wanted(key)]:
+        for key in [key for key in raw if ssh_policy.wanted(key)]:
             origin = (
                 ("command line", None)
                 if key in self._extra
                 else origin_of(raw, key) or (None, None)
             )
-            value = None if access.SECRET.match(key) else self._values(name, [key]).get(key)
+            value = None if ssh_policy.SECRET.match(key) else self._values(name, [key]).get(key)
             text = (
                 raw[key]
                 if isinstance(raw[key], str)

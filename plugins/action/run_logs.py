@@ -29,19 +29,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    archive as log_home,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_follower as log_follow,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_index as ranks,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_receiver as receiving,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_view as logview,
+    archive,
+    log_follower,
+    log_index,
+    log_receiver,
+    log_view,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
 
@@ -85,7 +77,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         self._asks = questions.question(plain(load_extra_vars(self._loader)))
         try:
             result.update(steps[step](), **QUIET)
-        except (ranks.IndexProblem, log_home.NoRun) as error:
+        except (log_index.IndexProblem, archive.NoRun) as error:
             raise AnsibleActionFail(printable(str(error))) from error
         return result
 
@@ -109,7 +101,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         run, groups = plain(load_extra_vars(self._loader)).get("run"), plain(self._vars["groups"])
         nodes = [name for group in ("trainers", "spares") for name in groups.get(group) or []]
         home = (
-            log_home.Home(self._runs_dir(), run) if run in log_home.runs(self._runs_dir()) else None
+            archive.Home(self._runs_dir(), run) if run in archive.runs(self._runs_dir()) else None
         )
         # What a run that goes on will still write can be asked for, and is held against what came
         # home.
@@ -133,7 +125,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
                 "node", "there is no {}; nodes: {}".format(self._asks["node"], ", ".join(known))
             )
         problem = (
-            logview.chosen(logs, self._asks["ranks"], self._asks["node"])[1]
+            log_view.chosen(logs, self._asks["ranks"], self._asks["node"])[1]
             if logs is not None
             else None
         )
@@ -159,7 +151,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
             for name in asked["ask"]
         }
         # a node that --limit leaves out was not asked
-        chosen = log_home.choose(
+        chosen = archive.choose(
             self._runs_dir(),
             asked["run"],
             {name: found.get("status") for name, found in said.items() if found},
@@ -177,7 +169,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         return self._given["chosen"]
 
     def _home(self):
-        return log_home.Home(self._runs_dir(), self._chosen_run["run"], self._chosen_run["number"])
+        return archive.Home(self._runs_dir(), self._chosen_run["run"], self._chosen_run["number"])
 
     def _shown(self):
         """Print the answer, the ends of the logs, or where all of them lie. Returns {offsets}: how
@@ -206,7 +198,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
                 home,
                 [
                     log
-                    for log in logview.chosen(every, asks["ranks"], asks["node"])[0]
+                    for log in log_view.chosen(every, asks["ranks"], asks["node"])[0]
                     if log.home in here
                 ],
             )
@@ -216,7 +208,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
                 % (home.run, home.number, "goes on" if self._chosen_run["goes_on"] else "over"),
                 "",
             ]
-            lines += logview.table(home.index, logs, home.shown)
+            lines += log_view.table(home.index, logs, home.shown)
         self._display.display("\n" + "\n".join(lines) + "\n")
         return {"offsets": offsets}
 
@@ -224,7 +216,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         """Return (the ends of logs as lines, merged where they are several, {home: where they
         end}).
         """
-        found, ends = logview.merged(
+        found, ends = log_view.merged(
             logs,
             self._asks["lines"] or questions.LINES,
             home.zones,
@@ -237,7 +229,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
                 len(found),
                 logs[0].bytes,
             )
-            return [head, ""] + [logview.text(line, home.secrets) for _log, line in found], ends
+            return [head, ""] + [log_view.text(line, home.secrets) for _log, line in found], ends
         view = self._view(home, logs)
         lines = [view.lines(log.label, [line])[0] for log, line in found]
         if self._asks["follow"]:
@@ -252,7 +244,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
 
     @staticmethod
     def _view(home, logs):
-        return logview.View(
+        return log_view.View(
             logs + home.planned(),
             home.secrets,
             lambda words, number: stringc(words, COLORS[number % len(COLORS)]),
@@ -297,7 +289,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         home, node = self._home(), self._vars["inventory_hostname"]
         if self._task.check_mode:
             return {"bytes": 0}
-        said = log_follow.bring(
+        said = log_follower.bring(
             *self._sender(False), home.path, node, quota.Quota.of_host(self._vars, node)
         )
         if said and said["problem"]:
@@ -310,14 +302,14 @@ class ActionModule(answer_gate.Gated, ActionBase):
         """Print this node's lines as they come, until the run has ended here."""
         home, node = self._home(), self._vars["inventory_hostname"]
         logs = (
-            logview.chosen(home.planned(), self._asks["ranks"], self._asks["node"])[0]
-            or logview.chosen(home.logs(), self._asks["ranks"], self._asks["node"])[0]
+            log_view.chosen(home.planned(), self._asks["ranks"], self._asks["node"])[0]
+            or log_view.chosen(home.logs(), self._asks["ranks"], self._asks["node"])[0]
         )
         labels = {log.home: log.label for log in logs if log.node == node}
         if not labels:
             return {"lines": 0, "problem": None, "brought": False}
         view = self._view(home, logs)
-        follower = log_follow.Follower(
+        follower = log_follower.Follower(
             home.path, node, labels, self._given["offsets"],
             lambda name, raws: self._display.display("\n".join(view.lines(labels[name], raws))),
             os.path.join(C.DEFAULT_LOCAL_TMP, "ended-%s-%d" % (home.run, home.number)),
@@ -341,7 +333,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
             self._chosen_run["number"],
         )
         interpreter = plain(self._vars.get("ansible_python_interpreter")) or "python3"
-        return receiving.ssh_argv(self._connection, interpreter), {
+        return log_receiver.ssh_argv(self._connection, interpreter), {
             "attempt_dir": attempt,
             "follow": follow,
         }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ansible.plugins.action import ActionBase
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    plan_directory as plan_home,
+    plan_directory,
 )
 
 SPEC = {
@@ -33,8 +33,8 @@ class ActionModule(ActionBase):
         given, changed = plain(given), False
         attempt = given["attempt_dir"]
         if given["state"] == "taken" and not self._task.check_mode:
-            changed, problems = plan_home.take(attempt, given["digests"], given["site"])
+            changed, problems = plan_directory.take(attempt, given["digests"], given["site"])
             for text in problems:
                 self._display.warning(text)
-        result.update(changed=changed, lacking=plan_home.lacking(attempt))
+        result.update(changed=changed, lacking=plan_directory.lacking(attempt))
         return result

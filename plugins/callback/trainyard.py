@@ -40,22 +40,20 @@ from ansible import context
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.utils.color import stringc
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import sanitize as display
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import terminal
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout as columns
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import (
+    sanitize,
+    terminal,
+    text_layout,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
-    model as watch,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
-    plain_lines as ticker,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
-    screen as live,
+    model,
+    plain_lines,
+    screen,
 )
 
-printable = display.printable
+printable = sanitize.printable
 answer_gate.prepare()
 
 COLOURS = {
@@ -99,7 +97,7 @@ class Picture:
             size = (0, 0)
         size = size if all(size) else shutil.get_terminal_size((100, 24))
         encoding = str(getattr(sys.stdout, "encoding", "utf-8")).lower().replace("-", "")
-        return live.Look(
+        return screen.Look(
             *size, encoding == "utf8" and os.environ.get("TERM") != "linux"
         )  # the kernel's console has no such font
 
@@ -111,13 +109,13 @@ class Picture:
                 for line in lines
             ]
         painted = [
-            "".join(paint(display.escape(text), COLOURS.get(style)) for text, style in line)
+            "".join(paint(sanitize.escape(text), COLOURS.get(style)) for text, style in line)
             for line in lines
         ]
         with self._lock:
             self._display.display = self._display_beside
-            self._write(live.repaint(self._stood, look.columns, painted))
-            self._stood = [sum(columns.width(text) for text, _style in line) for line in lines]
+            self._write(screen.repaint(self._stood, look.columns, painted))
+            self._stood = [sum(text_layout.width(text) for text, _style in line) for line in lines]
             self.when, self.due = time.monotonic(), False
 
     def _display_beside(self, *args, **kwargs):
@@ -128,7 +126,7 @@ class Picture:
             return type(self._display).display(self._display, *args, **kwargs)
         with self._lock:
             if self._stood:
-                self._write(live.repaint(self._stood, self.look().columns, ()))
+                self._write(screen.repaint(self._stood, self.look().columns, ()))
                 self._stood, self.due = [], True
             return type(self._display).display(self._display, *args, **kwargs)
 
@@ -172,12 +170,12 @@ class CallbackModule(Default):
                 line_buffering=True
             )  # Display does not flush; who reads a pipe gets every line when it is printed
         self._watch, self._ticker, self._picture, self._summary = (
-            watch.Watch(),
-            ticker.Ticker(),
+            model.Watch(),
+            plain_lines.Ticker(),
             Picture(self._display),
             [],
         )
-        self._pid, self._following, self._secrets = os.getpid(), None, display.Secrets((), ())
+        self._pid, self._following, self._secrets = os.getpid(), None, sanitize.Secrets((), ())
         self._unshown = set()  # nodes whose status could not be shown
         atexit.register(self._detached)
 
@@ -231,7 +229,7 @@ class CallbackModule(Default):
         for text in self._ticker.head(self._watch):
             self._display.display(text)
         look = self._picture.look()
-        self._picture.draw(live.picture(self._watch, time.monotonic(), look), look)
+        self._picture.draw(screen.picture(self._watch, time.monotonic(), look), look)
 
     def _leave(self):
         """Another task begins: the last picture stays above it."""
@@ -246,7 +244,7 @@ class CallbackModule(Default):
             else None
         )
         return (
-            plain({key: found[key] for key in found if key in watch.KEEP})
+            plain({key: found[key] for key in found if key in model.KEEP})
             if isinstance(found, dict)
             else None
         )
@@ -306,7 +304,7 @@ class CallbackModule(Default):
         if result.task.action.split(".")[-1] == "plan" and isinstance(
             result.result.get("plan"), dict
         ):
-            self._secrets = display.secrets_of(plain(result.result["plan"]))
+            self._secrets = sanitize.secrets_of(plain(result.result["plan"]))
             terminal.hide(self._secrets)
         if result.task.action.split(".")[-1] in HOLD_SECRETS:
             result.result["_ansible_verbose_override"] = True
@@ -374,6 +372,6 @@ class CallbackModule(Default):
             "\n  stop it:          ansible-playbook %splaybooks/stop.yml -e run=%s\n"
         )
         sys.stdout.write(
-            display.escape(text % (run, site, run, site, run, site, run), newlines=True)
+            sanitize.escape(text % (run, site, run, site, run, site, run), newlines=True)
         )
         sys.stdout.flush()

@@ -38,16 +38,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import term
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    failed_nodes as failures,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    replacement_failures as newcomers,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    restart_policy as restarts,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    resume_command as again_words,
+    failed_nodes,
+    replacement_failures,
+    restart_policy,
+    resume_command,
 )
 
 _PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
@@ -65,7 +59,7 @@ class CallbackModule(CallbackBase):
         super().__init__()
         terminal.install()  # where another callback prints, this one is loaded all the same
         self._ended, self._refused, self._followed, self._complete = None, False, False, False
-        self._newcomers = newcomers.Newcomers()
+        self._newcomers = replacement_failures.Newcomers()
 
     def v2_playbook_on_play_start(self, play):
         self._newcomers.play()
@@ -119,7 +113,7 @@ class CallbackModule(CallbackBase):
         )
         if not self.get_option("restart"):
             return
-        mine = again_words.of_restart(context.CLIARGS.get("extra_vars") or ())
+        mine = resume_command.of_restart(context.CLIARGS.get("extra_vars") or ())
         decided = (self._ended or {}).get("again") or {}
         failed = any(
             stats.summarize(host)[kind]
@@ -132,7 +126,7 @@ class CallbackModule(CallbackBase):
             text = "%s is not started again: as far as its newest checkpoint says, it is complete"
             self._display.display("\n" + printable(text % mine["run"]), color=C.COLOR_WARN)
         elif mine and failed and not self._refused and not self._decided_since(mine["after"]):
-            delay = restarts.next_try(mine["tries"])
+            delay = restart_policy.next_try(mine["tries"])
             if delay is None:
                 text = (
                     "the restart of %s was tried %d times and given up; by hand: ansible-playbook"
@@ -155,7 +149,7 @@ class CallbackModule(CallbackBase):
                 " takes another one, where one can be had"
             )
             try:
-                failures.note(came.state_dir, {node: printable(why)}, came.run, now)
+                failed_nodes.note(came.state_dir, {node: printable(why)}, came.run, now)
             except OSError as error:
                 text += f"; that is not remembered: {error}"
             self._display.display(
@@ -174,14 +168,14 @@ class CallbackModule(CallbackBase):
         """Wait, then become the next command; return only where that was not to be."""
         by_hand = f"by hand: ansible-playbook playbooks/resume.yml -e run={run}"
         try:
-            words = again_words.resumed(sys.argv, self._playbook(), run, after, tries)
-        except again_words.NotAgain as error:
+            words = resume_command.resumed(sys.argv, self._playbook(), run, after, tries)
+        except resume_command.NotAgain as error:
             self._display.display(
                 printable(f"{run} is not started again: {error}; {by_hand}"),
                 color=C.COLOR_WARN,
             )
             return
-        again = "" if tries == 1 else ", try %d of %d" % (tries, restarts.TRIES)
+        again = "" if tries == 1 else ", try %d of %d" % (tries, restart_policy.TRIES)
         try:
             self._display.display(
                 "\n%s is started again in %d s%s; Ctrl-C leaves it as it is" % (run, delay, again),
@@ -193,14 +187,14 @@ class CallbackModule(CallbackBase):
             self._display.display(f"\n{run} is not started again; {by_hand}", color=C.COLOR_WARN)
             return
         self._leave()
-        os.execv(sys.executable, [*again_words.program(), *words])
+        os.execv(sys.executable, [*resume_command.program(), *words])
 
     @staticmethod
     def _playbook():
         """Return resume.yml as the user wrote the playbook that ends, else the product's own: a
         user's playbook may import ours.
         """
-        beside = again_words.playbook_beside(
+        beside = resume_command.playbook_beside(
             (list(context.CLIARGS.get("args") or ()) or ["playbooks/train.yml"])[0]
         )
         own = os.path.join(_PROJECT, "playbooks", "resume.yml")

@@ -35,7 +35,7 @@ import bare_faults
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT / "collections"))
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import fault_table as drills
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import fault_table
 
 FOLDER = "/home/trainer/bare-drill"
 # Bare Paddle has these moments, too; the others are about our controller, our checks or our logs.
@@ -362,7 +362,7 @@ def main():
     out = asked.out or Path(tempfile.mkdtemp(prefix="bare-drill-"))
     out.mkdir(parents=True, exist_ok=True)
     left_in(FOLDER)
-    site, table = Site(asked.inventory), drills.load()
+    site, table = Site(asked.inventory), fault_table.load()
     kept = out / "bare.json"
     results = json.loads(kept.read_text()) if kept.exists() else {}
     site.prepare()
@@ -371,7 +371,7 @@ def main():
             fault = table["faults"][name]
             try:
                 results[name] = measure(
-                    site, drills.job_of(table["job"], fault, ""), fault, asked.limit, out
+                    site, fault_table.job_of(table["job"], fault, ""), fault, asked.limit, out
                 )
             except (subprocess.SubprocessError, OSError) as error:  # the others are measured, too
                 results[name] = {

@@ -18,7 +18,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT / "collections"))
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import fault_table as drills
+from ansible_collections.trainyard.cluster.plugins.module_utils.drills import fault_table
 
 PAGE = PROJECT / "docs" / "drills.md"
 BARE_HEAD = [
@@ -57,7 +57,7 @@ def read(path):
 def lines(head, rows):
     return (
         "\n".join(
-            "| {} |".format(" | ".join(drills.cell(part) for part in row))
+            "| {} |".format(" | ".join(fault_table.cell(part) for part in row))
             for row in [head, ["---"] * len(head), *rows]
         )
         + "\n"
@@ -150,8 +150,8 @@ def main():
         "drill": (
             "%s\n%s. %s, %d processors.\n"
             % (
-                drills.table(ours),
-                drills.sums(ours),
+                fault_table.table(ours),
+                fault_table.sums(ours),
                 datetime.date.today().isoformat(),
                 os.cpu_count(),
             )

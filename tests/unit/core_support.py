@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ def fact_of(address, **changes):
         "route_source": address, "resolves_to": [address], "missing": [], "units": [], "environments": {ENVIRONMENT: "f"},
         "trees": {name: {"ok": True, "present": True, "differences": []} for name in ("code/" + CODE[:16], "data/" + DATA[:16])},
         "mesh": {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node%d" % n for n in range(1, len(ADDRESSES) + 1)], "digest": "m",
-                 "inventory": mesh.inventory_digest([("node%d" % n, ADDRESSES[n - 1], 22, None) for n in range(1, len(ADDRESSES) + 1)])},
+                 "inventory": primitives.inventory_digest([("node%d" % n, ADDRESSES[n - 1], 22, None) for n in range(1, len(ADDRESSES) + 1)])},
         "time": 0.0,
     }  # fmt: skip
     return dict(fact, **changes)

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt as record
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt
 
 CASES = Path(__file__).resolve().parents[1] / "corpus" / "cases"
 
@@ -68,11 +68,13 @@ def decide(folder, unreachable=None):
     nodes += [{"node": node, "unreachable": reason} for node, reason in (unreachable or {}).items()]
     found = [node for node in nodes if "ranks" in node]
     decided = verdict.decide(plan["ranks"], nodes)
-    mismatch = record.endpoint_mismatch(plan.get("endpoints"), found)
+    mismatch = record_attempt.endpoint_mismatch(plan.get("endpoints"), found)
     if mismatch:
         decided = dict(decided, outcome="failed", cause="endpoints", text=mismatch)
     return (
-        record.untrained(decided, [rank for node in found for rank in node["ranks"]], [], plan)
+        record_attempt.untrained(
+            decided, [rank for node in found for rank in node["ranks"]], [], plan
+        )
         or decided
     )
 

@@ -21,13 +21,9 @@ import os
 import sys
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    drill_run as drilling,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    drill_site as drill_ground,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    fault_table as drills,
+    drill_run,
+    drill_site,
+    fault_table,
 )
 from core_support import put
 
@@ -186,7 +182,7 @@ elif verb == "status":
 """
 
 
-class Here(drill_ground.Node):
+class Here(drill_site.Node):
     """A node whose home is a directory of this machine, reached without SSH; units are lines of its
     file `units`.
     """
@@ -241,7 +237,7 @@ def site(folder, **behave):
     for node in NODES:
         put(f"{top}/{node}/.trainyard/code/{DIGEST[:16]}", {"train.py": "pass\n"})
     nodes = [Here(node, f"{top}/{node}", top + "/bin") for node in NODES]
-    return drill_ground.Ground(top, [], "test", nodes, top + "/runs", ".trainyard", top + "/state")
+    return drill_site.Ground(top, [], "test", nodes, top + "/runs", ".trainyard", top + "/state")
 
 
 def course(ground, fault):
@@ -251,9 +247,11 @@ def course(ground, fault):
         name=fault.get("name", "fault"),
         group="process",
         injected="something",
-        budget=dict(drills.BUDGET, **fault.get("budget", {})),
+        budget=dict(fault_table.BUDGET, **fault.get("budget", {})),
     )
-    return drilling.Course(ground, {"nodes": 2}, fault, ground.project + "/out", lambda _line: None)
+    return drill_run.Course(
+        ground, {"nodes": 2}, fault, ground.project + "/out", lambda _line: None
+    )
 
 
 def settle(ground):

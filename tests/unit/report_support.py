@@ -11,17 +11,11 @@ import shutil
 from html.parser import HTMLParser
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-    html_page as report_page,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-    load as report_facts,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
+    html_page,
+    load,
     report_view,
+    run_comparison,
     series,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-    run_comparison as report_compare,
 )
 from core_support import ROOT
 
@@ -50,20 +44,20 @@ def bring(runs_dir, name):
 
 
 def facts_of(runs_dir, run):
-    return report_facts.read(str(runs_dir), run, series.of_run)
+    return load.read(str(runs_dir), run, series.of_run)
 
 
 def parts():
-    return report_page.parts(str(ROOT / "roles" / "report"))
+    return html_page.parts(str(ROOT / "roles" / "report"))
 
 
 def page_of(facts):
     """Return the text of one run's page."""
-    return report_page.render(report_view.view(facts, NOW), parts())
+    return html_page.render(report_view.view(facts, NOW), parts())
 
 
 def comparison_of(all_facts):
-    return report_page.render(report_compare.view(all_facts, NOW), parts())
+    return html_page.render(run_comparison.view(all_facts, NOW), parts())
 
 
 def poisoned(runs_dir):
@@ -114,7 +108,7 @@ def day(ranks=64, per_node=8, hours=24, every=300, slow=17, late=41):
     evaluations all the time.
     """
     begin, seconds = 1795100000.0, hours * 3600
-    points = report_facts.points_for(ranks)
+    points = load.points_for(ranks)
     curves, phases, planned, told = {}, [], [], []
     for rank in range(ranks):
         node, start = "node%d" % (rank // per_node + 1), begin + (70 if rank == late else 20)

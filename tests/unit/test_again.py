@@ -14,13 +14,9 @@ import time
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    failed_nodes as failures,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    node_replacement as replacing,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    resume_command as again_words,
+    failed_nodes,
+    node_replacement,
+    resume_command,
 )
 from core_support import ROOT, RUN, put
 
@@ -29,7 +25,9 @@ ANSIBLE = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
 
 def words(*given, tries=1):
     """Return the follow-up of a command line as words."""
-    return again_words.resumed(["ansible-playbook", *given], "playbooks/resume.yml", RUN, 1, tries)
+    return resume_command.resumed(
+        ["ansible-playbook", *given], "playbooks/resume.yml", RUN, 1, tries
+    )
 
 
 OWN = ["-e", json.dumps({"run": RUN, "again": 1})]
@@ -93,29 +91,29 @@ def test_what_stays_of_a_command(given, kept):
 
 def test_a_follow_up_of_a_follow_up_does_not_grow():
     once = words("playbooks/train.yml", "-e", "config=a.yml collect_checkpoint=none", "-f", "3")
-    twice = again_words.resumed(["ansible-playbook", *once], "playbooks/resume.yml", RUN, 2, 3)
+    twice = resume_command.resumed(["ansible-playbook", *once], "playbooks/resume.yml", RUN, 2, 3)
     assert twice == [*once[:-1], json.dumps({"run": RUN, "again": 2, "again_try": 3})]
-    assert again_words.of_restart(
+    assert resume_command.of_restart(
         [word for flag, word in zip(twice, twice[1:]) if flag == "-e"]
     ) == {"run": RUN, "after": 2, "tries": 3}
-    assert again_words.of_restart(["config=a.yml", "run=" + RUN]) is None
+    assert resume_command.of_restart(["config=a.yml", "run=" + RUN]) is None
     older = [
         "config=a.yml",
         "run=" + RUN,
         "again=2",
     ]  # an older Trainyard's command that still waits
-    assert again_words.of_restart(older) == {"run": RUN, "after": 2, "tries": 1}
+    assert resume_command.of_restart(older) == {"run": RUN, "after": 2, "tries": 1}
 
 
 @pytest.mark.parametrize(
     "run", [RUN + " launch_runs_dir=/tmp/x", RUN + "\n-e x", "../" + RUN, "{{ 1 }}", ""]
 )
 def test_what_is_no_run_id_becomes_no_word_of_a_command(run):
-    with pytest.raises(again_words.NotAgain):
-        again_words.resumed(
+    with pytest.raises(resume_command.NotAgain):
+        resume_command.resumed(
             ["ansible-playbook", "playbooks/train.yml"], "playbooks/resume.yml", run, 1
         )
-    assert again_words.of_restart([json.dumps({"run": run, "again": 1})]) is None
+    assert resume_command.of_restart([json.dumps({"run": run, "again": 1})]) is None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +129,7 @@ def test_what_is_no_run_id_becomes_no_word_of_a_command(run):
     ],
 )
 def test_a_password_that_was_typed_cannot_be_given_again(option):
-    with pytest.raises(again_words.NotAgain, match="password"):
+    with pytest.raises(resume_command.NotAgain, match="password"):
         words("playbooks/train.yml", option, "-e", "config=a.yml")
 
 
@@ -378,13 +376,13 @@ def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken,
         "-i", "n1,s1,", "playbooks/stand_in.yml", *broken, environment=environment
     )
     assert code in (2, 4), output
-    found = failures.read(str(state))
+    found = failed_nodes.read(str(state))
     assert {name: entry["cause"] for name, entry in found.items()} == noted, output
     assert (f"s1 was to stand in for a lost node of {RUN} and counts as failed" in output) == bool(
         noted
     ), output
     if noted:  # and so another spare is tried
-        chosen = replacing.choose(
+        chosen = node_replacement.choose(
             ["n1", "n2"],
             ["n1", "n2"],
             found,
@@ -395,7 +393,7 @@ def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken,
             time.time(),
         )
         assert chosen["nodes"] == ["n1", "s2"]
-        alone = replacing.choose(
+        alone = node_replacement.choose(
             ["n1", "n2"],
             ["n1", "n2"],
             found,

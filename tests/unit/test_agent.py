@@ -27,16 +27,15 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
     shipping,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
+    mesh_credential,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env as environment,
+    python_env,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import mesh_gate
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import store as mesh_held
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import mesh_gate, store
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    software as installed,
+    software,
 )
 from core_support import (
     ROOT,
@@ -116,7 +115,7 @@ class Attempt:
         finally:
             if self.process.poll() is None:
                 self.process.kill()
-            for pid in attempts.processes_of(RUN, 1):
+            for pid in attempt_dir.processes_of(RUN, 1):
                 os.kill(pid, signal.SIGKILL)
         return self.process.returncode
 
@@ -291,7 +290,7 @@ def test_a_stop_is_no_failure_of_this_node(tmp_path):
     while len(attempt.events("start")) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     attempt.process.send_signal(signal.SIGTERM)  # systemd sends TERM to every process of the unit
-    for pid in attempts.processes_of(RUN, 1):
+    for pid in attempt_dir.processes_of(RUN, 1):
         os.kill(pid, signal.SIGTERM)
     assert attempt.end() == 0 and attempt.ends() == {2: (None, "SIGTERM"), 3: (None, "SIGTERM")}
 
@@ -556,11 +555,11 @@ def sent_plan(folder):
         (lambda folder: guard_beat.launcher_code(folder), None),
         (lambda folder: mesh_gate.read_json(os.path.join(folder, "machine.json")), {}),
         (lambda folder: mesh_credential.machine_of(folder), {}),
-        (lambda folder: mesh_held.read_record(folder, "."), None),
+        (lambda folder: store.read_record(folder, "."), None),
         (lambda folder: guard_evidence.ranks_of(folder, "r/1"), {}),
         (lambda folder: mesh_credential.register(folder, folder), None),
-        (lambda folder: installed.managed(None, folder, None), None),
-        (lambda folder: list(installed.own(lambda argv: (0, DEEP, ""), "python", None)), ["error"]),
+        (lambda folder: software.managed(None, folder, None), None),
+        (lambda folder: list(software.own(lambda argv: (0, DEEP, ""), "python", None)), ["error"]),
         (lambda folder: container_environment.read_marker(folder, {"digest": "d"}), None),
         (lambda folder: sent_plan(folder), None),
     ],
@@ -581,7 +580,7 @@ def sent_plan(folder):
     ],
 )
 def test_a_file_that_is_nested_too_deep_is_as_good_as_none(tmp_path, read, none):
-    marker = environment.MARKER
+    marker = python_env.MARKER
     names = [
         "stop.json",
         "exit.json",
@@ -695,8 +694,8 @@ def test_two_nodes_that_stop_each_other_do_not_wait_for_each_other(peer):
 def test_a_start_that_comes_after_the_stop_gives_up(peer):
     peer()
     made = compiled(count=2, devices=1)
-    with pytest.raises(attempts.AttemptError, match="stopped before the start by node2"):
-        attempts.prepare(peer.path, json.dumps(made), "x", "node1", RUN, 1, {})
+    with pytest.raises(attempt_dir.AttemptError, match="stopped before the start by node2"):
+        attempt_dir.prepare(peer.path, json.dumps(made), "x", "node1", RUN, 1, {})
     assert sorted(os.listdir(peer.path)) == ["stop.json"]
 
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    model_collector as checkpoints,
+    model_collector,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import devices, orphans
@@ -269,7 +269,7 @@ def test_one_bound_for_the_parts_of_a_name(length):
     )
     assert (
         taken
-        is checkpoints.plain(name)
+        is model_collector.plain(name)
         is (safe_names.problem(name) is None)
         is (length == safe_names.PART_BYTES)
     )

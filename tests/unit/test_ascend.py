@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
-    ascend_addresses as ascend,
+    ascend_addresses,
 )
 from core_support import program, recorded
 
@@ -62,8 +62,8 @@ def run(tmp_path, monkeypatch):
     """A real run_command whose PATH begins with the test's folder; the driver's own directory is
     not this machine's.
     """
-    monkeypatch.setattr(ascend, "DRIVER_TOOL", str(tmp_path / "driver" / "hccn_tool"))
-    monkeypatch.setattr(ascend, "WAIT_S", 0)
+    monkeypatch.setattr(ascend_addresses, "DRIVER_TOOL", str(tmp_path / "driver" / "hccn_tool"))
+    monkeypatch.setattr(ascend_addresses, "WAIT_S", 0)
 
     def call(argv):
         done = subprocess.run(
@@ -85,13 +85,16 @@ def listed(addresses):
 
 def test_what_hccn_tool_prints(run, tmp_path):
     tool(tmp_path, EIGHT)
-    assert ascend.read_devices(run, "/none") == {"source": "hccn_tool", "devices": listed(EIGHT)}
+    assert ascend_addresses.read_devices(run, "/none") == {
+        "source": "hccn_tool",
+        "devices": listed(EIGHT),
+    }
     assert recorded(tmp_path, "hccn_tool") == ["-i %d -ip -g" % number for number in range(8)]
 
 
 def test_only_the_devices_that_are_asked_for_in_their_order(run, tmp_path):
     tool(tmp_path, EIGHT)
-    found = ascend.read_devices(run, "/none", ["5", 4])
+    found = ascend_addresses.read_devices(run, "/none", ["5", 4])
     assert (
         found["devices"] == [{"device_id": d, "device_ip": EIGHT[d]} for d in ("5", "4")]
         and len(recorded(tmp_path, "hccn_tool")) == 2
@@ -100,19 +103,22 @@ def test_only_the_devices_that_are_asked_for_in_their_order(run, tmp_path):
 
 def test_without_being_asked_for_more_the_devices_that_have_an_address(run, tmp_path):
     tool(tmp_path, IPS)
-    assert ascend.read_devices(run, "/none")["devices"] == listed(IPS)
+    assert ascend_addresses.read_devices(run, "/none")["devices"] == listed(IPS)
 
 
 def test_the_drivers_directory_need_not_be_on_the_path(run, tmp_path):
     tool(tmp_path / "driver", IPS)
-    assert ascend.read_devices(run, "/none", IPS) == {"source": "hccn_tool", "devices": listed(IPS)}
+    assert ascend_addresses.read_devices(run, "/none", IPS) == {
+        "source": "hccn_tool",
+        "devices": listed(IPS),
+    }
 
 
 def test_a_run_that_raises_for_a_missing_program(tmp_path):
     def run(argv):
         raise FileNotFoundError(2, "No such file or directory", argv[0])
 
-    assert ascend.read_devices(run, conf(tmp_path, IPS), IPS)["devices"] == listed(IPS)
+    assert ascend_addresses.read_devices(run, conf(tmp_path, IPS), IPS)["devices"] == listed(IPS)
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
@@ -124,22 +130,22 @@ def test_without_the_tool_the_file(run, tmp_path, ending):
         text = handle.read().replace(b"\n", ending.encode())
         handle.seek(0)
         handle.write(text)
-    assert ascend.read_devices(run, path) == {"source": path, "devices": listed(EIGHT)}
-    assert ascend.read_devices(run, path, ["4", "5"])["devices"] == listed(
+    assert ascend_addresses.read_devices(run, path) == {"source": path, "devices": listed(EIGHT)}
+    assert ascend_addresses.read_devices(run, path, ["4", "5"])["devices"] == listed(
         {d: EIGHT[d] for d in ("4", "5")}
     )
 
 
 def test_a_user_who_may_not_run_the_tool_reads_the_file(run, tmp_path):
     tool(tmp_path, {}, f"echo '{DENIED}' >&2; exit 1")
-    assert ascend.read_devices(run, conf(tmp_path, IPS), IPS)["source"] == str(
+    assert ascend_addresses.read_devices(run, conf(tmp_path, IPS), IPS)["source"] == str(
         tmp_path / "hccn.conf"
     )
 
 
 def test_one_device_without_an_answer_takes_all_from_the_file(run, tmp_path):
     tool(tmp_path, {"0": IPS["0"]})
-    assert ascend.read_devices(run, conf(tmp_path, IPS), IPS) == {
+    assert ascend_addresses.read_devices(run, conf(tmp_path, IPS), IPS) == {
         "source": str(tmp_path / "hccn.conf"),
         "devices": listed(IPS),
     }
@@ -148,28 +154,28 @@ def test_one_device_without_an_answer_takes_all_from_the_file(run, tmp_path):
 def test_a_file_that_contradicts_the_driver_is_not_believed(run, tmp_path):
     tool(tmp_path, {"0": "192.168.7.7"})
     with pytest.raises(
-        ascend.AscendError,
+        ascend_addresses.AscendError,
         match=(
             "device 0 is 192.168.7.7 to hccn_tool and 192.168.100.101 in .*hccn.conf; the tool is"
             " right"
         ),
     ):
-        ascend.read_devices(run, conf(tmp_path, IPS), IPS)
+        ascend_addresses.read_devices(run, conf(tmp_path, IPS), IPS)
 
 
 def test_a_tool_that_is_busy_is_asked_again(run, tmp_path):
     tool(tmp_path, IPS, first=f'[ "$(wc -l < "$LOG")" -gt 2 ] || {{ echo "{BUSY}"; exit 1; }}')
-    assert ascend.read_devices(run, "/none", ["0"])["devices"] == listed({"0": IPS["0"]})
+    assert ascend_addresses.read_devices(run, "/none", ["0"])["devices"] == listed({"0": IPS["0"]})
     tool(tmp_path, {}, f"echo '{BUSY}'; exit 1")
-    with pytest.raises(ascend.AscendError, match="hccn_tool is busy"):
-        ascend.read_devices(run, "/none", ["0"])
+    with pytest.raises(ascend_addresses.AscendError, match="hccn_tool is busy"):
+        ascend_addresses.read_devices(run, "/none", ["0"])
 
 
 def test_a_tool_that_hangs_is_left_after_its_first_device(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(ascend, "LIMIT_S", 1)
+    monkeypatch.setattr(ascend_addresses, "LIMIT_S", 1)
     tool(tmp_path, {}, "sleep 60")
-    with pytest.raises(ascend.AscendError) as caught:
-        ascend.read_devices(run, "/none", IPS)
+    with pytest.raises(ascend_addresses.AscendError) as caught:
+        ascend_addresses.read_devices(run, "/none", IPS)
     assert len(caught.value.problems) == 4 and all(
         "hccn_tool: no answer within 1 s" in text for text in caught.value.problems
     )
@@ -189,14 +195,14 @@ def test_a_tool_that_hangs_is_left_after_its_first_device(run, tmp_path, monkeyp
 )
 def test_an_answer_without_an_address_that_can_be_used_is_none(run, tmp_path, said):
     tool(tmp_path, {}, "printf '{}'".format(said.replace("\n", "\\n")))
-    with pytest.raises(ascend.AscendError, match="device 0 has no address. hccn_tool: "):
-        ascend.read_devices(run, "/none", ["0"])
+    with pytest.raises(ascend_addresses.AscendError, match="device 0 has no address. hccn_tool: "):
+        ascend_addresses.read_devices(run, "/none", ["0"])
 
 
 def test_a_device_without_address_is_named_with_its_remedy(run, tmp_path):
     tool(tmp_path, {d: IPS[d] for d in "012"})
-    with pytest.raises(ascend.AscendError) as caught:
-        ascend.read_devices(run, conf(tmp_path, {d: IPS[d] for d in "012"}), IPS)
+    with pytest.raises(ascend_addresses.AscendError) as caught:
+        ascend_addresses.read_devices(run, conf(tmp_path, {d: IPS[d] for d in "012"}), IPS)
     (problem,) = caught.value.problems
     assert problem.startswith(
         "device 3 has no address. hccn_tool: {}. {}: no address_3=. ".format(
@@ -207,15 +213,15 @@ def test_a_device_without_address_is_named_with_its_remedy(run, tmp_path):
 
 
 def test_nothing_there_at_all(run):
-    with pytest.raises(ascend.AscendError) as caught:
-        ascend.read_devices(run, "/none")
+    with pytest.raises(ascend_addresses.AscendError) as caught:
+        ascend_addresses.read_devices(run, "/none")
     (problem,) = caught.value.problems
     assert (
         "hccn_tool: it is not installed, or may not be run. /none: no such file or directory."
         " Remedy, on the node and as root" in problem
     )
-    with pytest.raises(ascend.AscendError) as caught:
-        ascend.read_devices(run, "/none", ["0", "1"])
+    with pytest.raises(ascend_addresses.AscendError) as caught:
+        ascend_addresses.read_devices(run, "/none", ["0", "1"])
     assert [problem.split(".")[0] for problem in caught.value.problems] == [
         "device 0 has no address",
         "device 1 has no address",
@@ -225,10 +231,10 @@ def test_nothing_there_at_all(run):
 def test_two_sources_are_not_mixed(run, tmp_path):
     tool(tmp_path, {"0": IPS["0"]})
     with pytest.raises(
-        ascend.AscendError,
+        ascend_addresses.AscendError,
         match="hccn_tool has no address of device 1, .*hccn.conf none of device 0; mend the file",
     ):
-        ascend.read_devices(run, conf(tmp_path, {"1": IPS["1"]}), ["0", "1"])
+        ascend_addresses.read_devices(run, conf(tmp_path, {"1": IPS["1"]}), ["0", "1"])
 
 
 @pytest.mark.parametrize(
@@ -245,7 +251,7 @@ def test_two_sources_are_not_mixed(run, tmp_path):
 )
 def test_a_bad_file_is_refused_where_it_matters(run, tmp_path, more, reason):
     path = conf(tmp_path, IPS, more)
-    with pytest.raises(ascend.AscendError) as caught:
-        ascend.read_devices(run, path, ["0", "4"])
+    with pytest.raises(ascend_addresses.AscendError) as caught:
+        ascend_addresses.read_devices(run, path, ["0", "4"])
     assert reason in str(caught.value)
-    assert ascend.read_devices(run, path, ["1", "2"])["source"] == path
+    assert ascend_addresses.read_devices(run, path, ["1", "2"])["source"] == path

@@ -12,7 +12,7 @@ import sys
 
 import attempt as module
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership as holds
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from core_support import CODE, ROOT, RUN, gang, program, programs, put, recorded, trusted
 
@@ -96,7 +96,7 @@ def test_the_record_says_whose_start_it_is_and_of_which_boot(run_module, node):
     assert (record["start"], record["by"], record["boot"]) == (
         "mine",
         "ann@desk",
-        holds.boot_mark(),
+        ownership.boot_mark(),
     )
 
 

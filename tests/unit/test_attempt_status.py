@@ -17,18 +17,14 @@ import pytest
 from ansible.utils.display import Display
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    ownership as holds,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir,
+    ownership,
     status,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
-    live_warnings as troubles,
+    live_warnings,
+    model,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.live import model as watch
 from core_support import RUN, attempt_files, compiled, program, put
 
 LINE = (
@@ -105,11 +101,11 @@ def test_states(look, unit, events, files, expected):
     [
         ({"boot": "another/1"}, [start(0)], "the node was restarted since it began"),
         (
-            {"boot": holds.boot_mark()},
+            {"boot": ownership.boot_mark()},
             [{"event": "launched"}, start(0)],
             "the user's systemd was ended there, or what writes the end was killed",
         ),
-        ({"boot": holds.boot_mark()}, [], "its start was cut off before anything of it ran"),
+        ({"boot": ownership.boot_mark()}, [], "its start was cut off before anything of it ran"),
         (
             {},
             [{"event": "launched"}],
@@ -122,7 +118,7 @@ def test_states(look, unit, events, files, expected):
 )
 def test_a_lost_attempt_says_why_and_holds_nothing(look, tmp_path, record, events, words):
     look()
-    path = attempts.attempt_dir(str(tmp_path), RUN, 1) + "/attempt.json"
+    path = attempt_dir.attempt_dir(str(tmp_path), RUN, 1) + "/attempt.json"
     kept = json.loads(open(path, encoding="utf-8").read())
     found = look(events, state="inactive")
     assert found["state"] == "lost"
@@ -130,11 +126,11 @@ def test_a_lost_attempt_says_why_and_holds_nothing(look, tmp_path, record, event
         "lost"
     ] == status.how_lost(kept, events)
     assert look(events, state="active")["lost"] is None
-    view = watch.Watch()
+    view = model.Watch()
     view.add("node1", dict(found, lost=words), 1.0)
     assert any(
         f"the attempt is lost: on node1 {words}; it holds no node" in text
-        for _kind, _names, text in troubles.warnings(view, 1.0)
+        for _kind, _names, text in live_warnings.warnings(view, 1.0)
     )
 
 
@@ -222,7 +218,7 @@ def test_what_paddle_reports_as_endpoints_is_told(look):
 
 def test_a_line_that_is_not_whole_yet_is_left_for_later(look, tmp_path):
     look([start(0)])
-    path = attempts.attempt_dir(str(tmp_path), RUN, 1)
+    path = attempt_dir.attempt_dir(str(tmp_path), RUN, 1)
     with open(path + "/ranks.jsonl", "a", encoding="ascii") as handle:
         handle.write('{"event": "end", "ra')
     assert [event["event"] for event in status.read_events(path)] == ["start"]
@@ -257,12 +253,12 @@ def test_which_run_is_meant(look, tmp_path):
         and found["known"] == [RUN, newer]
     )
     held = look(
-        run_id="", number=0, units=[attempts.unit_name(RUN, 1)]
+        run_id="", number=0, units=[attempt_dir.unit_name(RUN, 1)]
     )  # what runs comes before what is newest
     assert (held["found"], held["run"], held["attempt"]) == (True, RUN, 1)
     assert look(number=0)["attempt"] == 1
     assert look(node="renamed")["node"] == "node1"
-    with pytest.raises(attempts.AttemptError, match="is no run id"):
+    with pytest.raises(attempt_dir.AttemptError, match="is no run id"):
         look(run_id="x; rm -rf /")
 
 

@@ -15,7 +15,7 @@ import threading
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from core_support import CODE, DATA, RUN, compiled, gang, put
@@ -40,12 +40,12 @@ class Systemctl:
 
 
 def test_names_go_both_ways():
-    assert attempts.unit_name(RUN, 2) == f"trainyard-{RUN}-2.service" and attempts.parse_unit(
-        attempts.unit_name(RUN, 2)
+    assert attempt_dir.unit_name(RUN, 2) == f"trainyard-{RUN}-2.service" and attempt_dir.parse_unit(
+        attempt_dir.unit_name(RUN, 2)
     ) == (RUN, 2)
-    assert attempts.attempt_dir("/b", RUN, 2) == f"/b/runs/{RUN}/attempt-2"
-    with pytest.raises(attempts.AttemptError, match="is no attempt's unit"):
-        attempts.parse_unit("sshd.service")
+    assert attempt_dir.attempt_dir("/b", RUN, 2) == f"/b/runs/{RUN}/attempt-2"
+    with pytest.raises(attempt_dir.AttemptError, match="is no attempt's unit"):
+        attempt_dir.parse_unit("sshd.service")
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_names_go_both_ways():
     ],
 )
 def test_what_is_no_run_id_leads_nowhere(run_id):
-    with pytest.raises(attempts.AttemptError, match="is no run id"):
-        attempts.attempt_dir("/b", run_id, 1)
+    with pytest.raises(attempt_dir.AttemptError, match="is no run id"):
+        attempt_dir.attempt_dir("/b", run_id, 1)
 
 
 def test_runs_on_a_node_oldest_first(tmp_path):
@@ -80,8 +80,8 @@ def test_runs_on_a_node_oldest_first(tmp_path):
             "runs/other/attempt-1/attempt.json": "",
         },
     )
-    assert attempts.runs_on(str(tmp_path)) == [(RUN, 2), (RUN, 10), (newer, 1)]
-    assert attempts.runs_on(str(tmp_path / "none")) == []
+    assert attempt_dir.runs_on(str(tmp_path)) == [(RUN, 2), (RUN, 10), (newer, 1)]
+    assert attempt_dir.runs_on(str(tmp_path / "none")) == []
 
 
 # --- units
@@ -98,7 +98,7 @@ def test_units_that_hold_the_node():
         ]
     )
     run = Systemctl(**{"list-units": (0, listing, "")})
-    assert attempts.active_units(run) == [
+    assert attempt_dir.active_units(run) == [
         {"unit": UNIT, "state": "active", "description": "Trainyard run X attempt 1"},
         {
             "unit": "trainyard-a-1.service",
@@ -121,13 +121,13 @@ def test_units_that_hold_the_node():
 
 
 def test_a_node_without_a_user_manager_is_told_the_remedy():
-    with pytest.raises(attempts.AttemptError, match=r"Failed to connect to bus.*provision.yml"):
-        attempts.active_units(Systemctl(**{"list-units": (1, "", "Failed to connect to bus\n")}))
+    with pytest.raises(attempt_dir.AttemptError, match=r"Failed to connect to bus.*provision.yml"):
+        attempt_dir.active_units(Systemctl(**{"list-units": (1, "", "Failed to connect to bus\n")}))
 
 
 def test_the_unit_is_started_with_exactly_these_words():
     made = compiled()
-    assert attempts.start_argv("/b/a", made, "node2", UNIT, "Trainyard run X") == [
+    assert attempt_dir.start_argv("/b/a", made, "node2", UNIT, "Trainyard run X") == [
         "systemd-run",
         "--user",
         "--quiet",
@@ -165,7 +165,7 @@ def test_the_unit_is_started_with_exactly_these_words():
 
 
 def test_the_units_own_words_take_its_credential_back_and_name_what_reaches_the_peers():
-    words = attempts.start_argv(
+    words = attempt_dir.start_argv(
         "/b/a",
         compiled(),
         "node2",
@@ -184,9 +184,9 @@ def test_the_units_own_words_take_its_credential_back_and_name_what_reaches_the_
 def test_a_start_that_fails_says_what_systemd_said():
     run = Systemctl(**{"systemd-run": (1, "", "Unit already exists\n")})
     with pytest.raises(
-        attempts.AttemptError, match=f"systemd did not start {UNIT}: Unit already exists$"
+        attempt_dir.AttemptError, match=f"systemd did not start {UNIT}: Unit already exists$"
     ):
-        attempts.start(run, "/b/a", compiled(), "node2", UNIT, "d")
+        attempt_dir.start(run, "/b/a", compiled(), "node2", UNIT, "d")
 
 
 # --- the working directory
@@ -217,7 +217,7 @@ def test_links_stand_where_the_suite_looks_and_the_code_stays_as_it_is(code, tmp
     )
     put(data, {"annotations": "7"})
     os.makedirs(output)
-    attempts.link_tree(
+    attempt_dir.link_tree(
         code, work, {"dataset/coco": data, "output": output, "weights/0123/deep": data}
     )
     for name in ("tools", "configs", "top", "dataset/voc", "dataset/README"):
@@ -237,7 +237,7 @@ def test_links_stand_where_the_suite_looks_and_the_code_stays_as_it_is(code, tmp
 
 def test_a_place_inside_a_tracked_folder_hides_only_itself(code, tmp_path):
     work = str(tmp_path / "work")
-    attempts.link_tree(code, work, {"dataset/voc": "/data/voc", "configs": "/data/configs"})
+    attempt_dir.link_tree(code, work, {"dataset/voc": "/data/voc", "configs": "/data/configs"})
     assert os.readlink(work + "/dataset/voc") == "/data/voc" and os.readlink(
         work + "/dataset/README"
     ).startswith(code)
@@ -256,7 +256,7 @@ def node(tmp_path):
     for fact in arguments["facts"].values():
         fact["base"] = str(base)
     made = plans.compile_plan(**arguments)
-    attempt = attempts.attempt_dir(str(base), RUN, 1)
+    attempt = attempt_dir.attempt_dir(str(base), RUN, 1)
     return attempt, {
         "plan_text": plans.canonical(made).decode(),
         "plan_sha256": plans.sha256(made),
@@ -269,7 +269,7 @@ def node(tmp_path):
 
 def test_what_prepare_leaves(node):
     attempt, given = node
-    assert attempts.prepare(attempt, **given) == given["plan_sha256"]
+    assert attempt_dir.prepare(attempt, **given) == given["plan_sha256"]
     assert sorted(os.listdir(attempt)) == [
         "agent.py",
         "attempt.json",
@@ -321,7 +321,7 @@ def test_the_plans_files_lie_in_the_working_directory_alone(node):
     attempt, given = node
     code = os.path.join(attempt[: attempt.index("/runs/")], "code", CODE[:16])
     put(code, {"hostfile": "of the code"})
-    attempts.prepare(
+    attempt_dir.prepare(
         attempt, **with_files(given, **{"hostfile": "10.0.0.1 slots=8\n", "tools/table.json": "{}"})
     )
     for name, text in {"hostfile": "10.0.0.1 slots=8\n", "tools/table.json": "{}"}.items():
@@ -354,10 +354,10 @@ def test_the_plans_files_lie_in_the_working_directory_alone(node):
 def test_a_file_of_the_plan_anywhere_else_is_refused(node, path):
     attempt, given = node
     with pytest.raises(
-        attempts.AttemptError,
+        attempt_dir.AttemptError,
         match="does not lie below the working directory|would lie below the link",
     ):
-        attempts.prepare(attempt, **with_files(given, **{path: "x"}))
+        attempt_dir.prepare(attempt, **with_files(given, **{path: "x"}))
     assert not os.path.exists(attempt + "/attempt.json")
     if os.path.exists(attempt + "/agent.py"):
         assert open(attempt + "/agent.py", encoding="utf-8").read() == "# agent\n"
@@ -366,16 +366,16 @@ def test_a_file_of_the_plan_anywhere_else_is_refused(node, path):
 def test_what_a_start_left_that_was_cut_off_is_in_nobodys_way(node):
     attempt, given = node
     put(attempt, {"work/tools": "x", "plan.json": "{", "agent.py": "half"})
-    assert attempts.prepare(attempt, **given) == given["plan_sha256"] and os.path.islink(
+    assert attempt_dir.prepare(attempt, **given) == given["plan_sha256"] and os.path.islink(
         os.path.join(attempt, "work", "tools")
     )
 
 
 def test_no_attempt_is_ever_reused(node):
     attempt, given = node
-    attempts.prepare(attempt, **given)
-    with pytest.raises(attempts.AttemptError, match="an attempt is never reused"):
-        attempts.prepare(attempt, **given)
+    attempt_dir.prepare(attempt, **given)
+    with pytest.raises(attempt_dir.AttemptError, match="an attempt is never reused"):
+        attempt_dir.prepare(attempt, **given)
 
 
 @pytest.mark.parametrize(
@@ -388,15 +388,15 @@ def test_no_attempt_is_ever_reused(node):
 def test_a_stopped_attempt_does_not_start(node, said, words):
     attempt, given = node
     put(attempt, {"stop.json": json.dumps(said)})
-    with pytest.raises(attempts.AttemptError, match=words):
-        attempts.prepare(attempt, **given)
+    with pytest.raises(attempt_dir.AttemptError, match=words):
+        attempt_dir.prepare(attempt, **given)
     assert not os.path.exists(attempt + "/attempt.json")
 
 
 def test_a_plan_that_arrived_changed_is_refused(node):
     attempt, given = node
-    with pytest.raises(attempts.AttemptError, match="the plan arrived with sha256"):
-        attempts.prepare(
+    with pytest.raises(attempt_dir.AttemptError, match="the plan arrived with sha256"):
+        attempt_dir.prepare(
             attempt, **dict(given, plan_text=given["plan_text"].replace("17000", "17001"))
         )
     assert not os.path.exists(attempt + "/attempt.json")
@@ -406,8 +406,8 @@ def test_a_missing_code_tree_is_named(node):
     attempt, given = node
     tree = os.path.join(attempt[: attempt.index("/runs/")], "code", CODE[:16])
     os.rename(tree, tree + ".away")
-    with pytest.raises(attempts.AttemptError, match=f"the code tree {tree} is missing"):
-        attempts.prepare(attempt, **given)
+    with pytest.raises(attempt_dir.AttemptError, match=f"the code tree {tree} is missing"):
+        attempt_dir.prepare(attempt, **given)
 
 
 # --- one at a time
@@ -418,12 +418,12 @@ def test_one_start_at_a_time_looks_at_the_node(tmp_path):
 
     def second():
         inside.wait(5)
-        with attempts.hold(str(tmp_path)):
+        with attempt_dir.hold(str(tmp_path)):
             order.append("second")
 
     other = threading.Thread(target=second)
     other.start()
-    with attempts.hold(str(tmp_path)):
+    with attempt_dir.hold(str(tmp_path)):
         inside.set()
         other.join(0.3)
         order.append("first")
@@ -434,8 +434,8 @@ def test_one_start_at_a_time_looks_at_the_node(tmp_path):
 def test_the_lock_lies_on_the_machine_where_the_home_may_be_shared(tmp_path, monkeypatch):
     own, base = tmp_path / "run", tmp_path / "home" / ".trainyard"
     own.mkdir()
-    monkeypatch.setattr(attempts, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
-    with attempts.hold(str(base)):
+    monkeypatch.setattr(attempt_dir, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
+    with attempt_dir.hold(str(base)):
         assert os.listdir(own) and not base.exists()
 
 
@@ -456,7 +456,7 @@ def test_the_lock_lies_on_the_machine_where_the_home_may_be_shared(tmp_path, mon
 def test_stop(tmp_path, state, files, note, stops):
     attempt = put(tmp_path / "attempt", dict(files, x=""))
     run = Systemctl(**{"is-active": (0 if state == "active" else 3, state + "\n", "")})
-    assert attempts.stop(run, attempt, UNIT, "user", "ops") is stops
+    assert attempt_dir.stop(run, attempt, UNIT, "user", "ops") is stops
     assert run.calls == [["systemctl", "--user", "is-active", UNIT]] + [
         ["systemctl", "--user", "stop", UNIT]
     ] * stops + [["systemctl", "--user", "reset-failed", UNIT]]
@@ -474,9 +474,9 @@ def test_what_runs_on_a_full_disk_is_stopped_and_no_empty_note_is_left(tmp_path,
         open(path, "w").close()
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(attempts, "_write", full)
+    monkeypatch.setattr(attempt_dir, "_write", full)
     run = Systemctl(**{"is-active": (0, "active", "")})
-    assert attempts.stop(run, str(tmp_path), UNIT, "user", "ops") is True
+    assert attempt_dir.stop(run, str(tmp_path), UNIT, "user", "ops") is True
     assert ["systemctl", "--user", "stop", UNIT] in run.calls and not os.path.exists(
         str(tmp_path / "stop.json")
     )
@@ -484,7 +484,7 @@ def test_what_runs_on_a_full_disk_is_stopped_and_no_empty_note_is_left(tmp_path,
 
 def test_the_first_word_on_who_stopped_it_stays(tmp_path):
     attempt = put(tmp_path, {"stop.json": '{"by": "peer"}'})
-    attempts.stop(Systemctl(**{"is-active": (0, "active", "")}), attempt, UNIT, "user", "ops")
+    attempt_dir.stop(Systemctl(**{"is-active": (0, "active", "")}), attempt, UNIT, "user", "ops")
     with open(attempt + "/stop.json", encoding="ascii") as handle:
         assert handle.read() == '{"by": "peer"}'
 
@@ -497,14 +497,14 @@ def test_the_note_is_there_before_the_unit_ends(tmp_path):
         seen.append((argv[2], os.path.exists(str(tmp_path / "stop.json"))))
         return answers(argv)
 
-    attempts.stop(run, str(tmp_path), UNIT, "user", "ops")
+    attempt_dir.stop(run, str(tmp_path), UNIT, "user", "ops")
     assert seen == [("is-active", True), ("stop", True), ("reset-failed", True)]
 
 
 def test_a_unit_that_does_not_stop(tmp_path):
     run = Systemctl(**{"is-active": (0, "active", ""), "stop": (1, "", "Access denied\n")})
-    with pytest.raises(attempts.AttemptError, match=f"{UNIT} does not stop: Access denied"):
-        attempts.stop(run, str(tmp_path), UNIT, "user", "ops")
+    with pytest.raises(attempt_dir.AttemptError, match=f"{UNIT} does not stop: Access denied"):
+        attempt_dir.stop(run, str(tmp_path), UNIT, "user", "ops")
 
 
 def test_processes_are_found_by_their_mark_and_no_others():
@@ -523,9 +523,9 @@ def test_processes_are_found_by_their_mark_and_no_others():
         for process in started:
             process.stdout.read(2)
         assert (
-            attempts.processes_of(RUN, 1) == [started[0].pid]
-            and attempts.processes_of(RUN, 11) == [started[1].pid]
-            and attempts.processes_of(RUN, 2) == []
+            attempt_dir.processes_of(RUN, 1) == [started[0].pid]
+            and attempt_dir.processes_of(RUN, 11) == [started[1].pid]
+            and attempt_dir.processes_of(RUN, 2) == []
         )
     finally:
         for process in started:

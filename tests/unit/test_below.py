@@ -15,39 +15,33 @@ import tracemalloc
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    ownership as holds,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir,
+    ownership,
     status,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_open as below
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest, safe_open
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    model_collector as checkpoints,
+    model_collector,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env as environment,
+    python_env,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
-    remote_outline as outline,
+    remote_outline,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    collector as homecoming,
+    collector,
+    log_view,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import log_view as logview
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    check_lock as netturns,
+    check_lock,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
-    node_rehearsal as rehearsing,
+    node_rehearsal,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import load as report_facts
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import plan_origin
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan as prune_look
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import load
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import plan_origin, prune_scan
 from core_support import RUN, attempt_files, compiled, put
 
 
@@ -120,14 +114,14 @@ def test_a_log_folder_that_is_a_link_is_not_entered(attempt, tmp_path):
 )
 def test_a_path_stays_inside(attempt, path):
     with pytest.raises((OSError, ValueError)):
-        os.close(below.open_in(attempt, path))
+        os.close(safe_open.open_in(attempt, path))
 
 
 @pytest.mark.parametrize("how", ["pipe", "folder", "device"])
 def test_only_regular_files_are_opened(attempt, tmp_path, how):
     replaced(attempt, "logs.txt", how, tmp_path)
     with pytest.raises(OSError):
-        os.close(below.open_in(attempt, "logs.txt"))
+        os.close(safe_open.open_in(attempt, "logs.txt"))
 
 
 def test_the_console_s_first_line_is_whole_or_not_shown(attempt, tmp_path):
@@ -164,10 +158,10 @@ def test_a_run_that_holds_hostile_things_is_measured_and_judged_without_followin
     folder = os.path.dirname(attempt)
     os.symlink("/", os.path.join(attempt, "output"))
     os.mkfifo(os.path.join(attempt, "pipe"))
-    size, odd = prune_look.size_of(folder)
+    size, odd = prune_scan.size_of(folder)
     assert size < 1 << 20 and odd is None
-    assert checkpoints.seen(attempt, ["output", "output/etc"], {"best": "*", "last": "*"}) == ""
-    assert attempts.runs_on(str(tmp_path)) == [(RUN, 1)]
+    assert model_collector.seen(attempt, ["output", "output/etc"], {"best": "*", "last": "*"}) == ""
+    assert attempt_dir.runs_on(str(tmp_path)) == [(RUN, 1)]
 
 
 # --- files at a path of our own
@@ -194,12 +188,12 @@ def strange(place, kind):
 
 READERS = {
     "read_json": lambda place: manifest.read_json(place / "plan.json"),
-    "plan_of": lambda place: run_file.plan_of(place, 1),
-    "record": lambda place: run_file.read(place),
-    "report": lambda place: report_facts.mapping(place / "plan.json"),
-    "marker": lambda place: environment.inspect_environment(place, ".")["marker"],
-    "rival": lambda place: netturns.superseded(place, "7"),
-    "holder": lambda place: holds.record_of(place, "20261120-103501-x-1f2e", 1),
+    "plan_of": lambda place: run_json.plan_of(place, 1),
+    "record": lambda place: run_json.read(place),
+    "report": lambda place: load.mapping(place / "plan.json"),
+    "marker": lambda place: python_env.inspect_environment(place, ".")["marker"],
+    "rival": lambda place: check_lock.superseded(place, "7"),
+    "holder": lambda place: ownership.record_of(place, "20261120-103501-x-1f2e", 1),
 }
 
 
@@ -213,7 +207,7 @@ def test_what_is_no_record_is_not_read(tmp_path, reader, kind):
     for place in (
         tmp_path / "plan.json",
         tmp_path / "run.json",
-        tmp_path / "env" / environment.MARKER,
+        tmp_path / "env" / python_env.MARKER,
         tmp_path / "yardcheck-7.over",
         attempt / "attempt.json",
     ):
@@ -234,7 +228,7 @@ def test_a_record_is_read_up_to_its_bound(tmp_path):
         manifest.read_json(tmp_path / "x", 3) == [1]
         and manifest.read_json(tmp_path / "x", 2) is None
     )
-    assert below.read_file(tmp_path / "x", 3) == b"[1]"
+    assert safe_open.read_file(tmp_path / "x", 3) == b"[1]"
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "link"])
@@ -243,17 +237,17 @@ def test_a_log_that_is_no_file_is_not_shown(tmp_path, kind):
     strange(place, kind)
     signal.alarm(20)
     try:
-        for read in (lambda: logview.tail(place, 5), lambda: report_facts.lines_of(place, 1, 2)):
+        for read in (lambda: log_view.tail(place, 5), lambda: load.lines_of(place, 1, 2)):
             with pytest.raises(OSError):
                 read()
-        assert logview.Growing(place).more() == [] and rehearsing.text_of(place) == ""
+        assert log_view.Growing(place).more() == [] and node_rehearsal.text_of(place) == ""
         if kind != "link":
             with pytest.raises(OSError):
                 manifest.file_sha256(place)
-            assert outline.texts_of(tmp_path, place.name, [place.name]) == {}
+            assert remote_outline.texts_of(tmp_path, place.name, [place.name]) == {}
         # what is written in its place is whole, and what the link meant is as it was
         assert (
-            homecoming.put(str(place), "text")
+            collector.put(str(place), "text")
             and place.read_text() == "text"
             and not place.is_symlink()
         )
@@ -266,7 +260,7 @@ def test_what_is_no_plan_takes_no_plans_place(tmp_path):
     (tmp_path / "plan.json").write_text("{}")
     os.mkfifo(tmp_path / "attempt-1" / "plan.json")
     signal.alarm(20)
-    run_file.show_plan(str(tmp_path), 1)
+    run_json.show_plan(str(tmp_path), 1)
     signal.alarm(0)
     assert (tmp_path / "plan.json").read_text() == "{}" and sorted(os.listdir(tmp_path)) == [
         "attempt-1",
@@ -279,7 +273,7 @@ def test_a_small_file_takes_little_memory_whatever_its_bound(tmp_path):
     tracemalloc.start()
     try:
         assert (
-            below.read_file(tmp_path / "x", 4 << 30) == b"[1]"
+            safe_open.read_file(tmp_path / "x", 4 << 30) == b"[1]"
             and tracemalloc.get_traced_memory()[1] < 16 << 20
         )
     finally:
@@ -289,8 +283,8 @@ def test_a_small_file_takes_little_memory_whatever_its_bound(tmp_path):
 def test_a_note_of_a_stop_that_is_a_pipe_starts_nothing(tmp_path):
     os.mkfifo(tmp_path / "stop.json")
     signal.alarm(20)
-    with pytest.raises(attempts.AttemptError):
-        attempts.prepare(str(tmp_path), "{}", "0" * 64, "node1", RUN, 1, {})
+    with pytest.raises(attempt_dir.AttemptError):
+        attempt_dir.prepare(str(tmp_path), "{}", "0" * 64, "node1", RUN, 1, {})
     signal.alarm(0)
 
 

@@ -11,13 +11,9 @@ import re
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
-    error_patterns as error_lines,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
-    failure_catalogue as causes,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
-    parser as logs,
+    error_patterns,
+    failure_catalogue,
+    parser,
 )
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "%s", line 3, in <module>\n    f()\n'
@@ -261,7 +257,7 @@ MESSAGES = [
 
 
 def first_error(text):
-    found = logs.LogScan(logs.Table())
+    found = parser.LogScan(parser.Table())
     found.feed(text.encode())
     return found.finish()["first_error"]
 
@@ -505,14 +501,14 @@ def test_a_line_that_calls_itself_an_error_yields_to_what_ends_a_process():
         is None
     )
     warned = TRACEBACK % "/a.py" + tagged.replace("ERROR", "WARNING") + "ValueError: x\n"
-    torn = logs.LogScan(logs.Table())
+    torn = parser.LogScan(parser.Table())
     torn.feed(warned.encode())
     assert torn.finish()["errors"] == 1
-    many = logs.LogScan(logs.Table())
+    many = parser.LogScan(parser.Table())
     many.feed((tagged * 50).encode())
     assert many.finish()["errors"] == 1
     step = {"step": {"line": r"step (?P<step>\d+)"}}
-    found = logs.LogScan(logs.Table(step))
+    found = parser.LogScan(parser.Table(step))
     found.feed((tagged + "step 1\n").encode())
     assert found.finish()["first_error"] is None
 
@@ -542,10 +538,10 @@ def test_a_line_that_calls_itself_an_error_yields_to_what_ends_a_process():
     ],
 )
 def test_what_launchers_say_of_their_children(text, said):
-    found = logs.LogScan(logs.Table())
+    found = parser.LogScan(parser.Table())
     found.feed(text.encode())
     assert found.finish()["containers"]
-    found = logs.LogScan(logs.Table())
+    found = parser.LogScan(parser.Table())
     found.feed(
         (TRACEBACK % "/a.py" + "ValueError: x\n" + text).encode()
     )  # the console has what the rank said just above
@@ -572,15 +568,15 @@ def test_no_line_of_a_good_run_means_anything(root, samples):
         for line in path.read_text(errors="replace").splitlines():
             seen.setdefault(re.sub(r"\d+", "0", line), line)
         for line in seen.values():
-            python = error_lines.TRACEBACK.match(line) or error_lines.FRAME.match(
+            python = error_patterns.TRACEBACK.match(line) or error_patterns.FRAME.match(
                 line
             )  # these mean something together only
-            if not python and any(word in line for word in error_lines.LITERALS):
+            if not python and any(word in line for word in error_patterns.LITERALS):
                 assert first_error(line + "\n") is None, f"{path}: {line[:300]}"
 
 
 def test_every_entry_is_whole():
-    assert {entry["cause"] for entry in causes.CATALOGUE} >= {
+    assert {entry["cause"] for entry in failure_catalogue.CATALOGUE} >= {
         *(
             "import_error",
             "out_of_memory",
@@ -603,7 +599,7 @@ def test_every_entry_is_whole():
         ),
         *("data_corrupt", "version_mismatch", "cluster_timeout", "mpi_start"),
     }
-    for name, entry in causes.every().items():
+    for name, entry in failure_catalogue.every().items():
         assert re.fullmatch(r"[a-z][a-z0-9_]+", name)
         assert entry["grade"] in ("primary", "shared", "secondary")
         assert (
@@ -622,7 +618,7 @@ def test_the_user_page_says_what_the_catalogue_says(root):
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*?) \|$", page, re.MULTILINE))
     told = {
         name: f"{entry['meaning']} | {entry['remedy']}".replace("\n", " ")
-        for name, entry in causes.every().items()
+        for name, entry in failure_catalogue.every().items()
     }
     assert rows == told
 
@@ -633,7 +629,7 @@ def test_the_suites_own_lines_do_not_hide_errors(root):
     """
     suites = root / "playbooks" / "suites"
     for path in suites.glob("*.yml"):
-        table = logs.Table(yaml.safe_load(path.read_text()).get("logs"))
+        table = parser.Table(yaml.safe_load(path.read_text()).get("logs"))
         for message, _cause, _origin in MESSAGES:
             assert not any(
                 p.search(message)

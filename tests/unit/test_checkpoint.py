@@ -12,9 +12,9 @@ import shutil
 import checkpoint as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    model_collector as checkpoints,
+    model_collector,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from core_support import modes, put
 
 # Names as the suites wrote them in real runs: {suite: (folder, files of the best one, files of the
@@ -51,7 +51,7 @@ def attempt(folder, suite, best=True, last=True):
     root = put(folder, {f"{where}/{name}": f"{name} of {suite}" for name in names})
     for name in others:
         os.utime(os.path.join(root, where, name.split("/")[0]), (1, 1))
-    table = suites.load(suite)["checkpoints"]
+    table = suite_table.load(suite)["checkpoints"]
     folders = [text.format(save=where, stem=os.path.basename(where)) for text in table["folders"]]
     return root, {
         "state": "found",
@@ -96,7 +96,7 @@ def test_without_an_evaluation_the_last_one_and_it_is_said(found, suite):
     assert saved[
         "note"
     ] == "there is no {} (was anything evaluated?), so the last one was taken".format(
-        suites.load(suite)["checkpoints"]["best"]
+        suite_table.load(suite)["checkpoints"]["best"]
     )
 
 
@@ -205,7 +205,7 @@ def home(run_module, tmp_path, found):
         files = found(suite, wanted, **there)["files"]
         place = tmp_path / "home" / suite
         place.mkdir(parents=True, exist_ok=True)
-        staging = place / checkpoints.STAGING
+        staging = place / model_collector.STAGING
         if run_module(module, {"state": "compared", "path": str(place), "files": files})["lacking"]:
             for name in files:
                 target = staging / name
@@ -262,10 +262,10 @@ def test_a_copy_that_was_interrupted_never_looks_whole(home, harm):
         and not (place / "checkpoint").exists()
     )
     # what differs is gone, what is right stays for the next copy
-    assert names(place / checkpoints.STAGING) == ["best_model.pdema", "best_model.pdparams"]
+    assert names(place / model_collector.STAGING) == ["best_model.pdema", "best_model.pdparams"]
     assert (
         home("paddledetection", "best")[1]["changed"] is True
-        and not (place / checkpoints.STAGING).exists()
+        and not (place / model_collector.STAGING).exists()
     )
 
 
@@ -273,9 +273,9 @@ def test_a_new_one_replaces_an_old_one_only_when_it_is_whole(home, tmp_path):
     place, _first = home("mindocr", "best")
     put(tmp_path / "node", {"tmp_rec/best.ckpt": "better"})
     fresh = {"best.ckpt": ["f", 6, "0" * 64]}
-    put(place, {checkpoints.STAGING + "/best.ckpt": "bettex"})
-    with pytest.raises(checkpoints.CheckpointError, match="best.ckpt"):
-        checkpoints.take(str(place), fresh)
+    put(place, {model_collector.STAGING + "/best.ckpt": "bettex"})
+    with pytest.raises(model_collector.CheckpointError, match="best.ckpt"):
+        model_collector.take(str(place), fresh)
     assert (place / "checkpoint/best.ckpt").read_text() == "best.ckpt of mindocr"
 
 
@@ -330,21 +330,21 @@ LEAVING = [
 def test_a_name_that_leaves_the_directory_touches_nothing(run_module, tmp_path, name, state):
     mine = put(tmp_path / "mine", {"x": "mine"})
     os.chmod(mine + "/x", 0o644)
-    place = put(tmp_path / "home" / "attempt-1", {checkpoints.STAGING + "/best": "evil"})
+    place = put(tmp_path / "home" / "attempt-1", {model_collector.STAGING + "/best": "evil"})
     given = {"state": state, "path": place, "files": {name: ENTRY, "best": ENTRY}}
     assert run_module(module, given)["failed"] is True
     assert os.stat(mine + "/x").st_mode & 0o777 == 0o644 and names(tmp_path / "mine") == ["x"]
-    assert names(place) == [checkpoints.STAGING + "/best"]
+    assert names(place) == [model_collector.STAGING + "/best"]
 
 
 @pytest.mark.parametrize(
     "planted",
     [
-        checkpoints.STAGING,
+        model_collector.STAGING,
         "checkpoint",
         ".checkpoint.new",
         ".checkpoint.old",
-        checkpoints.STAGING + "/sub",
+        model_collector.STAGING + "/sub",
         "checkpoint/sub",
     ],
 )
@@ -355,7 +355,10 @@ def test_a_link_on_the_way_leads_nowhere(run_module, tmp_path, planted):
         for name in names(mine)
     }
     place = put(tmp_path / "home" / "attempt-1", {"ranks.json": "{}"})
-    put(place, {} if planted == checkpoints.STAGING else {checkpoints.STAGING + "/best": "evil"})
+    put(
+        place,
+        {} if planted == model_collector.STAGING else {model_collector.STAGING + "/best": "evil"},
+    )
     os.makedirs(os.path.dirname(os.path.join(place, planted)), exist_ok=True)
     os.symlink(mine if not planted.endswith("sub") else mine + "/sub", os.path.join(place, planted))
     for files in (
@@ -378,8 +381,8 @@ def test_a_file_that_is_a_link_or_a_pipe_is_no_checkpoint(run_module, tmp_path):
     os.chmod(mine + "/x", 0o644)
     for make in (lambda path: os.symlink(mine + "/x", path), os.mkfifo):
         place = tmp_path / make.__name__ / "attempt-1"
-        (place / checkpoints.STAGING).mkdir(parents=True)
-        make(place / checkpoints.STAGING / "best")
+        (place / model_collector.STAGING).mkdir(parents=True)
+        make(place / model_collector.STAGING / "best")
         assert (
             run_module(module, {"state": "taken", "path": str(place), "files": {"best": ENTRY}})[
                 "failed"
@@ -410,7 +413,7 @@ def test_an_entry_that_is_none(run_module, tmp_path, entry):
         ]
         is True
     )
-    many = {"f%d" % number: ENTRY for number in range(checkpoints.MOST_FILES + 1)}
+    many = {"f%d" % number: ENTRY for number in range(model_collector.MOST_FILES + 1)}
     assert (
         run_module(module, {"state": "compared", "path": str(tmp_path), "files": many})["failed"]
         is True

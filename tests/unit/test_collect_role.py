@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 from core_support import ROOT, RUN, compiled, put
 
 SSH = """#!%s
@@ -47,7 +47,7 @@ def site(tmp_path):
         put(
             folder,
             {
-                "plan.json": plan.canonical(PLAN).decode(),
+                "plan.json": compiler.canonical(PLAN).decode(),
                 "job.json": "{}",
                 "logs.txt": f"console of {name}\n",
                 "exit.json": "{}",
@@ -138,7 +138,7 @@ def names(folder):
 
 
 def test_what_a_training_does_costs_nothing_but_its_own_excess(site, tmp_path):
-    ours = plan.canonical(PLAN).decode()
+    ours = compiler.canonical(PLAN).decode()
     put(site.home, {"plan.json": ours, "../job.json": '{"ours": 1}'})
     evil = site.node["node2"]
     mine = put(tmp_path / "mine", {"secret": "mine"}) + "/secret"
@@ -157,7 +157,7 @@ def test_what_a_training_does_costs_nothing_but_its_own_excess(site, tmp_path):
     )  # (a plan that differs, below: rank_logs goes by the node's own)
     other = copy.deepcopy(PLAN)
     other["env"]["LD_PRELOAD"] = "/tmp/x.so"
-    put(evil, {"plan.json": plan.canonical(other).decode()})
+    put(evil, {"plan.json": compiler.canonical(other).decode()})
     code, said, incomplete = site.collect(
         trainyard_collect_bytes="1 MiB", trainyard_collect_files=50
     )
@@ -190,6 +190,6 @@ def test_another_controller_takes_what_the_nodes_agree_on_and_one_goes_without_w
     assert json.loads((site.home / "plan.json").read_text())["endpoints"] == PLAN["endpoints"]
     assert not (site.home.parent / "job.json").exists(), "{} is no job"
     (site.home / "plan.json").unlink()
-    put(site.node["node2"], {"plan.json": plan.canonical(dict(PLAN, env={})).decode()})
+    put(site.node["node2"], {"plan.json": compiler.canonical(dict(PLAN, env={})).decode()})
     code, said, _incomplete = site.collect("plan")
     assert code == 0 and not (site.home / "plan.json").exists() and "do not agree" in said, said

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout as columns
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import text
     ],
 )
 def test_durations(seconds, text):
-    assert columns.span(seconds) == text
+    assert text_layout.span(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_durations(seconds, text):
     [("", 0), ("job", 3), ("训练", 4), ("ﾊﾞ", 2), ("ＡＢ", 4), ("é", 1), ("e\u0301", 1)],
 )
 def test_widths(text, wide):
-    assert columns.width(text) == wide
+    assert text_layout.width(text) == wide
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_widths(text, wide):
     ],
 )
 def test_cut_and_filled(text, room, cut, filled):
-    assert columns.cut(text, room) == cut and columns.fill(text, room) == filled
+    assert text_layout.cut(text, room) == cut and text_layout.fill(text, room) == filled
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_cut_and_filled(text, room, cut, filled):
     ],
 )
 def test_bars(fraction, text):
-    assert columns.bar(fraction, 4) == text
+    assert text_layout.bar(fraction, 4) == text
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_bars(fraction, text):
     ],
 )
 def test_curves(values, room, text):
-    assert columns.curve(values, room) == text
+    assert text_layout.curve(values, room) == text
 
 
 def test_samples_stand_for_the_whole_time_in_bounded_memory():
-    kept = columns.Samples(most=8)
+    kept = text_layout.Samples(most=8)
     for value in range(1000):
         kept.add(float(value))
     assert (
@@ -107,4 +107,4 @@ def test_samples_stand_for_the_whole_time_in_bounded_memory():
     ],
 )
 def test_many_names_in_few_words(names, text):
-    assert columns.folded(names) == text
+    assert text_layout.folded(names) == text

@@ -14,10 +14,8 @@ import time
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    pickle_scan as pickled,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    validate as completeness,
+    pickle_scan,
+    validate,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints.validate import Broken
 from core_support import ROOT
@@ -43,7 +41,7 @@ PLAIN = st.recursive(
 
 
 def read(data, ending, **more):
-    return completeness.read(io.BytesIO(data), len(data), ending, **more)
+    return validate.read(io.BytesIO(data), len(data), ending, **more)
 
 
 def kept(value):
@@ -68,11 +66,9 @@ def test_every_cut_of_a_real_file_is_found_out(name):
 
 def test_what_stands_in_real_files():
     options = read((REAL / "paddle/1.pdopt").read_bytes(), ".pdopt")
-    assert completeness.lookup(options, ["last_epoch"]) == 2
-    assert completeness.lookup(options, ["LR_Scheduler", "last_epoch"]) == 6
-    assert completeness.lookup(options, ["LR_Scheduler", "last_lr"]) == pytest.approx(
-        0.00406, abs=1e-5
-    )
+    assert validate.lookup(options, ["last_epoch"]) == 2
+    assert validate.lookup(options, ["LR_Scheduler", "last_epoch"]) == 6
+    assert validate.lookup(options, ["LR_Scheduler", "last_lr"]) == pytest.approx(0.00406, abs=1e-5)
     assert read((REAL / "paddle/latest.states").read_bytes(), ".states")["global_step"] == 640
     rows = ("epoch_num", "learning_rate", "loss_scale", "global_step")
     found = read(
@@ -107,7 +103,7 @@ def test_a_pickle_is_read_to_its_end_and_every_cut_is_none(value, protocol):
 @settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused_in_words(data):
-    for ending in completeness.PICKLES[:1] + completeness.RECORDS:
+    for ending in validate.PICKLES[:1] + validate.RECORDS:
         for head in (b"", b"\x80\x04", b"\x80\x02}q\x00("):
             try:
                 read(head + data, ending)
@@ -122,7 +118,7 @@ def test_dictionaries_of_another_class_and_shared_values_are_read():
         found = read(pickle.dumps(value, protocol=protocol), ".pdopt")
         assert (
             found["again"] == {"last_lr": 0.5}
-            and completeness.lookup(found, ["LR_Scheduler", "last_lr"]) == 0.5
+            and validate.lookup(found, ["LR_Scheduler", "last_lr"]) == 0.5
         )
 
 
@@ -152,9 +148,9 @@ def test_long_contents_are_passed_over_and_still_have_to_be_there():
 def test_a_file_that_takes_too_long_is_unknown(monkeypatch):
     whole = b"\x80\x04" + b"N" * 20_000 + b"."
     assert read(whole, ".pdparams") is None  # what is left is its last value
-    monkeypatch.setattr(pickled, "LONGEST", 1000)
-    with pytest.raises(pickled.TooLong):
-        pickled.read(io.BytesIO(whole), len(whole))
+    monkeypatch.setattr(pickle_scan, "LONGEST", 1000)
+    with pytest.raises(pickle_scan.TooLong):
+        pickle_scan.read(io.BytesIO(whole), len(whole))
     assert read(whole, ".pdparams") is None
     with pytest.raises(Broken, match="is cut off"):
         read(whole[:-1], ".pdparams")
@@ -167,16 +163,16 @@ def test_reading_ends_in_bounded_time(monkeypatch, ending):
         data = b"".join(b"\x0a\x0a\x0a\x08%08d" % n for n in range(190_000))
     else:
         data = b"\x80\x04" + b"N0" * 900_000 + b"."
-    monkeypatch.setattr(pickled, "SECONDS", 0.2)
+    monkeypatch.setattr(pickle_scan, "SECONDS", 0.2)
     begun = time.monotonic()
     assert read(data, ending) is None
     assert time.monotonic() - begun < 2
 
 
 def test_the_number_of_parts_is_bounded_whatever_the_time(monkeypatch):
-    monkeypatch.setattr(pickled, "SECONDS", 1000)
-    monkeypatch.setattr(pickled, "LONGEST", 1000)
-    monkeypatch.setattr(completeness, "MOST_RECORDS", 100)
+    monkeypatch.setattr(pickle_scan, "SECONDS", 1000)
+    monkeypatch.setattr(pickle_scan, "LONGEST", 1000)
+    monkeypatch.setattr(validate, "MOST_RECORDS", 100)
     assert read(b"\x80\x04" + b"N" * 2000 + b".", ".pdparams") is None
     records = b"".join(b"\x0a\x0a\x0a\x08%08d" % n for n in range(1000))
     assert read(records, ".ckpt") is None and len(read(records[: 12 * 50], ".ckpt")) == 50
@@ -199,9 +195,7 @@ def test_what_is_no_pickle(data, words):
 def test_a_mindspore_file_cut_between_two_records_lacks_its_last_one():
     data = (REAL / "mindspore/train_resume.ckpt").read_bytes()
     end = data.index(b"loss_scale") - 4
-    assert (
-        len(completeness.records(io.BytesIO(data[:end]), end)) == 4
-    )  # whole as far as protobuf knows
+    assert len(validate.records(io.BytesIO(data[:end]), end)) == 4  # whole as far as protobuf knows
     with pytest.raises(Broken, match="is cut off: its last record is epoch_num and not loss_scale"):
         read(data[:end], ".ckpt", last_record="loss_scale")
 

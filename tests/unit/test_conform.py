@@ -20,38 +20,27 @@ import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source as yamldata
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
 from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
-    findings_check as conform_findings,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
-    fixtures as conform_ground,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
-    runner as conform,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
-    site_checks as conform_site,
+    findings_check,
+    fixtures,
+    runner,
+    site_checks,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    login_check as mesh_logins,
+    login_check,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
-    ascend_addresses as ascend,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
-    compiler as plan,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
+    ascend_addresses,
+    compiler,
     rank_table,
     readiness,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers, suite_table
 from core_support import ROOT, put
 
 NODES = ["node1", "node2"]
@@ -72,7 +61,7 @@ def fast_reading():
     hundred times, and most of their time goes there.
     """
     kept, validated, patch = {}, {}, pytest.MonkeyPatch()
-    validate = yamldata.check
+    validate = yaml_source.check
 
     def check(value, schema, lines, file):
         key = json.dumps([value, schema, file], default=repr), id(lines)
@@ -93,8 +82,8 @@ def fast_reading():
 
         return read
 
-    patch.setattr(yamldata, "read", once(yamldata.read))
-    patch.setattr(yamldata, "check", check)
+    patch.setattr(yaml_source, "read", once(yaml_source.read))
+    patch.setattr(yaml_source, "check", check)
     patch.setattr(os, "fsync", lambda handle: None)
     yield
     patch.undo()
@@ -123,9 +112,9 @@ class Bench:
         )
 
     def suite(self, name, **changes):
-        real = suites.load
+        real = suite_table.load
         self.set(
-            suites,
+            suite_table,
             "load",
             lambda wanted, *more: dict(real(wanted, *more), **(changes if wanted == name else {})),
         )
@@ -173,7 +162,7 @@ class Bench:
 
     def lines(self, **more):
         given = dict(site=self.site, run_module=self.module_runner, run_program=self.list_scenarios)
-        return conform.examine(str(self.project), **dict(given, **more))
+        return runner.examine(str(self.project), **dict(given, **more))
 
     def failing(self):
         """The lines that do not hold now and did before anything was changed."""
@@ -189,8 +178,8 @@ def site_of(folder):
     used.
     """
     runs = os.path.join(folder, "runs")
-    ground = conform_ground.Ground(
-        str(ROOT), conform.load(), put(os.path.join(folder, "scratch"), {".keep": ""})
+    ground = fixtures.Ground(
+        str(ROOT), runner.load(), put(os.path.join(folder, "scratch"), {".keep": ""})
     )
     plans, trees = {}, {}
     for name, run in RUNS.items():
@@ -198,7 +187,7 @@ def site_of(folder):
             ground.job(name), ["198.51.100.11", "198.51.100.12"], devices=1, accelerator="cpu"
         ).plan
         made["site"] = "local"
-        text = plan.canonical(made).decode("ascii")
+        text = compiler.canonical(made).decode("ascii")
         plans[run] = hashlib.sha256(text.encode()).hexdigest()
         record = {
             "plan_sha256": plans[run],
@@ -219,7 +208,7 @@ def site_of(folder):
                 {f"ranks.{node}.jsonl": "".join(json.dumps(event) + "\n" for event in events)},
             )
         trees.update(ground.facts("192.0.2.1")["trees"])
-    facts = {"trees": trees, "environments": {conform_ground.ENVIRONMENT: "f"}}
+    facts = {"trees": trees, "environments": {fixtures.ENVIRONMENT: "f"}}
     answers = {
         node: {
             "proof": {"failures": [], "logins": 1},
@@ -228,7 +217,7 @@ def site_of(folder):
         }
         for node in NODES
     }
-    return conform_site.Site(NODES, answers, runs, "local")
+    return site_checks.Site(NODES, answers, runs, "local")
 
 
 @pytest.fixture
@@ -259,7 +248,7 @@ def test_every_promise_holds(bench, load_plugin):
         for n in range(1, last + 1)
     ]
     assert all(line["compared"] and line["evidence"] for line in lines)
-    assert conform.verdict(lines)["outcome"] == "completed" and conform.verdict(lines)[
+    assert runner.verdict(lines)["outcome"] == "completed" and runner.verdict(lines)[
         "text"
     ].startswith("37 of 37 promises hold (")
 
@@ -267,7 +256,7 @@ def test_every_promise_holds(bench, load_plugin):
 def test_the_page_lists_what_is_checked():
     page = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| ([A-E]\d+) \| \S", page, re.MULTILINE) == list(
-        conform.load()["promises"]
+        runner.load()["promises"]
     )
 
 
@@ -275,11 +264,11 @@ def test_without_the_machines_their_lines_are_not_proven_and_never_hold(bench):
     bench.site = None
     lines = bench.lines()
     assert [line["id"] for line in lines if line["holds"] is None] == SITE
-    verdict = conform.verdict([line for line in lines if line["holds"] is not False])
+    verdict = runner.verdict([line for line in lines if line["holds"] is not False])
     assert verdict["outcome"] == "completed" and verdict["text"].endswith(
         "; not asked, not proven: A4, A5, B4, C4, E1"
     )
-    assert conform.verdict(lines)["text"].startswith(
+    assert runner.verdict(lines)["text"].startswith(
         "%d of 37 promises hold" % (32 - len(bench.before))
     )
     bench.set(readiness, "differing_trees", lambda *_: [])
@@ -328,12 +317,12 @@ def wrong_login(site):
 
 
 def silent_node(site):
-    site.answers["node2"] = conform_site.answer(None, None, None)
+    site.answers["node2"] = site_checks.answer(None, None, None)
 
 
 def without_the_second_stream(bench):
     bench.wrap(
-        attempts,
+        attempt_dir,
         "start_argv",
         lambda words, *_: [word for word in words if not word.startswith("StandardError=")],
     )
@@ -361,7 +350,7 @@ def a_job_may_say_addresses(bench):
 
 def the_last_device_first(bench):
     bench.wrap(
-        plan,
+        compiler,
         "planned_ranks",
         lambda ranks, *_: [dict(rank, device=str(7 - rank["local_rank"])) for rank in ranks],
     )
@@ -443,14 +432,14 @@ BROKEN = {
     "fleetrun is refused": ("C3", lambda b: b.suite("paddledetection", launchers=["fleetrun"])),
     "fleetrun is refused for PaddleSeg": ("B2", lambda b: b.suite("paddleseg", launchers=["paddle"])),
     "output to the terminal": ("C1", without_the_second_stream),
-    "the controller waits": ("C1", lambda b: b.wrap(attempts, "start_argv", lambda words, *_: words + ["--wait"])),
+    "the controller waits": ("C1", lambda b: b.wrap(attempt_dir, "start_argv", lambda words, *_: words + ["--wait"])),
     "the user's command finds another job": ("C7", another_job_is_found),
     "the role reads another variable": ("C7", lambda b: b.file("roles/preflight/tasks/read.yml", "omit, config |", "omit, job |")),
     # machines
     "an address in a job": ("A3", lambda b: b.job("rec_mv3_none_bilstm_ctc", "description: CRNN", "description: CRNN on 192.0.2.1")),
     "addresses may be typed": ("A3 B4 C4", a_job_may_say_addresses),
     "nobody is to be trusted": ("A4 B4 C4", lambda b: b.wrap(readiness, "todo", lambda found, *_: dict(found, trust=[]))),
-    "a failed login is passed over": ("A4 B4 C4", lambda b: b.set(mesh_logins, "log_in_everywhere", lambda *_: [])),
+    "a failed login is passed over": ("A4 B4 C4", lambda b: b.set(login_check, "log_in_everywhere", lambda *_: [])),
     "the role proves nothing": ("A4 B4 C4", lambda b: b.file("roles/ssh_trust/tasks/prove.yml", "__ssh_trust_broken | length == 0", "true")),
     "the start comes first": ("A4 B4 C4 E1", lambda b: b.file("playbooks/includes/run.yml", "playbook: ready.yml", "playbook: later.yml")),
     "a changed tree is passed over": ("A5 B4 C4", lambda b: b.set(readiness, "differing_trees", lambda *_: [])),
@@ -495,7 +484,7 @@ BROKEN = {
     "the rank table's version": ("D5", lambda b: b.set(rank_table, "VERSION", "1.1")),
     "devices across both groups": ("D6", lambda b: b.set(rank_table, "GROUP", 8)),
     "numbers of devices": ("D6 D9", lambda b: b.set(rank_table, "COUNTS", (1, 2, 3, 4, 8))),
-    "the file before the tool": ("D6", lambda b: b.set(ascend, "ask_tool", lambda run, devices: ({}, dict.fromkeys(devices, "not asked")))),
+    "the file before the tool": ("D6", lambda b: b.set(ascend_addresses, "ask_tool", lambda run, devices: ({}, dict.fromkeys(devices, "not asked")))),
     "a rank's environment": ("D7", lambda b: b.wrap(rank_table, "rank_environment", forget("DEVICE_NUM"))),
     "only one log": ("D7", lambda b: b.launcher("rank_table", rank_log="log/train.log")),
     "another model, other words": ("D8", another_model_gets_other_words),
@@ -549,13 +538,13 @@ def test_what_is_broken_is_seen_where_it_is_promised_and_nowhere_else(bench, wha
     for _ids, change in broken.values():
         change(bench)
     expected = {line for ids, _change in broken.values() for line in ids.split()}
-    assert bench.failing() == [line for line in conform.load()["promises"] if line in expected], (
+    assert bench.failing() == [line for line in runner.load()["promises"] if line in expected], (
         sorted(broken)
     )
 
 
 def test_every_line_has_something_that_breaks_it():
-    assert set(conform.CHECKS) == {name for ids, _change in BROKEN.values() for name in ids.split()}
+    assert set(runner.CHECKS) == {name for ids, _change in BROKEN.values() for name in ids.split()}
 
 
 # --- how it is said
@@ -572,7 +561,7 @@ def test_the_first_word_that_differs_is_named(bench):
     (line,) = bench.lines(only=["C1"])
     assert line["evidence"] == "1 x 8: word 1: expected fleetrun, got --selected_gpu"
     assert (
-        conform_findings.difference(dict(line["compared"][0], got=["fleetrun"]))
+        findings_check.difference(dict(line["compared"][0], got=["fleetrun"]))
         == "1 x 8: word 2: expected --selected_gpu, got nothing"
     )
 
@@ -596,20 +585,20 @@ def test_a_check_that_cannot_be_made_does_not_hold_and_the_others_are_made(bench
 
 
 def test_a_line_for_which_nothing_was_compared_does_not_hold(bench, monkeypatch):
-    monkeypatch.setitem(conform.CHECKS, "A1", lambda ground, line, found: found.say("all is well"))
+    monkeypatch.setitem(runner.CHECKS, "A1", lambda ground, line, found: found.say("all is well"))
     (line,) = bench.lines(only=["A1"])
     assert (line["holds"], line["evidence"]) == (False, "nothing was compared")
 
 
 def test_a_promise_without_a_check_is_no_promise(bench, monkeypatch):
-    monkeypatch.delitem(conform.CHECKS, "A1")
+    monkeypatch.delitem(runner.CHECKS, "A1")
     with pytest.raises(ValueError, match="differ in A1"):
         bench.lines()
 
 
 def test_the_table_has_a_line_for_each_promise(bench):
     lines = bench.lines(only=["A1", "A5", "C6"])
-    rows = conform.table(lines)
+    rows = runner.table(lines)
     assert [row.split()[:2] for row in rows[1:] if row[0] != " "] == [
         ["A1", "holds"],
         ["A5", "holds"],
@@ -620,7 +609,7 @@ def test_the_table_has_a_line_for_each_promise(bench):
     )
     assert (
         "  1 x 8: python3 -m paddle.distributed.launch '--log_dir=<run>/log' --gpus 0,1,2,3,4,5,6,7"
-        " tools/train.py" in "\n".join(conform.details(lines))
+        " tools/train.py" in "\n".join(runner.details(lines))
     )
 
 
@@ -662,7 +651,7 @@ def test_the_newest_completed_run_of_a_suite_on_two_nodes_of_this_site_counts(be
         )
         return {
             item["suite"]: (item["run"], item["number"])
-            for item in conform_site.witnesses(runs, site, names)
+            for item in site_checks.witnesses(runs, site, names)
         }.get("paddledetection")
 
     assert newest() == (newer, 2)
@@ -676,7 +665,7 @@ def test_the_newest_completed_run_of_a_suite_on_two_nodes_of_this_site_counts(be
     ):
         assert newest(**given) == (RUNS["ppyoloe"], 1)
     assert newest(names=["node1", "node3"]) is None and newest(site="third") is None
-    assert conform_site.witnesses(str(bench.folder / "none"), "local", NODES) == []
+    assert site_checks.witnesses(str(bench.folder / "none"), "local", NODES) == []
 
 
 # --- the action

@@ -14,7 +14,7 @@ from pathlib import Path
 import container_environment
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import containers
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
@@ -98,9 +98,9 @@ def node(tmp_path, monkeypatch):
     monkeypatch.setattr(containers, "ENGINES", {"podman": containers.ENGINES["podman"]})
     yield tools
     deadline = time.monotonic() + 10  # what was killed may need a moment to be gone
-    while attempts.processes_of(f"trial-{DIGEST}", 0) and time.monotonic() < deadline:
+    while attempt_dir.processes_of(f"trial-{DIGEST}", 0) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert attempts.processes_of(f"trial-{DIGEST}", 0) == []
+    assert attempt_dir.processes_of(f"trial-{DIGEST}", 0) == []
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import agent
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import containers
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env as environment,
+    containers,
+    python_env,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
@@ -81,24 +81,22 @@ def test_what_cannot_start_in_the_image_is_refused(found, job, words):
 
 
 def test_the_environments_digest_is_that_of_image_and_mounts():
-    digest = environment.environment_digest(IMAGE, [], "", "")
-    assert digest != environment.environment_digest(
+    digest = python_env.environment_digest(IMAGE, [], "", "")
+    assert digest != python_env.environment_digest(
         dict(IMAGE, container="mine/paddle:3"), [], "", ""
     )
-    assert digest != environment.environment_digest(dict(IMAGE, mounts=[]), [], "", "")
-    with pytest.raises(
-        environment.EnvironmentRefused, match="leave it out, or leave container out"
-    ):
-        environment.read_environment(dict(IMAGE, python="/usr/bin/python3"))
-    with pytest.raises(environment.EnvironmentRefused, match="only a container needs them"):
-        environment.read_environment({"python": "/usr/bin/python3", "mounts": ["/data"]})
+    assert digest != python_env.environment_digest(dict(IMAGE, mounts=[]), [], "", "")
+    with pytest.raises(python_env.EnvironmentRefused, match="leave it out, or leave container out"):
+        python_env.read_environment(dict(IMAGE, python="/usr/bin/python3"))
+    with pytest.raises(python_env.EnvironmentRefused, match="only a container needs them"):
+        python_env.read_environment({"python": "/usr/bin/python3", "mounts": ["/data"]})
 
 
 def test_two_images_of_one_name_are_told_apart():
     marker = {"packages": {}, "imported": {}, "container": dict(FOUND, image_sha256="sha256:1")}
     other = dict(marker, container=dict(FOUND, image_sha256="sha256:2"))
-    assert environment.compare_nodes({"node1": marker, "node2": marker}) == []
-    assert environment.compare_nodes({"node1": marker, "node2": other}) == [
+    assert python_env.compare_nodes({"node1": marker, "node2": marker}) == []
+    assert python_env.compare_nodes({"node1": marker, "node2": other}) == [
         "node2 differs from node1: its image is sha256:2 (want sha256:1)"
     ]
 

@@ -13,8 +13,8 @@ import shlex
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from core_support import CODE, DATA, ENVIRONMENT, ROOT, fact_of
 
 CONTRACT = yaml.safe_load(
@@ -54,8 +54,8 @@ def compiled(name, count):
             device_problems=[],
         )
     suite = jobs.load_suite(job["suite"])
-    values = suites.overridden({}, line.get("says", {}))
-    overrides, problems = suites.settle(
+    values = suite_table.overridden({}, line.get("says", {}))
+    overrides, problems = suite_table.settle(
         suite, values, job["overrides"], document["accelerator"], 8 * count
     )
     assert not problems
@@ -64,7 +64,7 @@ def compiled(name, count):
         "environment": {"digest": ENVIRONMENT}, "config": {"files": [job["config"]]}, "arguments": job["arguments"], "advice": [],
     }  # fmt: skip
     site = {"name": "documents", "nodes": nodes, "suites": {}, "env": {}, "start_port": 17000}
-    return plan.compile_plan(job, site, nodes, facts, inputs), suite
+    return compiler.compile_plan(job, site, nodes, facts, inputs), suite
 
 
 def document(name, count, node_rank, suite):

@@ -12,7 +12,7 @@ import inspect
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env as environment,
+    python_env,
 )
 from core_support import ROOT
 
@@ -139,10 +139,10 @@ def test_a_roles_variables_are_named_by_their_audience(name):
 
 
 def test_the_controllers_lock_is_made_of_what_is_asked_for():
-    asked, problems = environment.parse_requirements(
+    asked, problems = python_env.parse_requirements(
         (ROOT / ".config" / "requirements.in").read_text(encoding="utf-8"), "in"
     )
-    locked, more = environment.parse_requirements(
+    locked, more = python_env.parse_requirements(
         (ROOT / "requirements.txt").read_text(encoding="utf-8"), "txt"
     )
     assert problems == more == [] and len(asked) > 10

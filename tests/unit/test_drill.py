@@ -20,29 +20,21 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    drill_run as drilling,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    drill_site as drill_ground,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    fault_table as drills,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    invariants as drill_promises,
+    drill_run,
+    drill_site,
+    fault_table,
+    invariants,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
-    failure_catalogue as causes,
+    failure_catalogue,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    collector as homecoming,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_stream as streaming,
+    collector,
+    log_stream,
 )
 from core_support import ROOT, RUN, program, put
 
-TABLE = drills.load()
+TABLE = fault_table.load()
 PLACES = {"first": ("node1", 0), "last": ("node2", 1)}
 
 
@@ -53,7 +45,7 @@ PLACES = {"first": ("node1", 0), "last": ("node2", 1)}
 def test_every_faults_job_is_one_that_the_product_reads(name, tmp_path):
     fault = TABLE["faults"][name]
     path = tmp_path / f"drill_{name}.yml"
-    path.write_text(json.dumps(drills.job_of(TABLE["job"], fault, "drill-0123456789")))
+    path.write_text(json.dumps(fault_table.job_of(TABLE["job"], fault, "drill-0123456789")))
     job, problems = jobs.examine(str(path), path.name)
     assert not problems, [str(problem) for problem in problems]
     assert (
@@ -65,7 +57,7 @@ def test_every_faults_job_is_one_that_the_product_reads(name, tmp_path):
 
 def test_a_faults_job_leaves_the_base_as_it_is_and_takes_keys_away():
     base = {"config": "c", "overrides": {"epoch": 1, "x": 2}, "watchdog": {"step": "2m"}}
-    made = drills.job_of(base, {"job": {"config": None, "overrides": {"epoch": 3}}}, "s")
+    made = fault_table.job_of(base, {"job": {"config": None, "overrides": {"epoch": 3}}}, "s")
     assert made == {
         "overrides": {"epoch": 3, "x": 2},
         "watchdog": {"step": "2m"},
@@ -75,7 +67,7 @@ def test_a_faults_job_leaves_the_base_as_it_is_and_takes_keys_away():
 
 
 def test_every_cause_that_is_expected_is_one_of_the_catalogue():
-    known = set(causes.every())
+    known = set(failure_catalogue.every())
     wanted = {
         cause for fault in TABLE["faults"].values() for cause in fault["expect"].get("cause", ())
     }
@@ -91,22 +83,22 @@ def test_what_is_done_to_a_node_from_outside_is_undone():
 
 
 def test_a_fault_is_chosen_by_its_name_or_its_group_and_a_misspelt_one_is_refused():
-    assert drills.select(TABLE["faults"], "kill, controller")[:2] == ["kill", "ctrl_c"]
-    assert drills.select(TABLE["faults"], "") == list(TABLE["faults"])
-    with pytest.raises(drills.DrillError, match="did you mean 'kill'"):
-        drills.select(TABLE["faults"], "kil")
+    assert fault_table.select(TABLE["faults"], "kill, controller")[:2] == ["kill", "ctrl_c"]
+    assert fault_table.select(TABLE["faults"], "") == list(TABLE["faults"])
+    with pytest.raises(fault_table.DrillError, match="did you mean 'kill'"):
+        fault_table.select(TABLE["faults"], "kil")
 
 
 def test_a_fault_says_why_it_cannot_be_done_on_a_site():
     faults, verbs = TABLE["faults"], ["train", "stop", "follow", "resume"]
-    assert "embedded" in drills.unfit(faults["node_kill"], False, True, verbs) and drills.unfit(
-        faults["cut"], False, True, verbs
-    )
-    assert "examples" in drills.unfit(faults["raise"], True, False, verbs) and drills.unfit(
-        faults["restart"], True, False, verbs
-    )
-    assert "resume.yml" in drills.unfit(faults["checkpoint"], True, True, ["train"])
-    assert drills.unfit(faults["kill"], False, False, verbs) is None
+    assert "embedded" in fault_table.unfit(
+        faults["node_kill"], False, True, verbs
+    ) and fault_table.unfit(faults["cut"], False, True, verbs)
+    assert "examples" in fault_table.unfit(
+        faults["raise"], True, False, verbs
+    ) and fault_table.unfit(faults["restart"], True, False, verbs)
+    assert "resume.yml" in fault_table.unfit(faults["checkpoint"], True, True, ["train"])
+    assert fault_table.unfit(faults["kill"], False, False, verbs) is None
 
 
 def test_a_table_that_does_not_fit_its_schema_is_refused(tmp_path):
@@ -115,8 +107,8 @@ def test_a_table_that_does_not_fit_its_schema_is_refused(tmp_path):
         .read_text()
         .replace("at: step 2", "at: breakfast", 1)
     )
-    with pytest.raises(drills.DrillError, match="step N"):
-        drills.load(put(str(tmp_path), {"drills.yml": text}) + "/drills.yml")
+    with pytest.raises(fault_table.DrillError, match="step N"):
+        fault_table.load(put(str(tmp_path), {"drills.yml": text}) + "/drills.yml")
 
 
 # --- seconds
@@ -135,14 +127,14 @@ def test_a_dead_rank_is_known_when_a_node_has_noted_it_and_stopped_when_nobody_i
         look(5, "node2", marked=0, events=[end]),
     ]
     assert (
-        drills.detected(looks, 1, 2) == 4
-        and drills.detected(looks[:4], 1, 5) == 5
-        and drills.detected(looks[:3], 1, 5) is None
+        fault_table.detected(looks, 1, 2) == 4
+        and fault_table.detected(looks[:4], 1, 5) == 5
+        and fault_table.detected(looks[:3], 1, 5) is None
     )
-    assert drills.stopped(looks, 1, 2) is None, "node1 still trains"
+    assert fault_table.stopped(looks, 1, 2) is None, "node1 still trains"
     looks += [look(7, "node1", marked=0)]
-    assert drills.stopped(looks, 1, 2) == 7
-    assert drills.stopped([*looks, look(8, "node1", marked=1)], 1, 2) is None, "one came back"
+    assert fault_table.stopped(looks, 1, 2) == 7
+    assert fault_table.stopped([*looks, look(8, "node1", marked=1)], 1, 2) is None, "one came back"
 
 
 def test_a_node_that_is_gone_or_silent_counts_as_none():
@@ -152,17 +144,17 @@ def test_a_node_that_is_gone_or_silent_counts_as_none():
         look(3, "node2", gone=True),
         look(6, "node1", marked=0),
     ]
-    assert drills.stopped(looks, 1, 2) == 6
-    assert drills.stopped([look(1, "node1", marked=0), look(3, "node1", marked=0)], 1, 2) == 3, (
-        "before it nobody was stopped"
-    )
+    assert fault_table.stopped(looks, 1, 2) == 6
+    assert (
+        fault_table.stopped([look(1, "node1", marked=0), look(3, "node1", marked=0)], 1, 2) == 3
+    ), "before it nobody was stopped"
     frozen = [
         look(1, "node1", marked=5),
         look(1, "node2", marked=5),
         look(5, "node1", marked=0),
         look(7, "node1", marked=0),
     ]
-    assert drills.stopped(frozen, 1, 2) == 7
+    assert fault_table.stopped(frozen, 1, 2) == 7
 
 
 @pytest.mark.parametrize(
@@ -176,7 +168,7 @@ def test_a_node_that_is_gone_or_silent_counts_as_none():
     ],
 )
 def test_each_sign_of_a_fault_is_one(attempt):
-    assert drills.knows(attempt)
+    assert fault_table.knows(attempt)
 
 
 @pytest.mark.parametrize(
@@ -188,23 +180,27 @@ def test_each_sign_of_a_fault_is_one(attempt):
     ],
 )
 def test_a_good_end_is_no_sign(attempt):
-    assert not drills.knows(attempt)
+    assert not fault_table.knows(attempt)
 
 
 def test_a_fault_from_inside_began_with_its_sign_or_with_the_ranks_end():
     both = [{"rank": rank, "pid": rank, "alive": True} for rank in (0, 1)]
     other = [dict(both[0], alive=False), both[1]]
     assert (
-        drills.began([look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, "node2", 1)
+        fault_table.began(
+            [look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, "node2", 1
+        )
         is None
     ), "that was another rank"
     assert (
-        drills.began([look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, None, None)
+        fault_table.began(
+            [look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, None, None
+        )
         == 2
     )
     alive, dead = [{"rank": 1, "pid": 7, "alive": True}], [{"rank": 1, "pid": 7, "alive": False}]
     assert (
-        drills.began(
+        fault_table.began(
             [
                 look(1, "node2", ranks=alive),
                 look(2, "node1", ranks=dead),
@@ -216,21 +212,23 @@ def test_a_fault_from_inside_began_with_its_sign_or_with_the_ranks_end():
         )
         == 3
     )
-    assert drills.began([look(1, "node2", ranks=alive, sign=True)], 1, "node2", 1) == 1
-    assert drills.began([look(1, "node2", ranks=alive)], 1, "node2", 1) is None
-    assert drills.began([look(1, "node2", ranks=dead)], 1, "node2", 1) is None, "it was never there"
+    assert fault_table.began([look(1, "node2", ranks=alive, sign=True)], 1, "node2", 1) == 1
+    assert fault_table.began([look(1, "node2", ranks=alive)], 1, "node2", 1) is None
+    assert fault_table.began([look(1, "node2", ranks=dead)], 1, "node2", 1) is None, (
+        "it was never there"
+    )
 
 
 def test_what_comes_later_than_its_budget_is_said():
     assert (
-        TABLE["faults"]["hang"]["budget"] == dict(drills.BUDGET, detect=30)
-        and TABLE["faults"]["kill"]["budget"] == drills.BUDGET
+        TABLE["faults"]["hang"]["budget"] == dict(fault_table.BUDGET, detect=30)
+        and TABLE["faults"]["kill"]["budget"] == fault_table.BUDGET
     )
     for shown, key in (("detected", "detect"), ("stopped", "stop"), ("resumed", "resume")):
-        assert drills.over({shown: 60.1}, dict(drills.BUDGET, **{key: 60})) == [
+        assert fault_table.over({shown: 60.1}, dict(fault_table.BUDGET, **{key: 60})) == [
             shown + " after 60.1 s, allowed are 60"
         ]
-    assert drills.over({"detected": 3.0, "stopped": 11.2}, drills.BUDGET) == [
+    assert fault_table.over({"detected": 3.0, "stopped": 11.2}, fault_table.BUDGET) == [
         "stopped after 11.2 s, allowed are 10"
     ]
 
@@ -270,7 +268,7 @@ RIGHT = {
     ],
 )
 def test_a_verdict_is_right_wrong_or_unknown(changes, found):
-    assert drills.judge(EXPECT, dict(RIGHT, **changes), PLACES)[0] == found
+    assert fault_table.judge(EXPECT, dict(RIGHT, **changes), PLACES)[0] == found
 
 
 def test_a_real_verdict_is_judged():
@@ -280,20 +278,22 @@ def test_a_real_verdict_is_judged():
         "node2": {"node": "node2", "unreachable": "no answer"},
     }
     assert (
-        drills.judge(
+        fault_table.judge(
             {"outcome": ["lost"], "cause": ["unreachable"]}, verdict.decide(ranks, nodes), PLACES
         )[0]
         == "right"
     )
-    assert drills.judge(dict(EXPECT, exit_code=7), dict(RIGHT, exit_code=1), PLACES)[0] == "wrong"
-    assert drills.judge(EXPECT, None, PLACES) == ("unknown", "there is no verdict")
+    assert (
+        fault_table.judge(dict(EXPECT, exit_code=7), dict(RIGHT, exit_code=1), PLACES)[0] == "wrong"
+    )
+    assert fault_table.judge(EXPECT, None, PLACES) == ("unknown", "there is no verdict")
 
 
 # --- the table
 
 
 def test_the_table_says_what_broke_and_what_was_left_out():
-    good = dict.fromkeys(drills.PROMISES, True)
+    good = dict.fromkeys(fault_table.PROMISES, True)
     results = [
         {
             "name": "kill",
@@ -314,24 +314,24 @@ def test_the_table_says_what_broke_and_what_was_left_out():
         },
         {"name": "node_kill", "injected": "d", "skipped": "is done to containers"},
     ]
-    text = drills.table(results)
+    text = fault_table.table(results)
     assert "| kill | a \\| b | 0.4 s | 3.0 s | right |" in text and "\x1b" not in text
     assert (
-        drills.row(dict(results[0], goes_on=True))[2] == "goes on"
-        and drills.row(results[0])[2] == "0.4 s"
+        fault_table.row(dict(results[0], goes_on=True))[2] == "goes on"
+        and fault_table.row(results[0])[2] == "0.4 s"
     )
-    assert drills.find_refusal(
+    assert fault_table.find_refusal(
         {"refused": "is taken"}, "port 17000 is\n  taken"
-    ) and not drills.find_refusal({"refused": "free"}, "taken")
+    ) and not fault_table.find_refusal({"refused": "free"}, "taken")
     assert (
-        drills.promise_cell(dict(good, N8=None)) == "held (7 of 8 asked)"
-        and drills.promise_cell(good) == "held"
+        fault_table.promise_cell(dict(good, N8=None)) == "held (7 of 8 asked)"
+        and fault_table.promise_cell(good) == "held"
     )
     assert (
-        drills.seconds(1.0, 2.0),
-        drills.seconds(2.04, 1.0),
-        drills.seconds(None, 1.0),
-        drills.seconds(1.0, None),
+        fault_table.seconds(1.0, 2.0),
+        fault_table.seconds(2.04, 1.0),
+        fault_table.seconds(None, 1.0),
+        fault_table.seconds(1.0, None),
     ) == (
         0.0,
         1.0,
@@ -339,10 +339,10 @@ def test_the_table_says_what_broke_and_what_was_left_out():
         None,
     )
     assert "broken: N3" in text and "skipped: is done to containers" in text
-    assert drills.sums(results).startswith(
+    assert fault_table.sums(results).startswith(
         "1 of 2 faults came out as promised; known after 0.4 s (middle), 0.4 s (worst)"
     )
-    assert drills.held(results[0]) and not drills.held(results[1])
+    assert fault_table.held(results[0]) and not fault_table.held(results[1])
 
 
 def test_n8_is_what_the_next_training_shows():
@@ -355,11 +355,11 @@ def test_n8_is_what_the_next_training_shows():
         result("raise", True),
         result("exit", True),
     ]
-    drilling.chain(
+    drill_run.chain(
         [*results, {"name": "cut", "skipped": "no container"}], lambda: result("closing", True)
     )
     assert [one["promises"]["N8"] for one in results] == [True] * 4
-    drilling.chain(results, lambda: dict(result("closing", None), problems=["no run was started"]))
+    drill_run.chain(results, lambda: dict(result("closing", None), problems=["no run was started"]))
     assert [one["promises"]["N8"] for one in results] == [True, True, True, False]
     assert "no run was started" in results[-1]["problems"][-1]
 
@@ -582,7 +582,7 @@ def ground(node_home, tmp_path):
     (home / "ranks.json").write_text(json.dumps(index))
     for path in home.iterdir():
         path.chmod(0o600)
-    return drill_ground.Ground(
+    return drill_site.Ground(
         str(ROOT),
         [],
         "test",
@@ -603,12 +603,12 @@ def every(ground, **changes):
     given.update(
         {"before": {}, "canary": "drill-0123456789", "outputs": [], "fresh": []}, **changes
     )
-    return drill_promises.every(ground, **given)
+    return invariants.every(ground, **given)
 
 
 def test_promises_that_hold(ground):
     found, problems = every(ground)
-    assert problems == [] and found == dict(dict.fromkeys(drills.PROMISES, True), N8=None)
+    assert problems == [] and found == dict(dict.fromkeys(fault_table.PROMISES, True), N8=None)
 
 
 def test_n1_a_byte_that_is_lost_is_seen(ground, node_home):
@@ -623,11 +623,11 @@ def test_n1_a_byte_that_is_lost_is_seen(ground, node_home):
 def test_n1_a_byte_too_many_at_home_and_a_log_that_others_read_are_seen(ground):
     path = os.path.join(ground.runs_dir, RUN, "attempt-1/rank-001.node2.log")
     os.chmod(path, 0o640)
-    assert drill_promises.logs(ground, RUN, 1) == ["N1: rank-001.node2.log can be read by others"]
+    assert invariants.logs(ground, RUN, 1) == ["N1: rank-001.node2.log can be read by others"]
     os.chmod(path, 0o600)
     with open(path, "a", encoding="utf-8") as handle:
         handle.write("more\n")
-    assert drill_promises.logs(ground, RUN, 1) == [
+    assert invariants.logs(ground, RUN, 1) == [
         "N1: log/workerlog.0 of node2 is not what is at home as rank-001.node2.log"
     ]
 
@@ -635,18 +635,18 @@ def test_n1_a_byte_too_many_at_home_and_a_log_that_others_read_are_seen(ground):
 def test_n1_a_log_that_was_never_brought_is_seen(ground, node_home):
     attempt = node_home / ".trainyard/runs" / RUN / "attempt-1"
     (attempt / "logs.txt").write_text("console\n")
-    assert drill_promises.logs(ground, RUN, 1) == ["N1: logs.txt of node2 did not come home"]
+    assert invariants.logs(ground, RUN, 1) == ["N1: logs.txt of node2 did not come home"]
     (attempt / "logs.txt").unlink()
     index = os.path.join(ground.runs_dir, RUN, "attempt-1/ranks.json")
     with open(index, "w", encoding="utf-8") as handle:
         handle.write('{"files": []}')
-    assert drill_promises.logs(ground, RUN, 1) == [
+    assert invariants.logs(ground, RUN, 1) == [
         "N1: nothing of node2 came home",
         "N1: log/workerlog.0 of node2 did not come home",
         "N1: ranks.jsonl of node2 did not come home",
     ]
     os.unlink(index)
-    assert drill_promises.logs(ground, RUN, 1) == ["N1: attempt-1/ranks.json is missing at home"]
+    assert invariants.logs(ground, RUN, 1) == ["N1: attempt-1/ranks.json is missing at home"]
 
 
 def test_n1_a_logs_name_is_a_name_whatever_stands_in_it(ground, node_home):
@@ -661,9 +661,9 @@ def test_n1_a_logs_name_is_a_name_whatever_stands_in_it(ground, node_home):
     put(home, {"ranks.json": json.dumps(index), "stray-0.node2.log": "said"})
     os.chmod(os.path.join(home, "stray-0.node2.log"), 0o600)
     (there / name).write_text("said")
-    assert drill_promises.logs(ground, RUN, 1) == []
+    assert invariants.logs(ground, RUN, 1) == []
     (there / name).write_text("Said")
-    assert drill_promises.logs(ground, RUN, 1) == [
+    assert invariants.logs(ground, RUN, 1) == [
         f"N1: {name} of node2 is not what is at home as stray-0.node2.log"
     ]
 
@@ -695,7 +695,7 @@ def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_gener
         stdout=subprocess.PIPE,
     )
     spec = {"attempt_dir": str(there), "follow": True, "interval": 0.02}
-    stream = streaming.Stream([sys.executable, "-I", "-c", shipping.BOOT], spec, home, "node2")
+    stream = log_stream.Stream([sys.executable, "-I", "-c", shipping.BOOT], spec, home, "node2")
     stream.start()
 
     def write(text):
@@ -719,20 +719,20 @@ def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_gener
         writer.stdout.close()
         stream.finish(10)
     assert log.read_bytes() == (b"\0" * 7 if mode == "wb" else b"") + b"after\n"
-    brought = homecoming.bring_home(home, [evidence.collect(str(there), "node2")])
+    brought = collector.bring_home(home, [evidence.collect(str(there), "node2")])
     assert (
         not brought["mismatches"]
         and [item["file"] for item in brought["files"]].count("log/workerlog.0") == 2
     )
-    assert drill_promises.logs(ground, RUN, 1) == []
+    assert invariants.logs(ground, RUN, 1) == []
     with open(mine + ".1", "r+b") as handle:  # a generation that is kept with another byte
         handle.write(b"B")
-    assert drill_promises.logs(ground, RUN, 1) == [
+    assert invariants.logs(ground, RUN, 1) == [
         "N1: none of rank-001.node2.log, rank-001.node2.log.1 begins as log/workerlog.0.1 of node2"
     ]
     os.rename(mine + ".1", mine)  # the present one is lost
     assert (
-        drill_promises.logs(ground, RUN, 1)[0]
+        invariants.logs(ground, RUN, 1)[0]
         == "N1: log/workerlog.0 of node2 is not what is at home as rank-001.node2.log"
     )
 
@@ -740,7 +740,7 @@ def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_gener
 def test_n2_a_changed_checkpoint_of_an_earlier_run_is_seen(ground, node_home):
     folder = str(node_home / ".trainyard/runs/20260101-000000-old-0001/attempt-1/output")
     put(folder, {"model.pdparams": "weights", "best model;.pdparams": "more", "notes.txt": "x"})
-    before = drill_promises.earlier(ground)
+    before = invariants.earlier(ground)
     assert len(before["node2"]) == 2 and every(ground, before=before)[0]["N2"]
     put(folder, {"model.pdparams": "Weights"})
     assert every(ground, before=before)[0]["N2"] is False
@@ -749,25 +749,25 @@ def test_n2_a_changed_checkpoint_of_an_earlier_run_is_seen(ground, node_home):
 
 
 def test_n3_a_process_that_is_left_is_seen(ground, marked):
-    assert drill_promises.left(ground, RUN, 0) == ["N3: left on node2: %d" % marked.pid]
+    assert invariants.left(ground, RUN, 0) == ["N3: left on node2: %d" % marked.pid]
 
 
 def test_n3_a_unit_that_is_left_is_seen(ground, tmp_path, monkeypatch):
     program(tmp_path / "bin", "systemctl", 'echo "$6 loaded"')
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    assert drill_promises.left(ground, RUN, 0) == [f"N3: left on node2: yardguard-{RUN}-*"]
+    assert invariants.left(ground, RUN, 0) == [f"N3: left on node2: yardguard-{RUN}-*"]
 
 
 def test_n4_another_plan_or_code_is_seen(ground, node_home, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(node_home / ".trainyard", other / ".trainyard")
     ground.nodes.append(Here("node3", other))
-    assert drill_promises.equal(ground, RUN, 1) == []
-    assert drill_promises.equal(ground, RUN + "0", 1) == ["N4: there is no plan at home"]
+    assert invariants.equal(ground, RUN, 1) == []
+    assert invariants.equal(ground, RUN + "0", 1) == ["N4: there is no plan at home"]
     (other / ".trainyard/code" / ("c" * 16) / "extra.py").write_text("")
     (other / ".trainyard/data/d/image").write_text("22")
     (other / ".trainyard/runs" / RUN / "attempt-1/plan.json").write_text("{}")
-    said = drill_promises.equal(ground, RUN, 1)
+    said = invariants.equal(ground, RUN, 1)
     assert [text.split()[1] for text in said] == [
         "plan.json",
         ".trainyard/code/" + "c" * 16,
@@ -818,7 +818,7 @@ def test_every_attempt_of_a_run_is_looked_at(ground):
 
 def test_n7_an_attempt_that_others_may_enter_is_seen(ground, node_home, monkeypatch):
     (node_home / ".trainyard/runs" / RUN / "attempt-1").chmod(0o755)
-    monkeypatch.setattr(drill_promises, "left", lambda *_what: ["N3: left"])
+    monkeypatch.setattr(invariants, "left", lambda *_what: ["N3: left"])
     found, problems = every(ground)
     assert (found["N3"], found["N7"]) == (False, False)
     assert problems == ["N3: left", "N7: others may enter the attempt on node2 (mode 755)"]
@@ -842,7 +842,7 @@ def test_another_controller_has_what_opens_the_nodes_and_no_more(tmp_path, monke
         str(tmp_path / "home/.local/state/trainyard/test"),
         {"id_ed25519": "key", "known_hosts": "hosts", "ca": "secret"},
     )
-    ground = drill_ground.Ground(
+    ground = drill_site.Ground(
         str(ROOT),
         [],
         "test",

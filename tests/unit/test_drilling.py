@@ -19,19 +19,11 @@ import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    drill_run as drilling,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    drill_site as drill_ground,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
+    drill_run,
+    drill_site,
     drill_steps,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    fault_table as drills,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    invariants as drill_promises,
+    fault_table,
+    invariants,
 )
 from core_support import CONFIG, ROOT, program, put, recorded
 from drill_support import Here, course, settle, site
@@ -128,9 +120,9 @@ def drilled(tmp_path_factory):
             settle(sites[name])
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(max_workers=6) as pool:
-        patch.setattr(drilling, "FENCE_SECONDS", 15)
+        patch.setattr(drill_run, "FENCE_SECONDS", 15)
         patch.setattr(
-            drill_ground, "sys", SimpleNamespace(executable=sites["kill"].project + "/bin/python")
+            drill_site, "sys", SimpleNamespace(executable=sites["kill"].project + "/bin/python")
         )
         yield dict(pool.map(one, CASES))
 
@@ -156,7 +148,7 @@ def test_a_fault_that_comes_out_as_promised(drilled):
         and result["verdict"] == "right"
         and result["reached"]
     )
-    assert result["promises"] == dict(dict.fromkeys(drills.PROMISES, True), N8=None)
+    assert result["promises"] == dict(dict.fromkeys(fault_table.PROMISES, True), N8=None)
     assert (
         result["detected"] is not None
         and result["stopped"] is not None
@@ -202,12 +194,12 @@ def test_a_fault_that_comes_out_as_promised(drilled):
 )
 def test_what_does_not_come_out_as_promised_is_said(drilled, name, words):
     result, made = drilled[name]
-    assert not drills.held(result) and [word for word in words if not says(result, word)] == [], (
-        result["problems"]
-    )
+    assert (
+        not fault_table.held(result) and [word for word in words if not says(result, word)] == []
+    ), result["problems"]
     assert (
         all(command.over() for command in made.commands)
-        and not drill_promises.left(made.ground, made.run, 0)
+        and not invariants.left(made.ground, made.run, 0)
         if made.run
         else True
     )
@@ -249,7 +241,7 @@ def test_seconds_begin_with_the_fault_and_where_nothing_may_happen_with_the_stop
     assert made.since > next(
         look["t"]
         for look in made.watch.looks
-        if drills.newest([look], 1, "steps") >= 2 + drilling.GOES_ON_STEPS
+        if fault_table.newest([look], 1, "steps") >= 2 + drill_run.GOES_ON_STEPS
     )
     made = drilled["inside"][1]
     assert (
@@ -303,10 +295,7 @@ def test_a_drill_that_is_interrupted_stops_its_run_and_ends_as_such(drilled):
     assert isinstance(raised, KeyboardInterrupt) and [
         command.verb for command in made.commands
     ] == ["train", "stop"]
-    assert (
-        drill_promises.left(made.ground, made.run, 0) == []
-        and not made.watch._threads[0].is_alive()
-    )
+    assert invariants.left(made.ground, made.run, 0) == [] and not made.watch._threads[0].is_alive()
 
 
 @pytest.fixture
@@ -317,7 +306,7 @@ def alone(tmp_path, monkeypatch):
     def call(fault, **behave):
         ground = site(tmp_path / str(len(made)), **behave)
         monkeypatch.setattr(
-            drill_ground, "sys", SimpleNamespace(executable=ground.project + "/bin/python")
+            drill_site, "sys", SimpleNamespace(executable=ground.project + "/bin/python")
         )
         made.append(course(ground, fault))
         return made[-1].go(), made[-1]
@@ -328,7 +317,7 @@ def alone(tmp_path, monkeypatch):
 
 
 def test_a_training_that_stands_still_after_what_it_should_survive_is_seen(alone, monkeypatch):
-    monkeypatch.setattr(drilling, "GOES_ON_SECONDS", 1)
+    monkeypatch.setattr(drill_run, "GOES_ON_SECONDS", 1)
     assert says(
         alone(dict(GOES_ON, at="step 3"), steps=3)[0],
         "the training made 3 steps before and none in 1 s after it",
@@ -336,7 +325,7 @@ def test_a_training_that_stands_still_after_what_it_should_survive_is_seen(alone
 
 
 def test_a_moment_that_never_comes_is_no_fault_and_the_run_is_stopped(alone, monkeypatch):
-    monkeypatch.setattr(drilling, "MOMENT_SECONDS", 1)
+    monkeypatch.setattr(drill_run, "MOMENT_SECONDS", 1)
     result, made = alone(dict(KILL, at="saved 1", expect=KILLED))
     assert (
         says(result, "the training did not come to saved 1")
@@ -368,7 +357,7 @@ def test_a_controller_that_does_not_mind_is_said(alone, monkeypatch):
 def test_an_eye_that_is_closed_is_a_look_too_and_nobody_waits_for_what_cannot_come(tmp_path):
     node, asked = Here("node1", tmp_path), []
     node.ssh = lambda _script: ["false"]
-    watch = drill_ground.Watch([node], "run", ".trainyard")
+    watch = drill_site.Watch([node], "run", ".trainyard")
     try:
         assert watch.until(lambda looks: looks and looks[0]["gone"], 60)
         assert watch.until(
@@ -391,7 +380,7 @@ PARENT = (
 
 @pytest.mark.parametrize("name, ends", [("KILL", False), ("INT", True)])
 def test_a_kill_is_of_the_command_alone_and_ctrl_c_of_its_workers_too(name, ends):
-    command = drill_ground.Command.__new__(drill_ground.Command)
+    command = drill_site.Command.__new__(drill_site.Command)
     words = [sys.executable, "-c", PARENT, sys.executable, "-c", WORKER]
     command.process = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
     worker = os.pidfd_open(int(command.process.stdout.readline()))
@@ -409,11 +398,11 @@ def test_a_kill_is_of_the_command_alone_and_ctrl_c_of_its_workers_too(name, ends
 def test_a_step_that_fails_or_never_answers_is_an_error_and_a_look_is_not(tmp_path):
     node = Here("node1", tmp_path)
     assert node.run("echo yes") == "yes" and node.look("exit 3") == ""
-    with pytest.raises(drills.DrillError, match="node1: cat nothing: .*No such file"):
+    with pytest.raises(fault_table.DrillError, match="node1: cat nothing: .*No such file"):
         node.run("cat nothing")
-    with pytest.raises(drills.DrillError, match="node1 did not answer within 0 s"):
+    with pytest.raises(fault_table.DrillError, match="node1 did not answer within 0 s"):
         node.run("sleep 60", timeout=0.1)
-    with pytest.raises(drills.DrillError, match="node1 does not come back within 0 s"):
+    with pytest.raises(fault_table.DrillError, match="node1 does not come back within 0 s"):
         node.up(0)
 
 
@@ -425,13 +414,13 @@ def test_a_node_is_the_embedded_sites_container_only_where_its_address_is(tmp_pa
         " esac",
     )
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert drill_ground.container_of("local", "node1", "198.51.100.101") == (
+    assert drill_site.container_of("local", "node1", "198.51.100.101") == (
         "trainyard-local-node1",
         2048,
     )
-    assert drill_ground.container_of("local", "node1", "198.51.100.9") == (None, 0)
+    assert drill_site.container_of("local", "node1", "198.51.100.9") == (None, 0)
     ground = site(tmp_path / "site")
-    with pytest.raises(drills.DrillError, match="docker kill {last}: no such thing"):
+    with pytest.raises(fault_table.DrillError, match="docker kill {last}: no such thing"):
         ground.docker(["kill", "{last}"])
     program(tmp_path, "docker", 'echo "$1 $4 $5" >> $LOG')
     ground.nodes[1].container = "trainyard-local-node2"
@@ -441,10 +430,10 @@ def test_a_node_is_the_embedded_sites_container_only_where_its_address_is(tmp_pa
 
 def test_the_line_that_says_why_a_command_ended():
     assert (
-        drill_ground.last_line("fatal: [node1]: no\nFAILED: rank 1\nPLAY RECAP\n\n")
+        drill_site.last_line("fatal: [node1]: no\nFAILED: rank 1\nPLAY RECAP\n\n")
         == "FAILED: rank 1"
     )
-    assert (drill_ground.last_line("a\nb\n"), drill_ground.last_line("")) == ("b", "no output")
+    assert (drill_site.last_line("a\nb\n"), drill_site.last_line("")) == ("b", "no output")
 
 
 # --- the action
@@ -498,7 +487,7 @@ def test_nothing_is_chosen_without_the_sites_name(act):
     refused(act, "-e confirm=mysite", state="chosen", only="kill", confirm="local")
     assert act(state="chosen", only="kill,hang", confirm="mysite")["faults"] == ["kill", "hang"]
     listed = act(state="chosen", list="true")
-    assert listed["faults"] == [] and len(listed["summary"]) == len(drills.load()["faults"])
+    assert listed["faults"] == [] and len(listed["summary"]) == len(fault_table.load()["faults"])
     refused(
         act,
         "a drill takes two nodes or more; the group trainers has 1",
@@ -522,7 +511,10 @@ def test_a_job_of_ones_own_is_not_restarted_unless_the_fault_says_so(act, tmp_pa
         act, "nonsense", state="chosen", only="kill", confirm="mysite", config=path + "/bad.yml"
     )
     assert (
-        drills.job_of(chosen["job"], drills.load()["faults"]["restart"], "x")["max_restarts"] == 3
+        fault_table.job_of(chosen["job"], fault_table.load()["faults"]["restart"], "x")[
+            "max_restarts"
+        ]
+        == 3
     )
 
 
@@ -578,12 +570,12 @@ def test_a_node_that_a_run_holds_is_left_alone_and_a_way_is_by_key(act):
 
 
 def test_what_cannot_be_done_here_is_skipped(act, monkeypatch):
-    monkeypatch.setattr(drilling.Course, "go", lambda self: pytest.fail("done"))
+    monkeypatch.setattr(drill_run.Course, "go", lambda self: pytest.fail("done"))
     given = {"state": "done", "job": {"nodes": 2}, "example": True}
     assert "check mode" in act(check=True, fault="kill", **given)["drilled"]["skipped"]
     assert "embedded site only" in act(fault="node_kill", **given)["drilled"]["skipped"]
     monkeypatch.setattr(
-        drill_ground,
+        drill_site,
         "container_of",
         lambda _site, name, _address: (name, 1) if name == "node1" else (None, 0),
     )
@@ -595,7 +587,7 @@ def test_what_cannot_be_done_here_is_skipped(act, monkeypatch):
 def test_a_fault_is_done_where_the_job_is_and_as_the_user_logs_in(act, monkeypatch):
     made = []
     monkeypatch.setattr(
-        drilling.Course, "go", lambda self: made.append(self) or dict(self.result, verdict="right")
+        drill_run.Course, "go", lambda self: made.append(self) or dict(self.result, verdict="right")
     )
     caught = []
     monkeypatch.setattr(signal, "signal", lambda *what: caught.append(what))
@@ -618,7 +610,7 @@ def test_a_fault_is_done_where_the_job_is_and_as_the_user_logs_in(act, monkeypat
 
 
 def test_the_verdict_is_that_all_held(act, monkeypatch):
-    monkeypatch.setattr(drilling.Course, "go", lambda self: dict(self.result, reached=True))
+    monkeypatch.setattr(drill_run.Course, "go", lambda self: dict(self.result, reached=True))
     good = {
         "name": "kill",
         "injected": "a",

@@ -15,7 +15,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_cat
     entry_of,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    failed_nodes as failures,
+    failed_nodes,
 )
 
 NODES = ["n1", "n2"]
@@ -53,27 +53,27 @@ NODES = ["n1", "n2"]
     ],
 )
 def test_who_is_noted(verdict, named):
-    assert failures.named(verdict, NODES) == named
+    assert failed_nodes.named(verdict, NODES) == named
 
 
 def test_every_cause_is_one_of_the_catalogue():
     """A cause that is renamed there would never be noted again."""
-    assert [cause for cause in failures.CAUSES if entry_of(cause)["cause"] != cause] == []
+    assert [cause for cause in failed_nodes.CAUSES if entry_of(cause)["cause"] != cause] == []
 
 
 def test_what_is_noted_is_read_again_by_its_user_alone(tmp_path):
     folder = str(tmp_path / "state")
-    assert failures.read(folder) == {}
-    failures.note(folder, {"n1": "node_lost"}, "run1", 1000.0)
-    failures.note(folder, {"n2": "unreachable"}, "run2", 2000.0)
-    failures.note(folder, {"n1": "device_error"}, "run3", 3000.0)
-    assert failures.read(folder) == {
+    assert failed_nodes.read(folder) == {}
+    failed_nodes.note(folder, {"n1": "node_lost"}, "run1", 1000.0)
+    failed_nodes.note(folder, {"n2": "unreachable"}, "run2", 2000.0)
+    failed_nodes.note(folder, {"n1": "device_error"}, "run3", 3000.0)
+    assert failed_nodes.read(folder) == {
         "n1": {"time": 3000.0, "cause": "device_error", "run": "run3"},
         "n2": {"time": 2000.0, "cause": "unreachable", "run": "run2"},
     }
-    assert stat.S_IMODE(os.stat(failures.path_of(folder)).st_mode) == 0o600
-    failures.note(folder, {"n3": "node_lost"}, "run4", 2500.0 + failures.KEPT_SECONDS)
-    assert sorted(failures.read(folder)) == ["n1", "n3"]
+    assert stat.S_IMODE(os.stat(failed_nodes.path_of(folder)).st_mode) == 0o600
+    failed_nodes.note(folder, {"n3": "node_lost"}, "run4", 2500.0 + failed_nodes.KEPT_SECONDS)
+    assert sorted(failed_nodes.read(folder)) == ["n1", "n3"]
 
 
 @pytest.mark.parametrize(
@@ -87,15 +87,15 @@ def test_what_is_noted_is_read_again_by_its_user_alone(tmp_path):
     ],
 )
 def test_a_damaged_memory_is_none_and_is_written_anew(tmp_path, text):
-    (tmp_path / failures.NAME).write_text(text)
-    assert failures.read(str(tmp_path)) == {}
-    failures.note(str(tmp_path), {"n1": "node_lost"}, "run", 1.0)
-    assert list(json.loads((tmp_path / failures.NAME).read_text())["nodes"]) == ["n1"]
+    (tmp_path / failed_nodes.NAME).write_text(text)
+    assert failed_nodes.read(str(tmp_path)) == {}
+    failed_nodes.note(str(tmp_path), {"n1": "node_lost"}, "run", 1.0)
+    assert list(json.loads((tmp_path / failed_nodes.NAME).read_text())["nodes"]) == ["n1"]
 
 
 def _notes(folder, mark):
     for number in range(20):
-        failures.note(folder, {"%s%d" % (mark, number): "node_lost"}, "run", 1.0)
+        failed_nodes.note(folder, {"%s%d" % (mark, number): "node_lost"}, "run", 1.0)
 
 
 def test_runs_that_end_at_once_lose_no_note(tmp_path):
@@ -107,7 +107,7 @@ def test_runs_that_end_at_once_lose_no_note(tmp_path):
         writer.start()
     for writer in writers:
         writer.join(60)
-    assert len(failures.read(str(tmp_path))) == 60 and all(
+    assert len(failed_nodes.read(str(tmp_path))) == 60 and all(
         writer.exitcode == 0 for writer in writers
     )
 
@@ -119,4 +119,4 @@ def test_a_verdict_names_nodes_of_the_attempt_only():
         "node": "node9",
         "unreachable": ["../x"],
     }
-    assert failures.named(verdict, ["node1", "node2"]) == {}
+    assert failed_nodes.named(verdict, ["node1", "node2"]) == {}

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import fetcher as fetching
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import fetcher
 from core_support import ROOT, RUN, put
 
 ODD = "a --rsh=sh -c touch$IFS/x.log"
@@ -62,8 +62,8 @@ def fetch(node, tmp_path):
     root = tmp_path / "runs" / RUN / "attempt-1"
 
     def call(sizes, bounds=None, src="log", into=".incoming/node1", **more):
-        source = fetching.source_of("node1", src)
-        return fetching.fetch(
+        source = fetcher.source_of("node1", src)
+        return fetcher.fetch(
             node.ssh, source, str(root), into, sizes, bounds or quota.Quota(keep_free=0), **more
         )
 
@@ -135,23 +135,23 @@ def test_a_name_that_is_refused_starts_nothing(node, fetch, name):
 
 @pytest.mark.parametrize("size", [-1, True, "1", None, 1.5, 1 << 60])
 def test_a_size_that_is_none_is_refused(node, fetch, size):
-    with pytest.raises(fetching.FetchError):
+    with pytest.raises(fetcher.FetchError):
         fetch({"a": size})
     assert not node.log.exists()
 
 
 @pytest.mark.parametrize("src", ["-a", "../x", "a\nb", "a/../b", ""])
 def test_a_directory_that_is_refused(fetch, src):
-    with pytest.raises(fetching.FetchError):
+    with pytest.raises(fetcher.FetchError):
         fetch({"a": 1}, src=src)
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", "a/b", "u@h", ""])
 def test_a_host_that_is_none(host):
-    with pytest.raises(fetching.FetchError):
-        fetching.source_of(host, "x")
+    with pytest.raises(fetcher.FetchError):
+        fetcher.source_of(host, "x")
     assert (
-        fetching.source_of("::1", "x") == "[::1]:./x/" and fetching.source_of("h", "/x/") == "h:/x/"
+        fetcher.source_of("::1", "x") == "[::1]:./x/" and fetcher.source_of("h", "/x/") == "h:/x/"
     )
 
 
@@ -200,7 +200,7 @@ def test_a_sender_that_sends_more_than_was_asked_leaves_nothing_of_it(node, fetc
     (node.bin / "rsync").chmod(0o755)
     try:
         fetch({"good": sizes["good"]})
-    except fetching.FetchError:
+    except fetcher.FetchError:
         pass
     assert set(os.listdir(fetch.into)) <= {"good"}
 
@@ -221,27 +221,27 @@ def _rsync():
 )
 def test_a_bound_is_passed_before_a_byte_moves(node, fetch, bounds, said):
     sizes = lay(node, {name: b"x" * (400 << 10) for name in ("a", "b", "c")})
-    with pytest.raises(fetching.Cut, match=said):
+    with pytest.raises(fetcher.Cut, match=said):
         fetch(sizes, quota.Quota(**dict({"keep_free": 0}, **bounds)))
     assert not node.log.exists()
 
 
 def test_a_node_that_sends_more_than_it_announced_is_cut_off(node, fetch, monkeypatch):
-    monkeypatch.setattr(fetching, "GROWTH", 1 << 20)
+    monkeypatch.setattr(fetcher, "GROWTH", 1 << 20)
     lay(node, {"a": os.urandom(1 << 10)})
     os.truncate(node.home / "log" / "a", 64 << 20)
     began = time.monotonic()
     assert fetch({"a": 1000}) == [], "larger than announced: left there by --max-size"
     # rsync on the node lies about the size, and goes on sending
     monkeypatch.setattr(
-        fetching, "rsync_argv", lambda shell, source, most, options=(): _unbounded(shell, source)
+        fetcher, "rsync_argv", lambda shell, source, most, options=(): _unbounded(shell, source)
     )
-    with pytest.raises(fetching.FetchError):
+    with pytest.raises(fetcher.FetchError):
         fetch({"a": 1000})
     assert sum(map(len, tree(fetch.into).values())) <= 3 << 20 and time.monotonic() - began < 60
 
 
-_argv = fetching.rsync_argv
+_argv = fetcher.rsync_argv
 
 
 def _unbounded(shell, source):
@@ -251,7 +251,7 @@ def _unbounded(shell, source):
 def test_a_node_that_is_silent_is_given_up_and_the_ssh_is_gone(node, fetch):
     put(node.bin, {"rsync": f"#!/bin/sh\necho $$ > {node.bin}/pid\nexec sleep 600\n"})
     (node.bin / "rsync").chmod(0o755)
-    with pytest.raises(fetching.Cut, match="in time"):
+    with pytest.raises(fetcher.Cut, match="in time"):
         fetch(lay(node, {"a": b"x"}), seconds=3)
     pid = int((node.bin / "pid").read_text())
     end = time.monotonic() + 10
@@ -288,7 +288,7 @@ def test_an_interrupted_copy_goes_on(node, fetch):
     sizes = lay(node, {"a": data})
     put(node.bin, {"rsync": f'#!/bin/sh\nexec env -u PATH {_rsync()} --bwlimit=8m "$@"\n'})
     (node.bin / "rsync").chmod(0o755)
-    with pytest.raises(fetching.Cut):
+    with pytest.raises(fetcher.Cut):
         fetch(sizes, options=["--partial"], seconds=1.5)
     had = (fetch.into / "a").stat().st_size
     assert 0 < had < len(data)
@@ -397,11 +397,11 @@ def test_the_task_takes_the_connections_own_words(node, tmp_path):
 
 @pytest.mark.parametrize("word", ["", "a\0b"])
 def test_a_word_of_ssh_that_rsync_would_lose_is_refused(word):
-    with pytest.raises(fetching.FetchError):
-        fetching.shell_words(["ssh", word, "-p", "22"])
+    with pytest.raises(fetcher.FetchError):
+        fetcher.shell_words(["ssh", word, "-p", "22"])
 
 
 @pytest.mark.parametrize("path", ["", "-x", "../x", "a/../../x", "a\x1b", 5, None])
 def test_a_directory_that_is_none_is_not_read(path):
-    with pytest.raises(fetching.FetchError):
-        fetching.source_of("node1", path)
+    with pytest.raises(fetcher.FetchError):
+        fetcher.source_of("node1", path)

@@ -14,27 +14,19 @@ import unicodedata
 
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import untag as plain
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source as yamldata
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import untag, yaml_source
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    duplicate_hosts as inventory_files,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    extra_vars as asked,
+    duplicate_hosts,
+    extra_vars,
+    role_vars,
+    ssh_policy,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    role_vars as role_values,
-)
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    ssh_policy as access,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import capacity
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import machine as machines
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import capacity, machine
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
-    outcome as rehearsal,
+    outcome,
 )
 from core_support import ROOT, job_of
 from hypothesis import HealthCheck, given, settings
@@ -285,11 +277,11 @@ def test_a_site(one, two, nodes):
         name: {
             key: {"value": value, "raw": str(value), "hidden": False}
             for key, value in host.items()
-            if access.wanted(key)
+            if ssh_policy.wanted(key)
         }
         for name, host in (("a", one), ("b", two))
     }
-    judged(access.problems(ways, [("x", "ssh_args", one.get("trainyard_env"))]))
+    judged(ssh_policy.problems(ways, [("x", "ssh_args", one.get("trainyard_env"))]))
 
 
 @FUZZ
@@ -302,9 +294,9 @@ def test_a_command_line(tmp_path_factory, extra):
         "a_count": {"type": "int", "choices": [1]},
     }
     judged(jobs.command_line(extra, ["nodes", "config"], roles))
-    judged(asked.values(extra, ["rehearse", "verify", "matrix", "site"], roles))
+    judged(extra_vars.values(extra, ["rehearse", "verify", "matrix", "site"], roles))
     for verb in ("train", "check", "sync"):
-        judged(asked.contradictions(extra, verb, True))
+        judged(extra_vars.contradictions(extra, verb, True))
     path, _shown, problems = jobs.find_job(
         extra.get("config"), str(ROOT / "playbooks/configs"), str(tmp_path_factory.getbasetemp())
     )
@@ -355,8 +347,8 @@ def judges(name, value):
     }
     capacity.space("a", OWN, allowed)
     capacity.unit(NODE, fact, allowed)
-    machines.clocks({"a": fact}, allowed)
-    rehearsal.judge({"nodes": [NODE], "ranks": []}, {}, allowed)
+    machine.clocks({"a": fact}, allowed)
+    outcome.judge({"nodes": [NODE], "ranks": []}, {}, allowed)
     assert (
         name not in ("preflight_bandwidth", "preflight_network_hours", "preflight_rehearsal_hours")
         or float(value) >= 0
@@ -376,8 +368,8 @@ def test_a_limit_that_is_accepted_can_be_judged_by(pair):
     name, value = pair
     if "{{" in str(value):
         return
-    found = role_values.held(name, value, SPECS[name])
-    judged([yamldata.Problem("site.yml", None, key, text) for key, text in found])
+    found = role_vars.held(name, value, SPECS[name])
+    judged([yaml_source.Problem("site.yml", None, key, text) for key, text in found])
     if not found:
         judges(name, value)
 
@@ -387,15 +379,13 @@ def test_a_limit_that_is_accepted_can_be_judged_by(pair):
 def test_any_variable_of_a_role(name, value, more):
     judged(
         [
-            yamldata.Problem("site.yml", None, key, text)
-            for key, text in role_values.held(name, value, SPECS[name])
+            yaml_source.Problem("site.yml", None, key, text)
+            for key, text in role_vars.held(name, value, SPECS[name])
         ]
     )
-    said = role_values.unknown(
-        name[: len(more)] + more, SPECS, ["preflight", "runtime", "ssh_trust"]
-    )
+    said = role_vars.unknown(name[: len(more)] + more, SPECS, ["preflight", "runtime", "ssh_trust"])
     assert said is None or said
-    assert role_values.unknown(name, SPECS, ["preflight", "runtime", "ssh_trust"]) is None
+    assert role_vars.unknown(name, SPECS, ["preflight", "runtime", "ssh_trust"]) is None
 
 
 @FUZZ
@@ -403,12 +393,12 @@ def test_any_variable_of_a_role(name, value, more):
 def test_bytes_of_an_inventory(tmp_path_factory, data, ending):
     path = written(tmp_path_factory.getbasetemp(), data)
     os.replace(path, path + ending)
-    judged(inventory_files.twice([path + ending]))
+    judged(duplicate_hosts.twice([path + ending]))
     if ending == ".yml":
-        value, lines, problems = yamldata.read(path + ending, "site.yml")
+        value, lines, problems = yaml_source.read(path + ending, "site.yml")
         judged(problems)
         variables = value if isinstance(value, dict) else {}
-        judged(sites.read_site({"trainers": ["a"]}, {"a": plain.plain(variables)})[1])
+        judged(sites.read_site({"trainers": ["a"]}, {"a": untag.plain(variables)})[1])
 
 
 @pytest.mark.parametrize(

@@ -16,21 +16,17 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    finder as resumable,
+    finder,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    archive as log_home,
+    archive,
+    log_index,
+    log_view,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_index as ranks,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_view as logview,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.report import series
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    plan_directory as plan_home,
+    plan_directory,
 )
 from core_support import RUN, compiled, put
 from hypothesis import HealthCheck, given, settings
@@ -171,12 +167,12 @@ def test_curves_phases_and_marks_of_any_bytes(run, log, events, ended, index):
 def test_the_view_of_any_bytes(run, log, index):
     lay(run, {"rank-000.node1.log": log, "ranks.json": index})
     try:
-        home = log_home.Home(str(run.parent), RUN)
-    except ranks.NewerIndex:
+        home = archive.Home(str(run.parent), RUN)
+    except log_index.NewerIndex:
         return
     logs = home.logs()
-    lines, _ends = logview.merged(logs, 20, home.zones, True)
-    for text in [logview.text(line, home.secrets) for _log, line in lines] + logview.table(
+    lines, _ends = log_view.merged(logs, 20, home.zones, True)
+    for text in [log_view.text(line, home.secrets) for _log, line in lines] + log_view.table(
         home.index or {"ranks": []}, logs, "x"
     ):
         assert all(char.isprintable() for char in text), ascii(text)
@@ -193,18 +189,18 @@ def test_events_of_any_bytes(data):
 @FUZZ
 @given(data=BYTES)
 def test_a_plan_and_a_job_of_any_bytes_are_refused_in_words(data):
-    for take in (lambda: plan_home.parse(data, 1 << 20), lambda: plan_home.job_of(data)):
+    for take in (lambda: plan_directory.parse(data, 1 << 20), lambda: plan_directory.job_of(data)):
         try:
             take()
-        except plan_home.PlanProblem as error:
+        except plan_directory.PlanProblem as error:
             assert str(error).isprintable()
 
 
 @FUZZ
 @given(point=VALUES, rows=VALUES)
 def test_points_of_any_shape_are_believed_or_skipped(point, rows):
-    best, skipped = resumable.choose({"node1": {"point": point, "skipped": rows}, "node2": point})
-    assert best is None and isinstance(resumable.lines(best, skipped), list)
+    best, skipped = finder.choose({"node1": {"point": point, "skipped": rows}, "node2": point})
+    assert best is None and isinstance(finder.lines(best, skipped), list)
 
 
 @FUZZ
@@ -233,9 +229,9 @@ def test_what_is_no_regular_file_is_not_read(run, tmp_path, kind, name):
     }[kind]()
     try:
         json.dumps(series.of_run(str(run)))
-        home = log_home.Home(str(run.parent), RUN)
-        assert home.index is None and logview.merged(home.logs(), 20) == ([], {})
-        assert run_file.numbers(str(run)) == [1]
+        home = archive.Home(str(run.parent), RUN)
+        assert home.index is None and log_view.merged(home.logs(), 20) == ([], {})
+        assert run_json.numbers(str(run)) == [1]
     finally:
         path.rmdir() if kind == "folder" else path.unlink()
 
@@ -256,13 +252,13 @@ def test_an_index_with_entries_of_other_kinds_is_unknown_where_they_are(run):
             )
         },
     )
-    home = log_home.Home(str(run.parent), RUN)
+    home = archive.Home(str(run.parent), RUN)
     assert [(rank["rank"], rank["node"], rank["error"]) for rank in home.index["ranks"]] == [
         (None, None, None),
         (0, None, None),
     ]
     assert (
         home.index["files"] == home.index["nodes"] == []
-        and logview.table(home.index, [], "x")
+        and log_view.table(home.index, [], "x")
         and not home.over
     )

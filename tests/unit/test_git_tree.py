@@ -12,12 +12,8 @@ import time
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import git_tree, manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
-    describe as inputs,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
-    remote_outline as outline,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
+    describe,
+    remote_outline,
     sources,
 )
 from core_support import put
@@ -149,7 +145,7 @@ def test_nothing_of_the_repository_runs(trap, lay):
     found = (
         manifest.git_files(str(root)),
         sources.git_state(str(root)),
-        outline.commit_of(str(root)),
+        remote_outline.commit_of(str(root)),
     )
     assert not mark.exists(), mark.read_text()
     assert "train.py" in found[0]
@@ -179,8 +175,8 @@ def test_a_tree_of_another_account_is_walked(trap):
         os.chown(path, 65534, 65534)
     entries, state = sources.code_tree(str(root), None)
     assert state is None and "w.bin" in entries and sources.foreign(str(root)) and not mark.exists()
-    assert outline.commit_of(str(root)) == (None, False)
-    assert inputs.foreign_lines({"outline": {}}, str(root), state) and not inputs.foreign_lines(
+    assert remote_outline.commit_of(str(root)) == (None, False)
+    assert describe.foreign_lines({"outline": {}}, str(root), state) and not describe.foreign_lines(
         {"outline": {}}, "/tmp", None
     )
 
@@ -208,7 +204,7 @@ def test_the_users_own_filter_still_counts(trap, tmp_path):
     git(root, "config", "filter.large.clean", "false")
     time.sleep(0.01)
     os.utime(root / "w.bin", (1, 1))  # git has to read it again
-    assert outline.commit_of(str(root)) == (git(root, "rev-parse", "HEAD"), False)
+    assert remote_outline.commit_of(str(root)) == (git(root, "rev-parse", "HEAD"), False)
     assert sources.git_state(str(root))["dirty"] is False
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import guard_phases
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import (
-    watchdog_budgets as watchdog,
+    watchdog_budgets,
 )
 from core_support import ROOT
 
@@ -215,9 +215,9 @@ def test_a_line_that_is_cut_in_two_and_one_without_end():
 
 def test_every_suites_default_budgets_are_whole():
     for suite in SUITES.values():
-        made = watchdog.budgets(None, suite)
+        made = watchdog_budgets.budgets(None, suite)
         assert set(made) == {*guard_phases.PHASES, "set"} and made["set"] == []
-    assert watchdog.budgets(None, SUITES["mindocr"])["first_step"] is None, (
+    assert watchdog_budgets.budgets(None, SUITES["mindocr"])["first_step"] is None, (
         "it may print its first line after an epoch"
     )
 

@@ -8,10 +8,8 @@ import os
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import agent
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    guard_unit as guarding,
+    attempt_dir,
+    guard_unit,
 )
 from core_support import RUN, attempt_files, compiled, program, put, recorded
 
@@ -33,7 +31,7 @@ class Systemd:
 
 
 def test_the_guard_is_started_with_exactly_these_words():
-    argv = guarding.argv("/b/a", "node2", UNIT)
+    argv = guard_unit.argv("/b/a", "node2", UNIT)
     assert argv[:5] == [
         "systemd-run",
         "--user",
@@ -52,17 +50,17 @@ def test_the_guard_is_started_with_exactly_these_words():
         and "TimeoutStopSec=2" in given
     )
     assert argv[-7:] == ["/usr/bin/python3", "-I", "-B", "/b/a/guard.py", "watch", "/b/a", "node2"]
-    with pytest.raises(attempts.AttemptError):
-        attempts.parse_unit(guarding.unit_name(UNIT))  # it holds no node
+    with pytest.raises(attempt_dir.AttemptError):
+        attempt_dir.parse_unit(guard_unit.unit_name(UNIT))  # it holds no node
 
 
 def test_an_attempt_has_its_guard_and_a_rehearsal_none(tmp_path):
     run = Systemd()
-    attempts.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
+    attempt_dir.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
     assert len(run.calls) == 1
     put(tmp_path, {"guard.py": ""})
-    attempts.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
-    assert run.calls[2] == guarding.argv(str(tmp_path), "node2", UNIT)
+    attempt_dir.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
+    assert run.calls[2] == guard_unit.argv(str(tmp_path), "node2", UNIT)
 
 
 def test_a_guard_that_does_not_start_leaves_no_attempt_behind(tmp_path):
@@ -71,10 +69,10 @@ def test_a_guard_that_does_not_start_leaves_no_attempt_behind(tmp_path):
         **{"guard.py": (1, "", "Unknown assignment: Requisite\n"), "is-active": (0, "active\n", "")}
     )
     with pytest.raises(
-        attempts.AttemptError,
+        attempt_dir.AttemptError,
         match=f"systemd did not start yardguard-{RUN}-1.service: Unknown assignment",
     ):
-        attempts.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
+        attempt_dir.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
     assert ["systemctl", "--user", "stop", UNIT] in run.calls
 
 
@@ -83,14 +81,14 @@ def test_an_attempt_that_was_over_before_its_guard_came_is_no_failure(tmp_path):
     run = Systemd(
         **{"guard.py": (1, "", "Dependency failed\n"), "is-active": (3, "inactive\n", "")}
     )
-    attempts.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
+    attempt_dir.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
     assert ["systemctl", "--user", "stop", UNIT] not in run.calls
 
 
 def test_a_stop_ends_the_guard_too(tmp_path):
     put(tmp_path, {"guard.py": ""})
     run = Systemd(**{"is-active": (0, "active\n", "")})
-    assert attempts.stop(run, str(tmp_path), UNIT, "user", "me") is True
+    assert attempt_dir.stop(run, str(tmp_path), UNIT, "user", "me") is True
     stops = [call for call in run.calls if "stop" in call]
     assert stops == [
         ["systemctl", "--user", "stop", UNIT],

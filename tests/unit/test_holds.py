@@ -11,9 +11,9 @@ import time
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
+    ownership,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership as holds
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import readiness
 from core_support import RUN, compiled, gang, put
 
@@ -30,9 +30,11 @@ class Node:
 
     def begin(self, run_id, number=1, age=1.0, **more):
         """Let an attempt hold the node."""
-        unit = attempts.unit_name(run_id, number)
+        unit = attempt_dir.unit_name(run_id, number)
         record = dict({"run": run_id, "attempt": number, "started": time.time() - age}, **more)
-        put(attempts.attempt_dir(self.base, run_id, number), {"attempt.json": json.dumps(record)})
+        put(
+            attempt_dir.attempt_dir(self.base, run_id, number), {"attempt.json": json.dumps(record)}
+        )
         self.units.add(unit)
         return unit
 
@@ -44,7 +46,7 @@ class Node:
         return (0, "\n".join(lines), "") if "list-units" in argv else (0, "", "")
 
     def start(self, run_id, start="mine", patience=0.0):
-        return holds.free(
+        return ownership.free(
             self.run,
             self.base,
             run_id,
@@ -59,14 +61,14 @@ class Node:
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        attempts, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(tmp_path / "nowhere")}
+        attempt_dir, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(tmp_path / "nowhere")}
     )
     return Node(tmp_path / "base")
 
 
 def test_a_refused_start_says_who_holds_the_node_since_when(node):
     node.begin(OLDER, age=725, by="alice@desk")
-    with pytest.raises(attempts.AttemptError) as refused:
+    with pytest.raises(attempt_dir.AttemptError) as refused:
         node.start(RUN)
     words = str(refused.value)
     assert words.startswith(
@@ -74,13 +76,13 @@ def test_a_refused_start_says_who_holds_the_node_since_when(node):
         " started 12 min ago (20"
     )
     assert f" UTC) by alice@desk; follow it or stop it: playbooks/stop.yml -e run={OLDER}" in words
-    assert node.units == {attempts.unit_name(OLDER, 1)}
+    assert node.units == {attempt_dir.unit_name(OLDER, 1)}
 
 
 def test_the_plan_says_the_same_before_anything_is_brought(node):
     node.begin(RUN, age=7200, by="bob\x1b[2J@desk")
     arguments = gang()
-    arguments["facts"]["node2"]["units"] = holds.holders(node.run, node.base)
+    arguments["facts"]["node2"]["units"] = ownership.holders(node.run, node.base)
     line = next(
         line for line in readiness.obstacles(compiled(), arguments["facts"]) if "is held" in line
     )
@@ -94,7 +96,7 @@ def test_the_plan_says_the_same_before_anything_is_brought(node):
 def test_the_same_start_again_is_no_second_one_and_another_one_is_refused(node):
     node.begin(RUN, start="mine")
     assert node.start(RUN, "mine") is None
-    with pytest.raises(attempts.AttemptError, match="is held by"):
+    with pytest.raises(attempt_dir.AttemptError, match="is held by"):
         node.start(RUN, "other")
 
 
@@ -102,8 +104,8 @@ def test_a_node_whose_systemd_is_silent_is_not_free(node):
     def silent(argv):
         return 1, "", "Failed to connect to bus"
 
-    with pytest.raises(attempts.AttemptError, match="does not answer"):
-        holds.free(
+    with pytest.raises(attempt_dir.AttemptError, match="does not answer"):
+        ownership.free(
             silent, node.base, RUN, 1, "mine", "node1", lambda: pytest.fail("it was started"), 0.0
         )
 
@@ -111,7 +113,7 @@ def test_a_node_whose_systemd_is_silent_is_not_free(node):
 def test_what_a_crash_leaves_on_the_disk_holds_nothing(node):
     node.begin(OLDER, age=3600, boot="another boot/1")
     node.units.clear()
-    assert node.start(RUN) == attempts.unit_name(RUN, 1)
+    assert node.start(RUN) == attempt_dir.unit_name(RUN, 1)
 
 
 # --- two starts at once
@@ -120,7 +122,7 @@ def test_what_a_crash_leaves_on_the_disk_holds_nothing(node):
 def test_the_older_run_waits_for_a_younger_one_that_gives_way(node):
     unit = node.begin(YOUNGER)
     threading.Timer(0.7, node.units.discard, [unit]).start()
-    assert node.start(OLDER, patience=30.0) == attempts.unit_name(OLDER, 1)
+    assert node.start(OLDER, patience=30.0) == attempt_dir.unit_name(OLDER, 1)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_the_older_run_waits_for_a_younger_one_that_gives_way(node):
 def test_who_is_not_waited_for(node, run_id, age, patience, least, most):
     node.begin(run_id, age=age)
     begun = time.monotonic()
-    with pytest.raises(attempts.AttemptError, match="is held by"):
+    with pytest.raises(attempt_dir.AttemptError, match="is held by"):
         node.start(RUN, patience=patience)
     assert least <= time.monotonic() - begun < most
 
@@ -151,10 +153,10 @@ def test_two_starts_that_met_each_other_leave_one_whole_gang(tmp_path, node):
         try:
             place.start(run_id, start=run_id, patience=30.0)
             outcome[run_id] = "runs"
-        except attempts.AttemptError as error:
+        except attempt_dir.AttemptError as error:
             for each in nodes:  # the rescue
-                if holds.record_of(each.base, run_id, 1).get("start") == run_id:
-                    each.units.discard(attempts.unit_name(run_id, 1))
+                if ownership.record_of(each.base, run_id, 1).get("start") == run_id:
+                    each.units.discard(attempt_dir.unit_name(run_id, 1))
             outcome[run_id] = str(error)
 
     others = [
@@ -166,4 +168,4 @@ def test_two_starts_that_met_each_other_leave_one_whole_gang(tmp_path, node):
     for other in others:
         other.join(90)
     assert outcome[OLDER] == "runs" and f"is held by Trainyard run {OLDER}" in outcome[YOUNGER]
-    assert [each.units for each in nodes] == [{attempts.unit_name(OLDER, 1)}] * 2
+    assert [each.units for each in nodes] == [{attempt_dir.unit_name(OLDER, 1)}] * 2

@@ -15,13 +15,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    installed_files as distributions,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    native_libraries as software,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env as environment,
+    installed_files,
+    native_libraries,
+    python_env,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
@@ -70,10 +66,10 @@ def mark(target):
     site = target / SITE
     time.sleep(0.02)
     content = {
-        "version": environment.FORMAT, "digest": DIGEST, "interpreter": sys.executable, "managed": True, "python": "%d.%d.%d" % sys.version_info[:3],
-        "packages": environment.installed_packages([str(site)]), "paths": [str(site)], "fingerprint": "f", "imported": {"version": "2.6.2"},
+        "version": python_env.FORMAT, "digest": DIGEST, "interpreter": sys.executable, "managed": True, "python": "%d.%d.%d" % sys.version_info[:3],
+        "packages": python_env.installed_packages([str(site)]), "paths": [str(site)], "fingerprint": "f", "imported": {"version": "2.6.2"},
     }  # fmt: skip
-    (target / environment.MARKER).write_text(json.dumps(content))
+    (target / python_env.MARKER).write_text(json.dumps(content))
 
 
 def make(base):
@@ -277,8 +273,8 @@ def test_what_changed_before_the_marker_needs_the_full_look(nodes):
     assert note[0] == "note" and note[2].startswith(
         "verify=full read 0 MB in 9 files of the environment on each node, in "
     )
-    assert environment.inspect_environment(str(base), DIGEST)["state"] == "ready"
-    found = environment.inspect_environment(str(base), DIGEST, "full")
+    assert python_env.inspect_environment(str(base), DIGEST)["state"] == "ready"
+    found = python_env.inspect_environment(str(base), DIGEST, "full")
     assert (found["state"], found["why"]) == (
         "changed",
         f"changed since the installation: {CODE}",
@@ -289,7 +285,7 @@ def test_a_changed_file_is_provisioned_again_and_sync_goes_on(nodes, monkeypatch
     base, site = nodes["node2"]
     edit_unseen(site / CODE, "x = 2\n")
     assert (
-        environment.inspect_environment(str(base), DIGEST)["why"]
+        python_env.inspect_environment(str(base), DIGEST)["why"]
         == f"changed since the installation: {CODE}"
     )
     assert judged(looked(nodes), repair=True) == []
@@ -305,8 +301,8 @@ def test_a_changed_file_is_provisioned_again_and_sync_goes_on(nodes, monkeypatch
 def test_the_systems_packages_let_in_and_another_python_are_named(nodes):
     target = nodes["node2"][0] / "env" / DIGEST
     (target / "pyvenv.cfg").write_text("include-system-site-packages = true\n")
-    marker = json.loads((target / environment.MARKER).read_text())
-    (target / environment.MARKER).write_text(json.dumps(dict(marker, python="3.2.1")))
+    marker = json.loads((target / python_env.MARKER).read_text())
+    (target / python_env.MARKER).write_text(json.dumps(dict(marker, python="3.2.1")))
     ((_level, odd, text),) = judged(looked(nodes))
     assert (
         odd == ["node2"]
@@ -323,8 +319,8 @@ def test_only_the_jobs_environment_is_looked_at(nodes):
         "version": "2.6.2",
         "requirements": ["paddledetection.txt"],
     }
-    digest = environment.environment_digest(
-        wanted, environment.requirement_texts(wanted["requirements"], str(ROOT)), "3.11", "x86_64"
+    digest = python_env.environment_digest(
+        wanted, python_env.requirement_texts(wanted["requirements"], str(ROOT)), "3.11", "x86_64"
     )
     assert (
         digest in installed.possible_digests(wanted, str(ROOT))
@@ -425,8 +421,10 @@ def test_libraries_are_read_from_their_real_files(tmp_path, monkeypatch):
         "# version:"
         " 1.0\nruntime_running_version=[7.3.0.1.231:8.0.RC2]\nruntime_upgrade_version=[7.3.0.1.231:8.0.RC2]\n"
     )
-    monkeypatch.setattr(software, "VENDOR_FILES", {"cann": (str(tmp_path / "version.cfg"),)})
-    told = software.libraries(lambda argv: (0, listing, ""))
+    monkeypatch.setattr(
+        native_libraries, "VENDOR_FILES", {"cann": (str(tmp_path / "version.cfg"),)}
+    )
+    told = native_libraries.libraries(lambda argv: (0, listing, ""))
     assert told == {"nccl": "2.18.5", "cudnn": "8.9.7", "cann": "7.3.0.1.231:8.0.RC2"}
 
 
@@ -469,9 +467,9 @@ def test_versions_come_from_metadata_where_the_name_has_none(tmp_path):
     )
     (tmp_path / "empty.egg-info").mkdir()
     assert {
-        name: item["version"] for name, item in distributions.found([str(tmp_path)]).items()
+        name: item["version"] for name, item in installed_files.found([str(tmp_path)]).items()
     } == {"tool": "3.2"}
-    assert Path(distributions.found([str(tmp_path)])["tool"]["place"]).name == "tool.egg-info"
+    assert Path(installed_files.found([str(tmp_path)])["tool"]["place"]).name == "tool.egg-info"
 
 
 @pytest.mark.parametrize("other,level", [("3.11.9", "warn"), ("3.12.2", "stop")])

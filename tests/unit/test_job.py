@@ -9,7 +9,7 @@ import json
 import os
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source as yamldata
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from core_support import CONFIG, ROOT
 
@@ -524,8 +524,8 @@ def test_suites_and_schemas_stand_together():
 
 def test_near_is_silent_where_nothing_is_near():
     assert (
-        yamldata.near("zzz", ["nodes"]) == ""
-        and yamldata.near("nods", ["nodes"]) == "; did you mean 'nodes'?"
+        yaml_source.near("zzz", ["nodes"]) == ""
+        and yaml_source.near("nods", ["nodes"]) == "; did you mean 'nodes'?"
     )
 
 

@@ -21,7 +21,7 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import download, sources
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from core_support import put
 
 CONFIG = "configs/ppyoloe/s.yml"
@@ -197,7 +197,7 @@ def test_the_script_is_where_the_suite_has_put_it():
     ],
 )
 def test_weights_that_come_by_url(values, overrides, found):
-    assert sources.weight_urls(SUITE, suites.overridden(values, overrides)) == found
+    assert sources.weight_urls(SUITE, suite_table.overridden(values, overrides)) == found
 
 
 def test_one_place_for_a_url_and_no_two_urls_in_one():

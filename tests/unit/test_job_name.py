@@ -13,24 +13,18 @@ import jsonschema
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
+    status,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import status
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     history,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    plan_directory as plan_home,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    prune_scan as prune_look,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    record_attempt as record,
+    plan_directory,
+    prune_scan,
+    record_attempt,
 )
 from core_support import ROOT, RUN, attempt_files, compiled, put
 
@@ -70,8 +64,8 @@ def test_the_answers_about_a_run_pass_the_gate_whatever_its_job_is_called(made, 
         node="node1",
     )
     assert [item["number"] for item in past["history"]["attempts"]] == [1]
-    found = prune_look.look(
-        str(tmp_path / "runs"), lambda run: prune_look.on_node(str(tmp_path), run, {})
+    found = prune_scan.look(
+        str(tmp_path / "runs"), lambda run: prune_scan.on_node(str(tmp_path), run, {})
     )
     (kept,) = gated("prune", {"look": found})["look"]["runs"]
     assert (kept["job"], kept["odd"]) == (f"{name}/paddledetection/{config}", "")
@@ -84,18 +78,21 @@ def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(
         "runs_dir": str(tmp_path / "home"), "run_id": RUN, "number": 1, "job": job, "plan": text.decode(), "code_diff": "", "code": {},
         "plan_sha256": hashlib.sha256(text).hexdigest(),
     }  # fmt: skip
-    run_dir = record.started(given)["run_dir"]
+    run_dir = record_attempt.started(given)["run_dir"]
     schema = yaml.safe_load((ROOT / "docs/schemas/run.yml").read_text(encoding="utf-8"))
-    jsonschema.validate(run_file.read(run_dir), schema)
-    assert run_file.read(run_dir)["job"] == name
-    assert prune_look.at_home(str(tmp_path / "home"), RUN, {})["job"].split("/")[0] == name
+    jsonschema.validate(run_json.read(run_dir), schema)
+    assert run_json.read(run_dir)["job"] == name
+    assert prune_scan.at_home(str(tmp_path / "home"), RUN, {})["job"].split("/")[0] == name
     # Another controller takes both files from the nodes.
-    assert plan_home.plan_of(text, given["plan_sha256"], ["node1", "node2"])["job"]["name"] == name
-    assert plan_home.job_of(json.dumps(job).encode())["name"] == name
-    other = attempts.attempt_dir(str(tmp_path), RUN, 1)
+    assert (
+        plan_directory.plan_of(text, given["plan_sha256"], ["node1", "node2"])["job"]["name"]
+        == name
+    )
+    assert plan_directory.job_of(json.dumps(job).encode())["name"] == name
+    other = attempt_dir.attempt_dir(str(tmp_path), RUN, 1)
     put(other, {f".incoming/{node}/{key}": value for node in ("node1", "node2") for key, value in {
         "plan.json": text.decode(), "job.json": json.dumps(job)}.items()})  # fmt: skip
-    assert plan_home.take(
+    assert plan_directory.take(
         other, dict.fromkeys(("node1", "node2"), given["plan_sha256"]), ["node1", "node2"]
     ) == (True, [])
 
@@ -104,8 +101,8 @@ def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(
 def test_a_plan_of_a_node_names_a_job_as_a_file_can_be_named(name):
     plan = compiled(count=2, devices=1)
     text = plans.canonical(dict(plan, job=dict(plan["job"], name=name)))
-    with pytest.raises(plan_home.PlanProblem):
-        plan_home.plan_of(text, hashlib.sha256(text).hexdigest(), ["node1", "node2"])
+    with pytest.raises(plan_directory.PlanProblem):
+        plan_directory.plan_of(text, hashlib.sha256(text).hexdigest(), ["node1", "node2"])
 
 
 def test_a_job_file_without_a_name_is_refused(tmp_path):

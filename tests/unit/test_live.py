@@ -6,15 +6,11 @@ library/attempt_status.py returns them.
 from __future__ import annotations
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout as columns
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout
 from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
-    model as watch,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
-    plain_lines as ticker,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
-    screen as live,
+    model,
+    plain_lines,
+    screen,
 )
 
 STEP = {"epoch": 0, "step": 2, "steps": 8, "loss": 5.294779, "ips": 0.3429, "eta": 73}
@@ -65,7 +61,7 @@ def status(node, *ranks, **changes):
 
 def seen(*statuses, seconds=0.0):
     """Return a watch.Watch that has seen these statuses, one after the other."""
-    found = watch.Watch()
+    found = model.Watch()
     for item in statuses:
         found.add(item["node"], item, seconds)
     return found
@@ -73,10 +69,10 @@ def seen(*statuses, seconds=0.0):
 
 def shown(found, wide=100, rows=24, seconds=0.0, utf8=False):
     """Return the picture's lines as plain text, after holding each against the terminal's size."""
-    lines = live.picture(found, seconds, live.Look(wide, rows, utf8))
+    lines = screen.picture(found, seconds, screen.Look(wide, rows, utf8))
     texts = ["".join(text for text, _style in line) for line in lines]
-    assert len(texts) < rows and all(columns.width(text) < wide for text in texts), texts
-    assert {style for line in lines for _text, style in line} <= {None, *live.STYLES}
+    assert len(texts) < rows and all(text_layout.width(text) < wide for text in texts), texts
+    assert {style for line in lines for _text, style in line} <= {None, *screen.STYLES}
     return texts
 
 
@@ -117,7 +113,7 @@ def shown(found, wide=100, rows=24, seconds=0.0, utf8=False):
     ],
 )
 def test_a_step_says_only_what_the_log_says(step, epochs, first, text):
-    assert live.step_text(step, epochs, "images/s", first) == text
+    assert screen.step_text(step, epochs, "images/s", first) == text
 
 
 @pytest.mark.parametrize(
@@ -137,7 +133,7 @@ def test_a_step_says_only_what_the_log_says(step, epochs, first, text):
     ],
 )
 def test_ranks_in_few_words(ranks, text):
-    assert live.rank_text(ranks) == text
+    assert screen.rank_text(ranks) == text
 
 
 @pytest.mark.parametrize(
@@ -149,27 +145,27 @@ def test_ranks_in_few_words(ranks, text):
     ],
 )
 def test_the_size_of_a_run(changes, text):
-    assert live.size_text(status("node1", **changes)) == text
+    assert screen.size_text(status("node1", **changes)) == text
 
 
 # --- plain lines
 
 
 def test_a_nodes_line_has_the_first_step_that_is_known():
-    line = live.node_line(status("node2", rank(2, "starting"), rank(3, step=STEP)))
+    line = screen.node_line(status("node2", rank(2, "starting"), rank(3, step=STEP)))
     assert (
         line
         == "node2      running   rank 2 starting, rank 3 training  epoch 1/3  step 3/8  loss 5.295 "
         " 0.34 images/s  ETA 1:13"
     )
-    assert live.node_line({"found": False, "node": "node9"}) == "node9      no such run here"
-    assert "ETA" not in live.node_line(
+    assert screen.node_line({"found": False, "node": "node9"}) == "node9      no such run here"
+    assert "ETA" not in screen.node_line(
         status("node2", rank(3, step=STEP), ended=True, state="completed")
     )
 
 
 def test_evaluations_and_warnings_are_said_once_in_a_pipe():
-    found, said = watch.Watch(), ticker.Ticker()
+    found, said = model.Watch(), plain_lines.Ticker()
 
     def look(second, **changes):
         found.add("node1", status("node1", rank(0, step=STEP, **changes)), float(second))
@@ -374,4 +370,4 @@ def test_only_the_first_warnings_are_shown():
     ],
 )
 def test_how_far_up_the_next_picture_begins(stood, width, up):
-    assert live.repaint(stood, width, ["new"]) == up + "new\x1b[K\n\x1b[J"
+    assert screen.repaint(stood, width, ["new"]) == up + "new\x1b[K\n\x1b[J"

@@ -13,10 +13,8 @@ import time
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_follower as log_follow,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_receiver as receiving,
+    log_follower,
+    log_receiver,
 )
 from conftest import sample_plan
 
@@ -63,7 +61,7 @@ def node(make_attempt, tmp_path):
         def follow(
             self, offsets=None, wanted=("rank-000.node1.log", "rank-001.node1.log"), argv=ARGV
         ):
-            self.follower = log_follow.Follower(
+            self.follower = log_follower.Follower(
                 str(self.home),
                 "node1",
                 wanted,
@@ -134,7 +132,7 @@ def test_logs_that_another_process_brings_are_shown_from_what_it_brings(node):
     """As where train.yml follows the same run in another terminal; when that one ends, this one
     goes on by itself.
     """
-    other = receiving.Receiver(str(node.home), node="node1")
+    other = log_receiver.Receiver(str(node.home), node="node1")
     log = node.home / "rank-000.node1.log"
     log.write_bytes(b"before\n")
     node.follow()
@@ -151,8 +149,8 @@ def test_logs_that_another_process_brings_are_shown_from_what_it_brings(node):
 
 
 def test_the_last_lines_that_another_process_brings_are_waited_for(node, monkeypatch):
-    monkeypatch.setattr(log_follow, "LOOK_SECONDS", 1)
-    other = receiving.Receiver(str(node.home), node="node1")
+    monkeypatch.setattr(log_follower, "LOOK_SECONDS", 1)
+    other = log_receiver.Receiver(str(node.home), node="node1")
     node.follow()
     (node.home / "ranks.node1.jsonl").write_text(START + END)
     wait_for(lambda: node.follower._ended)
@@ -163,7 +161,7 @@ def test_the_last_lines_that_another_process_brings_are_waited_for(node, monkeyp
 
 
 def test_a_run_whose_launcher_said_nothing_is_asked_for(node, monkeypatch):
-    monkeypatch.setattr(log_follow, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(log_follower, "ASK_SECONDS", 0.1)
     node.follow()
     wait_for(lambda: node.asked >= 2)
     node.over_says = True
@@ -174,9 +172,9 @@ def test_a_run_whose_launcher_said_nothing_is_asked_for(node, monkeypatch):
 def test_a_node_that_is_gone_does_not_keep_the_view_when_the_others_have_ended(
     node, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(log_follow, "ASK_SECONDS", 0.1)
-    monkeypatch.setattr(log_follow, "LEAVE_SECONDS", 0)
-    monkeypatch.setattr(log_follow, "REST_SECONDS", 0.1)
+    monkeypatch.setattr(log_follower, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(log_follower, "LEAVE_SECONDS", 0)
+    monkeypatch.setattr(log_follower, "REST_SECONDS", 0.1)
     node.over_says = None  # no answer
     node.follow(argv=[sys.executable, "-c", "import sys; sys.exit('ssh: no route to host')"])
     wait_for(lambda: node.asked >= 2)
@@ -194,20 +192,21 @@ def test_a_node_that_is_gone_does_not_keep_the_view_when_the_others_have_ended(
 def test_bring_takes_what_there_is(node):
     node.events(START)
     spec = {"attempt_dir": str(node.attempt), "follow": False}
-    assert log_follow.bring(ARGV, spec, str(node.home), "node1")["problem"] is None
+    assert log_follower.bring(ARGV, spec, str(node.home), "node1")["problem"] is None
     assert (node.home / "rank-000.node1.log").read_bytes() == b"before\n"
 
 
 def test_bring_leaves_it_to_who_brings_it_already(node):
-    other = receiving.Receiver(str(node.home), node="node1")
+    other = log_receiver.Receiver(str(node.home), node="node1")
     assert (
-        log_follow.bring(ARGV, {"attempt_dir": str(node.attempt)}, str(node.home), "node1") is None
+        log_follower.bring(ARGV, {"attempt_dir": str(node.attempt)}, str(node.home), "node1")
+        is None
     )
     other.close()
 
 
 def test_bring_ends_where_the_node_does_not_answer(node, monkeypatch):
-    monkeypatch.setattr(log_follow, "STALL_SECONDS", 5)
+    monkeypatch.setattr(log_follower, "STALL_SECONDS", 5)
     argv = [sys.executable, "-c", "import sys; sys.exit('ssh: no route to host')"]
-    said = log_follow.bring(argv, {"attempt_dir": "x", "follow": False}, str(node.home), "node1")
+    said = log_follower.bring(argv, {"attempt_dir": "x", "follow": False}, str(node.home), "node1")
     assert "no route to host" in said["problem"]

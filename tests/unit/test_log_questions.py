@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import extra_vars as asked
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import extra_vars
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
     logs_options as questions,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import archive as log_home
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import archive
 from core_support import ROOT
 
 RAISED = ROOT / "tests/fixtures/raised"
@@ -20,7 +20,9 @@ ALLOWED = {"run", "rank", "node", "lines", "follow", "query"}
 
 def said(**extra):
     """Return what read_job says of a command line of logs.yml, as one text."""
-    problems = asked.values(extra, ALLOWED, {}) + asked.contradictions(extra, "logs", False)
+    problems = extra_vars.values(extra, ALLOWED, {}) + extra_vars.contradictions(
+        extra, "logs", False
+    )
     return "; ".join(map(str, problems))
 
 
@@ -119,7 +121,7 @@ def test_numbers_given_as_text_are_numbers():
 
 @pytest.fixture(scope="module")
 def index():
-    return log_home.Home(str(RAISED), RUN).index
+    return archive.Home(str(RAISED), RUN).index
 
 
 def test_the_issues_question(index):

@@ -18,13 +18,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable_data,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
-    error_scanner as errors,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
-    failure_catalogue as causes,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
-    parser as logs,
+    error_scanner,
+    failure_catalogue,
+    parser,
 )
 
 STEP = (
@@ -45,7 +41,7 @@ def paddledet(root):
 
 
 def scan(data, table=None, piece=1 << 20):
-    found = logs.LogScan(logs.Table(table))
+    found = parser.LogScan(parser.Table(table))
     data = data.encode() if isinstance(data, str) else data
     for begin in range(0, len(data), piece):
         found.feed(data[begin : begin + piece])
@@ -87,7 +83,7 @@ def test_paddledetection_rank_0(samples, paddledet):
     }
     assert found["saved"] == [{"epoch": 1, "step": 6, "line": 24, "path": "/srv/out"}]
     assert found["first_error"] is None
-    assert logs.fraction(found["last_step"], paddledet, 2) == 15 / 16
+    assert parser.fraction(found["last_step"], paddledet, 2) == 15 / 16
 
 
 def test_every_real_log_is_read_to_its_last_line(samples, paddledet):
@@ -189,7 +185,7 @@ def test_other_suites_are_only_other_tables(samples, name):
     found = scan((samples / "logs" / name).read_bytes(), table)
     assert found["last_step"] == step
     assert found["evaluation"] == evaluation
-    assert logs.fraction(found["last_step"], table) == 1.0
+    assert parser.fraction(found["last_step"], table) == 1.0
 
 
 def test_a_nan_loss_is_flagged_where_it_began(samples):
@@ -422,7 +418,7 @@ def test_every_suites_way_to_print_no_number(shown):
     ],
 )
 def test_fraction_done(step, table, epochs, expected):
-    assert logs.fraction(step, table, epochs) == expected
+    assert parser.fraction(step, table, epochs) == expected
 
 
 @pytest.mark.parametrize(
@@ -438,14 +434,14 @@ def test_fraction_done(step, table, epochs, expected):
 )
 def test_a_table_that_cannot_be_used_is_named(table, word):
     if word is None:
-        logs.Table(table)
+        parser.Table(table)
     else:
-        with pytest.raises(logs.TableError, match=word):
-            logs.Table(table)
+        with pytest.raises(parser.TableError, match=word):
+            parser.Table(table)
 
 
 def test_lines_of_no_interest_are_not_read(paddledet):
-    gate = logs.Table(paddledet).gate
+    gate = parser.Table(paddledet).gate
     assert (
         gate.search(b"an Epoch: [3] here")
         and gate.search(b"x Traceback (most recent call last):")
@@ -456,16 +452,16 @@ def test_lines_of_no_interest_are_not_read(paddledet):
         "saved": {},
         "evaluation": {"has": ["mAP("], "lines": ["x"]},
     }
-    gate = logs.Table(table).gate
+    gate = parser.Table(table).gate
     assert gate.search(b"step 3") and gate.search(b"the mAP(0.5)") and not gate.search(b"steps")
-    assert not gate.search(b"s") and logs.Table().gate.search(b"Traceback (most recent")
+    assert not gate.search(b"s") and parser.Table().gate.search(b"Traceback (most recent")
 
 
 def test_only_lines_of_interest_are_looked_at(paddledet, monkeypatch):
     seen = []
-    real = logs.LogScan._line
+    real = parser.LogScan._line
     monkeypatch.setattr(
-        logs.LogScan, "_line", lambda self, raw: seen.append(raw) or real(self, raw)
+        parser.LogScan, "_line", lambda self, raw: seen.append(raw) or real(self, raw)
     )
     found = scan("noise\n" * 1000 + STEP % (0, 1, "2.0") + "noise\n" * 1000, paddledet)
     assert (len(seen), found["lines"], found["last_step"]["line"]) == (1, 2001, 1001)
@@ -496,7 +492,7 @@ def test_nan_in_another_word_and_a_line_without_its_time_stamp(paddledet):
 
 
 def test_an_empty_piece_at_the_end_changes_nothing():
-    found = logs.LogScan(logs.Table())
+    found = parser.LogScan(parser.Table())
     found.feed(b"a\n")
     found.feed(b"")
     assert found.finish()["lines"] == 1
@@ -573,7 +569,7 @@ def test_a_hole_of_nuls_before_the_error():
 
 def test_a_progress_bar_without_line_ends_does_not_hide_the_error():
     bar = b"".join(b"\r%3d%%|#####     | %d/900 [00:01<00:09]" % (n, n) for n in range(2000))
-    assert len(bar) > 4 * logs.MAX_LINE
+    assert len(bar) > 4 * parser.MAX_LINE
     for piece in (1000, 1 << 20):
         error = scan(b"start\n" + bar + TRACEBACK.encode() + b"ValueError: x\n", piece=piece)[
             "first_error"
@@ -582,30 +578,30 @@ def test_a_progress_bar_without_line_ends_does_not_hide_the_error():
 
 
 def test_a_long_line_is_cut_for_parsing_only():
-    text = "x" * (3 * logs.MAX_LINE)
+    text = "x" * (3 * parser.MAX_LINE)
     found = scan("a\n" + TRACEBACK + "ValueError: " + text + "\nb\n", piece=1000)
     assert found["lines"] == 8
     assert found["bytes"] == 2 + len(TRACEBACK) + 12 + len(text) + 3
     assert found["first_error"]["kind"] == "ValueError"
-    assert len(found["first_error"]["text"]) == logs.MAX_LINE - len("ValueError: ")
+    assert len(found["first_error"]["text"]) == parser.MAX_LINE - len("ValueError: ")
 
 
 def test_a_line_of_10_mb_and_200_mb_of_log_in_bounded_memory(paddledet):
     line = b"A" * (10 << 20) + b"\n"
     noise = b"I1120 09:28:21.905934   153 dygraph_functions.cc:123772] type promotion\n" * 4000
     step = (STEP % (0, 1, "2.0")).encode()
-    found = logs.LogScan(logs.Table(paddledet), digest=False)
+    found = parser.LogScan(parser.Table(paddledet), digest=False)
     tracemalloc.start()
     began = time.monotonic()
     try:
         for _ in range(10):
-            for begin in range(0, len(line), logs.CHUNK):
-                found.feed(line[begin : begin + logs.CHUNK])
+            for begin in range(0, len(line), parser.CHUNK):
+                found.feed(line[begin : begin + parser.CHUNK])
             found.feed(step)
         for _ in range(10):
             found.feed(noise)
         for _ in range(100):
-            found.feed(b"B" * logs.CHUNK)  # one line that never ends
+            found.feed(b"B" * parser.CHUNK)  # one line that never ends
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -621,14 +617,14 @@ def test_a_line_of_10_mb_and_200_mb_of_log_in_bounded_memory(paddledet):
 
 
 def test_a_flood_of_errors_stays_bounded():
-    found = logs.LogScan(logs.Table())
+    found = parser.LogScan(parser.Table())
     block = (
         "2026 ERROR: When parsing line 7, error happened with msg: " + TRACEBACK + "KeyError: 'a'\n"
     ).encode()
     for _ in range(3000):
         found.feed(block)
     found.feed(TRACEBACK.encode() + b"MemoryError\n")
-    assert len(found.errors.errors) <= errors.KEEP
+    assert len(found.errors.errors) <= error_scanner.KEEP
     result = found.finish()
     assert result["errors"] == 3001
     assert (result["first_error"]["kind"], result["first_error"]["cause"]) == (
@@ -917,7 +913,7 @@ def test_the_innermost_frame_and_the_lines_around():
     )
     assert (
         max(map(len, first_error(TRACEBACK + "ValueError: " + "x" * 3000)["context"]))
-        == errors.CONTEXT_CHARS
+        == error_scanner.CONTEXT_CHARS
     )
     assert len(first_error("Killed\n" + "noise\n" * 8)["context"]) == 9
 
@@ -937,7 +933,7 @@ def test_a_summary_right_below_an_exception():
 def test_frames_without_end_are_given_up():
     error = first_error(
         "Traceback (most recent call last):\n"
-        + '  File "/srv/a.py", line 3, in f\n' * 2 * errors.MAX_TRACEBACK
+        + '  File "/srv/a.py", line 3, in f\n' * 2 * error_scanner.MAX_TRACEBACK
         + "ValueError: x\n"
     )
     assert error["kind"] == "Traceback"
@@ -1024,7 +1020,7 @@ def test_a_message_that_never_came_is_not_taken_from_the_next_error():
     assert first_error(SUMMARY + "FatalError:\n" + TRACEBACK + "ValueError: x\nnoise\n")[
         "kind"
     ] in ("FatalError", "ValueError")
-    scanner = errors.ErrorScan()
+    scanner = error_scanner.ErrorScan()
     for number, line in enumerate(
         (SUMMARY + "FatalError:\n" + TRACEBACK + "ValueError: x\nnoise\n").splitlines(), 1
     ):
@@ -1035,7 +1031,7 @@ def test_a_message_that_never_came_is_not_taken_from_the_next_error():
 def test_the_launchers_words_are_bounded():
     assert (
         len(scan("Container rank 0 status failed cmd ['a'] code -6 log x\n" * 40)["containers"])
-        == errors.KEEP
+        == error_scanner.KEEP
     )
 
 
@@ -1315,10 +1311,10 @@ def test_every_literal_of_the_gate_lets_its_event_through(samples):
 
 
 def test_every_cause_can_be_looked_up():
-    for entry in causes.CATALOGUE:
+    for entry in failure_catalogue.CATALOGUE:
         assert entry["grade"] in ("primary", "shared", "secondary")
-        assert causes.entry_of(entry["cause"])["remedy"] == entry["remedy"]
-    assert causes.entry_of("no such cause")["cause"] == "unknown"
+        assert failure_catalogue.entry_of(entry["cause"])["remedy"] == entry["remedy"]
+    assert failure_catalogue.entry_of("no such cause")["cause"] == "unknown"
 
 
 # -- the live view
@@ -1330,9 +1326,9 @@ def test_tail_reads_only_the_end(tmp_path, paddledet, monkeypatch):
     path.write_text("x" * 79 + "\n" + ("noise " * 13 + "\n") * 40000 + STEP % (3, 2, "1.25"))
     read = []
     real = os.read
-    monkeypatch.setattr(logs.os, "read", lambda fd, size: read.append(size) or real(fd, size))
-    found = logs.tail_status(str(path), paddledet)
-    assert sum(read) <= logs.TAIL
+    monkeypatch.setattr(parser.os, "read", lambda fd, size: read.append(size) or real(fd, size))
+    found = parser.tail_status(str(path), paddledet)
+    assert sum(read) <= parser.TAIL
     assert (
         found["last_step"]["loss"],
         found["last_step"]["line"],
@@ -1350,17 +1346,17 @@ def test_tail_looks_further_back_for_a_step_but_not_for_ever(tmp_path, paddledet
     path = tmp_path / "workerlog.0"
     path.write_text(STEP % (3, 2, "1.25") + ("noise " * 13 + "\n") * 5000)
     before = len(os.listdir("/proc/self/fd"))
-    assert logs.tail_status(str(path), paddledet)["last_step"]["loss"] == 1.25
+    assert parser.tail_status(str(path), paddledet)["last_step"]["loss"] == 1.25
     assert len(os.listdir("/proc/self/fd")) == before
     path.write_text(STEP % (3, 2, "1.25") + ("noise " * 13 + "\n") * 20000)
-    assert logs.tail_status(str(path), paddledet)["last_step"] is None
+    assert parser.tail_status(str(path), paddledet)["last_step"] is None
 
 
 def test_tail_does_not_take_half_a_line(tmp_path, paddledet):
     path = tmp_path / "workerlog.0"
     line = STEP % (3, 2, "1.25")
     path.write_text("y" * 500 + line + "noise\n")
-    found = logs.tail_status(str(path), paddledet, max_bytes=len(line) + 6)
+    found = parser.tail_status(str(path), paddledet, max_bytes=len(line) + 6)
     assert found["whole"] is True or found["last_step"] is None
 
 
@@ -1371,10 +1367,10 @@ def test_tail_of_a_short_log_reads_it_once_and_leaves_the_descriptor_open(
     path.write_text("noise\n" + TRACEBACK + "ValueError: x\n")
     read = []
     real = os.read
-    monkeypatch.setattr(logs.os, "read", lambda fd, size: read.append(size) or real(fd, size))
+    monkeypatch.setattr(parser.os, "read", lambda fd, size: read.append(size) or real(fd, size))
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        found = logs.tail_status(descriptor, logs.Table(paddledet))
+        found = parser.tail_status(descriptor, parser.Table(paddledet))
         assert os.fstat(descriptor).st_size == found["bytes"]
     finally:
         os.close(descriptor)
@@ -1386,14 +1382,14 @@ def test_tail_of_a_short_log_reads_it_once_and_leaves_the_descriptor_open(
     )
     path.write_text("noise\n" * 50000)
     read.clear()
-    assert logs.tail_status(str(path), {})["last_step"] is None
+    assert parser.tail_status(str(path), {})["last_step"] is None
     assert len(read) == 1
 
 
 def test_tail_of_a_device_or_a_pipe_is_refused(tmp_path, paddledet):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="regular"):
-        logs.tail_status(str(tmp_path / "pipe"), paddledet)
+        parser.tail_status(str(tmp_path / "pipe"), paddledet)
 
 
 def test_a_growing_log_has_an_end(tmp_path):
@@ -1411,8 +1407,8 @@ def test_a_growing_log_has_an_end(tmp_path):
 
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(logs.os, "read", read)
-            found = logs.scan(descriptor, logs.Table())
+            patch.setattr(parser.os, "read", read)
+            found = parser.scan(descriptor, parser.Table())
     finally:
         os.close(descriptor)
     assert (found["bytes"], found["sha256"]) == (8, hashlib.sha256(b"one\ntwo\n").hexdigest())
@@ -1430,8 +1426,8 @@ def test_a_log_that_is_cut_while_it_is_read(tmp_path):
 
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(logs.os, "read", read)
-            assert logs.scan(descriptor, logs.Table())["bytes"] == 8
+            patch.setattr(parser.os, "read", read)
+            assert parser.scan(descriptor, parser.Table())["bytes"] == 8
     finally:
         os.close(descriptor)
 

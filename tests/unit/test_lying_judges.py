@@ -12,35 +12,29 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings, manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    finder as resumable,
+    finder,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate, isolation
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import log_index as ranks
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
+from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import log_index
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks, devices
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules as prune
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    candidates as members,
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import (
+    prune_rules,
+    run_choice,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    restart_policy as restarts,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    resume_decision as resuming,
+    candidates,
+    restart_policy,
+    resume_decision,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
-    outcome as rehearsal,
+    outcome,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     history,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    prune_report as prune_text,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    record_attempt as record,
+    prune_report,
+    record_attempt,
 )
 from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang
@@ -135,7 +129,7 @@ def subjects():
 def test_what_a_node_says_of_itself_is_judged_and_hides_nothing_of_another(subject):
     arguments = gang(count=2, devices=2)
     nodes, facts = arguments["nodes"], arguments["facts"]
-    made = plan.compile_plan(**arguments)
+    made = compiler.compile_plan(**arguments)
     honest = subjects()[subject]
     facts[HONEST][subject], facts[LIAR][subject] = honest, honest
 
@@ -220,7 +214,7 @@ def test_what_ranks_say_in_a_rehearsal_is_judged():
     every(
         "rehearsal",
         results[LIAR],
-        lambda lied: findings.lines(rehearsal.judge(made, dict(results, **{LIAR: lied}), {})),
+        lambda lied: findings.lines(outcome.judge(made, dict(results, **{LIAR: lied}), {})),
     )
 
 
@@ -230,10 +224,10 @@ def test_a_rank_that_says_half_of_itself_is_refused_by_the_gate_and_by_the_judge
     results[LIAR]["ranks"] = [{}]
     with pytest.raises(answer_gate.InvalidAnswer, match="ranks.0"):
         answer_gate.validate("rehearsal", results[LIAR], {})
-    found = rehearsal.judge(made, results, {})
+    found = outcome.judge(made, results, {})
     assert [(item["nodes"], item["level"]) for item in found] == [
         ([LIAR], "stop")
-    ] and rehearsal.UNREADABLE in found[0]["text"]
+    ] and outcome.UNREADABLE in found[0]["text"]
 
 
 @pytest.fixture
@@ -290,14 +284,14 @@ def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
     whole.mkdir(parents=True)
 
     def judge(lied):
-        said = record._own([found[HONEST], dict(honest, **{part: lied})], planned)
+        said = record_attempt._own([found[HONEST], dict(honest, **{part: lied})], planned)
         decided = verdict.decide(planned, said, "runs/x/attempt-1")
         ended = [dict(rank, node=node["node"]) for node in said for rank in node["ranks"]]
-        record.summary(decided, ended, planned, said, "runs/x", [], {"ranks": planned})
-        restarts.decide(
+        record_attempt.summary(decided, ended, planned, said, "runs/x", [], {"ranks": planned})
+        restart_policy.decide(
             {"attempts": [{"number": 1, "verdict": decided, "ranks": ended}], "run": RUN}, 3, True
         )
-        json.dumps(ranks.make(str(whole), said, []))
+        json.dumps(log_index.make(str(whole), said, []))
 
     every("rank_logs", honest[part], judge, (part,))
 
@@ -355,17 +349,17 @@ def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
            "ended": 2.0, "held": "", "odd": "", "bytes": 9}  # fmt: skip
     honest = {"look": {"runs": [run, dict(run, run=RUN[:-1] + "0")], "strange": [{"name": "x", "why": "y"}], "unfinished": [".pruning-x"],
                        "bytes": 9}}  # fmt: skip
-    rule = prune.rule_of("0", "", "")
+    rule = prune_rules.rule_of("0", "", "")
 
     def judge(lied):
         looks = {
-            name: prune.sound(look["look"])
+            name: prune_rules.sound(look["look"])
             for name, look in ((HONEST, honest), (LIAR, lied))
             if look.get("look")
         }
-        decided = prune.decide(rule, looks, "test", 1e9)
-        prune_text.plan_lines(rule, looks, decided, 1e9)
-        prune_text.last_line(looks, decided, {}, True)
+        decided = prune_rules.decide(rule, looks, "test", 1e9)
+        prune_report.plan_lines(rule, looks, decided, 1e9)
+        prune_report.last_line(looks, decided, {}, True)
 
     every("prune", honest, judge)
 
@@ -383,8 +377,8 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
 
     def judge(lied):
         if "found" in lied:
-            best, skipped = resumable.choose({HONEST: honest["found"], LIAR: lied["found"]})
-            assert best["digest"] and resumable.lines(best, skipped)
+            best, skipped = finder.choose({HONEST: honest["found"], LIAR: lied["found"]})
+            assert best["digest"] and finder.lines(best, skipped)
 
     every("resume_point", honest, judge)
 
@@ -412,8 +406,8 @@ def test_what_a_node_says_of_a_run_is_judged():
         run_choice.choose("/nowhere", [HONEST, LIAR], answers)
         run_choice.known_runs(answers)
         try:
-            resuming.settle(RUN, resuming.at_home("/nowhere", RUN), answers)
-        except (resuming.Refused, resuming.NotYet):
+            resume_decision.settle(RUN, resume_decision.at_home("/nowhere", RUN), answers)
+        except (resume_decision.Refused, resume_decision.NotYet):
             pass
 
     every("attempt_status", {"status": status}, judge)
@@ -425,6 +419,6 @@ def test_what_a_node_says_of_who_holds_it_is_judged():
     asked = members_given()
 
     def judge(lied):
-        members.choose(dict(asked, looks=dict(asked["looks"], node2=lied)), {}, 1000.0)
+        candidates.choose(dict(asked, looks=dict(asked["looks"], node2=lied)), {}, 1000.0)
 
     every("node_held", {"held": [unit, dict(unit, mine=True)]}, judge)

@@ -21,13 +21,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    client as nettries,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    node_check as netunit,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    reachability as network,
+    client,
+    node_check,
+    reachability,
 )
 from core_support import ROOT
 
@@ -98,7 +94,7 @@ def answer(tmp_path, book, depth="quick", first=NODE):
         "id": "c1", "node": NODE, "nodes": sorted([NODE, LIAR], key=first.__ne__), "address": HERE, "interface": "lo", "matrix": False, "depth": depth,
         "book": {NODE: own, LIAR: {"listening": book}}, "ports": book.get("planned", [])[:1],
     }  # fmt: skip
-    found = netunit.connected(None, str(tmp_path), given)
+    found = node_check.connected(None, str(tmp_path), given)
     sent = json.loads(json.dumps(dict(found, changed=False)))
     return answer_gate.validate("network_proof", sent, {"state": "connected", "node": NODE})
 
@@ -120,8 +116,8 @@ def test_a_peer_that_trickles_or_nests_holds_no_honest_node_up(tmp_path, monkeyp
     """Its own ports are as good as unreached; the honest node answers soon, and none of its threads
     stays behind.
     """
-    monkeypatch.setattr(nettries, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(nettries, "STREAM_SECONDS", 0.1)
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(client, "STREAM_SECONDS", 0.1)
     monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", 1)
     before = set(threading.enumerate())
     with lying({word: how}) as book:
@@ -157,7 +153,7 @@ def test_a_peer_that_claims_to_have_taken_more_than_was_sent_makes_no_way_look_f
     """Half of all ways decide which ones are slow, so a rate without bounds would accuse two
     others.
     """
-    monkeypatch.setattr(nettries, "STREAM_SECONDS", 0.2)
+    monkeypatch.setattr(client, "STREAM_SECONDS", 0.2)
     rates = []
     for claimed in ({"bytes": 10**17, "seconds": 0.2}, {"bytes": 10**17, "seconds": 0.0011}):
         with lying({"taken": claimed}) as book:
@@ -166,7 +162,7 @@ def test_a_peer_that_claims_to_have_taken_more_than_was_sent_makes_no_way_look_f
 
 
 def test_a_peer_that_answers_slowly_is_not_asked_for_the_time_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(nettries, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.5)
 
     def late(connection):
         time.sleep(0.3)
@@ -191,7 +187,7 @@ def test_a_peer_that_is_through_for_all_others_ends_no_listener(tmp_path):
     peer = {"node": NODE, "address": HERE}
 
     def through(name, address):
-        call, _made = nettries.attempt(
+        call, _made = client.attempt(
             {"id": "c1", "node": name, "address": address}, peer, listener.planned[0]
         )
         with contextlib.closing(call):
@@ -226,7 +222,7 @@ def test_no_clock_of_a_peer_makes_an_honest_node_unbelievable(tmp_path, value):
 @pytest.mark.parametrize("value", HOSTILE, ids=repr)
 @pytest.mark.parametrize("field", ["bytes", "seconds"])
 def test_no_count_of_a_peer_makes_an_honest_node_unbelievable(tmp_path, monkeypatch, field, value):
-    monkeypatch.setattr(nettries, "STREAM_SECONDS", 0.1)
+    monkeypatch.setattr(client, "STREAM_SECONDS", 0.1)
     with lying({"taken": dict({"bytes": 1, "seconds": 1.0}, **{field: value})}) as book:
         assert answer(tmp_path, book, "full")["reached"] == {LIAR: book["planned"]}
 
@@ -314,7 +310,7 @@ def test_whatever_the_gate_lets_through_is_judged():
             )
         except answer_gate.InvalidAnswer:
             continue
-        found = network.judge(
+        found = reachability.judge(
             plan, {**results, liar: lied}, {"bandwidth": 1, "clock_seconds": {"stop": 60}}
         )
         judged += len(findings.lines(found)) > 0

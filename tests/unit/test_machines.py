@@ -15,19 +15,19 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import unit_limits as limits
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import unit_limits
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    check_lock as netturns,
+    check_lock,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
     capacity,
+    machine,
     openssh,
     rsync,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import machine as machines
 from core_support import program, put
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +105,7 @@ def judged(*facts, accelerator="cpu", devices=1, **more):
         }
         for name in named
     ]
-    found = machines.judge(nodes, named, dict(allowed(), **more))
+    found = machine.judge(nodes, named, dict(allowed(), **more))
     return [
         (item["check"], item["level"], item["nodes"], item["text"] + " -> " + item["remedy"])
         for item in found
@@ -434,9 +434,9 @@ def test_the_tightest_control_group_counts_in_both_generations(tmp_path):
     )  # fmt: skip
     root = os.path.join(new, "v2")
     assert (
-        limits.room(V2, root, "pids"),
-        limits.room(V2, root, "memory"),
-        limits.processors(V2, root),
+        unit_limits.room(V2, root, "pids"),
+        unit_limits.room(V2, root, "memory"),
+        unit_limits.processors(V2, root),
     ) == (40, 400, 1.5)
     old = put(
         tmp_path,
@@ -449,34 +449,34 @@ def test_the_tightest_control_group_counts_in_both_generations(tmp_path):
     )  # fmt: skip
     root = os.path.join(old, "v1")
     assert (
-        limits.room(V1, root, "pids"),
-        limits.room(V1, root, "memory"),
-        limits.processors(V1, root),
+        unit_limits.room(V1, root, "pids"),
+        unit_limits.room(V1, root, "memory"),
+        unit_limits.processors(V1, root),
     ) == (41, 4000, 1.0)
     assert (
-        limits.room("", str(tmp_path / "none"), "pids") is None
-        and limits.processors("", str(tmp_path / "none")) is None
+        unit_limits.room("", str(tmp_path / "none"), "pids") is None
+        and unit_limits.processors("", str(tmp_path / "none")) is None
     )
 
 
 def test_the_unit_is_like_an_attempts_and_none_of_its_name():
     plan = {"launcher": {"console": "logs.txt"}, "stop": {"timeout": 5}}
-    real = attempts.start_argv("/a", plan, "n1", "u", "d")
+    real = attempt_dir.start_argv("/a", plan, "n1", "u", "d")
     asked = []
-    assert limits.in_unit(lambda argv: asked.append(argv) or (1, "", "Failed to\n connect\n")) == {
-        "error": "Failed to connect"
-    }
+    assert unit_limits.in_unit(
+        lambda argv: asked.append(argv) or (1, "", "Failed to\n connect\n")
+    ) == {"error": "Failed to connect"}
     mine = asked[0]
     properties = [word for word in real if word.startswith(("Type=", "KillMode=", "UMask="))]
     assert [word for word in mine if word in real and "=" in word] == properties and len(
         properties
     ) == 3
     assert (
-        mine[:4] == ["timeout", str(limits.SECONDS + 5), "systemd-run", "--user"]
+        mine[:4] == ["timeout", str(unit_limits.SECONDS + 5), "systemd-run", "--user"]
         and "--collect" in mine
     )
     name = next(word for word in mine if word.startswith("--unit="))[7:] + ".service"
-    assert not attempts.UNIT.match(name) and not netturns.UNIT.match(
+    assert not attempt_dir.UNIT.match(name) and not check_lock.UNIT.match(
         name
     )  # a check ends listeners of others, not their probes
     assert "$" not in mine[-1]  # systemd would put a variable there
@@ -498,7 +498,7 @@ def test_the_units_program_runs_by_itself_under_the_limits_it_is_given(tmp_path)
         done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
         return done.returncode, done.stdout, done.stderr
 
-    found = limits.in_unit(run)
+    found = unit_limits.in_unit(run)
     assert (found["memlock"][0], found["nofile"][0], found["umask"]) == (65536, 300, 0o077)
     assert set(found) == set(shown()["unit"])
 
@@ -536,7 +536,7 @@ def test_a_lock_is_told_with_its_holder_and_without_opening_it(tmp_path):
     ) as holder:
         holder.stdout.readline()
         lock.chmod(0)
-        found = machines.locks([str(lock), str(quiet), str(tmp_path / "none")], [])
+        found = machine.locks([str(lock), str(quiet), str(tmp_path / "none")], [])
         holder.stdin.close()
     assert [(item["path"], item["pid"]) for item in found] == [(str(lock), holder.pid)] and found[
         0
@@ -545,7 +545,7 @@ def test_a_lock_is_told_with_its_holder_and_without_opening_it(tmp_path):
     (tmp_path / "dead").write_text("%d\n" % holder.pid)
     assert [
         item["pid"]
-        for item in machines.locks(
+        for item in machine.locks(
             [], [str(tmp_path / "pid"), str(tmp_path / "dead"), str(tmp_path / "none")]
         )
     ] == [os.getpid()]
@@ -555,13 +555,13 @@ def test_a_lock_is_told_with_its_holder_and_without_opening_it(tmp_path):
         "1: -> POSIX  ADVISORY  WRITE 12 fe:00:%d 0 EOF\n2: OFDLCK ADVISORY  READ -1 fe:00:%d 0"
         " EOF\n" % (inode, inode)
     )
-    assert machines.locks([str(quiet)], [], table) == [
+    assert machine.locks([str(quiet)], [], table) == [
         {"path": str(quiet), "pid": -1, "command": ""}
     ]
 
 
 def test_look_says_all_of_this_machine_and_changes_nothing(tmp_path):
-    found = machines.look(lambda argv: (127, "", "no systemd-run"), str(tmp_path / "base"), {})
+    found = machine.look(lambda argv: (127, "", "no systemd-run"), str(tmp_path / "base"), {})
     assert (
         json.loads(json.dumps(found)) == found
         and set(found) == set(shown())

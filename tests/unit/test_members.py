@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    candidates as members,
+    candidates,
 )
 from core_support import job_of
 from test_site import host
@@ -41,11 +41,11 @@ def given(looks=None, job=None, nodes=("node1", "node2"), places=(), extra=None,
 
 
 def test_all_that_answer_and_are_free_can_take_part():
-    assert members.unfit(["node1", "node2", "spare1"], given()) == {}
+    assert candidates.unfit(["node1", "node2", "spare1"], given()) == {}
     mine = {
         "node1": {"held": [{"run": RUN, "mine": True, "user": "me"}]}
     }  # what is left of the run itself is the preflight's to say
-    assert members.unfit(["node1"], given(mine)) == {}
+    assert candidates.unfit(["node1"], given(mine)) == {}
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_all_that_answer_and_are_free_can_take_part():
     ],
 )
 def test_why_a_node_cannot_take_part(look, words):
-    assert members.unfit(["spare1"], given({"spare1": look})) == {"spare1": words}
+    assert candidates.unfit(["spare1"], given({"spare1": look})) == {"spare1": words}
 
 
 def test_a_node_that_left_the_inventory_and_a_spare_that_is_unlike():
     asked = given(nodes=("node1", "node9"), extra=(host(3, trainyard_devices=4), host(4)))
-    found = members.unfit(["node1", "node9", "spare1", "spare2"], asked)
+    found = candidates.unfit(["node1", "node9", "spare1", "spare2"], asked)
     assert found == {
         "node9": "it is no longer in the inventory",
         "spare1": (
@@ -84,42 +84,42 @@ def test_a_node_that_left_the_inventory_and_a_spare_that_is_unlike():
 
 
 def test_the_choice_of_a_run():
-    found = members.choose(given({"node2": SILENT, "spare1": SILENT}), {}, 1000.0)
+    found = candidates.choose(given({"node2": SILENT, "spare1": SILENT}), {}, 1000.0)
     assert (
         found["nodes"] == ["node1", "spare2"]
         and found["replaced"] == {"node2": "spare2"}
         and found["places"] == ["node1", "node2"]
     )
-    found = members.choose(
+    found = candidates.choose(
         given({"node2": SILENT, "spare1": None, "spare2": None}, job={"min_nodes": 1}), {}, 1000.0
     )
     assert found["nodes"] == ["node1"] and found["dropped"] == ["node2"]
     cooling = {"node2": {"time": 900.0, "cause": "node_lost"}}
-    assert members.choose(given(), cooling, 1000.0)["nodes"] == ["node1", "spare1"]
-    assert members.choose(given(cooldown_minutes=0.0), cooling, 1000.0)["nodes"] == [
+    assert candidates.choose(given(), cooling, 1000.0)["nodes"] == ["node1", "spare1"]
+    assert candidates.choose(given(cooldown_minutes=0.0), cooling, 1000.0)["nodes"] == [
         "node1",
         "node2",
     ]
-    found = members.choose(given(nodes=("node1",), places=("node1", "node2")), {}, 1000.0)
+    found = candidates.choose(given(nodes=("node1",), places=("node1", "node2")), {}, 1000.0)
     assert found["nodes"] == ["node1", "node2"]  # the run had lost a node, which is back
 
 
 def test_where_a_node_was_taken_out_of_the_inventory_a_trainer_that_is_idle_takes_its_place():
     asked = given(nodes=("node0", "node2"), extra=(host(3),))
-    assert members.choose(asked, {}, 1000.0)["nodes"] == ["spare1", "node2"]
+    assert candidates.choose(asked, {}, 1000.0)["nodes"] == ["spare1", "node2"]
     asked["site"] = dict(asked["site"], spares=[])
-    assert members.choose(asked, {}, 1000.0)["nodes"] == ["node1", "node2"]
+    assert candidates.choose(asked, {}, 1000.0)["nodes"] == ["node1", "node2"]
     # as long as the lost one is listed, nobody takes a trainer for it
     idle = given({"node1": SILENT}, nodes=("node1",), extra=(host(3),))
     idle["site"] = dict(idle["site"], spares=[])
-    assert members.choose(idle, {}, 1000.0)["refused"]
+    assert candidates.choose(idle, {}, 1000.0)["refused"]
 
 
 def test_whose_silence_is_noted():
     looks = {"node1": FREE, "node2": SILENT, "spare1": SILENT}
-    assert members.silent(looks, ["node1", "node2"]) == {"node2": "unreachable"}
+    assert candidates.silent(looks, ["node1", "node2"]) == {"node2": "unreachable"}
     # a controller that reaches nobody is cut off itself
-    assert members.silent({"node1": SILENT, "node2": SILENT}, ["node1", "node2"]) == {}
+    assert candidates.silent({"node1": SILENT, "node2": SILENT}, ["node1", "node2"]) == {}
 
 
 @pytest.mark.parametrize("held", [7, "x", [7], {"a": 1}])
@@ -132,4 +132,4 @@ def test_a_look_of_another_shape_costs_its_node_only(held):
         "site": site,
         "job": {},
     }
-    assert set(members.unfit(["node1", "node2"], given)) == {"node1"}
+    assert set(candidates.unfit(["node1", "node2"], given)) == {"node1"}

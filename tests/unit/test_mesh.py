@@ -17,25 +17,13 @@ import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    authorized_keys as mesh_lines,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    certificates as mesh_certificates,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    login_check as mesh_logins,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    node_description as mesh_described,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    primitives as mesh,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    ssh_config as mesh_compiled,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    store as mesh_held,
+    authorized_keys,
+    certificates,
+    login_check,
+    node_description,
+    primitives,
+    ssh_config,
+    store,
 )
 
 CA = (
@@ -43,7 +31,7 @@ CA = (
     " local"
 )
 
-AUTHORITY = {"fingerprint": mesh.fingerprint(CA), "by": "alice@desk", "since": 1}
+AUTHORITY = {"fingerprint": primitives.fingerprint(CA), "by": "alice@desk", "since": 1}
 
 
 def host_key(number):
@@ -61,7 +49,7 @@ def node(number, **changes):
     made = {
         "name": f"node{number}", "user": "trainer", "address": f"198.51.100.{10 + number}", "port": 22, "host": f"198.51.100.{10 + number}",
         "addresses": [f"198.51.100.{10 + number}"], "host_keys": [host_key(number)],
-        "identity": mesh.identity(f"id{number}", f"node{number}"),
+        "identity": primitives.identity(f"id{number}", f"node{number}"),
         "home": "", "site": "", "inventory": [f"node{number}", f"198.51.100.{10 + number}", 22, ""], "problems": [],
     }  # fmt: skip
     return dict(made, **changes)
@@ -107,32 +95,28 @@ def sign(authority, target, validity, principals="trainer"):
     ("text", "seconds"), [("+7d", 604800), ("+1h30m", 5400), ("+2w", 1209600), ("+90s", 90)]
 )
 def test_span_seconds(text, seconds):
-    assert mesh_compiled.span_seconds(text) == seconds
+    assert ssh_config.span_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["7d", "seven", "+7", "", "+7d; rm", "-1d", None])
 def test_span_seconds_refuses(text):
     with pytest.raises(ValueError, match="want a span"):
-        mesh_compiled.span_seconds(text)
+        ssh_config.span_seconds(text)
 
 
 def test_parse_certificate_agrees_with_ssh_keygen(authority, tmp_path):
-    found = mesh_certificates.parse_certificate(
-        sign(authority, tmp_path, "-1h:+7d", "trainer,root")
-    )
+    found = certificates.parse_certificate(sign(authority, tmp_path, "-1h:+7d", "trainer,root"))
     assert found["key_id"] == "local-node1"
     assert found["principals"] == ["trainer", "root"]
     assert found["valid_until"] - found["valid_after"] == pytest.approx(7 * 86400 + 3600, abs=61)
     assert found["valid_until"] == pytest.approx(time.time() + 7 * 86400, abs=62)
-    assert found["public_key"] == mesh.public_key((tmp_path / "id_ed25519.pub").read_text())
-    assert found["ca"] == mesh.public_key((authority / "ca.pub").read_text())
+    assert found["public_key"] == primitives.public_key((tmp_path / "id_ed25519.pub").read_text())
+    assert found["ca"] == primitives.public_key((authority / "ca.pub").read_text())
 
 
 def test_parse_certificate_without_an_end(authority, tmp_path):
     assert (
-        mesh_certificates.parse_certificate(sign(authority, tmp_path, "always:forever"))[
-            "valid_until"
-        ]
+        certificates.parse_certificate(sign(authority, tmp_path, "always:forever"))["valid_until"]
         == 2**64 - 1
     )
 
@@ -149,14 +133,14 @@ def test_parse_certificate_without_an_end(authority, tmp_path):
 )
 def test_parse_certificate_refuses(text):
     with pytest.raises(ValueError, match="not a user certificate"):
-        mesh_certificates.parse_certificate(text)
+        certificates.parse_certificate(text)
 
 
 def test_parse_certificate_refuses_a_truncated_one(authority, tmp_path):
     kind, blob = sign(authority, tmp_path, "+1d").split()[:2]
     for size in (8, 60, 120, 200):
         with pytest.raises(ValueError, match="not a user certificate"):
-            mesh_certificates.parse_certificate(
+            certificates.parse_certificate(
                 f"{kind} {base64.b64encode(base64.b64decode(blob)[:size]).decode()}"
             )
 
@@ -166,19 +150,19 @@ def test_parse_certificate_refuses_another_kind_of_key(authority, tmp_path):
     keygen("-s", str(authority / "ca"), "-I", "x", "-n", "trainer", str(tmp_path / "other.pub"))
     text = (tmp_path / "other-cert.pub").read_text()
     with pytest.raises(ValueError, match="type ecdsa-sha2-nistp256-cert-v01"):
-        mesh_certificates.parse_certificate(text)
+        certificates.parse_certificate(text)
 
 
 @pytest.mark.parametrize("text", ["", "ssh-rsa", "ssh-dss AAAA x", "# ssh-rsa AAAA"])
 def test_what_is_no_public_key(text):
-    assert mesh.public_key(text) is None
+    assert primitives.public_key(text) is None
 
 
 @pytest.mark.parametrize(
     ("until", "wanted"), [(None, True), (1000 + 86399, True), (1000 + 86400, False), (900, True)]
 )
 def test_needs_renewal(until, wanted):
-    assert mesh_certificates.needs_renewal(until, 1000) is wanted
+    assert certificates.needs_renewal(until, 1000) is wanted
 
 
 # --- addresses and homes
@@ -212,8 +196,8 @@ IP_JSON = json.dumps(
 
 
 def test_own_addresses_leaves_loopback_and_link_local_out():
-    assert mesh_described.own_addresses(IP_JSON) == ["192.0.2.7", "10.1.0.7", "2001:db8::7"]
-    assert mesh_described.own_addresses("") == []
+    assert node_description.own_addresses(IP_JSON) == ["192.0.2.7", "10.1.0.7", "2001:db8::7"]
+    assert node_description.own_addresses("") == []
 
 
 @pytest.mark.parametrize(
@@ -234,8 +218,8 @@ def test_own_addresses_leaves_loopback_and_link_local_out():
 )
 def test_choose_address(wanted, reached, address):
     assert (
-        mesh_described.choose_address(
-            wanted, reached, "gpu-a", mesh_described.own_addresses(IP_JSON)
+        node_description.choose_address(
+            wanted, reached, "gpu-a", node_description.own_addresses(IP_JSON)
         )
         == address
     )
@@ -251,7 +235,9 @@ def test_choose_address(wanted, reached, address):
 )
 def test_choose_address_refuses_none_and_several(wanted, words):
     with pytest.raises(ValueError, match=words):
-        mesh_described.choose_address(wanted, "", "gpu-a", mesh_described.own_addresses(IP_JSON))
+        node_description.choose_address(
+            wanted, "", "gpu-a", node_description.own_addresses(IP_JSON)
+        )
 
 
 MOUNTS = """\
@@ -262,11 +248,11 @@ MOUNTS = """\
 
 
 def test_shared_home_is_the_same_from_every_address_of_its_server():
-    one = mesh_described.shared_home(
+    one = node_description.shared_home(
         MOUNTS.format(server="10.0.0.1"), "/home/trainer", 77, ["nfs4"]
     )
     assert one
-    assert one == mesh_described.shared_home(
+    assert one == node_description.shared_home(
         MOUNTS.format(server="nas.lan"), "/home/trainer", 77, ["nfs4"]
     )
 
@@ -282,28 +268,28 @@ def test_shared_home_is_the_same_from_every_address_of_its_server():
 )
 def test_another_home_is_not_the_shared_one(home, inode, types):
     text = MOUNTS.format(server="10.0.0.1")
-    assert mesh_described.shared_home(text, home, inode, types) != mesh_described.shared_home(
+    assert node_description.shared_home(text, home, inode, types) != node_description.shared_home(
         text, "/home/trainer", 77, ["nfs4"]
     )
 
 
 def test_a_local_home_has_no_id():
-    assert mesh_described.shared_home(MOUNTS, "/root", 1, ["nfs4"]) == ""
-    assert mesh_described.shared_home("", "/root", 1, ["nfs4"]) == ""
+    assert node_description.shared_home(MOUNTS, "/root", 1, ["nfs4"]) == ""
+    assert node_description.shared_home("", "/root", 1, ["nfs4"]) == ""
 
 
 def test_the_last_mount_over_a_path_counts():
     text = "1 0 0:1 / /home rw - nfs4 a:/x rw\n2 0 0:2 / /home rw - ext4 /dev/vda rw\n"
-    assert mesh_described.shared_home(text, "/home/trainer", 1, ["nfs4"]) == ""
+    assert node_description.shared_home(text, "/home/trainer", 1, ["nfs4"]) == ""
 
 
 def test_the_innermost_mount_counts_in_any_order_and_odd_lines_do_not():
     inner = "2 1 0:2 / /home/trainer rw - nfs4 a:/x rw\n"
     outer = "1 0 0:1 / / rw - ext4 /dev/vda rw\n"
-    wanted = mesh_described.shared_home(outer + inner, "/home/trainer", 1, ["nfs4"])
+    wanted = node_description.shared_home(outer + inner, "/home/trainer", 1, ["nfs4"])
     assert wanted
     assert (
-        mesh_described.shared_home(
+        node_description.shared_home(
             "garbage\n - \n1 2 3 4 / - x\n" + inner + outer, "/home/trainer", 1, ["nfs4"]
         )
         == wanted
@@ -312,7 +298,7 @@ def test_the_innermost_mount_counts_in_any_order_and_odd_lines_do_not():
 
 def test_home_owners():
     nodes = [node(1, home="a"), node(2), node(3, home="a")]
-    assert mesh_compiled.home_owners(nodes) == {
+    assert ssh_config.home_owners(nodes) == {
         "node1": "node1",
         "node2": "node2",
         "node3": "node1",
@@ -324,9 +310,9 @@ def test_home_owners():
 
 
 def test_sound_nodes_have_no_problems():
-    assert mesh_compiled.problems_of([node(1), node(2)], "local") == []
+    assert ssh_config.problems_of([node(1), node(2)], "local") == []
     assert (
-        mesh_compiled.problems_of([node(1, address="127.0.0.1")], "local") == []
+        ssh_config.problems_of([node(1, address="127.0.0.1")], "local") == []
     )  # a mesh of one node has no pairs
 
 
@@ -349,19 +335,19 @@ def test_sound_nodes_have_no_problems():
     ],
 )
 def test_problems_name_the_node(changes, words):
-    assert words in "\n".join(mesh_compiled.problems_of([node(1), node(2, **changes)], "local"))
+    assert words in "\n".join(ssh_config.problems_of([node(1), node(2, **changes)], "local"))
 
 
 def test_one_address_with_two_ports_is_two_nodes():
     assert (
-        mesh_compiled.problems_of([node(1), node(2, address="198.51.100.11", port=2222)], "local")
+        ssh_config.problems_of([node(1), node(2, address="198.51.100.11", port=2222)], "local")
         == []
     )
 
 
 def test_a_name_for_an_address_and_the_own_site_are_fine():
     assert (
-        mesh_compiled.problems_of(
+        ssh_config.problems_of(
             [node(1, address="gpu-a", site="local"), node(2, site="local")], "local"
         )
         == []
@@ -369,24 +355,22 @@ def test_a_name_for_an_address_and_the_own_site_are_fine():
 
 
 def test_two_nodes_without_a_machine_id_are_not_called_one_machine():
-    assert mesh_compiled.problems_of([node(1, identity=""), node(2, identity="")], "local") == []
+    assert ssh_config.problems_of([node(1, identity=""), node(2, identity="")], "local") == []
 
 
 def test_every_problem_at_once():
     assert (
-        len(mesh_compiled.problems_of([node(1, problems=["a", "b"]), node(2, site="x")], "local"))
-        == 3
+        len(ssh_config.problems_of([node(1, problems=["a", "b"]), node(2, site="x")], "local")) == 3
     )
 
 
 def test_a_shared_home_wants_consent():
     nodes = [node(1, home="a"), node(2, home="a")]
     assert (
-        "node2: shares its home directory with node1"
-        in mesh_compiled.problems_of(nodes, "local")[0]
+        "node2: shares its home directory with node1" in ssh_config.problems_of(nodes, "local")[0]
     )
-    assert "ssh_trust_shared_home: true" in mesh_compiled.problems_of(nodes, "local")[0]
-    assert mesh_compiled.problems_of(nodes, "local", consent=True) == []
+    assert "ssh_trust_shared_home: true" in ssh_config.problems_of(nodes, "local")[0]
+    assert ssh_config.problems_of(nodes, "local", consent=True) == []
 
 
 @pytest.mark.parametrize(
@@ -405,13 +389,13 @@ def test_a_shared_home_wants_consent():
 )
 def test_compile_refuses_settings(changes, words):
     given = dict({"nodes": [node(1), node(2)], "site": "local", "ca": CA}, **changes)
-    compiled, problems = mesh_compiled.compile_mesh(**given)
+    compiled, problems = ssh_config.compile_mesh(**given)
     assert compiled is None
     assert words in problems[0]
 
 
 def test_compile_refuses_an_empty_group():
-    assert mesh_compiled.compile_mesh([], "local", CA) == (None, ["the group 'trainers' is empty"])
+    assert ssh_config.compile_mesh([], "local", CA) == (None, ["the group 'trainers' is empty"])
 
 
 # --- what is compiled
@@ -419,13 +403,13 @@ def test_compile_refuses_an_empty_group():
 
 
 def compiled(nodes=None, site="local", ca=CA, **more):
-    made, problems = mesh_compiled.compile_mesh(nodes or [node(1), node(2)], site, ca, **more)
+    made, problems = ssh_config.compile_mesh(nodes or [node(1), node(2)], site, ca, **more)
     assert problems == []
     return made
 
 
 def test_known_hosts_lists_every_name_with_its_port():
-    lines = mesh_compiled.known_hosts(
+    lines = ssh_config.known_hosts(
         [node(1), node(2, port=2222, address="10.0.0.2", host="gpu-b", addresses=["192.0.2.2"])]
     ).splitlines()
     assert lines[0] == f"node1,198.51.100.11 {host_key(1)}"
@@ -436,7 +420,7 @@ def test_known_hosts_lists_every_name_with_its_port():
 
 
 def test_ssh_keygen_finds_every_name(tmp_path):
-    (tmp_path / "known_hosts").write_text(mesh_compiled.known_hosts([node(1), node(2, port=2222)]))
+    (tmp_path / "known_hosts").write_text(ssh_config.known_hosts([node(1), node(2, port=2222)]))
     for name in ("node1", "198.51.100.11", "node2", "[198.51.100.12]:2222"):
         assert (
             subprocess.run(
@@ -552,7 +536,7 @@ def test_each_peer_has_a_line_with_its_principal_addresses_and_name():
         "trainyard-ca local node1",
         "trainyard-ca local node2",
     ]
-    assert all(f" {mesh.public_key(CA)} " in line for line in lines)
+    assert all(f" {primitives.public_key(CA)} " in line for line in lines)
 
 
 def test_nodes_that_share_a_home_share_the_principal_of_its_owner():
@@ -566,7 +550,7 @@ def test_nodes_that_share_a_home_share_the_principal_of_its_owner():
 
 
 def test_a_line_takes_more_sources_and_both_families():
-    lines = mesh_compiled.authorized_lines(
+    lines = ssh_config.authorized_lines(
         [node(1, address="2001:db8::7")], "local", CA, ["203.0.113.9", "203.0.113.0/28"]
     )
     assert 'from="198.51.100.11,2001:db8::7,203.0.113.9/32,203.0.113.0/28"' in lines[0]
@@ -579,13 +563,13 @@ def test_before_the_authority_is_made_there_is_no_line():
 
 
 def line_of(site, number=1):
-    return mesh_compiled.authorized_lines([node(number)], site, CA)[0]
+    return ssh_config.authorized_lines([node(number)], site, CA)[0]
 
 
 def test_the_pattern_matches_the_own_lines_and_no_other():
-    pattern = mesh.line_pattern("local")
+    pattern = primitives.line_pattern("local")
     earlier = (
-        f'cert-authority,restrict,principals="trainer",from="198.51.100.11" {mesh.public_key(CA)}'
+        f'cert-authority,restrict,principals="trainer",from="198.51.100.11" {primitives.public_key(CA)}'
         " trainyard-ca local"
     )
     for line in (line_of("local"), line_of("local", 3), earlier):
@@ -599,21 +583,21 @@ def test_the_pattern_matches_the_own_lines_and_no_other():
         line_of("x local"),
     ):
         assert not re.match(pattern, other)
-    assert not re.match(mesh.line_pattern("a.b"), line_of("axb"))
+    assert not re.match(primitives.line_pattern("a.b"), line_of("axb"))
     run = (
         'restrict,from="198.51.100.12",command="gate" ssh-ed25519 AAAA trainyard-run local'
         " 20261120-103501-a-1f2e 1 node2 node1"
     )
-    assert mesh_lines.run_pattern("local").match(run) and not mesh_lines.run_pattern("loc").match(
-        run
-    )
+    assert authorized_keys.run_pattern("local").match(run) and not authorized_keys.run_pattern(
+        "loc"
+    ).match(run)
     assert not re.match(pattern, run)
 
 
 def test_the_role_lays_the_mesh_where_probe_and_agent_look_for_it(root):
     variables = yaml.safe_load((root / "roles/ssh_trust/vars/main.yml").read_text())
-    assert variables["__ssh_trust_place"] == mesh.DIRECTORY
-    assert mesh_credential.MESH == mesh.DIRECTORY and mesh_credential.GATE == mesh.GATE
+    assert variables["__ssh_trust_place"] == primitives.DIRECTORY
+    assert mesh_credential.MESH == primitives.DIRECTORY and mesh_credential.GATE == primitives.GATE
 
 
 @pytest.mark.parametrize(
@@ -639,24 +623,24 @@ def test_the_digest_follows_authority_user_site_sources_and_order():
     assert compiled(extra=["203.0.113.9"])["digest"] != base
     assert compiled(gate="another program")["digest"] != base
     assert compiled([node(2), node(1)])["digest"] != base
-    assert compiled(ca=mesh.public_key(CA) + " another comment")["digest"] == base
+    assert compiled(ca=primitives.public_key(CA) + " another comment")["digest"] == base
 
 
 def test_the_inventory_digest_reads_missing_values_as_ansible_does():
-    assert mesh.inventory_digest([("node1", "", None, None)]) == mesh.inventory_digest(
+    assert primitives.inventory_digest([("node1", "", None, None)]) == primitives.inventory_digest(
         [("node1", "node1", 22, "")]
     )
-    base = mesh.inventory_digest([("node1", "a", 22, "")])
+    base = primitives.inventory_digest([("node1", "a", 22, "")])
     for changed in (
         ("node1", "b", 22, ""),
         ("node1", "a", 2222, ""),
         ("node1", "a", 22, "10.0.0.1"),
         ("node2", "a", 22, ""),
     ):
-        assert mesh.inventory_digest([changed]) != base
-    assert mesh.inventory_digest([("a", "a", 22, ""), ("b", "b", 22, "")]) != mesh.inventory_digest(
-        [("b", "b", 22, ""), ("a", "a", 22, "")]
-    )
+        assert primitives.inventory_digest([changed]) != base
+    assert primitives.inventory_digest(
+        [("a", "a", 22, ""), ("b", "b", 22, "")]
+    ) != primitives.inventory_digest([("b", "b", 22, ""), ("a", "a", 22, "")])
 
 
 def test_a_site_of_hundreds_compiles_in_no_time():
@@ -704,20 +688,20 @@ def home(tmp_path, authority):
         "inventory": made["inventory"],
         "authority": AUTHORITY,
     }
-    record = mesh_held.new_record(
+    record = store.new_record(
         str(tmp_path),
         told,
         1234.9,
         host_keys=[str(tmp_path / "etc" / "ssh_host_*_key.pub")],
-        writer=mesh_held.own_identity(),
+        writer=store.own_identity(),
     )
-    mesh_held.write_record(str(place), record)
+    store.write_record(str(place), record)
     return tmp_path, made
 
 
 def test_state_of_a_proven_mesh(home):
     place, made = home
-    state = mesh_held.mesh_state(str(place), time.time())
+    state = store.mesh_state(str(place), time.time())
     assert state["present"] is True
     assert (state["site"], state["digest"], state["inventory"], state["nodes"]) == (
         "local",
@@ -732,7 +716,7 @@ def test_state_of_a_proven_mesh(home):
 
 def test_the_record_holds_what_readers_of_it_need(home):
     record = json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text())
-    assert record["version"] == mesh.RECORD_VERSION
+    assert record["version"] == primitives.RECORD_VERSION
     assert set(record) >= {"site", "nodes", "digest", "valid_until", "proven"}
     assert (home[0] / ".trainyard/mesh/mesh.json").stat().st_mode & 0o777 == 0o600
 
@@ -764,7 +748,7 @@ def test_the_record_holds_what_readers_of_it_need(home):
 )
 def test_a_proof_does_not_outlive_what_was_proven(home, damage, stale):
     damage(home[0])
-    state = mesh_held.mesh_state(str(home[0]), time.time())
+    state = store.mesh_state(str(home[0]), time.time())
     assert stale in state["stale"]
     assert state["proven"] is None
 
@@ -772,28 +756,30 @@ def test_a_proof_does_not_outlive_what_was_proven(home, damage, stale):
 def test_a_mesh_of_an_earlier_trainyard_is_made_again(home):
     path = home[0] / ".trainyard/mesh/mesh.json"
     path.write_text(json.dumps(dict(json.loads(path.read_text()), version=1)))
-    state = mesh_held.mesh_state(str(home[0]), time.time())
+    state = store.mesh_state(str(home[0]), time.time())
     assert (state["present"], state["proven"], state["site"]) == (True, None, "local")
 
 
 def test_keys_of_a_machine_that_the_controller_has_not_pinned_are_no_reason_for_a_new_proof(home):
     (home[0] / "etc/ssh_host_rsa_key.pub").write_text(host_key(33) + " another type\n")
-    assert mesh_held.mesh_state(str(home[0]), time.time())["proven"] == 1234
+    assert store.mesh_state(str(home[0]), time.time())["proven"] == 1234
 
 
 def test_attempts_under_the_one_line_of_an_earlier_trainyard_are_named(home):
     def units(argv):
         return 0, "trainyard-20261120-103501-a-1f2e-1.service loaded active running x\n", ""
 
-    assert mesh_held.earlier_attempts(str(home[0]), "local", mesh.DIRECTORY, units) == []
+    assert store.earlier_attempts(str(home[0]), "local", primitives.DIRECTORY, units) == []
     keys = home[0] / ".ssh/authorized_keys"
     keys.write_text(
-        f'cert-authority,restrict,principals="trainer" {mesh.public_key(CA)} trainyard-ca local\n'
+        f'cert-authority,restrict,principals="trainer" {primitives.public_key(CA)} trainyard-ca local\n'
     )
-    found = mesh_held.earlier_attempts(str(home[0]), "local", mesh.DIRECTORY, units)
+    found = store.earlier_attempts(str(home[0]), "local", primitives.DIRECTORY, units)
     assert len(found) == 1 and "trainyard-20261120-103501-a-1f2e-1.service" in found[0]
     assert (
-        mesh_held.earlier_attempts(str(home[0]), "local", mesh.DIRECTORY, lambda argv: (0, "", ""))
+        store.earlier_attempts(
+            str(home[0]), "local", primitives.DIRECTORY, lambda argv: (0, "", "")
+        )
         == []
     )
 
@@ -801,26 +787,24 @@ def test_attempts_under_the_one_line_of_an_earlier_trainyard_are_named(home):
 def test_another_line_in_authorized_keys_is_not_our_matter(home):
     with (home[0] / ".ssh/authorized_keys").open("a") as handle:
         handle.write(host_key(9) + " a colleague\n")
-    assert mesh_held.mesh_state(str(home[0]), time.time())["stale"] == []
+    assert store.mesh_state(str(home[0]), time.time())["stale"] == []
 
 
 def test_an_expired_certificate_ends_the_proof(home):
-    state = mesh_held.mesh_state(str(home[0]), time.time() + 8 * 86400)
+    state = store.mesh_state(str(home[0]), time.time() + 8 * 86400)
     assert state["stale"] == ["certificate expired"]
     assert state["proven"] is None
 
 
 def test_a_copied_disk_has_no_proof(home, monkeypatch):
-    monkeypatch.setattr(mesh_held, "own_identity", lambda: mesh.identity("another", "node2"))
-    assert mesh_held.mesh_state(str(home[0]), time.time())["stale"] == [
-        "written on another machine"
-    ]
+    monkeypatch.setattr(store, "own_identity", lambda: primitives.identity("another", "node2"))
+    assert store.mesh_state(str(home[0]), time.time())["stale"] == ["written on another machine"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 3}', '"x"'])
 def test_a_broken_record_is_none(home, text):
     (home[0] / ".trainyard/mesh/mesh.json").write_text(text)
-    state = mesh_held.mesh_state(str(home[0]), time.time())
+    state = store.mesh_state(str(home[0]), time.time())
     assert (state["present"], state["proven"], state["nodes"]) == (False, None, [])
 
 
@@ -828,7 +812,7 @@ def test_a_record_with_odd_contents_does_not_raise(home):
     (home[0] / ".trainyard/mesh/mesh.json").write_text(
         '{"version": 1, "files": 3, "nodes": "x", "site": null, "proven": 1}'
     )
-    state = mesh_held.mesh_state(str(home[0]), time.time())
+    state = store.mesh_state(str(home[0]), time.time())
     assert (state["proven"], state["nodes"]) == (None, [])
 
 
@@ -836,53 +820,53 @@ def test_a_missing_file_is_stale_whatever_was_recorded(home):
     path = home[0] / ".trainyard/mesh/mesh.json"
     path.write_text(json.dumps(dict(json.loads(path.read_text()), files={})))
     (home[0] / ".trainyard/mesh/config").unlink()
-    assert "config" in mesh_held.mesh_state(str(home[0]), time.time())["stale"]
+    assert "config" in store.mesh_state(str(home[0]), time.time())["stale"]
 
 
 def test_no_line_is_not_the_same_as_a_proven_line(home):
     path = home[0] / ".trainyard/mesh/mesh.json"
     path.write_text(json.dumps(dict(json.loads(path.read_text()), line=None)))
     (home[0] / ".ssh/authorized_keys").unlink()
-    assert mesh_held.mesh_state(str(home[0]), time.time())["stale"] == ["authorized_keys"]
+    assert store.mesh_state(str(home[0]), time.time())["stale"] == ["authorized_keys"]
 
 
 def test_no_mesh_at_all(tmp_path):
-    assert mesh_held.mesh_state(str(tmp_path), 0)["present"] is False
+    assert store.mesh_state(str(tmp_path), 0)["present"] is False
 
 
 def test_withdraw_takes_the_proof_and_nothing_else(home):
     before = json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text())
-    assert mesh_held.withdraw(str(home[0])) is True
+    assert store.withdraw(str(home[0])) is True
     assert json.loads((home[0] / ".trainyard/mesh/mesh.json").read_text()) == dict(
         before, proven=None
     )
-    assert mesh_held.withdraw(str(home[0])) is False
-    assert mesh_held.withdraw(str(home[0] / "nowhere")) is False
+    assert store.withdraw(str(home[0])) is False
+    assert store.withdraw(str(home[0] / "nowhere")) is False
 
 
 def test_differs_looks_past_the_time():
-    assert mesh_held.differs(None, {"a": 1}) is True
-    assert mesh_held.differs({"a": 1, "proven": 1}, {"a": 1, "proven": 2}) is False
-    assert mesh_held.differs({"a": 1, "proven": 1}, {"a": 2, "proven": 1}) is True
+    assert store.differs(None, {"a": 1}) is True
+    assert store.differs({"a": 1, "proven": 1}, {"a": 1, "proven": 2}) is False
+    assert store.differs({"a": 1, "proven": 1}, {"a": 2, "proven": 1}) is True
 
 
 def test_key_to_replace(home):
     place = home[0] / ".trainyard/mesh"
-    assert mesh_held.key_to_replace(str(place), "node1") is False
-    assert mesh_held.key_to_replace(str(place), "node2") is True
+    assert store.key_to_replace(str(place), "node1") is False
+    assert store.key_to_replace(str(place), "node2") is True
     (place / "id_ed25519").chmod(0o640)
-    assert mesh_held.key_to_replace(str(place), "node1") is True
-    assert mesh_held.key_to_replace(str(home[0] / "nowhere"), "node1") is False
+    assert store.key_to_replace(str(place), "node1") is True
+    assert store.key_to_replace(str(home[0] / "nowhere"), "node1") is False
 
 
 def states(home, made, **changes):
-    state = dict(mesh_held.mesh_state(str(home), time.time()), **changes)
-    return [state, dict(mesh_held.mesh_state(str(home), time.time()))], made
+    state = dict(store.mesh_state(str(home), time.time()), **changes)
+    return [state, dict(store.mesh_state(str(home), time.time()))], made
 
 
 def test_ready(home):
     found, made = states(*home)
-    assert mesh_compiled.is_ready(made, found, time.time(), 86400) is True
+    assert ssh_config.is_ready(made, found, time.time(), 86400) is True
 
 
 @pytest.mark.parametrize(
@@ -897,14 +881,14 @@ def test_ready(home):
 )
 def test_not_ready(home, changes):
     found, made = states(*home, **changes)
-    assert mesh_compiled.is_ready(made, found, time.time(), 86400) is False
+    assert ssh_config.is_ready(made, found, time.time(), 86400) is False
 
 
 def test_not_ready_when_renewal_is_due_or_the_authority_is_not_made(home):
     found, made = states(*home)
-    assert mesh_compiled.is_ready(made, found, time.time() + 6.5 * 86400, 86400) is False
+    assert ssh_config.is_ready(made, found, time.time() + 6.5 * 86400, 86400) is False
     assert (
-        mesh_compiled.is_ready(
+        ssh_config.is_ready(
             dict(made, digest=""), [dict(state, digest="") for state in found], time.time(), 86400
         )
         is False
@@ -912,13 +896,13 @@ def test_not_ready_when_renewal_is_due_or_the_authority_is_not_made(home):
 
 
 def test_describe_node_here(tmp_path, monkeypatch):
-    monkeypatch.setattr(mesh_described.shutil, "which", lambda name: "/usr/bin/" + name)
-    monkeypatch.setattr(mesh_described, "own_identity", lambda: "me")
-    monkeypatch.setattr(mesh_described.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(node_description.shutil, "which", lambda name: "/usr/bin/" + name)
+    monkeypatch.setattr(node_description, "own_identity", lambda: "me")
+    monkeypatch.setattr(node_description.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(
-        mesh_described.pwd,
+        node_description.pwd,
         "getpwuid",
-        lambda uid: mesh_described.pwd.struct_passwd(
+        lambda uid: node_description.pwd.struct_passwd(
             ("trainer", "x", uid, uid, "", str(tmp_path), "/bin/sh")
         ),
     )
@@ -929,7 +913,7 @@ def test_describe_node_here(tmp_path, monkeypatch):
         "SSH_CONNECTION": "192.0.2.1 50000 192.0.2.7 2222",
         "SUDO_USER": "somebody",
     }  # a training user may have been reached by su
-    found = mesh_described.describe_node(
+    found = node_description.describe_node(
         "gpu-a",
         "",
         22,
@@ -954,11 +938,11 @@ def test_describe_node_here(tmp_path, monkeypatch):
 
 def test_describe_node_sees_on_what_the_home_lies():
     kinds = {line.split(" - ")[1].split()[0] for line in open("/proc/self/mountinfo")}
-    assert mesh_described.describe_node(
+    assert node_description.describe_node(
         "a", "b", 22, "", 0, "x", [], sorted(kinds), lambda argv: (1, "", ""), {}
     )["home"]
     assert (
-        mesh_described.describe_node(
+        node_description.describe_node(
             "a", "b", 22, "", 0, "x", [], [], lambda argv: (1, "", ""), {}
         )["home"]
         == ""
@@ -966,7 +950,7 @@ def test_describe_node_sees_on_what_the_home_lies():
 
 
 def test_describe_node_takes_the_inventory_where_there_is_no_ssh(tmp_path):
-    found = mesh_described.describe_node(
+    found = node_description.describe_node(
         "gpu-a",
         "10.9.9.9",
         2200,
@@ -986,7 +970,7 @@ def test_describe_node_takes_the_inventory_where_there_is_no_ssh(tmp_path):
     )
     assert any("no host public key found" in text for text in found["problems"])
     assert (
-        mesh_described.describe_node(
+        node_description.describe_node(
             "a", "b", 22, "", 2022, "x", [], [], lambda argv: (1, "", ""), {}
         )["port"]
         == 2022
@@ -994,10 +978,10 @@ def test_describe_node_takes_the_inventory_where_there_is_no_ssh(tmp_path):
 
 
 def test_describe_node_says_what_is_wrong(monkeypatch):
-    monkeypatch.setattr(mesh_described.shutil, "which", lambda name: None)
-    monkeypatch.setattr(mesh_described.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(mesh_held, "WHO", ("/nonexistent", "/proc/sys/kernel/hostname"))
-    found = mesh_described.describe_node(
+    monkeypatch.setattr(node_description.shutil, "which", lambda name: None)
+    monkeypatch.setattr(node_description.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(store, "WHO", ("/nonexistent", "/proc/sys/kernel/hostname"))
+    found = node_description.describe_node(
         "a",
         "b",
         22,
@@ -1021,34 +1005,38 @@ def test_describe_node_says_what_is_wrong(monkeypatch):
 
 
 def test_run_program_is_bounded_and_never_raises():
-    assert mesh.run_program(["sh", "-c", "echo a; echo $LC_ALL >&2; exit 3"]) == (3, "a\n", "C\n")
+    assert primitives.run_program(["sh", "-c", "echo a; echo $LC_ALL >&2; exit 3"]) == (
+        3,
+        "a\n",
+        "C\n",
+    )
     started = time.monotonic()
-    assert mesh.run_program(["sleep", "30"], timeout=0.2) == (None, "", "")
+    assert primitives.run_program(["sleep", "30"], timeout=0.2) == (None, "", "")
     assert time.monotonic() - started < 5
-    assert mesh.run_program(["/nonexistent/ssh"])[0] == 127
-    assert mesh.run_program(["cat"])[0] == 0  # no input is ever waited for
+    assert primitives.run_program(["/nonexistent/ssh"])[0] == 127
+    assert primitives.run_program(["cat"])[0] == 0  # no input is ever waited for
 
 
 @pytest.mark.parametrize("where", ["", ">&2"], ids=["stdout", "stderr"])
 def test_a_program_that_says_too_much_is_ended(where):
     many = f"head -c 300000000 /dev/zero {where}"
-    code, out, err = mesh.run_program(["sh", "-c", many])
+    code, out, err = primitives.run_program(["sh", "-c", many])
     assert (code, out) == (None, "") and 0 < len(err) < 300
-    most = mesh.run_program(
-        ["sh", "-c", "head -c %d /dev/zero %s; exit 3" % (mesh.MOST_BYTES, where)]
+    most = primitives.run_program(
+        ["sh", "-c", "head -c %d /dev/zero %s; exit 3" % (primitives.MOST_BYTES, where)]
     )
-    assert (most[0], len(most[1] + most[2])) == (3, mesh.MOST_BYTES)
-    assert mesh_logins.classify_login(code, err) != mesh_logins.classify_login(None, "")
+    assert (most[0], len(most[1] + most[2])) == (3, primitives.MOST_BYTES)
+    assert login_check.classify_login(code, err) != login_check.classify_login(None, "")
 
 
 def test_own_fault(home):
     place = home[0] / ".trainyard/mesh"
-    assert mesh_logins.own_fault(str(place), time.time()) is None
-    assert "has expired" in mesh_logins.own_fault(str(place), time.time() + 8 * 86400)[0]
+    assert login_check.own_fault(str(place), time.time()) is None
+    assert "has expired" in login_check.own_fault(str(place), time.time() + 8 * 86400)[0]
     (place / "id_ed25519").chmod(0o604)
-    assert "can be read by others" in mesh_logins.own_fault(str(place), time.time())[0]
+    assert "can be read by others" in login_check.own_fault(str(place), time.time())[0]
     (place / "id_ed25519").chmod(0o600)
     (place / "id_ed25519-cert.pub").unlink()
-    assert "has no certificate" in mesh_logins.own_fault(str(place), time.time())[0]
+    assert "has no certificate" in login_check.own_fault(str(place), time.time())[0]
     (place / "id_ed25519").unlink()
-    assert "no key of its own" in mesh_logins.own_fault(str(place), time.time())[0]
+    assert "no key of its own" in login_check.own_fault(str(place), time.time())[0]

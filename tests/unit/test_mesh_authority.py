@@ -12,9 +12,9 @@ import subprocess
 import mesh_authority
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    certificate_term as mesh_term,
+    certificate_term,
+    primitives,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks
 
 OTHER = {"fingerprint": "SHA256:other", "by": "bob@tower", "since": 1763000000}
@@ -49,7 +49,7 @@ def held(*authorities):
 def test_the_key_is_made_once_and_is_private(settle, folder):
     first = settle()
     assert first["changed"] is True
-    assert first["public_key"] == mesh.public_key((folder / "id_ed25519.pub").read_text())
+    assert first["public_key"] == primitives.public_key((folder / "id_ed25519.pub").read_text())
     told = subprocess.run(
         ["ssh-keygen", "-l", "-f", str(folder / "id_ed25519.pub")],
         capture_output=True,
@@ -75,8 +75,8 @@ def test_an_authority_from_before_the_journal_is_carried_over(settle, folder):
         check=True,
     )
     os.utime(folder / "id_ed25519", (1e9, 1e9))
-    key = mesh.public_key((folder / "id_ed25519.pub").read_text())
-    mine = {"node1": [held(mesh.fingerprint(key)), {}], "node2": [{}, {}]}
+    key = primitives.public_key((folder / "id_ed25519.pub").read_text())
+    mine = {"node1": [held(primitives.fingerprint(key)), {}], "node2": [{}, {}]}
     found = settle(nodes=mine)
     assert (found["public_key"], found["authority"]["since"]) == (key, 10**9)
 
@@ -85,7 +85,7 @@ def test_a_public_half_that_is_not_the_keys_is_mended(settle, folder):
     first = settle()
     (folder / "id_ed25519.pub").write_text("ssh-ed25519 AAAA cut off\n")
     assert settle()["public_key"] == first["public_key"]
-    assert mesh.public_key((folder / "id_ed25519.pub").read_text()) == first["public_key"]
+    assert primitives.public_key((folder / "id_ed25519.pub").read_text()) == first["public_key"]
 
 
 def test_a_rotation_makes_another_key_and_knows_the_former_one(settle):
@@ -107,7 +107,7 @@ def test_a_key_that_is_kept_elsewhere_is_taken_by_its_public_half(settle, folder
     )
     first = settle()
     found = settle(public_key=str(tmp_path / "kept.pub"))
-    assert found["public_key"] == mesh.public_key((tmp_path / "kept.pub").read_text())
+    assert found["public_key"] == primitives.public_key((tmp_path / "kept.pub").read_text())
     assert first["authority"]["fingerprint"] in found["own"]
     assert (
         "make a new one where it is kept"
@@ -154,7 +154,7 @@ def test_an_authority_that_no_record_names_is_refused_too(settle):
 def test_a_rotation_does_not_pass_another_controller(settle, folder):
     before = settle()["public_key"]
     assert "bob@tower" in settle(rotate=True, nodes={"node1": [held("SHA256:other"), OTHER]})["msg"]
-    assert mesh.public_key((folder / "id_ed25519.pub").read_text()) == before
+    assert primitives.public_key((folder / "id_ed25519.pub").read_text()) == before
 
 
 def test_what_a_node_says_of_its_authority_is_shown_and_not_obeyed(settle):
@@ -253,13 +253,17 @@ def levels(found):
 
 
 def test_the_end_of_every_certificate_is_a_note():
-    found = mesh_term.of_mesh(["node1", "node2"], facts(), 1000000.0, 100, ["SHA256:mine"], True)
+    found = certificate_term.of_mesh(
+        ["node1", "node2"], facts(), 1000000.0, 100, ["SHA256:mine"], True
+    )
     assert levels(found) == [("note", ["node1"]), ("note", ["node2"])]
     for words in ("1970-01-24 03:33 UTC", "SHA256:mine of alice@desk since 2001-09-09 01:46 UTC"):
         assert words in found[0]["text"]
-    assert mesh_term.of_mesh(["node1", "node2"], facts(), 1000000.0, 100, ["SHA256:mine"]) == []
     assert (
-        mesh_term.of_mesh(["node1"], facts(), 1000000.0, 100, [], True) == []
+        certificate_term.of_mesh(["node1", "node2"], facts(), 1000000.0, 100, ["SHA256:mine"]) == []
+    )
+    assert (
+        certificate_term.of_mesh(["node1"], facts(), 1000000.0, 100, [], True) == []
     )  # one node has no peers
 
 
@@ -267,21 +271,23 @@ def test_the_end_of_every_certificate_is_a_note():
     ("until", "words"), [(1000050.0, "for 50 s more"), (999999.0, "has expired")]
 )
 def test_a_short_or_expired_certificate_is_warned_of(until, words):
-    found = mesh_term.of_mesh(
+    found = certificate_term.of_mesh(
         ["node1", "node2"], facts(valid_until=until), 1000000.0, 100, ["SHA256:mine"], True
     )
     assert levels(found)[1] == ("warn", ["node2"]) and words in found[1]["text"]
 
 
 def test_another_controllers_authority_and_an_earlier_line_are_named():
-    found = mesh_term.of_mesh(
+    found = certificate_term.of_mesh(
         ["node1", "node2"], facts(authority=OTHER), 1000000.0, 100, ["SHA256:mine"]
     )
     assert levels(found) == [("warn", ["node2"])] and "bob@tower" in found[0]["text"]
-    assert mesh_term.of_mesh(["node1", "node2"], facts(authority=OTHER), 1000000.0, 100) == []
+    assert (
+        certificate_term.of_mesh(["node1", "node2"], facts(authority=OTHER), 1000000.0, 100) == []
+    )
     assert (
         len(
-            mesh_term.of_mesh(
+            certificate_term.of_mesh(
                 ["node1", "node2"], facts(carried=True), 1000000.0, 100, ["SHA256:mine"], True
             )
         )
@@ -292,9 +298,9 @@ def test_another_controllers_authority_and_an_earlier_line_are_named():
 @pytest.mark.parametrize("value", ["x", None, True, -1, 1e300, [1]])
 def test_a_nodes_odd_times_are_not_judged(value):
     assert (
-        mesh_term.of_mesh(["node1", "node2"], facts(valid_until=value), 1000000.0, 100, [], True)[
-            1:
-        ]
+        certificate_term.of_mesh(
+            ["node1", "node2"], facts(valid_until=value), 1000000.0, 100, [], True
+        )[1:]
         == []
     )
 

@@ -8,7 +8,7 @@ import time
 import mesh_compile
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 from test_mesh import CA, host_key, node
 
 
@@ -47,7 +47,7 @@ def test_a_mesh(run_module, given):
         ["trainyard-ca", "local", "node1"],
         ["trainyard-ca", "local", "node2"],
     ]
-    assert result["pattern"] == mesh.line_pattern("local")
+    assert result["pattern"] == primitives.line_pattern("local")
     assert result["ready"] is False
     assert set(yaml.safe_load(mesh_compile.RETURN)) <= set(result)
 

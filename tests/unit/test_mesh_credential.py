@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     mesh_credential as credential,
@@ -240,7 +240,9 @@ def test_no_probe_looks_between_a_starts_lines_and_its_unit(home, monkeypatch):
     """
     folder, keys = home
     base, units = os.path.join(folder, ".trainyard"), []
-    monkeypatch.setattr(attempts, "active_units", lambda _run: [{"unit": unit} for unit in units])
+    monkeypatch.setattr(
+        attempt_dir, "active_units", lambda _run: [{"unit": unit} for unit in units]
+    )
     made = []
     other = threading.Thread(
         target=lambda: made.append(
@@ -249,7 +251,7 @@ def test_no_probe_looks_between_a_starts_lines_and_its_unit(home, monkeypatch):
             )
         )
     )
-    with attempts.hold(base):
+    with attempt_dir.hold(base):
         grant(folder, keys)
         other.start()
         other.join(0.5)
@@ -307,7 +309,7 @@ def test_systemd_takes_the_units_own_words_as_they_are(home):
     plan = {"launcher": {"console": "c"}, "stop": {"timeout": 5}}
     (line,) = [
         word
-        for word in attempts.start_argv("/a", plan, "node2", "u", "d", "", words)
+        for word in attempt_dir.start_argv("/a", plan, "node2", "u", "d", "", words)
         if word.startswith("ExecStopPost=-")
     ]
     assert shlex.split(line.partition("=-")[2]) == words

@@ -11,13 +11,9 @@ import random
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    known_nodes as mesh_inventory,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    primitives as mesh,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    ssh_config as mesh_compiled,
+    known_nodes,
+    primitives,
+    ssh_config,
 )
 from test_mesh import CA, host_key, node
 
@@ -48,12 +44,12 @@ def controller(tmp_path):
     def make(*said, known_hosts=None, **inventory):
         if known_hosts is not None:
             pinned.write_text(known_hosts)
-        return mesh_inventory.nodes_of(
+        return known_nodes.nodes_of(
             NAMES[: len(said)],
             dict({"hosts": HOSTS}, **inventory),
             said,
             [str(pinned)],
-            mesh.run_program,
+            primitives.run_program,
         )
 
     return make
@@ -61,7 +57,7 @@ def controller(tmp_path):
 
 def texts_of(nodes):
     """Return everything that a compiled mesh writes on the peers, or None where it is refused."""
-    made, _problems = mesh_compiled.compile_mesh(nodes, "local", CA)
+    made, _problems = ssh_config.compile_mesh(nodes, "local", CA)
     return made and "\n".join(
         [made["known_hosts"], made["config"], *made["lines"], *made["principals"].values()]
     )

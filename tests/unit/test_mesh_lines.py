@@ -12,8 +12,7 @@ import time
 import mesh_lines as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import authorized_keys as core
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import store as mesh_held
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives, store
 from test_mesh import host_key
 
 FOREIGN = (
@@ -24,7 +23,7 @@ FOREIGN = (
 
 def line(node, number=1, gate=True, site="lab"):
     """One line of the site, of one of its authorities."""
-    name = mesh.principal(site, node) if node else "trainer"
+    name = primitives.principal(site, node) if node else "trainer"
     command = f',command="/usr/bin/python3 -I ~/gate.py {node}"' if gate else ""
     return (
         f'cert-authority,restrict,principals="{name}",from="198.51.100.11"{command}'
@@ -48,7 +47,7 @@ def keys(tmp_path, monkeypatch):
         "getpwuid",
         lambda uid: pwd.struct_passwd((*account[:5], str(tmp_path), account[6])),
     )
-    monkeypatch.setattr(mesh_held.attempts, "active_units", lambda run: [])
+    monkeypatch.setattr(store.attempts, "active_units", lambda run: [])
     (tmp_path / ".ssh").mkdir()
     path = tmp_path / ".ssh" / "authorized_keys"
     path.write_bytes(FOREIGN)
@@ -115,10 +114,10 @@ def test_a_link_stays_a_link(keys, run_module):
 def test_an_earlier_line_goes_when_nothing_runs(keys, run_module, monkeypatch, units, old, left):
     def active(run):
         if units is None:
-            raise mesh_held.attempts.AttemptError("no answer")
+            raise store.attempts.AttemptError("no answer")
         return units
 
-    monkeypatch.setattr(mesh_held.attempts, "active_units", active)
+    monkeypatch.setattr(store.attempts, "active_units", active)
     former, wanted = line("node2", 1), line("node2", 2)
     keys.write_bytes(text_of(former))
     found = run_module(module, {"site": "lab", "lines": [wanted], "old": old})
@@ -135,7 +134,7 @@ def test_an_attempt_that_began_with_the_shell_keeps_it_first(keys, run_module):
 
 def test_a_node_that_is_taken_back_is_let_in_by_no_line(keys, run_module, monkeypatch):
     monkeypatch.setattr(
-        mesh_held.attempts, "active_units", lambda run: [{"unit": "u"}]
+        store.attempts, "active_units", lambda run: [{"unit": "u"}]
     )  # whatever runs
     stay = [line("node2", 1), line("node2", 2), line("node33", 1)]
     go = [line("node3", 1), line("node3", 2), line("", 1, gate=False)]
@@ -152,7 +151,7 @@ def test_what_a_site_has_in_the_file(keys):
     )
     found = core.describe(text, "lab")
     assert (found["count"], found["open"]) == (3, True)
-    assert found["authorities"] == sorted(mesh.fingerprint(host_key(n)) for n in (1, 2))
+    assert found["authorities"] == sorted(primitives.fingerprint(host_key(n)) for n in (1, 2))
     assert core.describe(text, "other") == {"count": 0, "authorities": [], "open": False}
     # what stands in the command is not an option, and what stands in the comment is not a key
     assert not core.lets_in(

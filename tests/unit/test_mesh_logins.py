@@ -10,9 +10,9 @@ import time
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    login_check as mesh_logins,
+    login_check,
+    primitives,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
@@ -103,34 +103,34 @@ DENIED = "trainer@198.51.100.12: Permission denied (publickey,password).\n"
     ],
 )
 def test_classify_login(code, stderr, cause):
-    found, remedy = mesh_logins.classify_login(code, stderr)
+    found, remedy = login_check.classify_login(code, stderr)
     assert cause in found
     assert remedy
 
 
 def test_what_a_peer_says_cannot_drive_the_terminal():
-    assert "\x1b" not in mesh_logins.classify_login(1, "\x1b]0;owned\x07\n")[0]
-    assert "\x1b" not in mesh_logins.check_answer("x\n\x1b[2Jhost\n", "other")[0]
+    assert "\x1b" not in login_check.classify_login(1, "\x1b]0;owned\x07\n")[0]
+    assert "\x1b" not in login_check.check_answer("x\n\x1b[2Jhost\n", "other")[0]
 
 
 def test_a_refused_login_names_the_own_fault_first():
     own = ("the certificate of this node has expired", "trust.yml")
-    assert mesh_logins.classify_login(255, DENIED, own) == own
-    assert "host key changed" in mesh_logins.classify_login(255, CHANGED, own)[0]
-    assert "nothing listens" in mesh_logins.classify_login(255, "Connection refused", own)[0]
+    assert login_check.classify_login(255, DENIED, own) == own
+    assert "host key changed" in login_check.classify_login(255, CHANGED, own)[0]
+    assert "nothing listens" in login_check.classify_login(255, "Connection refused", own)[0]
 
 
 def test_the_answer_must_be_that_of_the_right_machine():
-    wanted = mesh.identity("abc", "node2")
-    assert mesh_logins.check_answer("abc\nnode2\n", wanted) is None
-    assert mesh_logins.check_answer("Welcome!\n\nabc\nnode2\n", wanted) is None
+    wanted = primitives.identity("abc", "node2")
+    assert login_check.check_answer("abc\nnode2\n", wanted) is None
+    assert login_check.check_answer("Welcome!\n\nabc\nnode2\n", wanted) is None
     for answer in ("abc\nnode3\n", "abd\nnode2\n", "node2\n", "", "node2\nabc\n"):
-        assert "another machine answers" in mesh_logins.check_answer(answer, wanted)[0]
-    assert mesh_logins.check_answer("\nnode2\n", mesh.identity("", "node2")) is not None
+        assert "another machine answers" in login_check.check_answer(answer, wanted)[0]
+    assert login_check.check_answer("\nnode2\n", primitives.identity("", "node2")) is not None
 
 
 def test_login_argv_runs_a_fixed_command():
-    assert mesh_logins.login_argv("/h/config", "node2") == [
+    assert login_check.login_argv("/h/config", "node2") == [
         "ssh",
         "-F",
         "/h/config",
@@ -141,7 +141,9 @@ def test_login_argv_runs_a_fixed_command():
     ]
 
 
-PEERS = [{"name": f"node{i}", "identity": mesh.identity(f"id{i}", f"node{i}")} for i in range(1, 5)]
+PEERS = [
+    {"name": f"node{i}", "identity": primitives.identity(f"id{i}", f"node{i}")} for i in range(1, 5)
+]
 
 
 def answer(name):
@@ -151,7 +153,7 @@ def answer(name):
 def test_every_peer_is_asked_and_each_node_starts_elsewhere():
     asked = []
     assert (
-        mesh_logins.log_in_everywhere(
+        login_check.log_in_everywhere(
             "node2", PEERS, lambda name: asked.append(name) or answer(name), parallel=1
         )
         == []
@@ -160,7 +162,7 @@ def test_every_peer_is_asked_and_each_node_starts_elsewhere():
 
 
 def test_failures_name_the_ordered_pair_in_the_order_of_the_nodes():
-    failed = mesh_logins.log_in_everywhere(
+    failed = login_check.log_in_everywhere(
         "node2",
         PEERS,
         lambda name: answer(name) if name == "node3" else (255, "", "Connection refused"),
@@ -173,7 +175,7 @@ def test_failures_name_the_ordered_pair_in_the_order_of_the_nodes():
 
 
 def test_a_login_that_ends_on_another_machine_is_a_failure():
-    failed = mesh_logins.log_in_everywhere("node1", PEERS[:2], lambda name: answer("node3"))
+    failed = login_check.log_in_everywhere("node1", PEERS[:2], lambda name: answer("node3"))
     assert "another machine answers" in failed[0]["cause"]
 
 
@@ -189,7 +191,7 @@ def test_logins_are_bounded():
             running[0] -= 1
         return answer(name)
 
-    mesh_logins.log_in_everywhere("node1", PEERS, slow, parallel=2)
+    login_check.log_in_everywhere("node1", PEERS, slow, parallel=2)
     assert most[0] == 2
 
 
@@ -205,7 +207,7 @@ def test_a_busy_sshd_is_asked_again():
         ),
     )
     assert (
-        mesh_logins.log_in_everywhere(
+        login_check.log_in_everywhere(
             "node1", PEERS[:2], lambda name: next(tries), wait=waits.append
         )
         == []
@@ -215,25 +217,25 @@ def test_a_busy_sshd_is_asked_again():
 
 def test_a_sshd_that_stays_busy_is_named():
     waits = []
-    failed = mesh_logins.log_in_everywhere(
+    failed = login_check.log_in_everywhere(
         "node1",
         PEERS[:2],
         lambda name: (255, "", "Connection closed by 1.2.3.4 port 22"),
         wait=waits.append,
     )
     assert "closed the connection" in failed[0]["cause"]
-    assert len(waits) == len(mesh_logins.BUSY_WAITS)
+    assert len(waits) == len(login_check.BUSY_WAITS)
 
 
 @pytest.mark.parametrize("result", [(255, "", DENIED), (None, "", ""), (255, "", CHANGED)])
 def test_other_failures_are_not_tried_again(result):
     waits = []
-    assert mesh_logins.log_in_everywhere("node1", PEERS[:2], lambda name: result, wait=waits.append)
+    assert login_check.log_in_everywhere("node1", PEERS[:2], lambda name: result, wait=waits.append)
     assert waits == []
 
 
 def test_a_mesh_of_one_has_nothing_to_prove():
     assert (
-        mesh_logins.log_in_everywhere("node1", PEERS[:1], lambda name: pytest.fail("nobody to ask"))
+        login_check.log_in_everywhere("node1", PEERS[:1], lambda name: pytest.fail("nobody to ask"))
         == []
     )

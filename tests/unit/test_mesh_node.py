@@ -10,13 +10,9 @@ import mesh_node
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    node_description as mesh_described,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    primitives as mesh,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    store as mesh_held,
+    node_description,
+    primitives,
+    store,
 )
 
 AUTHORITY = {"fingerprint": "SHA256:" + 43 * "x", "by": "alice@desk", "since": 1}
@@ -37,7 +33,7 @@ def home(tmp_path, monkeypatch):
         "getpwuid",
         lambda uid: pwd.struct_passwd((*account[:5], str(tmp_path), account[6])),
     )
-    monkeypatch.setattr(mesh, "run_program", lambda argv, timeout=20: (0, "[]", ""))
+    monkeypatch.setattr(primitives, "run_program", lambda argv, timeout=20: (0, "[]", ""))
     return tmp_path
 
 
@@ -90,14 +86,14 @@ def test_the_record_is_written_once(home, run_module):
         "i",
     )
     assert record["proven"] > 0
-    assert record["identity"] == mesh_held.own_identity()
+    assert record["identity"] == store.own_identity()
     assert run_module(mesh_node, arguments)["changed"] is False
     assert run_module(mesh_node, dict(arguments, record=dict(TOLD, digest="e")))["changed"] is True
 
 
 def test_a_shared_home_belongs_to_no_single_machine(home, run_module, monkeypatch):
     (home / ".trainyard/mesh").mkdir(parents=True)
-    monkeypatch.setattr(mesh_described, "shared_home", lambda *arguments: "some nfs")
+    monkeypatch.setattr(node_description, "shared_home", lambda *arguments: "some nfs")
     run_module(mesh_node, {"name": "node1", "record": TOLD})
     assert json.loads((home / ".trainyard/mesh/mesh.json").read_text())["identity"] == ""
 

@@ -11,9 +11,9 @@ import pwd
 import mesh_proof
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 
-IDENTITIES = {name: mesh.identity(f"id-{name}", name) for name in ("node1", "node2", "node3")}
+IDENTITIES = {name: primitives.identity(f"id-{name}", name) for name in ("node1", "node2", "node3")}
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def answers(monkeypatch):
         name = argv[argv.index("--") + 1]
         return given.get(name, (0, f"id-{name}\n{name}\n", ""))
 
-    monkeypatch.setattr(mesh, "run_program", run)
+    monkeypatch.setattr(primitives, "run_program", run)
     return given, ran
 
 

@@ -14,12 +14,8 @@ import mesh_sign
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     authority,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    primitives as mesh,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    signing as mesh_signing,
+    primitives,
+    signing,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.certificates import (
     parse_certificate,
@@ -35,7 +31,7 @@ def make_key(path, passphrase=""):
         check=True,
         stdin=subprocess.DEVNULL,
     )
-    return mesh.public_key(path.with_name(path.name + ".pub").read_text())
+    return primitives.public_key(path.with_name(path.name + ".pub").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +46,12 @@ def folder(tmp_path):
     """The directory of an authority."""
     place = tmp_path / "ca"
     with authority.locked(str(place)):
-        authority.settle(str(place), "lab", "", "alice@desk", time.time(), mesh.run_program)
+        authority.settle(str(place), "lab", "", "alice@desk", time.time(), primitives.run_program)
     return place
 
 
 def ca_of(folder):
-    return mesh.public_key((folder / "id_ed25519.pub").read_text())
+    return primitives.public_key((folder / "id_ed25519.pub").read_text())
 
 
 @pytest.fixture
@@ -83,9 +79,11 @@ def test_a_certificate_is_one_nodes_short_and_numbered(sign, folder, node_keys):
         "lab-node1",
         node_keys["node1"],
     )
-    assert second["principals"] == ["lab/node2"] == [mesh.principal("lab", "node2")]
+    assert second["principals"] == ["lab/node2"] == [primitives.principal("lab", "node2")]
     assert first["valid_until"] == pytest.approx(time.time() + DAY, abs=30)
-    assert first["valid_after"] == pytest.approx(time.time() - mesh.CLOCK_SLACK_SECONDS, abs=30)
+    assert first["valid_after"] == pytest.approx(
+        time.time() - primitives.CLOCK_SLACK_SECONDS, abs=30
+    )
     told = subprocess.run(
         ["ssh-keygen", "-L", "-f", "-"],
         input=found["certificates"]["node1"],
@@ -136,11 +134,9 @@ def test_a_certificate_for_something_else_is_not_good(sign, folder, node_keys, c
         "public_key": node_keys["node1"],
         "ca": ca_of(folder),
     }
-    assert mesh_signing.is_good(text, wanted, time.time(), DAY, 3600)
-    assert not mesh_signing.is_good(text, change(wanted), time.time(), DAY, 3600)
-    assert not mesh_signing.is_good(
-        text, wanted, time.time() - 3600, DAY, 3600
-    )  # it is from the future
+    assert signing.is_good(text, wanted, time.time(), DAY, 3600)
+    assert not signing.is_good(text, change(wanted), time.time(), DAY, 3600)
+    assert not signing.is_good(text, wanted, time.time() - 3600, DAY, 3600)  # it is from the future
 
 
 @pytest.mark.parametrize(
@@ -242,11 +238,11 @@ def test_a_key_with_a_passphrase_alone_is_refused_with_the_remedy(sign, folder, 
 
 def test_the_commands_of_agent_and_token():
     given = ("ca.pub", "n.pub", "lab-node1", ["lab/node1", "u"], 7, DAY)
-    words = mesh_signing.sign_argv(*given)
+    words = signing.sign_argv(*given)
     assert words[-1] == "n.pub" and "-U" not in words and "-D" not in words
     assert [words[words.index(flag) + 1] for flag in ("-s", "-I", "-n", "-z", "-V", "-O")] == [
         "ca.pub", "lab-node1", "lab/node1,u", "7", "-300s:+86400s", "clear",
     ]  # fmt: skip
-    assert "-U" in mesh_signing.sign_argv(*given, agent=True)
-    words = mesh_signing.sign_argv(*given, pkcs11="/usr/lib/token.so")
+    assert "-U" in signing.sign_argv(*given, agent=True)
+    words = signing.sign_argv(*given, pkcs11="/usr/lib/token.so")
     assert words[words.index("-D") + 1] == "/usr/lib/token.so" and "-U" not in words

@@ -17,9 +17,9 @@ import mesh_authority
 import mesh_sign
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    authorized_keys as mesh_lines,
+    authorized_keys,
+    primitives,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
 
 # .config/sshd.sh names one that is unpacked and not installed; `make test` sets this where there
 # must be one.
@@ -59,7 +59,7 @@ def make_key(path):
         check=True,
         stdin=subprocess.DEVNULL,
     )
-    return mesh.public_key(path.with_name(path.name + ".pub").read_text())
+    return primitives.public_key(path.with_name(path.name + ".pub").read_text())
 
 
 @pytest.fixture
@@ -131,13 +131,13 @@ def site(tmp_path, run_module, port):
                 None
                 if names is None
                 else [
-                    form.format(mesh.principal("lab", name), name, self.authority())
+                    form.format(primitives.principal("lab", name), name, self.authority())
                     for name in names
                 ]
             )
             path = tmp_path / "authorized_keys"
             path.write_text(
-                mesh_lines.arrange(
+                authorized_keys.arrange(
                     path.read_text() if path.exists() else "", "lab", wanted, **more
                 )[0]
             )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import MASK
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus as metrics
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus
 
 RUNS = Path(__file__).resolve().parents[1] / "fixtures" / "series"
 NAMES = sorted(path.name for path in RUNS.iterdir() if path.is_dir())
@@ -61,9 +61,9 @@ def parsed(text):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_run_is_valid_text(name):
-    found = parsed(metrics.text_of(*read(name)))
+    found = parsed(prometheus.text_of(*read(name)))
     outcomes = {key[1]: value for key, value in found.items() if key[0] == "trainyard_run_outcome"}
-    assert set(outcomes) == set(metrics.OUTCOMES) and sorted(outcomes.values()) == [
+    assert set(outcomes) == set(prometheus.OUTCOMES) and sorted(outcomes.values()) == [
         "0",
         "0",
         "0",
@@ -73,7 +73,7 @@ def test_every_run_is_valid_text(name):
 
 
 def test_the_figures_of_a_run():
-    found = parsed(metrics.text_of(*read("evaluated")))
+    found = parsed(prometheus.text_of(*read("evaluated")))
     expected = {
         ("info", "paddleseg", "paddle", "molecule"): "1",
         ("outcome", "completed"): "1",
@@ -95,37 +95,38 @@ def test_the_figures_of_a_run():
 def test_a_run_that_goes_on_and_one_that_was_started_again():
     plan, record = read("failed")
     record["attempts"].append(dict(record["attempts"][0], number=2, verdict=None))
-    found = parsed(metrics.text_of(plan, record))
+    found = parsed(prometheus.text_of(plan, record))
     assert found["trainyard_run_restarts",] == "1" and {
-        found["trainyard_run_outcome", name] for name in metrics.OUTCOMES
+        found["trainyard_run_outcome", name] for name in prometheus.OUTCOMES
     } == {"0"}
     record["attempts"] = []
-    assert ("trainyard_run_loss",) not in parsed(metrics.text_of(plan, record))
-    parsed(metrics.text_of({}, {}))
+    assert ("trainyard_run_loss",) not in parsed(prometheus.text_of(plan, record))
+    parsed(prometheus.text_of({}, {}))
 
 
 def test_a_loss_that_is_lost_is_nan():
     plan, record = read("failed")
     rank = record["attempts"][0]["ranks"][0]
     rank["last_step"]["loss"], rank["nan"] = None, {"loss": "nan"}
-    assert parsed(metrics.text_of(plan, record))["trainyard_run_loss",] == "NaN"
+    assert parsed(prometheus.text_of(plan, record))["trainyard_run_loss",] == "NaN"
 
 
 def test_labels_are_escaped_and_secrets_masked():
     plan, record = read("failed")
     plan["site"] = 'a"b\\c\nd\x1b é'
     plan["suite"]["name"], plan["env"]["MY_TOKEN"] = "hunter2hunter2", "hunter2hunter2"
-    text = metrics.text_of(plan, record)
+    text = prometheus.text_of(plan, record)
     assert ("trainyard_run_info", MASK, "fleetrun", 'a"b\\c\\nd\\x1b é') in parsed(text)
     assert r'site="a\"b\\c\\nd\\x1b é"' in text and "hunter2" not in text
 
 
 def test_names_in_the_collectors_directory():
-    assert metrics.file_name({"site": "lab"}, {"job": "ppyoloe"}) == "trainyard-lab-ppyoloe.prom"
+    assert prometheus.file_name({"site": "lab"}, {"job": "ppyoloe"}) == "trainyard-lab-ppyoloe.prom"
     assert (
-        metrics.file_name({"site": "../x"}, {"job": "/etc/a b"}) == "trainyard-.._x-_etc_a_b.prom"
+        prometheus.file_name({"site": "../x"}, {"job": "/etc/a b"})
+        == "trainyard-.._x-_etc_a_b.prom"
     )
     assert (
-        "/" not in metrics.file_name({}, {"job": "x" * 500})
-        and len(metrics.file_name({}, {"job": "x" * 500})) < 256
+        "/" not in prometheus.file_name({}, {"job": "x" * 500})
+        and len(prometheus.file_name({}, {"job": "x" * 500})) < 256
     )

@@ -12,8 +12,7 @@ import time
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import netprobe
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import client as nettries
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import topology as ring
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import client, topology
 
 ADDRESSES = {"node1": "127.0.0.2", "node2": "127.0.0.3", "node3": "127.0.0.4"}
 NAMES = list(ADDRESSES)
@@ -48,7 +47,7 @@ def site(tmp_path):
     def start(name, **changes):
         folder = tmp_path / name
         folder.mkdir()
-        expected = [peer for peer in NAMES if name in ring.targets(NAMES, peer)]
+        expected = [peer for peer in NAMES if name in topology.targets(NAMES, peer)]
         spec = {
             "id": "c1",
             "node": name,
@@ -70,8 +69,8 @@ def site(tmp_path):
 
 def spec_of(name, tmp_path, depth="quick", **changes):
     spec = {
-        "id": "c1", "node": name, "address": ADDRESSES[name], "interface": "lo", "targets": ring.targets(NAMES, name),
-        "rounds": ring.rounds(NAMES, name), "first": "node1", "count": 3, "depth": depth, "control": str(tmp_path / name / "control"),
+        "id": "c1", "node": name, "address": ADDRESSES[name], "interface": "lo", "targets": topology.targets(NAMES, name),
+        "rounds": topology.rounds(NAMES, name), "first": "node1", "count": 3, "depth": depth, "control": str(tmp_path / name / "control"),
     }  # fmt: skip
     return dict(spec, **changes)
 
@@ -92,7 +91,7 @@ def all_at_once(specs, book):
     found = {}
     threads = [
         threading.Thread(
-            target=lambda spec=spec: found.update({spec["node"]: nettries.proven(spec, book)})
+            target=lambda spec=spec: found.update({spec["node"]: client.proven(spec, book)})
         )
         for spec in specs
     ]
@@ -105,7 +104,7 @@ def all_at_once(specs, book):
 
 def test_all_reach_all_measure_and_leave_nothing(site, tmp_path, monkeypatch):
     start, started, port = site
-    monkeypatch.setattr(nettries, "STREAM_SECONDS", 0.6)
+    monkeypatch.setattr(client, "STREAM_SECONDS", 0.6)
     book = {name: start(name).book() for name in NAMES}
     found = all_at_once([spec_of(name, tmp_path, "full") for name in NAMES], book)
     for name in NAMES:
@@ -113,10 +112,10 @@ def test_all_reach_all_measure_and_leave_nothing(site, tmp_path, monkeypatch):
         assert (
             result["unreached"] == []
             and result["seen_as"] == {}
-            and result["through"] == sorted(ring.targets(NAMES, name))
+            and result["through"] == sorted(topology.targets(NAMES, name))
         )
         assert all(len(ports) == 5 and port in ports for ports in result["reached"].values())
-        edge = result["edges"][ring.rounds(NAMES, name)[0]]
+        edge = result["edges"][topology.rounds(NAMES, name)[0]]
         assert (
             edge["gbits"] > 0.01
             and edge["together"] == 3
@@ -155,19 +154,19 @@ def test_a_taken_port_is_data_and_the_others_are_open(site):
 def test_who_answers_is_asked(site, tmp_path, changes, why):
     start, _started, port = site
     start("node2", **changes)
-    call, made = nettries.attempt(
+    call, made = client.attempt(
         spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port
     )
     assert call is None and made["why"] == why
 
 
 def test_how_a_connection_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(nettries, "CONNECT_SECONDS", 0.5)
-    monkeypatch.setattr(nettries, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.3)
     spec, port = spec_of("node1", tmp_path), free_port()
 
     def why(peer, port, **changes):
-        return nettries.attempt(dict(spec, **changes), {"node": "node2", "address": peer}, port)[1][
+        return client.attempt(dict(spec, **changes), {"node": "node2", "address": peer}, port)[1][
             "why"
         ]
 
@@ -186,7 +185,7 @@ def test_how_a_connection_fails(tmp_path, monkeypatch):
 
 
 def test_a_silent_peer_of_larger_packets_is_a_black_hole(tmp_path, monkeypatch):
-    monkeypatch.setattr(nettries, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.3)
     with socket.socket() as made:
         made.bind((ADDRESSES["node2"], 0))
         made.listen()
@@ -198,7 +197,7 @@ def test_a_silent_peer_of_larger_packets_is_a_black_hole(tmp_path, monkeypatch):
             time.sleep(1)
 
         threading.Thread(target=greet, daemon=True).start()
-        _call, found = nettries.attempt(
+        _call, found = client.attempt(
             spec_of("node1", tmp_path),
             {"node": "node2", "address": ADDRESSES["node2"]},
             made.getsockname()[1],
@@ -259,20 +258,20 @@ def test_a_listener_says_how_long_it_is_here_and_since_when_nobody_has_spoken(si
     state = {"id": "c1", "node": "", "address": ""}
 
     def asked():
-        call = nettries.Call(state, str(tmp_path / "node2" / "control"), 0)
+        call = client.Call(state, str(tmp_path / "node2" / "control"), 0)
         call.ask(do="hello", id="c1", **{"from": ""})
         return call.ask(do="state")
 
     assert [asked()[key] for key in ("age", "came")] == [9, 0] and asked()[
         "idle"
     ] > 8.9  # to ask is not to speak
-    other = nettries.attempt(
+    other = client.attempt(
         spec_of("node1", tmp_path, id="c2"), {"node": "node2", "address": ADDRESSES["node2"]}, port
     )[1]
     assert (other["why"], other["text"], other["age"]) == ("other", "", 9) and asked()[
         "idle"
     ] > 8.9  # another check's word is none
-    call, _made = nettries.attempt(
+    call, _made = client.attempt(
         spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port
     )
     assert asked()["came"] == 1 and asked()["idle"] < 5
@@ -297,15 +296,15 @@ def test_who_has_not_come_is_waited_for_once_and_rounds_have_an_end(site, monkey
 
 
 def test_ways_that_there_is_no_time_for_are_said_to_be_unmeasured(monkeypatch):
-    monkeypatch.setattr(nettries, "stream", lambda *_given: 1.0)
+    monkeypatch.setattr(client, "stream", lambda *_given: 1.0)
     answers = iter([{"came": 3, "late": False}, {"came": 3, "late": True}])
-    monkeypatch.setattr(nettries, "meet", lambda *_given: next(answers))
+    monkeypatch.setattr(client, "meet", lambda *_given: next(answers))
     spec = {"rounds": ["b", "c"], "first": "a", "count": 3}
     peers = [{"node": "b"}, {"node": "c"}]
-    found = nettries.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, "own")
+    found = client.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, "own")
     assert found == {"b": {"gbits": 1.0, "together": 3}, "c": {"late": True}}
     monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", -1)  # nor where nobody can be met
-    assert nettries.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, None)["b"] == {
+    assert client.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, None)["b"] == {
         "late": True
     }
 
@@ -316,7 +315,7 @@ def test_a_sender_that_ends_later_gets_its_answer_all_the_same(site, tmp_path):
     """
     _start, _started, port = site
     site[0]("node2")
-    call, _made = nettries.attempt(
+    call, _made = client.attempt(
         spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port
     )
     call.ask(do="take", seconds=0.2)

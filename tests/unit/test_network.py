@@ -11,13 +11,9 @@ import json
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    link_quality as carried,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    reachability as network,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    topology as ring,
+    link_quality,
+    reachability,
+    topology,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import interfaces
@@ -31,7 +27,7 @@ def recorded(name):
 
 def judged(name, **allowed):
     made, results = recorded(name)
-    return network.judge(made, results, allowed)
+    return reachability.judge(made, results, allowed)
 
 
 def said(found, level="stop"):
@@ -44,7 +40,7 @@ def said(found, level="stop"):
 @pytest.mark.parametrize("count", [2, 3, 4, 64])
 def test_ring_and_star_are_linear_and_every_round_is_a_permutation(count):
     names = ["n%d" % number for number in range(count)]
-    wanted = {name: ring.targets(names, name) for name in names}
+    wanted = {name: topology.targets(names, name) for name in names}
     assert all(
         name not in peers and len(set(peers)) == len(peers) <= 3 for name, peers in wanted.items()
     )
@@ -54,35 +50,36 @@ def test_ring_and_star_are_linear_and_every_round_is_a_permutation(count):
         for at, name in enumerate(names)
     )  # the ring, both ways
     for rounds in (
-        [ring.rounds(names, name) for name in names],
-        [ring.rounds(names, name, matrix=True) for name in names],
+        [topology.rounds(names, name) for name in names],
+        [topology.rounds(names, name, matrix=True) for name in names],
     ):
         for turn in zip(*rounds):
             assert sorted(turn) == sorted(names) and all(
                 name != to for name, to in zip(names, turn)
             )
     assert all(
-        sorted(ring.targets(names, name, matrix=True) + [name]) == sorted(names) for name in names
+        sorted(topology.targets(names, name, matrix=True) + [name]) == sorted(names)
+        for name in names
     )
 
 
 def test_the_ports_that_ranks_meet_at():
     made = compiled(count=2, devices=8)
-    assert network.planned(made) == [17000, 17007] and network.needed(made) == [17000]
+    assert reachability.planned(made) == [17000, 17007] and reachability.needed(made) == [17000]
     made = compiled(
         count=2, devices=2, accelerator="gpu", job={"launcher": "paddle", "rendezvous": "master"}
     )
-    assert network.planned(made) == [17000, 17001, 17064] and network.needed(made) == [
+    assert reachability.planned(made) == [17000, 17001, 17064] and reachability.needed(made) == [
         17000,
         17001,
         17064,
     ]
     made["launcher"]["name"] = "mpirun"
     assert (
-        network.needed(made) == []
+        reachability.needed(made) == []
     )  # Open MPI takes ephemeral ports; on CPU MindSpore's scheduler listens on the start port
     made["scheduler"] = {"node": "node1"}
-    assert 17000 in network.needed(made)
+    assert 17000 in reachability.needed(made)
 
 
 # --- real answers
@@ -133,7 +130,7 @@ def test_a_black_hole_is_named_both_ways():
 def test_a_port_where_no_rank_listens_is_a_warning():
     made, results = recorded("start_port_dropped")
     made["nodes"] = made["nodes"][1:] + made["nodes"][:1]  # now node2 is the first
-    found = network.judge(made, results, {})
+    found = reachability.judge(made, results, {})
     assert not said(found) and "no rank listens there with paddle" in said(found, "warn")[0]["text"]
 
 
@@ -145,7 +142,7 @@ def test_what_every_port_of_a_way_has_in_common_stops_wherever_it_was_met(why):
     )  # no rank listens on the port that failed, as above
     for name in ("node2", "node3"):
         results[name]["unreached"][0].update(why=why, text="node9")
-    found = network.judge(made, results, {})
+    found = reachability.judge(made, results, {})
     assert len(said(found)) == 1 and not said(found, "warn"), findings.lines(found)
 
 
@@ -177,8 +174,8 @@ def test_each_reason_has_its_own_remedy(why, words):
     made, results = recorded("one_way")
     for row in results["node1"]["unreached"]:
         row["why"] = why
-    (found,) = said(network.judge(made, results, {}))
-    assert found["remedy"].startswith(words) and network.WHY[why] in found["text"]
+    (found,) = said(reachability.judge(made, results, {}))
+    assert found["remedy"].startswith(words) and reachability.WHY[why] in found["text"]
 
 
 def test_a_node_that_reaches_nobody_though_it_is_reached_is_one_finding():
@@ -186,7 +183,7 @@ def test_a_node_that_reaches_nobody_though_it_is_reached_is_one_finding():
     for name in ("node1", "node2"):
         results[name]["reached"]["node3"] = [row["port"] for row in results[name]["unreached"]]
         results[name]["unreached"] = []
-    (found,) = said(network.judge(made, results, {}))
+    (found,) = said(reachability.judge(made, results, {}))
     assert (
         found["nodes"] == ["node3"]
         and "node3 reaches nobody from 198.51.100.133 on eth0, though others are reached: "
@@ -201,7 +198,7 @@ def test_a_node_that_reaches_nobody_though_it_is_reached_is_one_finding():
 def test_a_node_whose_ephemeral_ports_are_all_taken():
     made, results = recorded("good")
     results["node2"]["own"]["listening"]["ephemeral"] = []
-    (found,) = said(network.judge(made, results, {}))
+    (found,) = said(reachability.judge(made, results, {}))
     assert (found["nodes"], found["text"]) == (
         ["node2"],
         "no port between 32768 and 60999 can be taken on 198.51.100.132",
@@ -211,7 +208,7 @@ def test_a_node_whose_ephemeral_ports_are_all_taken():
 def test_a_node_that_comes_with_another_address_is_warned_of():
     made, results = recorded("good")
     results["node1"]["seen_as"] = {"node2": "192.0.2.1", "node3": "192.0.2.1"}
-    found = network.judge(made, results, {})
+    found = reachability.judge(made, results, {})
     (warned,) = said(found, "warn")
     assert (
         not said(found)
@@ -228,12 +225,12 @@ def test_a_node_that_did_not_take_part_is_named():
     }
     results["node3"]["own"]["listening"] = None
     results["node3"]["own"]["msg"] = "the user's systemd does not answer"
-    found = said(network.judge(made, results, {}))
+    found = said(reachability.judge(made, results, {}))
     words = [(item["nodes"], item["text"].split(": ", 1)[1]) for item in found]
     assert words[0] == (["node2"], "ssh: connect to host 198.51.100.132 port 22: No route to host")
     assert words[1] == (["node3"], "the user's systemd does not answer")
     results["node2"] = {"msg": " \n", "module_stderr": "\n"}
-    assert said(network.judge(made, results, {}))[0]["text"].endswith(": no reason was given")
+    assert said(reachability.judge(made, results, {}))[0]["text"].endswith(": no reason was given")
 
 
 @pytest.mark.parametrize("how", ["rival", "met"])
@@ -253,7 +250,7 @@ def test_another_check_that_two_nodes_speak_of_is_one_finding_and_nothing_else(h
         ]
     else:
         results["node1"]["rival"] = {"id": "5f2a", "seconds": 7}
-    found = network.judge(made, results, {})
+    found = reachability.judge(made, results, {})
     assert [(item["level"], item["text"], item["remedy"], item["nodes"]) for item in found] == [
         (
             "stop",
@@ -264,7 +261,7 @@ def test_another_check_that_two_nodes_speak_of_is_one_finding_and_nothing_else(h
     ]
     results["node1"]["rival"] = {"id": "", "seconds": 46}
     results["node3"]["rival"]["id"] = "x\n[ok]" if how == "rival" else "5f2a"
-    text = network.judge(made, results, {})[0]["text"]
+    text = reachability.judge(made, results, {})[0]["text"]
     assert ("(its id is not known), since 46 s" if how == "rival" else "(5f2a), since 46 s") in text
 
 
@@ -281,7 +278,7 @@ def test_another_check_that_one_node_alone_speaks_of_is_that_nodes_trouble(how):
         results["node1"]["unreached"] = [
             {"to": "node3", "port": 17000, "why": "refused", "text": ""}
         ]
-    found = network.judge(made, results, {})
+    found = reachability.judge(made, results, {})
     # it may be node3 that is wrong, or node2
     assert [item["nodes"] for item in found if "5f2a" in item["text"]] == [
         ["node3"] if how == "rival" else ["node3", "node2"]
@@ -301,13 +298,13 @@ def test_another_check_that_one_node_alone_is_said_to_have_blames_none_of_those_
         results[name]["unreached"] = [
             {"to": "node2", "port": 17000, "why": "other", "text": "5f2a", "age": 7}
         ]
-    assert [item["nodes"] for item in said(network.judge(made, results, {}))] == [["node2"]]
+    assert [item["nodes"] for item in said(reachability.judge(made, results, {}))] == [["node2"]]
 
 
 def test_an_address_that_one_peer_alone_has_seen_is_about_both():
     made, results = recorded("good")
     results["node1"]["seen_as"] = {"node2": "192.0.2.1"}
-    assert [item["nodes"] for item in said(network.judge(made, results, {}), "warn")] == [
+    assert [item["nodes"] for item in said(reachability.judge(made, results, {}), "warn")] == [
         ["node1", "node2"]
     ]
 
@@ -325,7 +322,7 @@ def test_one_peer_that_lies_leaves_no_node_cut_off(back):
         unreached=[dict(row, to="node1")] if back else [],
     )
     results["node3"] = {"msg": "no answer"}
-    named = [item["nodes"] for item in said(network.judge(made, results, {}))]
+    named = [item["nodes"] for item in said(reachability.judge(made, results, {}))]
     assert ["node1"] not in named and ["node3"] in named and ["node2", "node1"] in named
 
 
@@ -362,14 +359,14 @@ def many(count):
 
 
 def test_few_nodes_have_a_row_each_and_many_one_of_all():
-    assert len(said(network.judge(*many(8), {}), "note")) == 8
+    assert len(said(reachability.judge(*many(8), {}), "note")) == 8
     made, results = many(32)
     results["n3"]["edges"]["n4"].update(gbits=0.6, rtt=0.0031)
     results["n7"]["edges"]["n8"].update(gbits=None)
     results["n9"]["edges"]["n10"].update(gbits=4.0)
     del results["n11"]["edges"]["n12"]["gbits"], results["n11"]["edges"]["n12"]["together"]
     results["n11"]["edges"]["n12"]["late"] = True
-    notes = said(network.judge(made, results, {}), "note")
+    notes = said(reachability.judge(made, results, {}), "note")
     assert len(notes) == 1 and notes[0]["nodes"] == list(results)
     assert (
         notes[0]["text"]
@@ -384,14 +381,14 @@ def test_unequal_nodes_are_shown_in_groups():
     results["n5"]["own"]["interface"] = {"name": "eth0", "mtu": 9000}
     for name in ("n6", "n7"):
         results[name]["own"]["hcas"] = [{"name": "mlx5_0", "port": "1", "state": "4: ACTIVE"}]
-    text = said(network.judge(made, results, {}), "note")[0]["text"]
+    text = said(reachability.judge(made, results, {}), "note")[0]["text"]
     assert text.startswith(
         "eth0, MTU 1500, no HCA on 9 nodes; eth0, MTU 1500, HCAs: mlx5_0:1 ACTIVE on n6, n7; eth0,"
         " MTU 9000, no HCA on n5; TCP on"
     )
     for at, name in enumerate(results):
         results[name]["own"]["interface"]["mtu"] = 1000 + at
-    text = said(network.judge(made, results, {}), "note")[0]["text"]
+    text = said(reachability.judge(made, results, {}), "note")[0]["text"]
     assert "; 8 more kinds on " in text and text.count("MTU") == 4
 
 
@@ -399,7 +396,7 @@ def test_a_start_port_that_cannot_be_taken():
     made, results = recorded("good")
     for name in results:
         results[name]["own"]["listening"]["failed"] = {"17000": "Address already in use"}
-    found = said(network.judge(made, results, {}))
+    found = said(reachability.judge(made, results, {}))
     assert (
         [item["nodes"] for item in found] == [["node1"]]
         and "port 17000" in found[0]["text"]
@@ -435,7 +432,7 @@ def edges(**rows):
     ],
 )  # fmt: skip
 def test_what_a_way_must_carry(heard, allowed, level, words):
-    found = carried.judge(heard, allowed)
+    found = link_quality.judge(heard, allowed)
     assert len(found) == 1 and found[0]["level"] == level and words in found[0]["text"], (
         findings.lines(found)
     )
@@ -447,14 +444,17 @@ def test_no_floor_and_equal_ways_say_nothing():
         b={"gbits": 0.3, "path_mtu": 1500},
         c={"gbits": 1.0, "path_mtu": 1500},
     )
-    assert carried.judge(rows, {"bandwidth": 0, "clock_seconds": {"stop": 30, "warn": 2}}) == []
+    assert (
+        link_quality.judge(rows, {"bandwidth": 0, "clock_seconds": {"stop": 30, "warn": 2}}) == []
+    )
 
 
 def test_unequal_mtu_is_a_warning():
     rows = edges(a={"path_mtu": 1500}, b={"path_mtu": 1500})
     rows["b"]["own"]["interface"]["mtu"] = 9000
     assert [
-        (item["level"], "1500 on a; 9000 on b" in item["text"]) for item in carried.judge(rows, {})
+        (item["level"], "1500 on a; 9000 on b" in item["text"])
+        for item in link_quality.judge(rows, {})
     ] == [("warn", True)]
 
 

@@ -16,12 +16,12 @@ import network_proof
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import netprobe
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    check_lock as netturns,
+    check_lock,
+    node_check,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import node_check as netunit
 
 # Starts the program as systemd would, without the properties; they are looked at by the test.
 SYSTEMD_RUN = """#!/bin/sh
@@ -53,7 +53,9 @@ def node(tmp_path, monkeypatch):
         (bin_dir / name).write_text(text % {"log": tmp_path / "log", "units": tmp_path / "units"})
         (bin_dir / name).chmod(0o755)
     monkeypatch.setenv("PATH", "{}:{}".format(bin_dir, os.environ["PATH"]))
-    monkeypatch.setattr(attempts, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(runtime)})
+    monkeypatch.setattr(
+        attempt_dir, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(runtime)}
+    )
     return tmp_path
 
 
@@ -75,7 +77,7 @@ def arguments(state, name, **more):
 def answers(number, runtime):
     """Return whether the listener of a check is there."""
     try:
-        return bool(netturns.asked(str(runtime), number, do="hello", id=number, **{"from": ""}))
+        return bool(check_lock.asked(str(runtime), number, do="hello", id=number, **{"from": ""}))
     except (OSError, ValueError):
         return False
 
@@ -103,7 +105,7 @@ def test_listen_connect_close(node, run_module):
     assert (
         said["listening"]["planned"] == [port]
         and said["interface"] == {"name": "lo", "mtu": 65536}
-        and said["hcas"] == netunit.hcas()
+        and said["hcas"] == node_check.hcas()
     )
     directory = node / "r" / "yardcheck-0a1b1"
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
@@ -153,7 +155,7 @@ def test_an_earlier_checks_listener_is_waited_for(node, run_module):
     assert (
         said["rival"] is None
         and said["listening"]
-        and 0.7 <= time.monotonic() - started < netturns.PATIENCE
+        and 0.7 <= time.monotonic() - started < check_lock.PATIENCE
     )
     assert "stop yardcheck-99" not in (node / "log").read_text() and os.listdir(node / "r") == [
         "yardcheck-0a1b1"
@@ -162,7 +164,7 @@ def test_an_earlier_checks_listener_is_waited_for(node, run_module):
 
 
 def test_an_abandoned_listener_is_ended_and_its_check_knows(node, run_module, monkeypatch):
-    monkeypatch.setattr(netturns, "PATIENCE", 0.5)
+    monkeypatch.setattr(check_lock, "PATIENCE", 0.5)
     (node / "units").write_text(
         OTHER
         + "yardlimits-77.service loaded active running probe\nyardcheck-98.service loaded failed"
@@ -206,7 +208,7 @@ def test_word_that_nobody_fetches_does_not_stay(node, run_module):
 
 
 def test_who_waits_in_vain_says_for_whom_and_starts_nothing(node, run_module, monkeypatch):
-    monkeypatch.setattr(netturns, "LONGEST", 0.5)
+    monkeypatch.setattr(check_lock, "LONGEST", 0.5)
     (node / "units").write_text(OTHER)
     said = run_module(network_proof, arguments("listening", "node1"))
     assert (
@@ -228,14 +230,14 @@ def test_who_waits_in_vain_says_for_whom_and_starts_nothing(node, run_module, mo
 
 
 def test_two_checks_do_not_start_at_one_moment(node, run_module, monkeypatch):
-    monkeypatch.setattr(netturns, "LONGEST", 0.5)
+    monkeypatch.setattr(check_lock, "LONGEST", 0.5)
     place = os.open(node / "r", os.O_RDONLY)
     fcntl.flock(place, fcntl.LOCK_EX)
     assert (
         run_module(network_proof, arguments("listening", "node1"))["rival"]["id"] == ""
         and not (node / "log").exists()
     )
-    monkeypatch.setattr(netturns, "LONGEST", 15)
+    monkeypatch.setattr(check_lock, "LONGEST", 15)
     threading.Timer(0.6, os.close, (place,)).start()
     assert run_module(network_proof, arguments("listening", "node1"))["rival"] is None
     run_module(network_proof, arguments("closed", "node1"))
@@ -280,7 +282,7 @@ def test_a_port_that_another_users_check_holds_is_its_rival(node, run_module, tm
     ],
 )
 def test_when_a_listener_is_abandoned(number, holder, waited, said, end):
-    assert netturns.abandoned(number, holder, waited, said) is end
+    assert check_lock.abandoned(number, holder, waited, said) is end
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    replacement_failures as newcomers,
+    replacement_failures,
 )
 
 
 def chosen(nodes=("n1", "s1"), new=("s1",)):
-    came = newcomers.Newcomers()
+    came = replacement_failures.Newcomers()
     came.chosen({"run": "r", "state_dir": "/x", "nodes": list(nodes), "new": list(new)})
     came.play()
     return came
@@ -67,7 +67,7 @@ def test_whom_a_task_means():
 
 
 def test_without_a_choice_nobody_is_meant():
-    came = newcomers.Newcomers()
+    came = replacement_failures.Newcomers()
     came.failed("t1", "n1", "x")
     came.stopped([stop("disk", "n1")])
     assert came.unready(["n1"]) == {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import node_held as module
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
+    ownership,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership as holds
 
 RUN = "20261120-103501-x-1f2e"
 HELD = [
@@ -20,7 +20,7 @@ HELD = [
 
 def test_who_holds_the_node(run_module, monkeypatch):
     monkeypatch.setattr(
-        holds, "holders", lambda run, base: HELD if base.endswith("/.trainyard") else []
+        ownership, "holders", lambda run, base: HELD if base.endswith("/.trainyard") else []
     )
     assert run_module(module, {}) == {
         "changed": False,
@@ -31,8 +31,8 @@ def test_who_holds_the_node(run_module, monkeypatch):
 
 def test_a_node_whose_systemd_is_silent_is_not_free(run_module, monkeypatch):
     def refuse(_run, _base):
-        raise attempts.AttemptError("systemd does not answer")
+        raise attempt_dir.AttemptError("systemd does not answer")
 
-    monkeypatch.setattr(holds, "holders", refuse)
+    monkeypatch.setattr(ownership, "holders", refuse)
     found = run_module(module, {})
     assert found["failed"] and found["msg"] == "systemd does not answer" and "held" not in found

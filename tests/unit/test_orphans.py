@@ -11,7 +11,7 @@ import time
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import orphans
@@ -72,16 +72,16 @@ def test_what_a_run_left_is_found_by_its_mark_with_all_that_a_person_wants_to_kn
 
 def test_what_a_running_unit_holds_is_no_orphan(marked):
     process = marked(RUN + "/1")
-    assert mine(look([attempts.unit_name(RUN, 1)])) == {}
+    assert mine(look([attempt_dir.unit_name(RUN, 1)])) == {}
     assert process.pid in mine(
-        look([attempts.unit_name(RUN, 2)])
+        look([attempt_dir.unit_name(RUN, 2)])
     )  # another attempt's unit does not hold it
 
 
 def test_a_unit_that_started_since_the_units_were_listed_holds_its_processes(marked, monkeypatch):
     process = marked(RUN + "/1")
     place = "1:name=systemd:/user.slice/user@1000.service/app.slice/{}\n".format(
-        attempts.unit_name(RUN, 1)
+        attempt_dir.unit_name(RUN, 1)
     )
     monkeypatch.setattr(orphans, "text_of", lambda path: place)
     assert process.pid not in mine(look())

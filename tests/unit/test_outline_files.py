@@ -12,9 +12,10 @@ import time
 import job_inputs as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import outline_files, sources
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
-    remote_outline as outline,
+    outline_files,
+    remote_outline,
+    sources,
 )
 from core_support import put
 
@@ -40,7 +41,7 @@ def told(tmp_path):
             "configs/b.yml": "snapshot_epoch: 2\n",
         },
     )
-    found = outline.of(str(tmp_path / "base"), code, CONFIG, [])
+    found = remote_outline.of(str(tmp_path / "base"), code, CONFIG, [])
     suite = jobs.load_suite("paddledetection")
     given = {
         "suite": suite,

@@ -13,25 +13,21 @@ import job_inputs
 import placement as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings, manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source as yamldata
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import (
+    findings,
+    manifest,
+    yaml_source,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
-    paths as places,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
+    paths,
     placement,
+    remote_outline,
+    tree_install,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
-    remote_outline as outline,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
-    tree_install as trees,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import readiness
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler, readiness
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks, probe
 from core_support import fact_of, gang, put
 
@@ -100,7 +96,7 @@ def by_name(facts, site, full=False, **place):
     }
     return {
         name: {
-            key: places.shown(site[2](name), dict(given, path=site[1](name)), parts, full)
+            key: paths.shown(site[2](name), dict(given, path=site[1](name)), parts, full)
             for key, parts in whom["buckets"].items()
         }
         for name in whom["nodes"]
@@ -145,7 +141,7 @@ def test_other_content_in_the_same_size_and_time_is_found_by_sample_and_by_every
         name: {
             "placement": {
                 "places": {
-                    "data/coco": places.seen(
+                    "data/coco": paths.seen(
                         base(name), {"path": root(name), "placement": "present"}, "full"
                     )
                 }
@@ -165,21 +161,19 @@ def test_other_content_in_the_same_size_and_time_is_found_by_sample_and_by_every
 def test_content_is_remembered_by_inode_size_and_times_and_every_byte_is_read_where_asked(tmp_path):
     root, base = put(tmp_path / "data", FILES), str(tmp_path / "base")
     place = {"path": root, "placement": "present", "verify": "content"}
-    first = places.seen(base, place)["content"]
-    cache = places.cache_of(base, root)
+    first = paths.seen(base, place)["content"]
+    cache = paths.cache_of(base, root)
     kept = manifest.read_json(cache)
     manifest.write_json(
         cache, {name: record[:5] + ["f" * 64] for name, record in kept.items()}
     )  # content that changed under every time stamp
-    assert places.seen(base, place)["content"] != first
-    assert (
-        places.seen(base, place, "full")["content"] == first and manifest.read_json(cache) == kept
-    )
+    assert paths.seen(base, place)["content"] != first
+    assert paths.seen(base, place, "full")["content"] == first and manifest.read_json(cache) == kept
     info = os.stat(root + "/train/1.jpg")
     put(root, {"train/1.jpg": "0ne"})
     os.utime(root + "/train/1.jpg", ns=(info.st_atime_ns, info.st_mtime_ns))
     assert (
-        places.seen(base, place)["content"] != first
+        paths.seen(base, place)["content"] != first
     )  # ctime changes with every write, whatever touch says
 
 
@@ -210,7 +204,7 @@ def test_links_are_followed_but_never_for_ever(tmp_path):
     root = put(tmp_path / "data", {"a": "a", "__pycache__/x.pyc": "x", "log/1": "x"})
     os.symlink(tmp_path / "elsewhere", os.path.join(root, "train"))
     os.symlink(root, os.path.join(root, "again"))
-    assert sorted(name for name, _path, _info in places.walk(root, ["log"])) == ["a", "train/1.jpg"]
+    assert sorted(name for name, _path, _info in paths.walk(root, ["log"])) == ["a", "train/1.jpg"]
 
 
 # --- one directory or two
@@ -221,7 +215,7 @@ def test_a_network_file_system_is_one_from_any_address_of_its_server_and_under_a
     os.makedirs(inside)
 
     def ids(line, kernel):
-        return set(places.identity(inside, "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n" + line, kernel))
+        return set(paths.identity(inside, "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n" + line, kernel))
 
     nfs = "2 1 0:5 / %s rw - nfs4 10.0.0.%d:/export rw\n"
     assert ids(nfs % (tmp_path, 1), "k1") & ids(nfs % (tmp_path, 2), "k2")
@@ -306,9 +300,9 @@ def test_pushed_trees_are_read_again_where_asked_and_the_sync_then_sees_what_was
     root, base = put(tmp_path / "source", FILES), str(tmp_path / "base")
     entries = manifest.scan(root)
     digest = manifest.digest(entries)
-    final, staging = trees.place_of(base, "data", digest)
+    final, staging = tree_install.place_of(base, "data", digest)
     shutil.copytree(root, staging)
-    trees.switch_in(base, "data", digest, entries)
+    tree_install.switch_in(base, "data", digest, entries)
     path = os.path.join(final, "train/1.jpg")
     os.chmod(path, 0o600)
     info = os.stat(path)
@@ -336,16 +330,16 @@ def test_pushed_trees_are_read_again_where_asked_and_the_sync_then_sees_what_was
 
 def test_how_long_every_byte_takes_is_told_from_what_was_measured_and_assumed_aloud_else(tmp_path):
     root, base = (
-        put(tmp_path / "source", {"1.bin": "1" * (places.BLOCK + 5)}),
+        put(tmp_path / "source", {"1.bin": "1" * (paths.BLOCK + 5)}),
         str(tmp_path / "base"),
     )
     digest = manifest.digest(manifest.scan(root))
-    shutil.copytree(root, trees.place_of(base, "data", digest)[0])
+    shutil.copytree(root, tree_install.place_of(base, "data", digest)[0])
     state = probe.tree_state(base, "data", digest, "estimate")
     assert (
         state["ok"] and state["rate"] > 0 and "rate" not in probe.tree_state(base, "data", digest)
     )
-    put(trees.place_of(base, "code", "c" * 64)[0], FILES)
+    put(tree_install.place_of(base, "code", "c" * 64)[0], FILES)
     small = probe.tree_state(base, "code", "c" * 64, "estimate")
     assert small["rate"] is None  # a few bytes tell nothing of a disk
 
@@ -412,7 +406,7 @@ def test_what_lies_on_the_nodes_is_linked_to_never_brought_and_in_the_plans_dige
         code={"digest": "c" * 64, "path": "/opt/PaddleDetection"},
         placed=[{"key": "data/coco", "path": "/data/coco", "placement": "shared"}],
     )
-    made = plan.compile_plan(**given)
+    made = compiler.compile_plan(**given)
     assert made["links"]["dataset/coco"] == "/data/coco" and readiness.wanted_trees(made) == {
         "code": [],
         "data": [],
@@ -422,15 +416,15 @@ def test_what_lies_on_the_nodes_is_linked_to_never_brought_and_in_the_plans_dige
     given["facts"]["node1"] = fact_of(
         "10.127.6.17", placement={"places": {"data/coco": {"listing": "l"}}}
     )
-    assert plan.sha256(plan.compile_plan(**given)) != plan.sha256(made)
+    assert compiler.sha256(compiler.compile_plan(**given)) != compiler.sha256(made)
     code = put(tmp_path / "code", {"tools/train.py": "x"})
     node = dict(made["nodes"][0], base=str(tmp_path / "base"))
     made = dict(made, nodes=[node], code={"digest": "c" * 64, "path": code})
     place = str(tmp_path / "base/runs/r/attempt-1")
-    attempts.prepare(
+    attempt_dir.prepare(
         place,
-        plan.canonical(made).decode(),
-        plan.sha256(made),
+        compiler.canonical(made).decode(),
+        compiler.sha256(made),
         node["name"],
         "20261120-103501-a-1f2e",
         1,
@@ -451,18 +445,18 @@ def test_the_outline_holds_the_config_chain_and_its_digest_every_file(tmp_path):
         "more/deep.yml": "a: 1\n",
     }
     root = put(tmp_path / "code", dict(code, **{"other.yml": "b: 1\n", "log/1": "x"}))
-    found = outline.of(str(tmp_path / "base"), root, "configs/a.yml", ["log"])
+    found = remote_outline.of(str(tmp_path / "base"), root, "configs/a.yml", ["log"])
     assert (
         sorted(found["texts"]) == ["base.yml", "configs/a.yml", "more/deep.yml"]
         and "log/1" not in found["names"]
     )
     put(root, {"more/deep.yml": "a: 2\n"})
     assert (
-        outline.of(str(tmp_path / "base"), root, "configs/a.yml", ["log"])["digest"]
+        remote_outline.of(str(tmp_path / "base"), root, "configs/a.yml", ["log"])["digest"]
         != found["digest"]
     )
     with pytest.raises(manifest.ManifestError, match="the code is not there"):
-        outline.of(str(tmp_path / "base"), root + "x", "configs/a.yml", [])
+        remote_outline.of(str(tmp_path / "base"), root + "x", "configs/a.yml", [])
 
 
 # --- the module
@@ -547,7 +541,8 @@ def test_the_check_judges_placement(site):
 def test_what_a_site_may_say_of_placement(said, words):
     entry = dict({"code": {"path": "/c"}, "environment": {"python": "/p"}}, **said)
     problems = [
-        str(problem) for problem in yamldata.check(entry, jobs.load_schema("site"), {}, "inventory")
+        str(problem)
+        for problem in yaml_source.check(entry, jobs.load_schema("site"), {}, "inventory")
     ]
     assert (len(problems), words in problems[0]) == (1, True) if words else problems == [], problems
 
@@ -559,7 +554,7 @@ def test_the_controller_needs_no_copy_of_what_lies_on_the_nodes(run_module, tmp_
         " dataset/coco, anno_path: a.json}\n"
     )
     code = put(tmp_path / "node", {"tools/train.py": "x", config: text})
-    told = outline.of(str(tmp_path / "base"), code, config, [])
+    told = remote_outline.of(str(tmp_path / "base"), code, config, [])
     job = {
         "suite": "paddledetection",
         "launcher": "paddle",
@@ -613,11 +608,11 @@ def test_a_directory_that_is_made_between_two_looks_is_the_same_one(tmp_path):
     """One node makes the product's directory on a shared home while another one still looks."""
     path = tmp_path / "home" / ".trainyard" / "a"
     (tmp_path / "home").mkdir()
-    before = set(places.identity(str(path)))
-    other = set(places.identity(str(path.with_name("b"))))
+    before = set(paths.identity(str(path)))
+    other = set(paths.identity(str(path.with_name("b"))))
     path.mkdir(parents=True)
-    assert before & set(places.identity(str(path)))
+    assert before & set(paths.identity(str(path)))
     path.with_name("b").mkdir()
-    assert not set(places.identity(str(path))) & (
-        other | set(places.identity(str(path.with_name("b"))))
+    assert not set(paths.identity(str(path))) & (
+        other | set(paths.identity(str(path.with_name("b"))))
     )

@@ -15,17 +15,16 @@ import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding, stops
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env as environment,
+    python_env,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import (
     inventory_digest,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import readiness
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import render as plan_text
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import readiness, render
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    proof_cache as proofs,
+    checks,
+    proof_cache,
 )
 from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
 from test_resume_point import POINT
@@ -562,7 +561,7 @@ def test_the_summary_shows_command_ranks_and_what_comes_before():
         {"unit": "u", "state": "active", "description": "Trainyard run X"}
     ]
     text = "\n".join(
-        plan_text.summary(made, arguments["facts"], readiness.todo(made, arguments["facts"], 0.0))
+        render.summary(made, arguments["facts"], readiness.todo(made, arguments["facts"], 0.0))
     )
     for words in (
         core.sha256(made)[:12],
@@ -586,7 +585,7 @@ def module_arguments(**changes):
     """
     arguments = gang(count=2)
     wanted = {"package": "paddlepaddle-gpu", "version": "2.6.2", "requirements": []}
-    digest = environment.environment_digest(wanted, [], "3.11", "x86_64")
+    digest = python_env.environment_digest(wanted, [], "3.11", "x86_64")
     for fact in arguments["facts"].values():
         fact["environments"] = {digest: "f"}
         inventory = inventory_digest(
@@ -873,7 +872,7 @@ def test_what_was_proven_is_not_repeated_for_a_while(run_module, tmp_path, kept)
     )
     made = run_module(module, arguments)
     if kept:
-        proofs.keep(str(tmp_path), kept, proofs.keys(made["plan"], arguments["facts"], arguments["allowed"])[kept], time.time() - 3000, {"findings": [
+        proof_cache.keep(str(tmp_path), kept, proof_cache.keys(made["plan"], arguments["facts"], arguments["allowed"])[kept], time.time() - 3000, {"findings": [
             finding("network", "is slow", level="warn"), finding("network", "10 Gbit/s", level="note")]})  # fmt: skip
         made = run_module(module, arguments)
         assert [item["text"] for item in made["findings"]] == [
@@ -909,7 +908,7 @@ def test_a_secret_is_not_shown_with_the_plan():
     arguments["site"]["env"] = {"MY_TOKEN": "abc123secret", "NCCL_DEBUG": "WARN"}
     made = core.compile_plan(**arguments)
     text = "\n".join(
-        plan_text.summary(made, arguments["facts"], readiness.todo(made, arguments["facts"], 0.0))
+        render.summary(made, arguments["facts"], readiness.todo(made, arguments["facts"], 0.0))
     )
     assert "MY_TOKEN=***" in text and "abc123secret" not in text and "NCCL_DEBUG=WARN" in text
     assert made["env"]["MY_TOKEN"] == "abc123secret"

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    candidates as members,
+    candidates,
 )
 from core_support import ROOT, program, put
 
@@ -298,8 +298,8 @@ def test_stop_without_a_run_ends_the_restart_that_waits(tmp_path):
         text.replace("ansible_connection: ssh", "trainyard_home: '.{{ inventory_hostname }}'")
     )
     failed = {"outcome": "failed", "cause": "killed", "text": ""}
-    entry = dict(run_file.entry(1), ended=time.time(), verdict=failed, again={"again": True})
-    record = dict(run_file.empty(run, "job", time.time()), attempts=[entry])
+    entry = dict(run_json.entry(1), ended=time.time(), verdict=failed, again={"again": True})
+    record = dict(run_json.empty(run, "job", time.time()), attempts=[entry])
     plan = {"site": "test", "nodes": [{"name": "node1"}, {"name": "node2"}]}
     put(
         folder,
@@ -416,7 +416,7 @@ def test_why_a_node_has_not_told_how_the_run_stands_is_said(tmp_path):
     assert code == 0, output
     looks = json.loads((tmp_path / "said.json").read_text())
     nodes = [{"name": name} for name in LOOKED]
-    found = members.unfit(
+    found = candidates.unfit(
         list(LOOKED),
         {
             "looks": looks,

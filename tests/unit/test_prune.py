@@ -14,11 +14,11 @@ import time
 import prune as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import stream_lock
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules as prune
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    prune_report as prune_text,
+    prune_report,
+    prune_scan,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan as prune_look
 from core_support import ROOT, program, put
 from test_playbooks import ansible, site
 
@@ -54,7 +54,7 @@ def place(*runs, **more):
 
 def decided(rule, **places):
     looks = dict({"node1": place(), "node2": place(), "home": place()}, **places)
-    return prune.decide(prune.rule_of(**rule), looks, "lab", NOW)
+    return prune_rules.decide(prune_rules.rule_of(**rule), looks, "lab", NOW)
 
 
 # --- the rule
@@ -97,7 +97,7 @@ def test_a_node_alone_makes_no_other_place_remove_a_run():
     disputed = decided(
         {"keep": 0}, node1=place(entry(2) | {"job": "other/s/c"}), node2=place(entry(2))
     )
-    assert disputed["remove"] == {} and disputed["stay"][0]["why"] == prune.DISPUTED
+    assert disputed["remove"] == {} and disputed["stay"][0]["why"] == prune_rules.DISPUTED
     at_home = decided(
         {"keep": 0},
         node1=place(entry(2) | {"job": "other/s/c"}),
@@ -116,27 +116,27 @@ def test_a_node_alone_makes_no_other_place_remove_a_run():
 
 @pytest.mark.parametrize("value", ["5d", "-1", "01", "", "x", True, "1e3", "٥", "5\n"])
 def test_a_count_that_is_none(value):
-    assert "whole number" in prune.wrong("keep", value)
+    assert "whole number" in prune_rules.wrong("keep", value)
 
 
 @pytest.mark.parametrize(
     "value", ["30", "0d", "d", "-1d", "1.5d", "30 d", "3m", "30D", "٣d", "3d\n", "123456d"]
 )
 def test_an_age_that_is_none(value):
-    assert "with its unit" in prune.wrong("older_than", value)
+    assert "with its unit" in prune_rules.wrong("older_than", value)
 
 
 def test_a_rule_is_needed_and_a_name_is_one():
     assert (
-        prune.contradiction({"confirm": "true"})[0] == "the rule"
-        and "-e keep=5" in prune.contradiction({})[1]
+        prune_rules.contradiction({"confirm": "true"})[0] == "the rule"
+        and "-e keep=5" in prune_rules.contradiction({})[1]
     )
-    assert prune.contradiction({"run": "x", "older_than": "1d"})[0] == "run"
-    assert prune.contradiction({"keep": 1, "older_than": "1d"}) is None
+    assert prune_rules.contradiction({"run": "x", "older_than": "1d"})[0] == "run"
+    assert prune_rules.contradiction({"keep": 1, "older_than": "1d"}) is None
     assert (
-        prune.wrong("keep", 3) is None
-        and prune.wrong("older_than", "8w") is None
-        and prune.wrong("confirm", "x") is None
+        prune_rules.wrong("keep", 3) is None
+        and prune_rules.wrong("older_than", "8w") is None
+        and prune_rules.wrong("confirm", "x") is None
     )
 
 
@@ -296,9 +296,9 @@ def lay(folder, days=9, changes=None, **more):
 
 
 def look(folder, held=None):
-    return prune_look.look(
+    return prune_scan.look(
         os.path.join(str(folder), "runs"),
-        lambda name: prune_look.on_node(str(folder), name, held or {}),
+        lambda name: prune_scan.on_node(str(folder), name, held or {}),
     )
 
 
@@ -363,7 +363,7 @@ def test_what_is_no_runs_directory(tmp_path):
     assert {item["name"]: item["why"] for item in found["strange"]} == {
         run_id(8): "is a link", "conform.json": "is no directory", "mine": "is not named as a run is", run_id(7): "is no directory",
     }  # fmt: skip
-    assert prune_look.look(str(tmp_path / "none"), None)["runs"] == []
+    assert prune_scan.look(str(tmp_path / "none"), None)["runs"] == []
 
 
 def test_what_is_mounted_in_a_run_keeps_it(tmp_path):
@@ -377,17 +377,17 @@ def test_what_is_mounted_in_a_run_keeps_it(tmp_path):
         },
     )
     assert (
-        prune_look.mounted_in(str(tmp_path / "runs/x y"), table + "/mountinfo")
+        prune_scan.mounted_in(str(tmp_path / "runs/x y"), table + "/mountinfo")
         == f"{tmp_path}/runs/x y/data"
     )
-    assert prune_look.mounted_in(str(tmp_path / "runs/x"), table + "/mountinfo") is None
-    assert prune_look.mounted_in(str(tmp_path), table + "/absent")
+    assert prune_scan.mounted_in(str(tmp_path / "runs/x"), table + "/mountinfo") is None
+    assert prune_scan.mounted_in(str(tmp_path), table + "/absent")
 
 
 def test_what_belongs_to_somebody_else_keeps_it(tmp_path, monkeypatch):
     folder = lay(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4321)
-    assert "belongs to" in prune_look.size_of(folder)[1] and "belongs to" in prune_look.strange(
+    assert "belongs to" in prune_scan.size_of(folder)[1] and "belongs to" in prune_scan.strange(
         str(tmp_path / "runs"), run_id(9)
     )
 
@@ -403,7 +403,7 @@ def test_what_home_says_of_a_run(tmp_path):
             "attempt-1/checkpoint/best_model.pdparams": "w",
         },
     )
-    found = prune_look.at_home(str(tmp_path), name, {})
+    found = prune_scan.at_home(str(tmp_path), name, {})
     assert (found["settled"], found["completed"], found["checkpoint"], found["odd"]) == (
         True,
         True,
@@ -421,7 +421,7 @@ def test_what_home_says_of_a_run(tmp_path):
             tmp_path / name,
             {"run.json": json.dumps({"run": name, "attempts": [{"verdict": verdict}]})},
         )
-        assert prune_look.at_home(str(tmp_path), name, {})["settled"] is settled, changes
+        assert prune_scan.at_home(str(tmp_path), name, {})["settled"] is settled, changes
     for attempts, begun in (
         ([], 5),
         ([{"started": 7, "verdict": None}], 7),
@@ -431,10 +431,10 @@ def test_what_home_says_of_a_run(tmp_path):
             tmp_path / name,
             {"run.json": json.dumps({"run": name, "started": 5, "attempts": attempts})},
         )
-        said = prune_look.at_home(str(tmp_path), name, {})
+        said = prune_scan.at_home(str(tmp_path), name, {})
         assert (said["settled"], said["begun"]) == (False, begun), attempts
     put(tmp_path / name, {"run.json": json.dumps({"run": "other"})})
-    assert prune_look.at_home(str(tmp_path), name, {})["odd"]
+    assert prune_scan.at_home(str(tmp_path), name, {})["odd"]
 
 
 def test_what_is_being_brought_home_is_in_use(tmp_path, run_module):
@@ -447,7 +447,7 @@ def test_what_is_being_brought_home_is_in_use(tmp_path, run_module):
             "attempt-1/.stream.node2": "",
         },
     )
-    assert prune_look.held_at_home(str(tmp_path)) == {}, (
+    assert prune_scan.held_at_home(str(tmp_path)) == {}, (
         "a lock that nobody holds is what a killed process has left"
     )
     lock = stream_lock.Lock(str(tmp_path / name / "attempt-1"), "node1")
@@ -472,7 +472,7 @@ def test_what_is_being_brought_home_is_in_use(tmp_path, run_module):
 def test_the_real_runs_are_understood():
     """What other trainings on this machine have left; nothing where there is none."""
     folder = ROOT / "runs"
-    found = prune_look.look(str(folder), lambda name: prune_look.at_home(str(folder), name, {}))
+    found = prune_scan.look(str(folder), lambda name: prune_scan.at_home(str(folder), name, {}))
     assert [run for run in found["runs"] if not run["nodes"] and not run["odd"]] == []
 
 
@@ -498,8 +498,8 @@ def test_a_run_that_was_begun_after_the_look_stays(tmp_path, run_module):
 
 def removed(folder, names, held=None):
     runs = os.path.join(str(folder), "runs")
-    return prune_look.remove(
-        runs, names, lambda name: prune_look.on_node(str(folder), name, {}), lambda: held or {}
+    return prune_scan.remove(
+        runs, names, lambda name: prune_scan.on_node(str(folder), name, {}), lambda: held or {}
     )
 
 
@@ -534,7 +534,7 @@ def test_what_has_changed_since_it_was_judged_stays(tmp_path):
 
 def test_half_of_a_removal_is_taken_for_no_run_and_finished_the_next_time(tmp_path):
     lay(tmp_path, 9)
-    half = prune_look.MARK + run_id(9)
+    half = prune_scan.MARK + run_id(9)
     os.rename(tmp_path / "runs" / run_id(9), tmp_path / "runs" / half)
     put(tmp_path / "runs" / half, {"attempt-1/plan.json": "{"})
     found = look(tmp_path)
@@ -561,8 +561,8 @@ def test_what_is_shown():
         "node2": None,
         "home": place(entry(9, bytes=2048), entry(1, bytes=0), unfinished=[".pruning-x"]),
     }
-    found = prune.decide(prune.rule_of(keep=1), looks, "lab", NOW)
-    lines = prune_text.plan_lines(prune.rule_of(keep=1), looks, found, NOW, ["node2"])
+    found = prune_rules.decide(prune_rules.rule_of(keep=1), looks, "lab", NOW)
+    lines = prune_report.plan_lines(prune_rules.rule_of(keep=1), looks, found, NOW, ["node2"])
     assert lines[0] == "rule: runs go that are not among the newest 1 of their job"
     assert re.match(
         rf"  {run_id(9)} +9 days ago  node1 3.0 GiB, home 2.0 KiB",
@@ -576,7 +576,7 @@ def test_what_is_shown():
         "code, data, weights",
     ):
         assert words in text
-    last = prune_text.last_line(looks, found, {}, False, ["node2"])
+    last = prune_report.last_line(looks, found, {}, False, ["node2"])
     assert (
         last
         == "WOULD REMOVE 1 run and free 3.0 GiB (node1 3.0 GiB, home 2.0 KiB); nothing was done, -e"
@@ -587,10 +587,10 @@ def test_what_is_shown():
         "home": {"removed": ["a", "b"], "freed": 512, "problems": ["x"]},
     }
     assert (
-        prune_text.last_line(looks, found, done, True)
+        prune_report.last_line(looks, found, done, True)
         == "REMOVED 2 runs, 1.0 KiB freed (node1 512 B, home 512 B); 1 not, see above"
     )
-    assert prune_text.last_line({}, {"remove": {}}, {}, False) == "NOTHING to remove"
+    assert prune_report.last_line({}, {"remove": {}}, {}, False) == "NOTHING to remove"
 
 
 # --- the module, and the verb on two "nodes" of this machine

@@ -14,7 +14,7 @@ import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs import visualdl as vdl
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import visualdl
 from conftest import sample_plan
 
 FAILED = {
@@ -244,9 +244,12 @@ def test_visualdls_records_come_home_and_nothing_else_of_the_output(
     ]
     for number in range(40):
         (home / "vdl" / ("vdlrecords.%d.log" % number)).write_bytes(b"")
-    assert len([f for f in read(home, "node1")["files"] if f["home"].startswith("vdl")]) == vdl.MOST
+    assert (
+        len([f for f in read(home, "node1")["files"] if f["home"].startswith("vdl")])
+        == visualdl.MOST
+    )
     # a training that leaves a directory for every picture does not hold up the end of the run
-    monkeypatch.setattr(vdl, "FOLDERS", 3)
+    monkeypatch.setattr(visualdl, "FOLDERS", 3)
     for number in range(9):
         (home / "output" / ("a%d" % number)).mkdir()
     assert "output/pp/vdl/vdlrecords.1795183247.log" not in [

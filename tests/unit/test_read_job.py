@@ -13,7 +13,7 @@ import read_job as module
 from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.yaml_source import Problem
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
@@ -149,7 +149,7 @@ def test_run_ids_are_new_ordered_and_name_the_job(read):
     assert (
         one != two
         and re.match(r"^\d{8}-\d{6}-ppyoloe-[0-9a-f]{4}$", one)
-        and attempts.attempt_dir("/b", one, 1)
+        and attempt_dir.attempt_dir("/b", one, 1)
     )
 
 
@@ -206,7 +206,7 @@ def test_a_record_from_a_node_is_held_against_the_schema(read):
 )
 def test_a_job_file_of_any_name_gets_a_usable_run_id(read, tmp_path, name):
     put(tmp_path, {name: (ROOT / "playbooks/configs/ppyoloe.yml").read_text(encoding="utf-8")})
-    assert attempts.attempt_dir("/b", read(config=str(tmp_path / name))["run"], 1)
+    assert attempt_dir.attempt_dir("/b", read(config=str(tmp_path / name))["run"], 1)
 
 
 @pytest.mark.parametrize(

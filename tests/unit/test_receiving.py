@@ -19,10 +19,8 @@ from ansible.plugins.loader import connection_loader
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_receiver as receiving,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_stream as streaming,
+    log_receiver,
+    log_stream,
 )
 from core_support import renamed
 
@@ -64,12 +62,12 @@ def home(tmp_path):
 @pytest.fixture
 def stream(attempt, home, monkeypatch):
     """Start a stream from the attempt to home; it ends with the test."""
-    monkeypatch.setattr(streaming, "PAUSES", (0,))
+    monkeypatch.setattr(log_stream, "PAUSES", (0,))
     started = []
 
     def call(argv=ARGV, **spec):
         started.append(
-            streaming.Stream(
+            log_stream.Stream(
                 argv,
                 dict({"attempt_dir": str(attempt), "follow": True, "interval": 0.02}, **spec),
                 str(home),
@@ -169,7 +167,7 @@ def test_another_reader_goes_on_where_the_first_was_killed(attempt, home, stream
     )
     path = os.pathsep.join(sys.path)
     prepare = "import ansible.module_utils as m; m.__path__.append({!r});".format(
-        os.path.dirname(os.path.dirname(receiving.__file__))
+        os.path.dirname(os.path.dirname(log_receiver.__file__))
     )
     first = subprocess.Popen(
         [sys.executable, "-c", prepare + code, str(home), str(attempt), *ARGV],
@@ -227,7 +225,7 @@ def test_a_hole_that_truncation_leaves_under_a_writer_without_append_is_no_bytes
 
 
 def test_what_is_kept_takes_no_name_that_is_taken(home):
-    receiver = receiving.Receiver(str(home), node="node1")
+    receiver = log_receiver.Receiver(str(home), node="node1")
     (home / (RANK0 + ".1")).write_bytes(b"of an earlier follow")
     consume(
         receiver,
@@ -251,13 +249,13 @@ def test_what_is_kept_takes_no_name_that_is_taken(home):
     ],
 )  # fmt: skip
 def test_a_node_can_write_its_own_logs_and_nothing_else(home, name):
-    receiver = receiving.Receiver(str(home), node="node1")
+    receiver = log_receiver.Receiver(str(home), node="node1")
     before = sorted(home.iterdir())
     for raw in (
         frame(home=name),
         json.dumps({"event": "replaced", "file": "f", "home": name}).encode() + b"\n",
     ):
-        with pytest.raises(receiving.StreamError, match="not its own"):
+        with pytest.raises(log_receiver.StreamError, match="not its own"):
             consume(receiver, raw)
     assert sorted(home.iterdir()) == before
 
@@ -277,14 +275,14 @@ def test_a_node_can_write_its_own_logs_and_nothing_else(home, name):
     ],
 )
 def test_what_is_no_frame_ends_the_stream_and_touches_nothing(home, raw, said):
-    receiver = receiving.Receiver(str(home), node="node1")
-    with pytest.raises(receiving.StreamError, match=said) as caught:
+    receiver = log_receiver.Receiver(str(home), node="node1")
+    with pytest.raises(log_receiver.StreamError, match=said) as caught:
         consume(receiver, raw)
     assert "\x1b" not in str(caught.value) and content(home / RANK0) == b""
 
 
 def test_a_link_at_home_is_not_written_through(home, tmp_path):
-    receiver = receiving.Receiver(str(home), node="node1")
+    receiver = log_receiver.Receiver(str(home), node="node1")
     (home / RANK0).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError):
         consume(receiver, frame())
@@ -292,7 +290,7 @@ def test_a_link_at_home_is_not_written_through(home, tmp_path):
 
 
 def test_bytes_that_come_twice_are_written_once(home):
-    receiver = receiving.Receiver(str(home), node="node1")
+    receiver = log_receiver.Receiver(str(home), node="node1")
     (home / RANK0).touch(mode=0o644)
     assert (
         consume(
@@ -307,18 +305,18 @@ def test_bytes_that_come_twice_are_written_once(home):
 
 
 def test_one_directory_has_one_receiver_a_node(home):
-    first = receiving.Receiver(str(home), node="node1")
-    with pytest.raises(receiving.Busy):
-        receiving.Receiver(str(home), node="node1")
-    receiving.Receiver(str(home), node="node2").close()
+    first = log_receiver.Receiver(str(home), node="node1")
+    with pytest.raises(log_receiver.Busy):
+        log_receiver.Receiver(str(home), node="node1")
+    log_receiver.Receiver(str(home), node="node2").close()
     first.close()
-    receiving.Receiver(str(home), node="node1").close()
+    log_receiver.Receiver(str(home), node="node1").close()
     assert list(home.iterdir()) == []
 
 
 def test_silence_is_no_reason_to_wait_for_ever(home):
-    receiver, (read, write) = receiving.Receiver(str(home), node="node1"), os.pipe()
-    with pytest.raises(receiving.StreamError, match="nothing came"):
+    receiver, (read, write) = log_receiver.Receiver(str(home), node="node1"), os.pipe()
+    with pytest.raises(log_receiver.StreamError, match="nothing came"):
         receiver.consume(read, 0.1)
     os.close(read)
     os.close(write)
@@ -326,7 +324,7 @@ def test_silence_is_no_reason_to_wait_for_ever(home):
 
 def test_whole_lines_are_handed_on_with_their_rank(home):
     found = []
-    receiver = receiving.Receiver(
+    receiver = log_receiver.Receiver(
         str(home), on_lines=lambda *line: found.append(line), node="node1"
     )
     consume(
@@ -351,7 +349,7 @@ def test_whole_lines_are_handed_on_with_their_rank(home):
 
 def test_a_line_of_megabytes_costs_no_memory_and_is_whole_in_the_file(home):
     found = []
-    receiver = receiving.Receiver(
+    receiver = log_receiver.Receiver(
         str(home), on_lines=lambda *line: found.extend(line[4]), node="node1"
     )
     for number in range(40):
@@ -359,25 +357,25 @@ def test_a_line_of_megabytes_costs_no_memory_and_is_whole_in_the_file(home):
             {"file": "f", "home": RANK0, "offset": number << 16, "bytes": 1 << 16, "time": 1.0},
             b"x" * (1 << 16),
         )
-        assert len(receiver._rest[RANK0]) <= receiving.LINE
+        assert len(receiver._rest[RANK0]) <= log_receiver.LINE
     receiver.apply(
         {"file": "f", "home": RANK0, "offset": 40 << 16, "bytes": 3, "time": 1.0}, b"\ny\n"
     )
-    assert [len(line) for line in found] == [receiving.LINE, 1] and (
+    assert [len(line) for line in found] == [log_receiver.LINE, 1] and (
         home / RANK0
     ).stat().st_size == (40 << 16) + 3
 
 
 def test_what_is_kept_of_a_sender_is_bounded_and_safe_to_show(home):
     found = []
-    receiver = receiving.Receiver(
+    receiver = log_receiver.Receiver(
         str(home), on_lines=lambda *line: found.extend(line[4]), node="node1"
     )
     receiver.apply(
         {"file": "f", "home": RANK0, "offset": 0, "bytes": 1 << 17, "time": 1.0},
         b"x" * (1 << 17) + b"\n",
     )
-    assert [len(line) for line in found] == [receiving.LINE]
+    assert [len(line) for line in found] == [log_receiver.LINE]
     for _number in range(300):
         receiver.apply({"event": "x" * 99, "file": "f" * 999, "home": RANK0})
     assert (
@@ -390,7 +388,7 @@ def test_what_is_kept_of_a_sender_is_bounded_and_safe_to_show(home):
 
 
 def test_a_pipe_in_the_place_of_a_log_is_not_written_to(home):
-    receiver = receiving.Receiver(str(home), node="node1")
+    receiver = log_receiver.Receiver(str(home), node="node1")
     os.mkfifo(home / RANK0)
     with pytest.raises(OSError, match="regular"):
         consume(receiver, frame())
@@ -398,7 +396,7 @@ def test_a_pipe_in_the_place_of_a_log_is_not_written_to(home):
 
 def test_lines_without_files_begin_with_a_whole_one():
     found = []
-    receiver = receiving.Receiver(None, on_lines=lambda *line: found.extend(line[4]))
+    receiver = log_receiver.Receiver(None, on_lines=lambda *line: found.extend(line[4]))
     consume(
         receiver,
         frame(offset=100, data=b"half of a line\nwhole\n") + frame(offset=121, data=b"next\n"),
@@ -419,7 +417,7 @@ def test_a_stream_that_cannot_begin_says_why_and_is_tried_again(attempt, home, s
 
 def test_a_full_disk_at_home_is_told_and_nothing_is_raised(attempt, home, stream, monkeypatch):
     monkeypatch.setattr(
-        receiving.os,
+        log_receiver.os,
         "pwrite",
         lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")),
     )
@@ -442,7 +440,7 @@ def test_the_stream_takes_ansibles_own_way_to_the_node(ssh_args):
             "ssh_common_args": "-J jump",
         }
     )
-    argv = receiving.ssh_argv(connection, "/usr/bin/python3.8")
+    argv = log_receiver.ssh_argv(connection, "/usr/bin/python3.8")
     assert (
         argv[0] == "ssh"
         and argv[-2] == "198.51.100.7"
@@ -459,7 +457,7 @@ def test_the_stream_takes_ansibles_own_way_to_the_node(ssh_args):
 
 
 def bounded(home, **bounds):
-    return receiving.Receiver(
+    return log_receiver.Receiver(
         str(home), node="node1", quota=quota.Quota(**dict({"keep_free": 0}, **bounds))
     )
 
@@ -488,7 +486,7 @@ def test_a_node_that_sends_too_much_is_cut_off_at_the_bound(home):
         )
     receiver.close()
     # another node has its own bound
-    other = receiving.Receiver(str(home), node="node2", quota=quota.Quota(10_000, keep_free=0))
+    other = log_receiver.Receiver(str(home), node="node2", quota=quota.Quota(10_000, keep_free=0))
     assert consume(other, frame("rank-001.node2.log")) is False
     other.close()
 
@@ -519,10 +517,10 @@ def test_a_file_that_begins_again_without_end_is_kept_so_often_and_no_more(home)
 
 
 def test_a_stream_that_was_cut_off_does_not_try_again(attempt, home, monkeypatch):
-    monkeypatch.setattr(streaming, "PAUSES", (0,))
+    monkeypatch.setattr(log_stream, "PAUSES", (0,))
     (attempt / "log" / "workerlog.0").write_bytes(os.urandom(1 << 20))
     spec = {"attempt_dir": str(attempt), "follow": True, "interval": 0.02}
-    running = streaming.Stream(ARGV, spec, str(home), "node1", quota.Quota(100_000, keep_free=0))
+    running = log_stream.Stream(ARGV, spec, str(home), "node1", quota.Quota(100_000, keep_free=0))
     running.start()
     running.join(60)
     assert (

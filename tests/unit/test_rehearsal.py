@@ -15,17 +15,15 @@ import time
 import pytest
 import rehearsal as module
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
+    status,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import status
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
-    node_rehearsal as rehearsing,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
-    outcome as rehearsal,
+    node_rehearsal,
+    outcome,
 )
 from core_support import ROOT, RUN, gang
 
@@ -33,7 +31,7 @@ SCRIPT = (ROOT / "plugins" / "module_utils" / "agent" / "rehearse.py").read_text
 
 
 def made_for(count=2, devices=1, **more):
-    return plan.compile_plan(**gang(count=count, devices=devices, **more))
+    return compiler.compile_plan(**gang(count=count, devices=devices, **more))
 
 
 def spoken(made, rank, **changes):
@@ -75,7 +73,7 @@ def results_of(made, **nodes):
 
 
 def judged(made, **nodes):
-    return rehearsal.judge(made, results_of(made, **nodes), {"rehearsal_seconds": 90})
+    return outcome.judge(made, results_of(made, **nodes), {"rehearsal_seconds": 90})
 
 
 # --- the plan
@@ -95,9 +93,9 @@ def test_only_the_script_is_another(launcher):
         fact["device_ips"] = {
             str(number): "192.168.%d.%d" % (index, number + 1) for number in range(8)
         }
-    made = plan.compile_plan(**arguments)
+    made = compiler.compile_plan(**arguments)
     before = copy.deepcopy(made)
-    found = rehearsal.plan_of(made, SCRIPT, 60)
+    found = outcome.plan_of(made, SCRIPT, 60)
     assert made == before
     assert (
         made["argv"][-len(made["script"]) :] == made["script"]
@@ -115,7 +113,7 @@ def test_only_the_script_is_another(launcher):
     ]
     assert (
         found["files"]["tools/trainyard_rehearsal.py"] == SCRIPT
-        and found["stop"]["limit"] == 60 + rehearsal.MARGIN
+        and found["stop"]["limit"] == 60 + outcome.MARGIN
     )
     assert json.loads(found["files"]["trainyard_rehearsal/asked.json"])["framework"] == (
         "paddle" if launcher in ("paddle", "fleetrun") else "mindspore"
@@ -124,10 +122,10 @@ def test_only_the_script_is_another(launcher):
 
 def test_the_unit_ends_without_a_controller_and_the_trainings_does_not():
     made = made_for()
-    words = attempts.start_argv("/a", rehearsal.plan_of(made, "", 60), "node1", "u", "d")
+    words = attempt_dir.start_argv("/a", outcome.plan_of(made, "", 60), "node1", "u", "d")
     assert "RuntimeMaxSec=75" in words and not [
         word
-        for word in attempts.start_argv("/a", made, "node1", "u", "d")
+        for word in attempt_dir.start_argv("/a", made, "node1", "u", "d")
         if "RuntimeMaxSec" in word
     ]
 
@@ -216,9 +214,9 @@ def test_ports_that_are_left_to_the_launcher():
     results = results_of(made)
     for result in results.values():
         result["ranks"][0]["endpoints"] = ["10.127.6.17:17001", "10.127.5.142:17005"]
-    assert [item["level"] for item in rehearsal.judge(made, results, {})] == ["note"]
+    assert [item["level"] for item in outcome.judge(made, results, {})] == ["note"]
     results["node2"]["ranks"][0]["endpoints"] = ["10.127.6.17:17001", "10.127.5.99:17005"]
-    assert [item["level"] for item in rehearsal.judge(made, results, {})] == ["stop"]
+    assert [item["level"] for item in outcome.judge(made, results, {})] == ["stop"]
 
 
 def test_what_hangs_says_how_far_each_rank_came():
@@ -358,7 +356,7 @@ def test_a_node_that_is_held_or_silent():
         and "stop.yml" in found["remedy"]
     )
     results = dict(results_of(made), node2={"unreachable": True, "msg": "Connection timed out"})
-    (found,) = rehearsal.judge(made, results, {})
+    (found,) = outcome.judge(made, results, {})
     assert (
         found["nodes"] == ["node2"]
         and "Connection timed out" in found["text"]
@@ -382,14 +380,14 @@ def test_check_does_not_rehearse_what_cannot_pass():
         "provision": [],
         "network": ["node1", "node2"],
     }
-    assert rehearsal.unfit(nothing, []) == []
-    (found,) = rehearsal.unfit(dict(nothing, code=["node2"]), [])
+    assert outcome.unfit(nothing, []) == []
+    (found,) = outcome.unfit(dict(nothing, code=["node2"]), [])
     assert (
         found["level"] == "note"
         and "code on node2" in found["text"]
         and "sync.yml" in found["remedy"]
     )
-    (found,) = rehearsal.unfit(nothing, [findings.finding("clock", "is an hour ahead")])
+    (found,) = outcome.unfit(nothing, [findings.finding("clock", "is an hour ahead")])
     assert found["level"] == "note" and "because of what else was found" in found["text"]
 
 
@@ -399,7 +397,7 @@ def test_nccls_own_words(name):
     found in it.
     """
     text = (ROOT / "tests" / "fixtures" / "nccl" / name).read_text(encoding="utf-8")
-    assert rehearsal.transports(text) == json.loads(text.splitlines()[0].partition(" expected ")[2])
+    assert outcome.transports(text) == json.loads(text.splitlines()[0].partition(" expected ")[2])
 
 
 # --- the node
@@ -433,9 +431,12 @@ def rehearsed(tmp_path):
     (base / "code" / made["code"]["digest"][:16] / "tools" / "train.py").write_text(
         "raise SystemExit(9)\n", encoding="ascii"
     )
-    found = rehearsal.plan_of(made, SCRIPT, 60)
-    text, place = plan.canonical(found).decode("ascii"), attempts.attempt_dir(str(base), RUN, 0)
-    attempts.prepare(place, text, plan.sha256(found), "node2", RUN, 0, {})
+    found = outcome.plan_of(made, SCRIPT, 60)
+    text, place = (
+        compiler.canonical(found).decode("ascii"),
+        attempt_dir.attempt_dir(str(base), RUN, 0),
+    )
+    attempt_dir.prepare(place, text, compiler.sha256(found), "node2", RUN, 0, {})
     return str(base), place, found
 
 
@@ -450,24 +451,24 @@ def test_the_script_lies_beside_the_trainings_and_the_code_stays_as_it_is(rehear
 
 def test_a_rehearsal_is_no_run(rehearsed):
     base, place, _made = rehearsed
-    assert attempts.runs_on(base) == [] and attempts.rehearsals_on(base) == [(RUN, 0)]
+    assert attempt_dir.runs_on(base) == [] and attempt_dir.rehearsals_on(base) == [(RUN, 0)]
     assert status.look(Systemd(0), base, "", 0, "node2")["found"] is False
 
     def held(argv):
         return (
-            (0, f"{attempts.unit_name(RUN, 0)} loaded active running a rehearsal\n", "")
+            (0, f"{attempt_dir.unit_name(RUN, 0)} loaded active running a rehearsal\n", "")
             if "list-units" in argv
             else (0, "active", "")
         )
 
     assert status.look(held, base, "", 0, "node2")["found"] is False
     older = "20251120-103501-ppyoloe-0001"
-    os.makedirs(attempts.attempt_dir(base, older, 1))
+    os.makedirs(attempt_dir.attempt_dir(base, older, 1))
     for name in ("plan.json", "attempt.json"):
         with open(os.path.join(place, name), encoding="utf-8") as source:
             text = source.read()
         with open(
-            os.path.join(attempts.attempt_dir(base, older, 1), name), "w", encoding="utf-8"
+            os.path.join(attempt_dir.attempt_dir(base, older, 1), name), "w", encoding="utf-8"
         ) as handle:
             handle.write(text)
     assert status.look(held, base, "", 0, "node2")["run"] == older
@@ -486,29 +487,29 @@ def test_read_and_removed(rehearsed):
     os.makedirs(os.path.join(place, "log"), exist_ok=True)
     with open(os.path.join(place, made["ranks"][1]["log"]), "w", encoding="ascii") as handle:
         handle.write("x\n" * 100 + "\x1b[31mred" + "y" * 5000 + "\n")
-    found = rehearsing.finish(Systemd(0), base, RUN, "node2", 5, "", False)
+    found = node_rehearsal.finish(Systemd(0), base, RUN, "node2", 5, "", False)
     assert (
         found["ranks"] == [{"stage": "imported", "rank": 1, "world": 2, "backend": "gloo"}]
         and found["left"] == ""
     )
     assert (
-        len(found["logs"]["1"]) == rehearsing.LOG_LINES
+        len(found["logs"]["1"]) == node_rehearsal.LOG_LINES
         and "\x1b" not in found["logs"]["1"][-1]
         and len(found["logs"]["1"][-1]) < 400
     )
     assert not os.path.exists(place) and os.path.isdir(other)
     os.rmdir(other)
-    assert rehearsing.finish(Systemd(0), base, RUN, "node2", 5, "", False)["ranks"] == []
+    assert node_rehearsal.finish(Systemd(0), base, RUN, "node2", 5, "", False)["ranks"] == []
 
 
 def test_what_hangs_is_stopped_and_removed(rehearsed):
     base, place, _made = rehearsed
     systemd = Systemd(60)
     began = time.monotonic()
-    found = rehearsing.finish(systemd, base, RUN, "node2", 0.5, "", False)
+    found = node_rehearsal.finish(systemd, base, RUN, "node2", 0.5, "", False)
     assert 0.5 <= time.monotonic() - began < 10 and found["hung"] and found["halted"]
     assert (
-        systemd.stopped == [attempts.unit_name(RUN, 0)]
+        systemd.stopped == [attempt_dir.unit_name(RUN, 0)]
         and not os.path.exists(place)
         and not os.path.exists(os.path.dirname(place))
     )
@@ -518,11 +519,11 @@ def test_what_hangs_is_stopped_and_removed(rehearsed):
 def test_nobody_waits_where_one_did_not_start(rehearsed, refused, alone):
     base, place, _made = rehearsed
     systemd = Systemd(60)
-    found = rehearsing.finish(systemd, base, RUN, "node2", 60, refused, alone)
+    found = node_rehearsal.finish(systemd, base, RUN, "node2", 60, refused, alone)
     assert (
         not found["hung"]
         and found["refused"] == refused
-        and systemd.stopped == [attempts.unit_name(RUN, 0)]
+        and systemd.stopped == [attempt_dir.unit_name(RUN, 0)]
         and not os.path.exists(place)
     )
 
@@ -530,25 +531,27 @@ def test_nobody_waits_where_one_did_not_start(rehearsed, refused, alone):
 def test_what_an_earlier_controller_left_goes_when_it_is_old(rehearsed):
     base, _place, _made = rehearsed
     for name, age in (
-        ("20261120-103501-x-0001", rehearsing.OLD_SECONDS + 60),
+        ("20261120-103501-x-0001", node_rehearsal.OLD_SECONDS + 60),
         ("20261120-103501-x-0002", 60),
     ):
-        place = attempts.attempt_dir(base, name, 0)
+        place = attempt_dir.attempt_dir(base, name, 0)
         os.makedirs(place)
         with open(os.path.join(place, "attempt.json"), "w", encoding="ascii") as handle:
             handle.write("{}")
         os.utime(place, (time.time() - age, time.time() - age))
-    rehearsing.finish(Systemd(0), base, RUN, "node2", 1, "", False)
-    assert attempts.rehearsals_on(base) == [("20261120-103501-x-0002", 0)]
+    node_rehearsal.finish(Systemd(0), base, RUN, "node2", 1, "", False)
+    assert attempt_dir.rehearsals_on(base) == [("20261120-103501-x-0002", 0)]
 
 
 @pytest.mark.parametrize("held", [True, False])
 def test_an_old_rehearsal_whose_unit_is_still_there_stays(rehearsed, held):
     base, place, _made = rehearsed
-    os.utime(place, (time.time() - rehearsing.OLD_SECONDS - 60,) * 2)
-    listed = f"{attempts.unit_name(RUN, 0)} loaded active running a rehearsal\n" if held else ""
+    os.utime(place, (time.time() - node_rehearsal.OLD_SECONDS - 60,) * 2)
+    listed = f"{attempt_dir.unit_name(RUN, 0)} loaded active running a rehearsal\n" if held else ""
     assert (
-        rehearsing.remove(lambda argv: (0, listed, ""), base, "20261120-103501-x-0001", time.time())
+        node_rehearsal.remove(
+            lambda argv: (0, listed, ""), base, "20261120-103501-x-0001", time.time()
+        )
         == ""
     )
     assert os.path.isdir(place) == held
@@ -602,7 +605,7 @@ def test_a_rank_says_every_step(rehearsed, reduce, stage):
         capture_output=True,
         check=False,
     )
-    (found,) = rehearsing.read(place, "node2")["ranks"]
+    (found,) = node_rehearsal.read(place, "node2")["ranks"]
     assert (
         (done.returncode == 0) == (stage == "ended")
         and found["stage"] == stage
@@ -637,16 +640,16 @@ def test_an_all_reduce_that_gives_no_number_is_a_finding_and_no_lie(rehearsed, v
         capture_output=True,
         check=True,
     )
-    result = rehearsing.finish(Systemd(0), base, RUN, "node2", 5, "", False)
+    result = node_rehearsal.finish(Systemd(0), base, RUN, "node2", 5, "", False)
     answer = answer_gate.validate(
         "rehearsal", json.loads(json.dumps(dict(result, changed=False))), {}
     )
     assert answer["ranks"][0]["sum"] == told
-    found = rehearsal.sums(made, {"node1": {"ranks": [spoken(made, 0)]}, "node2": answer})
+    found = outcome.sums(made, {"node1": {"ranks": [spoken(made, 0)]}, "node2": answer})
     assert [(item["nodes"], item["level"]) for item in found] == [(["node2"], "stop")]
     assert f" gave {told} on rank 1" in found[0]["text"]
 
 
 def test_a_line_that_no_rank_writes_hides_no_other():
     lines = ['{"stage": "started", "rank": 1}', "[" * 100_000, '{"sum": 1e999, "stage": "added"}']
-    assert rehearsing.merged("\n".join(lines)) == {"stage": "added", "rank": 1, "sum": "inf"}
+    assert node_rehearsal.merged("\n".join(lines)) == {"stage": "added", "rank": 1, "sum": "inf"}

@@ -8,7 +8,7 @@ import time
 
 import replacement as module
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    failed_nodes as failures,
+    failed_nodes,
 )
 from test_members import RUN, SILENT, given
 
@@ -46,7 +46,7 @@ def test_what_a_verdict_names_is_not_chosen_at_the_next_start(run_module, tmp_pa
 def test_an_old_verdict_that_is_made_again_is_noted_at_its_own_time(run_module, tmp_path):
     then = time.time() - 7200
     noted(run_module, tmp_path, ended=then)
-    assert failures.read(str(tmp_path))["node2"]["time"] == then
+    assert failed_nodes.read(str(tmp_path))["node2"]["time"] == then
     assert chosen(run_module, tmp_path)["nodes"] == ["node1", "node2"]
     noted(run_module, tmp_path)
     noted(run_module, tmp_path, ended=then)  # the newer one stays
@@ -65,7 +65,7 @@ def test_a_node_that_is_silent_now_is_noted_and_a_refusal_says_what_can_be_done(
     found = chosen(
         run_module, tmp_path, looks={"node2": SILENT, "spare1": SILENT, "spare2": SILENT}
     )
-    assert found["failed"] and list(failures.read(str(tmp_path))) == ["node2"]
+    assert found["failed"] and list(failed_nodes.read(str(tmp_path))) == ["node2"]
     assert (
         f"the run {RUN} cannot go on:" in found["msg"]
         and "node2 is lost: it does not answer: Connection timed out" in found["msg"]
@@ -76,7 +76,7 @@ def test_a_node_that_is_silent_now_is_noted_and_a_refusal_says_what_can_be_done(
 def test_what_a_verdict_said_of_a_node_stays_its_cause_while_it_is_silent(run_module, tmp_path):
     noted(run_module, tmp_path, ended=time.time() - 600)
     assert chosen(run_module, tmp_path, looks={"node2": SILENT})["noted"] == {"node2": "node_lost"}
-    assert failures.read(str(tmp_path))["node2"]["time"] > time.time() - 300
+    assert failed_nodes.read(str(tmp_path))["node2"]["time"] > time.time() - 300
 
 
 def test_a_memory_that_cannot_be_written_is_no_end_of_the_report(run_module, tmp_path):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    node_replacement as replacing,
+    node_replacement,
 )
 
 NOW = 1_000_000.0
@@ -28,7 +28,7 @@ def choose(
     noted = {
         name: {"time": NOW - ago, "cause": "node_lost"} for name, ago in (failed or {}).items()
     }
-    return replacing.choose(
+    return node_replacement.choose(
         list(places),
         list(current or places),
         noted,
@@ -192,7 +192,7 @@ def test_min_nodes_never_asks_for_more_than_the_run_had():
     ],
 )
 def test_who_holds_which_place(current, holders):
-    assert replacing.occupants(["a", "b", "c"], current) == holders
+    assert node_replacement.occupants(["a", "b", "c"], current) == holders
 
 
 def test_nobody_is_taken_twice_and_the_order_of_the_places_stays():

@@ -9,9 +9,12 @@ import json
 import shutil
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import load as report_facts
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import report_view, series
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
+    load,
+    report_view,
+    series,
+)
 from core_support import ROOT
 
 OLD = ROOT / "tests/fixtures/raised/20261120-190935-raise-1b3e"
@@ -53,11 +56,11 @@ def twice(tmp_path):
     for path in sorted((run / "attempt-2").glob("*node2*")):
         path.rename(path.with_name(path.name.replace("node2", "node9")))
     (run / "attempt-2" / "ranks.json").unlink(missing_ok=True)
-    record = run_file.read(str(OLD))
-    record = run_file.with_entry(record, dict(record["attempts"][0], again=AGAIN))
-    entry = run_file.entry(2, started=record["ended"] + 10, resume=POINT)
-    run_file.write(str(run), record, entry)
-    return report_facts.read(str(tmp_path), OLD.name, series.of_run)
+    record = run_json.read(str(OLD))
+    record = run_json.with_entry(record, dict(record["attempts"][0], again=AGAIN))
+    entry = run_json.entry(2, started=record["ended"] + 10, resume=POINT)
+    run_json.write(str(run), record, entry)
+    return load.read(str(tmp_path), OLD.name, series.of_run)
 
 
 def test_every_attempt_is_shown_with_its_own_plan(twice):

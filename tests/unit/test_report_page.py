@@ -13,10 +13,8 @@ import shutil
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-    html_page as report_page,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-    run_comparison as report_compare,
+    html_page,
+    run_comparison,
 )
 from core_support import ROOT
 from report_support import (
@@ -190,12 +188,12 @@ def test_secrets_are_masked(tmp_path):
 
 
 def test_data_of_the_charts_cannot_end_their_element():
-    quoted = report_page.quoted({"label": ATTACK, "line": "<!--<script>&\u2028"})
+    quoted = html_page.quoted({"label": ATTACK, "line": "<!--<script>&\u2028"})
     assert not re.search("[<>&\u2028]", quoted) and "\\u003c/script\\u003e" in quoted
     with pytest.raises(ValueError):
-        report_page.quoted({"loss": float("nan")})
+        html_page.quoted({"loss": float("nan")})
     with pytest.raises(ValueError, match="end of its own element"):
-        report_page.render({"data": {}}, dict(parts(), script="'</script>'"))
+        html_page.render({"data": {}}, dict(parts(), script="'</script>'"))
 
 
 def test_not_a_number_leaves_a_gap_and_no_broken_page():
@@ -300,9 +298,9 @@ def test_a_comparison_lays_curves_over_each_other_and_shows_only_what_differs(tm
 
 
 def test_equal_settings_are_said_to_be_equal():
-    rows, count = report_compare.differing([{"a": 1, "b": 2}, {"a": 1, "b": 2}])
+    rows, count = run_comparison.differing([{"a": 1, "b": 2}, {"a": 1, "b": 2}])
     assert (rows, count) == ([], 2)
-    assert report_compare.differing([{"a": 1}, {"b": 2}])[0] == [("a", [1, None]), ("b", [None, 2])]
+    assert run_comparison.differing([{"a": 1}, {"b": 2}])[0] == [("a", [1, None]), ("b", [None, 2])]
 
 
 def test_the_chart_library_is_the_one_that_its_readme_names():

@@ -9,10 +9,10 @@ import re
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
-    failure_catalogue as causes,
+    failure_catalogue,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    restart_policy as restarts,
+    restart_policy,
 )
 from core_support import ROOT, RUN
 
@@ -34,33 +34,36 @@ def attempt(number, cause, ranks=STEPPED, point=None, again=None, outcome="faile
 
 
 def decide(*attempts, limit=5, live=True):
-    return restarts.decide({"attempts": list(attempts)}, limit, live)
+    return restart_policy.decide({"attempts": list(attempts)}, limit, live)
 
 
 AGAIN = {"again": True}
 
 
 def test_every_cause_of_the_catalogue_has_a_class():
-    assert set(causes.every()) <= set(restarts.CLASSES)
-    assert {kind for kind, _why in restarts.CLASSES.values()} == {
-        restarts.AGAIN,
-        restarts.TRAINED,
-        restarts.NEVER,
+    assert set(failure_catalogue.every()) <= set(restart_policy.CLASSES)
+    assert {kind for kind, _why in restart_policy.CLASSES.values()} == {
+        restart_policy.AGAIN,
+        restart_policy.TRAINED,
+        restart_policy.NEVER,
     }
 
 
 def test_the_page_has_the_table_as_it_is():
     text = (ROOT / "docs/runbooks/resume.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| (again|trained|never) \|", text, re.MULTILINE))
-    assert rows == {cause: kind for cause, (kind, _why) in restarts.CLASSES.items()}
+    assert rows == {cause: kind for cause, (kind, _why) in restart_policy.CLASSES.items()}
 
 
-@pytest.mark.parametrize("cause", sorted(restarts.CLASSES))
+@pytest.mark.parametrize("cause", sorted(restart_policy.CLASSES))
 def test_what_each_class_does(cause):
-    kind, _why = restarts.class_of(cause)
+    kind, _why = restart_policy.class_of(cause)
     stepped, before = decide(attempt(1, cause)), decide(attempt(1, cause, ranks=[]))
-    assert (stepped["again"], before["again"]) == (kind != restarts.NEVER, kind == restarts.AGAIN)
-    assert stepped["again"] or stepped["reason"] == restarts.NEVER
+    assert (stepped["again"], before["again"]) == (
+        kind != restart_policy.NEVER,
+        kind == restart_policy.AGAIN,
+    )
+    assert stepped["again"] or stepped["reason"] == restart_policy.NEVER
 
 
 def test_what_the_issue_asks_for():
@@ -85,7 +88,7 @@ def test_what_the_issue_asks_for():
 def test_what_a_person_stopped_stays_stopped():
     found = decide(attempt(1, "stopped_by_guard", outcome="stopped"))
     assert (found["again"], found["reason"], found["cause"]) == (False, "never", "stopped_by_user")
-    assert restarts.sentence(found, RUN) == "none: a person stopped it"
+    assert restart_policy.sentence(found, RUN) == "none: a person stopped it"
 
 
 def test_what_completed_or_has_no_end_is_no_question():
@@ -106,7 +109,7 @@ def test_the_limit_counts_restarts_over_the_whole_run():
         "max_restarts",
         "1 of 1 restarts were used",
     )
-    assert restarts.sentence(decide(attempt(1, "killed"), limit=0), RUN) == ""
+    assert restart_policy.sentence(decide(attempt(1, "killed"), limit=0), RUN) == ""
 
 
 def test_it_waits_longer_as_long_as_nothing_comes_of_it():
@@ -120,7 +123,9 @@ def test_it_waits_longer_as_long_as_nothing_comes_of_it():
 
 
 def test_another_controller_leaves_the_first_turn_to_the_one_that_started_it():
-    assert decide(dict(attempt(1, "killed"), started=None))["delay"] == 10 + restarts.SECOND_TURN
+    assert (
+        decide(dict(attempt(1, "killed"), started=None))["delay"] == 10 + restart_policy.SECOND_TURN
+    )
 
 
 def test_three_restarts_without_progress_end_it():
@@ -134,7 +139,7 @@ def test_three_restarts_without_progress_end_it():
         "no_progress",
         "3 restarts in a row brought no newer checkpoint",
     )
-    assert restarts.sentence(found, RUN).endswith(
+    assert restart_policy.sentence(found, RUN).endswith(
         f"by hand: ansible-playbook playbooks/resume.yml -e run={RUN}"
     )
 
@@ -152,14 +157,14 @@ def test_progress_is_what_the_next_one_could_go_on_from():
     truncated = [attempt(1, "killed", SAVED, again=AGAIN)] + [
         attempt(number, "killed", SAVED, "a", AGAIN) for number in (2, 3, 4)
     ]
-    assert restarts.fruitless([*truncated, attempt(5, "killed", STEPPED, "a")]) == 4
+    assert restart_policy.fruitless([*truncated, attempt(5, "killed", STEPPED, "a")]) == 4
     moving = [
         attempt(1, "killed", SAVED),
         *(attempt(number, "killed", SAVED, "abcd"[number - 2]) for number in (2, 3, 4)),
     ]
     assert (
-        restarts.fruitless(moving) == 0
-        and restarts.fruitless([*moving, attempt(5, "killed", STEPPED, "d")]) == 1
+        restart_policy.fruitless(moving) == 0
+        and restart_policy.fruitless([*moving, attempt(5, "killed", STEPPED, "d")]) == 1
     )
 
 
@@ -169,5 +174,5 @@ def test_an_end_of_long_ago_starts_nothing():
 
 
 def test_tries_of_a_restart_end():
-    delays = [restarts.next_try(number) for number in range(1, restarts.TRIES + 1)]
+    delays = [restart_policy.next_try(number) for number in range(1, restart_policy.TRIES + 1)]
     assert delays == [20, 40, 80, 160, None]

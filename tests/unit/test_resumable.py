@@ -14,14 +14,14 @@ import shutil
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    finder as resumable,
+    finder,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from core_support import ROOT, RUN
 
 REAL = ROOT / "tests" / "fixtures" / "checkpoints"
 CLOCK = itertools.count(1_000_000)
-RULES = {name: suites.load(name)["resume"] for name in suites.names()}
+RULES = {name: suite_table.load(name)["resume"] for name in suite_table.names()}
 
 
 def pickled(**values):
@@ -95,8 +95,8 @@ def attempt(tmp_path):
 
 def chosen(**runs):
     """Choose among {node: directory of the run there}; `home` is the controller's."""
-    return resumable.choose(
-        {name: resumable.of_run(path, {}, name == "home") for name, path in runs.items()}
+    return finder.choose(
+        {name: finder.of_run(path, {}, name == "home") for name, path in runs.items()}
     )
 
 
@@ -196,7 +196,7 @@ def test_what_is_above_the_bounds_is_left_out_and_named(attempt, monkeypatch):
     """A training may write names without end; the newest are looked at."""
     run = attempt("node1", 1, "paddledetection", *(detection(number) for number in range(1, 8)))
     attempt("node1", 3, "paddledetection", detection(9))
-    monkeypatch.setattr(resumable, "MOST_READ", 3)
+    monkeypatch.setattr(finder, "MOST_READ", 3)
     for number in range(3, 8):
         cut(run, "attempt-1/output/%d.pdopt" % (number - 1), 0.5)
     point, skipped = chosen(node1=run)
@@ -208,11 +208,11 @@ def test_what_is_above_the_bounds_is_left_out_and_named(attempt, monkeypatch):
     assert [(row["attempt"], row["why"]) for row in skipped if not row["name"]] == [
         (1, "4 older checkpoints are not looked at")
     ]
-    monkeypatch.setattr(resumable, "MOST_ATTEMPTS", 1)
+    monkeypatch.setattr(finder, "MOST_ATTEMPTS", 1)
     assert [(row["attempt"], row["why"]) for row in chosen(node1=run)[1]] == [
         (1, "1 older attempts are not looked at")
     ]
-    monkeypatch.setattr(resumable, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(finder, "MOST_ENTRIES", 2)
     assert any(
         row["why"].startswith("output has more than 2 entries") for row in chosen(node1=run)[1]
     )
@@ -220,9 +220,9 @@ def test_what_is_above_the_bounds_is_left_out_and_named(attempt, monkeypatch):
 
 def test_what_lies_in_the_folders_is_bounded_as_well(attempt, monkeypatch):
     run = attempt("node1", 1, "paddleseg", segmentation(2), segmentation(4))
-    monkeypatch.setattr(resumable, "MOST_ENTRIES", 6)
+    monkeypatch.setattr(finder, "MOST_ENTRIES", 6)
     assert chosen(node1=run)[0]["step"] == 4 and chosen(node1=run)[1] == []
-    monkeypatch.setattr(resumable, "MOST_ENTRIES", 5)
+    monkeypatch.setattr(finder, "MOST_ENTRIES", 5)
     assert [row["name"] for row in chosen(node1=run)[1]] == [""]
 
 
@@ -231,13 +231,13 @@ def test_what_lies_in_the_folders_is_bounded_as_well(attempt, monkeypatch):
 )
 def test_no_more_names_are_read_than_the_bound_allows(attempt, monkeypatch, suite, save_one):
     run = attempt("node1", 1, suite, *(save_one(number) for number in (2, 4, 6)))
-    monkeypatch.setattr(resumable, "MOST_ENTRIES", 4)
-    names, asked = resumable._names, []
+    monkeypatch.setattr(finder, "MOST_ENTRIES", 4)
+    names, asked = finder._names, []
     monkeypatch.setattr(
-        resumable, "_names", lambda folder, most: asked.append(most) or names(folder, most)
+        finder, "_names", lambda folder, most: asked.append(most) or names(folder, most)
     )
     root = os.open(run + "/attempt-1", os.O_RDONLY)
-    rows, cut_off = resumable.candidates(root, "output", RULES[suite])
+    rows, cut_off = finder.candidates(root, "output", RULES[suite])
     os.close(root)
     assert (
         cut_off
@@ -315,7 +315,7 @@ def test_different_bytes_under_one_name_are_named_and_rank_0s_are_taken(attempt)
 def test_nothing_to_resume_from(attempt):
     run = attempt("node1", 1, "paddledetection")
     assert chosen(node1=run) == (None, []) and chosen(node1=run + "-other") == (None, [])
-    assert resumable.lines(None, []) == [
+    assert finder.lines(None, []) == [
         "there is no complete checkpoint to resume from: the training starts from the beginning"
     ]
     with open(run + "/attempt-1/plan.json", "w", encoding="utf-8") as handle:
@@ -325,7 +325,7 @@ def test_nothing_to_resume_from(attempt):
 
 def test_the_tables_rule_beats_the_attempts_own(attempt):
     run = attempt("node1", 1, "paddledetection", detection(2), detection(3, "model_final"))
-    found = resumable.of_run(run, dict(RULES["paddledetection"], names=["[0-9]*"]))
+    found = finder.of_run(run, dict(RULES["paddledetection"], names=["[0-9]*"]))
     assert found["point"]["name"] == "1"
 
 
@@ -333,7 +333,7 @@ def test_the_choice_in_words(attempt):
     run = attempt("node1", 1, "paddledetection", detection(1), detection(2))
     cut(run, "attempt-1/output/1.pdparams", 0)
     point, skipped = chosen(node1=run)
-    assert resumable.lines(point, skipped) == [
+    assert finder.lines(point, skipped) == [
         "resumed from 0 of attempt 1 (on node1), 1 epoch done, 12 steps done, learning rate 0.5,"
         " digest {}".format(point["digest"][:12]),
         "skipped: 1 of attempt 1 on node1: 1.pdparams is empty",
@@ -354,16 +354,16 @@ def test_the_choice_in_words(attempt):
     ],
 )
 def test_a_number_that_is_none_is_unknown(rule, read, expected):
-    assert resumable.state(rule, "e12", read)["epoch"] == expected
+    assert finder.state(rule, "e12", read)["epoch"] == expected
 
 
 def test_a_row_of_rates_has_one_for_the_next_step():
     rule = {"step": [".ckpt", "global_step"], "lr": [".ckpt", "learning_rate"]}
     for step, rate in ((0, 0.5), (1, 0.25), (9, 0.25)):
         assert (
-            resumable.state(
+            finder.state(
                 rule, "t", {"t.ckpt": {"global_step": step, "learning_rate": [0.5, 0.25]}}
             )["lr"]
             == rate
         )
-    assert resumable.state(rule, "t", {"t.ckpt": {"learning_rate": [0.5, 0.25]}})["lr"] is None
+    assert finder.state(rule, "t", {"t.ckpt": {"learning_rate": [0.5, 0.25]}})["lr"] is None

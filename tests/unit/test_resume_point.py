@@ -20,36 +20,27 @@ import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    finder as resumable,
+    finder,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import describe as inputs
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install as trees
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import describe, tree_install
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
-    compiler as plan,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
+    compiler,
     readiness,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
-    render as plan_text,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
-    resume_inputs as point_plan,
+    render,
+    resume_inputs,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    proof_cache as proofs,
+    proof_cache,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    checkpoint_transfer as fan_out,
+    checkpoint_transfer,
+    restart_policy,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    restart_policy as restarts,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from core_support import ROOT, RUN, compiled, gang, program, programs, put
 
-RULE = suites.load("paddledetection")["resume"]
+RULE = suite_table.load("paddledetection")["resume"]
 POINT = {
     "attempt": 1, "name": "4", "stem": "4", "digest": "a" * 64, "epoch": 5, "step": 60, "lr": 0.01, "note": "", "home": "/runs/r/attempt-1/checkpoint",
     "files": {"4.pdopt": ["f", 1, "b" * 64], "4.pdparams": ["f", 2, "c" * 64]}, "sources": [{"source": "node1", "path": "/n"}],
@@ -139,7 +130,9 @@ def bring(run_module, point, *sources, **more):
 
 
 def place_of(tmp_path, point):
-    return trees.place_of(str(tmp_path / "home" / ".trainyard"), "checkpoints", point["digest"])[0]
+    return tree_install.place_of(
+        str(tmp_path / "home" / ".trainyard"), "checkpoints", point["digest"]
+    )[0]
 
 
 def test_brought_once_from_another_node(run_module, holder, tmp_path):
@@ -240,34 +233,34 @@ def test_no_file_grows_beyond_what_was_announced(holder, tmp_path, monkeypatch):
     """The kernel ends the writer, so that not even what goes between two looks fills the disk."""
     _root, point, _log, _hold = holder
     place = put(tmp_path / "s", {"4.pdparams": ""})
-    monkeypatch.setattr(fan_out, "LOOK_SECONDS", 600)
-    with pytest.raises(fan_out.Excess):
-        fan_out.copy(
+    monkeypatch.setattr(checkpoint_transfer, "LOOK_SECONDS", 600)
+    with pytest.raises(checkpoint_transfer.Excess):
+        checkpoint_transfer.copy(
             ["sh", "-c", f"exec head -c 300000000 /dev/zero > {place}/4.pdopt"],
             place,
             point["files"],
             60,
         )
-    assert os.path.getsize(place + "/4.pdopt") <= fan_out.LEAST_LIMIT
+    assert os.path.getsize(place + "/4.pdopt") <= checkpoint_transfer.LEAST_LIMIT
 
 
 def test_what_a_source_prints_and_how_long_it_takes_is_bounded(holder, tmp_path):
     _root, point, _log, _hold = holder
     began = time.monotonic()
     tracemalloc.start()
-    said = fan_out.copy(
+    said = checkpoint_transfer.copy(
         ["sh", "-c", "yes | tr -d '\\n'"], put(tmp_path / "s", {}), point["files"], 2
     )
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert said and time.monotonic() - began < 15 and most < 1 << 20
-    said = fan_out.copy(
+    said = checkpoint_transfer.copy(
         ["sh", "-c", "yes | head -c 50000000 | tr -d '\\n'; exit 3"],
         put(tmp_path / "s", {}),
         point["files"],
         60,
     )
-    assert len(said) <= fan_out.SAID_BYTES
+    assert len(said) <= checkpoint_transfer.SAID_BYTES
 
 
 def test_a_source_that_is_slow_leaves_time_for_the_next(run_module, holder, tmp_path, monkeypatch):
@@ -277,7 +270,7 @@ def test_a_source_that_is_slow_leaves_time_for_the_next(run_module, holder, tmp_
         "rsync",
         'case "$*" in *node2::*) exec {} "$@";; esac\nexec sleep 600'.format(shutil.which("rsync")),
     )
-    monkeypatch.setattr(fan_out, "MOST_SECONDS", 8)
+    monkeypatch.setattr(checkpoint_transfer, "MOST_SECONDS", 8)
     began = time.monotonic()
     found = bring(run_module, point, ("node3", root), ("node2", root))
     assert found["brought"] is True and len(found["said"]) == 1 and time.monotonic() - began < 30
@@ -299,12 +292,12 @@ def test_a_checkpoint_that_does_not_fit_is_not_begun(run_module, holder, tmp_pat
     assert found["brought"] is False and len(found["said"]) == 1 and not os.path.exists(log)
 
 
-@pytest.mark.parametrize("age, gone", [(fan_out.OLD + 9, True), (0, False)])
+@pytest.mark.parametrize("age, gone", [(checkpoint_transfer.OLD + 9, True), (0, False)])
 def test_a_copy_that_was_never_whole_goes_when_it_is_old(tmp_path, age, gone):
     base = tmp_path / "base"
     put(base / "staging" / ("checkpoints-" + "1" * 16), {"sub/.4.pdopt.Xa12": "x"})
     put(base / "staging" / ("code-" + "1" * 16), {"x": "x"})
-    fan_out.tidy(lambda _words: (0, "", ""), str(base), time.time() + age)
+    checkpoint_transfer.tidy(lambda _words: (0, "", ""), str(base), time.time() + age)
     assert (
         sorted(os.listdir(base / "staging"))
         == ["checkpoints-" + "1" * 16, "code-" + "1" * 16][gone:]
@@ -368,7 +361,7 @@ def test_copies_that_nobody_asks_for_go_unless_an_attempt_holds_the_node(
     for name in ("0" * 16, "1" * 16, "mine"):
         put(folder / name, {"3.pdopt": "older"})
         put(folder, {name + ".manifest.json": "{}", name + ".scan.json": "{}"})
-        trees.protect(str(folder / name), writable=False)
+        tree_install.protect(str(folder / name), writable=False)
         os.utime(folder / name, (1, 1) if name != "1" * 16 else None)
     assert bring(run_module, point, ("node1", root))["brought"] is True
     left = {name.split(".")[0] for name in os.listdir(folder)}
@@ -394,7 +387,7 @@ def test_the_suites_own_words_and_a_link_that_is_the_same_on_every_node():
         bare["links"], **{"resume/aaaaaaaaaaaaaaaa": "checkpoints/aaaaaaaaaaaaaaaa"}
     )
     assert made["resume"] == {
-        "attempt": 1, "name": "4", "digest": "a" * 64, "epoch": 5, "step": 60, "lr": 0.01, "unresumed": plan.sha256(bare),
+        "attempt": 1, "name": "4", "digest": "a" * 64, "epoch": 5, "step": 60, "lr": 0.01, "unresumed": compiler.sha256(bare),
     }  # fmt: skip
     assert bare["resume"] is None and bare["suite"]["resume"] == {
         key: RULE[key] for key in ("holds", "names", "state")
@@ -408,7 +401,7 @@ def test_the_suites_own_words_and_a_link_that_is_the_same_on_every_node():
     }
     todo = readiness.todo(made, facts, 0)
     assert todo["checkpoints"] == todo["trees"] == ["node2"]
-    shown = plan_text.summary(made, facts, todo)
+    shown = render.summary(made, facts, todo)
     assert (
         "note: resumed from 4 of attempt 1, 5 epochs done, 60 steps done, learning rate 0.01,"
         " digest aaaaaaaaaaaa" in shown
@@ -418,10 +411,12 @@ def test_the_suites_own_words_and_a_link_that_is_the_same_on_every_node():
 
 def test_where_it_lies_now_is_no_part_of_the_plan_and_a_rehearsal_is_not_repeated_for_it():
     elsewhere = resumed(dict(POINT, sources=[{"source": "home", "path": "/h"}], home="/elsewhere"))
-    assert plan.sha256(resumed()) == plan.sha256(elsewhere) != plan.sha256(compiled())
+    assert compiler.sha256(resumed()) == compiler.sha256(elsewhere) != compiler.sha256(compiled())
     facts = gang()["facts"]
-    assert proofs.keys(resumed(), facts) == proofs.keys(compiled(), facts)
-    assert proofs.keys(resumed(job={"env": {"X": "1"}}), facts) != proofs.keys(compiled(), facts)
+    assert proof_cache.keys(resumed(), facts) == proof_cache.keys(compiled(), facts)
+    assert proof_cache.keys(resumed(job={"env": {"X": "1"}}), facts) != proof_cache.keys(
+        compiled(), facts
+    )
 
 
 def test_a_constant_rate_is_the_configs():
@@ -441,21 +436,21 @@ def test_a_constant_rate_is_the_configs():
     ],
 )  # fmt: skip
 def test_a_training_that_has_reached_its_end_is_refused(name, point, config, words):
-    suite, point = suites.load(name), dict(POINT, **point)
-    assert words in point_plan.problem(point, suite, config)
+    suite, point = suite_table.load(name), dict(POINT, **point)
+    assert words in resume_inputs.problem(point, suite, config)
     more = {key: value + 3 for key, value in config.items()}
     assert (
-        point_plan.problem(point, suite, more) is None
-        and point_plan.problem(point, suite, {}) is None
+        resume_inputs.problem(point, suite, more) is None
+        and resume_inputs.problem(point, suite, {}) is None
     )
     if name == "paddledetection":
-        with pytest.raises(plan.PlanError, match="has reached the last epoch"):
+        with pytest.raises(compiler.PlanError, match="has reached the last epoch"):
             resumed(point, config=dict(config, files=[]))
 
 
 def test_a_suite_that_knows_no_way_is_refused():
-    assert "does not say how a training is resumed" in point_plan.problem(
-        POINT, dict(suites.load("mindocr"), resume={}), {}
+    assert "does not say how a training is resumed" in resume_inputs.problem(
+        POINT, dict(suite_table.load("mindocr"), resume={}), {}
     )
 
 
@@ -467,9 +462,9 @@ def test_a_suite_that_knows_no_way_is_refused():
     ],
 )
 def test_mindocrs_configs_without_the_key_get_a_copy_that_has_it(given):
-    suite, point = suites.load("mindocr"), dict(POINT, stem="train_resume")
-    copy = point_plan.config_file(suite, "configs/rec/crnn/a.yaml", given, point)
-    found = point_plan.planned(point, suite, {"config": {}, "resume_config": copy})
+    suite, point = suite_table.load("mindocr"), dict(POINT, stem="train_resume")
+    copy = resume_inputs.config_file(suite, "configs/rec/crnn/a.yaml", given, point)
+    found = resume_inputs.planned(point, suite, {"config": {}, "resume_config": copy})
     path = "resume/aaaaaaaaaaaaaaaa/train_resume.ckpt"
     if "resume" in given["model"]:
         assert (
@@ -496,7 +491,7 @@ def test_mindocrs_configs_without_the_key_get_a_copy_that_has_it(given):
 def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
     files = {"4.pdopt": ["f", 1, "b" * 64]}
     point = dict(POINT, files=files, digest=manifest.digest(files))
-    (tree,) = inputs.point_tree(point, str(tmp_path))
+    (tree,) = describe.point_tree(point, str(tmp_path))
     assert tree == {
         "kind": "checkpoints",
         "name": "4 of attempt 1",
@@ -507,8 +502,8 @@ def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
     }
     assert (
         tmp_path / "manifests" / (point["digest"] + ".files")
-    ).read_text() == "./4.pdopt\n" and inputs.point_tree({}, str(tmp_path)) == []
-    assert resumable.said(dict(POINT, sources=[])).startswith("4 of attempt 1, 5 epochs done")
+    ).read_text() == "./4.pdopt\n" and describe.point_tree({}, str(tmp_path)) == []
+    assert finder.said(dict(POINT, sources=[])).startswith("4 of attempt 1, 5 epochs done")
 
 
 # --- what lies out of sight
@@ -543,7 +538,7 @@ def test_a_restart_waits_for_a_node_that_may_hold_a_newer_checkpoint(
         tmp_path / RUN,
         {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}, {"name": "node2"}]})},
     )
-    run_file.write(run, run_file.empty(RUN, "a", 1.0), run_file.entry(1, ranks=ranks))
+    run_json.write(run, run_json.empty(RUN, "a", 1.0), run_json.entry(1, ranks=ranks))
     found = {point["source"]: {"point": dict(TRUE, **point)}} if point else {}
     asked = {
         "state": "chosen",
@@ -557,7 +552,7 @@ def test_a_restart_waits_for_a_node_that_may_hold_a_newer_checkpoint(
     assert waits in said and bool(said) == bool(waits)
     # its last try, and a person, take what there is
     assert (
-        run_module(module, dict(asked, tries=restarts.TRIES))["waits"]
+        run_module(module, dict(asked, tries=restart_policy.TRIES))["waits"]
         == run_module(module, dict(asked, tries=0))["waits"]
         == ""
     )
@@ -567,7 +562,7 @@ def test_the_role_stops_a_restart_there_and_nothing_else(tmp_path):
     run = put(
         tmp_path / "runs" / RUN, {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}]})}
     )
-    run_file.write(run, run_file.empty(RUN, "a", 1.0), run_file.entry(1))
+    run_json.write(run, run_json.empty(RUN, "a", 1.0), run_json.entry(1))
     known = {
         "preflight_read": {"suite": {"resume": RULE}, "project": "/"},
         "preflight_resumed": {"run": RUN},

@@ -11,9 +11,9 @@ import os
 
 import pytest
 import resumed_run as module
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    resume_decision as resuming,
+    resume_decision,
 )
 from core_support import ROOT, RUN, put
 
@@ -47,14 +47,14 @@ def home(*attempts, numbers=None, outcome=None):
     """What this controller knows: attempts with their outcomes, None where one has no verdict."""
     record = None
     for number, said in enumerate(attempts, 1):
-        record = record or run_file.empty(RUN, "x", 1.0)
+        record = record or run_json.empty(RUN, "x", 1.0)
         verdict = said and {
             "outcome": said,
-            "cause": run_file.NOT_STARTED if said == "refused" else "killed",
+            "cause": run_json.NOT_STARTED if said == "refused" else "killed",
         }
         verdict = dict(verdict, outcome="failed") if said == "refused" else verdict
-        record = run_file.with_entry(
-            record, run_file.entry(number, verdict=verdict, ended=said and NOW - 5)
+        record = run_json.with_entry(
+            record, run_json.entry(number, verdict=verdict, ended=said and NOW - 5)
         )
     numbers = numbers if numbers is not None else list(range(1, len(attempts) + 1))
     return {
@@ -67,7 +67,7 @@ def home(*attempts, numbers=None, outcome=None):
 
 
 def settle(here, after=0, **answers):
-    return resuming.settle(RUN, here, answers, after, NOW)
+    return resume_decision.settle(RUN, here, answers, after, NOW)
 
 
 def test_a_failed_run_goes_on_as_the_next_attempt():
@@ -83,7 +83,8 @@ def test_a_controller_that_knows_nothing_of_it():
     found = settle(nothing, node1=status(), node2=status(), node3=NONE)
     assert (found["number"], found["unfinished"], found["nodes"]) == (2, True, ["node1", "node2"])
     with pytest.raises(
-        resuming.Refused, match="no node knows the run .*; known: 20261119-.*; no answer from node2"
+        resume_decision.Refused,
+        match="no node knows the run .*; known: 20261119-.*; no answer from node2",
     ):
         settle(nothing, node1=NONE, node2=None)
 
@@ -105,13 +106,14 @@ def test_an_end_that_nobody_saw_is_finished_first():
 )
 def test_what_completed_is_not_resumed(answers):
     with pytest.raises(
-        resuming.Refused, match=r"has completed \(attempt 1, 0:05 ago\): there is nothing to resume"
+        resume_decision.Refused,
+        match=r"has completed \(attempt 1, 0:05 ago\): there is nothing to resume",
     ):
         settle(home("completed"), **answers)
 
 
 def test_what_completed_is_known_without_a_record_too():
-    with pytest.raises(resuming.Refused, match="has completed"):
+    with pytest.raises(resume_decision.Refused, match="has completed"):
         settle(home(None), node1=status("completed"), node2=status("completed"))
     assert settle(home(None), node1=status("completed"), node2=status("failed"))["number"] == 2
     assert (
@@ -121,7 +123,7 @@ def test_what_completed_is_known_without_a_record_too():
 
 @pytest.mark.parametrize("state", ["running", "stopping"])
 def test_what_runs_is_not_resumed_and_who_holds_it_is_said(state):
-    with pytest.raises(resuming.Refused) as error:
+    with pytest.raises(resume_decision.Refused) as error:
         settle(home("failed"), node1=status(), node2=status(state))
     for words in (
         "attempt 1 holds node2",
@@ -167,21 +169,23 @@ def test_an_attempt_that_goes_on_whole_is_followed_again_by_the_controller_that_
     # one that was frozen or cut off may be back with what the others have ended, and is about to
     # end it
     for other in (status("lost"), status("stopping"), {}):
-        with pytest.raises(resuming.NotYet, match="goes on: attempt 1 holds"):
+        with pytest.raises(resume_decision.NotYet, match="goes on: attempt 1 holds"):
             settle(home("lost"), after=1, node1=running, node2=other)
-    with pytest.raises(resuming.Refused):
+    with pytest.raises(resume_decision.Refused):
         settle(home("lost"), node1=running, node2=running)  # a person asks
 
 
 def test_an_attempt_that_is_on_its_way_is_waited_for():
-    with pytest.raises(resuming.NotYet, match="begun by another command and is on no node yet"):
+    with pytest.raises(
+        resume_decision.NotYet, match="begun by another command and is on no node yet"
+    ):
         settle(home("failed", None), after=1, node1=status(), node2=status())
 
 
 def test_what_was_stopped_during_the_wait_is_not_started():
     """stop.yml leaves a note in the next attempt's place, on every node."""
     stopped = status(attempts=[1, 2], noted=[2])
-    with pytest.raises(resuming.Refused, match="was stopped while its restart waited"):
+    with pytest.raises(resume_decision.Refused, match="was stopped while its restart waited"):
         settle(home("failed"), after=1, node1=stopped, node2=status())
     assert settle(home("failed"), node1=stopped, node2=status())["number"] == 3  # a person asks
     assert (
@@ -205,9 +209,9 @@ def test_a_try_that_was_taken_back_on_the_nodes_that_had_begun_it_is_not_followe
 def test_a_restart_waits_for_what_is_left_of_the_old_attempt():
     """A node that was frozen answers again with attempt 1, until its guard ends that."""
     back = status("running", 1, ended=False)
-    with pytest.raises(resuming.NotYet):
+    with pytest.raises(resume_decision.NotYet):
         settle(home("failed"), after=1, node1=status(), node2=back)
-    with pytest.raises(resuming.Refused):
+    with pytest.raises(resume_decision.Refused):
         settle(home("failed"), node1=status(), node2=back)  # a person is told
 
 

@@ -13,8 +13,8 @@ import sys
 
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt as record
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt
 from core_support import ROOT, RUN, put
 from jsonschema import Draft202012Validator
 from test_ranks import of_schema
@@ -79,7 +79,7 @@ def run(tmp_path):
             "code": {"commit": "c"},
             "code_diff": "diff of %d" % number,
         }
-        result = getattr(record, what)(dict(dict(params, nodes=[], **plan), **given))
+        result = getattr(record_attempt, what)(dict(dict(params, nodes=[], **plan), **given))
         valid(call.found())
         return result
 
@@ -213,7 +213,7 @@ def test_the_runs_plan_is_the_newest_attempts(run):
         str(run.dir), {"attempt-2/plan.json": json.dumps(other)}
     )  # collect brought it to a controller that did not start it
     run("ended", 2, nodes=ended_by())
-    assert json.loads((run.dir / "plan.json").read_text()) == other and run_file.plan_of(
+    assert json.loads((run.dir / "plan.json").read_text()) == other and run_json.plan_of(
         str(run.dir), 1
     ) == json.loads(json.dumps(MADE))
     assert oct((run.dir / "plan.json").stat().st_mode)[-3:] == "600"
@@ -223,7 +223,7 @@ def test_the_runs_plan_is_the_newest_attempts(run):
 
 
 def test_a_real_record_of_version_1_is_understood():
-    found = run_file.read(str(OLD))
+    found = run_json.read(str(OLD))
     valid(found)
     assert (found["version"], found["outcome"], found["restarts"], found["ended"]) == (
         2,
@@ -237,11 +237,11 @@ def test_a_real_record_of_version_1_is_understood():
         and attempt["started"] == found["started"]
         and attempt["again"] is None
     )
-    assert run_file.plan_of(str(OLD), 1)["ranks"]  # version 1 keeps it in the run's directory alone
+    assert run_json.plan_of(str(OLD), 1)["ranks"]  # version 1 keeps it in the run's directory alone
 
 
 def test_a_version_1_record_of_a_run_that_was_not_followed_to_its_end():
-    found = run_file.upgraded(
+    found = run_json.upgraded(
         {
             "version": 1,
             "run": RUN,
@@ -275,9 +275,9 @@ def test_a_run_of_version_1_goes_on_as_version_2(run):
     # the plan of the first attempt, which lay in the run's directory alone, is kept where it now
     # belongs
     assert (
-        run_file.plan_of(str(run.dir), 1)
+        run_json.plan_of(str(run.dir), 1)
         == json.loads((OLD / "plan.json").read_text())
-        != run_file.plan_of(str(run.dir), 2)
+        != run_json.plan_of(str(run.dir), 2)
     )
 
 
@@ -289,7 +289,7 @@ def test_a_newer_record_is_left_alone(run):
             "attempt-1/plan.json": json.dumps(MADE),
         },
     )
-    with pytest.raises(run_file.NewerRecord):
+    with pytest.raises(run_json.NewerRecord):
         run("ended", 1, nodes=ended_by())
     assert run.found()["version"] == 3
 
@@ -317,7 +317,7 @@ def test_two_who_write_at_once_lose_nothing(tmp_path):
         for first in (1, 2)
     ]
     assert [writer.wait() for writer in writers] == [0, 0]
-    assert [item["number"] for item in run_file.read(str(tmp_path))["attempts"]] == list(
+    assert [item["number"] for item in run_json.read(str(tmp_path))["attempts"]] == list(
         range(1, 41)
     )
 
@@ -331,8 +331,8 @@ def test_how_often_a_job_wants_to_be_started_again(tmp_path):
         ('{"max_restarts": -1}', 0),
     ):
         put(str(tmp_path), {"job.json": text})
-        assert run_file.limit_of(str(tmp_path)) == limit
-    assert run_file.numbers(str(tmp_path / "none")) == [] and not os.path.exists(tmp_path / "none")
+        assert run_json.limit_of(str(tmp_path)) == limit
+    assert run_json.numbers(str(tmp_path / "none")) == [] and not os.path.exists(tmp_path / "none")
 
 
 def test_a_seal_stays_within_the_run(tmp_path):
@@ -344,7 +344,7 @@ def test_a_seal_stays_within_the_run(tmp_path):
     for path in [run / "attempt-1" / "plan.json", outside / "file", outside / "folder" / "file"]:
         path.chmod(0o644)
     outside.chmod(0o755)
-    run_file.seal(str(run))
+    run_json.seal(str(run))
     assert oct((run / "attempt-1" / "plan.json").stat().st_mode)[-3:] == "600"
     assert [
         oct(path.stat().st_mode)[-3:]
@@ -353,5 +353,5 @@ def test_a_seal_stays_within_the_run(tmp_path):
     (tmp_path / "runs" / (RUN[:-4] + "0000")).symlink_to(outside)
     for path in (outside, tmp_path / "runs" / (RUN[:-4] + "0000"), tmp_path / "runs"):
         with pytest.raises(ValueError):
-            run_file.seal(str(path))
+            run_json.seal(str(path))
     assert oct(outside.stat().st_mode)[-3:] == "755"

@@ -10,9 +10,9 @@ import json
 import pytest
 import run_history as module
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser as logs
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import history
 from core_support import RUN, compiled, put
 
@@ -48,10 +48,10 @@ def nodes(tmp_path, monkeypatch):
             plan = dict(made, resume={"epoch": 1, "step": 4, "name": "1"}) if number == 2 else made
             record = {"run": RUN, "started": started, "by": "ann@desk"}
             put(
-                attempts.attempt_dir(str(base), RUN, number),
+                attempt_dir.attempt_dir(str(base), RUN, number),
                 {"plan.json": json.dumps(plan), "attempt.json": json.dumps(record)},
             )
-        first = attempts.attempt_dir(str(base), RUN, 1)
+        first = attempt_dir.attempt_dir(str(base), RUN, 1)
         put(
             first,
             {
@@ -125,7 +125,7 @@ def test_the_end_of_a_long_log_is_enough(tmp_path):
     put(
         tmp_path, {"log": STEP % (0, 0, 1) + "x" * 5000 + "\n" + STEP % (1, 0, 2) + EVALUATED % 500}
     )
-    table = logs.Table(compiled()["suite"]["logs"])
+    table = parser.Table(compiled()["suite"]["logs"])
     assert history.of_log(str(tmp_path), "log", table)["steps"] == 2
     found = history.of_log(str(tmp_path), "log", table, most=1000)
     assert (found["steps"], [item["ap"] for item in found["evaluations"]]) == (1, [0.5])

@@ -17,19 +17,19 @@ import time
 import pytest
 import run_plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    collector as homecoming,
+    collector,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plan
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.report import series
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    plan_directory as plan_home,
+    plan_directory,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from core_support import ROOT, RUN, compiled, job_of, put
 
 PLAN = compiled()
-TEXT = plan.canonical(PLAN)
+TEXT = compiler.canonical(PLAN)
 DIGEST = hashlib.sha256(TEXT).hexdigest()
 SITE = ["node1", "node2", "node3"]
 SLOW = r"^(\w+\s?)*$"
@@ -58,8 +58,12 @@ def bring(here):
             node: hashlib.sha256(text).hexdigest() if text else ""
             for node, (text, _job) in brought.items()
         }
-        changed, problems = plan_home.take(str(here), digests, site)
-        return {"changed": changed, "warnings": problems, "lacking": plan_home.lacking(str(here))}
+        changed, problems = plan_directory.take(str(here), digests, site)
+        return {
+            "changed": changed,
+            "warnings": problems,
+            "lacking": plan_directory.lacking(str(here)),
+        }
 
     return call
 
@@ -80,9 +84,9 @@ def test_what_the_nodes_agree_on_is_taken_with_the_shipped_tables(bring, here):
     result = bring({"node1": (TEXT, JOB), "node2": (TEXT, JOB)})
     assert (result["changed"], result["lacking"]) == (True, {})
     taken = json.loads((here / "plan.json").read_text())
-    assert taken == json.loads(json.dumps(dict(PLAN, suite=plan_home.shipped(PLAN["suite"]))))
+    assert taken == json.loads(json.dumps(dict(PLAN, suite=plan_directory.shipped(PLAN["suite"]))))
     assert (
-        taken["suite"]["logs"] == suites.load("paddledetection")["logs"]
+        taken["suite"]["logs"] == suite_table.load("paddledetection")["logs"]
         and taken["suite"]["checkpoints"] == PLAN["suite"]["checkpoints"]
     )
     assert json.loads((here.parent / "job.json").read_text())["suite"] == "paddledetection"
@@ -93,7 +97,7 @@ def test_what_the_nodes_agree_on_is_taken_with_the_shipped_tables(bring, here):
 
 
 def test_one_liar_of_three_is_outvoted_and_of_two_nothing_is_taken(bring, here):
-    other = plan.canonical(dict(PLAN, env={"X": "1"}))
+    other = compiler.canonical(dict(PLAN, env={"X": "1"}))
     result = bring({"node1": (other, JOB), "node2": (TEXT, JOB)})
     assert (
         "plan.json" in result["lacking"]
@@ -108,7 +112,7 @@ def test_one_liar_of_three_is_outvoted_and_of_two_nothing_is_taken(bring, here):
 
 
 def test_bytes_of_another_digest_than_was_said_are_not_taken(bring, here):
-    other = plan.canonical(dict(PLAN, env={"X": "1"}))
+    other = compiler.canonical(dict(PLAN, env={"X": "1"}))
     assert (
         "plan.json"
         in bring({"node1": (other, None)}, {"node1": DIGEST, "node2": DIGEST})["lacking"]
@@ -136,7 +140,7 @@ def deep(levels):
 @pytest.mark.parametrize(
     "text",
     [
-        b"", b"[]", b"null", b"{", b'{"a": NaN}', b"\xff", b"[" * 100000, b"x" * (plan_home.PLAN_BYTES + 1),
+        b"", b"[]", b"null", b"{", b'{"a": NaN}', b"\xff", b"[" * 100000, b"x" * (plan_directory.PLAN_BYTES + 1),
         *(json.dumps(value).encode() for value in (
             changed("nodes", 0, "name", to="localhost"), changed("nodes", 0, "name", to="../x"), changed("nodes", 1, "name", to="node1"),
             changed("nodes", to=[]), changed("nodes", to="x"), changed("ranks", 0, "rank", to=7), changed("ranks", 0, "node", to="node3"),
@@ -165,7 +169,7 @@ def test_what_is_no_plan_is_not_taken(bring, here, text):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"[" * 100000, b"x" * (plan_home.JOB_BYTES + 1), b"{}", json.dumps(job_of(suite="x")).encode(),
+    [b"", b"[]", b"[" * 100000, b"x" * (plan_directory.JOB_BYTES + 1), b"{}", json.dumps(job_of(suite="x")).encode(),
      json.dumps(job_of(env={"LD_PRELOAD": "x"})).encode(),
      json.dumps(job_of(name="a\x1b[2J")).encode(), json.dumps(job_of(nodes="x")).encode()],
 )  # fmt: skip
@@ -175,11 +179,11 @@ def test_what_is_no_job_is_not_taken(bring, here, data):
         and not (here.parent / "job.json").exists()
     )
     assert (
-        plan_home.job_in(base64.b64encode(data).decode()) is None
-        and plan_home.job_in("?") is None
-        and plan_home.job_in(None) is None
+        plan_directory.job_in(base64.b64encode(data).decode()) is None
+        and plan_directory.job_in("?") is None
+        and plan_directory.job_in(None) is None
     )
-    assert plan_home.job_in(base64.b64encode(JOB).decode())["suite"] == "paddledetection"
+    assert plan_directory.job_in(base64.b64encode(JOB).decode())["suite"] == "paddledetection"
 
 
 @pytest.mark.parametrize("planted", [".incoming", ".incoming/node1", ".incoming/node1/plan.json"])
@@ -194,7 +198,7 @@ def test_a_link_in_the_way_is_not_read(bring, here, tmp_path, planted):
 
 def laid(folder, value, own):
     """Lay out a run whose plan.json is `value`; own: this controller has recorded its digest."""
-    text = plan.canonical(value)
+    text = compiler.canonical(value)
     put(
         folder,
         {
@@ -204,10 +208,10 @@ def laid(folder, value, own):
         },
     )
     digest = hashlib.sha256(text).hexdigest() if own else "0" * 64
-    run_file.write(
+    run_json.write(
         str(folder),
-        run_file.empty(RUN, "x", 1.0),
-        run_file.entry(1, plan_sha256=digest, started=1.0),
+        run_json.empty(RUN, "x", 1.0),
+        run_json.entry(1, plan_sha256=digest, started=1.0),
     )
     return str(folder)
 
@@ -281,16 +285,16 @@ def test_the_role_keeps_what_is_here_and_asks_no_node(tmp_path, here):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert json.loads((here / "plan.json").read_text()) == {"ours": 1}
-    assert homecoming.INCOMING not in os.listdir(here)
+    assert collector.INCOMING not in os.listdir(here)
 
 
 def test_the_patterns_of_a_node_are_not_taken_and_neither_are_nodes_that_the_site_does_not_have(
     bring, here
 ):
-    text = plan.canonical(changed("suite", "logs", to={"step": {"line": SLOW}}))
+    text = compiler.canonical(changed("suite", "logs", to={"step": {"line": SLOW}}))
     assert "plan.json" in bring({"node1": (text, None)}, site=["node1"])["lacking"]
     assert bring({"node1": (text, None)})["lacking"].keys() == {"job.json"}
     assert (
         json.loads((here / "plan.json").read_text())["suite"]["logs"]
-        == suites.load("paddledetection")["logs"]
+        == suite_table.load("paddledetection")["logs"]
     )

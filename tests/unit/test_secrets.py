@@ -25,10 +25,10 @@ import core_support
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    site_fields as site_values,
+    site_fields,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import render as plan_text
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import render
 from core_support import ROOT, RUN, compiled, fact_of, modes, program, put
 from test_playbooks import ANSIBLE, COCO, JOB, site
 
@@ -504,7 +504,7 @@ def test_the_plan_s_lines_alone_hold_no_secret():
     made = canary_plan()
     made["env"].update(MULTI="1 2", DB_PASSWORD="3 4")  # too short to be looked for
     facts = {node["name"]: fact_of(node["address"]) for node in made["nodes"]}
-    lines = plan_text.summary(made, facts, dict.fromkeys(plan_text.BROUGHT, []))
+    lines = render.summary(made, facts, dict.fromkeys(render.BROUGHT, []))
     assert {
         f"  {name}=********" for name in ("WANDB_LOGIN", "MY_TOKEN", "MULTI", "DB_PASSWORD")
     } <= set(lines) and leaks("\n".join(lines)) == []
@@ -512,24 +512,24 @@ def test_the_plan_s_lines_alone_hold_no_secret():
 
 def test_a_marked_variable_that_is_refused_is_refused_without_its_value():
     problems = []
-    site_values.environment(
+    site_fields.environment(
         {"WANDB_LOGIN": ["canary-marked-2"], "OTHER": ["shown"]}, problems, ["WANDB_LOGIN"]
     )
     assert leaks(" ".join(map(str, problems))) == [] and "got ['shown']" in str(problems[1])
-    site_values.environment(["WANDB_LOGIN=canary-marked-2"], problems, ["WANDB_LOGIN"])
+    site_fields.environment(["WANDB_LOGIN=canary-marked-2"], problems, ["WANDB_LOGIN"])
     assert leaks(" ".join(map(str, problems))) == []
 
 
 def test_names_are_marked_by_the_site():
     found = []
     assert (
-        site_values.secret_env(["B_LOGIN", "A"], found) == ["A", "B_LOGIN"]
-        and site_values.secret_env(None, found) == []
+        site_fields.secret_env(["B_LOGIN", "A"], found) == ["A", "B_LOGIN"]
+        and site_fields.secret_env(None, found) == []
         and not found
     )
     for odd in ({"A": "v"}, "A", ["A-B"], [1], ["A", None]):
         assert (
-            len((site_values.secret_env(odd, found), found)[1])
+            len((site_fields.secret_env(odd, found), found)[1])
             and found.pop().key == "trainyard_secret_env"
         )
     made = core_support.gang(count=1, devices=1)

@@ -11,7 +11,7 @@ import re
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import scaling
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from core_support import ROOT
 
 CONFIGS = ROOT / "playbooks" / "configs"
@@ -66,7 +66,7 @@ def read(name):
 @functools.lru_cache(maxsize=None)
 def table_of(suite):
     """Return a suite's table."""
-    return suites.load(suite)
+    return suite_table.load(suite)
 
 
 def effective(job):
@@ -84,7 +84,7 @@ def effective(job):
     }
     given = {keys[name]: upstream[mine] for name, mine in known.items() if mine in upstream}
     assert None not in given, "the job knows a value that its suite's table has no key for"
-    return table, suites.overridden(values, given)
+    return table, suite_table.overridden(values, given)
 
 
 def test_there_is_a_job_for_every_row_and_no_other():
@@ -227,13 +227,13 @@ def test_objects365_is_read_where_the_config_says_coco(name):
         "TrainDataset": {"name": "COCODataSet", "dataset_dir": "dataset/coco", "image_dir": "train2017", "anno_path": "annotations/instances_train2017.json"},
         "EvalDataset": {"name": "COCODataSet", "dataset_dir": "dataset/coco", "image_dir": "val2017", "anno_path": "annotations/instances_val2017.json"},
     }  # fmt: skip
-    config = suites.overridden(coco, job["overrides"])
+    config = suite_table.overridden(coco, job["overrides"])
     site = {"coco": "/data/coco", "objects365": "/data/objects365"}
-    wanted, problems = suites.wanted_data(
+    wanted, problems = suite_table.wanted_data(
         table, config, job["arguments"], site, exists=lambda path: True
     )
     assert (wanted, problems) == (["objects365"], []) and config["num_classes"] == 365
-    assert {path for _key, path in suites.data_paths(table, config, job["arguments"])} == {
+    assert {path for _key, path in suite_table.data_paths(table, config, job["arguments"])} == {
         "dataset/objects365", "dataset/objects365/train", "dataset/objects365/annotations/zhiyuan_objv2_train.json",
         "dataset/objects365/val", "dataset/objects365/annotations/zhiyuan_objv2_val.json",
     }  # fmt: skip

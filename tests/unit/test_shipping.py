@@ -18,7 +18,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shi
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_receiver as receiving,
+    log_receiver,
 )
 from core_support import ROOT, compiled, renamed
 from test_launchers import mindocr
@@ -51,7 +51,7 @@ class Sent:
     """A sender, and what it has written so far."""
 
     def __init__(self, attempt, errors, **spec):
-        self.process = receiving.start(
+        self.process = log_receiver.start(
             ARGV,
             dict({"attempt_dir": str(attempt), "node": "node1", "interval": 0.02}, **spec),
             errors,
@@ -166,7 +166,7 @@ def test_what_is_at_home_does_not_cross_again(attempt, send, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     (home / "rank-000.node1.log").write_bytes(b"x" * 10000)
-    have = receiving.Receiver(str(home), node="node1").have()
+    have = log_receiver.Receiver(str(home), node="node1").have()
     frames, events = send(attempt, follow=False, have=have).end()
     mine = [
         (header["offset"], data)
@@ -189,7 +189,7 @@ def test_what_is_at_home_and_is_something_else_begins_again(attempt, send, tmp_p
     home = tmp_path / "home"
     home.mkdir()
     (home / "rank-000.node1.log").write_bytes(b"x" * 10000)
-    have = receiving.Receiver(str(home), node="node1").have()
+    have = log_receiver.Receiver(str(home), node="node1").have()
     sent = send(attempt, follow=False, have=have)
     _frames, events = sent.end()
     assert [event["event"] for event in events] == [said, "end"] and sent.bytes_of(

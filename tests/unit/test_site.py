@@ -8,7 +8,7 @@ import re
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    site_fields as site_values,
+    site_fields,
 )
 from core_support import ROOT, job_of
 
@@ -542,7 +542,7 @@ def test_the_controllers_paths_start_at_home_or_at_the_project_and_the_nodes_sta
 
 def test_a_site_chooses_where_libraries_lie():
     problems, given = [], {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64", "PYTHONPATH": "/opt/lib"}
-    assert site_values.environment(given, problems) == given and problems == []
+    assert site_fields.environment(given, problems) == given and problems == []
 
 
 @pytest.mark.parametrize(
@@ -559,7 +559,7 @@ def test_a_site_chooses_where_libraries_lie():
 )
 def test_a_git_address_with_a_login_is_refused_without_it(url):
     problems = []
-    site_values.suite_entries(
+    site_fields.suite_entries(
         {
             "paddledetection": {
                 "code": {"git": url, "version": "v"},
@@ -584,7 +584,7 @@ def test_a_git_address_with_a_login_is_refused_without_it(url):
 )
 def test_a_git_address_without_a_login_is_taken(url):
     problems = []
-    site_values.suite_entries(
+    site_fields.suite_entries(
         {
             "paddledetection": {
                 "code": {"git": url, "version": "v"},

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    guard_findings as stalls,
+    guard_findings,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
-    failure_catalogue as causes,
+    failure_catalogue,
 )
 
 STALL = {
@@ -197,13 +197,13 @@ def test_among_many_the_one_that_is_elsewhere():
         }
         for rank in range(4)
     }
-    assert stalls.odd(asked) == (
+    assert guard_findings.odd(asked) == (
         2,
         "node2",
         "does not wait where the others do: it is in g (b.py:2)",
     )
     asked["node3"]["guard"]["seen"][0]["where"] = ["h (c.py:3)"]
-    assert stalls.odd(asked) is None
+    assert guard_findings.odd(asked) is None
 
 
 def test_what_the_peers_say_of_the_stop_does_not_hide_the_hang():
@@ -340,7 +340,7 @@ def test_two_nodes_that_lost_each_other_and_both_answer_were_cut_apart():
 def test_where_all_lost_their_neighbours_and_all_answer_nobody_is_named():
     """A switch was out for half a minute: every node of the ring says that its neighbour is gone."""
     ring = {"node1": "node2", "node2": "node3", "node3": "node1"}
-    names, text, mutual = stalls.lost(
+    names, text, mutual = guard_findings.lost(
         {
             name: {"guard": {"loss": dict(LOSS, node=next_one, by=name)}}
             for name, next_one in ring.items()
@@ -358,7 +358,7 @@ def test_a_full_disk_that_kept_a_node_from_writing_its_end_is_no_lost_node():
     """
     full = {"kind": "OSError", "text": "[Errno 28] No space left on device", "line": 3, "origin": "python", "file": None, "file_line": None,
             "context": [], "handled": False, "survived": False, "root": None, "peer": None, "time": None}  # fmt: skip
-    full.update(causes.classify("OSError", full["text"], "python"))
+    full.update(failure_catalogue.classify("OSError", full["text"], "python"))
     nodes = [
         node("node1", 0, loss=LOSS),
         node("node2", 1, exit_code=1, signal=None, ended=970.0, mtime=970.0, first_error=full),
@@ -386,7 +386,7 @@ def test_of_three_the_one_that_is_cut_off():
     "value", [None, [], {"phase": "step"}, dict(STALL, budget="20"), dict(STALL, time=True)]
 )
 def test_what_is_no_stall_is_none(value):
-    assert stalls.found(lambda name: value if name == "stall.json" else None) == {
+    assert guard_findings.found(lambda name: value if name == "stall.json" else None) == {
         "stall": None,
         "loss": None,
         "seen": [],
@@ -397,7 +397,7 @@ def test_a_torn_state_is_passed_over():
     state = {"ranks": [{"rank": 0, "where": None}, {"rank": "x"}, 7]}
     assert [
         item["rank"]
-        for item in stalls.found(lambda name: state if name.endswith("state.json") else None)[
-            "seen"
-        ]
+        for item in guard_findings.found(
+            lambda name: state if name.endswith("state.json") else None
+        )["seen"]
     ] == [0]

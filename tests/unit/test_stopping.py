@@ -13,14 +13,12 @@ import time
 import attempt as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    restart_policy as restarts,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    resume_decision as resuming,
+    restart_policy,
+    resume_decision,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 from core_support import RUN, compiled, program, put, recorded
@@ -53,14 +51,14 @@ esac""".replace("%s", str(units))
         @staticmethod
         def hold(run_id=RUN, number=1, files=None, **record):
             """Let an attempt run here; returns its directory."""
-            place = attempts.attempt_dir(Node.base, run_id, number)
+            place = attempt_dir.attempt_dir(Node.base, run_id, number)
             put(
                 place,
                 dict(
                     {"attempt.json": json.dumps(dict({"run": run_id}, **record))}, **(files or {})
                 ),
             )
-            units.write_text(units.read_text() + attempts.unit_name(run_id, number) + "\n")
+            units.write_text(units.read_text() + attempt_dir.unit_name(run_id, number) + "\n")
             return place
 
         @staticmethod
@@ -69,7 +67,7 @@ esac""".replace("%s", str(units))
 
         @staticmethod
         def note(run_id=RUN, number=1):
-            path = os.path.join(attempts.attempt_dir(Node.base, run_id, number), "stop.json")
+            path = os.path.join(attempt_dir.attempt_dir(Node.base, run_id, number), "stop.json")
             return json.load(open(path, encoding="utf-8")) if os.path.exists(path) else None
 
     return Node
@@ -112,8 +110,10 @@ def test_a_stop_comes_before_the_start_that_it_is_meant_for(run_module, node):
     assert (result["changed"], result["noted"]) == (False, [RUN]) and node.note()[
         "from"
     ] == "ann@desk"
-    with pytest.raises(attempts.AttemptError, match="stopped before the start by ann@desk"):
-        attempts.prepare(attempts.attempt_dir(node.base, RUN, 1), "{}", "", "node2", RUN, 1, {})
+    with pytest.raises(attempt_dir.AttemptError, match="stopped before the start by ann@desk"):
+        attempt_dir.prepare(
+            attempt_dir.attempt_dir(node.base, RUN, 1), "{}", "", "node2", RUN, 1, {}
+        )
     assert stop(run_module, run_id=RUN, also=also)["noted"] == [RUN]
 
 
@@ -177,7 +177,7 @@ def test_a_listener_of_the_run_itself_is_no_stop(port, monkeypatch, tmp_path):
     monkeypatch.setattr(
         stopping.sockets, "owners", lambda taken, rows: {port: owner for port in taken}
     )
-    put(attempts.attempt_dir(str(tmp_path), RUN, 1), {"plan.json": json.dumps(planned(port))})
+    put(attempt_dir.attempt_dir(str(tmp_path), RUN, 1), {"plan.json": json.dumps(planned(port))})
     found = stopping.occupied(None, str(tmp_path), RUN, 1, "node2", settle=0)
     assert [item["own"] for item in found] == [True]
     said = {"stopped": [RUN], "ended": [], "left": [], "occupied": found}
@@ -190,7 +190,7 @@ def test_a_listener_of_the_run_itself_is_no_stop(port, monkeypatch, tmp_path):
 
 def test_devices_that_the_run_still_has(tmp_path, monkeypatch):
     put(
-        attempts.attempt_dir(str(tmp_path), RUN, 1),
+        attempt_dir.attempt_dir(str(tmp_path), RUN, 1),
         {"plan.json": json.dumps(compiled(count=2, devices=2))},
     )
     rows = [
@@ -223,12 +223,12 @@ def test_what_the_controller_knows_of_a_run_that_no_node_knows_yet(tmp_path, run
 def decided(run_id, ended, again=True, number=1, more=()):
     """A run's record with an attempt that is to be started again."""
     entry = dict(
-        run_file.entry(number),
+        run_json.entry(number),
         ended=ended,
         verdict={"outcome": "failed", "cause": "killed"},
         again={"again": again},
     )
-    return dict(run_file.empty(run_id, "job", ended), attempts=[entry, *more])
+    return dict(run_json.empty(run_id, "job", ended), attempts=[entry, *more])
 
 
 def test_whose_restart_may_wait(tmp_path, run_module):
@@ -237,11 +237,11 @@ def test_whose_restart_may_wait(tmp_path, run_module):
     """
     now = time.time()
     refused = dict(
-        run_file.entry(2), ended=now, verdict={"outcome": "failed", "cause": run_file.NOT_STARTED}
+        run_json.entry(2), ended=now, verdict={"outcome": "failed", "cause": run_json.NOT_STARTED}
     )
     kept = {
-        "a": decided("", now), "b": decided("", now, again=False), "c": decided("", now - restarts.UNDER_WAY - 60),
-        "d": decided("", now, more=[run_file.entry(2)]), "e": decided("", now, more=[refused]), "f": dict(decided("", now), version=9),
+        "a": decided("", now), "b": decided("", now, again=False), "c": decided("", now - restart_policy.UNDER_WAY - 60),
+        "d": decided("", now, more=[run_json.entry(2)]), "e": decided("", now, more=[refused]), "f": dict(decided("", now), version=9),
         "7": dict(decided("", now), attempts=["x"]), "6": dict(decided("", now), attempts=[{"again": 1}]),
         "8": None, "9": decided("", now),
     }  # fmt: skip
@@ -286,11 +286,11 @@ def test_a_restart_that_waits_gives_up_and_a_person_may_resume(noted, after, ref
         "nodes": ["node1"],
     }
     if refused:
-        with pytest.raises(resuming.Refused, match="was stopped while its restart waited"):
-            resuming.settle(RUN, home, {"node1": told}, after)
+        with pytest.raises(resume_decision.Refused, match="was stopped while its restart waited"):
+            resume_decision.settle(RUN, home, {"node1": told}, after)
     else:
         assert (
-            resuming.settle(RUN, home, {"node1": told}, after)["number"]
+            resume_decision.settle(RUN, home, {"node1": told}, after)["number"]
             == max(told["attempts"]) + 1
         )
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env as environment,
+    python_env,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import sources
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser as logs
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ make_data = load_make_data()
 
 @pytest.fixture(scope="module")
 def suite():
-    return suites.load("mindocr")
+    return suite_table.load("mindocr")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def copy(made, tmp_path):
 
 
 def scan(suite, data, piece=1 << 20):
-    found = logs.LogScan(logs.Table(suite["logs"]))
+    found = parser.LogScan(parser.Table(suite["logs"]))
     for begin in range(0, len(data), piece):
         found.feed(data[begin : begin + piece])
     return found.finish()
@@ -93,7 +93,8 @@ def test_a_real_training_whose_loss_is_lost(suite, samples):
     }
     assert found["nan"] == {"epoch": 1, "step": 2, "line": 52, "loss": "nan"}
     assert (
-        found["last_step"]["epoch"] == 2 and logs.fraction(found["last_step"], suite["logs"]) == 1.0
+        found["last_step"]["epoch"] == 2
+        and parser.fraction(found["last_step"], suite["logs"]) == 1.0
     )
     assert (found["evaluation"], found["saved_count"], found["first_error"]) == (None, 0, None)
 
@@ -124,7 +125,7 @@ def test_the_bundles_log(suite, piece):
         12,
         12,
     )
-    assert first["loss"] > 10 > 3 > last["loss"] and logs.fraction(last, suite["logs"]) == 1.0
+    assert first["loss"] > 10 > 3 > last["loss"] and parser.fraction(last, suite["logs"]) == 1.0
     assert found["evaluation"]["acc"] > 0.9 and found["evaluation"]["epoch"] == 12
     assert suite["logs"]["evaluation"]["main"] in found["evaluation"]
     assert found["saved_count"] > 1 and found["first_error"] is None
@@ -150,7 +151,7 @@ def test_a_detectors_lines_and_epochs_without_steps(suite):
     found = scan(suite, "".join(prefix + line + "\n" for line in text.splitlines()).encode())
     assert (
         found["first_step"]["epoch"] == 1
-        and logs.fraction(found["first_step"], suite["logs"]) == 0.25
+        and parser.fraction(found["first_step"], suite["logs"]) == 0.25
     )
     assert {key: found["evaluation"][key] for key in ("recall", "precision", "hmean")} == {
         "recall": 0.25,
@@ -159,7 +160,7 @@ def test_a_detectors_lines_and_epochs_without_steps(suite):
     }
     assert (
         found["last_step"]["lr"] == 0.000427
-        and logs.fraction(found["last_step"], suite["logs"]) == 7 / 16
+        and parser.fraction(found["last_step"], suite["logs"]) == 7 / 16
     )
 
 
@@ -179,14 +180,14 @@ def test_a_detectors_lines_and_epochs_without_steps(suite):
 def test_the_ranks_know_of_each_other_or_do_not_start(
     suite, config, world, given, switched, refused
 ):
-    overrides, problems = suites.settle(suite, config, given, "cpu", world)
+    overrides, problems = suite_table.settle(suite, config, given, "cpu", world)
     assert config["system"]["distribute"] is False, "as MindOCR's files for one device are"
     assert overrides.get("system.distribute") is switched and bool(problems) is refused
     assert overrides["system.amp_level"] == "O0"
 
 
 def test_settings_are_read_from_the_config(suite, config):
-    assert suites.settings(suite, config, []) == {
+    assert suite_table.settings(suite, config, []) == {
         **{
             "epochs": 12,
             "iterations": None,
@@ -198,18 +199,20 @@ def test_settings_are_read_from_the_config(suite, config):
 
 
 def test_the_data_appears_where_the_config_looks_for_it(suite, config, made):
-    overrides, _problems = suites.settle(suite, config, {}, "cpu", 2)
-    effective = suites.overridden(config, overrides)
-    assert suites.wanted_data(suite, effective, [], {"digits": str(made)}) == (["digits"], [])
+    overrides, _problems = suite_table.settle(suite, config, {}, "cpu", 2)
+    effective = suite_table.overridden(config, overrides)
+    assert suite_table.wanted_data(suite, effective, [], {"digits": str(made)}) == (["digits"], [])
     (made.parent / "empty").mkdir(exist_ok=True)
     assert (
         "digits/training"
-        in suites.wanted_data(suite, effective, [], {"digits": str(made.parent / "empty")})[1][0]
+        in suite_table.wanted_data(suite, effective, [], {"digits": str(made.parent / "empty")})[1][
+            0
+        ]
     )
 
 
 def test_resume_is_an_override_that_the_bundles_config_takes(suite, config):
-    assert suites.resume_words(suite, "resume/train_resume") == (
+    assert suite_table.resume_words(suite, "resume/train_resume") == (
         [],
         {"model.resume": "resume/train_resume.ckpt"},
     )
@@ -217,9 +220,9 @@ def test_resume_is_an_override_that_the_bundles_config_takes(suite, config):
 
 
 def test_every_word_the_suite_passes_is_a_key_of_the_config(suite, config):
-    overrides, _problems = suites.settle(suite, config, {}, "cpu", 2)
+    overrides, _problems = suite_table.settle(suite, config, {}, "cpu", 2)
     keys = [*overrides, *suite["resume"]["overrides"], suite["distributed"]["key"]]
-    assert [key for key in keys if suites.lookup(config, key) is None] == []
+    assert [key for key in keys if suite_table.lookup(config, key) is None] == []
 
 
 def test_the_script_is_where_the_table_says(suite):
@@ -318,7 +321,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("python", ["3.9", "3.10", "3.11"])
 def test_the_pinned_list_is_complete_and_goes_with_mindspore(suite, python):
-    asked = environment.read_environment(
+    asked = python_env.read_environment(
         {
             "package": "mindspore",
             "version": "2.7.0",
@@ -326,15 +329,15 @@ def test_the_pinned_list_is_complete_and_goes_with_mindspore(suite, python):
         }
     )
     text = (ROOT / "roles" / "runtime" / "files" / "mindocr.txt").read_text(encoding="utf-8")
-    packages = environment.resolve(asked, [text], python, "x86_64")
+    packages = python_env.resolve(asked, [text], python, "x86_64")
     assert (
         packages["mindspore"] == "2.7.0"
         and packages["numpy"].startswith("1.")
         and packages["huggingface-hub"] == "0.16.4"
     )
-    assert environment.from_source([text]) == ["seqeval"]
+    assert python_env.from_source([text]) == ["seqeval"]
     assert not {"opencv-python", "paddlepaddle", "torch"} & set(packages)
-    assert set(suite["environment"]["packages"]) <= set(environment.PACKAGES)
+    assert set(suite["environment"]["packages"]) <= set(python_env.PACKAGES)
 
 
 def test_the_config_is_yaml_that_any_node_reads():

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env as environment,
+    python_env,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser as logs
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = Path(__file__).resolve().parents[1] / "fixtures" / "logs" / "paddleocr"
 WORKSPACE = ROOT / "examples" / "paddleocr"
 CONFIG = WORKSPACE / "configs" / "rec" / "rec_mv3_none_bilstm_ctc.yml"
-SUITE = suites.load("paddleocr")
+SUITE = suite_table.load("paddleocr")
 STEP = (
     "[2026/11/20 13:29:28] ppocr INFO: epoch: [3/72], global_step: 20, lr: 0.000500, acc: 0.500000,"
     " loss: %s, loss_ctc: 3.000000, avg_reader_cost: 0.00601 s, avg_batch_cost: 0.57930 s,"
@@ -31,7 +31,7 @@ STEP = (
 
 
 def scan(text):
-    found = logs.LogScan(logs.Table(SUITE["logs"]))
+    found = parser.LogScan(parser.Table(SUITE["logs"]))
     found.feed(text.encode() if isinstance(text, str) else text)
     return found.finish()
 
@@ -52,7 +52,7 @@ def test_recognition_rank_0():
         "best_accuracy", "latest", "iter_epoch_1", "best_accuracy", "latest", "iter_epoch_2",
     ]  # fmt: skip
     assert (found["nan"], found["first_error"]) == (None, None)
-    assert logs.fraction(found["last_step"], SUITE["logs"]) == 1.0
+    assert parser.fraction(found["last_step"], SUITE["logs"]) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -134,23 +134,23 @@ def config():
 
 
 def test_what_the_product_reads_of_a_config(config):
-    overrides, problems = suites.settle(SUITE, config, {}, "cpu", 2)
+    overrides, problems = suite_table.settle(SUITE, config, {}, "cpu", 2)
     assert (overrides, problems) == ({"Global.use_gpu": False}, [])
-    assert suites.settle(SUITE, config, {}, "gpu", 16) == ({}, [])
-    assert suites.settings(SUITE, config, []) == {
+    assert suite_table.settle(SUITE, config, {}, "gpu", 16) == ({}, [])
+    assert suite_table.settings(SUITE, config, []) == {
         "epochs": 10, "iterations": None, "batch": 16, "learning_rate": 0.003, "save": "./output/rec/mv3_none_bilstm_ctc/",
     }  # fmt: skip
 
 
 def test_label_files_are_relative_to_the_working_directory(config, tmp_path):
-    assert suites.data_paths(SUITE, config, []) == [
+    assert suite_table.data_paths(SUITE, config, []) == [
         ("Train.dataset.data_dir", "train_data/ic15_data"),
         ("Train.dataset.label_file_list", "train_data/ic15_data/rec_gt_train.txt"),
         ("Eval.dataset.data_dir", "train_data/ic15_data"),
         ("Eval.dataset.label_file_list", "train_data/ic15_data/rec_gt_test.txt"),
     ]
     (tmp_path / "rec_gt_train.txt").touch()
-    used, problems = suites.wanted_data(SUITE, config, [], {"ic15_data": str(tmp_path)})
+    used, problems = suite_table.wanted_data(SUITE, config, [], {"ic15_data": str(tmp_path)})
     assert used == ["ic15_data"]
     assert len(problems) == 1 and "rec_gt_test.txt is not in the data set" in problems[0]
 
@@ -167,15 +167,15 @@ def test_lmdb_sets_and_configs_that_read_all_of_train_data(config, tmp_path):
     }
     (tmp_path / "data_lmdb_release" / "training").mkdir(parents=True)
     (tmp_path / "val_list.txt").touch()
-    assert suites.wanted_data(SUITE, config, [], {"train_data": str(tmp_path)}) == (
+    assert suite_table.wanted_data(SUITE, config, [], {"train_data": str(tmp_path)}) == (
         ["train_data"],
         [],
     )
-    assert suites.place(SUITE, "data_lmdb_release") == "train_data/data_lmdb_release"
+    assert suite_table.place(SUITE, "data_lmdb_release") == "train_data/data_lmdb_release"
 
 
 def test_resume_is_an_override():
-    assert suites.resume_words(SUITE, "resume/latest") == (
+    assert suite_table.resume_words(SUITE, "resume/latest") == (
         [],
         {"Global.checkpoints": "resume/latest"},
     )
@@ -183,7 +183,7 @@ def test_resume_is_an_override():
 
 def test_the_pinned_list_is_complete():
     text = (ROOT / "roles" / "runtime" / "files" / "paddleocr.txt").read_text(encoding="utf-8")
-    pins, problems = environment.parse_requirements(text, "paddleocr.txt")
+    pins, problems = python_env.parse_requirements(text, "paddleocr.txt")
     assert problems == []
     versions = {pin["name"]: pin["version"] for pin in pins}
     assert versions["numpy"].startswith("1.")

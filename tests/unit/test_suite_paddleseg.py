@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env as environment,
+    python_env,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import sources
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser as logs
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from PIL import Image, ImageStat
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +52,7 @@ make_data = load_make_data()
 
 @pytest.fixture(scope="module")
 def suite():
-    return suites.load("paddleseg")
+    return suite_table.load("paddleseg")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def copy(made, tmp_path):
 
 
 def scan(suite, data, piece=1 << 20):
-    found = logs.LogScan(logs.Table(suite["logs"]))
+    found = parser.LogScan(parser.Table(suite["logs"]))
     for begin in range(0, len(data), piece):
         found.feed(data[begin : begin + piece])
     return found.finish()
@@ -115,7 +115,7 @@ def test_the_newest_codes_log(suite, samples):
         "best_miou": 0.0261,
     }
     assert (found["nan"], found["first_error"]) == (None, None)
-    assert logs.fraction(found["last_step"], suite["logs"]) == 1.0
+    assert parser.fraction(found["last_step"], suite["logs"]) == 1.0
 
 
 def test_only_global_rank_0_prints_steps(suite, samples):
@@ -213,7 +213,7 @@ def test_the_script_is_found_where_either_release_has_it(suite):
 
 def test_what_the_bundles_config_trains_with(suite, config):
     _order, values = config
-    found = suites.settings(suite, values, ARGUMENTS)
+    found = suite_table.settings(suite, values, ARGUMENTS)
     assert found == {
         "epochs": None,
         "iterations": 80,
@@ -221,7 +221,7 @@ def test_what_the_bundles_config_trains_with(suite, config):
         "learning_rate": 0.002,
         "save": "output/" + Path(CONFIG).stem,
     }
-    assert suites.settings(suite, values, [*ARGUMENTS, "--iters", "8"])["iterations"] == 8
+    assert suite_table.settings(suite, values, [*ARGUMENTS, "--iters", "8"])["iterations"] == 8
 
 
 def test_the_bundle_trains_the_published_network(config):
@@ -234,13 +234,13 @@ def test_the_bundle_trains_the_published_network(config):
 
 
 def test_the_data_set_is_where_the_config_looks(suite, config, made):
-    assert suites.place(suite, "cityscapes") == "data/cityscapes"
-    assert suites.place(suite, "ade20k") == "data/ADEChallengeData2016"
-    assert suites.wanted_data(suite, config[1], ARGUMENTS, {"cityscapes": str(made)}) == (
+    assert suite_table.place(suite, "cityscapes") == "data/cityscapes"
+    assert suite_table.place(suite, "ade20k") == "data/ADEChallengeData2016"
+    assert suite_table.wanted_data(suite, config[1], ARGUMENTS, {"cityscapes": str(made)}) == (
         ["cityscapes"],
         [],
     )
-    _names, problems = suites.wanted_data(suite, config[1], ARGUMENTS, {"camvid": str(made)})
+    _names, problems = suite_table.wanted_data(suite, config[1], ARGUMENTS, {"camvid": str(made)})
     assert len(problems) == 2
     assert "trainyard_suites.paddleseg.data.cityscapes" in problems[0]
 
@@ -256,15 +256,17 @@ def test_lists_of_files_are_not_below_the_data_root(suite, tmp_path):
         }
     }
     values["val_dataset"] = {"dataset_root": "data/camvid", "val_path": "data/camvid/val.txt"}
-    assert suites.wanted_data(suite, values, [], {"camvid": str(tmp_path)}) == (["camvid"], [])
-    _names, problems = suites.wanted_data(suite, values, ["--do_eval"], {"camvid": str(tmp_path)})
+    assert suite_table.wanted_data(suite, values, [], {"camvid": str(tmp_path)}) == (["camvid"], [])
+    _names, problems = suite_table.wanted_data(
+        suite, values, ["--do_eval"], {"camvid": str(tmp_path)}
+    )
     assert ["val_dataset.val_path" in problem for problem in problems] == [True], (
         "what only an evaluation reads"
     )
 
 
 def test_how_a_training_goes_on(suite):
-    assert suites.resume_words(suite, "resume/iter_40") == (
+    assert suite_table.resume_words(suite, "resume/iter_40") == (
         ["--resume_model", "resume/iter_40"],
         {},
     )
@@ -419,13 +421,13 @@ def test_wrong_options_are_refused(tmp_path, capsys, options, message):
 def test_the_lock_holds_what_paddle_26_and_the_library_can_use(suite, python):
     lists = [*suite["environment"]["requirements"], "examples/paddleseg/requirements.txt"]
     texts = [
-        Path(environment.requirement_path(name, ROOT / "roles/runtime/files", ROOT)).read_text()
+        Path(python_env.requirement_path(name, ROOT / "roles/runtime/files", ROOT)).read_text()
         for name in lists
     ]
-    asked = environment.read_environment(
+    asked = python_env.read_environment(
         {"package": "paddlepaddle", "version": "2.6.2", "requirements": lists}
     )
-    packages = environment.resolve(asked, texts, python, "x86_64")
+    packages = python_env.resolve(asked, texts, python, "x86_64")
     assert packages["paddleseg"] == "2.8.0"
     assert "opencv-python" not in packages, "it needs libGL"
     assert {"opencv-python-headless", "visualdl", "scikit-image"} <= set(packages)

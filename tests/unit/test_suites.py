@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table as suites
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from core_support import ROOT, put
 
-DETECTION = suites.load("paddledetection")
+DETECTION = suite_table.load("paddledetection")
 # What a suite for MindOCR's kind of config would say.
 SWITCHED = dict(DETECTION, distributed={"key": "system.distribute"})
 COCO = {
@@ -23,9 +23,9 @@ COCO = {
 }
 
 
-@pytest.mark.parametrize("name", suites.names())
+@pytest.mark.parametrize("name", suite_table.names())
 def test_every_table_fits_its_schema(name):
-    table = suites.load(name)
+    table = suite_table.load(name)
     assert table["name"] == name and table["launchers"] and table["logs"]["step"]
 
 
@@ -34,8 +34,8 @@ def test_a_fifth_suite_is_one_file(tmp_path):
     page = (ROOT / "docs" / "adding-a-suite.md").read_text(encoding="utf-8")
     text = page.split("```yaml\n", 1)[1].split("```", 1)[0]
     put(tmp_path, {"paddleclas.yml": text})
-    assert suites.names(str(tmp_path)) == ["paddleclas"]
-    assert suites.load("paddleclas", str(tmp_path))["title"] == "PaddleClas"
+    assert suite_table.names(str(tmp_path)) == ["paddleclas"]
+    assert suite_table.load("paddleclas", str(tmp_path))["title"] == "PaddleClas"
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_a_fifth_suite_is_one_file(tmp_path):
 def test_a_table_that_cannot_be_used(tmp_path, change, words):
     table = {key: value for key, value in DETECTION.items() if key not in ("name", "distributed")}
     put(tmp_path, {"x.yml": yaml.safe_dump(dict(table, **change))})
-    with pytest.raises(suites.SuiteError) as error:
-        suites.load("x", str(tmp_path))
+    with pytest.raises(suite_table.SuiteError) as error:
+        suite_table.load("x", str(tmp_path))
     assert words in str(error.value)
 
 
@@ -78,12 +78,12 @@ def test_a_table_that_cannot_be_used(tmp_path, change, words):
     ],
 )
 def test_lookup(dotted, value):
-    assert suites.lookup({"a": {"b": 1, "l": [{"c": 2}]}}, dotted) == value
+    assert suite_table.lookup({"a": {"b": 1, "l": [{"c": 2}]}}, dotted) == value
 
 
 def test_overrides_reach_every_depth_and_leave_the_rest():
     values = {"a": {"b": 1, "c": {"d": 2}}}
-    assert suites.overridden(values, {"a.c.d": 3, "e.f": 4, "a.b": {"x": 1}}) == {
+    assert suite_table.overridden(values, {"a.c.d": 3, "e.f": 4, "a.b": {"x": 1}}) == {
         "a": {"b": {"x": 1}, "c": {"d": 3}},
         "e": {"f": 4},
     }
@@ -94,12 +94,12 @@ def test_overrides_reach_every_depth_and_leave_the_rest():
 
 
 def test_the_suites_own_overrides_are_the_weakest():
-    assert suites.settle(DETECTION, {}, {"epoch": 3}, "cpu", 2) == (
+    assert suite_table.settle(DETECTION, {}, {"epoch": 3}, "cpu", 2) == (
         {"use_gpu": False, "epoch": 3},
         [],
     )
-    assert suites.settle(DETECTION, {}, {"use_gpu": True}, "cpu", 2) == ({"use_gpu": True}, [])
-    assert suites.settle(DETECTION, {}, {}, "gpu", 2) == ({}, [])
+    assert suite_table.settle(DETECTION, {}, {"use_gpu": True}, "cpu", 2) == ({"use_gpu": True}, [])
+    assert suite_table.settle(DETECTION, {}, {}, "gpu", 2) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -115,26 +115,26 @@ def test_the_suites_own_overrides_are_the_weakest():
 def test_several_ranks_are_told_of_each_other(config, given, world, overrides):
     """Contract D2: the shipped config says distribute: False, and the job passes the override."""
     values = {"system": {"distribute": config}} if config is not None else {}
-    assert suites.settle(SWITCHED, values, given, "gpu", world) == (overrides, [])
+    assert suite_table.settle(SWITCHED, values, given, "gpu", world) == (overrides, [])
 
 
 @pytest.mark.parametrize(
     "given", [{"system": {"distribute": False}}, {"system": "x"}, {"system": []}]
 )
 def test_ranks_that_would_train_alone_by_an_override_of_the_whole_section(given):
-    problems = suites.settle(SWITCHED, {"system": {"distribute": True}}, given, "gpu", 2)[1]
+    problems = suite_table.settle(SWITCHED, {"system": {"distribute": True}}, given, "gpu", 2)[1]
     assert len(problems) == 1 and "2 ranks would train alone" in problems[0]
 
 
 @pytest.mark.parametrize("said", [False, "no", 0, None])
 def test_ranks_that_would_train_alone_are_refused(said):
-    _overrides, problems = suites.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 2)
+    _overrides, problems = suite_table.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 2)
     assert (
         len(problems) == 1
         and "2 ranks would train alone" in problems[0]
         and problems[0].startswith("system.distribute is")
     )
-    assert not suites.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 1)[1]
+    assert not suite_table.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 1)[1]
 
 
 ROOTED = dict(DETECTION, data=dict(DETECTION["data"], overrides={"data.root": "dataset"}))
@@ -145,7 +145,7 @@ ROOTED = dict(DETECTION, data=dict(DETECTION["data"], overrides={"data.root": "d
 )
 def test_only_an_absolute_path_is_replaced(root, overrides):
     values = {"data": {"root": root}} if root else {}
-    assert suites.settle(ROOTED, values, {}, "gpu", 1) == (overrides, [])
+    assert suite_table.settle(ROOTED, values, {}, "gpu", 1) == (overrides, [])
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_only_an_absolute_path_is_replaced(root, overrides):
     ],
 )
 def test_overrides_that_the_suites_script_cannot_read(limits, given, words):
-    problems = suites.settle(
+    problems = suite_table.settle(
         dict(DETECTION, override_limits=limits), {"a": {"b": 0, "n": None}}, given, "gpu", 1
     )[1]
     assert (
@@ -203,7 +203,7 @@ def test_overrides_that_the_suites_script_cannot_read(limits, given, words):
 )
 def test_settings_are_numbers_or_unknown(values, arguments, found):
     suite = dict(DETECTION, argument_keys={"--iters": "iterations", "--batch_size": "batch"})
-    said = suites.settings(
+    said = suite_table.settings(
         suite, values, arguments, ["TrainReader.batch_size"] if "-o" in arguments else []
     )
     assert (
@@ -219,7 +219,7 @@ def test_the_folder_that_the_config_names():
         DETECTION, config_keys=dict(DETECTION["config_keys"], save="Global.save_model_dir")
     )
     assert (
-        suites.settings(suite, {"Global": {"save_model_dir": "./output/rec/x/"}}, [])["save"]
+        suite_table.settings(suite, {"Global": {"save_model_dir": "./output/rec/x/"}}, [])["save"]
         == "./output/rec/x/"
     )
 
@@ -228,7 +228,7 @@ def test_the_folder_that_the_config_names():
 
 
 def find(values, data, arguments=(), there=()):
-    return suites.wanted_data(
+    return suite_table.wanted_data(
         DETECTION, values, list(arguments), data, exists=lambda path: path in there
     )
 
@@ -285,7 +285,7 @@ def test_the_remedy_names_the_data_set_that_is_missing(path, name):
     )
     assert (
         f"trainyard_suites.paddledetection.data.{name}.path"
-        in suites.wanted_data(suite, {"a": path}, [], {})[1][0]
+        in suite_table.wanted_data(suite, {"a": path}, [], {})[1][0]
     )
 
 
@@ -312,7 +312,7 @@ def test_a_config_that_names_the_folder_above():
     )
     values = {"dir": "./train_data/", "list": ["./train_data/a/x.txt", "./train_data/b/y.txt"]}
     there = {"/d/a/x.txt"}
-    names, problems = suites.wanted_data(
+    names, problems = suite_table.wanted_data(
         suite, values, [], {"a": "/d/a", "b": "/d/b"}, exists=lambda path: path in there
     )
     assert (
@@ -333,10 +333,10 @@ def test_the_deepest_data_set_has_a_path_and_none_lies_in_another():
         },
     )
     sets = {"all": "/all", "one": "/one"}
-    assert suites.wanted_data(
+    assert suite_table.wanted_data(
         suite, {"a": "d/one/x"}, [], sets, exists=lambda path: path == "/one/x"
     ) == (["one"], [])
-    names, problems = suites.wanted_data(
+    names, problems = suite_table.wanted_data(
         suite, {"a": "d/one/x", "b": "d/list.txt"}, [], sets, exists=lambda path: True
     )
     assert names == ["all", "one"] and problems[0].startswith(
@@ -346,26 +346,26 @@ def test_the_deepest_data_set_has_a_path_and_none_lies_in_another():
 
 def test_a_list_in_the_code_tree_is_no_data_set():
     values = {"TrainDataset": {"anno_path": "mine/list.txt"}}
-    assert suites.wanted_data(DETECTION, values, [], {}, code={"mine/list.txt": 1}) == ([], [])
-    assert len(suites.wanted_data(DETECTION, values, [], {}, code={"other": 1})[1]) == 1
+    assert suite_table.wanted_data(DETECTION, values, [], {}, code={"mine/list.txt": 1}) == ([], [])
+    assert len(suite_table.wanted_data(DETECTION, values, [], {}, code={"other": 1})[1]) == 1
 
 
 @pytest.mark.parametrize("folder", [None, "output", "./output/rec/x/", "tmp_rec", "tools/out"])
 def test_folders_that_checkpoints_come_home_from(folder):
-    assert suites.save_problem(DETECTION, folder) is None
+    assert suite_table.save_problem(DETECTION, folder) is None
 
 
 @pytest.mark.parametrize("folder", ["/data/out", ".", "..", "../x", "dataset/coco/out"])
 def test_folders_that_no_checkpoint_would_come_home_from(folder):
-    assert "so no checkpoint would come home; say output/NAME" in suites.save_problem(
+    assert "so no checkpoint would come home; say output/NAME" in suite_table.save_problem(
         DETECTION, folder
     )
 
 
 def test_resume_in_the_suites_own_words():
-    assert suites.resume_words(DETECTION, "output/x/3") == (["-r", "output/x/3"], {})
+    assert suite_table.resume_words(DETECTION, "output/x/3") == (["-r", "output/x/3"], {})
     by_override = dict(DETECTION, resume={"overrides": {"Global.checkpoints": "{path}"}})
-    assert suites.resume_words(by_override, "output/latest") == (
+    assert suite_table.resume_words(by_override, "output/latest") == (
         [],
         {"Global.checkpoints": "output/latest"},
     )

@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install as trees
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 from core_support import modes, put
 
@@ -38,7 +38,7 @@ def base(tmp_path):
 def send(base, source):
     """What rsync does: copy the tree to the staging place; return (final, staging)."""
     root, _entries, digest = source
-    final, staging = trees.place_of(base, "code", digest)
+    final, staging = tree_install.place_of(base, "code", digest)
     shutil.copytree(
         root,
         staging,
@@ -54,7 +54,7 @@ def send(base, source):
 def test_a_good_tree_is_switched_in_and_read_only(base, source):
     _root, entries, digest = source
     final, staging = send(base, source)
-    trees.switch_in(base, "code", digest, entries)
+    tree_install.switch_in(base, "code", digest, entries)
     assert (
         not os.path.exists(staging)
         and manifest.digest(manifest.scan(final)) == digest
@@ -80,44 +80,44 @@ def test_a_good_tree_is_switched_in_and_read_only(base, source):
 def test_a_tree_that_arrives_changed_leaves_the_old_one_usable(base, source, harm, words):
     _root, entries, digest = source
     final, staging = send(base, source)
-    trees.switch_in(base, "code", digest, entries)
+    tree_install.switch_in(base, "code", digest, entries)
     send(base, source)
     for name, text in harm.items():
         os.unlink(os.path.join(staging, name))
         if text:
             put(staging, {name: text})
-    with pytest.raises(trees.TreeError, match="code arrived changed") as error:
-        trees.switch_in(base, "code", digest, entries)
+    with pytest.raises(tree_install.TreeError, match="code arrived changed") as error:
+        tree_install.switch_in(base, "code", digest, entries)
     assert words in str(error.value)
     assert probe.tree_state(base, "code", digest)["ok"] and os.path.isdir(
         staging
     )  # a repeat sends only what is wrong
     send(base, source)
-    trees.switch_in(base, "code", digest, entries)
+    tree_install.switch_in(base, "code", digest, entries)
     assert probe.tree_state(base, "code", digest)["ok"] and not os.path.exists(staging)
 
 
 def test_an_interrupted_sync_is_repaired(base, source):
     _root, entries, digest = source
-    _final, staging = trees.place_of(base, "code", digest)
+    _final, staging = tree_install.place_of(base, "code", digest)
     put(staging, {"tools/train.py": "pri", "tools/.train.py.Xy12": "p", "left/over": "1"})
     os.symlink("nowhere", os.path.join(staging, "dangling"))
-    with pytest.raises(trees.TreeError, match="missing"):
-        trees.switch_in(base, "code", digest, entries)
+    with pytest.raises(tree_install.TreeError, match="missing"):
+        tree_install.switch_in(base, "code", digest, entries)
     final, _staging = send(base, source)
-    trees.switch_in(base, "code", digest, entries)
+    tree_install.switch_in(base, "code", digest, entries)
     assert manifest.scan(final) == entries
 
 
 def test_nothing_was_sent(base):
-    with pytest.raises(trees.TreeError, match="nothing was sent"):
-        trees.switch_in(base, "code", "0" * 64, {})
+    with pytest.raises(tree_install.TreeError, match="nothing was sent"):
+        tree_install.switch_in(base, "code", "0" * 64, {})
 
 
 def test_a_copy_that_was_changed_on_the_node_is_seen_named_and_replaced(base, source):
     _root, entries, digest = source
     final, _staging = send(base, source)
-    trees.switch_in(base, "code", digest, entries)
+    tree_install.switch_in(base, "code", digest, entries)
     os.chmod(final, 0o700)
     os.chmod(os.path.join(final, "run.sh"), 0o755)
     put(final, {"run.sh": "#!/bin/SH\n", "extra": "x"})
@@ -128,7 +128,7 @@ def test_a_copy_that_was_changed_on_the_node_is_seen_named_and_replaced(base, so
         "differences": ["extra: extra file", "run.sh: other content in the same 10 bytes"],
     }
     send(base, source)
-    trees.switch_in(base, "code", digest, entries)
+    tree_install.switch_in(base, "code", digest, entries)
     assert (
         probe.tree_state(base, "code", digest)["ok"]
         and os.listdir(os.path.join(base, "code")).count(digest[:16]) == 1
@@ -147,7 +147,7 @@ def test_a_tree_that_is_not_there(base):
 def test_a_tree_whose_manifest_was_lost_still_differs(base, source):
     _root, entries, digest = source
     final, _staging = send(base, source)
-    trees.switch_in(base, "code", digest, entries)
+    tree_install.switch_in(base, "code", digest, entries)
     os.unlink(final + ".manifest.json")
     assert probe.tree_state(base, "code", digest)["ok"]
     os.chmod(final, 0o700)
@@ -159,12 +159,12 @@ def test_a_live_tree_keeps_its_files_while_it_is_replaced(base, source):
     """A training that has a file open, or another digest's tree, never sees a change (decision 9)."""
     root, entries, digest = source
     final, _staging = send(base, source)
-    trees.switch_in(base, "code", digest, entries)
+    tree_install.switch_in(base, "code", digest, entries)
     with open(os.path.join(final, "tools/train.py"), encoding="ascii") as running:
         put(root, {"tools/train.py": "print(3)\n"})
         other = manifest.scan(root)
         newer, _staging = send(base, (root, other, manifest.digest(other)))
-        trees.switch_in(base, "code", manifest.digest(other), other)
+        tree_install.switch_in(base, "code", manifest.digest(other), other)
         assert running.read() == "print(1)\n" and newer != final
     assert manifest.scan(final) == entries and manifest.scan(newer) == other
 
@@ -174,15 +174,15 @@ def test_write_bits_come_and_go(tmp_path):
     put(tmp_path, {"outside": "2"})
     os.symlink(str(tmp_path / "outside"), os.path.join(root, "link"))
     before = os.stat(str(tmp_path / "outside")).st_mode
-    trees.protect(root, writable=False)
+    tree_install.protect(root, writable=False)
     assert (
         all(mode & 0o222 == 0 for mode in modes(root).values())
         and os.stat(str(tmp_path / "outside")).st_mode == before
     )
-    trees.protect(root, writable=True)
+    tree_install.protect(root, writable=True)
     assert all(mode & 0o200 for mode in modes(root).values())
-    trees.protect(root, writable=False)
-    trees.remove(root)
+    tree_install.protect(root, writable=False)
+    tree_install.remove(root)
     assert not os.path.exists(root) and os.path.exists(str(tmp_path / "outside"))
 
 
@@ -191,11 +191,13 @@ def test_a_second_sync_cannot_change_what_is_being_verified(base, source, monkey
     _final, staging = send(base, source)
     seen, scan = [], manifest.scan
     monkeypatch.setattr(
-        trees.manifest, "scan", lambda root, *rest: seen.append(modes(root)) or scan(root, *rest)
+        tree_install.manifest,
+        "scan",
+        lambda root, *rest: seen.append(modes(root)) or scan(root, *rest),
     )
     os.unlink(os.path.join(staging, "configs", "a.yml"))
-    with pytest.raises(trees.TreeError):
-        trees.switch_in(base, "code", digest, entries)
+    with pytest.raises(tree_install.TreeError):
+        tree_install.switch_in(base, "code", digest, entries)
     assert seen and all(
         mode & 0o222 == 0 for name, mode in seen[0].items() if name not in ("", ".")
     )
@@ -203,4 +205,4 @@ def test_a_second_sync_cannot_change_what_is_being_verified(base, source, monkey
         "a repeat of the sync could not write"
     )
     send(base, source)
-    trees.switch_in(base, "code", digest, entries)
+    tree_install.switch_in(base, "code", digest, entries)

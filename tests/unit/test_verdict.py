@@ -7,11 +7,10 @@ import json
 
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership as holds
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence, ownership
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
-    failure_catalogue as causes,
+    failure_catalogue,
 )
 from conftest import sample_plan
 
@@ -76,7 +75,7 @@ def error(base, **more):
         peer=base.get("peer"),
         time=None,
     )
-    found.update(causes.classify(base["kind"], base["text"], base["origin"]), **more)
+    found.update(failure_catalogue.classify(base["kind"], base["text"], base["origin"]), **more)
     return found
 
 
@@ -904,8 +903,8 @@ def test_a_condition_between_ranks_is_the_cause_and_accuses_nobody():
         "FAILED: The ranks did not meet: rank 0's store was not reached, or not all ranks came to"
         " it in time; candidates: "
     )
-    assert result["meaning"] == causes.entry_of("store_timeout")["meaning"]
-    assert result["remedy"] == causes.entry_of("store_timeout")["remedy"]
+    assert result["meaning"] == failure_catalogue.entry_of("store_timeout")["meaning"]
+    assert result["remedy"] == failure_catalogue.entry_of("store_timeout")["remedy"]
 
 
 def test_a_loopback_address_is_a_fault_between_nodes_and_none_within_one():
@@ -1061,7 +1060,7 @@ def test_the_verdict_has_its_meaning_and_its_candidates_their_places():
             node("node2", end(2), end(3), unit=stopped("user")),
         ],
     )
-    assert stop["meaning"] == causes.entry_of("stopped_by_user")["meaning"]
+    assert stop["meaning"] == failure_catalogue.entry_of("stopped_by_user")["meaning"]
 
 
 def test_a_silent_end_does_not_outweigh_a_node_that_is_out_of_sight():
@@ -1155,7 +1154,7 @@ def test_a_node_that_was_booted_meanwhile_is_said_to_be_lost(make_attempt, boot,
     an older Trainyard has none.
     """
     home = make_attempt("node2", logs={0: "", 1: ""}, exit=None)
-    record = {"boot": holds.boot_mark() if boot == "own" else boot} if boot else {}
+    record = {"boot": ownership.boot_mark() if boot == "own" else boot} if boot else {}
     (home / "attempt.json").write_text(json.dumps(record))
     result = verdict.decide(
         PLAN, [node("node1", end(0), end(1), unit=OK), evidence.collect(str(home), "node2")]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
-    live_warnings as troubles,
+    live_warnings,
+    model,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.live import model as watch
 from test_live import STEP, own, rank, seen, status
 
 GIB = 1 << 30
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 def follow(*looks, node="node1"):
     """Return a Watch after looks at rank 0: (second, step, changes of the rank)."""
-    found = watch.Watch()
+    found = model.Watch()
     for second, step, changes in looks:
         said = rank(
             0,
@@ -39,7 +39,7 @@ def steady(until, pace=3, **changes):
 
 def texts(found, seconds=None):
     last = max(node["heard"] for node in found.nodes.values()) if seconds is None else seconds
-    return [text for _kind, _nodes, text in troubles.warnings(found, last)]
+    return [text for _kind, _nodes, text in live_warnings.warnings(found, last)]
 
 
 # --- pace
@@ -104,7 +104,7 @@ def test_a_node_that_does_not_answer_is_no_straggler():
 
 
 def test_text_from_a_node_is_safe_to_show_and_its_secrets_are_masked():
-    found = watch.Watch()
+    found = model.Watch()
     found.secrets = ((), ("hunter2-Zq9",))
     found.add("node1\x1b", status("node1", rank(0, "x\x07hunter2-Zq9"), job="\u202ejob"), 0.0)
     assert (
@@ -201,7 +201,7 @@ def test_nodes_that_are_asked_once_a_minute_are_not_missed_earlier():
     "ahead, text", [(3603, "is 1:00:03 ahead of"), (-45, "is 0:45 behind"), (29, None), (-29, None)]
 )
 def test_a_clock_that_differs(ahead, text):
-    found = watch.Watch()
+    found = model.Watch()
     found.add("node1", status("node1", rank(0), now=225.0 + ahead), 0.0, 225.0)
     assert texts(found) == ([f"clock of node1 {text} this machine's"] if text else [])
 

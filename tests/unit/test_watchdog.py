@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import (
-    watchdog_budgets as watchdog,
+    watchdog_budgets,
 )
 from core_support import compiled, job_of, shipped
 
@@ -41,8 +41,8 @@ def test_what_is_no_budget_is_refused_in_words(tmp_path, text, said):
 def test_off_switches_all_of_it_off(tmp_path, text):
     job, problems = read(tmp_path, text)
     assert not problems
-    assert watchdog.budgets(job["watchdog"], shipped()[1]) == dict(
-        dict.fromkeys(watchdog.PHASES), set=sorted(watchdog.PHASES)
+    assert watchdog_budgets.budgets(job["watchdog"], shipped()[1]) == dict(
+        dict.fromkeys(watchdog_budgets.PHASES), set=sorted(watchdog_budgets.PHASES)
     )
 
 
@@ -58,4 +58,6 @@ def test_the_plan_has_every_budget_in_seconds(tmp_path):
         "checkpoint": None,
         "set": ["checkpoint", "evaluation", "step"],
     }
-    assert "watchdog" not in job_of() and compiled()["watchdog"] == dict(watchdog.DEFAULTS, set=[])
+    assert "watchdog" not in job_of() and compiled()["watchdog"] == dict(
+        watchdog_budgets.DEFAULTS, set=[]
+    )

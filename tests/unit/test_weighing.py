@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import (
-    candidates as weighing,
+    candidates,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis.candidates import DECIDES
 from test_verdict import BAD, GLOO, NOW, OK, SEGV, TERM, VALUE, WORKER, T, end, error, node, stopped
@@ -53,7 +53,7 @@ def told(**child):
 
 def first(*nodes):
     """(rank, weight) of the heaviest candidate; None where it is not enough to be named."""
-    found = weighing.Weighing({n["node"]: n for n in nodes}).candidates
+    found = candidates.Weighing({n["node"]: n for n in nodes}).candidates
     return (
         (found[0]["rank"], found[0]["weight"]) if found and found[0]["weight"] >= DECIDES else None
     )
@@ -532,7 +532,7 @@ def test_who_is_heaviest(name, turned):
     ],
 )
 def test_how_a_launcher_ended(unit, said, code, signal):
-    found = weighing.Weighing(
+    found = candidates.Weighing(
         {"node2": node("node2", end(2, **NONE), unit=unit, launcher=said)}
     ).candidates[0]
     assert (found["exit_code"], found["signal"], found["home"]) == (
@@ -544,7 +544,7 @@ def test_how_a_launcher_ended(unit, said, code, signal):
 
 
 def test_a_launcher_after_its_ranks_had_started_says_so():
-    found = weighing.Weighing(
+    found = candidates.Weighing(
         {"node2": node("node2", end(2), launcher=launcher(exit_code=2))}
     ).candidates[0]
     assert found["why"] == "its unit ended with exit-code after its ranks had started"
@@ -562,7 +562,7 @@ def test_a_launcher_after_its_ranks_had_started_says_so():
     ],
 )
 def test_what_ended_well(unit, said, well):
-    assert bool(weighing.succeeded(unit, {"launcher": said})) is well
+    assert bool(candidates.succeeded(unit, {"launcher": said})) is well
 
 
 TORN = {
@@ -585,7 +585,7 @@ TORN = {
 def test_a_traceback_that_breaks_off_on_a_full_disk_is_the_disks(free, said, cause):
     asked = two(end(2), end(3, 1, at=0, said=said))
     asked[1]["free"] = free
-    best = weighing.Weighing({n["node"]: n for n in asked}).candidates[0]
+    best = candidates.Weighing({n["node"]: n for n in asked}).candidates[0]
     assert (best["rank"], best["error"]["cause"], best["weight"]) == (3, cause, 100)
     assert best["error"]["text"].startswith("its disk is full: cut short after File ") is (
         cause == "disk_full"
@@ -593,7 +593,9 @@ def test_a_traceback_that_breaks_off_on_a_full_disk_is_the_disks(free, said, cau
 
 
 def test_a_silent_end_says_whether_it_was_the_first():
-    found = weighing.Weighing({"node2": node("node2", end(2, 7, at=0), end(3, 9, at=3))}).candidates
+    found = candidates.Weighing(
+        {"node2": node("node2", end(2, 7, at=0), end(3, 9, at=3))}
+    ).candidates
     assert [c["why"] for c in found] == [
         "ended without a message, first on its node",
         "ended without a message",
@@ -605,7 +607,7 @@ def test_candidates_of_every_kind_can_be_ordered():
         node("node1", end(0, **NONE), launcher=launcher(first_error=error(GLOO))),
         node("node2", end(2, said=TERM), end(3, said=TERM)),
     ]
-    found = weighing.Weighing({n["node"]: n for n in nodes}).candidates
+    found = candidates.Weighing({n["node"]: n for n in nodes}).candidates
     assert [c["rank"] for c in found] == [2, 3, None]
 
 
@@ -656,7 +658,7 @@ def test_when_two_failures_are_too_close(name, turned):
         name, one = f"node{rank // 2 + 1}", end(rank, at=at, **how)
         made = [dict(n, ranks=[*n["ranks"], one]) if n["node"] == name else n for n in made]
         made += [] if any(n["node"] == name for n in made) else [node(name, one)]
-    found = weighing.Weighing({n["node"]: n for n in (made[::-1] if turned else made)})
+    found = candidates.Weighing({n["node"]: n for n in (made[::-1] if turned else made)})
     assert found.candidates[0]["weight"] >= DECIDES
     assert bool(found.rivals()) is tied
 
@@ -670,17 +672,17 @@ def test_the_doubt_grows_with_the_distance_of_the_clocks(apart, order):
         node("node1", end(0, 1, at=0, said=VALUE)),
         node("node2", end(2, 5, at=5 + (apart if apart > 10 else 0)), now=NOW + apart),
     ]
-    found = weighing.Weighing({n["node"]: n for n in nodes})
+    found = candidates.Weighing({n["node"]: n for n in nodes})
     assert found.precedes(*sorted(found.candidates, key=lambda c: c["rank"])) is order
 
 
 def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock():
     failed, told_so = dict(BAD, time=T + 10), dict(stopped(at=4), time=T + 5)
-    assert weighing.clocks(
+    assert candidates.clocks(
         {"node1": {"now": NOW, "exit": failed}, "node2": {"now": NOW, "exit": told_so}}
     ) == {"node1": 0.0, "node2": -6.0}
     later = dict(told_so, stopped_at=T + 12)
-    assert weighing.clocks(
+    assert candidates.clocks(
         {"node1": {"now": NOW, "exit": failed}, "node2": {"now": NOW, "exit": later}}
     ) == {"node1": 0.0, "node2": 0.0}
 
@@ -696,7 +698,7 @@ def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock(
     ],
 )
 def test_clocks(times, ahead):
-    assert weighing.clocks({name: {"now": now} for name, now in times.items()}) == ahead
+    assert candidates.clocks({name: {"now": now} for name, now in times.items()}) == ahead
 
 
 def test_a_node_that_was_asked_late_has_no_wrong_clock():
@@ -707,6 +709,6 @@ def test_a_node_that_was_asked_late_has_no_wrong_clock():
         name: {"now": 1000.0 + late, "launcher": {"started": 500.0}}
         for name, late in (("node1", 0), ("node2", 0), ("node3", 120))
     }
-    assert weighing.clocks(asked) == {"node1": 0.0, "node2": 0.0, "node3": 0.0}
+    assert candidates.clocks(asked) == {"node1": 0.0, "node2": 0.0, "node3": 0.0}
     asked["node3"]["launcher"]["started"] = 620.0
-    assert weighing.clocks(asked)["node3"] == 120.0
+    assert candidates.clocks(asked)["node3"] == 120.0

@@ -18,8 +18,7 @@ import shutil
 import time
 
 from ..base import manifest
-from . import guard_unit as guarding
-from . import mesh_credential
+from . import guard_unit, mesh_credential
 
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 PLAIN_PATH = re.compile(r"^[A-Za-z0-9._/+@-]+\Z")
@@ -320,7 +319,7 @@ def start(run, attempt, plan, node, record_unit, description, mesh="", release=(
     code, _out, err = run(start_argv(attempt, plan, node, record_unit, description, mesh, release))
     if code:
         raise AttemptError(f"systemd did not start {record_unit}: {err.strip()}")
-    problem = guarding.start(run, attempt, node, record_unit)
+    problem = guard_unit.start(run, attempt, node, record_unit)
     if problem:
         stop(run, attempt, record_unit, "peer", NO_GUARD)
         raise AttemptError(problem)
@@ -347,7 +346,7 @@ def stop(run, attempt, unit, by, source, node=None):
         code, _out, err = run(["systemctl", "--user", "stop", unit])
         if code:
             raise AttemptError(f"{unit} does not stop: {err.strip()}")
-    guarding.stop(run, attempt, unit)
+    guard_unit.stop(run, attempt, unit)
     if not running and node is not None:
         release(unit, node)
     run(["systemctl", "--user", "reset-failed", unit])

@@ -29,8 +29,7 @@ from ..logs.parser import (
 )
 from ..logs.timestamps import span, utc_offset
 from ..logs.visualdl import records
-from . import guard_findings as stalls
-from . import ownership as holds
+from . import guard_findings, ownership
 
 SMALL = 8 << 20  # bytes of plan.json, ranks.jsonl, exit.json and default.*.log that are read
 _NAME = re.compile(
@@ -367,7 +366,7 @@ def _collect(attempt, names):
         records(attempt.root, redirects.values(), attempt.node) if attempt.digest else ()
     ):
         attempt.scan(name, home, Table())
-    for name, home in stalls.files(attempt.node, mine):
+    for name, home in guard_findings.files(attempt.node, mine):
         attempt.scan(name, home, Table())
     endpoints, environment = launcher_notes(attempt.root, template.rpartition("/")[0])
     secrets = secrets_of(
@@ -386,7 +385,7 @@ def _collect(attempt, names):
         },
         "scheduler": scheduler,
         "problems": attempt.problems,
-        "guard": stalls.found(lambda name: _json(_read(attempt.root, name))),
+        "guard": guard_findings.found(lambda name: _json(_read(attempt.root, name))),
         "restarted": unit is None and restarted(_json(_read(attempt.root, "attempt.json"))),
         "free": free_bytes(attempt.root),
     }
@@ -409,7 +408,7 @@ def restarted(record):
     attempt.json.
     """
     begun = record.get("boot") if isinstance(record, dict) else None
-    return bool(begun) and begun != holds.boot_mark()
+    return bool(begun) and begun != ownership.boot_mark()
 
 
 def _rank(entry, relative, home, found, event, children, unit):

@@ -14,7 +14,7 @@ import time
 
 from ..base import manifest, processes
 from ..base.sanitize import printable
-from . import attempt_dir as attempts
+from . import attempt_dir
 
 # A start that meets a younger one, which began so many seconds ago at most, waits so long for it to
 # give way.
@@ -37,9 +37,9 @@ def record_of(base, run_id, number):
     """Return attempt.json of an attempt on this node; {} where there is none that can be read."""
     try:
         return manifest.read_mapping(
-            os.path.join(attempts.attempt_dir(base, run_id, number), "attempt.json")
+            os.path.join(attempt_dir.attempt_dir(base, run_id, number), "attempt.json")
         )
-    except attempts.AttemptError:
+    except attempt_dir.AttemptError:
         return {}
 
 
@@ -55,8 +55,8 @@ def holders(run, base):
     does not answer: such a node is not free.
     """
     now, found = time.time(), []
-    for item in attempts.active_units(run):
-        match = attempts.UNIT.match(item["unit"])
+    for item in attempt_dir.active_units(run):
+        match = attempt_dir.UNIT.match(item["unit"])
         run_id, number = (match.group(1), int(match.group(2))) if match else (None, None)
         record = record_of(base, run_id, number) if match else {}
         since = record.get("started") if isinstance(record.get("started"), (int, float)) else None
@@ -118,9 +118,9 @@ def free(run, base, run_id, number, start, node, act, patience=PATIENCE_S):
     act is called under the lock that lets one start at a time look at the node. Raises
     AttemptError, which says who holds the node since when.
     """
-    unit, deadline = attempts.unit_name(run_id, number), time.monotonic() + patience
+    unit, deadline = attempt_dir.unit_name(run_id, number), time.monotonic() + patience
     while True:
-        with attempts.hold(base):
+        with attempt_dir.hold(base):
             held = holders(run, base)
             mine = [item for item in held if item["mine"] and item["unit"] == unit]
             if (
@@ -132,5 +132,5 @@ def free(run, base, run_id, number, start, node, act, patience=PATIENCE_S):
             if not held:
                 return act()
             if time.monotonic() >= deadline or not all(gives_way(item, run_id) for item in held):
-                raise attempts.AttemptError(words(node, held))
+                raise attempt_dir.AttemptError(words(node, held))
         time.sleep(_STEP_S)

@@ -15,15 +15,11 @@ import time
 from ..base import processes
 from ..base.safe_open import DIRECTORY, open_in, read_in
 from ..base.sanitize import printable_data, secrets_of
-from ..logs import parser as logs
+from ..logs import parser
 from . import (
-    attempt_dir as attempts,
-)
-from . import (
-    guard_findings as stalls,
-)
-from . import (
-    ownership as holds,
+    attempt_dir,
+    guard_findings,
+    ownership,
 )
 from .evidence import launcher_notes
 
@@ -85,7 +81,7 @@ def rank_states(attempt, plan, node, events):
     step: the log's latest step record or None. nan: the first step in the log's end whose loss is
     no number, or None. log_time: when the log was last written (unix seconds of the node), or None.
     """
-    table = logs.Table(plan["suite"].get("logs"))
+    table = parser.Table(plan["suite"].get("logs"))
     step_table = (plan["suite"].get("logs") or {}).get("step") or {}
     finished = any(
         event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events
@@ -99,7 +95,7 @@ def rank_states(attempt, plan, node, events):
                 open_in(attempt, rank.get("log") or plan["launcher"]["rank_log"].format(**rank)),
                 "rb",
             ) as handle:
-                tail = logs.tail_status(handle.fileno(), table)
+                tail = parser.tail_status(handle.fileno(), table)
         except OSError:
             tail = None
         start, end = starts.get(rank["rank"]), ends.get(rank["rank"])
@@ -132,7 +128,7 @@ def rank_states(attempt, plan, node, events):
                 "nan": tail and tail["nan"],
                 "log_bytes": tail["bytes"] if tail else 0,
                 "log_time": tail and tail["mtime"],
-                "fraction": logs.fraction(step, plan["suite"].get("logs"), plan.get("epochs")),
+                "fraction": parser.fraction(step, plan["suite"].get("logs"), plan.get("epochs")),
             }
         )
     return found
@@ -142,16 +138,16 @@ def look(run, base, run_id, number, node):
     """Return the attempt's state on this node; see library/attempt_status.py. An empty run_id means
     the run that holds the node, else the newest.
     """
-    known = attempts.runs_on(base)
+    known = attempt_dir.runs_on(base)
     if not run_id:
-        units = [attempts.parse_unit(item["unit"]) for item in attempts.active_units(run)]
+        units = [attempt_dir.parse_unit(item["unit"]) for item in attempt_dir.active_units(run)]
         held = [pair for pair in units if pair[1]]  # attempt 0 is a rehearsal
         if not (held or known):
             return {"found": False, "ended": True, "state": "none", "known": []}
         run_id, number = (held or known)[-1]
     if not number:
         number = max([item[1] for item in known if item[0] == run_id] or [1])
-    attempt = attempts.attempt_dir(base, run_id, number)
+    attempt = attempt_dir.attempt_dir(base, run_id, number)
     text = read_bytes(attempt, "plan.json")
     plan, record = as_mapping(text), read_json(attempt, "attempt.json")
     if not plan or not record:
@@ -172,7 +168,7 @@ def look(run, base, run_id, number, node):
     node = node if any(item["name"] == node for item in plan["nodes"]) else record["node"]
     active = unit_state(run, record["unit"])
     ending, events = read_json(attempt, "exit.json"), read_events(attempt)
-    ended = active not in attempts.ACTIVE
+    ended = active not in attempt_dir.ACTIVE
     if not ended:
         state = "stopping" if active == "deactivating" else "running"
     elif ending is None:
@@ -205,7 +201,7 @@ def look(run, base, run_id, number, node):
         "attempt": number,
         "attempts": numbers_of(base, run_id),
         "noted": noted_of(base, run_id),
-        "undone": (read_json(attempt, "stop.json") or {}).get("from") in attempts.UNDONE,
+        "undone": (read_json(attempt, "stop.json") or {}).get("from") in attempt_dir.UNDONE,
         "node": node,
         "unit": record["unit"],
         "plan_sha256": hashlib.sha256(text).hexdigest(),
@@ -264,7 +260,7 @@ def noted_of(base, run_id):
     restart that waits is not to start.
     """
     places = {
-        number: attempts.attempt_dir(base, run_id, number) for number in numbers_of(base, run_id)
+        number: attempt_dir.attempt_dir(base, run_id, number) for number in numbers_of(base, run_id)
     }
     notes = {number: read_json(place, "stop.json") or {} for number, place in places.items()}
     return [
@@ -281,7 +277,7 @@ def how_lost(record, events):
     The boot mark tells a restart of the machine (or container) from an end of the user's systemd
     alone; attempts of an older Trainyard have none.
     """
-    if record.get("boot") and record["boot"] != holds.boot_mark():
+    if record.get("boot") and record["boot"] != ownership.boot_mark():
         return "the node was restarted since it began"
     if not any(event.get("event") == "launched" for event in events):
         return "its start was cut off before anything of it ran"
@@ -294,7 +290,7 @@ def guarded(attempt):
     (guard.json), and what it ended the attempt for; None for each.
     """
     seen = read_json(attempt, "guard.json") or {}
-    ended = stalls.found(lambda name: read_json(attempt, name))
+    ended = guard_findings.found(lambda name: read_json(attempt, name))
     return dict(
         {key: seen.get(key) for key in ("phase", "budget", "quiet")},
         stall=ended["stall"],

@@ -16,8 +16,7 @@ import json
 import os
 import stat
 
-from . import git_tree
-from . import safe_open as below
+from . import git_tree, safe_open
 
 CHUNK = 1 << 20
 RECORD_BYTES = 64 << 20  # of a plan or a run's record: one of 10,000 ranks has 20 MB
@@ -120,7 +119,7 @@ def read_json(path, limit=RECORD_BYTES):
     `limit` bytes, or no JSON in it.
     """
     try:
-        return json.loads(below.read_file(path, limit).decode("utf-8"))
+        return json.loads(safe_open.read_file(path, limit).decode("utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
 

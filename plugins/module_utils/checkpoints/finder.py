@@ -27,10 +27,8 @@ import stat
 from ..base import manifest, safe_names
 from ..base.safe_open import DIRECTORY, open_below
 from . import (
-    model_collector as checkpoints,
-)
-from . import (
-    validate as completeness,
+    model_collector,
+    validate,
 )
 
 HOME = "home"
@@ -86,7 +84,7 @@ def _within(read, where, step):
                     },
                     [where[0], "at"],
                 )
-            return completeness.lookup(value, where[1:])
+            return validate.lookup(value, where[1:])
     return None
 
 
@@ -107,14 +105,12 @@ def examine(root, folder, name, files, rule):
     wanted = wanted_files(rule, name)
     missing = [path for path in wanted if path not in files]
     if missing:
-        raise completeness.Broken("{} is missing".format(", ".join(missing)))
+        raise validate.Broken("{} is missing".format(", ".join(missing)))
     later = [path for path in wanted if files[path] > files[wanted[-1]]]
     if later:
         # Files that the suite writes anew at every save, cut between two of them: each is whole,
         # together they are none.
-        raise completeness.Broken(
-            "{} is of a later save than {}".format(", ".join(later), wanted[-1])
-        )
+        raise validate.Broken("{} is of a later save than {}".format(", ".join(later), wanted[-1]))
     read, rows = (
         {},
         [where[1] for where in (rule.get("state") or {}).values() if isinstance(where, list)],
@@ -124,13 +120,13 @@ def examine(root, folder, name, files, rule):
         try:
             with os.fdopen(open_below(root, folder + "/" + path), "rb") as handle:
                 size = os.fstat(handle.fileno()).st_size
-                read[path] = completeness.read(
+                read[path] = validate.read(
                     handle, size, ending, (rule.get("last_record") or {}).get(ending), rows
                 )
-        except (OSError, completeness.Broken) as error:
+        except (OSError, validate.Broken) as error:
             # What the suite writes besides (texts, exported models) is taken along as it is.
-            if path in wanted or ending in completeness.PICKLES + completeness.RECORDS:
-                raise completeness.Broken(f"{path} {error}") from None
+            if path in wanted or ending in validate.PICKLES + validate.RECORDS:
+                raise validate.Broken(f"{path} {error}") from None
     return state(rule.get("state") or {}, name, {path: read[path] for path in wanted})
 
 
@@ -194,7 +190,7 @@ def _names(folder, most):
 
 def _note(found, name, path, info):
     """Note a regular file of a checkpoint; names that rsync could read otherwise belong to none."""
-    if stat.S_ISREG(info.st_mode) and checkpoints.plain(path) and not path.endswith(UNFINISHED):
+    if stat.S_ISREG(info.st_mode) and model_collector.plain(path) and not path.endswith(UNFINISHED):
         found.setdefault(name, {})[path] = info.st_mtime_ns
 
 
@@ -233,7 +229,7 @@ def of_attempt(attempt_dir, number, folders, rule):
         for _order, folder, (instead, saved, name, files) in rows[:MOST_READ]:
             try:
                 numbers = examine(root, folder, name, files, rule)
-            except completeness.Broken as error:
+            except validate.Broken as error:
                 skipped.append({"attempt": number, "name": name, "why": str(error)})
                 continue
             point = {
@@ -285,7 +281,7 @@ def of_run(run_dir, rule, at_home=False):
         plan = manifest.read_mapping(os.path.join(attempt_dir, "plan.json")) or (
             manifest.read_mapping(run_plan) if at_home else {}
         )
-        folders = [checkpoints.PLACE] if at_home else _folders(plan)
+        folders = [model_collector.PLACE] if at_home else _folders(plan)
         known = rule or _section(plan, "resume")
         if not known.get("holds") or not known.get("names"):
             continue
@@ -296,7 +292,7 @@ def of_run(run_dir, rule, at_home=False):
         try:
             root = os.open(point["path"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                files = {path: checkpoints.described(root, path) for path in point.pop("paths")}
+                files = {path: model_collector.described(root, path) for path in point.pop("paths")}
             finally:
                 os.close(root)
         except OSError as error:
@@ -368,10 +364,10 @@ def unsound(point):
         return "is not a description of a checkpoint"
     files = point.get("files")
     try:
-        checkpoints.check(files)
-    except checkpoints.CheckpointError as error:
+        model_collector.check(files)
+    except model_collector.CheckpointError as error:
         return str(error)
-    if not files or not all(checkpoints.plain(path) for path in files):
+    if not files or not all(model_collector.plain(path) for path in files):
         return "has no files, or names that no checkpoint has"
     if point.get("digest") != manifest.digest(files):
         return "has a digest that is not that of its files"

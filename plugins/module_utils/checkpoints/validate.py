@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 import time
 
-from . import pickle_scan as pickled
+from . import pickle_scan
 from .pickle_scan import Broken
 
 PICKLES = (".pdparams", ".pdopt", ".pdema", ".pdstates", ".states")
@@ -50,10 +50,10 @@ def read(handle, size, ending, last_record=None, rows=()):
         raise Broken("is empty")
     try:
         if ending in PICKLES:
-            return pickled.read(handle, size)
+            return pickle_scan.read(handle, size)
         if ending in RECORDS:
             return records(handle, size, last_record, rows)
-    except pickled.TooLong:
+    except pickle_scan.TooLong:
         if ending in PICKLES:
             handle.seek(size - 1)
             if handle.read(1) != b".":
@@ -79,10 +79,10 @@ def records(handle, size, last=None, rows=()):
     TensorProto {dims = 1; tensor_type = 2; tensor_content = 3}. After the records may stand
     `crc_num` and ten bytes (save_checkpoint(crc_check=True)).
     """
-    found, name, place, deadline = {}, None, 0, time.monotonic() + pickled.SECONDS
+    found, name, place, deadline = {}, None, 0, time.monotonic() + pickle_scan.SECONDS
     while place < size:
         if len(found) > MOST_RECORDS or time.monotonic() > deadline:
-            raise pickled.TooLong
+            raise pickle_scan.TooLong
         handle.seek(place)
         if size - place == 17 and handle.read(7) == b"crc_num":
             break
@@ -165,4 +165,4 @@ def _varint(handle, start, end):
 
 def _text(handle, start, end):
     handle.seek(start)
-    return handle.read(min(end - start, pickled.KEPT)).decode("utf-8", "replace")
+    return handle.read(min(end - start, pickle_scan.KEPT)).decode("utf-8", "replace")

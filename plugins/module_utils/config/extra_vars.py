@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import re
 
-from ..base import text_rules as texts
+from ..base import text_rules
 from ..base.yaml_source import Problem, near, shown
-from ..records import prune_rules as prune
+from ..records import prune_rules
 from . import (
-    logs_options as log_questions,
-)
-from . import (
-    role_vars as role_values,
+    logs_options,
+    role_vars,
 )
 from .role_vars import NO, YES, switch
 
@@ -57,11 +55,11 @@ def values(extra, allowed, roles):
             found = (
                 []
                 if "{{" in str(value) or "{%" in str(value)
-                else role_values.held(name, value, roles[name])
+                else role_vars.held(name, value, roles[name])
             )
             problems += [_refuse(key, text) for key, text in found]
             continue
-        said = said or next((text for _path, text in texts.walk(value)), None)
+        said = said or next((text for _path, text in text_rules.walk(value)), None)
         problems += [_refuse(name, said)] if said else []
     return problems
 
@@ -82,7 +80,7 @@ def short(name, value):
         return f"must be a node's name; got {shown(value)}"
     if name in ("again", "again_try") and not str(value).isdigit():
         return f"is set by a restart and must be a whole number; got {shown(value)}"
-    return log_questions.wrong(name, value) or prune.wrong(name, value)
+    return logs_options.wrong(name, value) or prune_rules.wrong(name, value)
 
 
 def contradictions(extra, verb, check_mode):
@@ -116,7 +114,7 @@ def contradictions(extra, verb, check_mode):
                 " of them",
             )
         )
-    said = {"logs": log_questions.contradiction, "prune": prune.contradiction}.get(
+    said = {"logs": logs_options.contradiction, "prune": prune_rules.contradiction}.get(
         verb, lambda _given: None
     )(extra)
     problems += [_refuse(*said)] if said else []

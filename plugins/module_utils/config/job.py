@@ -9,14 +9,11 @@ import functools
 import os
 import re
 
-from ..base import text_rules as texts
-from ..base import yaml_source as yamldata
+from ..base import text_rules, yaml_source
 from ..base.yaml_source import Problem, near
 from ..suites import (
-    suite_table as suites,
-)
-from ..suites import (
-    watchdog_budgets as watchdog,
+    suite_table,
+    watchdog_budgets,
 )
 from ..suites.launchers import LAUNCHERS
 from . import job_env
@@ -75,18 +72,18 @@ def load_schema(name):
     """Return one of the schemas in schemas/ (job, site); the job's knows the suites and launchers
     that there are tables for.
     """
-    value, _lines, problems = yamldata.read(os.path.join(HERE, "schemas", name + ".yml"))
+    value, _lines, problems = yaml_source.read(os.path.join(HERE, "schemas", name + ".yml"))
     if problems:
         raise ValueError("; ".join(str(p) for p in problems))
     if name == "job":
-        value["properties"]["suite"] = {"enum": suites.names()}
+        value["properties"]["suite"] = {"enum": suite_table.names()}
         value["properties"]["launcher"] = {"enum": sorted(LAUNCHERS)}
     return value
 
 
 def load_suite(name):
     """Return a suite's table from suites/<name>.yml; the name has passed the job schema."""
-    return suites.load(name)
+    return suite_table.load(name)
 
 
 def shipped_jobs(folder):
@@ -173,14 +170,14 @@ def examine(path, shown):
     So the command line and the site are judged in the same report. job["lines"] maps dotted keys to
     their lines in the file.
     """
-    value, lines, problems = yamldata.read(path, shown)
+    value, lines, problems = yaml_source.read(path, shown)
     if problems:
         return None, problems
     if not isinstance(value, dict):
         return None, [
             Problem(shown, 1, "", f"must be a mapping of keys, got a {type(value).__name__}")
         ]
-    problems = yamldata.check(value, load_schema("job"), lines, shown)
+    problems = yaml_source.check(value, load_schema("job"), lines, shown)
     wrong = {problem.key.split(".")[0] for problem in problems}
     sound = {key: item for key, item in value.items() if key not in wrong}
     named = (
@@ -195,7 +192,7 @@ def examine(path, shown):
         line = next(
             (lines[path_of[:n]] for n in range(len(path_of), 0, -1) if path_of[:n] in lines), None
         )
-        problems.append(Problem(shown, line, yamldata.dotted(path_of), text))
+        problems.append(Problem(shown, line, yaml_source.dotted(path_of), text))
     wrong = {problem.key.split(".")[0] for problem in problems}
     if "suite" not in sound or "launcher" not in sound:
         return None, problems
@@ -205,7 +202,7 @@ def examine(path, shown):
     )
     job["name"] = os.path.basename(path)[:-4]
     job["file"] = shown
-    job["lines"] = {yamldata.dotted(key): line for key, line in lines.items() if key}
+    job["lines"] = {yaml_source.dotted(key): line for key, line in lines.items() if key}
     return job, problems
 
 
@@ -220,11 +217,11 @@ def recorded(value, shown):
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return None, [Problem(shown, None, "", "is no job that was read for a run")]
     keys = {key: item for key, item in value.items() if key not in ADDED and item is not None}
-    problems = yamldata.check(keys, load_schema("job"), {}, shown)
+    problems = yaml_source.check(keys, load_schema("job"), {}, shown)
     wrong = {problem.key.split(".")[0] for problem in problems}
     sound = {key: item for key, item in keys.items() if key not in wrong}
     problems += [
-        Problem(shown, None, yamldata.dotted(path), text) for path, text in _meaning(sound, keys)
+        Problem(shown, None, yaml_source.dotted(path), text) for path, text in _meaning(sound, keys)
     ]
     if problems:
         return None, problems
@@ -258,7 +255,7 @@ def _meaning(sound, value):
         if RESERVED_ENV.match(name):
             yield ("env", name), "is reserved: the plan sets it; take it out"
     for key, item in sound.items():
-        for where, text in texts.walk(item, (key,), people=key in FOR_PEOPLE):
+        for where, text in text_rules.walk(item, (key,), people=key in FOR_PEOPLE):
             yield where, text
     suite = load_suite(sound["suite"]) if "suite" in sound else None
     if suite and sound.get("launcher", suite["launchers"][0]) not in suite["launchers"]:
@@ -270,7 +267,7 @@ def _meaning(sound, value):
         yield ("launcher",), text
     if "launcher" in sound and "rendezvous" in sound and rendezvous_problem(sound):
         yield ("rendezvous",), rendezvous_problem(sound)
-    for where, text in watchdog.problems(sound.get("watchdog")):
+    for where, text in watchdog_budgets.problems(sound.get("watchdog")):
         yield ("watchdog", *where), text
     words = sound.get("arguments") or []
     for word in words:
@@ -285,7 +282,7 @@ def _meaning(sound, value):
                 ),
             )
     for where, folder in save_folders(suite, words, sound.get("overrides") or {}) if suite else ():
-        text = suites.save_problem(suite, folder) if isinstance(folder, str) else None
+        text = suite_table.save_problem(suite, folder) if isinstance(folder, str) else None
         if text:
             yield where, text
 
@@ -310,8 +307,8 @@ def save_folders(suite, words, overrides):
     key = suite["config_keys"].get("save")
     found = [(("overrides", key), overrides[key])] if key in overrides else []
     for option, name in suite["argument_keys"].items():
-        if name == "save" and suites.argument(words, option) is not None:
-            found.append((("arguments",), suites.argument(words, option)))
+        if name == "save" and suite_table.argument(words, option) is not None:
+            found.append((("arguments",), suite_table.argument(words, option)))
     return found
 
 
@@ -342,7 +339,7 @@ def scaling_problem(job):
         None
         if job["scaling"] in known
         else "must be advise or apply; got {}{}".format(
-            yamldata.shown(job["scaling"]), near(job["scaling"], known)
+            yaml_source.shown(job["scaling"]), near(job["scaling"], known)
         )
     )
 
@@ -355,7 +352,7 @@ def rendezvous_problem(job):
     text = "%s has no rendezvous %s; allowed: %s%s"
     return text % (
         job["launcher"],
-        yamldata.shown(wanted),
+        yaml_source.shown(wanted),
         ", ".join(known) or "none, leave it out",
         near(wanted, known),
     )
@@ -375,7 +372,7 @@ def whole_number(name, value, problems, allow_all=True, least=1):
                 None,
                 name,
                 "must be a whole number from %d up%s; got %s"
-                % (least, " or 'all'" if allow_all else "", yamldata.shown(value)),
+                % (least, " or 'all'" if allow_all else "", yaml_source.shown(value)),
             )
         )
         return None
@@ -397,7 +394,7 @@ def command_line(extra, allowed, role_variables=()):
             continue
         if name == "_raw_params":  # what Ansible calls the words of -e that it could not split
             text = (
-                f"words of -e that are no NAME=VALUE: {yamldata.shown(extra[name])}; quote a value"
+                f"words of -e that are no NAME=VALUE: {yaml_source.shown(extra[name])}; quote a value"
                 " with blanks"
             )
             problems.append(Problem("command line", None, "", text))

@@ -13,7 +13,7 @@ import re
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ..base import text_rules as texts
+from ..base import text_rules
 from ..base.yaml_source import dotted, near, shown
 from .site_fields import place_problem
 
@@ -145,7 +145,7 @@ def held(name, value, spec):
     if spec.get("no_log"):
         return []
     found = [(dotted(path), text) for path, text in _held((name,), value, spec, name)]
-    found += [(dotted((name,) + path), text) for path, text in texts.walk(value)]
+    found += [(dotted((name,) + path), text) for path, text in text_rules.walk(value)]
     if not found:
         # required and default are about what is not given; here something is
         only = {

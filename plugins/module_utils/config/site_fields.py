@@ -9,8 +9,7 @@ import ipaddress
 import os
 import re
 
-from ..base import text_rules as texts
-from ..base import yaml_source as yamldata
+from ..base import text_rules, yaml_source
 from ..base.yaml_source import Problem, near, shown
 from ..suites import suite_table as suite_tables
 from . import job_env
@@ -99,7 +98,11 @@ def place_problem(value, home, up=True):
     home: the user's home directory. up: '..' may stand in it, as the controller's paths often start
     at the inventory's directory.
     """
-    said = texts.problem(value) if isinstance(value, str) else f"must be a path; got {shown(value)}"
+    said = (
+        text_rules.problem(value)
+        if isinstance(value, str)
+        else f"must be a path; got {shown(value)}"
+    )
     if said:
         return said
     path = (
@@ -154,10 +157,10 @@ def suite_entries(suites, problems):
         text = "unknown suite; allowed: {}{}".format(", ".join(known), near(suite, known))
         problems.append(Problem("inventory", None, f"{key}.{suite}", text))
     for suite in [suite for suite in suites if suite in known]:
-        found = yamldata.check(suites[suite], load_schema("site"), {}, "inventory")
+        found = yaml_source.check(suites[suite], load_schema("site"), {}, "inventory")
         found += [
-            Problem("inventory", None, yamldata.dotted(path), text)
-            for path, text in texts.walk(suites[suite])
+            Problem("inventory", None, yaml_source.dotted(path), text)
+            for path, text in text_rules.walk(suites[suite])
         ]
         code = suites[suite].get("code") if isinstance(suites[suite], dict) else None
         said = (
@@ -180,7 +183,7 @@ def git_problem(url):
     """Say why a git address of the site cannot be used, or return None; what is said does not
     repeat it.
     """
-    said = texts.problem(url)
+    said = text_rules.problem(url)
     if said:
         return said
     if url.startswith("-") or "::" in url.split("/", 1)[0]:
@@ -248,7 +251,7 @@ def environment(env, problems, secret=()):
                 else f"must be text or a number; got {shown(value)}"
             )
         else:
-            said = texts.problem(str(value))
+            said = text_rules.problem(str(value))
         if said:
             problems.append(Problem("inventory", None, f"trainyard_env.{name}", said))
     return {str(k): str(v) for k, v in env.items()}

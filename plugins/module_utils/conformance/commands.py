@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 
-from ..attempts import attempt_dir as attempts
+from ..attempts import attempt_dir
 from ..inputs import sources
 from .fixtures import (
     MANY,
@@ -87,7 +87,7 @@ def detection_command(ground, line, found):
     ground.commands(line, found, job, line["commands"])
     made = ground.make(job, machines_of(line, 1), home=ground.home())
     place, console = ground.attempt(made), line["values"]["console"]
-    words = attempts.start_argv(place, made.plan, "node1", "u.service", "d")
+    words = attempt_dir.start_argv(place, made.plan, "node1", "u.service", "d")
     streams = {
         word.split("=")[0]: word.split(":", 1)[1]
         for word in words

@@ -16,15 +16,14 @@ from types import SimpleNamespace
 
 import yaml
 
-from ..attempts import attempt_dir as attempts
+from ..attempts import attempt_dir
 from ..config import job as jobs
 from ..config import site as sites
 from ..inputs import sources
 from ..inputs.describe import settled
-from ..mesh import primitives as mesh
-from ..plan import compiler as plan
-from ..plan import scaling
-from ..suites import suite_table as suites
+from ..mesh import primitives
+from ..plan import compiler, scaling
+from ..suites import suite_table
 
 CODE, DATA, ENVIRONMENT = "c" * 64, "d" * 64, "e" * 64
 RUN = "20260101-000000-conform-0000"
@@ -163,8 +162,8 @@ class Ground:
         """
         hosts = ["node%d" % (index + 1) for index in range(len(machines))]
         package = (
-            suites.load(suite)["environment"]["packages"][0]
-            if suite in suites.names()
+            suite_table.load(suite)["environment"]["packages"][0]
+            if suite in suite_table.names()
             else "paddlepaddle"
         )
         source = {
@@ -256,7 +255,7 @@ class Ground:
                 "digest": ENVIRONMENT,
             },
             "config": dict(
-                suites.settings(suite, asked["effective"], asked["arguments"]),
+                suite_table.settings(suite, asked["effective"], asked["arguments"]),
                 files=[job["config"]],
             ),
             "overrides": asked["overrides"],
@@ -264,8 +263,8 @@ class Ground:
             "advice": asked["advice"],
         }
         try:
-            made = plan.compile_plan(job, site, nodes, facts, inputs)
-        except plan.PlanError as error:
+            made = compiler.compile_plan(job, site, nodes, facts, inputs)
+        except compiler.PlanError as error:
             raise Broken(str(error)) from error
         return SimpleNamespace(
             job=job,
@@ -295,7 +294,7 @@ class Ground:
             for name, mine in known.items()
             if mine in upstream and keys.get(name)
         }
-        return suites.overridden({}, dict(values, **(says or {})))
+        return suite_table.overridden({}, dict(values, **(says or {})))
 
     def attempt(self, made, node=0):
         """Return the directory of an attempt that the product prepared for a node of a plan, its
@@ -304,13 +303,13 @@ class Ground:
         base = made.plan["nodes"][node]["base"]
         code = os.path.join(base, "code", CODE[:16], os.path.dirname(made.inputs["script"]))
         os.makedirs(code, exist_ok=True)
-        text = plan.canonical(made.plan).decode("ascii")
+        text = compiler.canonical(made.plan).decode("ascii")
         self.count += 1
-        place = attempts.attempt_dir(base, RUN, self.count)
-        attempts.prepare(
+        place = attempt_dir.attempt_dir(base, RUN, self.count)
+        attempt_dir.prepare(
             place,
             text,
-            plan.sha256(made.plan),
+            compiler.sha256(made.plan),
             made.plan["nodes"][node]["name"],
             RUN,
             self.count,
@@ -431,5 +430,5 @@ def proven_mesh(groups, hostvars):
         "valid_until": 10.0**10,
         "nodes": groups["trainers"],
         "digest": "m",
-        "inventory": mesh.inventory_digest(rows),
+        "inventory": primitives.inventory_digest(rows),
     }

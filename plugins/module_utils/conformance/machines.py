@@ -11,7 +11,7 @@ import os
 import re
 import time
 
-from ..mesh import login_check as mesh_logins
+from ..mesh import login_check
 from ..plan import readiness
 from .fixtures import (
     CARDS,
@@ -78,7 +78,7 @@ def passwordless(ground, line, found):
         readiness.todo(made.plan, ready, time.time())["trust"],
     )
     peers = [{"name": name, "identity": name} for name in names]
-    failures = mesh_logins.log_in_everywhere(
+    failures = login_check.log_in_everywhere(
         names[0],
         peers,
         lambda peer: (255, "", "ssh: connect to host x port 22: Connection refused"),

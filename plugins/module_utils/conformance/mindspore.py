@@ -12,8 +12,7 @@ import yaml
 
 from ..inputs import sources
 from ..inputs.describe import settled
-from ..plan import ascend_addresses as ascend
-from ..plan import rank_table
+from ..plan import ascend_addresses, rank_table
 from ..suites import launchers
 from .fixtures import (
     CARDS,
@@ -256,7 +255,9 @@ def sources_of_addresses(ground, found):
     asked, place = [], ground.place()
 
     def tool(argv):
-        asked.append([word for word in argv if word not in ("timeout", str(ascend.LIMIT_S))])
+        asked.append(
+            [word for word in argv if word not in ("timeout", str(ascend_addresses.LIMIT_S))]
+        )
         return 0, f"ipaddr:192.168.100.1{argv[-3]}\nnetmask:255.255.255.0\n", ""
 
     def no_tool(argv):
@@ -268,7 +269,7 @@ def sources_of_addresses(ground, found):
             "".join("address_%d=192.168.101.1%d\n" % (device, device) for device in range(CARDS))
         )
     for what, run, file, network in (("hccn_tool", tool, none, 100), (conf, no_tool, conf, 101)):
-        read = ascend.read_devices(run, file)
+        read = ascend_addresses.read_devices(run, file)
         wanted = ["192.168.%d.1%d" % (network, device) for device in range(CARDS)]
         found.same(
             f"addresses from {os.path.basename(what)}",
@@ -281,8 +282,8 @@ def sources_of_addresses(ground, found):
         asked,
     )
     try:
-        said = [str(ascend.read_devices(no_tool, none))]
-    except ascend.AscendError as error:
+        said = [str(ascend_addresses.read_devices(no_tool, none))]
+    except ascend_addresses.AscendError as error:
         said = error.problems
     found.refused("neither tool nor file", said, "no device has an address")
 

@@ -15,25 +15,17 @@ import yaml
 
 from ..base.sanitize import printable
 from . import (
-    commands as conform_commands,
-)
-from . import (
-    figures as conform_figures,
-)
-from . import (
-    machines as conform_machines,
-)
-from . import (
-    mindspore as conform_mindspore,
-)
-from . import (
-    product as conform_product,
+    commands,
+    figures,
+    machines,
+    mindspore,
+    product,
 )
 from .findings_check import Findings
 from .fixtures import Broken, Ground
 
 CONTRACT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "contract.yml")
-PARTS = (conform_commands, conform_machines, conform_figures, conform_mindspore, conform_product)
+PARTS = (commands, machines, figures, mindspore, product)
 CHECKS = {name: check for part in PARTS for name, check in part.CHECKS.items()}
 STATES = {True: "holds", False: "FAILS", None: "not asked"}
 

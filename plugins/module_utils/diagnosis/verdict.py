@@ -8,7 +8,7 @@ in words; where nothing decides, the verdict says so and lists the candidates.
 
 from __future__ import annotations
 
-from ..attempts import guard_findings as stalls
+from ..attempts import guard_findings
 from ..gate.isolation import judge_apart
 from ..logs.failure_catalogue import classify, entry_of
 from .candidates import (
@@ -113,7 +113,7 @@ class _Case:
         user = {n: u for n, u in self.stopped.items() if u["stopped_by"] not in ("peer", "guard")}
         if user and not self._failed_before(user) and not (decided and self._before_stop(decided)):
             return self._stopped(user, decided)
-        told = stalls.halt(self.asked)
+        told = guard_findings.halt(self.asked)
         if told and not self._failed_by_then(decided, told):
             return self._halted(told)
         if decided and self.missing and decided["weight"] < KILLED:
@@ -483,7 +483,7 @@ class _Case:
                     f"{name}: the kernel killed {count} of its processes for want of memory"
                     f" (exit.{name}.json)"
                 )
-        lines += stalls.lines(self.asked)
+        lines += guard_findings.lines(self.asked)
         for name, unit in self.stopped.items():
             by = (
                 f"its guard: {unit.get('stop_reason')},"

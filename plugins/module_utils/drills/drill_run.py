@@ -15,10 +15,8 @@ import time
 
 from ..base import manifest
 from . import (
-    fault_table as drills,
-)
-from . import (
-    invariants as drill_promises,
+    fault_table,
+    invariants,
 )
 from .drill_site import Watch, last_line
 from .drill_steps import RUN_SECONDS, STOP_SECONDS, Steps
@@ -30,7 +28,7 @@ MOMENT_SECONDS, END_SECONDS = 300, 240
 FENCE_SECONDS = 40
 GOES_ON_STEPS, GOES_ON_SECONDS = 2, 120
 # What keeps a drill from being made, and is said in its row.
-UNFIT = (drills.DrillError, OSError, subprocess.SubprocessError)
+UNFIT = (fault_table.DrillError, OSError, subprocess.SubprocessError)
 
 
 class Course(Steps):
@@ -42,7 +40,7 @@ class Course(Steps):
         """Do it from start to end; return the result. What was done is undone whatever happens."""
         begun = time.monotonic()
         self.say("{}: {}".format(self.fault["name"], self.fault["injected"]))
-        before, known = drill_promises.earlier(self.ground), self.runs()
+        before, known = invariants.earlier(self.ground), self.runs()
         try:
             try:
                 self.steps("before")
@@ -71,9 +69,9 @@ class Course(Steps):
             if self.watch:
                 self.watch.close()
             shutil.rmtree(self.elsewhere, ignore_errors=True)  # it holds what opens the nodes
-        late = drills.over(self.result, self.fault["budget"])
+        late = fault_table.over(self.result, self.fault["budget"])
         self.result["problems"] += late
-        self.result["seconds"] = drills.seconds(time.monotonic(), begun)
+        self.result["seconds"] = fault_table.seconds(time.monotonic(), begun)
         manifest.write_json(os.path.join(self.folder, "result.json"), self.result)
         return self.result
 
@@ -87,7 +85,7 @@ class Course(Steps):
         end = time.monotonic() + RUN_SECONDS
         while not self.main.over() and not self.runs() - known and time.monotonic() < end:
             time.sleep(0.2)
-        self.result["detected"] = drills.seconds(time.monotonic(), self.main.begun)
+        self.result["detected"] = fault_table.seconds(time.monotonic(), self.main.begun)
         self.fault["budget"]["detect"] = max(60.0, self.fault["budget"]["detect"])
         fresh = sorted(self.runs() - known)
         if fresh:
@@ -96,7 +94,7 @@ class Course(Steps):
             self.verb({"verb": "stop"})
             self.run = None
         code, text = self.main.wait(60), self.main.text()
-        said = drills.find_refusal(self.expect, text)
+        said = fault_table.find_refusal(self.expect, text)
         self.result["verdict"] = "right" if code and said else "wrong"
         if self.result["verdict"] == "wrong":
             self.complain(
@@ -105,7 +103,11 @@ class Course(Steps):
                 )
             )
         self.result["says"] = next(
-            (line.strip() for line in text.splitlines() if drills.find_refusal(self.expect, line)),
+            (
+                line.strip()
+                for line in text.splitlines()
+                if fault_table.find_refusal(self.expect, line)
+            ),
             "",
         )[:300]
 
@@ -132,7 +134,7 @@ class Course(Steps):
             time.sleep(0.2)
         self.run = self.run or self.new_run(known)  # of a command that has ended since
         if not self.run:
-            raise drills.DrillError(f"no run was started: {last_line(self.main.text())}")
+            raise fault_table.DrillError(f"no run was started: {last_line(self.main.text())}")
         self.result["run"] = self.run
         self.watch = Watch(
             self.ground.nodes, self.run, self.ground.base, self.fault.get("sign", "")
@@ -140,14 +142,14 @@ class Course(Steps):
         if not self.watch.until(
             self.moment, MOMENT_SECONDS, lambda: all(command.over() for command in self.commands)
         ):
-            raise drills.DrillError(
+            raise fault_table.DrillError(
                 "the training did not come to {}: {}".format(
                     self.fault["at"], last_line(self.main.text())
                 )
             )
         self.result["reached"] = True
         inside, self.since = self.fault["at"] == "inside", time.monotonic()
-        steps = drills.newest(self.watch.seen(), 1, "steps")
+        steps = fault_table.newest(self.watch.seen(), 1, "steps")
         self.steps("then")
         if inside:
             self.since = self.moment(self.watch.seen())
@@ -162,7 +164,7 @@ class Course(Steps):
         if kind == "inside":
             place = self.ground.places.get(self.expect.get("node"))
             ranks = {"first": 0, "last": len(self.ground.nodes) - 1}
-            return drills.began(
+            return fault_table.began(
                 looks,
                 1,
                 place and place.name,
@@ -171,19 +173,19 @@ class Course(Steps):
         if kind == "run":
             return True
         if kind == "ranks":
-            return {look["node"] for look in looks if drills.of_attempt(look, 1).get("ranks")} == {
-                node.name for node in self.ground.nodes
-            }
-        return drills.newest(looks, 1, "steps" if kind == "step" else "saved") >= int(count)
+            return {
+                look["node"] for look in looks if fault_table.of_attempt(look, 1).get("ranks")
+            } == {node.name for node in self.ground.nodes}
+        return fault_table.newest(looks, 1, "steps" if kind == "step" else "saved") >= int(count)
 
     def one_rank_a_node(self, looks):
-        return all(len(drills.of_attempt(look, 1).get("ranks") or ()) <= 1 for look in looks)
+        return all(len(fault_table.of_attempt(look, 1).get("ranks") or ()) <= 1 for look in looks)
 
     def goes_on(self, steps):
         """Nothing may have happened: the training makes steps; then the user stops it."""
-        wanted = drills.newest(self.watch.seen(), 1, "steps") + GOES_ON_STEPS
+        wanted = fault_table.newest(self.watch.seen(), 1, "steps") + GOES_ON_STEPS
         if not self.watch.until(
-            lambda looks: drills.newest(looks, 1, "steps") >= wanted, GOES_ON_SECONDS
+            lambda looks: fault_table.newest(looks, 1, "steps") >= wanted, GOES_ON_SECONDS
         ):
             self.complain(
                 "the training made %d steps before and none in %d s after it"
@@ -212,11 +214,11 @@ class Course(Steps):
         self.steps("back")
         if number > 1:
             if self.watch.until(
-                lambda looks: drills.first_step(looks, number), MOMENT_SECONDS, self.main.over
+                lambda looks: fault_table.first_step(looks, number), MOMENT_SECONDS, self.main.over
             ):
                 ended = self.attempts().get(number - 1, {}).get("ended")
-                stepped = drills.first_step(self.watch.seen(), number)
-                self.result["resumed"] = drills.seconds(
+                stepped = fault_table.first_step(self.watch.seen(), number)
+                self.result["resumed"] = fault_table.seconds(
                     stepped - time.monotonic() + time.time(), ended
                 )
                 self.result["point"] = (self.attempts().get(number) or {}).get("resume")
@@ -234,7 +236,7 @@ class Course(Steps):
                 self.complain("%s.yml still ran after %d s" % (command.verb, seconds))
                 command.end()
         # what ended last on a node is seen a little later
-        self.watch.until(lambda looks: drills.stopped(looks, 1, self.since), 15)
+        self.watch.until(lambda looks: fault_table.stopped(looks, 1, self.since), 15)
 
     # --- afterwards
 
@@ -246,8 +248,8 @@ class Course(Steps):
         """Bring home what could not be brought before, and hold the verdict and the promises."""
         if not self.run:
             self.result["promises"] = dict(
-                dict.fromkeys(drills.PROMISES),
-                **{"N2": not drill_promises.checkpoints(self.ground, before)},
+                dict.fromkeys(fault_table.PROMISES),
+                **{"N2": not invariants.checkpoints(self.ground, before)},
             )
             return
         self.fenced()
@@ -263,18 +265,18 @@ class Course(Steps):
         looks = [look for look in self.watch.seen() if look["t"] <= self.over]
         if not self.fault.get("goes_on"):
             self.result["detected"] = (
-                drills.seconds(drills.detected(looks, 1, self.since), self.since)
+                fault_table.seconds(fault_table.detected(looks, 1, self.since), self.since)
                 if self.since
                 else None
             )
-        done = drills.stopped(looks, 1, self.since) if self.since else None
+        done = fault_table.stopped(looks, 1, self.since) if self.since else None
         known = self.since + (self.result.get("detected") or 0) if self.since else None
-        self.result["stopped"] = drills.seconds(done, known)
+        self.result["stopped"] = fault_table.seconds(done, known)
         places = {
             "first": (self.ground.nodes[0].name, 0),
             "last": (self.ground.nodes[-1].name, self.last_rank(looks)),
         }
-        self.result["verdict"], why = drills.judge(self.expect, verdict, places)
+        self.result["verdict"], why = fault_table.judge(self.expect, verdict, places)
         self.result["says"], self.result["named"] = (verdict or {}).get("text"), verdict
         if why:
             self.complain(f"verdict: {why}")
@@ -282,7 +284,7 @@ class Course(Steps):
         numbers = sorted(self.attempts()) or [1]
         outputs = [command.path for command in self.commands]
         fresh = self.status()
-        self.result["promises"], problems = drill_promises.every(
+        self.result["promises"], problems = invariants.every(
             self.ground, self.fault, self.run, numbers, verdict, before, self.canary, outputs, fresh
         )
         self.result["problems"] += problems
@@ -306,7 +308,7 @@ class Course(Steps):
                 self.verb({"verb": "stop"})
                 return
             time.sleep(0.2)
-        self.result["fenced"] = drills.seconds(time.monotonic(), self.healed)
+        self.result["fenced"] = fault_table.seconds(time.monotonic(), self.healed)
         self.result["note"] = (
             "the node that came back ended its part by itself after {:.1f} s".format(
                 self.result["fenced"]
@@ -319,7 +321,7 @@ class Course(Steps):
             entry["rank"]
             for look in looks
             if look["node"] == self.ground.nodes[-1].name
-            for entry in drills.of_attempt(look, 1).get("ranks") or ()
+            for entry in fault_table.of_attempt(look, 1).get("ranks") or ()
         ]
         return min(ranks) if ranks else None
 
@@ -333,7 +335,7 @@ class Course(Steps):
                 )
             )
         said = "\n".join(command.text() for command in self.commands)
-        if self.expect.get("says") and not drills.find_refusal(
+        if self.expect.get("says") and not fault_table.find_refusal(
             {"refused": self.expect["says"]}, said
         ):
             self.complain("no command said {!r}".format(self.expect["says"]))

@@ -20,7 +20,7 @@ import threading
 import time
 
 from ..agent import drill_watch
-from . import fault_table as drills
+from . import fault_table
 
 # For the shell lines of faults.yml, see its head.
 PRELUDE = """export XDG_RUNTIME_DIR=/run/user/$(id -u) R=%(run)s A=%(base)s/runs/%(run)s/attempt-%(number)s OTHER=%(other)s
@@ -79,12 +79,12 @@ class Node:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise drills.DrillError(
+            raise fault_table.DrillError(
                 "%s did not answer within %d s" % (self.name, timeout)
             ) from error
         if done.returncode:
             said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-300:]
-            raise drills.DrillError(
+            raise fault_table.DrillError(
                 "{}: {}: {}".format(
                     self.name,
                     script.splitlines()[-1][-100:],
@@ -128,9 +128,9 @@ class Node:
                     10,
                 ):
                     return
-            except drills.DrillError:
+            except fault_table.DrillError:
                 time.sleep(1)
-        raise drills.DrillError("%s does not come back within %d s" % (self.name, seconds))
+        raise fault_table.DrillError("%s does not come back within %d s" % (self.name, seconds))
 
 
 def container_of(site, name, address):
@@ -291,9 +291,9 @@ class Ground:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise drills.DrillError("docker {}: {}".format(" ".join(words), error)) from error
+            raise fault_table.DrillError("docker {}: {}".format(" ".join(words), error)) from error
         if done.returncode:
-            raise drills.DrillError(
+            raise fault_table.DrillError(
                 "docker {}: {}".format(
                     " ".join(words), done.stderr.decode("utf-8", "replace").strip()[-300:]
                 )

@@ -11,7 +11,7 @@ import secrets
 import subprocess
 import time
 
-from . import fault_table as drills
+from . import fault_table
 from .drill_site import Command, last_line
 
 # Seconds: until a command has its run, until a stop is done, until a controller that got a signal
@@ -41,7 +41,7 @@ class Steps:
             os.open(self.job, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
         ) as handle:
             handle.write(
-                json.dumps(drills.job_of(base_job, fault, self.canary), indent=1) + "\n"
+                json.dumps(fault_table.job_of(base_job, fault, self.canary), indent=1) + "\n"
             )  # JSON is YAML
 
     def complain(self, text):
@@ -110,7 +110,7 @@ class Steps:
         them.
         """
         code = command.process.poll()
-        if code in (None, 0) or not drills.find_refusal({"refused": says}, command.text()):
+        if code in (None, 0) or not fault_table.find_refusal({"refused": says}, command.text()):
             self.complain(
                 f"the other command ended with {code} and did not say {says!r}:"
                 f" {last_line(command.text())}"
@@ -124,5 +124,5 @@ class Steps:
         for step in self.fault.get("heal", ()):
             try:
                 self.step(step)
-            except (drills.DrillError, OSError, subprocess.SubprocessError) as error:
+            except (fault_table.DrillError, OSError, subprocess.SubprocessError) as error:
                 self.complain(f"not undone: {error}")

@@ -17,7 +17,7 @@ import copy
 import os
 import re
 
-from ..base import yaml_source as yamldata
+from ..base import yaml_source
 from ..base.sanitize import printable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -40,9 +40,9 @@ def load(path=None):
     drills/schema.yml.
     """
     path = path or os.path.join(HERE, "faults.yml")
-    value, lines, problems = yamldata.read(path, os.path.basename(path))
-    schema, _lines, wrong = yamldata.read(os.path.join(HERE, "schema.yml"))
-    problems = problems + wrong or yamldata.check(value, schema, lines, os.path.basename(path))
+    value, lines, problems = yaml_source.read(path, os.path.basename(path))
+    schema, _lines, wrong = yaml_source.read(os.path.join(HERE, "schema.yml"))
+    problems = problems + wrong or yaml_source.check(value, schema, lines, os.path.basename(path))
     if problems:
         raise DrillError("; ".join(str(problem) for problem in problems))
     for name, fault in value["faults"].items():
@@ -70,7 +70,7 @@ def select(faults, only):
             known = sorted(groups) + list(faults)
             raise DrillError(
                 "only: there is no fault {!r}{}; known: {}".format(
-                    word, yamldata.near(word, known), ", ".join(known)
+                    word, yaml_source.near(word, known), ", ".join(known)
                 )
             )
     return [

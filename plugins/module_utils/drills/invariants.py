@@ -17,8 +17,8 @@ import time
 
 from ..agent import shipping
 from ..base import manifest
-from ..logsync import collector as homecoming
-from . import fault_table as drills
+from ..logsync import collector
+from . import fault_table
 
 # Checkpoints of earlier runs: so many files of each node are digested, the newest ones.
 EARLIER = 12
@@ -127,7 +127,7 @@ def on_node(node, folder, files):
 
 def begins(path, digest, size, whole=False):
     """Whether a file at home begins with so many bytes of this sha256; whole: and has no more."""
-    found = homecoming.digests(path, size)
+    found = collector.digests(path, size)
     return found is not None and found[2] == digest and not (whole and found[0] > size)
 
 
@@ -214,7 +214,7 @@ def equal(ground, run, number):
     problems = [
         "N4: {} of {} is not the one at home".format("plan.json", name)
         for name, lines in said.items()
-        if lines[0][:64] != homecoming.digests(path, 0)[1]
+        if lines[0][:64] != collector.digests(path, 0)[1]
     ]
     for index, tree in enumerate(trees, 1):
         if len({tuple(lines[index : index + 1]) for lines in said.values()}) > 1:
@@ -304,7 +304,7 @@ def every(ground, fault, run, numbers, verdict, before, canary, outputs, fresh):
         "N6": told(fault, verdict or {}, ground),
         "N7": secret(ground, run, canary, outputs),
     }
-    promises = dict.fromkeys(drills.PROMISES)
+    promises = dict.fromkeys(fault_table.PROMISES)
     promises.update(
         {name: None if problems is None else not problems for name, problems in seen.items()}
     )

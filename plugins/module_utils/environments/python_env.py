@@ -16,9 +16,9 @@ import os
 import re
 import subprocess
 
-from ..base import safe_open as below
+from ..base import safe_open
 from ..base.sanitize import SECRET_NAME, host_of, printable
-from . import installed_files as distributions
+from . import installed_files
 from .installed_files import normal_name
 
 FORMAT = 1
@@ -425,7 +425,7 @@ def installed_packages(paths):
     """Return {package: version} of what stands in these directories, from the names of *.dist-info
     and *.egg-info alone (about 1 ms).
     """
-    return {name: package["version"] for name, package in distributions.found(paths).items()}
+    return {name: package["version"] for name, package in installed_files.found(paths).items()}
 
 
 def fingerprint(packages):
@@ -500,7 +500,7 @@ def inspect_environment(home_dir, digest, verify="cached"):
     directory = os.path.join(home_dir, "env", digest)
     try:
         marker = json.loads(
-            below.read_file(os.path.join(directory, MARKER), 64 << 20).decode("utf-8")
+            safe_open.read_file(os.path.join(directory, MARKER), 64 << 20).decode("utf-8")
         )
     except FileNotFoundError:
         state = "incomplete" if os.path.isdir(directory) else "absent"
@@ -530,13 +530,13 @@ def inspect_environment(home_dir, digest, verify="cached"):
         return {"state": "changed", "why": "; ".join(differences), "marker": None}
     if marker.get("managed"):
         path = os.path.join(directory, MARKER)
-        wrong = distributions.look(
-            path, marker["paths"], distributions.found(marker["paths"]), verify
+        wrong = installed_files.look(
+            path, marker["paths"], installed_files.found(marker["paths"]), verify
         )["wrong"]
         if wrong:
             return {
                 "state": "changed",
-                "why": "changed since the installation: " + distributions.words(wrong),
+                "why": "changed since the installation: " + installed_files.words(wrong),
                 "marker": None,
             }
     return {

@@ -13,9 +13,8 @@ import re
 import shutil
 
 from ..base import manifest
-from ..plan import resume_inputs as point_plan
-from ..plan import scaling
-from ..suites import suite_table as suites
+from ..plan import resume_inputs, scaling
+from ..suites import suite_table
 from . import download, outline_files, sources
 
 # Placements of what lies on the nodes already; it is verified there and never sent.
@@ -138,16 +137,16 @@ def settled(params, values):
     """
     job, suite, cards = params["job"], params["suite"], (params["nodes"], params["devices"])
     given = dict(params["overrides"], **job["overrides"])
-    overrides, problems = suites.settle(
+    overrides, problems = suite_table.settle(
         suite, values, given, params["accelerator"], cards[0] * cards[1]
     )
-    advice = scaling.advise(job, suite, suites.overridden(values, overrides), given, *cards)
+    advice = scaling.advise(job, suite, suite_table.overridden(values, overrides), given, *cards)
     more, arguments, lines = scaling.apply(advice)
     overrides = dict(more, **overrides)
     return {
         "overrides": overrides,
         "arguments": job["arguments"] + arguments,
-        "effective": suites.overridden(values, overrides),
+        "effective": suite_table.overridden(values, overrides),
         "advice": scaling.lines(advice) + lines,
         "problems": problems,
     }
@@ -199,7 +198,7 @@ def point_tree(point, cache_dir):
     name = "%s of attempt %d" % (point["name"], point["attempt"])
     return [
         keep(
-            point_plan.KIND,
+            resume_inputs.KIND,
             name,
             point["home"],
             {path: list(entry) for path, entry in point["files"].items()},
@@ -348,7 +347,7 @@ def weights(params, effective, check_mode, open_url):
 
 def placed_code(params, data):
     """Return the place of code that lies on the nodes."""
-    more = {"exclude": suites.hidden(params["suite"], data.given), "verify": "content"}
+    more = {"exclude": suite_table.hidden(params["suite"], data.given), "verify": "content"}
     return dict(more, key="code", path=params["code"], placement=params["placement"])
 
 
@@ -421,15 +420,17 @@ def _described(params, check_mode, open_url):
     except sources.SourceError as error:
         raise sources.SourceError("{}: {}".format(place_of(job, "config"), error)) from error
     asked = settled(params, values)
-    wanted, missing = suites.wanted_data(
+    wanted, missing = suite_table.wanted_data(
         suite, asked["effective"], asked["arguments"], data.places, data.exists, code=entries
     )
-    settings = suites.settings(suite, asked["effective"], asked["arguments"], asked["overrides"])
+    settings = suite_table.settings(
+        suite, asked["effective"], asked["arguments"], asked["overrides"]
+    )
     refuse(
         job,
         asked["problems"]
         + missing
-        + [text for text in [suites.save_problem(suite, settings["save"])] if text],
+        + [text for text in [suite_table.save_problem(suite, settings["save"])] if text],
     )
     trees = [] if params["outline"] else [keep("code", suite["name"], root, entries, cache_dir)]
     code = {name: (params["outline"] or trees[0])[name] for name in ("digest", "files", "bytes")}
@@ -460,7 +461,7 @@ def _described(params, check_mode, open_url):
         ),
         "resume_config": (
             params.get("resume")
-            and point_plan.config_file(suite, job["config"], values, params["resume"])
+            and resume_inputs.config_file(suite, job["config"], values, params["resume"])
         ),
         "code_diff": (state or {}).get("diff", ""),
         "fetched": pretrained["fetched"],

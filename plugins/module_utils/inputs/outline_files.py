@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 
-from ..base import safe_open as below
+from ..base import safe_open
 
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?\Z")
@@ -95,13 +95,13 @@ def keep(texts, cache_dir):
     name = hashlib.sha256(content).hexdigest()
     folder = os.path.join(cache_dir, "code-configs")
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    root = os.open(folder, below.DIRECTORY)
+    root = os.open(folder, safe_open.DIRECTORY)
     part = f".{name[:16]}-{os.urandom(8).hex()}.part"
     try:
         if _is_directory(name, root):
             return os.path.join(folder, name)
         os.mkdir(part, mode=0o700, dir_fd=root)
-        here = os.open(part, below.DIRECTORY, dir_fd=root)
+        here = os.open(part, safe_open.DIRECTORY, dir_fd=root)
         try:
             for path, text in sorted(texts.items()):
                 _write(here, path.split("/"), text)
@@ -121,7 +121,7 @@ def keep(texts, cache_dir):
 def _is_directory(name, root):
     """Whether a directory of this name, and no link, lies in the directory descriptor."""
     try:
-        os.close(os.open(name, below.DIRECTORY, dir_fd=root))
+        os.close(os.open(name, safe_open.DIRECTORY, dir_fd=root))
     except FileNotFoundError:
         return False
     return True
@@ -137,7 +137,7 @@ def _write(root, parts, text):
             except FileExistsError:
                 pass
             try:
-                deeper = os.open(part, below.DIRECTORY, dir_fd=here)
+                deeper = os.open(part, safe_open.DIRECTORY, dir_fd=here)
             except NotADirectoryError:
                 raise InvalidOutline(
                     "the outline of the code is not valid: texts has a file that is a"

@@ -15,7 +15,7 @@ import os
 
 from ..base import manifest
 from ..base.findings import finding, named, unequal
-from . import paths as places
+from . import paths
 from .paths import gigabytes, identity
 
 # Nodes that are asked for files by name where trees differ: the reference and so many that are
@@ -55,7 +55,7 @@ def look(run, base, asked):
         aside = place["placement"] == "shared" and names and node != names[0]
         # every byte is read by a task of its own, which says first how long it takes
         verify = {"full": "estimate"}.get(asked.get("verify"), asked.get("verify") or "cached")
-        found[place["key"]] = places.seen(base, place, verify, top_only=aside)
+        found[place["key"]] = paths.seen(base, place, verify, top_only=aside)
     return dict(of_base(base, node, names), places=found, summary=summary(found))
 
 
@@ -259,7 +259,7 @@ def unlike_files(files):
         # a bucket that only one of them could show whole would look like missing files
         common = set(item["buckets"]) & set(told[0][1]["buckets"])
         mine, rule = (
-            {k: v for k, v in said["entries"].items() if places.bucket(k) in common}
+            {k: v for k, v in said["entries"].items() if paths.bucket(k) in common}
             for said in (item, told[0][1])
         )
         said = manifest.differences(rule, mine, SHOWN)
@@ -290,7 +290,7 @@ def unlike(facts):
         others = [name for group in ordered[1:] for name in group][:ASKED]
         rule = here[ordered[0][0]]["buckets"]
         buckets[key] = sorted(
-            {n for name in others for n in places.differing(rule, here[name]["buckets"])}
+            {n for name in others for n in paths.differing(rule, here[name]["buckets"])}
         )
         asked += [name for name in [ordered[0][0]] + others if name not in asked]
     return {"nodes": asked, "buckets": buckets}
@@ -320,7 +320,7 @@ def estimates(node, facts, trees):
         rate, how = (
             (own, "as a sample of it was read")
             if own
-            else (measured or [(places.RATE, "assumed: too little lies here to measure it")])[0]
+            else (measured or [(paths.RATE, "assumed: too little lies here to measure it")])[0]
         )
         words = (node, gigabytes(size), key, max(1, size / rate), gigabytes(rate), how)
         lines.append("%s: reads %s of %s, about %d s at %s/s, %s" % words)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import re
 
-from ..base import git_tree, manifest
-from ..base import safe_open as below
-from . import paths as places
+from ..base import git_tree, manifest, safe_open
+from . import paths
 
 # A config names the files it builds on as words with this ending; the node needs no YAML for that,
 # and the controller reads them properly.
@@ -29,7 +28,7 @@ def texts_of(root, config, names):
         if name in found or name not in names or os.path.getsize(path) > LARGEST:
             continue
         try:
-            found[name] = below.read_file(os.path.realpath(path), LARGEST).decode(
+            found[name] = safe_open.read_file(os.path.realpath(path), LARGEST).decode(
                 "utf-8", "replace"
             )
         except OSError:
@@ -59,15 +58,13 @@ def of(base, path, config, exclude):
             f"the code is not there: {path} is no directory on this node; correct the site's"
             " code.path"
         )
-    found = places.seen(
+    found = paths.seen(
         base, {"path": path, "placement": "present", "exclude": exclude, "verify": "content"}
     )
     if found["problem"]:
         raise manifest.ManifestError(found["problem"])
     names = sorted(
-        places.printable(name)
-        for name, _path, info in places.walk(path, exclude)
-        if info is not None
+        paths.printable(name) for name, _path, info in paths.walk(path, exclude) if info is not None
     )
     commit, dirty = commit_of(path)
     return {

@@ -16,7 +16,7 @@ import yaml
 
 from ..base import git_tree, manifest
 from ..base.yaml_source import near
-from ..suites import suite_table as suites
+from ..suites import suite_table
 from . import download
 
 # How the suites' weights end: Paddle's and MindSpore's.
@@ -190,7 +190,7 @@ def config_chain(root, config, base_key, entries):
             )
         for base in [bases] if isinstance(bases, str) else bases:
             visit(os.path.join(os.path.dirname(name), base), name)
-        merged.update(suites.merged(merged, values))
+        merged.update(suite_table.merged(merged, values))
 
     visit(config, None)
     return order, merged
@@ -214,7 +214,7 @@ def weight_urls(suite, effective):
     """
     found = {}
     for key in suite["config_keys"]["weights"]:
-        value = suites.lookup(effective, key)
+        value = suite_table.lookup(effective, key)
         if isinstance(value, str) and value.startswith(("http://", "https://")):
             found[key] = value
     return found

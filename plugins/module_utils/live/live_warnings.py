@@ -8,7 +8,7 @@ clock only.
 
 from __future__ import annotations
 
-from ..attempts import guard_findings as stalls
+from ..attempts import guard_findings
 from ..base.text_layout import folded, ranges, span
 
 # A pause is a stall when it is so many times as long as what is usual, and at least this long.
@@ -52,10 +52,10 @@ def warnings(watch, seconds):
 def _halted(nodes):
     """What a node's guard ends the attempt for, or has ended it for."""
     asked = {node["name"]: node["status"] for node in nodes if node["status"].get("guard")}
-    gone, hung = stalls.lost(asked), stalls.stalled(asked)
+    gone, hung = guard_findings.lost(asked), guard_findings.stalled(asked)
     if gone:
         return "lost", tuple(gone[0]), gone[1]
-    return ("hang", (hung[0],), stalls.hang_words(*hung)) if hung else None
+    return ("hang", (hung[0],), guard_findings.hang_words(*hung)) if hung else None
 
 
 def _hanging(nodes):
@@ -76,7 +76,7 @@ def _hanging(nodes):
     return (
         "hanging",
         (name,),
-        text % (span(quiet), stalls.PHASES.get(phase, phase), name, span(budget)),
+        text % (span(quiet), guard_findings.PHASES.get(phase, phase), name, span(budget)),
     )
 
 

@@ -5,8 +5,7 @@ true on its own. Pure, controller only.
 
 from __future__ import annotations
 
-from . import live_warnings as troubles
-from . import screen as live
+from . import live_warnings, screen
 
 # A line for a node's new step comes no sooner than this after the node's last line.
 STEP_SECONDS = 10
@@ -33,11 +32,13 @@ class Ticker:
         found = [(text, None) for text in self.head(watch)]
         found += self._node(status, name, seconds)
         if status.get("found"):
-            figures = "  ".join(text for _importance, text, _style in live.evaluation_words(watch))
+            figures = "  ".join(
+                text for _importance, text, _style in screen.evaluation_words(watch)
+            )
             if figures != self._figures:
                 self._figures = figures
                 found += [(figures, None)] if figures else []
-            for kind, nodes, text in troubles.warnings(watch, seconds):
+            for kind, nodes, text in live_warnings.warnings(watch, seconds):
                 if seconds - self._warned.get((kind, nodes), -AGAIN_SECONDS) >= AGAIN_SECONDS:
                     self._warned[kind, nodes] = seconds
                     found.append(("warning: " + text, "warn"))
@@ -74,7 +75,7 @@ class Ticker:
         if state == before and (steps == shown or seconds - when < STEP_SECONDS):
             return []
         self._said[name] = (state, steps, seconds)
-        return [(live.node_line(status), live.style_of(status.get("state")))]
+        return [(screen.node_line(status), screen.style_of(status.get("state")))]
 
 
 def run_text(watch):
@@ -85,7 +86,7 @@ def run_text(watch):
     if found:
         status, rank = found
         words.append(
-            live.step_text(
+            screen.step_text(
                 dict(rank["step"], eta=watch.left()),
                 status.get("epochs"),
                 status.get("unit_of_speed"),
@@ -94,5 +95,5 @@ def run_text(watch):
         )
     else:
         words.append("no step yet")
-    slowest = live.slowest_text(watch)[0]
+    slowest = screen.slowest_text(watch)[0]
     return "  ".join([*words, slowest] if slowest else words)

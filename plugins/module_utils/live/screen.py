@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import collections
 
-from ..base import text_layout as columns
+from ..base import text_layout
 from ..base.text_layout import span
-from . import live_warnings as troubles
+from . import live_warnings
 from .model import number, place_words
 
 STYLES = ("good", "bad", "warn", "gone", "quiet")
@@ -79,7 +79,7 @@ def rank_text(ranks):
         groups.setdefault(_label(rank), []).append(str(rank["rank"]))
     if len(ranks) > 1 and len(groups) == 1:
         return "%d ranks %s" % (len(ranks), next(iter(groups)))
-    return ", ".join(f"rank {columns.ranges(names)} {state}" for state, names in groups.items())
+    return ", ".join(f"rank {text_layout.ranges(names)} {state}" for state, names in groups.items())
 
 
 def node_line(status):
@@ -121,7 +121,7 @@ def _fitted(words, room):
     (highest) go first.
     """
     words = [word for word in words if word[1]]
-    while len(words) > 1 and sum(columns.width(text) + 2 for _i, text, _s in words) - 2 > room:
+    while len(words) > 1 and sum(text_layout.width(text) + 2 for _i, text, _s in words) - 2 > room:
         words.remove(max(words, key=lambda word: word[0]))
     line = []
     for _importance, text, style in words:
@@ -133,7 +133,7 @@ def _head(watch, seconds, look):
     status, left = watch.known()[0], watch.left()
     again = "attempt %d" % status["attempt"] if (status.get("attempt") or 1) > 1 else ""
     words = [
-        (0, columns.cut(status["job"], max(8, look.columns // 2)), None),
+        (0, text_layout.cut(status["job"], max(8, look.columns // 2)), None),
         (2, size_text(status), None),
         (3, again, "warn"),
     ]
@@ -154,10 +154,12 @@ def _progress(watch, look):
     text = "  ".join(
         [" %3d %%" % int(fraction * 100) if fraction is not None else "", *words]
     ).rstrip()
-    size = max(10, min(40, look.columns - columns.width(text) - 2))
+    size = max(10, min(40, look.columns - text_layout.width(text) - 2))
     return [
         (
-            columns.bar(fraction, size, columns.BAR if look.utf8 else columns.BAR_ASCII),
+            text_layout.bar(
+                fraction, size, text_layout.BAR if look.utf8 else text_layout.BAR_ASCII
+            ),
             "good" if fraction == 1 else None,
         ),
         (text, None),
@@ -176,9 +178,13 @@ def _pace(watch, look):
                 "bad" if loss is None else None,
             )
         )
-        signs = columns.CURVE if look.utf8 else columns.CURVE_ASCII
+        signs = text_layout.CURVE if look.utf8 else text_layout.CURVE_ASCII
         words.append(
-            (2, columns.curve(watch.losses.values, max(8, min(40, look.columns - 50)), signs), None)
+            (
+                2,
+                text_layout.curve(watch.losses.values, max(8, min(40, look.columns - 50)), signs),
+                None,
+            )
         )
     if speed:
         total, count, each = speed
@@ -287,8 +293,8 @@ def _nodes(watch, seconds, room):
     names = watch.order()
     said = {name: _node(watch, name, seconds) for name in names}
     if len(names) <= min(room, SINGLE_NODES):
-        size = max(6, min(24, max(columns.width(name) for name in names)))
-        return [_row(columns.fill(name, size), *said[name][:2]) for name in names]
+        size = max(6, min(24, max(text_layout.width(name) for name in names)))
+        return [_row(text_layout.fill(name, size), *said[name][:2]) for name in names]
     groups = {}
     for name in names:
         groups.setdefault((said[name][0], said[name][2]), []).append(name)
@@ -312,13 +318,13 @@ def _nodes(watch, seconds, room):
     for key in shown:
         members = groups[key]
         if len(members) == 1:
-            rows.append(_row(columns.fill(members[0], 10), *said[members[0]][:2]))
+            rows.append(_row(text_layout.fill(members[0], 10), *said[members[0]][:2]))
         else:
             rows.append(
                 _row(
-                    columns.fill("%d nodes" % len(members), 10),
+                    text_layout.fill("%d nodes" % len(members), 10),
                     key[0],
-                    f"{key[1]} each  {columns.folded(members)}",
+                    f"{key[1]} each  {text_layout.folded(members)}",
                 )
             )
     if len(shown) < len(order):
@@ -356,7 +362,8 @@ def picture(watch, seconds, look):
         ]
         lines = [line for line in lines if any(text for text, _style in line)]
         wrong = [
-            [("! " + text, "warn")] for _kind, _names, text in troubles.warnings(watch, seconds)
+            [("! " + text, "warn")]
+            for _kind, _names, text in live_warnings.warnings(watch, seconds)
         ]
     if len(wrong) > MOST_WARNINGS:
         wrong[MOST_WARNINGS - 1 :] = [
@@ -378,8 +385,8 @@ def picture(watch, seconds, look):
 def _cut(line, room):
     shown = []
     for text, style in line:
-        text = columns.cut(text, room)
-        room -= columns.width(text)
+        text = text_layout.cut(text, room)
+        room -= text_layout.width(text)
         shown += [(text, style)] if text else []
     return shown
 

@@ -11,10 +11,8 @@ import re
 from ..attempts.attempt_dir import RUN_ID
 from ..base.sanitize import secrets_of
 from ..config.site_fields import NAME
-from ..records import run_choice
-from ..records import run_json as run_file
-from . import log_index as ranks
-from . import log_view as logview
+from ..records import run_choice, run_json
+from . import log_index, log_view
 
 _ATTEMPT = re.compile(r"^attempt-([1-9][0-9]{0,8})\Z")
 
@@ -89,7 +87,7 @@ class Home:
         self.shown = os.path.join(
             os.path.basename(os.path.normpath(runs_dir)), run, "attempt-%d" % self.number
         )
-        plan = run_file.plan_of(run_dir, self.number)
+        plan = run_json.plan_of(run_dir, self.number)
         self.plan = (
             plan
             if isinstance(plan, dict)
@@ -97,10 +95,10 @@ class Home:
             else None
         )
         try:
-            self.index = ranks.read(self.path)
-        except ranks.NewerIndex:
+            self.index = log_index.read(self.path)
+        except log_index.NewerIndex:
             raise
-        except ranks.IndexProblem:
+        except log_index.IndexProblem:
             self.index = None  # written again where a node answers
         self.secrets = secrets_of(self.plan)
 
@@ -116,7 +114,7 @@ class Home:
     @property
     def over(self):
         """Whether everything is at home and nothing more can come."""
-        return bool(self.plan and self.index) and ranks.over(self.index, self.plan)
+        return bool(self.plan and self.index) and log_index.over(self.index, self.plan)
 
     @property
     def zones(self):
@@ -131,7 +129,7 @@ class Home:
 
     def logs(self):
         """Return the logview.Logs that are here."""
-        return logview.logs_in(self.path, self.nodes)
+        return log_view.logs_in(self.path, self.nodes)
 
     def planned(self):
         """Return a Log without a file for every rank of the plan: what there will be."""
@@ -140,7 +138,7 @@ class Home:
             for rank in (self.plan or {"ranks": []})["ranks"]
         ]
         return [
-            logview.Log(
+            log_view.Log(
                 "{}.{}.log".format(*pair),
                 *pair,
                 os.path.join(self.path, "{}.{}.log".format(*pair)),

@@ -10,13 +10,9 @@ import threading
 import time
 
 from . import (
-    log_receiver as receiving,
-)
-from . import (
-    log_stream as streaming,
-)
-from . import (
-    log_view as logview,
+    log_receiver,
+    log_stream,
+    log_view,
 )
 
 LOOK_SECONDS = 0.5  # between two looks at the files where nothing says that there is more
@@ -33,8 +29,8 @@ def bring(argv, spec, directory, node, quota=None):
     another process brings them already.
     """
     try:
-        stream = streaming.Stream(argv, spec, directory, node, quota)
-    except receiving.Busy:
+        stream = log_stream.Stream(argv, spec, directory, node, quota)
+    except log_receiver.Busy:
         return None
     stream.start()
     had, since = -1, time.monotonic()
@@ -67,10 +63,10 @@ class Follower:
         )
         events = os.path.join(directory, f"ranks.{node}.jsonl")
         self._logs = {
-            home: logview.Growing(os.path.join(directory, home), offsets.get(home, 0))
+            home: log_view.Growing(os.path.join(directory, home), offsets.get(home, 0))
             for home in wanted
         }
-        self._events, self._ended = logview.Growing(events), False
+        self._events, self._ended = log_view.Growing(events), False
         self._news, self._stream, self._tried = threading.Event(), None, -LOCK_SECONDS
         self.lines = 0  # that were handed on
 
@@ -136,8 +132,8 @@ class Follower:
             return
         self._tried = time.monotonic()
         try:
-            self._stream = streaming.Stream(argv, spec, self.directory, self.node, self.quota)
-        except receiving.Busy:
+            self._stream = log_stream.Stream(argv, spec, self.directory, self.node, self.quota)
+        except log_receiver.Busy:
             return
         self._stream.receiver.on_lines = lambda *_what: self._news.set()
         self._stream.start()

@@ -12,7 +12,7 @@ import threading
 
 from ..base.sanitize import printable
 from ..config.quota import QuotaError
-from . import log_receiver as receiving
+from . import log_receiver
 
 PAUSES = (
     1,
@@ -34,7 +34,7 @@ class Stream(threading.Thread):
     def __init__(self, argv, spec, directory, node, quota=None):
         super().__init__(name=f"stream-{node}", daemon=True)
         self.argv, self.spec = argv, dict(spec, node=node)
-        self.receiver = receiving.Receiver(directory, node=node, quota=quota)
+        self.receiver = log_receiver.Receiver(directory, node=node, quota=quota)
         self.process, self.problem, self.restarts, self.whole, self.cut = (
             None,
             None,
@@ -69,7 +69,7 @@ class Stream(threading.Thread):
             with self._lock:
                 if self._closing.is_set():
                     return
-                self.process = receiving.start(
+                self.process = log_receiver.start(
                     self.argv, dict(self.spec, have=self.receiver.have()), errors
                 )
             try:
@@ -83,7 +83,7 @@ class Stream(threading.Thread):
                     for line in errors.read().decode("utf-8", "replace").splitlines()
                     if line.strip()
                 ]
-                raise receiving.StreamError(
+                raise log_receiver.StreamError(
                     "the stream ended with exit code {}{}".format(
                         self.process.returncode, ": " + said[-1] if said else ""
                     )

@@ -8,8 +8,8 @@ import json
 import os
 import re
 
-from ..attempts import attempt_dir as attempts
-from . import authorized_keys as mesh_lines
+from ..attempts import attempt_dir
+from . import authorized_keys
 from .certificates import parse_certificate
 from .primitives import (
     CERTIFICATE,
@@ -45,10 +45,12 @@ def is_busy(run_command):
     """Return whether an attempt of this user runs on the node, or may: its systemd does not answer.
     run_command: AnsibleModule's.
     """
-    environ = dict(attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+    environ = dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C")
     try:
-        return bool(attempts.active_units(lambda argv: run_command(argv, environ_update=environ)))
-    except (attempts.AttemptError, OSError):
+        return bool(
+            attempt_dir.active_units(lambda argv: run_command(argv, environ_update=environ))
+        )
+    except (attempt_dir.AttemptError, OSError):
         return True
 
 
@@ -59,7 +61,7 @@ def held_lines(home, site, busy):
     text = (read_bytes(os.path.join(home, ".ssh", "authorized_keys")) or b"").decode(
         "utf-8", "surrogateescape"
     )
-    found = mesh_lines.describe(text, site)
+    found = authorized_keys.describe(text, site)
     return dict(found, busy=bool(found["count"]) and busy())
 
 

@@ -15,8 +15,8 @@ import os
 import re
 import time
 
-from ..base import safe_open as below
-from . import client as nettries
+from ..base import safe_open
+from . import client
 
 # Not trainyard-*: a check holds no node, and `stop` has nothing to do with it. Not the limits
 # probe's either (limits.py: yardlimits-*).
@@ -57,7 +57,7 @@ def asked(runtime, number, **word):
     where there is none.
     """
     spec = {"id": number, "node": "", "address": ""}
-    call = nettries.Call(spec, control_of(runtime, number), 0)
+    call = client.Call(spec, control_of(runtime, number), 0)
     try:
         call.ask(do="hello", id=number, **{"from": ""})
         return call.ask(**word)
@@ -97,7 +97,7 @@ def superseded(runtime, number, forget=False):
     """Return the rival that has ended this check's listener, or None."""
     path = word_of(runtime, number)
     try:
-        said = json.loads(below.read_file(path, 1 << 16).decode("utf-8"))
+        said = json.loads(safe_open.read_file(path, 1 << 16).decode("utf-8"))
         rival = {"id": said["id"], "seconds": max(0, int(time.time() - said["began"]))}
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

@@ -15,13 +15,9 @@ import shutil
 
 from ..agent import netprobe
 from . import (
-    check_lock as netturns,
-)
-from . import (
-    client as nettries,
-)
-from . import (
-    topology as ring,
+    check_lock,
+    client,
+    topology,
 )
 from .check_lock import ProofError
 
@@ -77,7 +73,7 @@ def foreign(given, book):
     """
     spec = {"id": given["id"], "node": given["node"], "address": given["address"]}
     for port in sorted(int(port) for port in book["failed"] if port.isdigit()):
-        call, made = nettries.attempt(spec, spec, port)
+        call, made = client.attempt(spec, spec, port)
         if call:
             call.close()
         if made["why"] == "other":
@@ -89,9 +85,9 @@ def listening(run, runtime, given):
     """Start the listener when it is this check's turn; return what listens, or rival, and what the
     node's interface and RDMA devices are.
     """
-    unit = netturns.unit_of(given["id"])
+    unit = check_lock.unit_of(given["id"])
     directory = os.path.join(runtime, unit[: -len(".service")])
-    with netturns.turn(run, runtime, given["id"]) as rival:
+    with check_lock.turn(run, runtime, given["id"]) as rival:
         if rival:
             return {"listening": None, "rival": rival}
         os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -99,7 +95,7 @@ def listening(run, runtime, given):
         spec["expected"] = [
             name
             for name in given["nodes"]
-            if given["node"] in ring.targets(given["nodes"], name, given["matrix"])
+            if given["node"] in topology.targets(given["nodes"], name, given["matrix"])
         ]
         with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as handle:
             json.dump(spec, handle)
@@ -107,7 +103,7 @@ def listening(run, runtime, given):
             handle.write(inspect.getsource(netprobe))
         code, out, err = run(start_argv(directory, unit, given["seconds"]))
         try:
-            book = None if code else netturns.asked(runtime, given["id"], do="ports")
+            book = None if code else check_lock.asked(runtime, given["id"], do="ports")
         except (OSError, ValueError) as error:
             err, book = "it does not answer: %s" % (str(error) or type(error).__name__), None
         if not book:
@@ -123,7 +119,7 @@ def listening(run, runtime, given):
         "listening": book,
         "rival": foreign(given, book),
         "hcas": hcas(),
-        "interface": {"name": given["interface"], "mtu": nettries.mtu_of(given["interface"])},
+        "interface": {"name": given["interface"], "mtu": client.mtu_of(given["interface"])},
     }
 
 
@@ -144,20 +140,20 @@ def connected(_run, runtime, given):
     rival where another check was met.
     """
     names, node = given["nodes"], given["node"]
-    targets = ring.targets(names, node, given["matrix"])
+    targets = topology.targets(names, node, given["matrix"])
     own = {
         key: given["book"].get(node, {}).get(key)
         for key in ("listening", "hcas", "interface", "msg")
     }
     # Between listeners of two checks there is nothing to find. A node answers for itself alone: its
     # word keeps no other from trying.
-    rival = netturns.superseded(runtime, given["id"]) or given["book"].get(node, {}).get("rival")
+    rival = check_lock.superseded(runtime, given["id"]) or given["book"].get(node, {}).get("rival")
     if rival:
-        return dict(nettries.NOTHING, complete=False, own=own, rival=rival)
+        return dict(client.NOTHING, complete=False, own=own, rival=rival)
     spec = {
         "id": given["id"], "node": node, "address": given["address"], "interface": given["interface"], "targets": targets,
-        "rounds": ring.rounds(names, node, given["matrix"]), "first": names[0], "count": len(names), "depth": given["depth"],
-        "control": netturns.control_of(runtime, given["id"]),
+        "rounds": topology.rounds(names, node, given["matrix"]), "first": names[0], "count": len(names), "depth": given["depth"],
+        "control": check_lock.control_of(runtime, given["id"]),
     }  # fmt: skip
     # A listener goes by the name that the controller knows it by, whatever it says of itself.
     told = {name: said.get("listening") or {} for name, said in given["book"].items()}
@@ -166,11 +162,13 @@ def connected(_run, runtime, given):
         for name, said in told.items()
         if {"address", "planned", "ephemeral", "udp"} <= set(said)
     }
-    found = nettries.proven(spec, book)
+    found = client.proven(spec, book)
     # Whether every listener that expects this node has seen it through, so that nobody has to end
     # them.
     complete = book.keys() >= set(targets) | {node} and found["through"] == sorted(targets)
-    return dict(found, complete=complete, own=own, rival=netturns.superseded(runtime, given["id"]))
+    return dict(
+        found, complete=complete, own=own, rival=check_lock.superseded(runtime, given["id"])
+    )
 
 
 def closed(run, runtime, given):
@@ -178,12 +176,12 @@ def closed(run, runtime, given):
     otherwise.
     """
     try:
-        said = netturns.asked(runtime, given["id"], do="close")
+        said = check_lock.asked(runtime, given["id"], do="close")
     except (OSError, ValueError):
         said = {}
     for verb in ("stop", "reset-failed"):
-        run(["systemctl", "--user", verb, netturns.unit_of(given["id"])])
-    return {"closed": said, "rival": netturns.superseded(runtime, given["id"], forget=True)}
+        run(["systemctl", "--user", verb, check_lock.unit_of(given["id"])])
+    return {"closed": said, "rival": check_lock.superseded(runtime, given["id"], forget=True)}
 
 
 STATES = {"listening": listening, "connected": connected, "closed": closed}

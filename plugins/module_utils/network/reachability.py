@@ -6,10 +6,9 @@ whom: ring.py.
 from __future__ import annotations
 
 from ..base import findings
-from ..plan import render as plan_text
+from ..plan import render
 from ..preflight import interfaces
-from . import link_quality as carried
-from . import summary as netshown
+from . import link_quality, summary
 from .check_lock import ID
 
 CHECK = "network"
@@ -87,11 +86,11 @@ def judge(made, results, allowed):
         )
     found += _unreached(made, nodes, heard)
     found += _seen(nodes, heard)
-    found += carried.judge(heard, allowed)
+    found += link_quality.judge(heard, allowed)
     found += interfaces.adapters(
         made, {name: result["own"].get("hcas") for name, result in heard.items()}
     )
-    return found + netshown.notes(nodes, heard)
+    return found + summary.notes(nodes, heard)
 
 
 def _whole(result, nodes):
@@ -350,7 +349,7 @@ def _range(node, heard):
 def _open(made, node, sources, nodes, heard, kind=""):
     """Return what a firewall of a node has to let in."""
     parts = {
-        "planned": plan_text.ports(made) if len(planned(made)) > 1 else str(made["ports"]["start"]),
+        "planned": render.ports(made) if len(planned(made)) > 1 else str(made["ports"]["start"]),
         "ephemeral": _range(node, heard),
     }
     wanted = parts[kind] if kind else "{}, {}".format(parts["planned"], parts["ephemeral"])

@@ -16,15 +16,10 @@ import os
 from ..environments import containers
 from ..suites import (
     launchers,
+    suite_table,
+    watchdog_budgets,
 )
-from ..suites import (
-    suite_table as suites,
-)
-from ..suites import (
-    watchdog_budgets as watchdog,
-)
-from . import rank_table
-from . import resume_inputs as point_plan
+from . import rank_table, resume_inputs
 
 VERSION = 1
 SHORT = 16
@@ -136,7 +131,7 @@ def common_environment(job, site, suite, launcher, rendezvous, values, accelerat
         rendezvous.get("env", {}),
         visible,
         suite["env"],
-        suites.accelerator(suite, accelerator)["env"],
+        suite_table.accelerator(suite, accelerator)["env"],
     ):
         result.update(launchers.filled(texts, values))
     result.update(site["env"])
@@ -207,7 +202,8 @@ def compile_plan(job, site, nodes, facts, inputs):
     problems += [
         text
         for text in [
-            inputs.get("resume") and point_plan.problem(inputs["resume"], suite, inputs["config"])
+            inputs.get("resume")
+            and resume_inputs.problem(inputs["resume"], suite, inputs["config"])
         ]
         if text
     ]
@@ -220,7 +216,7 @@ def compile_plan(job, site, nodes, facts, inputs):
         else launcher.get("alone", {})
     )
     addresses, devices = [node["address"] for node in planned], planned[0]["devices"]
-    resumed = point_plan.planned(inputs.get("resume"), suite, inputs)
+    resumed = resume_inputs.planned(inputs.get("resume"), suite, inputs)
     if resumed["record"]:
         resumed["record"]["unresumed"] = sha256(
             compile_plan(job, site, nodes, facts, dict(inputs, resume=None))
@@ -228,7 +224,7 @@ def compile_plan(job, site, nodes, facts, inputs):
     script = [inputs["script"], suite["config_flag"], resumed["config"] or job["config"]] + inputs[
         "arguments"
     ]
-    script += suites.accelerator(suite, accelerator)["arguments"] + resumed["arguments"]
+    script += suite_table.accelerator(suite, accelerator)["arguments"] + resumed["arguments"]
     weights = {
         key: "weights/{}/{}".format(short(item["digest"]), item["file"])
         for key, item in inputs["weights"].items()
@@ -267,7 +263,7 @@ def compile_plan(job, site, nodes, facts, inputs):
         if commands[index] != commands[0]:
             node["argv"] = commands[index]
     links = {
-        suites.place(suite, name): f"data/{short(digest)}"
+        suite_table.place(suite, name): f"data/{short(digest)}"
         for name, digest in inputs["data"].items()
     }
     links.update(
@@ -279,7 +275,7 @@ def compile_plan(job, site, nodes, facts, inputs):
     placed = planned_places(inputs.get("placed") or [], facts[nodes[0]["name"]])
     links.update(
         {
-            suites.place(suite, key[len("data/") :]): item["path"]
+            suite_table.place(suite, key[len("data/") :]): item["path"]
             for key, item in placed.items()
             if key.startswith("data/")
         }
@@ -307,7 +303,7 @@ def compile_plan(job, site, nodes, facts, inputs):
         "site": site["name"],
         "job": {key: job[key] for key in ("name", "suite", "launcher", "config", "arguments", "overrides", "published")},
         "suite": {"name": suite["name"], "logs": suite["logs"], "redirects": redirects(suite, inputs["config"]),
-                  "resume": {key: suite["resume"][key] for key in point_plan.RULE if key in suite["resume"]},
+                  "resume": {key: suite["resume"][key] for key in resume_inputs.RULE if key in suite["resume"]},
                   "checkpoints": checkpoints(suite, job["config"], inputs["config"])},
         "launcher": dict({key: launcher[key] for key in ("kind", "rank_log", "rank_env", "endpoints_env")}, name=job["launcher"],
                          console="logs.txt", logs=launcher.get("logs", []), end_words=launcher.get("end_words")),
@@ -336,7 +332,7 @@ def compile_plan(job, site, nodes, facts, inputs):
         "resume": resumed["record"],
         "notes": ([launcher["notes"][accelerator]] if accelerator in launcher.get("notes", {}) else []) + resumed["notes"],
         "stop": {"grace": GRACE_SECONDS, "timeout": STOP_SECONDS},
-        "watchdog": watchdog.budgets(job.get("watchdog"), suite),
+        "watchdog": watchdog_budgets.budgets(job.get("watchdog"), suite),
     }  # fmt: skip
 
 

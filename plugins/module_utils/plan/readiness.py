@@ -5,8 +5,7 @@ clear. Pure.
 
 from __future__ import annotations
 
-from ..attempts import mesh_credential
-from ..attempts import ownership as holds
+from ..attempts import mesh_credential, ownership
 from ..mesh.primitives import inventory_digest
 from .compiler import short
 
@@ -143,8 +142,8 @@ def obstacles(plan, facts, repair=False):
                 node["name"],
                 unit["description"],
                 unit["state"],
-                holds.since_words(unit),
-                holds.remedy(unit),
+                ownership.since_words(unit),
+                ownership.remedy(unit),
             )
             lines.append("{} is held by {} ({}){}; {}".format(*held))
     if not repair:

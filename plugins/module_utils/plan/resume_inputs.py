@@ -13,8 +13,8 @@ import os
 
 import yaml
 
-from ..checkpoints import finder as resumable
-from ..suites import suite_table as suites
+from ..checkpoints import finder
+from ..suites import suite_table
 
 KIND = "checkpoints"
 # As many digits of a digest as name a directory on the nodes (plan.SHORT).
@@ -46,12 +46,14 @@ def config_file(suite, config, values, point):
     the config chain, merged. The copy lies beside the config and has the same values, without
     comments, so that whatever is relative in it stays so.
     """
-    _arguments, overrides = suites.resume_words(suite, path_of(point))
-    lacking = {key: value for key, value in overrides.items() if not suites.has(values, key)}
+    _arguments, overrides = suite_table.resume_words(suite, path_of(point))
+    lacking = {key: value for key, value in overrides.items() if not suite_table.has(values, key)}
     if "existing" not in suite["override_limits"] or not lacking:
         return None
     stem, ending = os.path.splitext(config)
-    text = yaml.safe_dump(suites.overridden(values, lacking), sort_keys=False, allow_unicode=False)
+    text = yaml.safe_dump(
+        suite_table.overridden(values, lacking), sort_keys=False, allow_unicode=False
+    )
     return {
         "path": stem + ".resumed" + ending,
         "text": "# {} with {}; written for a resumed attempt\n{}".format(
@@ -107,7 +109,7 @@ def planned(point, suite, inputs):
             "record": None,
             "notes": [],
         }
-    arguments, overrides = suites.resume_words(suite, path_of(point))
+    arguments, overrides = suite_table.resume_words(suite, path_of(point))
     copy = inputs.get("resume_config")
     rate = (
         point["lr"] if point["lr"] is not None else inputs["config"].get("learning_rate")
@@ -121,6 +123,6 @@ def planned(point, suite, inputs):
         "links": links(point),
         "record": record,
         "notes": (
-            ["resumed from " + resumable.said(record)] + ([point["note"]] if point["note"] else [])
+            ["resumed from " + finder.said(record)] + ([point["note"]] if point["note"] else [])
         ),
     }

@@ -8,30 +8,24 @@ from __future__ import annotations
 from ..base import findings
 from ..gate import isolation
 from ..inputs import placement
-from ..mesh import authority
-from ..mesh import certificate_term as mesh_term
-from ..plan import compiler as plan
-from ..plan import readiness
+from ..mesh import authority, certificate_term
+from ..plan import compiler, readiness
 from . import (
     devices,
     interfaces,
+    machine,
     orphans,
     ports,
-)
-from . import (
-    machine as machines,
-)
-from . import (
-    software as installed,
+    software,
 )
 
 # Each judges {node name: facts}: (nodes as read_site gives them, facts, what the site allows) ->
 # findings. None of them needs a plan, so that they are said even where no plan can be made. They
 # pass over what a probe did not ask.
 SUBJECTS = {
-    "machines": machines,
+    "machines": machine,
     "devices": devices,
-    "installed": installed,
+    "installed": software,
     "orphans": orphans,
     "placement": placement,
 }
@@ -130,8 +124,10 @@ def of_trust(nodes, facts, state_dir, now, report=False):
     except authority.AuthorityError as error:
         return [findings.finding("trust", str(error))]
     own = [item["fingerprint"] for item in journal.get("authorities", ())]
-    found = mesh_term.of_taken_back(names, journal.get("taken_back", {}))
-    return found + mesh_term.of_mesh(names, facts, now, readiness.CERTIFICATE_MARGIN, own, report)
+    found = certificate_term.of_taken_back(names, journal.get("taken_back", {}))
+    return found + certificate_term.of_mesh(
+        names, facts, now, readiness.CERTIFICATE_MARGIN, own, report
+    )
 
 
 def of_plan(made, facts, allowed, repair=False):
@@ -225,5 +221,5 @@ def remembered(kept, rehearse, now):
 
 def unplanned(error):
     """Return why there is no plan."""
-    problems = error.problems if isinstance(error, plan.PlanError) else [str(error)]
+    problems = error.problems if isinstance(error, compiler.PlanError) else [str(error)]
     return [findings.finding("plan", text) for text in problems]

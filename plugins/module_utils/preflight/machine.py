@@ -11,7 +11,7 @@ import ipaddress
 import os
 import platform
 
-from ..base import unit_limits as limits
+from ..base import unit_limits
 from ..base.findings import finding, named, unequal
 from . import capacity, openssh, rsync
 
@@ -42,7 +42,7 @@ def look(run, base, asked):
     """Return what this node shows of itself. Nothing is asked of it that its training user may not
     read.
     """
-    shown = limits.text_of
+    shown = unit_limits.text_of
     return {
         "identity": identity(),
         "kernel": platform.release(),
@@ -64,7 +64,7 @@ def look(run, base, asked):
             ),
             None,
         ),
-        "unit": limits.in_unit(run),
+        "unit": unit_limits.in_unit(run),
         "rdma": (
             sorted(os.listdir("/sys/class/infiniband"))
             if os.path.isdir("/sys/class/infiniband")
@@ -89,10 +89,12 @@ def identity():
         for name in ("pid", "net")
         if os.path.exists("/proc/self/ns/" + name)
     ]
-    macs = {limits.text_of(path).strip() for path in glob.glob("/sys/class/net/*/address")}
-    number = limits.text_of("/etc/machine-id").strip()
+    macs = {unit_limits.text_of(path).strip() for path in glob.glob("/sys/class/net/*/address")}
+    number = unit_limits.text_of("/etc/machine-id").strip()
     return {
-        "kernel": " ".join([limits.text_of("/proc/sys/kernel/random/boot_id").strip()] + spaces),
+        "kernel": " ".join(
+            [unit_limits.text_of("/proc/sys/kernel/random/boot_id").strip()] + spaces
+        ),
         "macs": sorted(mac for mac in macs if mac.strip("0:")),
         "machine_id": hashlib.sha256(number.encode()).hexdigest()[:16] if number else "",
     }
@@ -104,7 +106,7 @@ def locks(paths=LOCKS, holders=HOLDERS, table=None):
     """
     rows = [
         row.split()
-        for row in (limits.text_of("/proc/locks") if table is None else table).splitlines()
+        for row in (unit_limits.text_of("/proc/locks") if table is None else table).splitlines()
     ]
     # "1: POSIX  ADVISORY  WRITE 1234 fe:00:5678 0 EOF"; a waiting one has "->" in between, an open
     # file description's has no pid (-1).
@@ -119,11 +121,11 @@ def locks(paths=LOCKS, holders=HOLDERS, table=None):
         if inode in held:
             found.append((path, held[inode]))
     for path in holders:
-        pid = limits.text_of(path).strip()
+        pid = unit_limits.text_of(path).strip()
         if pid.isdigit() and os.path.exists("/proc/" + pid):
             found.append((path, int(pid)))
     return [
-        {"path": path, "pid": pid, "command": limits.text_of("/proc/%d/comm" % pid).strip()}
+        {"path": path, "pid": pid, "command": unit_limits.text_of("/proc/%d/comm" % pid).strip()}
         for path, pid in found
     ]
 

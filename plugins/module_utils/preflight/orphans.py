@@ -12,7 +12,7 @@ import collections
 import os
 import re
 
-from ..attempts import attempt_dir as attempts
+from ..attempts import attempt_dir
 from ..base import processes
 from ..base.findings import finding
 from ..base.unit_limits import text_of
@@ -68,7 +68,7 @@ def look(run, base, asked):
     for pid in processes.pids():
         mark = processes.mark_of(pid)
         if mark:
-            unit = attempts.unit_name(*mark)
+            unit = attempt_dir.unit_name(*mark)
             # Somebody else's run, seen by root, stands in a unit of its user's; so does one that
             # has started since the units were listed.
             if unit not in active and unit not in re.split(

@@ -15,29 +15,20 @@ import sys
 import time
 
 from ..attempts import (
-    attempt_dir as attempts,
-)
-from ..attempts import (
+    attempt_dir,
     mesh_credential,
-)
-from ..attempts import (
-    ownership as holds,
+    ownership,
 )
 from ..base import manifest
-from ..inputs import paths as places
-from ..inputs import placement
+from ..inputs import paths, placement
 from ..mesh.store import mesh_state
-from ..plan import ascend_addresses as ascend
+from ..plan import ascend_addresses
 from . import (
     devices,
+    machine,
     orphans,
     sockets,
-)
-from . import (
-    machine as machines,
-)
-from . import (
-    software as installed,
+    software,
 )
 
 # Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a
@@ -144,11 +135,11 @@ def tree_state(base, kind, digest, verify="cached"):
         )
     more = {}
     if verify == "estimate":
-        more["rate"] = places.sample(
+        more["rate"] = paths.sample(
             place,
             [
                 (name, found[name][1])
-                for name in manifest.sampled(found, places.SAMPLED, float("inf"))
+                for name in manifest.sampled(found, paths.SAMPLED, float("inf"))
             ],
         )[1]
     if manifest.digest(found) == digest:
@@ -183,8 +174,8 @@ def device_addresses(run):
     ascend.py.
     """
     try:
-        found = ascend.read_devices(run)
-    except ascend.AscendError as error:
+        found = ascend_addresses.read_devices(run)
+    except ascend_addresses.AscendError as error:
         return {}, error.problems
     return {item["device_id"]: item["device_ip"] for item in found["devices"]}, []
 
@@ -205,9 +196,9 @@ def python_words(python):
 
 # What each subject of the check looks at; it has its key in the facts.
 SUBJECTS = {
-    "machines": machines,
+    "machines": machine,
     "devices": devices,
-    "installed": installed,
+    "installed": software,
     "orphans": orphans,
     "placement": placement,
     "ports": sockets,
@@ -227,12 +218,12 @@ def run_key(run, home, base, credential):
         return ""
     run_id, number, node = credential["run"], int(credential["number"]), credential["node"]
     try:
-        with attempts.hold(base):
-            units = {item["unit"] for item in attempts.active_units(run)}
+        with attempt_dir.hold(base):
+            units = {item["unit"] for item in attempt_dir.active_units(run)}
             mesh_credential.tidy(home, base, node, units, time.time())
         key = mesh_credential.make(home, run_id, number, node)
         mesh_credential.register(home, base)
-    except (attempts.AttemptError, mesh_credential.CredentialError, OSError):
+    except (attempt_dir.AttemptError, mesh_credential.CredentialError, OSError):
         return ""
     return key
 
@@ -259,8 +250,8 @@ def look(
     lacks = missing(run, account.pw_name, programs)
     device_ips, device_problems = device_addresses(run) if accelerator == "ascend" else ({}, [])
     try:
-        units = holds.holders(run, base)
-    except attempts.AttemptError:
+        units = ownership.holders(run, base)
+    except attempt_dir.AttemptError:
         units, credential = [], {}  # what still runs here is not known
     asked = asked and dict(asked, accelerator=accelerator, python=python, peers=peers, units=units)
     # every byte is read by a task of its own, which says first how long it takes
@@ -270,12 +261,12 @@ def look(
         if asked
         else {}
     )
-    changed = installed.damaged(
+    changed = software.damaged(
         subjects.get("installed")
     )  # an environment that somebody changed is none: sync.yml makes it again
     return {
         **subjects,
-        "boot": holds.boot_mark(),
+        "boot": ownership.boot_mark(),
         "hostname": socket.gethostname(),
         "home": account.pw_dir,
         "base": base,

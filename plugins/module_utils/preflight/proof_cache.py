@@ -13,7 +13,7 @@ import json
 import os
 
 from ..base import manifest
-from ..plan import compiler as plan
+from ..plan import compiler
 
 KINDS = ("network", "rehearsal")
 # Proofs are small; those that nobody asks for any more go when there are more than so many.
@@ -36,7 +36,7 @@ def keys(made, facts, allowed=None):
     wires = [[node["name"], node["address"], node["interface"]] for node in made["nodes"]]
     # A Python of the user's own is no part of the plan: what it holds now is.
     # What a run goes on from changes nothing that a rehearsal tries.
-    digest = made["resume"]["unresumed"] if made.get("resume") else plan.sha256(made)
+    digest = made["resume"]["unresumed"] if made.get("resume") else compiler.sha256(made)
     own = {node["name"]: _own(facts[node["name"]].get("installed") or {}) for node in made["nodes"]}
     return {
         "network": _digest([wires, made["ports"], boots, asked]),

@@ -19,13 +19,9 @@ import sys
 from ..base.findings import finding, unequal
 from ..base.unit_limits import text_of
 from ..environments import (
-    installed_files as distributions,
-)
-from ..environments import (
-    native_libraries as software,
-)
-from ..environments import (
-    python_env as environment,
+    installed_files,
+    native_libraries,
+    python_env,
 )
 
 CHECK = "environment"
@@ -59,14 +55,14 @@ def possible_digests(wanted, project):
     """
     digests = set()
     try:
-        texts = environment.requirement_texts(wanted.get("requirements") or [], project)
-    except (environment.EnvironmentRefused, OSError):  # the plan says which list is not there
+        texts = python_env.requirement_texts(wanted.get("requirements") or [], project)
+    except (python_env.EnvironmentRefused, OSError):  # the plan says which list is not there
         return []
     for python in PYTHONS:
         for machine in MACHINES:
             try:
-                digests.add(environment.environment_digest(wanted, texts, python, machine))
-            except environment.EnvironmentRefused:  # a list may pin two versions for one Python; the plan says it where it is the nodes'
+                digests.add(python_env.environment_digest(wanted, texts, python, machine))
+            except python_env.EnvironmentRefused:  # a list may pin two versions for one Python; the plan says it where it is the nodes'
                 continue
     return sorted(digests)
 
@@ -104,8 +100,8 @@ def _state(paths, packages, checked, **more):
     """Return what a node shows of one environment, as plain data."""
     return dict(
         packages={name: package["version"] for name, package in packages.items()},
-        builds={name: distributions.build(package) for name, package in packages.items()},
-        frameworks=software.frameworks(paths),
+        builds={name: installed_files.build(package) for name, package in packages.items()},
+        frameworks=native_libraries.frameworks(paths),
         files=checked["files"],
         bytes=checked["bytes"],
         seconds=checked["seconds"],
@@ -118,7 +114,7 @@ def managed(run, directory, verify):
     """Return the state of an environment of ours, or None where there is no complete one (the plan
     brings it) or it is a container's.
     """
-    path = os.path.join(directory, environment.MARKER)
+    path = os.path.join(directory, python_env.MARKER)
     try:
         marker = json.loads(text_of(path, 1 << 20))
         paths, interpreter, want, python = (
@@ -128,9 +124,11 @@ def managed(run, directory, verify):
         return None
     if marker.get("container") or not marker.get("managed") or not os.access(interpreter, os.X_OK):
         return None
-    packages = distributions.found(paths)
+    packages = installed_files.found(paths)
     have = _python_version(run, interpreter)
-    state = _state(paths, packages, distributions.look(path, paths, packages, verify), python=have)
+    state = _state(
+        paths, packages, installed_files.look(path, paths, packages, verify), python=have
+    )
     state["want"] = {
         name: want.get(name)
         for name in sorted(set(want) | set(packages))
@@ -142,7 +140,7 @@ def managed(run, directory, verify):
         )
     if not re.search(
         r"^include-system-site-packages\s*=\s*false",
-        text_of(os.path.join(directory, "pyvenv.cfg"), software.HEAD),
+        text_of(os.path.join(directory, "pyvenv.cfg"), native_libraries.HEAD),
         re.MULTILINE,
     ):
         state["wrong"]["pyvenv.cfg"] = "config"
@@ -160,11 +158,11 @@ def own(run, python, verify):
         about = None
     if not about:
         return {"error": (err.strip().splitlines() or ["ended with %d" % code])[-1][:200]}
-    packages = distributions.found(about["paths"])
+    packages = installed_files.found(about["paths"])
     state = _state(
         about["paths"],
         packages,
-        distributions.check(about["paths"], packages, None, verify),
+        installed_files.check(about["paths"], packages, None, verify),
         python=about["python"],
     )
     state["packages"].update(_conda(about["prefix"]))
@@ -180,7 +178,7 @@ def look(run, base, asked):
     names = [
         name
         for name in (os.listdir(folder) if os.path.isdir(folder) else [])
-        if environment.DIGEST.fullmatch(name)
+        if python_env.DIGEST.fullmatch(name)
     ]
     if asked.get("environments") is not None:
         names = [name for name in names if name in asked["environments"]]
@@ -192,7 +190,7 @@ def look(run, base, asked):
     return {
         "environments": {name: state for name, state in states.items() if state},
         "own": own(run, python, verify) if python and os.access(python, os.X_OK) else None,
-        "libraries": software.libraries(run),
+        "libraries": native_libraries.libraries(run),
     }
 
 
@@ -300,7 +298,7 @@ def _ours(states, remedy):
                 finding(
                     CHECK,
                     "changed since the installation: {}".format(
-                        distributions.words(state["wrong"])
+                        installed_files.words(state["wrong"])
                     ),
                     remedy,
                     node,
@@ -340,7 +338,7 @@ def _theirs(states):
     }
     if same:
         text = "changed since their installation, equally on all nodes: {}".format(
-            distributions.words(same)
+            installed_files.words(same)
         )
         found.append(finding(CHECK, text, "", states, "note"))
     return found
@@ -378,7 +376,7 @@ def _system(nodes, looked, states):
     wheels = {name for state in states.values() for name in state.get("packages") or {}}
     wanted = [
         name
-        for name, wheel in software.LIBRARIES.items()
+        for name, wheel in native_libraries.LIBRARIES.items()
         if not any(package.startswith(wheel) for package in wheels)
     ]
     wanted = (wanted + ["cuda toolkit"] if "gpu" in kinds else []) + (

@@ -14,7 +14,7 @@ import collections
 import os
 
 from ..attempts.attempt_dir import RUN_ID
-from . import run_json as run_file
+from . import run_json
 
 MOST_ATTEMPTS = 999_999
 # One node alone moves the number of the next attempt no further than this beyond what the others
@@ -71,7 +71,7 @@ def numbers_at_home(runs_dir, run):
     runs.
     """
     run_dir = os.path.join(runs_dir, run)
-    return [] if not is_run(run) or os.path.islink(run_dir) else run_file.numbers(run_dir)
+    return [] if not is_run(run) or os.path.islink(run_dir) else run_json.numbers(run_dir)
 
 
 def choose(runs_dir, site, answers, run=""):
@@ -139,7 +139,7 @@ def members(runs_dir, site, mine, run, number):
     if number in numbers_at_home(runs_dir, run):
         planned = [
             node.get("name")
-            for node in (run_file.plan_of(os.path.join(runs_dir, run), number) or {}).get("nodes")
+            for node in (run_json.plan_of(os.path.join(runs_dir, run), number) or {}).get("nodes")
             or ()
         ]
         planned = [name for name in planned if name in site]

@@ -6,7 +6,7 @@ was looked at. Pure.
 from __future__ import annotations
 
 from ..config import spares
-from . import node_replacement as replacing
+from . import node_replacement
 
 SILENT = "it does not answer"
 
@@ -78,7 +78,7 @@ def choose(given, failed, now):
     if any(name not in trainers + kept for name in places):
         # who was taken out of the inventory was replaced there
         kept += [name for name in trainers if name not in places]
-    found = replacing.choose(
+    found = node_replacement.choose(
         places, current, failed, unfit(list(dict.fromkeys(current + places + kept)), given), kept, given["job"].get("min_nodes"),
         60.0 * given["cooldown_minutes"], now, trainers,
     )  # fmt: skip

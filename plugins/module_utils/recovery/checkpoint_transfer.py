@@ -18,16 +18,14 @@ import sys
 import tempfile
 import time
 
-from ..attempts import attempt_dir as attempts
+from ..attempts import attempt_dir
 from ..base import manifest, processes
 from ..checkpoints import (
-    finder as resumable,
+    finder,
+    model_collector,
 )
-from ..checkpoints import (
-    model_collector as checkpoints,
-)
-from ..inputs import tree_install as trees
-from ..mesh import primitives as mesh
+from ..inputs import tree_install
+from ..mesh import primitives
 from ..preflight import probe
 
 KIND = "checkpoints"
@@ -73,7 +71,7 @@ def source_words(home, node, source):
     match = _PLACE.search(source["path"].rstrip("/"))
     if not match or ".." in match.group("folder").split("/") or not _NODE.match(source["source"]):
         raise ValueError("not a folder of an attempt: {!r}".format(source["path"]))
-    config = os.path.join(home, mesh.DIRECTORY, "config")
+    config = os.path.join(home, primitives.DIRECTORY, "config")
     shell = "ssh -F %s -o BatchMode=yes -o ConnectTimeout=%d" % (config, CONNECT)
     verb = "pull {} {} {}".format(*match.group("run", "number", "folder"))
     return [
@@ -96,14 +94,14 @@ def tidy(run, base, now):
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     staged = sorted(os.listdir(staging)) if os.path.isdir(staging) else []
     try:
-        if not (names or staged) or attempts.active_units(run):
+        if not (names or staged) or attempt_dir.active_units(run):
             return []
-    except attempts.AttemptError:
+    except attempt_dir.AttemptError:
         return []
     for name in staged:
         path = os.path.join(staging, name)
         if _STAGED.match(name) and not os.path.islink(path) and now - last_change(path) > OLD:
-            trees.remove(path)
+            tree_install.remove(path)
     for name in names:
         path = os.path.join(folder, name)
         if (
@@ -111,7 +109,7 @@ def tidy(run, base, now):
             and not os.path.islink(path)
             and now - os.stat(path).st_mtime > OLD
         ):
-            trees.remove(path)
+            tree_install.remove(path)
             for record in (".manifest.json", ".scan.json"):
                 with contextlib.suppress(OSError):
                     os.unlink(path + record)
@@ -235,17 +233,17 @@ def bring(run, home, base, node, point, write=True):
     what arrives is held against the digest, and a partial copy is gone on with.
     """
     digest, files, said = point["digest"], point["files"], []
-    checkpoints.check(files)
-    if digest != manifest.digest(files) or not all(checkpoints.plain(path) for path in files):
+    model_collector.check(files)
+    if digest != manifest.digest(files) or not all(model_collector.plain(path) for path in files):
         raise ValueError("the checkpoint's digest is not that of its files")
-    final, staging = trees.place_of(base, KIND, digest)
+    final, staging = tree_install.place_of(base, KIND, digest)
     if probe.tree_state(base, KIND, digest)["ok"]:
         if write:
             os.utime(final)
         return False, True, said
     own = [source for source in point["sources"] if source["source"] == node]
     sources = own + [
-        source for source in point["sources"] if source["source"] not in (node, resumable.HOME)
+        source for source in point["sources"] if source["source"] not in (node, finder.HOME)
     ]
     if not write:
         return bool(sources), bool(sources), said
@@ -279,16 +277,16 @@ def bring(run, home, base, node, point, write=True):
         try:
             problem = copy(argv, staging, files, min(wanted, share))
         except Excess as error:
-            trees.remove(staging)
+            tree_install.remove(staging)
             os.makedirs(staging, mode=0o700)
             problem = str(error)
         if problem:
             said.append("{}: {}".format(source["source"], problem))
             continue
         try:
-            trees.switch_in(base, KIND, digest, files)
+            tree_install.switch_in(base, KIND, digest, files)
             return True, True, said
-        except (trees.TreeError, manifest.ManifestError, OSError) as error:
+        except (tree_install.TreeError, manifest.ManifestError, OSError) as error:
             said.append("{}: {}".format(source["source"], error))
     if not os.listdir(staging):
         shutil.rmtree(staging, ignore_errors=True)

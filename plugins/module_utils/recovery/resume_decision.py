@@ -14,8 +14,7 @@ import time
 from ..base import manifest
 from ..base.text_layout import span as duration
 from ..config import job_env
-from ..records import run_choice
-from ..records import run_json as run_file
+from ..records import run_choice, run_json
 
 
 class Refused(Exception):
@@ -31,13 +30,13 @@ def at_home(runs_dir, run):
     names of its first attempt's nodes. Raises NewerRecord.
     """
     run_dir = os.path.join(runs_dir, run)
-    numbers = run_file.numbers(run_dir)
+    numbers = run_json.numbers(run_dir)
     return {
-        "record": run_file.read(run_dir),
+        "record": run_json.read(run_dir),
         "numbers": numbers,
         "job": manifest.read_mapping(os.path.join(run_dir, "job.json")) or None,
-        "nodes": _nodes(run_file.plan_of(run_dir, numbers[-1])) if numbers else [],
-        "first": _nodes(run_file.plan_of(run_dir, 1)) if 1 in numbers else [],
+        "nodes": _nodes(run_json.plan_of(run_dir, numbers[-1])) if numbers else [],
+        "first": _nodes(run_json.plan_of(run_dir, 1)) if 1 in numbers else [],
     }
 
 
@@ -111,7 +110,7 @@ def settle(run, home, answers, after=0, now=None):
     NotYet where somebody else is about to start it.
     """
     now = now or time.time()
-    record = home["record"] or run_file.empty(run, None, None)
+    record = home["record"] or run_json.empty(run, None, None)
     answers = {node: status if isinstance(status, dict) else {} for node, status in answers.items()}
     members = {*home["nodes"], *home["first"]}
     found, notes = run_choice.believed(
@@ -120,7 +119,7 @@ def settle(run, home, answers, after=0, now=None):
     begun = [
         number
         for number in home["numbers"]
-        if run_file.known(record, number)["reason"] != run_file.NOT_STARTED
+        if run_json.known(record, number)["reason"] != run_json.NOT_STARTED
     ]
     # (an attempt that was taken back on the nodes that had begun it is nobody's to follow)
     mine = [
@@ -176,7 +175,7 @@ def settle(run, home, answers, after=0, now=None):
         # a node that was cut off or frozen may be back with the old attempt, which its guard is
         # about to end
         raise (NotYet if after else Refused)(_running(run, running, now))
-    entry = run_file.known(record, newest)
+    entry = run_json.known(record, newest)
     verdict = entry["verdict"] or {}
     whole = set(of_newest) >= set(nodes) and all(
         status.get("state") == "completed" for status in of_newest.values()

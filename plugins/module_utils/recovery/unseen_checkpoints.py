@@ -5,9 +5,9 @@ the controller's record of the run.
 
 from __future__ import annotations
 
-from ..checkpoints import finder as resumable
-from ..records import run_json as run_file
-from . import restart_policy as restarts
+from ..checkpoints import finder
+from ..records import run_json
+from . import restart_policy
 
 
 def holders(run_dir, silent, point):
@@ -18,19 +18,19 @@ def holders(run_dir, silent, point):
     resumable.choose gives it, or None. An attempt whose rank 0 was asked afterwards and had saved
     nothing has nothing. Raises run_file.NewerRecord, OSError.
     """
-    record, found = run_file.read(run_dir), []
-    for number in run_file.numbers(run_dir):
-        nodes = (run_file.plan_of(run_dir, number) or {}).get("nodes") or [{}]
-        entry = run_file.known(record, number) if record else run_file.entry(number)
+    record, found = run_json.read(run_dir), []
+    for number in run_json.numbers(run_dir):
+        nodes = (run_json.plan_of(run_dir, number) or {}).get("nodes") or [{}]
+        entry = run_json.known(record, number) if record else run_json.entry(number)
         first = [
             rank for rank in entry["ranks"] if isinstance(rank, dict) and rank.get("rank") == 0
         ]
-        nothing = entry["reason"] == run_file.NOT_STARTED or (
-            first and not restarts.saved({"ranks": first})
+        nothing = entry["reason"] == run_json.NOT_STARTED or (
+            first and not restart_policy.saved({"ranks": first})
         )
         seen = point and (
             point["attempt"] > number
-            or (point["attempt"] == number and point["source"] != resumable.HOME)
+            or (point["attempt"] == number and point["source"] != finder.HOME)
         )
         if nodes[0].get("name") in silent and not nothing and not seen:
             found.append((nodes[0]["name"], number))
@@ -43,11 +43,11 @@ def waits(found, tries):
 
     found: as `holders` gives it. tries: which try of a restart this is, 0 where a person asks.
     """
-    if not found or not 0 < tries < restarts.TRIES:
+    if not found or not 0 < tries < restart_policy.TRIES:
         return ""
     where = ", ".join("%s (attempt %d)" % pair for pair in found)
     text = (
         "the newest checkpoints may lie on %s, and nothing was heard from there; the restart is"
         " tried again, and try %d goes on without"
     )
-    return text % (where, restarts.TRIES)
+    return text % (where, restart_policy.TRIES)

@@ -11,11 +11,10 @@ import os
 import shutil
 import time
 
-from ..attempts import attempt_dir as attempts
-from ..attempts import mesh_credential, status
-from ..base import safe_open as below
+from ..attempts import attempt_dir, mesh_credential, status
+from ..base import safe_open
 from ..base.sanitize import printable, printable_data, secrets_of
-from . import outcome as rehearsal
+from . import outcome
 
 LOG_LINES = 12
 LINE_CHARACTERS = 300
@@ -29,7 +28,7 @@ OLD_SECONDS = 3600
 def wait(run, unit, seconds, clock=time.monotonic, sleep=time.sleep):
     """Wait until the unit has ended, but no longer than so many seconds; return whether it has."""
     until = clock() + seconds
-    while status.unit_state(run, unit) in attempts.ACTIVE:
+    while status.unit_state(run, unit) in attempt_dir.ACTIVE:
         if clock() >= until:
             return False
         sleep(POLL_SECONDS)
@@ -39,7 +38,7 @@ def wait(run, unit, seconds, clock=time.monotonic, sleep=time.sleep):
 def text_of(path):
     """Return the end of a file as text, '' where there is none."""
     try:
-        with below.open_file(path) as handle:
+        with safe_open.open_file(path) as handle:
             handle.seek(max(0, os.fstat(handle.fileno()).st_size - READ_BYTES))
             return handle.read(READ_BYTES).decode("utf-8", "replace")
     except OSError:
@@ -81,7 +80,7 @@ def read(attempt, node):
     """Return {ranks, transports, events, exit, console, logs} of an attempt's directory; empty
     values where it is not there.
     """
-    folder = os.path.join(attempt, "work", rehearsal.FOLDER)
+    folder = os.path.join(attempt, "work", outcome.FOLDER)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     ranks = [
         item
@@ -97,7 +96,7 @@ def read(attempt, node):
     secrets = secrets_of(plan)
     return {
         "ranks": printable_data(sorted(ranks, key=lambda item: str(item["rank"])), *secrets),
-        "transports": rehearsal.transports(
+        "transports": outcome.transports(
             "\n".join(
                 text_of(os.path.join(folder, name)) for name in names if name.endswith(".nccl")
             )
@@ -117,11 +116,11 @@ def remove(run, base, run_id, now):
     """Remove a rehearsal's directory, and those that earlier controllers could not remove; return
     what is left of it and why, or ''.
     """
-    held = {item["unit"] for item in attempts.active_units(run)}
-    for name, number in attempts.rehearsals_on(base):
-        place = attempts.attempt_dir(base, name, number)
+    held = {item["unit"] for item in attempt_dir.active_units(run)}
+    for name, number in attempt_dir.rehearsals_on(base):
+        place = attempt_dir.attempt_dir(base, name, number)
         old = now - os.lstat(place).st_mtime > OLD_SECONDS
-        if name == run_id or (old and attempts.unit_name(name, number) not in held):
+        if name == run_id or (old and attempt_dir.unit_name(name, number) not in held):
             try:
                 shutil.rmtree(place)
                 if not os.listdir(os.path.dirname(place)):
@@ -139,14 +138,14 @@ def finish(run, base, run_id, node, seconds, refused, alone):
     is nothing to wait for.
     """
     unit, place = (
-        attempts.unit_name(run_id, rehearsal.NUMBER),
-        attempts.attempt_dir(base, run_id, rehearsal.NUMBER),
+        attempt_dir.unit_name(run_id, outcome.NUMBER),
+        attempt_dir.attempt_dir(base, run_id, outcome.NUMBER),
     )
     began = time.monotonic()
     ended = wait(run, unit, 0 if refused or alone else seconds)
     if not ended:
         # `peer`: the others have a bound of their own and need not be told.
-        attempts.stop(run, place, unit, "peer", "the end of the rehearsal")
+        attempt_dir.stop(run, place, unit, "peer", "the end of the rehearsal")
     result = dict(
         read(place, node),
         refused=refused,

@@ -9,7 +9,7 @@ import math
 from statistics import median
 
 from ..base.text_layout import span as duration
-from . import timeline as report_timeline
+from . import timeline
 
 CURVES = ("loss", "lr", "ips")
 
@@ -61,7 +61,7 @@ def curves(series):
     begin = next((attempt["begin"] for attempt in attempts if attempt.get("begin")), 0.0)
     for attempt in attempts:
         tail = ", attempt %d" % attempt["number"] if len(attempts) > 1 else ""
-        slow = report_timeline.behind(attempt)
+        slow = timeline.behind(attempt)
         for rank, curve in sorted(
             (attempt.get("series") or {}).items(), key=lambda item: int(item[0])
         ):

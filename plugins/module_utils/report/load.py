@@ -13,9 +13,8 @@ import os
 import re
 import stat
 
-from ..attempts import attempt_dir as attempts
-from ..base import manifest
-from ..base import safe_open as below
+from ..attempts import attempt_dir
+from ..base import manifest, safe_open
 
 # Lines shown around a line of evidence, and so much of each.
 BEFORE, AFTER, WIDTH = 12, 3, 400
@@ -64,7 +63,7 @@ def wanted(runs_dir, run, runs):
         raise ReportError(
             "runs takes two to %d different run ids; got %s" % (MOST_RUNS, ", ".join(runs))
         )
-    wrong = [name for name in [run, *runs] if name and not attempts.RUN_ID.match(name)]
+    wrong = [name for name in [run, *runs] if name and not attempt_dir.RUN_ID.match(name)]
     if wrong:
         raise ReportError(f"{wrong[0]!r} is no run id")
     return list(runs) or [run or newest(runs_dir)]
@@ -82,7 +81,7 @@ def page_path(runs_dir, runs):
 def names_in(runs_dir):
     """Return the run ids that have a directory in runs_dir, oldest first."""
     return (
-        sorted(name for name in os.listdir(runs_dir) if attempts.RUN_ID.match(name))
+        sorted(name for name in os.listdir(runs_dir) if attempt_dir.RUN_ID.match(name))
         if os.path.isdir(runs_dir)
         else []
     )
@@ -100,7 +99,7 @@ def read(runs_dir, run, series_of, points=None):
     series_of: series.of_run. points: of one rank's curves; None: as many as the page can hold.
     """
     run_dir = os.path.join(runs_dir, run)
-    if not attempts.RUN_ID.match(run):
+    if not attempt_dir.RUN_ID.match(run):
         raise ReportError(f"{run!r} is no run id; it looks like 20261120-103501-ppyoloe-1f2e")
     if not os.path.isdir(run_dir):
         raise ReportError(
@@ -156,7 +155,7 @@ def mapping(path):
     """
     if not os.path.exists(path):
         return {}
-    found = json.loads(below.read_file(path, manifest.RECORD_BYTES).decode("utf-8"))
+    found = json.loads(safe_open.read_file(path, manifest.RECORD_BYTES).decode("utf-8"))
     if not isinstance(found, dict):
         raise ValueError("it holds no mapping")
     return found
@@ -262,7 +261,7 @@ def excerpts(run_dir, record):
 def lines_of(path, first, last):
     """Return lines first..last (counted from 1) of a file; a line of gigabytes costs no memory."""
     found, number, begun = [], 1, True
-    with below.open_file(path) as handle:
+    with safe_open.open_file(path) as handle:
         while number <= last:
             piece = handle.readline(1 << 16)
             if not piece:

@@ -14,10 +14,10 @@ import urllib.parse
 
 from ..base.sanitize import MASK, printable, printable_data, secrets_of
 from ..base.text_layout import span as duration
-from ..plan import render as plan_text
-from ..records import run_json as run_file
-from ..recovery import restart_policy as restarts
-from . import timeline as report_timeline
+from ..plan import render
+from ..records import run_json
+from ..recovery import restart_policy
+from . import timeline
 from .charts import (
     counted,
     curve_rows,
@@ -141,8 +141,8 @@ def story(entry, run):
     """
     again = entry.get("again") or {}
     told = [
-        ("went on from", run_file.resumed_words(entry.get("resume"), entry.get("number") or 1)),
-        ("restart", restarts.sentence(again, "<run id>")),
+        ("went on from", run_json.resumed_words(entry.get("resume"), entry.get("number") or 1)),
+        ("restart", restart_policy.sentence(again, "<run id>")),
     ]
     return [(name, text) for name, text in told if text]
 
@@ -192,7 +192,7 @@ def environment(plan):
             for value, nodes in values.items()
         ]
     for row in rows:
-        row["value"] = MASK if plan_text.hidden(plan, row["name"]) else row["value"]
+        row["value"] = MASK if render.hidden(plan, row["name"]) else row["value"]
     return sorted(rows, key=lambda row: (row["name"], row["nodes"] or ""))
 
 
@@ -202,8 +202,8 @@ def commands(plan):
     rows = (
         [
             {
-                "where": plan_text.WHERE.get(kind, "command").rstrip(","),
-                "text": plan_text.command(plan["argv"]),
+                "where": render.WHERE.get(kind, "command").rstrip(","),
+                "text": render.command(plan["argv"]),
             }
         ]
         if plan.get("argv")
@@ -212,18 +212,18 @@ def commands(plan):
     for node in plan.get("nodes") or ():
         if node.get("argv"):
             rows.append(
-                {"where": "on {}".format(node["name"]), "text": plan_text.command(node["argv"])}
+                {"where": "on {}".format(node["name"]), "text": render.command(node["argv"])}
             )
         if node.get("container"):
             rows.append(
                 {
                     "where": "on {}, in a container".format(node["name"]),
-                    "text": plan_text.command(node["container"]["argv"]),
+                    "text": render.command(node["container"]["argv"]),
                 }
             )
     secrets = secrets_of(plan)
     return [
-        {"where": row["where"], "text": printable(row["text"], *secrets, limit=plan_text.LONGEST)}
+        {"where": row["where"], "text": printable(row["text"], *secrets, limit=render.LONGEST)}
         for row in rows
     ]
 
@@ -278,7 +278,7 @@ def attempt_view(one, entry, over, facts, known):
         "verdict": verdict(entry, facts, known),
         "story": story(entry, facts["run"]),
         "timeline": (
-            report_timeline.timeline(over, plan_of(facts, one).get("ranks") or ()) if over else None
+            timeline.timeline(over, plan_of(facts, one).get("ranks") or ()) if over else None
         ),
         "ranks": rank_rows(facts, entry, known),
         "measures": names,
@@ -364,7 +364,7 @@ def view(facts, now):
         "commands": executed,
         "advice": list(plan.get("notes") or ()) + list(plan.get("advice") or ()),
         "published": [
-            plan_text.published(row) for row in (plan.get("job") or {}).get("published") or ()
+            render.published(row) for row in (plan.get("job") or {}).get("published") or ()
         ],
         "environment": environment(plan),
         "nodes": only(

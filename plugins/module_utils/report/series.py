@@ -20,8 +20,7 @@ from ..base.sanitize import printable_data, secrets_of
 from ..logs.parser import Table, TableError
 from ..logs.timestamps import Clock, span
 from ..runs import plan_origin
-from . import chart_events as marks
-from . import curves, phases, settings
+from . import chart_events, curves, phases, settings
 from .downsample import summed
 
 LIMIT = 64 << 20  # bytes of a JSON file that are read
@@ -240,7 +239,7 @@ class _Attempt:
             "evaluations": printable_data(evaluations, *self.secrets),
             "saved": printable_data(saved, *self.secrets),
             "phases": lines,
-            "marks": printable_data(marks.marks_of(self, scans, lives), *self.secrets),
+            "marks": printable_data(chart_events.marks_of(self, scans, lives), *self.secrets),
             "clock": self.ahead,
             "utc_offset": self.offset,
             "left_out": self.left_out,
@@ -310,7 +309,7 @@ class _Attempt:
         times = {key: None if value is None else value - off for key, value in times.items()}
         times.update(dict.fromkeys(("dated", "seeks", "found")), **begun)
         times["said"] = (
-            marks.said_at(error, _number(known.get("mtime")), times["ended"], off)
+            chart_events.said_at(error, _number(known.get("mtime")), times["ended"], off)
             if isinstance(error, dict)
             else None
         )

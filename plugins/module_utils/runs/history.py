@@ -13,12 +13,11 @@ import os
 import re
 import time
 
-from ..attempts import attempt_dir as attempts
-from ..attempts import status
+from ..attempts import attempt_dir, status
 from ..base.safe_open import open_in
 from ..base.sanitize import printable, printable_data, secrets_of
 from ..base.text_layout import span
-from ..logs import parser as logs
+from ..logs import parser
 
 # The end of a log that is read; a training of weeks must not keep the view waiting.
 MOST = 64 << 20
@@ -28,7 +27,7 @@ _FIGURE = re.compile(
 )
 
 
-class Past(logs.LogScan):
+class Past(parser.LogScan):
     """The last evaluations and the ends of the last epochs, in one pass."""
 
     def __init__(self, table):
@@ -62,9 +61,9 @@ def of_log(attempt, name, table, most=MOST):
         left, found = min(size, most), Past(table)
         handle.seek(size - left)
         if left < size:
-            left -= len(handle.readline(logs.CHUNK))
+            left -= len(handle.readline(parser.CHUNK))
         while left > 0:
-            chunk = handle.read(min(logs.CHUNK, left))
+            chunk = handle.read(min(parser.CHUNK, left))
             if not chunk:
                 break
             left -= len(chunk)
@@ -84,12 +83,12 @@ def look(base, run_id, node):
     """Return {run, node, attempts} of a run on this node, each attempt as _of_attempt has it, the
     oldest first.
     """
-    numbers = [number for name, number in attempts.runs_on(base) if name == run_id]
+    numbers = [number for name, number in attempt_dir.runs_on(base) if name == run_id]
     return {
         "run": run_id,
         "node": node,
         "attempts": [
-            _of_attempt(attempts.attempt_dir(base, run_id, number), number, node)
+            _of_attempt(attempt_dir.attempt_dir(base, run_id, number), number, node)
             for number in numbers
         ],
     }
@@ -111,7 +110,7 @@ def _of_attempt(attempt, number, node):
     tables, log = (plan.get("suite") or {}).get("logs") or {}, None
     if ranks and ranks[0]["rank"] == 0:
         name = ranks[0].get("log") or plan["launcher"]["rank_log"].format(**ranks[0])
-        log = of_log(attempt, name, logs.Table(tables))
+        log = of_log(attempt, name, parser.Table(tables))
     events = status.read_events(attempt)
     finished = any(
         event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events

@@ -18,13 +18,12 @@ import os
 
 from jsonschema import Draft202012Validator
 
-from ..base import safe_names
-from ..base import safe_open as below
+from ..base import safe_names, safe_open
 from ..base.sanitize import printable
 from ..config import job as jobs
-from ..logsync import collector as homecoming
-from ..plan import resume_inputs as point_plan
-from ..suites import suite_table as suites
+from ..logsync import collector
+from ..plan import resume_inputs
+from ..suites import suite_table
 from . import plan_origin
 
 PLAN_BYTES, JOB_BYTES = 16 << 20, 1 << 20
@@ -122,7 +121,7 @@ def plan_of(data, digest, site):
     ):
         raise PlanProblem("its ranks are not numbered from 0 over its nodes")
     if (
-        plan["suite"]["name"] not in suites.names()
+        plan["suite"]["name"] not in suite_table.names()
         or plan["launcher"]["name"] not in jobs.LAUNCHERS
     ):
         raise PlanProblem("it names a suite or a launcher that there is no table for")
@@ -134,7 +133,9 @@ def shipped(suite):
     and redirects stay. Unknown names give none.
     """
     name = suite.get("name")
-    table = suites.load(name) if isinstance(name, str) and name in suites.names() else None
+    table = (
+        suite_table.load(name) if isinstance(name, str) and name in suite_table.names() else None
+    )
     if table is None:
         return {
             "name": name if isinstance(name, str) else None,
@@ -149,7 +150,9 @@ def shipped(suite):
         "name": name,
         "logs": table["logs"],
         "redirects": suite.get("redirects") if isinstance(suite.get("redirects"), dict) else {},
-        "resume": {key: table["resume"][key] for key in point_plan.RULE if key in table["resume"]},
+        "resume": {
+            key: table["resume"][key] for key in resume_inputs.RULE if key in table["resume"]
+        },
         "checkpoints": dict(table["checkpoints"], folders=folders),
     }
 
@@ -226,10 +229,10 @@ def _take(attempt, name, digests, site):
             continue
         text = json.dumps(value, sort_keys=True, separators=(",", ":"))
         if name == "plan.json":
-            homecoming.put(
+            collector.put(
                 os.path.join(attempt, plan_origin.MARK), hashlib.sha256(text.encode()).hexdigest()
             )
-        homecoming.put(
+        collector.put(
             os.path.join(
                 attempt if name == "plan.json" else os.path.dirname(os.path.abspath(attempt)), name
             ),
@@ -241,18 +244,18 @@ def _take(attempt, name, digests, site):
 
 def brought(attempt, nodes, name):
     """Yield (node, bytes) of a file that came from the nodes; the copy is removed."""
-    root = below.open_root(attempt)
+    root = safe_open.open_root(attempt)
     try:
         for node in nodes:
-            path = f"{homecoming.INCOMING}/{node}/{name}"
+            path = f"{collector.INCOMING}/{node}/{name}"
             if safe_names.problem(path):
                 continue
             try:
-                with os.fdopen(below.open_below(root, path), "rb") as handle:
+                with os.fdopen(safe_open.open_below(root, path), "rb") as handle:
                     data = handle.read(LIMITS[name] + 1)
             except OSError:
                 continue
-            with contextlib.suppress(OSError), below.parent_of(root, path) as (folder, last):
+            with contextlib.suppress(OSError), safe_open.parent_of(root, path) as (folder, last):
                 os.unlink(last, dir_fd=folder)
             yield node, data
     finally:

@@ -17,10 +17,9 @@ import shutil
 import stat
 import time
 
-from ..attempts import attempt_dir as attempts
-from ..attempts import status
+from ..attempts import attempt_dir, status
 from ..base import manifest, processes
-from ..checkpoints import model_collector as checkpoints
+from ..checkpoints import model_collector
 from ..records.prune_rules import JUST_SECONDS
 
 MARK = ".pruning-"
@@ -74,7 +73,7 @@ def strange(folder, name):
         return "is a link"
     if not stat.S_ISDIR(info.st_mode):
         return "is no directory"
-    if not attempts.RUN_ID.match(name[len(MARK) :] if name.startswith(MARK) else name):
+    if not attempt_dir.RUN_ID.match(name[len(MARK) :] if name.startswith(MARK) else name):
         return "is not named as a run is"
     if info.st_uid != os.geteuid():
         return f"belongs to {processes.user_name(info.st_uid)}"
@@ -108,7 +107,7 @@ def _best_of(entry, attempt_dirs, folders=None):
     """Return the name of the newest attempt's checkpoint that has no empty file, or ''."""
     table = entry.pop("table")
     for folder in reversed(attempt_dirs):
-        found = checkpoints.seen(
+        found = model_collector.seen(
             folder,
             folders or table.get("folders") or [],
             {key: table.get(key) or "" for key in ("best", "last")},
@@ -184,7 +183,7 @@ def at_home(runs_dir, name, held):
         for each in sorted(os.listdir(folder), key=lambda each: (len(each), each))
         if _ATTEMPT.match(each)
     ]
-    entry["checkpoint"] = _best_of(entry, places, [checkpoints.PLACE])
+    entry["checkpoint"] = _best_of(entry, places, [model_collector.PLACE])
     settled = (
         bool(verdict.get("outcome"))
         and not verdict.get("unreachable")
@@ -227,8 +226,10 @@ def held_here(run):
         mark = processes.mark_of(pid)
         if mark:
             found[mark[0]] = "process %d bears its mark" % pid
-    for item in attempts.active_units(run):
-        found[attempts.parse_unit(item["unit"])[0]] = "{} is {}".format(item["unit"], item["state"])
+    for item in attempt_dir.active_units(run):
+        found[attempt_dir.parse_unit(item["unit"])[0]] = "{} is {}".format(
+            item["unit"], item["state"]
+        )
     return found
 
 

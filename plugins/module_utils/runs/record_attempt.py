@@ -20,8 +20,8 @@ from ..base.text_layout import span as duration
 from ..diagnosis import verdict
 from ..logs.failure_catalogue import entry_of
 from ..plan.render import published
-from ..records import run_json as run_file
-from ..recovery import restart_policy as restarts
+from ..records import run_json
+from ..recovery import restart_policy
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.
 LONGEST = 20_000
@@ -58,11 +58,11 @@ def started(params, check_mode=False):
         os.makedirs(run_dir, mode=0o700, exist_ok=True)
         attempt_dir = os.path.join(run_dir, "attempt-%d" % number)
         os.mkdir(attempt_dir, mode=0o700)
-        with run_file.alone(run_dir):
-            record = run_file.read(run_dir) or run_file.empty(
+        with run_json.alone(run_dir):
+            record = run_json.read(run_dir) or run_json.empty(
                 params["run_id"], params["job"]["name"], time.time()
             )
-            run_file.keep_first_plan(run_dir)
+            run_json.keep_first_plan(run_dir)
             for folder in (run_dir, attempt_dir):
                 _text(os.path.join(folder, "plan.json"), params["plan"])
             # what was different at an earlier start stays known
@@ -71,13 +71,13 @@ def started(params, check_mode=False):
                 params["code_diff"],
             )
             manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
-            entry = run_file.entry(
+            entry = run_json.entry(
                 number,
                 plan_sha256=params["plan_sha256"],
                 started=time.time(),
-                resume=run_file.point_of(params.get("resume")),
+                resume=run_json.point_of(params.get("resume")),
             )
-            run_file.write(run_dir, dict(record, code=params["code"]), entry)
+            run_json.write(run_dir, dict(record, code=params["code"]), entry)
     return {"run_dir": run_dir}
 
 
@@ -94,18 +94,18 @@ def refused(params, check_mode=False):
     """Note that an attempt was begun and started nowhere, with the reason; return {run_dir}."""
     run_dir = _place(params)
     if not check_mode:
-        with run_file.alone(run_dir):
-            record = run_file.read(run_dir) or run_file.empty(params["run_id"], None, time.time())
-            known = run_file.known(record, params["number"])
+        with run_json.alone(run_dir):
+            record = run_json.read(run_dir) or run_json.empty(params["run_id"], None, time.time())
+            known = run_json.known(record, params["number"])
             text = printable("FAILED: nothing was started: {}".format(params["why"]), limit=LONGEST)
             said = {
                 "outcome": "failed",
-                "cause": run_file.NOT_STARTED,
+                "cause": run_json.NOT_STARTED,
                 "text": text,
                 "node": None,
                 "rank": None,
             }
-            run_file.write(run_dir, record, dict(known, ended=time.time(), verdict=said))
+            run_json.write(run_dir, record, dict(known, ended=time.time(), verdict=said))
     return {"run_dir": run_dir}
 
 
@@ -116,7 +116,7 @@ def ended(params, check_mode=False):
     run_dir, number = _place(params), params["number"]
     attempt_dir = os.path.join(run_dir, "attempt-%d" % number)
     nodes = [node for node in params["nodes"] if node.get("ranks") is not None]
-    plan = run_file.plan_of(run_dir, number)
+    plan = run_json.plan_of(run_dir, number)
     if not plan:
         raise ValueError(
             f"{run_dir}/plan.json is missing: no node that holds the run could be asked for it"
@@ -152,12 +152,12 @@ def ended(params, check_mode=False):
     decided = printable_data(
         untrained(decided, ranks, saved, plan) or decided, *secrets_of(plan), limit=LONGEST
     )
-    with contextlib.nullcontext() if check_mode else run_file.alone(run_dir):
-        record = run_file.read(run_dir) or run_file.empty(
+    with contextlib.nullcontext() if check_mode else run_json.alone(run_dir):
+        record = run_json.read(run_dir) or run_json.empty(
             params["run_id"], (plan.get("job") or {}).get("name"), _begun(ranks)
         )
         entry = dict(
-            run_file.known(record, number),
+            run_json.known(record, number),
             ended=time.time(),
             verdict=decided,
             ranks=ranks,
@@ -166,10 +166,12 @@ def ended(params, check_mode=False):
             model=model,
             endpoints=next((node["endpoints"] for node in nodes if node.get("endpoints")), None),
         )
-        limit = run_file.limit_of(run_dir)
+        limit = run_json.limit_of(run_dir)
         newest = number >= max(item["number"] for item in [entry, *record["attempts"]])
         again = (
-            restarts.decide(run_file.with_entry(record, entry), limit, params.get("followed", True))
+            restart_policy.decide(
+                run_json.with_entry(record, entry), limit, params.get("followed", True)
+            )
             if newest
             else None
         )
@@ -180,15 +182,15 @@ def ended(params, check_mode=False):
             else again
         )
         if not check_mode:
-            run_file.write(run_dir, record, entry)
+            run_json.write(run_dir, record, entry)
             if newest:
-                run_file.show_plan(run_dir, number)
-            run_file.seal(run_dir)
+                run_json.show_plan(run_dir, number)
+            run_json.seal(run_dir)
     note = model.get("note") or ""
     lines = summary(decided, ranks, planned, nodes, shown_dir, saved, plan, note)
     told = [
-        ("resumed", run_file.resumed_words(entry["resume"], number)),
-        ("restart", restarts.sentence(again, params["run_id"])),
+        ("resumed", run_json.resumed_words(entry["resume"], number)),
+        ("restart", restart_policy.sentence(again, params["run_id"])),
     ]
     lines[-1:-1] = [
         printable("%-11s  %s" % (name, text), *secrets_of(plan)) for name, text in told if text

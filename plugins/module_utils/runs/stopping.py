@@ -10,20 +10,15 @@ import os
 import time
 
 from ..attempts import (
-    attempt_dir as attempts,
-)
-from ..attempts import (
-    ownership as holds,
-)
-from ..attempts import (
+    attempt_dir,
+    ownership,
     status,
 )
 from ..base import processes
 from ..base.sanitize import printable
 from ..preflight import devices, sockets
-from ..records import run_choice
-from ..records import run_json as run_file
-from ..recovery import restart_policy as restarts
+from ..records import run_choice, run_json
+from ..recovery import restart_policy
 
 # A driver lists a process for a moment after its end.
 SETTLE_S = 3.0
@@ -59,20 +54,23 @@ def stop(run, base, params, write=True):
     stopped.
     """
     try:
-        units = [item["unit"] for item in attempts.active_units(run)]
-    except attempts.AttemptError:
+        units = [item["unit"] for item in attempt_dir.active_units(run)]
+    except attempt_dir.AttemptError:
         if not params["run_id"]:
             raise
         units = []  # what is named is ended all the same
-    held = [attempts.parse_unit(unit) for unit in units]
+    held = [attempt_dir.parse_unit(unit) for unit in units]
     lists = {key: [] for key in ("stopped", "ended", "left", "kept", "noted", "occupied")}
     result = dict(lists, unit="", attempt_dir=os.path.join(base, "runs"))
     for run_id, number in wanted(held, params):
-        unit, place = attempts.unit_name(run_id, number), attempts.attempt_dir(base, run_id, number)
+        unit, place = (
+            attempt_dir.unit_name(run_id, number),
+            attempt_dir.attempt_dir(base, run_id, number),
+        )
         marked = None if params["reason"] == "user" else number
         if (
             params.get("start")
-            and holds.record_of(base, run_id, number).get("start") != params["start"]
+            and ownership.record_of(base, run_id, number).get("start") != params["start"]
         ):
             result["kept"].append(
                 run_id
@@ -85,7 +83,7 @@ def stop(run, base, params, write=True):
             continue
         # A start that is under way waits for the lock or finds the note that stop leaves.
         known = unit in units or takes_part(run_id, params)
-        was_running = known and attempts.stop(
+        was_running = known and attempt_dir.stop(
             run, place, unit, params["reason"], params["by"], params["node"]
         )
         if not os.path.exists(os.path.join(place, "attempt.json")):
@@ -105,7 +103,7 @@ def occupied(run, base, run_id, number, node, settle=SETTLE_S):
 
     Listeners only: a connection that waits for its own end is in nobody's way (sockets.py).
     """
-    plan = status.read_json(attempts.attempt_dir(base, run_id, number), "plan.json")
+    plan = status.read_json(attempt_dir.attempt_dir(base, run_id, number), "plan.json")
     mine = next((item for item in (plan or {}).get("nodes", ()) if item.get("name") == node), None)
     if mine is None:
         return []
@@ -198,8 +196,8 @@ def planned(runs_dir, run_id, site=None):
 
 
 def _newest(run_dir):
-    numbers = run_file.numbers(run_dir)
-    return (numbers[-1], run_file.plan_of(run_dir, numbers[-1]) or {}) if numbers else (0, {})
+    numbers = run_json.numbers(run_dir)
+    return (numbers[-1], run_json.plan_of(run_dir, numbers[-1]) or {}) if numbers else (0, {})
 
 
 def _nodes(plan):
@@ -213,13 +211,13 @@ def _nodes(plan):
 def _waiting(runs_dir, site):
     found = []
     for run_id in sorted(os.listdir(runs_dir), reverse=True) if os.path.isdir(runs_dir) else ():
-        if not attempts.RUN_ID.match(run_id) or os.path.islink(os.path.join(runs_dir, run_id)):
+        if not attempt_dir.RUN_ID.match(run_id) or os.path.islink(os.path.join(runs_dir, run_id)):
             continue
         run_dir = os.path.join(runs_dir, run_id)
         # a record that is damaged, or a newer Trainyard's, keeps nothing from being stopped
         with contextlib.suppress(AttributeError, KeyError, OSError, TypeError, ValueError):
-            record, (number, plan) = run_file.read(run_dir), _newest(run_dir)
-            if record and plan.get("site") == site and restarts.waits(record, time.time()):
+            record, (number, plan) = run_json.read(run_dir), _newest(run_dir)
+            if record and plan.get("site") == site and restart_policy.waits(record, time.time()):
                 found.append([run_id, number + 1, _nodes(plan)])
     return found
 

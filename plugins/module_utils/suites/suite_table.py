@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import os
 
-from ..base import text_rules as texts
-from ..base import yaml_source as yamldata
+from ..base import text_rules, yaml_source
 from ..base.yaml_source import near
 from ..logs.parser import Table, TableError
 from .launchers import LAUNCHERS
@@ -48,10 +47,10 @@ def load(name, folder=None):
     SuiteError.
     """
     shown = f"suites/{name}.yml"
-    value, lines, problems = yamldata.read(os.path.join(folder or FOLDER, name + ".yml"), shown)
-    schema, _lines, wrong = yamldata.read(os.path.join(HERE, "schema.yml"))
+    value, lines, problems = yaml_source.read(os.path.join(folder or FOLDER, name + ".yml"), shown)
+    schema, _lines, wrong = yaml_source.read(os.path.join(HERE, "schema.yml"))
     problems = problems + wrong
-    problems = problems or yamldata.check(value, schema, lines, shown)
+    problems = problems or yaml_source.check(value, schema, lines, shown)
     if not problems:
         unknown = sorted(set(value["launchers"]) - set(LAUNCHERS))
         problems = (
@@ -337,8 +336,8 @@ def save_problem(suite, folder):
         os.path.normpath(folder),
         suite["config_keys"].get("save") or "the folder to save to",
     )
-    if texts.problem(folder):
-        return f"{key}: {texts.problem(folder)}"
+    if text_rules.problem(folder):
+        return f"{key}: {text_rules.problem(folder)}"
     data = suite["data"]["place"].split("{name}")[0].strip("/")
     # Nothing expands ~ and $ in a config, and whoever writes them means another place.
     outside = (

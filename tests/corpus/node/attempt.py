@@ -14,15 +14,17 @@ import sys
 import time
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir as attempts,
+    attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
 
-AGENT = os.path.join(os.path.dirname(os.path.dirname(attempts.__file__)), "agent")
+AGENT = os.path.join(os.path.dirname(os.path.dirname(attempt_dir.__file__)), "agent")
 
 
 def run(argv):
-    environment = dict(os.environ, **attempts.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+    environment = dict(
+        os.environ, **attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"
+    )
     done = subprocess.run(
         argv,
         env=environment,
@@ -39,13 +41,13 @@ def prepare(spec, place, unit):
     for name in ("agent.py", "openmpi.py"):
         with open(os.path.join(AGENT, name), encoding="utf-8") as handle:
             programs[name] = handle.read()
-    attempts.prepare(place, spec["plan"], spec["sha256"], spec["node"], spec["run"], 1, programs)
+    attempt_dir.prepare(place, spec["plan"], spec["sha256"], spec["node"], spec["run"], 1, programs)
 
 
 def start(spec, place, unit):
     with open(os.path.join(place, "plan.json"), encoding="utf-8") as handle:
         plan = json.load(handle)
-    attempts.start(
+    attempt_dir.start(
         run, place, plan, spec["node"], unit, "Trainyard run {} attempt 1".format(spec["run"])
     )
 
@@ -75,7 +77,7 @@ def wait(spec, place, unit):
     end = time.monotonic() + spec["seconds"]
     while (
         not os.path.exists(os.path.join(place, "exit.json"))
-        or run(["systemctl", "--user", "is-active", unit])[1].strip() in attempts.ACTIVE
+        or run(["systemctl", "--user", "is-active", unit])[1].strip() in attempt_dir.ACTIVE
     ):
         if time.monotonic() > end:
             sys.exit("it has not ended")
@@ -83,7 +85,7 @@ def wait(spec, place, unit):
 
 
 def stop(spec, place, unit):
-    attempts.stop(run, place, unit, spec["by"], spec["source"])
+    attempt_dir.stop(run, place, unit, spec["by"], spec["source"])
 
 
 def clean(spec, place, unit):
@@ -94,10 +96,10 @@ def clean(spec, place, unit):
 
 def main():
     spec = json.load(sys.stdin)
-    place = attempts.attempt_dir(os.path.expanduser("~/.trainyard"), spec["run"], 1)
+    place = attempt_dir.attempt_dir(os.path.expanduser("~/.trainyard"), spec["run"], 1)
     try:
-        globals()[sys.argv[1]](spec, place, attempts.unit_name(spec["run"], 1))
-    except attempts.AttemptError as error:
+        globals()[sys.argv[1]](spec, place, attempt_dir.unit_name(spec["run"], 1))
+    except attempt_dir.AttemptError as error:
         sys.exit(str(error))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import user_manager
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives as mesh
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 
 HERE = Path(__file__).resolve().parent
@@ -106,7 +106,7 @@ def compiled(top, nodes, number=1):
             "addresses": [{"interface": "eth0", "address": address(name)}], "route_source": address(name), "resolves_to": [address(name)],
             "trees": {kind: {"ok": True, "present": True, "differences": []} for kind in ("code/" + CODE[:16], "data/" + DATA[:16])},
             "mesh": {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": nodes, "digest": "m",
-                     "inventory": mesh.inventory_digest(keys)},
+                     "inventory": primitives.inventory_digest(keys)},
         }  # fmt: skip
     planned = [
         {
