@@ -1,5 +1,5 @@
 #!/bin/sh
-# Finds the browser in which the report is clicked through (tests/unit/test_report_browser.py), Debian's Chromium with its driver; root gets it installed.
+# Finds the browser in which the report is clicked through (tests/system/test_report_browser.py), Debian's Chromium with its driver; root gets it installed.
 # Fails with a reason where there is none: Ubuntu has it as a snap only, which needs more than a package.
 set -eu
 

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is documented is what is: modules against their argument specs, roles against their
+defaults.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+
+import pytest
+import yaml
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env,
+)
+from core_support import ROOT
+
+MODULES = sorted(path.stem for path in (ROOT / "library").glob("*.py"))
+ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if (path / "tasks").is_dir())
+KEYS = ("type", "required", "default", "choices", "elements")
+
+
+class Captured(Exception):
+    """Carries what a module passes to AnsibleModule."""
+
+
+def capture(*_args, **given):
+    """Stand for AnsibleModule."""
+    raise Captured(given)
+
+
+def spec_of(name, monkeypatch):
+    """Return (module, what its main passes to AnsibleModule)."""
+    module = importlib.import_module(name)
+    monkeypatch.setattr(module, "AnsibleModule", capture)
+    with pytest.raises(Captured) as caught:
+        module.main()
+    return module, caught.value.args[0]
+
+
+def normal(option):
+    """Return the comparable part of an option, with what Ansible takes when nothing is said;
+    sub-options below.
+    """
+    found = {key: option.get(key) for key in KEYS}
+    found["type"], found["required"] = found["type"] or "str", bool(found["required"])
+    found["suboptions"] = {
+        name: normal(entry)
+        for name, entry in (option.get("options") or option.get("suboptions") or {}).items()
+    }
+    return found
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_modules_documentation_is_its_argument_spec(name, monkeypatch):
+    module, given = spec_of(name, monkeypatch)
+    said = yaml.safe_load(module.DOCUMENTATION)
+    assert (
+        said["module"] == name
+        and said["short_description"]
+        and said["author"]
+        and given.get("supports_check_mode") is True
+    )
+    documented = {option: normal(entry) for option, entry in said.get("options", {}).items()}
+    assert documented == {option: normal(entry) for option, entry in given["argument_spec"].items()}
+    assert all(entry.get("description") for entry in said.get("options", {}).values())
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_modules_examples_and_results_are_yaml(name):
+    module = importlib.import_module(name)
+    tasks = yaml.safe_load(module.EXAMPLES)
+    uses = [task[name] or {} for task in tasks if name in task]
+    assert uses and all(task["name"] for task in tasks)
+    options = yaml.safe_load(module.DOCUMENTATION).get("options", {})
+    for used in uses:
+        assert set(used) <= set(options) and {
+            option for option, entry in options.items() if entry.get("required")
+        } <= set(used), used
+    assert all(
+        entry.get("description") and entry.get("type") and entry.get("returned")
+        for entry in yaml.safe_load(module.RETURN).values()
+    )
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_a_short_main_and_has_a_test_of_its_name(name):
+    module = importlib.import_module(name)
+    assert len(inspect.getsource(module.main).splitlines()) <= 40
+    assert (ROOT / "tests" / "unit" / "modules" / f"test_{name}.py").exists()
+
+
+def test_what_runs_on_nodes_is_read_by_the_oldest_python_they_may_have():
+    """Nodes have Python 3.8 or newer (facts, 'Ansible 2.19')."""
+    for path in [
+        *(ROOT / "library").glob("*.py"),
+        *(ROOT / "plugins" / "module_utils").rglob("*.py"),
+    ]:
+        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))
+
+
+def load(*parts):
+    """Return a YAML file's content, or {} where there is none."""
+    path = ROOT.joinpath(*parts)
+    return (yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_a_roles_argument_specs_hold_its_defaults(name):
+    defaults = load("roles", name, "defaults", "main.yml")
+    options = load("roles", name, "meta", "argument_specs.yml")["argument_specs"]["main"]["options"]
+    assert {
+        option: entry["default"] for option, entry in options.items() if "default" in entry
+    } == defaults
+    for option, entry in options.items():
+        assert (
+            option.startswith((name + "_", "trainyard_")) and entry["description"] and entry["type"]
+        )
+        assert ("default" in entry) != bool(entry.get("required")), (
+            f"{option}: either a default or required"
+        )
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_a_roles_variables_are_named_by_their_audience(name):
+    assert all(
+        variable.startswith(name + "_") for variable in load("roles", name, "defaults", "main.yml")
+    )
+    private = load("roles", name, "vars", "main.yml")
+    assert all(variable.startswith(f"__{name}_") for variable in private)
+    lines = (
+        (ROOT / "roles" / name / "defaults" / "main.yml").read_text(encoding="utf-8").splitlines()
+        if load("roles", name, "defaults", "main.yml")
+        else []
+    )
+    for block in "\n".join(lines[1:]).strip().split("\n\n"):
+        assert block.strip().startswith("# "), f"{name}: no comment above {block}"
+
+
+def test_the_controllers_lock_is_made_of_what_is_asked_for():
+    asked, problems = python_env.parse_requirements(
+        (ROOT / ".config" / "requirements.in").read_text(encoding="utf-8"), "in"
+    )
+    locked, more = python_env.parse_requirements(
+        (ROOT / "requirements.txt").read_text(encoding="utf-8"), "txt"
+    )
+    assert problems == more == [] and len(asked) > 10
+    assert {(pin["name"], pin["version"]) for pin in asked} <= {
+        (pin["name"], pin["version"]) for pin in locked
+    }
+    assert [pin["name"] for pin in locked if not pin["hashes"]] == []

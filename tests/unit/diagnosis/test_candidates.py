@@ -1,0 +1,728 @@
+# SPDX-License-Identifier: Apache-2.0
+"""weighing: one row for each rule, with the least evidence that needs it. Who comes first, and is
+it enough to be named?
+"""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import (
+    candidates,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis.candidates import DECIDES
+from unit.diagnosis.test_verdict import (
+    BAD,
+    GLOO,
+    NOW,
+    OK,
+    SEGV,
+    TERM,
+    VALUE,
+    WORKER,
+    T,
+    end,
+    error,
+    node,
+    stopped,
+)
+
+STORE = {
+    "kind": "ValueError",
+    "text": "Network 198.51.100.1:17000 cannot be connected.",
+    "origin": "python",
+}
+ABORT = {
+    "kind": "FatalError",
+    "text": "`Process abort signal` is detected by the operating system.",
+    "origin": "cpp",
+}
+PORT = {
+    "kind": "WARNING",
+    "text": "Failed to call bind, url: 198.51.100.11:17000 Address already in use",
+    "origin": "line",
+}
+FAULT = {"kind": "Fatal Python error", "text": "Segmentation fault", "origin": "cpp"}
+BUS = {
+    "kind": "FatalError",
+    "text": "`Access to an undefined portion of a memory object` is detected",
+    "origin": "cpp",
+}
+HANDLED, SURVIVED = error(VALUE, handled=True), error(VALUE, survived=True)
+NONE = {"pid": None, "bytes": None}
+
+
+def launcher(**more):
+    return dict({"exit_code": None, "signal": None, "ended": None, "first_error": None}, **more)
+
+
+def told(**child):
+    """A launcher that named the first of its children that ended."""
+    return launcher(
+        exit_code=1,
+        children=[
+            dict({"local_rank": None, "rank": None, "pid": None, "code": 3, "first": True}, **child)
+        ],
+    )
+
+
+def first(*nodes):
+    """(rank, weight) of the heaviest candidate; None where it is not enough to be named."""
+    found = candidates.Weighing({n["node"]: n for n in nodes}).candidates
+    return (
+        (found[0]["rank"], found[0]["weight"]) if found and found[0]["weight"] >= DECIDES else None
+    )
+
+
+def two(*ranks, **more):
+    """node2 with these ranks, its unit failed; beside it a node1 that says nothing."""
+    return [node("node1", end(0), end(1)), node("node2", *ranks, **more)]
+
+
+ROWS = {
+    # a rank's own end
+    "exit code 0 accuses nobody, whatever its log holds": (
+        two(end(2, 7, at=0), end(3, 0, at=0, said=VALUE)),
+        (2, 60),
+    ),
+    "exit code 0 is no first death": (
+        two(end(2, 0, at=0), end(3, signal="SIGKILL", at=9)),
+        (3, 80),
+    ),
+    "a rank without a trace is no candidate": (two(end(2), end(3)), None),
+    "an exit is first on its node or late": (two(end(2, 9, at=3), end(3, 7, at=0)), (3, 60)),
+    "late on its node does not beat first on another, though earlier": (
+        [
+            node("node1", end(0, signal="SIGTERM", at=0), end(1, 9, at=2)),
+            node("node2", end(2), end(3, 7, at=5)),
+        ],
+        (3, 60),
+    ),
+    "an abort without a message is a silent end": (
+        two(end(2), end(3, signal="SIGABRT", at=0)),
+        (3, 60),
+    ),
+    "a SIGTERM is not": (two(end(2), end(3, signal="SIGTERM", at=0)), None),
+    "a lost peer is not": (two(end(2), end(3, 1, at=0, said=GLOO)), None),
+    "a primary error with its end unseen, beside a seen abort": (
+        two(end(2, signal="SIGABRT", at=0), end(3, said=VALUE)),
+        (3, 100),
+    ),
+    # signals
+    "a kill, first on its node": (two(end(2), end(3, signal="SIGKILL", at=0)), (3, 80)),
+    "a kill after a silent exit is the launcher's": (
+        two(end(2, signal="SIGKILL", at=4), end(3, 7, at=0)),
+        (3, 60),
+    ),
+    "a kill of a rank that had lost its peers": (
+        [
+            node("node1", end(0, signal="SIGKILL", at=5, said=GLOO), end(1)),
+            node("node2", end(2), end(3, 7, at=0)),
+        ],
+        (3, 60),
+    ),
+    "a kill of a rank whose log holds a handled error": (
+        two(end(2), end(3, signal="SIGKILL", at=0, first_error=HANDLED)),
+        (3, 80),
+    ),
+    "a crash as Paddle's handler tells it is a signal": (two(end(2), end(3, said=SEGV)), (3, 80)),
+    "a crash as faulthandler tells it": (
+        two(end(2, said=FAULT, signal="SIGSEGV", at=0.2), end(3, signal="SIGKILL", at=0)),
+        (3, 80),
+    ),
+    "a bus error as Paddle's handler tells it": (
+        two(end(2, said=BUS, signal="SIGBUS", at=0.2), end(3, signal="SIGKILL", at=0)),
+        (3, 80),
+    ),
+    "the memory killer's count": (
+        two(end(2), end(3, signal="SIGKILL", at=0), unit=dict(BAD, oom_kills=1)),
+        (3, 90),
+    ),
+    "the memory killer's result": (
+        two(end(2), end(3, signal="SIGKILL", at=0), unit=dict(BAD, service_result="oom-kill")),
+        (3, 90),
+    ),
+    "an abort where the memory killer was is not its": (
+        two(
+            end(2, signal="SIGABRT", at=0, said=GLOO),
+            end(3, signal="SIGKILL", at=0.1),
+            unit=dict(BAD, oom_kills=1),
+        ),
+        (3, 90),
+    ),
+    # a kill and an exception
+    "a kill well before an exception began it": (
+        two(end(2, 1, at=1, said=VALUE), end(3, signal="SIGKILL", at=0)),
+        (3, 100),
+    ),
+    "a kill at about the time of an exception did not": (
+        two(end(2, 1, at=0.4, said=VALUE), end(3, signal="SIGKILL", at=0)),
+        (2, 100),
+    ),
+    "on two nodes it takes a wider gap": (
+        [
+            node("node1", end(0, 1, at=2, said=VALUE), end(1)),
+            node("node2", end(2), end(3, signal="SIGKILL", at=0)),
+        ],
+        (0, 100),
+    ),
+    "which this is": (
+        [
+            node("node1", end(0, 1, at=4, said=VALUE), end(1)),
+            node("node2", end(2), end(3, signal="SIGKILL", at=0)),
+        ],
+        (3, 100),
+    ),
+    "a kill must come before every exception": (
+        two(end(2, 1, at=4, said=VALUE), end(3, signal="SIGKILL", at=2))
+        + [node("node3", end(4, 1, at=0, said=VALUE))],
+        (4, 100),
+    ),
+    "a late kill is never the beginning": (
+        [
+            node("node1", end(0, 1, at=9, said=VALUE), end(1)),
+            node("node2", end(2, 7, at=0), end(3, signal="SIGKILL", at=1)),
+        ],
+        (0, 100),
+    ),
+    "a kill whose time is unknown did not come before": (
+        two(end(2, 1, at=9, said=VALUE), end(3, signal="SIGKILL")),
+        (2, 100),
+    ),
+    "nor before an exception whose time is unknown": (
+        two(end(2, said=VALUE), end(3, signal="SIGKILL", at=0)),
+        (2, 100),
+    ),
+    "an old log says nothing of when a kill came": (
+        two(end(2, 1, at=0, said=VALUE), end(3, signal="SIGKILL", at=5, mtime=-100)),
+        (2, 100),
+    ),
+    # time
+    "of two exceptions without an end, the older log": (
+        two(end(2, said=VALUE, mtime=5), end(3, said=VALUE, mtime=1)),
+        (3, 100),
+    ),
+    "or the time that Paddle printed": (
+        two(end(2, said=VALUE, mtime=5), end(3, first_error=error(VALUE, time=T + 1), mtime=9)),
+        (3, 100),
+    ),
+    "a known time comes before none": (
+        two(end(2, said=VALUE), end(3, 1, at=50, said=VALUE)),
+        (3, 100),
+    ),
+    "of equals, the lower rank": (
+        two(end(3, 1, at=0, said=VALUE), end(2, 1, at=0, said=VALUE)),
+        (2, 100),
+    ),
+    "a clock 9 s off is not corrected": (
+        [
+            node("node1", end(0, 1, at=5, said=VALUE), end(1)),
+            node("node2", end(2), end(3, 1, at=9, said=VALUE), now=NOW + 9),
+        ],
+        (0, 100),
+    ),
+    "a clock 11 s off is": (
+        [
+            node("node1", end(0, 1, at=5, said=VALUE), end(1)),
+            node("node2", end(2), end(3, 1, at=9, said=VALUE), now=NOW + 11),
+        ],
+        (3, 100),
+    ),
+    # passing errors
+    "a handled error is doubtful": (two(end(2), end(3, 1, at=0, first_error=HANDLED)), (3, 70)),
+    "one that steps followed too": (two(end(2), end(3, 1, at=0, first_error=SURVIVED)), (3, 70)),
+    "neither beats a kill": (
+        two(end(2, signal="SIGKILL", at=0), end(3, 1, at=0, first_error=SURVIVED)),
+        (2, 80),
+    ),
+    "late, it does not beat a silent exit": (
+        two(end(2, 1, at=3, first_error=HANDLED), end(3, 7, at=0)),
+        (3, 60),
+    ),
+    "dead loader workers, first on their node": (
+        two(end(2), end(3, 1, at=0, said=WORKER)),
+        (3, 100),
+    ),
+    "dead loader workers after a silent exit": (
+        two(end(2, 1, at=3, said=WORKER), end(3, 7, at=0)),
+        (3, 60),
+    ),
+    # stopped nodes
+    "what ends after the stop was stopped, by signal": (
+        two(end(2), end(3, signal="SIGKILL", at=2), unit=stopped(at=1)),
+        None,
+    ),
+    "or by exit code": (two(end(2), end(3, 143, at=2), unit=stopped(at=1)), None),
+    "or without being seen": (two(end(2), end(3, said=GLOO), unit=stopped(at=1)), None),
+    "what ended before it was not": (
+        two(end(2), end(3, signal="SIGKILL", at=0), unit=stopped(at=1)),
+        (3, 80),
+    ),
+    "without the time of the stop nothing is known": (
+        two(end(2), end(3, signal="SIGKILL", at=0), unit=stopped()),
+        None,
+    ),
+    "a handled error there is no cause": (
+        two(end(2), end(3, signal="SIGTERM", at=2, first_error=HANDLED), unit=stopped(at=1)),
+        None,
+    ),
+    "nor a crash while stopping": (
+        two(end(2), end(3, signal="SIGSEGV", at=2, said=SEGV), unit=stopped(at=1)),
+        None,
+    ),
+    "a dead loader thread is": (
+        two(
+            end(2),
+            end(3, signal="SIGTERM", at=2, first_error=error(VALUE, survived=True, thread=True)),
+            unit=stopped(at=1),
+        ),
+        (3, 70),
+    ),
+    "also with its end unseen": (
+        two(
+            end(2), end(3, first_error=error(VALUE, survived=True, thread=True)), unit=stopped(at=1)
+        ),
+        (3, 70),
+    ),
+    "an exception before the stop is an exception": (
+        two(end(2), end(3, 1, at=0, said=VALUE), unit=stopped(at=1)),
+        (3, 100),
+    ),
+    "also when its process went later": (
+        two(end(2), end(3, signal="SIGKILL", at=7, mtime=0, said=VALUE), unit=stopped(at=1)),
+        (3, 100),
+    ),
+    "an exception after it is doubtful": (
+        two(end(2), end(3, 1, at=2, mtime=2, said=VALUE), unit=stopped(at=1)),
+        (3, 70),
+    ),
+    "an exception at an unknown time too": (
+        two(end(2), end(3, said=VALUE), unit=stopped(at=1)),
+        (3, 70),
+    ),
+    # nodes that ended well
+    "an error in the log of a unit that ended well": (
+        [node("node2", end(2), end(3, said=VALUE), unit=OK)],
+        None,
+    ),
+    "an exit code there": ([node("node2", end(2), end(3, 3, at=0), unit=OK)], (3, 60)),
+    "a signal there": ([node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=OK)], (3, 80)),
+    "a kill with no exit record yet, nothing of the launcher": (
+        [node("node2", end(2), end(3, signal="SIGKILL", at=0), unit=None, launcher=None)],
+        (3, 80),
+    ),
+    "no exit record yet": (
+        [node("node2", end(2), end(3, 1, at=0, said=VALUE), unit=None)],
+        (3, 100),
+    ),
+    # launchers
+    "a launcher before its ranks": (
+        [node("node2", end(2, **NONE), end(3, **NONE), launcher=launcher(exit_code=2))],
+        (None, 95),
+    ),
+    "a launcher before its ranks, beside ranks that started": (
+        two(end(2, **NONE), end(3, **NONE), launcher=launcher(exit_code=2)),
+        (None, 95),
+    ),
+    "a rank that has a process has started": (
+        [node("node2", end(2, bytes=None), end(3, **NONE), launcher=launcher(exit_code=2))],
+        None,
+    ),
+    "a rank that has a log has started": (
+        [node("node2", end(2, pid=None), end(3, **NONE), launcher=launcher(exit_code=2))],
+        None,
+    ),
+    "a launcher with an error of its own after they started": (
+        two(end(2), end(3), launcher=launcher(exit_code=1, first_error=error(VALUE))),
+        (None, 62),
+    ),
+    "a launcher that lost its peers": (
+        [
+            node(
+                "node2",
+                end(2, **NONE),
+                end(3, **NONE),
+                launcher=launcher(exit_code=1, first_error=error(GLOO)),
+            )
+        ],
+        None,
+    ),
+    "a launcher that was killed": (
+        two(end(2), end(3), launcher=launcher(signal="SIGKILL", ended=T)),
+        (None, 62),
+    ),
+    "and what systemd then ended": (
+        two(end(2), end(3, signal="SIGKILL", at=6), launcher=launcher(signal="SIGKILL", ended=T)),
+        (None, 62),
+    ),
+    "and what it ended with an exit code": (
+        two(end(2), end(3, 1, at=6), launcher=launcher(signal="SIGKILL", ended=T)),
+        (None, 62),
+    ),
+    "a rank that ended before its launcher": (
+        two(end(2), end(3, signal="SIGKILL", at=0), launcher=launcher(exit_code=1, ended=T + 1)),
+        (3, 80),
+    ),
+    "a rank whose end was not seen": (
+        two(end(2), end(3, said=SEGV), launcher=launcher(exit_code=1, ended=T + 1)),
+        (3, 80),
+    ),
+    "a launcher is not asked where a rank speaks": (
+        two(end(2), end(3, said=GLOO), launcher=launcher(exit_code=1, first_error=error(VALUE))),
+        None,
+    ),
+    # what launchers name
+    "a kill beside a silent exit, as it looks": (
+        two(end(2, signal="SIGKILL", at=0.1), end(3, 3, at=0)),
+        (2, 80),
+    ),
+    "and as msrun tells it by the pid": (
+        two(end(2, signal="SIGKILL", at=0.1), end(3, 3, at=0), launcher=told(pid=103)),
+        (3, 60),
+    ),
+    "mpirun tells it of all nodes": (
+        [
+            node("node1", end(0, signal="SIGKILL", at=1), end(1), launcher=told(rank=3)),
+            node("node2", end(2), end(3, 3, at=0)),
+        ],
+        (3, 60),
+    ),
+    "a launcher that names one who only lost its peers tells nothing": (
+        two(end(2, signal="SIGKILL", at=0), end(3, 1, at=0.1, said=GLOO), launcher=told(pid=103)),
+        (2, 80),
+    ),
+    "a port that the scheduler did not get": (
+        [
+            node(
+                "node1",
+                end(0, 1, at=9, said=STORE),
+                end(1),
+                scheduler={"home": "s.log", "mtime": T, "first_error": error(PORT)},
+            ),
+            node("node2", end(2), end(3)),
+        ],
+        (None, 95),
+    ),
+    "the same where the unit ended well": (
+        [
+            node(
+                "node1",
+                end(0),
+                end(1),
+                unit=OK,
+                scheduler={"home": "s.log", "mtime": T, "first_error": error(PORT)},
+            )
+        ],
+        None,
+    ),
+    "a unit that systemd calls killed for memory, though no rank was seen to go": (
+        [
+            node("node1", end(0), end(1)),
+            node("node2", end(2), end(3), unit=dict(BAD, service_result="oom-kill")),
+        ],
+        (None, 90),
+    ),
+    # conditions between ranks
+    "ranks that did not meet accuse nobody": (
+        two(end(2, 1, at=0, said=STORE), end(3, 1, at=1, said=STORE)),
+        None,
+    ),
+    "a silent exit explains them": (two(end(2, 1, at=9, said=STORE), end(3, 7, at=0)), (3, 60)),
+    # SIGTERM from somebody else
+    "a SIGTERM before anything else, all ends seen": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2, 1, at=2, said=GLOO), end(3, signal="SIGTERM", at=0)),
+        ],
+        (3, 61),
+    ),
+    "not beside a launcher elsewhere that failed for no known reason": (
+        two(end(2, 1, at=2, said=GLOO), end(3, signal="SIGTERM", at=0)),
+        None,
+    ),
+    "not where another may have ended before": (
+        two(end(2), end(3, signal="SIGTERM", at=0, said=TERM)),
+        None,
+    ),
+    "not where another ended well before": (
+        two(end(2, 0, at=-5), end(3, signal="SIGTERM", at=0)),
+        None,
+    ),
+    "not on two nodes at once": (
+        [
+            node("node1", end(0, signal="SIGTERM", at=0)),
+            node("node2", end(2, signal="SIGTERM", at=0)),
+        ],
+        None,
+    ),
+    # an end whose log is not there
+    "an exit code without a log says nothing": (two(end(2), end(3, 1, at=0, bytes=None)), None),
+    "a kill does": (two(end(2), end(3, signal="SIGKILL", at=0, bytes=None)), (3, 80)),
+    # an abort
+    "an abort that names nobody, whom its peers lost": (
+        [
+            node("node1", end(0, said=GLOO), end(1, 1, at=1, said=GLOO)),
+            node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+        ],
+        (3, 60),
+    ),
+    "not where it was lost by nobody": (
+        [
+            node("node1", end(0, 1, at=1, said=dict(GLOO, peer=2))),
+            node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+        ],
+        None,
+    ),
+    # a rank that fell silent
+    "the silent one that its peers lost": (
+        [
+            node("node1", end(0, said=GLOO), end(1, said=GLOO)),
+            node("node2", end(2, said=dict(GLOO, peer=0)), end(3)),
+        ],
+        (3, 60),
+    ),
+    "not where another was lost": (
+        [
+            node("node1", end(0, said=dict(GLOO, peer=2)), end(1)),
+            node("node2", end(2, said=GLOO), end(3, 0)),
+        ],
+        None,
+    ),
+    "not one of two": (
+        [
+            node("node1", end(0, said=dict(GLOO, peer=2)), end(1, said=dict(GLOO, peer=2))),
+            node("node2", end(2), end(3)),
+        ],
+        None,
+    ),
+    "not one whose exit code is known": (
+        [
+            node("node1", end(0, said=GLOO), end(1, said=GLOO)),
+            node("node2", end(2, said=GLOO), end(3, 0)),
+        ],
+        None,
+    ),
+    "not one that was told to stop": (
+        [
+            node("node1", end(0, said=GLOO), end(1, said=GLOO)),
+            node("node2", end(2, said=GLOO), end(3, signal="SIGTERM", at=0)),
+        ],
+        None,
+    ),
+    "not on a node without a record of its end": (
+        [
+            node("node1", end(0, said=GLOO), end(1, said=GLOO)),
+            node("node2", end(2, said=GLOO), end(3), unit=None),
+        ],
+        None,
+    ),
+    "not on a node that was stopped": (
+        [
+            node("node1", end(0, said=GLOO), end(1, said=GLOO)),
+            node("node2", end(2, said=GLOO), end(3), unit=stopped(at=0)),
+        ],
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_who_is_heaviest(name, turned):
+    nodes, expected = ROWS[name]
+    assert first(*(nodes[::-1] if turned else nodes)) == expected
+
+
+@pytest.mark.parametrize(
+    "unit, said, code, signal",
+    [
+        (dict(BAD, exit_status="3"), launcher(), 3, None),
+        (dict(BAD, exit_status="3"), launcher(exit_code=2), 2, None),
+        (dict(BAD, exit_status="3"), launcher(signal="SIGHUP"), None, "SIGHUP"),
+        (dict(BAD, exit_code="killed", exit_status="KILL"), launcher(), None, "SIGKILL"),
+        (dict(BAD, exit_code="dumped", exit_status="SEGV"), launcher(), None, "SIGSEGV"),
+        (dict(BAD, exit_code="exited", exit_status="odd"), launcher(), None, None),
+        (dict(BAD, exit_code=None, exit_status=None), launcher(), None, None),
+        (dict(BAD, exit_status="3"), None, 3, None),
+    ],
+)
+def test_how_a_launcher_ended(unit, said, code, signal):
+    found = candidates.Weighing(
+        {"node2": node("node2", end(2, **NONE), unit=unit, launcher=said)}
+    ).candidates[0]
+    assert (found["exit_code"], found["signal"], found["home"]) == (
+        code,
+        signal,
+        "launcher.node2.log",
+    )
+    assert found["why"] == "its unit ended with exit-code before any rank started"
+
+
+def test_a_launcher_after_its_ranks_had_started_says_so():
+    found = candidates.Weighing(
+        {"node2": node("node2", end(2), launcher=launcher(exit_code=2))}
+    ).candidates[0]
+    assert found["why"] == "its unit ended with exit-code after its ranks had started"
+
+
+@pytest.mark.parametrize(
+    "unit, said, well",
+    [
+        (OK, launcher(exit_code=0), True),
+        (OK, None, True),
+        (OK, launcher(exit_code=1), False),
+        (OK, launcher(signal="SIGKILL"), False),
+        (BAD, launcher(exit_code=0), False),
+        (dict(OK, stopped_by="peer"), launcher(exit_code=0), False),
+    ],
+)
+def test_what_ended_well(unit, said, well):
+    assert bool(candidates.succeeded(unit, {"launcher": said})) is well
+
+
+TORN = {
+    "kind": "Traceback",
+    "text": 'cut short after File "/srv/checkpoint.py", line 272',
+    "origin": "python",
+}
+
+
+@pytest.mark.parametrize(
+    ("free", "said", "cause"),
+    [
+        (4096, TORN, "disk_full"),
+        (0, TORN, "disk_full"),
+        (1 << 30, TORN, "python_exception"),
+        (None, TORN, "python_exception"),
+        (0, VALUE, "python_exception"),
+    ],
+)
+def test_a_traceback_that_breaks_off_on_a_full_disk_is_the_disks(free, said, cause):
+    asked = two(end(2), end(3, 1, at=0, said=said))
+    asked[1]["free"] = free
+    best = candidates.Weighing({n["node"]: n for n in asked}).candidates[0]
+    assert (best["rank"], best["error"]["cause"], best["weight"]) == (3, cause, 100)
+    assert best["error"]["text"].startswith("its disk is full: cut short after File ") is (
+        cause == "disk_full"
+    )
+
+
+def test_a_silent_end_says_whether_it_was_the_first():
+    found = candidates.Weighing(
+        {"node2": node("node2", end(2, 7, at=0), end(3, 9, at=3))}
+    ).candidates
+    assert [c["why"] for c in found] == [
+        "ended without a message, first on its node",
+        "ended without a message",
+    ]
+
+
+def test_candidates_of_every_kind_can_be_ordered():
+    nodes = [
+        node("node1", end(0, **NONE), launcher=launcher(first_error=error(GLOO))),
+        node("node2", end(2, said=TERM), end(3, said=TERM)),
+    ]
+    found = candidates.Weighing({n["node"]: n for n in nodes}).candidates
+    assert [c["rank"] for c in found] == [2, 3, None]
+
+
+TIED = {
+    "two exceptions on two nodes, two seconds apart": ([(0, VALUE, 0), (3, SEGV, 2)], False),
+    "two different exceptions": ([(0, VALUE, 0), (3, dict(VALUE, kind="KeyError"), 2)], True),
+    "the same, five seconds apart": ([(0, VALUE, 0), (3, dict(VALUE, kind="KeyError"), 5)], False),
+    "the same exception with another number": (
+        [(0, dict(VALUE, text="bad image 7"), 0), (3, dict(VALUE, text="bad image 8"), 0)],
+        False,
+    ),
+    "a known cause twice, in other words": (
+        [
+            (0, dict(VALUE, text="No such file or directory"), 0),
+            (3, dict(VALUE, kind="FileNotFoundError"), 0),
+        ],
+        False,
+    ),
+    "two signals on two nodes": ([(0, "SIGSEGV", 0), (3, "SIGKILL", 1)], True),
+    "one signal on two nodes": ([(0, "SIGKILL", 0), (3, "SIGKILL", 1)], False),
+    "an exception nobody knows, and a kill elsewhere": ([(0, VALUE, 0), (3, "SIGKILL", -1)], True),
+    "an exception with a cause, and a kill elsewhere": (
+        [(0, dict(VALUE, text="No such file or directory"), 0), (3, "SIGKILL", -1)],
+        False,
+    ),
+    "an exception nobody knows, and a kill on its own node by its launcher": (
+        [(2, VALUE, 0), (3, "SIGKILL", 0.3)],
+        False,
+    ),
+    "two silent exits with two codes": ([(0, 5, 0), (3, 7, 1)], True),
+    "two silent exits with one code": ([(0, 5, 0), (3, 5, 1)], False),
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+@pytest.mark.parametrize("turned", [False, True])
+def test_when_two_failures_are_too_close(name, turned):
+    ends, tied = TIED[name]
+    made = []
+    for rank, what, at in ends:
+        how = (
+            {"said": what, "code": 1}
+            if isinstance(what, dict)
+            else {"signal": what}
+            if isinstance(what, str)
+            else {"code": what}
+        )
+        name, one = f"node{rank // 2 + 1}", end(rank, at=at, **how)
+        made = [dict(n, ranks=[*n["ranks"], one]) if n["node"] == name else n for n in made]
+        made += [] if any(n["node"] == name for n in made) else [node(name, one)]
+    found = candidates.Weighing({n["node"]: n for n in (made[::-1] if turned else made)})
+    assert found.candidates[0]["weight"] >= DECIDES
+    assert bool(found.rivals()) is tied
+
+
+@pytest.mark.parametrize("apart, order", [(0.0, True), (3.0, True), (6.0, False), (3600.0, True)])
+def test_the_doubt_grows_with_the_distance_of_the_clocks(apart, order):
+    """Less than ten seconds may be the time it takes to ask; what is more is a clock, which is
+    corrected.
+    """
+    nodes = [
+        node("node1", end(0, 1, at=0, said=VALUE)),
+        node("node2", end(2, 5, at=5 + (apart if apart > 10 else 0)), now=NOW + apart),
+    ]
+    found = candidates.Weighing({n["node"]: n for n in nodes})
+    assert found.precedes(*sorted(found.candidates, key=lambda c: c["rank"])) is order
+
+
+def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock():
+    failed, told_so = dict(BAD, time=T + 10), dict(stopped(at=4), time=T + 5)
+    assert candidates.clocks(
+        {"node1": {"now": NOW, "exit": failed}, "node2": {"now": NOW, "exit": told_so}}
+    ) == {"node1": 0.0, "node2": -6.0}
+    later = dict(told_so, stopped_at=T + 12)
+    assert candidates.clocks(
+        {"node1": {"now": NOW, "exit": failed}, "node2": {"now": NOW, "exit": later}}
+    ) == {"node1": 0.0, "node2": 0.0}
+
+
+@pytest.mark.parametrize(
+    "times, ahead",
+    [
+        ({}, {}),
+        ({"a": 5.0}, {"a": 0.0}),
+        ({"a": 0.0, "b": 9.0, "c": 1.0}, {"a": 0.0, "b": 0.0, "c": 0.0}),
+        ({"a": 0.0, "b": 3600.0, "c": 1.0}, {"a": 0.0, "b": 3599.0, "c": 0.0}),
+        ({"a": 0.0, "b": None}, {"a": 0.0}),
+    ],
+)
+def test_clocks(times, ahead):
+    assert candidates.clocks({name: {"now": now} for name, now in times.items()}) == ahead
+
+
+def test_a_node_that_was_asked_late_has_no_wrong_clock():
+    """Of more nodes than Ansible has forks, some are asked minutes later; their launchers were
+    started with the others'.
+    """
+    asked = {
+        name: {"now": 1000.0 + late, "launcher": {"started": 500.0}}
+        for name, late in (("node1", 0), ("node2", 0), ("node3", 120))
+    }
+    assert candidates.clocks(asked) == {"node1": 0.0, "node2": 0.0, "node3": 0.0}
+    asked["node3"]["launcher"]["started"] = 620.0
+    assert candidates.clocks(asked)["node3"] == 120.0

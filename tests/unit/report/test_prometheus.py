@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's last figures for Prometheus: held against the exposition format, on real runs
+(tests/fixtures/series).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import MASK
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus
+
+RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "series"
+NAMES = sorted(path.name for path in RUNS.iterdir() if path.is_dir())
+# https://prometheus.io/docs/instrumenting/exposition_formats/, version 0.0.4; the textfile
+# collector refuses timestamps.
+SAMPLE = re.compile(
+    r'([a-z_:][a-z0-9_:]*)\{((?:[a-z_][a-z0-9_]*="(?:[^"\\\n]|\\\\|\\"|\\n)*",?)+)\}'
+    r" (-?[0-9.]+(?:e[+-]?[0-9]+)?|NaN|[+-]Inf)"
+)
+LABEL = re.compile(r'([a-z_][a-z0-9_]*)="((?:[^"\\\n]|\\.)*)"')
+
+
+def read(name):
+    return tuple(json.loads((RUNS / name / file).read_text()) for file in ("plan.json", "run.json"))
+
+
+def parsed(text):
+    """{(metric, its labels beside run and job): value as text}; whatever the format does not allow
+    fails here.
+    """
+    found, current, done = {}, None, set()
+    assert text.endswith("\n")
+    for line in text[:-1].split("\n"):
+        if line.startswith("# HELP "):
+            current = line.split(" ", 3)[2]
+            assert current not in done, "the samples of one metric stand together"
+            done.add(current)
+        elif line.startswith("# TYPE "):
+            assert line == f"# TYPE {current} gauge"
+        else:
+            match = SAMPLE.fullmatch(line)
+            assert match and match.group(1) == current, line
+            pairs = LABEL.findall(match.group(2))
+            labels = {
+                key: re.sub(r"\\(.)", lambda m: "\n" if m.group(1) == "n" else m.group(1), value)
+                for key, value in pairs
+            }
+            assert list(labels)[:2] == ["run", "job"] and len(labels) == len(pairs)
+            key = (
+                current,
+                *(value for name, value in labels.items() if name not in ("run", "job")),
+            )
+            assert key not in found
+            found[key] = match.group(3)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_run_is_valid_text(name):
+    found = parsed(prometheus.text_of(*read(name)))
+    outcomes = {key[1]: value for key, value in found.items() if key[0] == "trainyard_run_outcome"}
+    assert set(outcomes) == set(prometheus.OUTCOMES) and sorted(outcomes.values()) == [
+        "0",
+        "0",
+        "0",
+        "0",
+        "1",
+    ]
+
+
+def test_the_figures_of_a_run():
+    found = parsed(prometheus.text_of(*read("evaluated")))
+    expected = {
+        ("info", "paddleseg", "paddle", "molecule"): "1",
+        ("outcome", "completed"): "1",
+        ("ranks", "done"): "2",
+        ("ranks", "failed"): "0",
+        ("last_step",): "30",
+        ("loss",): "6.308",
+        ("learning_rate",): "0.000135",
+        ("throughput", "samples/s"): "5.398",  # rank 0's, times two
+        ("evaluation", "miou"): "0.0319",
+        ("restarts",): "0",
+        ("log_bytes",): str(8594 + 1282),
+        ("start_timestamp_seconds",): "1795201937.875374",
+        ("end_timestamp_seconds",): "1795201986.500858",
+    }
+    assert {key: found.get(("trainyard_run_" + key[0], *key[1:])) for key in expected} == expected
+
+
+def test_a_run_that_goes_on_and_one_that_was_started_again():
+    plan, record = read("failed")
+    record["attempts"].append(dict(record["attempts"][0], number=2, verdict=None))
+    found = parsed(prometheus.text_of(plan, record))
+    assert found["trainyard_run_restarts",] == "1" and {
+        found["trainyard_run_outcome", name] for name in prometheus.OUTCOMES
+    } == {"0"}
+    record["attempts"] = []
+    assert ("trainyard_run_loss",) not in parsed(prometheus.text_of(plan, record))
+    parsed(prometheus.text_of({}, {}))
+
+
+def test_a_loss_that_is_lost_is_nan():
+    plan, record = read("failed")
+    rank = record["attempts"][0]["ranks"][0]
+    rank["last_step"]["loss"], rank["nan"] = None, {"loss": "nan"}
+    assert parsed(prometheus.text_of(plan, record))["trainyard_run_loss",] == "NaN"
+
+
+def test_labels_are_escaped_and_secrets_masked():
+    plan, record = read("failed")
+    plan["site"] = 'a"b\\c\nd\x1b é'
+    plan["suite"]["name"], plan["env"]["MY_TOKEN"] = "hunter2hunter2", "hunter2hunter2"
+    text = prometheus.text_of(plan, record)
+    assert ("trainyard_run_info", MASK, "fleetrun", 'a"b\\c\\nd\\x1b é') in parsed(text)
+    assert r'site="a\"b\\c\\nd\\x1b é"' in text and "hunter2" not in text
+
+
+def test_names_in_the_collectors_directory():
+    assert prometheus.file_name({"site": "lab"}, {"job": "ppyoloe"}) == "trainyard-lab-ppyoloe.prom"
+    assert (
+        prometheus.file_name({"site": "../x"}, {"job": "/etc/a b"})
+        == "trainyard-.._x-_etc_a_b.prom"
+    )
+    assert (
+        "/" not in prometheus.file_name({}, {"job": "x" * 500})
+        and len(prometheus.file_name({}, {"job": "x" * 500})) < 256
+    )
