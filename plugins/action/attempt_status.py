@@ -54,7 +54,11 @@ class ActionModule(answer_gate.Gated, ActionBase):
         _end_with_parent()
         self._vars = task_vars
         gang = self._task.args.get("gang", False)
-        result.update(self._execute_module(module_name="attempt_status", task_vars=task_vars))
+        result.update(
+            self._execute_module(
+                module_name="trainyard.cluster.attempt_status", task_vars=task_vars
+            )
+        )
         status, asked = result.get("status"), self._asked()
         if result.get("failed") or status is None:
             return result
@@ -92,7 +96,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
                 "by": f"the controller, because {culprit} failed",
             }
             stopped = self._execute_module(
-                module_name="attempt", module_args=arguments, task_vars=task_vars
+                module_name="trainyard.cluster.attempt", module_args=arguments, task_vars=task_vars
             )
             result["stopped_by_controller"] = not stopped.get("failed")
         status["stream"] = self._stream(asked, status["ended"])

@@ -69,7 +69,7 @@ class ActionModule(ActionBase):
             project,
             sites.Site(names, answers, runs_dir, site) if ask else None,
             lambda name, arguments: self._execute_module(
-                module_name=name, module_args=arguments, task_vars=task_vars
+                module_name="trainyard.cluster." + name, module_args=arguments, task_vars=task_vars
             ),
             lambda words: run_program(words, project),
         )

@@ -132,7 +132,9 @@ class ActionModule(ActionBase):
         )
         arguments = {"run_id": "", "node": name, "base": str(plain(base))}
         status = self._execute_module(
-            module_name="attempt_status", module_args=arguments, task_vars=self._vars
+            module_name="trainyard.cluster.attempt_status",
+            module_args=arguments,
+            task_vars=self._vars,
         )
         if status.get("failed") or status.get("unreachable"):
             raise fault_table.DrillError(str(status.get("msg")))

@@ -21,7 +21,9 @@ class ActionModule(answer_gate.Gated, ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         sent = time.time()
-        result.update(self._execute_module(module_name="node_probe", task_vars=task_vars))
+        result.update(
+            self._execute_module(module_name="trainyard.cluster.node_probe", task_vars=task_vars)
+        )
         if "facts" in result:
             result["facts"].update(sent=sent, received=time.time())
         return result

@@ -264,7 +264,9 @@ class ActionModule(answer_gate.Gated, ActionBase):
             "base": self._base(),
         }
         found = self._execute_module(
-            module_name="attempt_status", module_args=arguments, task_vars=self._vars
+            module_name="trainyard.cluster.attempt_status",
+            module_args=arguments,
+            task_vars=self._vars,
         )
         if found.get("failed") or "status" not in found:
             raise AnsibleActionFail(

@@ -204,6 +204,7 @@ def project(tmp_path):
                     "[defaults]\nlibrary = library\ncallback_plugins ="
                     " plugins/callback\ncallbacks_enabled = trainyard_again\nlocalhost_warning ="
                     f" False\ninterpreter_python = {sys.executable}\n"
+                    f"collections_path = {ROOT}/collections\n"
                 ),
             },
         )

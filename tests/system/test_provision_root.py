@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from core_support import ROOT
+from core_support import ROOT, collection
 
 SSH = """#!%s
 import json, os, sys
@@ -34,7 +34,7 @@ print("BECOME-SUCCESS-" + sys.argv[-1].split("BECOME-SUCCESS-")[1].split()[0], f
 calls = [n for n in ast.walk(ast.parse(sys.stdin.buffer.read())) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "_ansiballz_main"]
 given = {word.arg: word.value.value for word in calls[-1].keywords if isinstance(word.value, ast.Constant)}
 arguments = json.loads(given["params"])["ANSIBLE_MODULE_ARGS"]
-name = given["ansible_module"]
+name = given["ansible_module"].rpartition(".")[2]
 with open(os.environ["NODE"] + "/root", "a") as handle:
     said = {key: value for key, value in arguments.items() if not key.startswith("_ansible")}
     handle.write(json.dumps([name, said, os.environ["LOGIN"], sys.argv[-1]]) + "\\n")
@@ -75,8 +75,7 @@ class Site:
         for name, text in (("ssh", SSH), ("sudo", SUDO)):
             (folder / name).write_text(text % sys.executable)
             (folder / name).chmod(0o755)
-        (folder / "library").mkdir()
-        (folder / "library/node_system.py").write_text(LIAR)
+        self.collections = collection(folder, {"node_system": LIAR})
 
     def play(self, *lies, tasks_from="system", **known):
         """Run a part of the role while the node lies; return the exit code."""
@@ -104,7 +103,7 @@ class Site:
         environment = dict(
             os.environ,
             NODE=str(self.folder),
-            ANSIBLE_LIBRARY="{}:{}".format(self.folder / "library", ROOT / "library"),
+            ANSIBLE_COLLECTIONS_PATH=self.collections,
             ANSIBLE_BECOME_ALLOW_SAME_USER="true",
             # Without the gate, which refuses most of these answers before: what root does must not
             # rest on it alone.

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
-from core_support import ROOT
+from core_support import ROOT, collection
 
 # `iptables --list-rules trainyard-installed` of a Debian 12 node, iptables v1.8.9 (nf_tables).
 LISTED = """-N trainyard-installed
@@ -106,7 +106,6 @@ def told(tmp_path, record, steps, good=True):
         path.parent.mkdir(parents=True)
         path.write_text(STAND_IN % (arguments, rule))
     # The module as it is, but for the folder of the records: root's own lies in /var/lib.
-    (tmp_path / "library").mkdir()
     source = (ROOT / "library/firewall_record.py").read_text()
     words = "root_records.Records(given[{}])".format('"site"')
     assert source.count(words) == 1
@@ -114,7 +113,7 @@ def told(tmp_path, record, steps, good=True):
         str(tmp_path / "trainyard"),
         os.getuid(),
     )
-    (tmp_path / "library/firewall_record.py").write_text(source.replace(words, mine))
+    collections = collection(tmp_path, {"firewall_record": source.replace(words, mine)})
     folder = tmp_path / "trainyard/site"
     folder.mkdir(parents=True)
     (folder / "firewall.json").write_text(record if isinstance(record, str) else json.dumps(record))
@@ -138,8 +137,7 @@ def told(tmp_path, record, steps, good=True):
     environment = dict(
         os.environ,
         RULES=str(tmp_path / "rules"),
-        ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
-        ANSIBLE_LIBRARY="{}:{}".format(tmp_path / "library", ROOT / "library"),
+        ANSIBLE_COLLECTIONS_PATH=collections,
     )
     command = [
         str(Path(sys.executable).with_name("ansible-playbook")),

@@ -130,6 +130,24 @@ def program(folder, name, body):
     return str(folder)
 
 
+def collection(folder, modules):
+    """Lay out the product's collection below a folder, with other sources for some modules:
+    modules: {name: source}. Return the path for ANSIBLE_COLLECTIONS_PATH.
+    """
+    own = ROOT / "collections/ansible_collections/trainyard/cluster"
+    top = Path(folder) / "collections/ansible_collections/trainyard/cluster"
+    (top / "plugins/modules").mkdir(parents=True)
+    for path in (own / "plugins").iterdir():
+        if path.name != "modules":
+            (top / "plugins" / path.name).symlink_to(path.resolve())
+    for path in (ROOT / "library").glob("*.py"):
+        if path.stem not in modules:
+            (top / "plugins/modules" / path.name).symlink_to(path)
+    for name, source in modules.items():
+        (top / "plugins/modules" / f"{name}.py").write_text(source)
+    return str(Path(folder) / "collections")
+
+
 def recorded(folder, name):
     """Return the lines a program wrote to its $LOG."""
     path = Path(folder, name + ".log")

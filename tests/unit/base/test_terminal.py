@@ -229,7 +229,7 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
     )
     (tmp_path / "ansible.cfg").write_text(
         "[defaults]\ninventory=hosts\nlibrary=library\nstdout_callback=trainyard\ncallback_plugins=%s\n"
-        % (ROOT / "plugins" / "callback"),
+        "collections_path=%s\n" % (ROOT / "plugins" / "callback", ROOT / "collections"),
         "utf-8",
     )
     environment = {
