@@ -258,9 +258,9 @@ def test_a_value_that_no_table_expects_is_a_refusal(told, monkeypatch):
         devices=1,
         resume={},
     )
-    monkeypatch.setattr(module.inputs.suites, "wanted_data", lambda *_args, **_more: 1 / 0)
+    monkeypatch.setattr(module.describe.suite_table, "wanted_data", lambda *_args, **_more: 1 / 0)
     with pytest.raises(sources.SourceError):
-        module.inputs.describe(params, False, None)
+        module.describe.describe(params, False, None)
 
 
 def test_a_folder_to_save_to_holds_no_control_character(run_module, told):

@@ -418,7 +418,7 @@ def streaming_action(load_plugin, tmp_path, monkeypatch, make_attempt):
     plugin = load_plugin("action", "attempt_status")
     monkeypatch.setattr(plugin.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
     monkeypatch.setattr(
-        plugin.receiving,
+        plugin.log_receiver,
         "ssh_argv",
         lambda _connection, _python: [sys.executable, "-I", "-c", shipping.BOOT],
     )
@@ -529,7 +529,7 @@ def test_no_log_comes_home_through_a_link(streaming_action, tmp_path):
 
 
 def test_a_second_follower_leaves_the_logs_to_the_first_and_takes_over_from_it(streaming_action):
-    first = streaming_action.plugin.receiving.Receiver(str(streaming_action.home), node="node1")
+    first = streaming_action.plugin.log_receiver.Receiver(str(streaming_action.home), node="node1")
     assert streaming_action()["stream"] is None
     first.close()
     assert streaming_action()["stream"]["problem"] is None

@@ -47,7 +47,7 @@ def keys(tmp_path, monkeypatch):
         "getpwuid",
         lambda uid: pwd.struct_passwd((*account[:5], str(tmp_path), account[6])),
     )
-    monkeypatch.setattr(store.attempts, "active_units", lambda run: [])
+    monkeypatch.setattr(store.attempt_dir, "active_units", lambda run: [])
     (tmp_path / ".ssh").mkdir()
     path = tmp_path / ".ssh" / "authorized_keys"
     path.write_bytes(FOREIGN)
@@ -114,10 +114,10 @@ def test_a_link_stays_a_link(keys, run_module):
 def test_an_earlier_line_goes_when_nothing_runs(keys, run_module, monkeypatch, units, old, left):
     def active(run):
         if units is None:
-            raise store.attempts.AttemptError("no answer")
+            raise store.attempt_dir.AttemptError("no answer")
         return units
 
-    monkeypatch.setattr(store.attempts, "active_units", active)
+    monkeypatch.setattr(store.attempt_dir, "active_units", active)
     former, wanted = line("node2", 1), line("node2", 2)
     keys.write_bytes(text_of(former))
     found = run_module(module, {"site": "lab", "lines": [wanted], "old": old})
@@ -134,7 +134,7 @@ def test_an_attempt_that_began_with_the_shell_keeps_it_first(keys, run_module):
 
 def test_a_node_that_is_taken_back_is_let_in_by_no_line(keys, run_module, monkeypatch):
     monkeypatch.setattr(
-        store.attempts, "active_units", lambda run: [{"unit": "u"}]
+        store.attempt_dir, "active_units", lambda run: [{"unit": "u"}]
     )  # whatever runs
     stay = [line("node2", 1), line("node2", 2), line("node33", 1)]
     go = [line("node3", 1), line("node3", 2), line("", 1, gate=False)]
