@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import os
 
+from ..suites import suite_table
+
 # In an attempt's directory at home: the sha256 of the plan that was taken from the nodes, with the
 # shipped patterns. No file of a node has that name.
 MARK = ".plan.sha256"
@@ -48,7 +50,7 @@ def with_shipped_patterns(plan, folder=None):
     folder: the tables' own, where this file travels without them.
     """
     suite = plan.get("suite") if isinstance(plan.get("suite"), dict) else {}
-    folder, logs = folder or os.path.join(os.path.dirname(os.path.abspath(__file__)), "suites"), {}
+    folder, logs = folder or suite_table.FOLDER, {}
     name = "{}.yml".format(suite.get("name"))
     if os.path.isdir(folder) and name in os.listdir(folder):
         import yaml  # what runs without the tables may run without PyYAML

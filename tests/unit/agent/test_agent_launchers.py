@@ -24,7 +24,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 )
 from core_support import ROOT, RUN, attempt_files, gate_ssh, open_gate, program, put
 
-CORE = ROOT / "plugins" / "module_utils"
+AGENT = ROOT / "plugins" / "module_utils" / "agent"
 PYTHON = sys.executable
 SHOW = (
     "import json, os, sys; print(json.dumps(dict(os.environ)), flush=True); print('to stderr',"
@@ -88,7 +88,7 @@ class Node:
         config = f"{self.folder}/{node}/.trainyard/mesh/runs/{RUN}/1/{node}/config"
         path = attempt_files(self.folder / node, self.plan, node, mesh=config)
         for name in ("agent.py", "openmpi.py"):
-            shutil.copy(str(CORE / name), path)
+            shutil.copy(str(AGENT / name), path)
         return path
 
     def start(self):
@@ -509,7 +509,7 @@ def test_a_setting_that_the_plan_does_not_have_is_refused(peer, words):
     )
     spoken = json.dumps(["orted", *(word.strip("'") for word in words)])
     done = subprocess.run(
-        [PYTHON, "-c", asked, str(CORE), peer.path, spoken],
+        [PYTHON, "-c", asked, str(AGENT), peer.path, spoken],
         stderr=subprocess.PIPE,
         text=True,
         timeout=15,

@@ -29,7 +29,7 @@ from core_support import (
     recorded,
 )
 
-CORE = ROOT / "plugins" / "module_utils"
+CORE = ROOT / "plugins" / "module_utils" / "agent"
 FILES = (
     "agent.py",
     "guard.py",

@@ -107,6 +107,7 @@ def test_the_documented_examples_work_in_a_playbook(root, tmp_path):
     ]
     settings = {
         "ANSIBLE_FILTER_PLUGINS": str(root / "plugins" / "filter"),
+        "ANSIBLE_COLLECTIONS_PATH": str(root / "collections"),
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
         "LC_ALL": "C.UTF-8",
