@@ -44,7 +44,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import 
     resume_command,
 )
 
-_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 class CallbackModule(CallbackBase):

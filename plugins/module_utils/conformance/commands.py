@@ -123,9 +123,9 @@ def the_users_command(ground, line, found):
         target["commands"],
     )
     reading = [
-        task["read_job"]
+        task["trainyard.cluster.read_job"]
         for task in ground.data("roles", "preflight", "tasks", "read.yml")
-        if "read_job" in task
+        if "trainyard.cluster.read_job" in task
     ]
     # a resumed run brings its own job
     wanted = "{{ (preflight_resumed is defined) | ternary(omit, config | default('')) }}"

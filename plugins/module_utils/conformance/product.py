@@ -135,8 +135,8 @@ def top_level(ground, line, found):
         )
     settings = configparser.ConfigParser(interpolation=None)
     settings.read(ground.path("ansible.cfg"))
-    for key in ("inventory", "roles_path", "library", "module_utils", "action_plugins"):
-        place = settings.get("defaults", key, fallback="")
+    for key in ("inventory", "roles_path", "library", "collections_path", "action_plugins"):
+        place = settings.get("defaults", key, fallback="").split(":")[0]
         found.true(
             f"ansible.cfg's {key}",
             place and os.path.exists(ground.path(place)),

@@ -780,7 +780,7 @@ def test_the_module_that_documents_it_says_so_where_the_action_is_missing(run_mo
 
 
 def test_the_playbook_ends_with_the_list_and_an_error_where_the_nodes_are_silent(tmp_path):
-    from test_playbooks import ansible, site
+    from system.test_playbooks import ansible, site
 
     inventory = site(str(tmp_path))
     code, output = ansible(
