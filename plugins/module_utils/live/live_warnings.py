@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the live view warns of: a loss that is no number, no new steps, silence, a full disk,
-clocks. Pure, controller only.
+"""The warnings of the live view: NaN, stalls, silence, disks, clocks. Pure.
 
 A warning says what was seen and for how long, not why. Times of a node are compared with its own
 clock only.
@@ -11,197 +10,209 @@ from __future__ import annotations
 from ..attempts import guard_findings
 from ..base.text_layout import folded, ranges, span
 
-# A pause is a stall when it is so many times as long as what is usual, and at least this long.
+# A pause is a stall if it is so many times as long as usual, and at least so many seconds.
 STALL_TIMES, STALL_SECONDS = 5, 30
-# Where the usual step time is not known yet, where the log goes on (an evaluation), and before the
-# first step: graphs are compiled, data is read.
+# The limit where the usual step time is not known yet, where the log goes on (an evaluation), and
+# before the first step: graphs are compiled, data is read.
 PATIENT_SECONDS = 300
 CLOCK_SECONDS = 30
 GIB = 1 << 30
-# Nearly full: less than this share of the disk and than so much, or less than so little.
+# A disk is nearly full with less free bytes than this share of it and than DISK_MUCH, or with less
+# than DISK_LITTLE.
 DISK_SHARE, DISK_MUCH, DISK_LITTLE = 0.05, 20 * GIB, 2 * GIB
 
 
 def warnings(watch, seconds):
-    """Return [(kind, nodes, text)] of a watch.Watch, the gravest first. seconds: the clock that
-    Watch.add was given.
+    """Return [(kind, nodes, text)] of a watch.Watch, the gravest first.
 
-    kind and nodes tell one warning from another; the text changes with time.
+    kind and nodes tell one warning from another. The text changes with time. seconds: the clock
+    that Watch.add was given.
     """
-    going = [
-        node
-        for node in watch.nodes.values()
-        if node["status"].get("found") and not node["status"]["ended"]
+    knowing = [node for node in watch.nodes.values() if node["status"].get("found")]
+    running = [node for node in knowing if not node["status"]["ended"]]
+    reached = [node for node in running if not node["unreachable"]]
+    silences = [(watch.silent(node["name"], seconds), node["name"]) for node in running]
+    results = [
+        _warn_of_halt(watch.nodes.values()),
+        _warn_of_hang(reached),
+        _warn_of_nan(watch),
+        _warn_of_lost_attempt(knowing),
+        _warn_of_stall(watch.paces, reached),
+        _warn_of_quiet_ranks(reached),
+        _warn_of_disk(running),
+        _warn_of_silence(silences),
+        _warn_of_clock(running, 1, "ahead of"),
+        _warn_of_clock(running, -1, "behind"),
     ]
-    reached = [node for node in going if not node["unreachable"]]
-    found = [
-        _halted(watch.nodes.values()),
-        _hanging(reached),
-        _no_number(watch),
-        _lost([node for node in watch.nodes.values() if node["status"].get("found")]),
-        _stalled(watch.paces, reached),
-        _quiet(reached),
-        _disk(going),
-        _deaf([(watch.silent(node["name"], seconds), node["name"]) for node in going]),
-        _clock(going, 1, "ahead of"),
-        _clock(going, -1, "behind"),
-    ]
-    return [warning for warning in found if warning]
+    return [warning for warning in results if warning]
 
 
-def _halted(nodes):
-    """What a node's guard ends the attempt for, or has ended it for."""
-    asked = {node["name"]: node["status"] for node in nodes if node["status"].get("guard")}
-    gone, hung = guard_findings.lost(asked), guard_findings.stalled(asked)
-    if gone:
-        return "lost", tuple(gone[0]), gone[1]
-    return ("hang", (hung[0],), guard_findings.hang_words(*hung)) if hung else None
+def _warn_of_halt(nodes):
+    """Warn of the reason for which a node's guard ends the attempt, or has ended it."""
+    guarded = {node["name"]: node["status"] for node in nodes if node["status"].get("guard")}
+    lost, stalled = guard_findings.lost(guarded), guard_findings.stalled(guarded)
+    if lost:
+        return "lost", tuple(lost[0]), lost[1]
+    if stalled:
+        return "hang", (stalled[0],), guard_findings.hang_words(*stalled)
+    return None
 
 
-def _hanging(nodes):
+def _warn_of_hang(nodes):
+    """Warn of a node that a guard will soon take for hanging."""
     late = []
     for node in nodes:
-        seen = node["status"].get("guard") or {}
-        quiet, budget = seen.get("quiet"), seen.get("budget")
-        if (
-            isinstance(quiet, (int, float))
-            and isinstance(budget, (int, float))
-            and quiet > max(STALL_SECONDS, budget / 2)
-        ):
-            late.append((quiet, budget, str(seen.get("phase")), node["name"]))
+        report = node["status"].get("guard") or {}
+        quiet, budget = report.get("quiet"), report.get("budget")
+        if not isinstance(quiet, (int, float)) or not isinstance(budget, (int, float)):
+            continue
+        if quiet > max(STALL_SECONDS, budget / 2):
+            late.append((quiet, budget, str(report.get("phase")), node["name"]))
     if not late:
         return None
     quiet, budget, phase, name = max(late)
-    text = "no sign of life for %s in the phase %s (seen by %s); at %s it is ended as a hang"
-    return (
-        "hanging",
-        (name,),
-        text % (span(quiet), guard_findings.PHASES.get(phase, phase), name, span(budget)),
+    text = (
+        f"no sign of life for {span(quiet)} in the phase {guard_findings.PHASES.get(phase, phase)}"
+        f" (seen by {name}); at {span(budget)} it is ended as a hang"
     )
+    return "hanging", (name,), text
 
 
-def _no_number(watch):
+def _warn_of_nan(watch):
     if not watch.nan:
         return None
-    return (
-        "nan",
-        (),
-        "loss is %s since %s (rank %d on %s)"
-        % tuple(watch.nan[key] for key in ("loss", "at", "rank", "node")),
-    )
+    loss, when, rank, node = (watch.nan[key] for key in ("loss", "at", "rank", "node"))
+    return "nan", (), f"loss is {loss} since {when} (rank {rank} on {node})"
 
 
-def _lost(nodes):
+def _warn_of_lost_attempt(nodes):
     lost = [(node["status"]["lost"], node["name"]) for node in nodes if node["status"].get("lost")]
     if not lost:
         return None
-    whys = {why: [name for other, name in lost if other == why] for why, _name in lost}
-    text = "; ".join(f"on {folded(names)} {why}" for why, names in whys.items())
-    return (
-        "lost",
-        tuple(name for _why, name in lost),
-        f"the attempt is lost: {text}; it holds no node",
-    )
+    nodes_by_reason = {}
+    for reason, name in lost:
+        nodes_by_reason.setdefault(reason, []).append(name)
+    text = "; ".join(f"on {folded(names)} {reason}" for reason, names in nodes_by_reason.items())
+    names = tuple(name for _reason, name in lost)
+    return "lost", names, f"the attempt is lost: {text}; it holds no node"
 
 
-def _stalled(paces, nodes):
+def _warn_of_stall(paces, nodes):
+    """Warn of ranks that train and show no new step.
+
+    paces: {rank: watch.Pace}.
+    """
     late = []
     for node in nodes:
-        now = node["status"]["now"]
-        for rank in node["status"]["ranks"]:
-            pace = paces.get(rank["rank"])
-            if rank["state"] != "training" or pace is None:
-                continue
-            usual, writes = pace.usual(), now - (rank.get("log_time") or 0) < STALL_SECONDS
-            limit = (
-                PATIENT_SECONDS
-                if usual is None or writes
-                else max(STALL_SECONDS, STALL_TIMES * usual)
-            )
-            if now - pace.changed > limit:
-                late.append((now - pace.changed, usual, writes, node["name"], rank["rank"]))
+        status = node["status"]
+        for rank in status["ranks"]:
+            stall = _measure_stall(rank, paces.get(rank["rank"]), status["now"])
+            if stall:
+                late.append((*stall, node["name"], rank["rank"]))
     if not late:
         return None
-    since, usual, writes = max(late, key=lambda item: item[0])[:3]
-    usually = (
-        ""
-        if usual is None
-        else ", usually every %s" % (span(usual) if usual >= 60 else f"{max(1, usual):.0f} s")
-    )
-    text = "no new step for {}{} ({}){}".format(
-        span(since),
-        usually,
-        _who(late),
-        "; the log goes on" if writes else "",
-    )
+    seconds, usual, log_grows = max(late, key=lambda item: item[0])[:3]
+    text = f"no new step for {span(seconds)}{_usually(usual)} ({_name_ranks(late)})"
+    if log_grows:
+        text += "; the log goes on"
     return "stalled", tuple(item[3] for item in late), text
 
 
-def _quiet(nodes):
+def _measure_stall(rank, pace, now):
+    """Return (seconds without a new step, usual seconds, the log grows), or None.
+
+    The usual seconds are None where they are unknown.
+    """
+    if rank["state"] != "training" or pace is None:
+        return None
+    usual, limit = pace.usual(), PATIENT_SECONDS
+    log_grows = now - (rank.get("log_time") or 0) < STALL_SECONDS
+    if usual is not None and not log_grows:
+        limit = max(STALL_SECONDS, STALL_TIMES * usual)
+    if now - pace.changed > limit:
+        return now - pace.changed, usual, log_grows
+    return None
+
+
+def _usually(seconds):
+    """Return the words for the usual time between steps, '' for None."""
+    if seconds is None:
+        return ""
+    if seconds >= 60:
+        return f", usually every {span(seconds)}"
+    return f", usually every {max(1, seconds):.0f} s"
+
+
+def _warn_of_quiet_ranks(nodes):
+    """Warn of ranks that have printed nothing for long before their first step."""
     quiet = []
     for node in nodes:
         status = node["status"]
         for rank in status["ranks"]:
-            begun = (
-                status["started"]
-                if rank["state"] == "waiting"
-                else rank.get("log_time") or status["started"]
-            )
-            if rank["state"] in ("waiting", "starting") and status["now"] - begun > PATIENT_SECONDS:
-                quiet.append((status["now"] - begun, node["name"], rank["rank"]))
+            begin = status["started"]
+            if rank["state"] != "waiting":
+                begin = rank.get("log_time") or begin
+            if rank["state"] in ("waiting", "starting") and status["now"] - begin > PATIENT_SECONDS:
+                quiet.append((status["now"] - begin, node["name"], rank["rank"]))
     if not quiet:
         return None
-    return (
-        "quiet",
-        tuple(item[1] for item in quiet),
-        f"nothing from {_who(quiet)} for {span(max(quiet)[0])}",
-    )
+    names = tuple(item[1] for item in quiet)
+    return "quiet", names, f"nothing from {_name_ranks(quiet)} for {span(max(quiet)[0])}"
 
 
-def _disk(nodes):
-    disks = [(node["status"].get("disk") or {}, node["name"]) for node in nodes]
-    full = [
-        (disk["free"], name)
-        for disk, name in disks
-        if disk.get("total")
-        and disk["free"] < max(DISK_LITTLE, min(DISK_MUCH, DISK_SHARE * disk["total"]))
-    ]
+def _warn_of_disk(nodes):
+    full = []
+    for node in nodes:
+        disk = node["status"].get("disk") or {}
+        if disk.get("total") and disk["free"] < _least_free(disk["total"]):
+            full.append((disk["free"], node["name"]))
     if not full:
         return None
     names = tuple(name for _free, name in full)
-    least = " at the least" if len(full) > 1 else ""
-    return (
-        "disk",
-        names,
-        f"disk nearly full on {folded(names)}: {min(full)[0] / GIB:.1f} GiB free{least}",
-    )
+    text = f"disk nearly full on {folded(names)}: {min(full)[0] / GIB:.1f} GiB free"
+    if len(full) > 1:
+        text += " at the least"
+    return "disk", names, text
 
 
-def _deaf(silent):
-    deaf = [(since, name) for since, name in silent if since]
-    if not deaf:
+def _least_free(total):
+    """Return the bytes below which a disk of so many bytes is nearly full."""
+    return max(DISK_LITTLE, min(DISK_MUCH, DISK_SHARE * total))
+
+
+def _warn_of_silence(silences):
+    """Warn of nodes that do not answer.
+
+    silences: [(seconds, node)].
+    """
+    silent = [(seconds, name) for seconds, name in silences if seconds]
+    if not silent:
         return None
-    names = tuple(name for _seconds, name in deaf)
-    return "answer", names, f"no answer from {folded(names)} for {span(max(deaf)[0])}"
+    names = tuple(name for _seconds, name in silent)
+    return "answer", names, f"no answer from {folded(names)} for {span(max(silent)[0])}"
 
 
-def _clock(nodes, sign, word):
-    off = [
-        (sign * node["ahead"], node["name"])
-        for node in nodes
-        if node["ahead"] is not None and sign * node["ahead"] > CLOCK_SECONDS
-    ]
-    if not off:
+def _warn_of_clock(nodes, sign, word):
+    """Warn of clocks that are ahead of this machine's (sign 1) or behind it (sign -1)."""
+    wrong = []
+    for node in nodes:
+        if node["ahead"] is not None and sign * node["ahead"] > CLOCK_SECONDS:
+            wrong.append((sign * node["ahead"], node["name"]))
+    if not wrong:
         return None
-    names = tuple(name for _seconds, name in off)
-    return (
-        "clock " + word,
-        names,
-        f"clock of {folded(names)} is {span(max(off)[0])} {word} this machine's",
-    )
+    names = tuple(name for _seconds, name in wrong)
+    text = f"clock of {folded(names)} is {span(max(wrong)[0])} {word} this machine's"
+    return f"clock {word}", names, text
 
 
-def _who(late):
-    """Of [(..., node, rank)] in few words: 'rank 3 on node1', 'ranks 1-8 on node[1-2]'."""
-    ranks, nodes = [str(item[-1]) for item in late], list(dict.fromkeys(item[-2] for item in late))
-    return "rank{} {} on {}".format("s" if len(ranks) > 1 else "", ranges(ranks), folded(nodes))
+def _name_ranks(items):
+    """Return the ranks of [(..., node, rank)] in few words.
+
+    Such as 'rank 3 on node1' or 'ranks 1-8 on node[1-2]'.
+    """
+    ranks = [str(item[-1]) for item in items]
+    nodes = list(dict.fromkeys(item[-2] for item in items))
+    title = "ranks"
+    if len(ranks) == 1:
+        title = "rank"
+    return f"{title} {ranges(ranks)} on {folded(nodes)}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a run from looking at it again and again: pace, loss so far, time left, who
-lags. Pure, controller only.
+"""The state of a run, from its nodes' repeated answers. Pure.
 
-Statuses are what library/attempt_status.py returns. Times of one node are compared with each other
-only; `seconds` are the controller's own.
+That is its pace, the loss so far, the time left and the slow ranks. Statuses are what
+library/attempt_status.py returns. Times of one node are compared with each other only. `seconds`
+are the controller's own.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import statistics
 from ..base.sanitize import printable
 from ..base.text_layout import Samples
 
-# What is read of a status and of its ranks; the rest is not carried along for every node.
+# What is read of a status and of its ranks. The rest is not kept for every node.
 KEEP = frozenset(
-    [
+    (
         "found",
         "run",
         "attempt",
@@ -33,9 +33,14 @@ KEEP = frozenset(
         "epochs",
         "first_step",
         "unit_of_speed",
-    ]
-) | frozenset(
-    ["accelerator", "ranks_in_all", "only_first_prints", "main_figure", "disk", "lost", "guard"]
+        "accelerator",
+        "ranks_in_all",
+        "only_first_prints",
+        "main_figure",
+        "disk",
+        "lost",
+        "guard",
+    )
 )
 KEEP_OF_RANK = (
     "rank",
@@ -48,7 +53,7 @@ KEEP_OF_RANK = (
     "log_time",
     "fraction",
 )
-# Nodes are asked every few seconds; ssh itself gives up after about 14 s (ansible.cfg).
+# Nodes are asked every few seconds. ssh itself gives up after about 14 s (ansible.cfg).
 ANSWER_SECONDS = 20
 _NO_FIGURE = frozenset(
     ("line", "epoch", "step", "global_step", "samples", "fps", "best_of", "best_epoch")
@@ -56,62 +61,72 @@ _NO_FIGURE = frozenset(
 
 
 def number(value):
-    """Return value as a float, or None for what is no number (a log's text that only looks like
-    one).
+    """Return value as a float, or None for what is not a number.
+
+    A log's text may only look like a number.
     """
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    return None
 
 
 @functools.lru_cache(maxsize=8192)
-def _shown(text, secrets):
+def _safe_text(text, secrets):
     return printable(text, *secrets, limit=200)
 
 
-def _safe(value, secrets):
-    """`printable_data` for what comes again with every look."""
+def _make_safe(value, secrets):
+    """Return data that is safe to show.
+
+    It is `printable_data`, with a cache for the texts that every answer repeats.
+    """
     if isinstance(value, str):
-        return _shown(value, secrets)
+        return _safe_text(value, secrets)
     if isinstance(value, dict):
-        return {_safe(key, secrets): _safe(item, secrets) for key, item in value.items()}
-    return [_safe(item, secrets) for item in value] if isinstance(value, list) else value
+        return {_make_safe(key, secrets): _make_safe(item, secrets) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_make_safe(item, secrets) for item in value]
+    return value
 
 
 def kept(status, secrets=((), ())):
-    """Return what the live view needs of a status, its texts safe to show. secrets: (names, values)
-    that display.printable masks.
+    """Return the part of a status that the live view needs, its texts safe to show.
+
+    secrets: (names, values) that display.printable masks.
     """
-    found = {
-        key: _safe(value, secrets)
+    part = {
+        key: _make_safe(value, secrets)
         for key, value in status.items()
         if key in KEEP and key != "ranks"
     }
-    found["ranks"] = [
-        {key: _safe(rank[key], secrets) for key in KEEP_OF_RANK if key in rank}
+    part["ranks"] = [
+        {key: _make_safe(rank[key], secrets) for key in KEEP_OF_RANK if key in rank}
         for rank in status.get("ranks", ())
     ]
-    return found
+    return part
 
 
 class Pace:
-    """When a rank's log showed a new step, by its node's clock."""
+    """The times at which a rank's log showed a new step, by its node's clock.
+
+    key: the latest step's numbers. place: the same as one number. jump: the difference to the place
+    before. changed: when the step was new. gaps: seconds between new steps.
+    """
 
     def __init__(self):
-        self.key, self.place, self.jump, self.changed, self.gaps = (
-            None,
-            None,
-            0,
-            None,
-            collections.deque(maxlen=15),
-        )
+        self.key = self.place = self.changed = None
+        self.jump, self.gaps = 0, collections.deque(maxlen=15)
 
     def see(self, step, now, written):
-        """Take a step record; return whether it is new. written: when the log was last written, or
-        None.
+        """Add a step record, and return true if it is new.
+
+        now: the node's time of the answer. written: when the log was last written, or None. Both
+        are unix seconds.
         """
         key = tuple(step.get(name) for name in ("epoch", "step", "global_step"))
         if key == self.key:
             return False
-        place = _place(step)
+        place = _step_place(step)
         if self.key is None:
             self.changed = min(now, written or now)
         else:
@@ -121,43 +136,43 @@ class Pace:
         return True
 
     def usual(self):
-        """The usual time between two looks that saw a new step, or None before there were three."""
-        return statistics.median(self.gaps) if len(self.gaps) >= 3 else None
+        """Return the usual seconds between two answers with a new step, or None.
+
+        None: there were fewer than three such times.
+        """
+        if len(self.gaps) < 3:
+            return None
+        return statistics.median(self.gaps)
 
 
 def place_words(step, epochs=None, first=None):
-    """Return where a step record is, as words for people, who count from 1: ['epoch 1/3', 'step
-    3/8']; only what the log says.
+    """Return a step's place as words, counted from 1: ['epoch 1/3', 'step 3/8'].
 
-    first: what the suite counts epochs and steps from, such as {epoch: 0, step: 0}.
+    They hold only what the log says. epochs: the number of the job, or None. first: what the suite
+    counts epochs and steps from, such as {epoch: 0, step: 0}.
     """
     words, first = [], first or {}
     if step.get("epoch") is not None:
-        total = step.get("epochs") or epochs
-        words.append(
-            "epoch {}{}".format(
-                step["epoch"] + 1 - first.get("epoch", 1), f"/{total}" if total else ""
-            )
-        )
+        epoch = step["epoch"] + 1 - first.get("epoch", 1)
+        words.append(_count_words("epoch", epoch, step.get("epochs") or epochs))
     if step.get("step") is not None:
         words.append(
-            "step {}{}".format(
-                step["step"] + 1 - first.get("step", 1),
-                "/{}".format(step["steps"]) if step.get("steps") else "",
-            )
+            _count_words("step", step["step"] + 1 - first.get("step", 1), step.get("steps"))
         )
     elif step.get("global_step") is not None:
-        words.append(
-            "step {}{}".format(
-                step["global_step"],
-                "/{}".format(step["total_steps"]) if step.get("total_steps") else "",
-            )
-        )
+        words.append(_count_words("step", step["global_step"], step.get("total_steps")))
     return words
 
 
-def _place(step):
-    """Steps counted over epochs, as far as the line says."""
+def _count_words(name, count, total):
+    """Return a count as words, such as 'step 3/8' or 'step 3'."""
+    if total:
+        return f"{name} {count}/{total}"
+    return f"{name} {count}"
+
+
+def _step_place(step):
+    """Return the steps counted over epochs, as far as the line says."""
     if step.get("global_step") is not None:
         return step["global_step"]
     if step.get("step") is None:
@@ -166,213 +181,229 @@ def _place(step):
 
 
 class Watch:
-    """One run as its nodes told of it, from the first look to the last."""
+    """One run as its nodes describe it, from the first answer to the last."""
 
     def __init__(self):
         self.run, self.secrets, self.nodes = None, ((), ()), {}
         self._begin()
 
     def _begin(self):
-        # a node that knows no run may have been asked first
+        # A node that does not know the run may have been the first one to answer.
         self.nodes = {
             name: node for name, node in self.nodes.items() if not node["status"].get("found")
         }
         self.paces, self.losses, self.lead = {}, Samples(), None
-        self._known = self._ranks = self._patience = None
+        self._clear_cache()
         self.evaluation = self.nan = self._first_fraction = None
 
-    def add(self, name, status, seconds, clock=None):
-        """Take what a node said, and return whether it is of the newest attempt: a node whose place
-        another one took knows older ones only.
+    def _clear_cache(self):
+        """Forget what is derived from the latest answers."""
+        self._known = self._ranks = self._patience = None
 
-        seconds: a clock that only goes forward; clock: the controller's time of day, to hold the
-        node's against.
+    def add(self, name, status, seconds, clock=None):
+        """Add a node's answer, and return true if it is of the newest attempt.
+
+        A node that a spare has replaced knows older attempts only. seconds: a clock that only goes
+        forward. clock: the controller's time of day, to compare the node's with.
         """
-        name = _shown(name, self.secrets)
+        name = _safe_text(name, self.secrets)
         status = dict(kept(status, self.secrets), node=name)
         if status.get("found"):
-            asked = (status["run"], status.get("attempt") or 0)
-            if self.run and asked < self.run:
+            run = (status["run"], status.get("attempt") or 0)
+            if self.run and run < self.run:
                 return False
-            if asked != self.run:
-                self.run = asked
+            if run != self.run:
+                self.run = run
                 self._begin()
             for rank in status["ranks"]:
-                self._rank(name, status, rank)
-        ahead = (
-            status["now"] - clock
-            if clock is not None and status.get("now") and not status.get("ended")
-            else None
-        )
-        self._known = self._ranks = self._patience = None
-        gap = seconds - self.nodes[name]["heard"] if name in self.nodes else 0
+                self._add_rank(name, status, rank)
+        self._clear_cache()
+        gap = 0
+        if name in self.nodes:
+            gap = seconds - self.nodes[name]["heard"]
         self.nodes[name] = {
             "name": name,
             "status": status,
             "heard": seconds,
             "gap": gap,
             "unreachable": False,
-            "ahead": ahead,
+            "ahead": _measure_ahead(status, clock),
         }
         return True
 
     def lose(self, name):
-        """Note that a node could not be asked."""
-        name = _shown(name, self.secrets)
+        """Note that a node was not reachable."""
+        name = _safe_text(name, self.secrets)
         if name in self.nodes:
             self.nodes[name]["unreachable"] = True
 
-    def _rank(self, name, status, rank):
-        if rank.get("evaluation") and (
-            self.evaluation is None or rank["rank"] <= self.evaluation["rank"]
-        ):
-            self.evaluation = {"rank": rank["rank"], "figures": rank["evaluation"]}
-            self.evaluation.update(main=status.get("main_figure"), first=status.get("first_step"))
-        if rank.get("nan") and self.nan is None:
-            at = place_words(rank["nan"], status.get("epochs"), status.get("first_step")) or [
-                "a step"
-            ]
-            self.nan = {
-                "at": " ".join(at),
-                "loss": str(rank["nan"].get("loss", "nan")).rstrip("x"),
-                "rank": rank["rank"],
-                "node": name,
-            }
-        step = rank.get("step")
+    def _add_rank(self, name, status, rank):
+        self._add_evaluation(status, rank)
+        self._add_nan(name, status, rank)
+        step, number_ = rank.get("step"), rank["rank"]
         if not step:
             return
-        new = self.paces.setdefault(rank["rank"], Pace()).see(
-            step, status["now"], rank.get("log_time")
-        )
-        if self.lead is None or rank["rank"] < self.lead:
-            self.lead, self.losses, self._first_fraction, new = rank["rank"], Samples(), None, True
-        if rank["rank"] == self.lead and new:
+        pace = self.paces.setdefault(number_, Pace())
+        is_new = pace.see(step, status["now"], rank.get("log_time"))
+        if self.lead is None or number_ < self.lead:
+            self.lead, self.losses, self._first_fraction = number_, Samples(), None
+            is_new = True
+        if number_ == self.lead and is_new:
             if "loss" in step:
                 self.losses.add(number(step["loss"]))
             if rank.get("fraction") is not None and self._first_fraction is None:
-                self._first_fraction = (self.paces[self.lead].changed, rank["fraction"])
+                self._first_fraction = (pace.changed, rank["fraction"])
 
-    # --- what can be said now
+    def _add_evaluation(self, status, rank):
+        """Keep the evaluation of the first rank that has one."""
+        if not rank.get("evaluation"):
+            return
+        if self.evaluation is None or rank["rank"] <= self.evaluation["rank"]:
+            self.evaluation = {
+                "rank": rank["rank"],
+                "figures": rank["evaluation"],
+                "main": status.get("main_figure"),
+                "first": status.get("first_step"),
+            }
+
+    def _add_nan(self, name, status, rank):
+        """Keep the first loss that is not a number."""
+        if not rank.get("nan") or self.nan is not None:
+            return
+        words = place_words(rank["nan"], status.get("epochs"), status.get("first_step"))
+        self.nan = {
+            "at": " ".join(words or ["a step"]),
+            "loss": str(rank["nan"].get("loss", "nan")).rstrip("x"),
+            "rank": rank["rank"],
+            "node": name,
+        }
+
+    # --- derived from the answers
 
     def status(self, name):
-        """What a node said last."""
-        return self.nodes[_shown(name, self.secrets)]["status"]
+        """Return a node's last answer."""
+        return self.nodes[_safe_text(name, self.secrets)]["status"]
 
     def known(self):
-        """The statuses of the nodes that know the run, in the run's order."""
+        """Return the statuses of the nodes that know the run, in the run's order."""
         if self._known is None:
-            found = {
+            statuses = {
                 name: node["status"]
                 for name, node in self.nodes.items()
                 if node["status"].get("found")
             }
-            order = dict.fromkeys(
-                [*next((status["nodes"] for status in found.values()), []), *found]
-            )
-            self._known = [found[name] for name in order if name in found]
+            first = next((status["nodes"] for status in statuses.values()), [])
+            order = dict.fromkeys([*first, *statuses])
+            self._known = [statuses[name] for name in order if name in statuses]
         return self._known
 
     def order(self):
-        """The names of the nodes to show: the run's, else those that were asked."""
+        """Return the names of the nodes to show: the run's, else those that answered."""
         known = self.known()
-        return list(known[0]["nodes"]) if known else sorted(self.nodes)
+        if known:
+            return list(known[0]["nodes"])
+        return sorted(self.nodes)
 
     def silent(self, name, seconds):
-        """For how long a node has not answered: 0 for one that has lately, or that needs to say no
-        more.
+        """Return the seconds for which a node has not answered.
+
+        0: it has answered lately, or has nothing more to answer.
         """
-        node = self.nodes[name]
-        since = 0 if node["status"].get("ended") or node["unreachable"] else seconds - node["heard"]
+        node, since = self.nodes[name], 0
+        if not node["status"].get("ended") and not node["unreachable"]:
+            since = seconds - node["heard"]
         if self._patience is None:  # a site may ask its nodes less often
-            self._patience = max(
-                ANSWER_SECONDS, *(3 * other["gap"] for other in self.nodes.values())
-            )
-        return since if since > self._patience else 0
+            gaps = (3 * other["gap"] for other in self.nodes.values())
+            self._patience = max(ANSWER_SECONDS, *gaps)
+        if since > self._patience:
+            return since
+        return 0
 
     def ranks(self):
-        """[(node's name, its status, rank)] of all nodes heard of, by rank."""
+        """Return [(node's name, its status, rank)] of all nodes that answered, by rank."""
         if self._ranks is None:
-            found = (
+            entries = (
                 (status["node"], status, rank)
                 for status in self.known()
                 for rank in status["ranks"]
             )
-            self._ranks = sorted(found, key=lambda item: item[2]["rank"])
+            self._ranks = sorted(entries, key=lambda entry: entry[2]["rank"])
         return self._ranks
 
     def training(self):
-        """`ranks`, those that showed a step and train, on nodes that answer."""
+        """Return those of `ranks` that train and showed a step, on nodes that answer."""
         last = max((node["heard"] for node in self.nodes.values()), default=0)
-        deaf = {
+        silent = {
             name
             for name, node in self.nodes.items()
             if node["unreachable"] or self.silent(name, last)
         }
         return [
-            item
-            for item in self.ranks()
-            if item[2].get("step") and item[2]["state"] == "training" and item[0] not in deaf
+            entry
+            for entry in self.ranks()
+            if entry[2].get("step") and entry[2]["state"] == "training" and entry[0] not in silent
         ]
 
     def leading(self):
-        """(status, rank) of the first rank that shows steps, or None."""
-        return next(
-            (
-                (status, rank)
-                for _node, status, rank in self.ranks()
-                if rank["rank"] == self.lead and rank.get("step")
-            ),
-            None,
-        )
+        """Return (status, rank) of the first rank that shows steps, or None."""
+        for _node, status, rank in self.ranks():
+            if rank["rank"] == self.lead and rank.get("step"):
+                return status, rank
+        return None
 
     def fraction(self):
-        """How much is done, 0 to 1, or None."""
+        """Return the part of the training that is done, 0 to 1, or None."""
         known = self.known()
-        if (
-            known
-            and len(known) == len(known[0]["nodes"])
-            and all(status["state"] == "completed" for status in known)
-        ):
+        completed = all(status["state"] == "completed" for status in known)
+        if known and len(known) == len(known[0]["nodes"]) and completed:
             return 1.0
-        return max(
-            (
-                rank["fraction"]
-                for _node, _status, rank in self.ranks()
-                if rank.get("fraction") is not None
-            ),
-            default=None,
-        )
+        fractions = (rank.get("fraction") for _node, _status, rank in self.ranks())
+        return max((value for value in fractions if value is not None), default=None)
 
     def elapsed(self, seconds):
-        """Seconds since the attempt began on its first node; of one that is over, until its end."""
-        status = self.known()[0]
-        ended = number((status.get("exit") or {}).get("time")) if status["ended"] else None
+        """Return the seconds since the attempt began on its first node.
+
+        Of an ended attempt, it is the time until its end.
+        """
+        status, ended = self.known()[0], None
+        if status["ended"]:
+            ended = number((status.get("exit") or {}).get("time"))
         if ended is not None:
             return ended - status["started"]
-        return (
-            status["now"]
-            - status["started"]
-            + (0 if status["ended"] else seconds - self.nodes[status["node"]]["heard"])
-        )
+        until = status["now"] - status["started"]
+        if not status["ended"]:
+            until += seconds - self.nodes[status["node"]]["heard"]
+        return until
 
     def left(self):
-        """Seconds that the training will still take: the suite's own word, else by its pace since
-        the first look; or None.
+        """Return the seconds that the training will still take, or None.
+
+        It is the suite's own figure, else it comes from the pace since the first answer.
         """
-        found = self.leading()
-        if not found or all(status["ended"] for status in self.known()):
+        leading = self.leading()
+        if not leading or all(status["ended"] for status in self.known()):
             return None
-        status, rank = found
+        status, rank = leading
         pace, eta = self.paces[self.lead], number(rank["step"].get("eta"))
-        if eta is None and self._first_fraction and rank.get("fraction"):
-            begun, first = self._first_fraction
-            if rank["fraction"] > first:
-                eta = (1 - rank["fraction"]) * (pace.changed - begun) / (rank["fraction"] - first)
-        return None if eta is None else max(0.0, eta - (status["now"] - pace.changed))
+        if eta is None:
+            eta = self._estimate_left(pace, rank.get("fraction"))
+        if eta is None:
+            return None
+        return max(0.0, eta - (status["now"] - pace.changed))
+
+    def _estimate_left(self, pace, fraction):
+        """Return the seconds left at the latest step, by the pace so far, or None."""
+        if not self._first_fraction or not fraction:
+            return None
+        begin, first = self._first_fraction
+        if not fraction > first:
+            return None
+        return (1 - fraction) * (pace.changed - begin) / (fraction - first)
 
     def throughput(self):
-        """(summed speed, ranks, speed of each or None where they differ), or None. A suite's figure
-        is one rank's (suites/*.yml).
+        """Return (summed speed, ranks, speed of each or None where they differ), or None.
+
+        A suite's figure is one rank's (suites/*.yml).
         """
         speeds = [
             number(rank["step"].get("ips"))
@@ -391,30 +422,28 @@ class Watch:
         return sum(speeds), len(speeds), None
 
     def slowest(self):
-        """{rank, node, speed, share of the median, median, behind (steps, 0 for none)}, or None
-        where ranks show no speed of their own.
+        """Return {rank, node, speed, share, median, behind} of the slowest rank, or None.
+
+        share: of the median speed. behind: steps, 0 for none. None: ranks show no speed of their
+        own.
         """
-        own = [
+        ranks = [
             (node, rank, number(rank["step"].get("ips")))
             for node, status, rank in self.training()
             if not status.get("only_first_prints")
         ]
-        if len(own) < 2:
+        if len(ranks) < 2:
             return None
-        places = [self.paces[rank["rank"]].place or 0 for _node, rank, _speed in own]
-        # Nodes are asked one after the other: what a rank does between two looks is no lag.
-        usual = 2 * max(
-            1, statistics.median(self.paces[rank["rank"]].jump for _node, rank, _speed in own)
-        )
-        middle = statistics.median(places)
-        lags = [int(middle - place) if middle - place > usual else 0 for place in places]
-        speeds = [speed for _node, _rank, speed in own if speed]
-        median = statistics.median(speeds) if len(speeds) == len(own) else None
-        index = min(range(len(own)), key=lambda i: (-lags[i], own[i][2] or 0))
-        node, rank, speed = own[index]
+        lags = self._lags([rank for _node, rank, _speed in ranks])
+        speeds, median, share = [speed for _node, _rank, speed in ranks if speed], None, None
+        if len(speeds) == len(ranks):
+            median = statistics.median(speeds)
+        index = min(range(len(ranks)), key=lambda i: (-lags[i], ranks[i][2] or 0))
+        node, rank, speed = ranks[index]
         if median is None and not lags[index]:
             return None
-        share = speed / median if median else None
+        if median:
+            share = speed / median
         return {
             "rank": rank["rank"],
             "node": node,
@@ -424,12 +453,33 @@ class Watch:
             "behind": lags[index],
         }
 
+    def _lags(self, ranks):
+        """Return the steps by which each rank is behind the median, 0 for none."""
+        paces = [self.paces[rank["rank"]] for rank in ranks]
+        places = [pace.place or 0 for pace in paces]
+        # Nodes answer one after the other: the steps between two answers are not a lag.
+        usual = 2 * max(1, statistics.median(pace.jump for pace in paces))
+        middle = statistics.median(places)
+        lags = [0] * len(places)
+        for index, place in enumerate(places):
+            if middle - place > usual:
+                lags[index] = int(middle - place)
+        return lags
+
     def figures(self):
-        """[(name, value)] of the last evaluation, what decides first, or []."""
-        found = self.evaluation and self.evaluation["figures"]
+        """Return [(name, value)] of the last evaluation, the main figure first, or []."""
+        if not self.evaluation:
+            return []
         named = [
             (name, value)
-            for name, value in (found or {}).items()
+            for name, value in (self.evaluation["figures"] or {}).items()
             if name not in _NO_FIGURE and value is not None
         ]
         return sorted(named, key=lambda pair: pair[0] != self.evaluation["main"])
+
+
+def _measure_ahead(status, clock):
+    """Return the seconds by which a node's clock is ahead, or None."""
+    if clock is None or not status.get("now") or status.get("ended"):
+        return None
+    return status["now"] - clock

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live view where lines cannot be drawn over: a pipe, CI, -v, ansible-runner. Few lines, each
-true on its own. Pure, controller only.
+"""The live view where lines cannot be redrawn. Pure.
+
+That is a pipe, CI, -v or ansible-runner. It has few lines, each true on its own.
 """
 
 from __future__ import annotations
@@ -9,91 +10,101 @@ from . import live_warnings, screen
 
 # A line for a node's new step comes no sooner than this after the node's last line.
 STEP_SECONDS = 10
-# A sign of life of the run, where nothing else was said for so long.
+# A line for the whole run, where nothing else was printed for so long.
 QUIET_SECONDS = 30
-# The same warning again.
+# A warning is repeated after so long.
 AGAIN_SECONDS = 300
 
 
 class Ticker:
-    """Says what is new after each look at a node."""
+    """The lines of a run: what is new after each answer of a node."""
 
     def __init__(self):
         self._begin(None)
 
     def _begin(self, run):
-        self._run, self._said, self._warned, self._last, self._figures = run, {}, {}, 0.0, ""
+        self._run = run
+        self._node_states = {}  # {node: (state, steps, seconds)} of its latest line
+        self._warned = {}  # {(kind, nodes): seconds} of each warning
+        self._last, self._figures = 0.0, ""  # seconds of the latest line, the latest evaluation
 
     def lines(self, watch, name, seconds):
-        """Return [(text, style)] that are worth printing after the node `name` was looked at.
+        """Return [(text, style)] of what is new after an answer of the node `name`.
+
         seconds: the clock that Watch.add was given.
         """
         status = watch.status(name)
-        found = [(text, None) for text in self.head(watch)]
-        found += self._node(status, name, seconds)
+        lines = [(text, None) for text in self.head(watch)]
+        lines += self._node_lines(status, name, seconds)
         if status.get("found"):
-            figures = "  ".join(
-                text for _importance, text, _style in screen.evaluation_words(watch)
-            )
-            if figures != self._figures:
-                self._figures = figures
-                found += [(figures, None)] if figures else []
-            for kind, nodes, text in live_warnings.warnings(watch, seconds):
-                if seconds - self._warned.get((kind, nodes), -AGAIN_SECONDS) >= AGAIN_SECONDS:
-                    self._warned[kind, nodes] = seconds
-                    found.append(("warning: " + text, "warn"))
-            if not found and seconds - self._last >= QUIET_SECONDS:
-                found.append((run_text(watch), None))
-        if found:
+            lines += self._evaluation_lines(watch)
+            lines += self._warning_lines(watch, seconds)
+            if not lines and seconds - self._last >= QUIET_SECONDS:
+                lines.append((run_text(watch), None))
+        if lines:
             self._last = seconds
-        return found
+        return lines
 
     def head(self, watch):
-        """Return the line that names the run, the first time that a node knows it; else nothing."""
+        """Return [the line that names the run] if the run is new, else []."""
         if not watch.known() or watch.run == self._run:
             return []
         self._begin(watch.run)
         status = watch.known()[0]
-        again = ", attempt %d" % status["attempt"] if (status.get("attempt") or 1) > 1 else ""
-        return [
-            "run %s, job %s, %d nodes%s"
-            % (status["run"], status["job"], len(status["nodes"]), again)
-        ]
+        text = "run {}, job {}, {} nodes".format(status["run"], status["job"], len(status["nodes"]))
+        if (status.get("attempt") or 1) > 1:
+            text += ", attempt {}".format(status["attempt"])
+        return [text]
 
-    def _node(self, status, name, seconds):
+    def _node_lines(self, status, name, seconds):
+        """Return a node's line if its state is new, or its step after STEP_SECONDS."""
         ranks = status.get("ranks", ())
-        state = (
-            status.get("found"),
-            status.get("state"),
-            tuple((rank["rank"], rank["state"]) for rank in ranks),
-        )
-        steps = tuple(
-            tuple((rank.get("step") or {}).get(key) for key in ("epoch", "step", "global_step"))
-            for rank in ranks
-        )
-        before, shown, when = self._said.get(name, (None, None, 0.0))
-        if state == before and (steps == shown or seconds - when < STEP_SECONDS):
+        rank_states = tuple((rank["rank"], rank["state"]) for rank in ranks)
+        state = (status.get("found"), status.get("state"), rank_states)
+        steps = tuple(_step_key(rank.get("step") or {}) for rank in ranks)
+        last_state, last_steps, when = self._node_states.get(name, (None, None, 0.0))
+        if state == last_state and (steps == last_steps or seconds - when < STEP_SECONDS):
             return []
-        self._said[name] = (state, steps, seconds)
+        self._node_states[name] = (state, steps, seconds)
         return [(screen.node_line(status), screen.style_of(status.get("state")))]
+
+    def _evaluation_lines(self, watch):
+        """Return the evaluation if it is new."""
+        figures = "  ".join(text for _importance, text, _style in screen.evaluation_words(watch))
+        is_new = figures != self._figures
+        self._figures = figures
+        if is_new and figures:
+            return [(figures, None)]
+        return []
+
+    def _warning_lines(self, watch, seconds):
+        """Return the warnings that are new, or are to be repeated."""
+        lines = []
+        for kind, nodes, text in live_warnings.warnings(watch, seconds):
+            if seconds - self._warned.get((kind, nodes), -AGAIN_SECONDS) >= AGAIN_SECONDS:
+                self._warned[kind, nodes] = seconds
+                lines.append(("warning: " + text, "warn"))
+        return lines
+
+
+def _step_key(step):
+    return tuple(step.get(key) for key in ("epoch", "step", "global_step"))
 
 
 def run_text(watch):
-    """Return one line for the whole run: how far it is, its first rank's step, the slowest rank."""
-    found, fraction = watch.leading(), watch.fraction()
+    """Return one line for the run: progress, first rank's step, slowest rank."""
+    leading, fraction = watch.leading(), watch.fraction()
     words = ["run {}".format(watch.known()[0]["run"])]
-    words += ["%d %%" % int(fraction * 100)] if fraction is not None else []
-    if found:
-        status, rank = found
-        words.append(
-            screen.step_text(
-                dict(rank["step"], eta=watch.left()),
-                status.get("epochs"),
-                status.get("unit_of_speed"),
-                status.get("first_step"),
-            )
-        )
+    if fraction is not None:
+        words.append(f"{int(fraction * 100)} %")
+    if leading:
+        status, rank = leading
+        step = dict(rank["step"], eta=watch.left())
+        epochs, unit = status.get("epochs"), status.get("unit_of_speed")
+        words.append(screen.step_text(step, epochs, unit, status.get("first_step")))
     else:
         words.append("no step yet")
     slowest = screen.slowest_text(watch)[0]
-    return "  ".join([*words, slowest] if slowest else words)
+    if slowest:
+        words.append(slowest)
+    return "  ".join(words)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live view as text: a picture of the run for a terminal; ticker.py has the lines for a pipe.
-Pure, controller only.
+"""The live view as text: a picture of the run for a terminal. Pure.
 
-A line of the picture is a list of (text, style); a style is None or one of STYLES, and who draws
-knows its colour.
+ticker.py has the lines for a pipe. A line of the picture is a list of (text, style). A style is
+None or one of STYLES, whose colours the callback plugin knows.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from . import live_warnings
 from .model import number, place_words
 
 STYLES = ("good", "bad", "warn", "gone", "quiet")
-# columns and rows of the terminal; utf8: whether it shows more than ASCII.
+# columns and rows: of the terminal. utf8: true if it shows more than ASCII.
 Look = collections.namedtuple("Look", "columns rows utf8")
-# A line for each node up to so many; more are put together by how they are.
+# Up to so many nodes have a line each. More are grouped by their state.
 SINGLE_NODES = 16
 MOST_WARNINGS = 4
 # Below this share of the median speed a rank is worth a colour.
@@ -35,23 +34,47 @@ _STYLE = {
 }
 
 
-def _speed(value, unit):
-    return "%.*f %s" % (2 if value < 100 else 0, value, unit or "samples/s")
+def _speed_text(value, unit):
+    digits = 0
+    if value < 100:
+        digits = 2
+    return f"{value:.{digits}f} {unit or 'samples/s'}"
+
+
+def _speed_digits(value):
+    """Return a speed as text, without its unit."""
+    return _speed_text(value, "").split()[0]
+
+
+def _loss_text(value):
+    """Return a loss as words.
+
+    None stands for what is not a number.
+    """
+    if value is None:
+        return "loss nan"
+    return f"loss {value:.4g}"
+
+
+def _attempt_text(status):
+    """Return the words for an attempt after the first one, else an empty text."""
+    if (status.get("attempt") or 1) > 1:
+        return "attempt {}".format(status["attempt"])
+    return ""
 
 
 def step_text(step, epochs, unit, first=None):
-    """Return the words for one step record: epoch and step of total, loss, speed, ETA; only what
-    the log says.
+    """Return the words for one step record: epoch and step of total, loss, speed, ETA.
 
-    first: what the suite counts epochs and steps from, such as {epoch: 0, step: 0}; people count
-    from 1.
+    They hold only what the log says, and count from 1. first: what the suite counts epochs and
+    steps from, such as {epoch: 0, step: 0}.
     """
     if not step:
         return ""
     words = place_words(step, epochs, first)
     loss, speed, eta = (number(step.get(key)) for key in ("loss", "ips", "eta"))
     if "loss" in step:
-        words.append("loss %s" % ("nan" if loss is None else f"{loss:.4g}"))
+        words.append(_loss_text(loss))
     if speed is not None:
         words.append("{:.2f} {}".format(speed, unit or "samples/s"))
     if eta is not None:
@@ -60,41 +83,44 @@ def step_text(step, epochs, unit, first=None):
 
 
 def _label(rank):
+    """Return a rank's state, of a failed one with the reason."""
     if rank["state"] != "failed":
         return rank["state"]
-    code = (
-        "end not observed"
-        if rank["exit_code"] is None
-        else "exit code {}".format(rank["exit_code"])
-    )
-    return "failed (%s)" % (rank["signal"] or code)
+    if rank["signal"]:
+        return "failed ({})".format(rank["signal"])
+    if rank["exit_code"] is None:
+        return "failed (end not observed)"
+    return "failed (exit code {})".format(rank["exit_code"])
 
 
 def rank_text(ranks):
-    """Return how a node's ranks are, shortest form first: 'rank 0 training', '8 ranks training', or
-    each group with its ranks.
+    """Return the states of a node's ranks in few words.
+
+    Such as 'rank 0 training', '8 ranks training', or each group with its ranks.
     """
     groups = {}
     for rank in ranks:
         groups.setdefault(_label(rank), []).append(str(rank["rank"]))
     if len(ranks) > 1 and len(groups) == 1:
-        return "%d ranks %s" % (len(ranks), next(iter(groups)))
+        return f"{len(ranks)} ranks {next(iter(groups))}"
     return ", ".join(f"rank {text_layout.ranges(names)} {state}" for state, names in groups.items())
 
 
 def node_line(status):
-    """Return one node's plain line; the step comes from the first rank of the node whose log has
-    one.
+    """Return one node's plain line.
+
+    The step comes from the first rank of the node whose log has one.
     """
     if not status.get("found"):
-        return "%-10s no such run here" % status.get("node", "?")
-    best = next((rank for rank in status["ranks"] if rank["step"]), None)
-    text = "%-10s %-9s %s" % (status["node"], status["state"], rank_text(status["ranks"]))
-    if best:
-        step = dict(best["step"], eta=None if status["ended"] else best["step"].get("eta"))
-        text += "  " + step_text(
-            step, status.get("epochs"), status.get("unit_of_speed"), status.get("first_step")
-        )
+        return f"{status.get('node', '?')!s:<10} no such run here"
+    text = f"{status['node']!s:<10} {status['state']!s:<9} {rank_text(status['ranks'])}"
+    step = next((rank["step"] for rank in status["ranks"] if rank["step"]), None)
+    if step:
+        step = dict(step, eta=step.get("eta"))
+        if status["ended"]:
+            step["eta"] = None
+        epochs, unit = status.get("epochs"), status.get("unit_of_speed")
+        text += "  " + step_text(step, epochs, unit, status.get("first_step"))
     return text
 
 
@@ -102,23 +128,25 @@ def node_line(status):
 
 
 def size_text(status):
-    """Return how large a run is: '2 nodes x 8 gpu', or its nodes and ranks where they do not come
-    out even.
-    """
+    """Return the size of a run, such as '2 nodes x 8 gpu' or '2 nodes, 3 ranks'."""
     nodes, ranks = len(status["nodes"]), status.get("ranks_in_all") or len(status["ranks"])
-    count = "%d node%s" % (nodes, "" if nodes == 1 else "s")
+    text = f"{nodes} nodes"
+    if nodes == 1:
+        text = "1 node"
     if ranks % nodes:
-        return "%s, %d ranks" % (count, ranks)
-    return "%s x %d %s" % (
-        count,
-        ranks // nodes,
-        status.get("accelerator") or ("rank" if ranks == nodes else "ranks"),
-    )
+        return f"{text}, {ranks} ranks"
+    unit = status.get("accelerator")
+    if not unit:
+        unit = "ranks"
+        if ranks == nodes:
+            unit = "rank"
+    return f"{text} x {ranks // nodes} {unit}"
 
 
-def _fitted(words, room):
-    """[(importance, text, style)] as a line of at most `room` columns: the least important
-    (highest) go first.
+def _fit_words(words, room):
+    """Return [(importance, text, style)] as a line of at most `room` columns.
+
+    The least important words (highest number) are left out first.
     """
     words = [word for word in words if word[1]]
     while len(words) > 1 and sum(text_layout.width(text) + 2 for _i, text, _s in words) - 2 > room:
@@ -129,210 +157,211 @@ def _fitted(words, room):
     return line[:-1]
 
 
-def _head(watch, seconds, look):
+def _head_line(watch, seconds, look):
+    """Return the line with the job, its size and its times."""
     status, left = watch.known()[0], watch.left()
-    again = "attempt %d" % status["attempt"] if (status.get("attempt") or 1) > 1 else ""
     words = [
         (0, text_layout.cut(status["job"], max(8, look.columns // 2)), None),
         (2, size_text(status), None),
-        (3, again, "warn"),
-    ]
-    words += [
+        (3, _attempt_text(status), "warn"),
         (1, f"elapsed {span(watch.elapsed(seconds))}", None),
-        (1, f"ETA {span(left)}" if left is not None else "", None),
     ]
-    return _fitted([*words, (4, "run {}".format(status["run"]), "quiet")], look.columns)
+    if left is not None:
+        words.append((1, f"ETA {span(left)}", None))
+    return _fit_words([*words, (4, "run {}".format(status["run"]), "quiet")], look.columns)
 
 
-def _progress(watch, look):
-    fraction, found = watch.fraction(), watch.leading()
-    words = (
-        place_words(found[1]["step"], found[0].get("epochs"), found[0].get("first_step"))
-        if found
-        else []
-    )
-    text = "  ".join(
-        [" %3d %%" % int(fraction * 100) if fraction is not None else "", *words]
-    ).rstrip()
+def _progress_line(watch, look):
+    """Return the line with the bar, the percentage and the step."""
+    fraction, leading = watch.fraction(), watch.leading()
+    words, style, signs = [""], None, text_layout.BAR_ASCII
+    if fraction is not None:
+        words = [f" {int(fraction * 100):3d} %"]
+    if leading:
+        status, rank = leading
+        words += place_words(rank["step"], status.get("epochs"), status.get("first_step"))
+    text = "  ".join(words).rstrip()
     size = max(10, min(40, look.columns - text_layout.width(text) - 2))
+    if look.utf8:
+        signs = text_layout.BAR
+    if fraction == 1:
+        style = "good"
+    return [(text_layout.bar(fraction, size, signs), style), (text, None)]
+
+
+def _pace_line(watch, look):
+    """Return the line with the loss, its curve and the speed of all ranks."""
+    leading, unit, words = watch.leading(), "", []
+    if leading:
+        status, rank = leading
+        unit = status.get("unit_of_speed")
+        if "loss" in rank["step"]:
+            words += _loss_words(watch, number(rank["step"]["loss"]), look)
+    speed = watch.throughput()
+    if speed:
+        words.append((1, _throughput_text(*speed, unit), None))
+    return _fit_words(words, look.columns)
+
+
+def _loss_words(watch, loss, look):
+    style, signs = None, text_layout.CURVE_ASCII
+    if loss is None:
+        style = "bad"
+    if look.utf8:
+        signs = text_layout.CURVE
+    size = max(8, min(40, look.columns - 50))
     return [
-        (
-            text_layout.bar(
-                fraction, size, text_layout.BAR if look.utf8 else text_layout.BAR_ASCII
-            ),
-            "good" if fraction == 1 else None,
-        ),
-        (text, None),
+        (0, _loss_text(loss), style),
+        (2, text_layout.curve(watch.losses.values, size, signs), None),
     ]
 
 
-def _pace(watch, look):
-    found, speed, words = watch.leading(), watch.throughput(), []
-    unit = found[0].get("unit_of_speed") if found else ""
-    if found and "loss" in found[1]["step"]:
-        loss = number(found[1]["step"]["loss"])
-        words.append(
-            (
-                0,
-                "loss %s" % ("nan" if loss is None else f"{loss:.4g}"),
-                "bad" if loss is None else None,
-            )
-        )
-        signs = text_layout.CURVE if look.utf8 else text_layout.CURVE_ASCII
-        words.append(
-            (
-                2,
-                text_layout.curve(watch.losses.values, max(8, min(40, look.columns - 50)), signs),
-                None,
-            )
-        )
-    if speed:
-        total, count, each = speed
-        how = (
-            ""
-            if count == 1
-            else (
-                " (%d x %s)" % (count, _speed(each, "").split()[0])
-                if each
-                else " (%d ranks)" % count
-            )
-        )
-        words.append((1, _speed(total, unit) + how, None))
-    return _fitted(words, look.columns)
+def _throughput_text(total, count, each, unit):
+    """Return a summed speed with the number of its ranks.
+
+    each: one rank's speed, or None.
+    """
+    text = _speed_text(total, unit)
+    if count == 1:
+        return text
+    if each:
+        return f"{text} ({count} x {_speed_digits(each)})"
+    return f"{text} ({count} ranks)"
 
 
 def evaluation_words(watch):
-    """Return the last evaluation as [(importance, text, style)], what decides first, or []."""
-    words = []
-    for index, (name, value) in enumerate(watch.figures()[:4]):
-        words.append(
-            (
-                2 * index,
-                "{} {}".format(name, value if number(value) is None else f"{value:.4g}"),
-                None,
-            )
-        )
-    at = (
-        place_words(watch.evaluation["figures"], None, watch.evaluation["first"])[:1]
-        if words
-        else []
-    )
-    return (
-        [(0, "evaluation", None), *words, *((1, f"({text})", None) for text in at)] if words else []
-    )
+    """Return the last evaluation as [(importance, text, style)], or [].
+
+    The main figure comes first.
+    """
+    figures = watch.figures()[:4]
+    if not figures:
+        return []
+    words = [(0, "evaluation", None)]
+    for index, (name, value) in enumerate(figures):
+        if number(value) is not None:
+            value = f"{value:.4g}"
+        words.append((2 * index, f"{name} {value}", None))
+    places = place_words(watch.evaluation["figures"], None, watch.evaluation["first"])[:1]
+    return words + [(1, f"({text})", None) for text in places]
 
 
 def slowest_text(watch):
-    """Return (the slowest rank against the median, style); an empty text where ranks show no speed
-    of their own.
+    """Return (the slowest rank compared with the median, style).
+
+    The text is empty where ranks show no speed of their own.
     """
-    found, lead = watch.slowest(), watch.leading()
-    if not found or not lead:
+    slowest, leading = watch.slowest(), watch.leading()
+    if not slowest or not leading:
         return "", None
-    text = "slowest rank %d on %s" % (found["rank"], found["node"])
-    if found["share"] is not None:
-        text += ": %s, %d %% of the median %s" % (
-            _speed(found["speed"], lead[0].get("unit_of_speed")),
-            round(100 * found["share"]),
-            _speed(found["median"], "").split()[0],
-        )
-    if found["behind"]:
-        text += ", %d steps behind" % found["behind"]
-    return text, "warn" if found["behind"] or (found["share"] or 1) < LAGS else None
+    text, style = "slowest rank {} on {}".format(slowest["rank"], slowest["node"]), None
+    if slowest["share"] is not None:
+        speed = _speed_text(slowest["speed"], leading[0].get("unit_of_speed"))
+        percent, median = round(100 * slowest["share"]), _speed_digits(slowest["median"])
+        text += f": {speed}, {percent} % of the median {median}"
+    if slowest["behind"]:
+        text += ", {} steps behind".format(slowest["behind"])
+    if slowest["behind"] or (slowest["share"] or 1) < LAGS:
+        style = "warn"
+    return text, style
 
 
 # --- the nodes
 
 
-def _node(watch, name, seconds):
-    """(state, how its ranks are, the same without their numbers) of one node."""
+def _describe_node(watch, name, seconds):
+    """Return (state, ranks, counts of ranks) of one node, as text.
+
+    The counts are without the ranks' numbers, so that nodes can be grouped.
+    """
     node = watch.nodes.get(name)
     if node is None:
         return "-", "not asked yet", "not asked yet"
     status = node["status"]
     if not status.get("found"):
         return "none", "no such run here", "no such run here"
-    counts = collections.Counter(_label(rank) for rank in status["ranks"])
-    short = ", ".join("%d %s" % (count, label) for label, count in sorted(counts.items()))
-    short = (
-        "%d rank%s %s"
-        % (sum(counts.values()), "s" * (len(status["ranks"]) > 1), next(iter(counts)))
-        if len(counts) == 1
-        else short
-    )
     text = rank_text(status["ranks"])
     if not status.get("only_first_prints") and not status["ended"]:
-        steps = [rank["step"] for rank in status["ranks"] if rank.get("step")]
-        speeds = [number(step.get("ips")) for step in steps]
-        text += (
-            "".join(
-                "  " + word
-                for word in place_words(steps[0], status.get("epochs"), status.get("first_step"))[
-                    -1:
-                ]
-            )
-            if steps
-            else ""
-        )
-        text += (
-            "  " + _speed(sum(speeds), status.get("unit_of_speed"))
-            if speeds and None not in speeds
-            else ""
-        )
-    state = (
-        "unreachable"
-        if node["unreachable"]
-        else "no answer"
-        if watch.silent(name, seconds)
-        else status["state"]
-    )
-    return state, text, short
+        text += _own_steps_text(status)
+    state = status["state"]
+    if node["unreachable"]:
+        state = "unreachable"
+    elif watch.silent(name, seconds):
+        state = "no answer"
+    return state, text, _count_labels(status["ranks"])
 
 
-def _nodes(watch, seconds, room):
+def _count_labels(ranks):
+    """Return the ranks' states, such as '1 failed (SIGKILL), 7 training'."""
+    counts = collections.Counter(_label(rank) for rank in ranks)
+    if len(counts) == 1:
+        plural = "s" * (len(ranks) > 1)
+        return f"{len(ranks)} rank{plural} {next(iter(counts))}"
+    return ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
+
+
+def _own_steps_text(status):
+    """Return the step and the summed speed of a node's own ranks."""
+    steps = [rank["step"] for rank in status["ranks"] if rank.get("step")]
+    if not steps:
+        return ""
+    words = place_words(steps[0], status.get("epochs"), status.get("first_step"))[-1:]
+    speeds = [number(step.get("ips")) for step in steps]
+    if None not in speeds:
+        words.append(_speed_text(sum(speeds), status.get("unit_of_speed")))
+    return "".join("  " + word for word in words)
+
+
+def _node_rows(watch, seconds, room):
+    """Return the lines of the nodes, at most `room` of them.
+
+    Where they are too many, lines stand for groups. A group holds the nodes whose state and ranks
+    read the same.
+    """
     names = watch.order()
-    said = {name: _node(watch, name, seconds) for name in names}
+    texts = {name: _describe_node(watch, name, seconds) for name in names}
     if len(names) <= min(room, SINGLE_NODES):
         size = max(6, min(24, max(text_layout.width(name) for name in names)))
-        return [_row(text_layout.fill(name, size), *said[name][:2]) for name in names]
+        return [_node_row(text_layout.fill(name, size), *texts[name][:2]) for name in names]
     groups = {}
     for name in names:
-        groups.setdefault((said[name][0], said[name][2]), []).append(name)
-    # What is wrong comes first, then the largest group.
+        state, _text, short = texts[name]
+        groups.setdefault((state, short), []).append(name)
+    # Trouble comes first, then the largest group.
     order = sorted(
         groups, key=lambda key: (key[0] not in _STYLE or key[0] == "completed", -len(groups[key]))
     )
     if len(order) > room == 1:
-        states = collections.Counter(key[0] for key in order for _name in groups[key])
-        return [
-            [
-                (
-                    "%d nodes  %s"
-                    % (len(names), ", ".join("%d %s" % (states[key], key) for key in states)),
-                    None,
-                )
-            ]
-        ]
-    shown = order if len(order) <= room else order[: room - 1]
+        return [[(_count_states(names, order, groups), None)]]
+    visible = order
+    if len(order) > room:
+        visible = order[: room - 1]
     rows = []
-    for key in shown:
-        members = groups[key]
-        if len(members) == 1:
-            rows.append(_row(text_layout.fill(members[0], 10), *said[members[0]][:2]))
+    for key in visible:
+        if len(groups[key]) == 1:
+            name = groups[key][0]
+            rows.append(_node_row(text_layout.fill(name, 10), *texts[name][:2]))
         else:
-            rows.append(
-                _row(
-                    text_layout.fill("%d nodes" % len(members), 10),
-                    key[0],
-                    f"{key[1]} each  {text_layout.folded(members)}",
-                )
-            )
-    if len(shown) < len(order):
-        rest = sum(len(groups[key]) for key in order[len(shown) :])
-        rows.append(
-            [("%d more nodes in %d other states" % (rest, len(order) - len(shown)), "quiet")]
-        )
+            rows.append(_group_row(*key, groups[key]))
+    hidden = order[len(visible) :]
+    if hidden:
+        count = sum(len(groups[key]) for key in hidden)
+        rows.append([(f"{count} more nodes in {len(hidden)} other states", "quiet")])
     return rows
+
+
+def _count_states(names, order, groups):
+    """Return all nodes in one line: how many are in which state."""
+    states = collections.Counter()
+    for key in order:
+        states[key[0]] += len(groups[key])
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    return f"{len(names)} nodes  {counts}"
+
+
+def _group_row(state, ranks, members):
+    title = text_layout.fill(f"{len(members)} nodes", 10)
+    return _node_row(title, state, f"{ranks} each  {text_layout.folded(members)}")
 
 
 def style_of(state):
@@ -340,66 +369,77 @@ def style_of(state):
     return _STYLE.get(state)
 
 
-def _row(name, state, text):
-    return [(name + "  ", None), ("%-11s " % state, style_of(state)), (text, None)]
+def _node_row(name, state, text):
+    return [(name + "  ", None), (f"{state!s:<11} ", style_of(state)), (text, None)]
 
 
 def picture(watch, seconds, look):
-    """Return the lines for a terminal, none wider than look.columns - 1, fewer than look.rows.
-    seconds: the clock that Watch.add was given.
+    """Return the lines for a terminal.
+
+    None is wider than look.columns - 1. They are fewer than look.rows. seconds: the clock that
+    Watch.add was given. look: a Look.
     """
-    look = look._replace(
-        columns=look.columns - 1
-    )  # a sign in the last column makes some terminals wrap
-    room, lines, wrong = max(1, look.rows - 1), [], []
+    # A sign in the last column makes some terminals wrap.
+    look = look._replace(columns=look.columns - 1)
+    room, lines, warnings = max(1, look.rows - 1), [], []
     if watch.known():
-        lines = [
-            _head(watch, seconds, look),
-            _progress(watch, look),
-            _pace(watch, look),
-            _fitted(evaluation_words(watch), look.columns),
-            [slowest_text(watch)],
-        ]
-        lines = [line for line in lines if any(text for text, _style in line)]
-        wrong = [
-            [("! " + text, "warn")]
-            for _kind, _names, text in live_warnings.warnings(watch, seconds)
-        ]
-    if len(wrong) > MOST_WARNINGS:
-        wrong[MOST_WARNINGS - 1 :] = [
-            [("! and %d more warnings" % (len(wrong) - MOST_WARNINGS + 1), "warn")]
-        ]
-    rows = _nodes(watch, seconds, max(1, room - len(lines) - len(wrong)))
-    # In a terminal that is too low for all of it, what is wrong and how far it is come before the
-    # rest.
-    while len(lines) > 2 and len(lines) + len(rows) + len(wrong) > room:
+        lines = _run_lines(watch, seconds, look)
+        warnings = _warning_lines(watch, seconds)
+    rows = _node_rows(watch, seconds, max(1, room - len(lines) - len(warnings)))
+    # In a terminal that is too low for all of it, warnings and progress come before the rest.
+    while len(lines) > 2 and len(lines) + len(rows) + len(warnings) > room:
         lines.pop()
-    return [
-        _cut(line, look.columns)
-        for line in (
-            lines + wrong + rows if len(lines + rows + wrong) > room else lines + rows + wrong
-        )[:room]
+    shown = lines + rows + warnings
+    if len(shown) > room:
+        shown = lines + warnings + rows
+    return [_cut_line(line, look.columns) for line in shown[:room]]
+
+
+def _run_lines(watch, seconds, look):
+    """Return the run's own lines, without empty ones."""
+    lines = [
+        _head_line(watch, seconds, look),
+        _progress_line(watch, look),
+        _pace_line(watch, look),
+        _fit_words(evaluation_words(watch), look.columns),
+        [slowest_text(watch)],
     ]
+    return [line for line in lines if any(text for text, _style in line)]
 
 
-def _cut(line, room):
+def _warning_lines(watch, seconds):
+    """Return at most MOST_WARNINGS lines with the warnings."""
+    texts = ["! " + text for _kind, _names, text in live_warnings.warnings(watch, seconds)]
+    if len(texts) > MOST_WARNINGS:
+        count = len(texts) - MOST_WARNINGS + 1
+        texts[MOST_WARNINGS - 1 :] = [f"! and {count} more warnings"]
+    return [[(text, "warn")] for text in texts]
+
+
+def _cut_line(line, room):
+    """Return a line of at most `room` columns."""
     shown = []
     for text, style in line:
         text = text_layout.cut(text, room)
         room -= text_layout.width(text)
-        shown += [(text, style)] if text else []
+        if text:
+            shown.append((text, style))
     return shown
 
 
 def repaint(stood, width, painted):
-    """Return what a terminal must be told so that lines stand where others stood.
+    """Return the text that makes a terminal show lines where others stood.
 
-    stood: the widths of the lines above the cursor that are to go, width: the terminal's columns
-    now, painted: the new lines as they are written. A line that is wider than the terminal has
-    become takes several rows: terminals wrap what stands there anew (a few, such as xterm, cut it
-    instead; there a few rows above the picture go with it).
+    stood: the widths of the lines above the cursor that are to go. width: the terminal's columns
+    now. painted: the new lines as they are written.
+
+    A line that is wider than the terminal has become takes several rows: terminals wrap existing
+    text again. A few, such as xterm, cut it instead. There a few rows above the picture are lost.
     """
     rows = sum(max(1, -(-size // max(1, width))) for size in stood)
-    up = "\r\x1b[%dA" % rows if rows else "\r"
-    clear = "\x1b[J" if rows > len(stood) else ""
+    up, clear = "\r", ""
+    if rows:
+        up = f"\r\x1b[{rows}A"
+    if rows > len(stood):
+        clear = "\x1b[J"
     return up + clear + "".join(line + "\x1b[K\n" for line in painted) + "\x1b[J"

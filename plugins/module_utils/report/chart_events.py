@@ -1,112 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The moments of an attempt that a time line points at: first errors, losses that are no number,
-kills, stops, nodes that were lost. Pure.
+"""The moments of an attempt that a timeline points at. Pure.
+
+They are first errors, losses that are not a number, kills, stops, and nodes that were lost.
 """
 
 from __future__ import annotations
 
 
 def marks_of(attempt, scans, lives):
-    """[{time, rank, node, text, level}] in order of time; level is error, warning or info.
-    `verdict: true`: what the verdict names.
+    """Return [{time, rank, node, text, level}] in order of time.
+
+    level is error, warning or info. `verdict: true` stands at the marks that the verdict names.
+    scans: {rank: (curves.Curve, ...)}. lives: {rank: times by the controller's clock}.
     """
     verdict = attempt.record.get("verdict")
-    verdict = verdict if isinstance(verdict, dict) else {}
-    marks = []
-
-    def put(when, rank, node, text, level):
-        named = (
-            {"verdict": True}
-            if level != "info" and node == verdict.get("node") and rank == verdict.get("rank")
-            else {}
-        )
-        marks.append(
-            dict({"time": when, "rank": rank, "node": node, "text": text, "level": level}, **named)
-        )
-
+    if not isinstance(verdict, dict):
+        verdict = {}
+    collector = _Marks(verdict)
     for rank, life in lives.items():
-        known, node = attempt.known(rank), attempt.where[rank]
-        curve = scans[rank][0] if rank in scans else None
-        error = known.get("first_error") or known.get("error")
-        if isinstance(error, dict):
-            said = (
-                "{}: {}".format(error.get("kind"), error.get("text"))
-                if error.get("text")
-                else str(error.get("kind"))
-            )
-            passed = error.get("handled") or error.get("survived")
-            put(
-                life["said"],
-                rank,
-                node,
-                said[:300],
-                "error" if error.get("grade") == "primary" and not passed else "warning",
-            )
-        if curve is not None and curve.nan:
-            put(curve.nan_at, rank, node, "the loss is {}".format(curve.nan.get("loss")), "warning")
-        signal, code = known.get("signal"), known.get("exit_code")
-        alone = life["asked"] is None or (
-            life["ended"] is not None and life["ended"] < life["asked"]
-        )
-        if signal and alone:
-            put(
-                life["ended"],
-                rank,
-                node,
-                f"killed by {signal}",
-                "warning" if isinstance(error, dict) else "error",
-            )
-        elif code and not isinstance(error, dict):
-            put(
-                life["ended"],
-                rank,
-                node,
-                f"ended with exit code {code}",
-                "error" if alone else "info",
-            )
+        curve = scans.get(rank, (None,))[0]
+        _mark_rank(collector, attempt, rank, life, curve)
     for node, unit in attempt.units.items():
-        asked = next(
-            (
-                life["asked"]
-                for rank, life in lives.items()
-                if attempt.where[rank] == node and life["asked"] is not None
-            ),
-            None,
-        )
-        if unit.get("stopped_by"):
-            who = (
-                "{} ({})".format(unit["stopped_by"], unit["stopped_from"])
-                if unit.get("stopped_from")
-                else str(unit["stopped_by"])
-            )
-            put(asked, None, node, f"stop asked by {who}", "info")
-        elif unit and unit.get("service_result") not in (None, "success", "exit-code"):
-            end = unit.get("time")
-            end = end - attempt.ahead[node] if isinstance(end, (int, float)) else None
-            put(end, None, node, "the unit ended with {}".format(unit["service_result"]), "error")
-    gone, ended = verdict.get("unreachable"), attempt.record.get("ended")
-    for node in gone if isinstance(gone, list) else ():
-        put(
-            ended if isinstance(ended, (int, float)) else None,
-            None,
-            str(node),
-            "did not answer",
-            "error",
-        )
-    return sorted(marks, key=lambda mark: (mark["time"] is None, mark["time"] or 0.0))
+        _mark_unit(collector, attempt, node, unit, lives)
+    _mark_lost_nodes(collector, verdict.get("unreachable"), attempt.record.get("ended"))
+    return sorted(collector.marks, key=lambda mark: (mark["time"] is None, mark["time"] or 0.0))
+
+
+class _Marks:
+    """The marks of an attempt, in the order in which they were added."""
+
+    def __init__(self, verdict):
+        self.marks = []
+        self._place = verdict.get("node"), verdict.get("rank")
+
+    def add(self, when, rank, node, text, level):
+        """Add a mark at a unix time, or at an unknown one (None)."""
+        mark = {"time": when, "rank": rank, "node": node, "text": text, "level": level}
+        if level != "info" and (node, rank) == self._place:
+            mark["verdict"] = True
+        self.marks.append(mark)
+
+
+def _mark_rank(collector, attempt, rank, life, curve):
+    known, node = attempt.known(rank), attempt.where[rank]
+    error = known.get("first_error") or known.get("error")
+    has_error = isinstance(error, dict)
+    if has_error:
+        collector.add(life["said"], rank, node, _error_text(error)[:300], _error_level(error))
+    if curve is not None and curve.nan:
+        text = "the loss is {}".format(curve.nan.get("loss"))
+        collector.add(curve.nan_at, rank, node, text, "warning")
+    signal, code = known.get("signal"), known.get("exit_code")
+    unprompted = _ended_unprompted(life)
+    if signal and unprompted:
+        level = "error"
+        if has_error:
+            level = "warning"
+        collector.add(life["ended"], rank, node, f"killed by {signal}", level)
+    elif code and not has_error:
+        level = "info"
+        if unprompted:
+            level = "error"
+        collector.add(life["ended"], rank, node, f"ended with exit code {code}", level)
+
+
+def _error_text(error):
+    if error.get("text"):
+        return "{}: {}".format(error.get("kind"), error.get("text"))
+    return str(error.get("kind"))
+
+
+def _error_level(error):
+    passed = error.get("handled") or error.get("survived")
+    if error.get("grade") == "primary" and not passed:
+        return "error"
+    return "warning"
+
+
+def _ended_unprompted(life):
+    """Return true if a rank ended before a stop was requested, or without one."""
+    if life["asked"] is None:
+        return True
+    return life["ended"] is not None and life["ended"] < life["asked"]
+
+
+def _mark_unit(collector, attempt, node, unit, lives):
+    """Add the stop of a node's unit, or its failure."""
+    if unit.get("stopped_by"):
+        requester = str(unit["stopped_by"])
+        if unit.get("stopped_from"):
+            requester = "{} ({})".format(unit["stopped_by"], unit["stopped_from"])
+        stop_times = (life["asked"] for rank, life in lives.items() if attempt.where[rank] == node)
+        when = next((time for time in stop_times if time is not None), None)
+        collector.add(when, None, node, f"stop asked by {requester}", "info")
+    elif unit and unit.get("service_result") not in (None, "success", "exit-code"):
+        when = _number(unit.get("time"))
+        if when is not None:
+            when -= attempt.ahead[node]
+        text = "the unit ended with {}".format(unit["service_result"])
+        collector.add(when, None, node, text, "error")
+
+
+def _mark_lost_nodes(collector, nodes, ended):
+    if isinstance(nodes, list):
+        for node in nodes:
+            collector.add(_number(ended), None, str(node), "did not answer", "error")
+
+
+def _number(value):
+    if isinstance(value, (int, float)):
+        return value
+    return None
 
 
 def said_at(error, written, ended, ahead):
-    """When a rank said an error, by the controller's clock; None where nothing tells.
+    """Return the time of a rank's error by the controller's clock, or None.
 
-    Paddle's handler prints a time. Else it is the log's last write, which no later end of the
-    process precedes. `written` is by the node's clock, which is `ahead` seconds off; `ended` is
-    corrected.
+    Paddle's handler prints a time. Else it is the log's last write, unless the process ended
+    earlier. `written` is by the node's clock, which is `ahead` seconds off. `ended` is corrected.
+    All are unix seconds.
     """
-    said = error.get("time")
-    if isinstance(said, (int, float)):
-        return said - ahead
-    return min(
-        (t for t in (None if written is None else written - ahead, ended) if t is not None),
-        default=None,
-    )
+    printed = _number(error.get("time"))
+    if printed is not None:
+        return printed - ahead
+    times = []
+    if written is not None:
+        times.append(written - ahead)
+    if ended is not None:
+        times.append(ended)
+    return min(times, default=None)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's log as curves: every step line, evaluation and checkpoint with its time, in one pass and
-in bounded memory.
+"""A rank's log as curves, in one pass and in bounded memory.
+
+They hold every step line, evaluation and checkpoint with its time.
 """
 
 from __future__ import annotations
@@ -19,50 +20,50 @@ _COUNTS = ("epoch", "step", "steps", "global_step")
 _WANTED = frozenset((*_FIGURES, *_COUNTS, "time"))
 HEAD = 262144  # bytes of a log in which its start is looked for
 SIGNS = 4000  # evaluations, and checkpoints, of one rank that are kept
-DIGITS = 15  # of a counted step; a line with more is no suite's
+DIGITS = 15  # of a counted step. No suite prints more.
 SPANS = 1000  # spans of time over which the speed's means are taken
 _PLACE = frozenset(("line", "epoch", "step", "global_step"))
-_BESIDE = _PLACE | {"samples", "fps"}  # figures of an evaluation that no model is better by
+_NOT_QUALITY = _PLACE | {"samples", "fps"}  # figures of an evaluation that do not rate the model
 
 
 def counted(record, first):
-    """How many steps of the whole training a step line stands for, counted from 1 over the epochs;
-    None where the line does not say.
+    """Return the number of steps up to a step line, or None if it is unknown.
 
-    first: what the suite counts from, `{epoch: 0, step: 0}`. A resumed PaddleOCR counts its global
-    steps from 0 again while its epochs go on, so where the steps of an epoch are known only the
-    place within it is taken from them (as in logs.fraction).
+    They are counted from 1 over the epochs. first: what the suite counts from, `{epoch: 0, step:
+    0}`. A resumed PaddleOCR counts its global steps from 0 again while its epochs go on. So where
+    the steps of an epoch are known, only the place within it is taken from them (as in
+    logs.fraction).
     """
     steps, epoch = record.get("steps"), record.get("epoch")
+    by_epoch = bool(steps) and epoch is not None
     number = record.get("global_step")
     if number is not None:
-        if not steps or epoch is None or number < 1:
+        if not by_epoch or number < 1:
             return number
         return (epoch - first.get("epoch", 1)) * steps + (number - 1) % steps + 1
     number = record.get("step")
     if number is None:
         return None
     number += 1 - first.get("step", 1)
-    return (
-        (epoch - first.get("epoch", 1)) * steps + number if steps and epoch is not None else number
-    )
+    if by_epoch:
+        number += (epoch - first.get("epoch", 1)) * steps
+    return number
 
 
 class Curve(LogScan):
-    """Feed a log's bytes; then `rows`, `evaluations`, `saved_at`, `speed`, `signs` (begin, end,
-    phase), `nan_at`, `best`, `begin`, `last`.
+    """Feed a log's bytes, then read the curves.
+
+    They are `rows`, `evaluations`, `saved_at`, `speed`, `signs` (begin, end, phase), `nan_at`,
+    `best`, `begin`, `last`. clock: a stamps.Clock. points: rows that stay, at most.
     """
 
     def __init__(self, table, logs, clock, points):
         super().__init__(table, digest=False)
-        first = ((logs or {}).get("step") or {}).get("first")
-        main = ((logs or {}).get("evaluation") or {}).get("main")
-        self._first = (
-            {key: value for key, value in first.items() if isinstance(value, int)}
-            if isinstance(first, dict)
-            else {}
-        )
-        self._main = main if isinstance(main, str) else None
+        logs = logs or {}
+        self._first = _whole_numbers((logs.get("step") or {}).get("first"))
+        self._main = (logs.get("evaluation") or {}).get("main")
+        if not isinstance(self._main, str):
+            self._main = None
         self._clock = clock
         self._thinned = Thinned(points, _EXTREMES)
         self._now = None  # the latest date of the lines that were read
@@ -70,21 +71,17 @@ class Curve(LogScan):
         self._due = 0.0
         self._done = self._epoch = None  # of the latest step line
         self._patterns = [p for p in table.fields if not _WANTED.isdisjoint(p.groupindex)]
-        self._judged = False  # whether the latest line holds a figure of an evaluation
+        self._has_figure = False  # the latest line holds a figure of an evaluation
         self.speed = Means(SPANS)
         self.evaluations, self.saved_at = [], []
         self._signs = {"evaluation": [], "checkpoint": []}
-        self.begin = self.last = self.nan_at = self.best = None
+        self.begin = self.last = None
+        self.nan_at = self.best = None
 
     def _found(self, number, text):
-        before, steps, saved, evaluation, nan = (
-            self._now,
-            self.steps,
-            self.saved_count,
-            self.evaluation,
-            self.nan,
-        )
-        when, self._judged = self._clock.read(text), False
+        before, steps, saved = self._now, self.steps, self.saved_count
+        evaluation, nan = self.evaluation, self.nan
+        when, self._has_figure = self._clock.read(text), False
         if when is not None:
             self._now = when
         if not super()._found(number, text):
@@ -99,124 +96,158 @@ class Curve(LogScan):
             self._sign("evaluation", before)
             self._judge()
             self._keep(self.evaluations, dict(self._place(), figures=self.evaluation))
-        elif self._judged and when is not None:  # one more figure of the same evaluation
-            self.evaluations[-1]["time"] = self.last = when
-            latest = self._signs["evaluation"]
-            latest[-1:] = [(begin, when, phase) for begin, _end, phase in latest[-1:]]
+        elif self._has_figure and when is not None:
+            self._extend_evaluation(when)
         return True
+
+    def _extend_evaluation(self, when):
+        """Move the end of the latest evaluation: one more figure of it was printed."""
+        self.evaluations[-1]["time"] = self.last = when
+        signs = self._signs["evaluation"]
+        signs[-1:] = [(begin, when, phase) for begin, _end, phase in signs[-1:]]
 
     def _evaluated(self, number, found):
         super()._evaluated(number, found)
-        self._judged = True
+        self._has_figure = True
 
     def _step(self, number, text, match):
         super()._step(number, text, match)
-        found = match.groupdict()
+        groups = self._read_groups(text, match)
+        record = self._read_counts(groups)
+        loss, lr, ips, cost = (self._figure(name, groups.get(name)) for name in _FIGURES)
+        if self._now is None and groups.get("time"):
+            self._now = self._clock.read(groups["time"])
+        self._epoch, self._done = record.get("epoch"), counted(record, self._first)
+        self._thinned.add((self._now, self._done, self._epoch, loss, lr, ips, cost))
+        self._due = 0.0
+        if cost is not None and record.get("steps") and self._done:
+            self._due = -self._done % record["steps"] * cost
+        if self._now is not None:
+            if ips is not None:
+                self.speed.add(self._now, ips)
+            if self.begin is None:
+                self.begin = self._now
+            self.last = self._now
+
+    def _read_groups(self, text, match):
+        """Return the named groups of a step line, as text."""
+        groups = match.groupdict()
         for pattern in self._patterns:
             field = pattern.search(text)
             if field:
-                found.update(field.groupdict())
+                groups.update(field.groupdict())
+        return groups
+
+    def _read_counts(self, groups):
+        """Return the whole numbers of a step line, else the log's totals."""
         record = {
             name: value
             for name, value in self._totals.items()
             if isinstance(value, int) and value < 10**DIGITS
         }
         for name in _COUNTS:
-            if found.get(name) and len(found[name]) <= DIGITS:
-                record[name] = int(found[name])
-        loss, lr, ips, cost = (self._figure(name, found.get(name)) for name in _FIGURES)
-        if self._now is None and found.get("time"):
-            self._now = self._clock.read(found["time"])
-        when, self._epoch, self._done = self._now, record.get("epoch"), counted(record, self._first)
-        self._thinned.add((when, self._done, self._epoch, loss, lr, ips, cost))
-        self._due = (
-            -self._done % record["steps"] * cost
-            if cost is not None and record.get("steps") and self._done
-            else 0.0
-        )
-        if when is not None:
-            if ips is not None:
-                self.speed.add(when, ips)
-            self.begin = when if self.begin is None else self.begin
-            self.last = when
+            if groups.get(name) and len(groups[name]) <= DIGITS:
+                record[name] = int(groups[name])
+        return record
 
     def _figure(self, name, text):
-        """A number of a step line, in the table's scale; None for what is missing, no number or not
-        finite.
+        """Return a number of a step line, in the table's scale.
+
+        None stands for what is missing, not a number or not finite.
         """
         try:
             value = float(text)
         except (TypeError, ValueError):
             return None
-        return value * self.table.scale.get(name, 1) if math.isfinite(value) else None
+        if not math.isfinite(value):
+            return None
+        return value * self.table.scale.get(name, 1)
 
     def _place(self):
         return {"time": self._now, "step": self._done, "epoch": self._epoch}
 
     def _sign(self, phase, before):
-        """Note an evaluation or a checkpoint that is said when it is over: it began after the
-        latest dated line, and the epoch's last steps.
+        """Note an evaluation or a checkpoint, which is printed when it is over.
+
+        It began after the latest dated line (`before`) and the epoch's last steps.
         """
-        if self._now is not None:
-            begin = self._now if before is None else min(self._now, before + self._due)
-            self._keep(self._signs[phase], (begin, self._now, phase))
-            self.last, self._due = self._now, 0.0
+        if self._now is None:
+            return
+        begin = self._now
+        if before is not None:
+            begin = min(begin, before + self._due)
+        self._keep(self._signs[phase], (begin, self._now, phase))
+        self.last, self._due = self._now, 0.0
 
     @property
     def signs(self):
+        """Return [(begin, end, phase)] of the evaluations and the checkpoints."""
         return self._signs["evaluation"] + self._signs["checkpoint"]
 
     @staticmethod
     def _keep(items, item):
-        """Append; of too many every second goes, so that those that stay cover the whole time."""
+        """Append an item.
+
+        Of too many items every second is dropped, so that the rest covers the whole time.
+        """
         items.append(item)
         if len(items) > SIGNS:
             del items[1:-1:2]
 
     def _judge(self):
-        """Compare the evaluation before the present one with the best: its figures are complete
-        now.
-        """
-        previous = self.evaluations[-1] if self.evaluations else None
-        figures = previous["figures"] if previous else {}
-        name = (
-            self._main
-            if self._main in figures
-            else next((key for key in figures if key not in _BESIDE and key[:4] != "best"), None)
-        )
-        value = figures.get(name)
+        """Compare the latest kept evaluation with the best: its figures are complete now."""
+        if not self.evaluations:
+            return
+        latest = self.evaluations[-1]
+        name = self._main_figure(latest["figures"])
+        value = latest["figures"].get(name)
         if isinstance(value, (int, float)) and (self.best is None or value > self.best["value"]):
-            self.best = dict(
-                {key: previous[key] for key in ("time", "step", "epoch")}, figure=name, value=value
-            )
+            place = {key: latest[key] for key in ("time", "step", "epoch")}
+            self.best = dict(place, figure=name, value=value)
+
+    def _main_figure(self, figures):
+        """Return the name of the figure that evaluations are compared by, or None."""
+        if self._main in figures:
+            return self._main
+        names = (key for key in figures if key not in _NOT_QUALITY and key[:4] != "best")
+        return next(names, None)
 
     def finish(self):
-        found = super().finish()
+        """Return the log's findings, and complete the evaluations."""
+        findings = super().finish()
         self._judge()
         for entry in self.evaluations:
             entry["figures"] = {
                 key: value for key, value in entry["figures"].items() if key not in _PLACE
             }
-        return found
+        return findings
 
     def rows(self):
-        """{column: [values]} of the step lines that stay."""
+        """Return {column: [values]} of the step lines that stay."""
         rows = self._thinned.rows()
         return {name: [row[index] for row in rows] for index, name in enumerate(COLUMNS)}
 
 
-def read(descriptor, curve, most):
-    """Feed an open log to a Curve, as many bytes as it has now, so that a growing log has an end;
-    return how many bytes were left out.
+def _whole_numbers(value):
+    """Return the whole numbers of a mapping, or {} for another type."""
+    if not isinstance(value, dict):
+        return {}
+    return {key: item for key, item in value.items() if isinstance(item, int)}
 
-    most: bytes that are read; of a longer log its beginning and its end.
+
+def read(descriptor, curve, most):
+    """Feed an open log to a Curve, and return the number of bytes left out.
+
+    Only as many bytes are read as it has now, so that a growing log has an end. most: bytes that
+    are read. Of a longer log they are its beginning and its end. Raises OSError.
     """
-    left, out = os.fstat(descriptor).st_size, 0
+    left, skipped = os.fstat(descriptor).st_size, 0
     if left > most:
-        for begin in range(0, most // 2, CHUNK):
-            curve.feed(os.pread(descriptor, min(CHUNK, most // 2 - begin), begin))
-        curve.feed(b"\n")  # what was cut within a line is none
-        out, left = left - most // 2 * 2, most // 2
+        half = most // 2
+        for begin in range(0, half, CHUNK):
+            curve.feed(os.pread(descriptor, min(CHUNK, half - begin), begin))
+        curve.feed(b"\n")  # what was cut within a line is not a line
+        skipped, left = left - half * 2, half
         os.lseek(descriptor, -left, os.SEEK_END)
     while left > 0:
         chunk = os.read(descriptor, min(CHUNK, left))
@@ -224,26 +255,34 @@ def read(descriptor, curve, most):
             break
         left -= len(chunk)
         curve.feed(chunk)
-    return out
+    return skipped
 
 
 def beginning(descriptor, table, clock):
-    """{dated, seeks, found}: the times of a log's first dated line and of its first and last word
-    about peers before the first step.
+    """Return {dated, seeks, found}: times of a log's beginning, None where unknown.
+
+    dated: the first dated line. seeks, found: the first and the last word about peers before the
+    first step. Raises OSError.
     """
     times = dict.fromkeys(("dated", "seeks", "found"))
     now = None
-    data = os.pread(descriptor, HEAD, 0).replace(b"\0", b"").replace(b"\r", b"\n")
-    for line in data.decode("utf-8", "replace").split("\n"):
+    for line in _read_head(descriptor):
         if any(pattern.search(line) for pattern in table.step):
             break
         when = clock.read(line)
-        now = when if when is not None else now
+        if when is not None:
+            now = when
         if times["dated"] is None:
             times["dated"] = when
-        found = FOUND.search(line)
-        if times["seeks"] is None and (found or SEEKS.search(line)):
+        has_peers = FOUND.search(line)
+        if times["seeks"] is None and (has_peers or SEEKS.search(line)):
             times["seeks"] = now
-        if found:
+        if has_peers:
             times["found"] = now
     return times
+
+
+def _read_head(descriptor):
+    """Return the lines of a log's first HEAD bytes."""
+    data = os.pread(descriptor, HEAD, 0).replace(b"\0", b"").replace(b"\r", b"\n")
+    return data.decode("utf-8", "replace").split("\n")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thin a stream of rows to a bounded number while it passes: minima and maxima, the first and the
-last row stay. Pure; one pass.
+"""Thin a stream of rows to a bounded number, in one pass. Pure.
 
-Neighbouring rows share a bucket, of which only the rows that hold a column's smallest or greatest
-value stay; when there are too many, neighbouring buckets become one. So a spike of a single step
-among 500,000 is still in the curve (min-max decimation).
+Minima and maxima, the first and the last row stay. Neighbouring rows share a bucket, of which only
+the rows that hold a column's smallest or greatest value stay. When there are too many buckets,
+neighbouring ones become one. So a spike of a single step among 500,000 is still in the curve
+(min-max decimation).
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ BUFFER = 64
 
 
 class Thinned:
-    """Rows in, at most `points` of them out, in their order. `columns`: the indices of the values
-    whose extremes count (None has none).
+    """Rows, thinned to at most `points` of them, in their order.
+
+    columns: the indices of the values whose extremes stay. A value of None is not an extreme.
     """
 
     def __init__(self, points, columns):
         self.columns = tuple(columns)
         self.points = max(points, 4 * len(self.columns) + 4)
-        self.count = 0
-        self.first = self.last = None
+        self.count = 0  # rows that were added
+        self.first = self.last = None  # (number, row)
         self.width = 1  # rows that a full bucket stands for
         self._buckets = []
         self._kept = 0  # rows in full buckets
-        self._open = []  # (number, row) of the bucket that is being filled
-        self._opened = 0  # rows that it stands for
+        self._open = []  # [(number, row)] of the bucket that is being filled
+        self._opened = 0  # rows that this bucket stands for
 
     def add(self, row):
-        """Take one row, a tuple of numbers and None."""
+        """Add one row, a tuple of numbers and None."""
         self.last = (self.count, row)
         if self.first is None:
             self.first = self.last
@@ -42,19 +43,18 @@ class Thinned:
             self._open = self._extremes(self._open)
 
     def _close(self):
+        """Close the bucket that is being filled, and join buckets while they are too many."""
         bucket = self._extremes(self._open)
         self._buckets.append(bucket)
         self._kept += len(bucket)
         self._open, self._opened = [], 0
-        # What is open, the first and the last row come on top.
-        while (
-            self._kept > self.points - 2 * len(self.columns) - 3
-            and len(self._buckets) > 1
-            and self.count > self.points
-        ):
+        # The open bucket, the first and the last row come on top.
+        most = self.points - 2 * len(self.columns) - 3
+        while self._kept > most and len(self._buckets) > 1 and self.count > self.points:
             self._halve()
 
     def _halve(self):
+        """Join each two neighbouring buckets."""
         if len(self._buckets) % 2:
             self._open = self._extremes(self._buckets.pop() + self._open)
             self._opened += self.width
@@ -64,28 +64,29 @@ class Thinned:
         self.width *= 2
 
     def _extremes(self, rows):
-        """The rows that hold a column's first smallest or first greatest value; the first row where
-        no column has a value.
+        """Return the rows that hold a column's first smallest or first greatest value.
+
+        Where no column has a value, it is the first row. rows: [(number, row)].
         """
         if len(rows) < 2:
             return rows
         kept = {}
         for column in self.columns:
-            low = high = None
+            lowest = highest = None
             for item in rows:
                 value = item[1][column]
                 if value is None:
                     continue
-                if low is None or value < low:
-                    low, lowest = value, item
-                if high is None or value > high:
-                    high, highest = value, item
-            if low is not None:
+                if lowest is None or value < lowest[1][column]:
+                    lowest = item
+                if highest is None or value > highest[1][column]:
+                    highest = item
+            if lowest is not None:
                 kept[lowest[0]], kept[highest[0]] = lowest, highest
         return [kept[number] for number in sorted(kept)] or rows[:1]
 
     def rows(self):
-        """The rows that stay, in their order."""
+        """Return the rows that stay, in their order."""
         kept = {number: row for bucket in self._buckets for number, row in bucket}
         kept.update(self._extremes(self._open))
         kept.update(item for item in (self.first, self.last) if item is not None)
@@ -93,8 +94,9 @@ class Thinned:
 
 
 class Means:
-    """Means of a value over spans of time whose width grows with the time that is seen; at most
-    `limit` of them. Widths are powers of 2 s.
+    """Means of a value over spans of time, at most `limit` of them.
+
+    The spans' width grows with the time that is covered. It is a power of 2, in seconds.
     """
 
     def __init__(self, limit):
@@ -102,7 +104,7 @@ class Means:
         self.bins = {}  # number of the span -> [sum, count]
 
     def add(self, when, value):
-        """Take a value at a unix time."""
+        """Add a value at a unix time."""
         entry = self.bins.setdefault(int(when // self.width), [0.0, 0])
         entry[0] += value
         entry[1] += 1
@@ -110,7 +112,7 @@ class Means:
             self.widen(self.width * 2)
 
     def widen(self, width):
-        """Put spans together until they have this width, a power of 2 not below the present one."""
+        """Join spans until they have this width, a power of 2 not below the present one."""
         merged = {}
         for number, (total, count) in self.bins.items():
             entry = merged.setdefault(number * self.width // width, [0.0, 0])
@@ -120,21 +122,23 @@ class Means:
 
 
 def summed(series):
-    """The sum of several Means over time: ([middle of each span], [sum]). Between its first and
-    last value one holds its latest mean.
+    """Return the sum of several Means over time: ([middle of each span], [sum]).
+
+    Between its first and last value, a Means counts with its latest mean. Widens all of them to the
+    widest.
     """
     width = max((means.width for means in series), default=1)
     for means in series:
         means.widen(width)
     totals = {}
-    every = sorted({number for means in series for number in means.bins})
+    numbers = sorted({number for means in series for number in means.bins})
     for means in series:
         begin, end, value = min(means.bins, default=0), max(means.bins, default=-1), 0.0
-        for number in every:
+        for number in numbers:
             if begin <= number <= end:
                 if number in means.bins:
-                    value = means.bins[number][0] / means.bins[number][1]
+                    total, count = means.bins[number]
+                    value = total / count
                 totals[number] = totals.get(number, 0.0) + value
-    return [(number + 0.5) * width for number in sorted(totals)], [
-        totals[number] for number in sorted(totals)
-    ]
+    times = [(number + 0.5) * width for number in sorted(totals)]
+    return times, [totals[number] for number in sorted(totals)]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one HTML file that asks nobody for anything. Pure: a view and the page's parts in,
-text out; controller only (jinja2).
+"""The report as one HTML file that loads nothing from elsewhere. Pure.
 
-A Content-Security-Policy allows the page's own script and style by their sha256 and nothing else:
-what a log line smuggles in could not run even if it were not escaped. Data for the charts stand in
-a block of JSON in which no `<` is left.
+A Content-Security-Policy allows the page's script and style by their sha256 and nothing else. So
+even a script that a log line smuggled in unescaped could not run. Data for the charts stand in a
+block of JSON without any `<`.
 """
 
 from __future__ import annotations
@@ -29,16 +28,17 @@ PARTS = {
 
 def parts(folder):
     """Return {name: text} of the page's parts, read from the role's directory."""
-    found = {}
+    texts = {}
     for name, path in PARTS.items():
         with open(os.path.join(folder, path), encoding="utf-8") as handle:
-            found[name] = handle.read()
-    return found
+            texts[name] = handle.read()
+    return texts
 
 
 def quoted(data):
-    """Return data as JSON that can stand in a script element: nothing in it can end the element,
-    and there is no NaN.
+    """Return data as JSON for a script element.
+
+    Nothing in it can end the element. Raises ValueError for NaN and infinite numbers.
     """
     text = json.dumps(data, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -46,9 +46,8 @@ def quoted(data):
 
 def digest(text):
     """Return a Content-Security-Policy source for an inline element with this content."""
-    return "'sha256-{}'".format(
-        base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-    )
+    sha256 = hashlib.sha256(text.encode("utf-8")).digest()
+    return "'sha256-{}'".format(base64.b64encode(sha256).decode("ascii"))
 
 
 def policy(page):
@@ -60,13 +59,14 @@ def policy(page):
 
 
 def render(view, page):
-    """Return the page's text. view: report_view.view's or report_compare.view's; page: what parts()
-    returned; `kind` says which it is.
+    """Return the page's text.
+
+    view: report_view.view's or report_compare.view's, as its `kind` says. page: the result of
+    parts(). Raises ValueError for a part that holds the end of its element.
     """
     for name in ("chart_script", "script", "chart_style", "style"):
-        if "</" in page[name] and (
-            "</script" in page[name].lower() or "</style" in page[name].lower()
-        ):
+        text = page[name].lower()
+        if "</script" in text or "</style" in text:
             raise ValueError(f"{PARTS[name]} holds the end of its own element")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True

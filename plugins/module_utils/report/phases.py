@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank did when: start, rendezvous, first_step, training, evaluation, checkpoint, stop;
-and how far a node's clock is off. Pure.
+"""Each rank's phases over time, and the offset of a node's clock. Pure.
 
-start       the launcher starts the process, which imports and reads its config rendezvous  it looks
-for its peers: from its first word about them to the last before the first step first_step  it makes
-its data, network and first steps; the suite's first step line ends it training    step lines, with
-evaluations and checkpoints between them stop        from its last sign of life, or from when a stop
-was asked for, to the end of the process Between the last sign of life of a rank that hung and the
-stop there is no phase. A suite that prints on its first rank only says nothing of the others'
-steps; they go at one pace, so theirs are taken from it and marked `inferred`.
+start       The launcher starts the process, which imports and reads its config.
+rendezvous  It looks for its peers: from its first word about them to the last before the first
+            step.
+first_step  It makes its data, network and first steps. The suite's first step line ends it.
+training    Step lines, with evaluations and checkpoints between them.
+stop        From its last sign of life, or from when a stop was requested, to the end of the
+            process.
+
+Between the last sign of life of a rank that hung and the stop there is no phase. A suite that
+prints on its first rank only says nothing of the other ranks' steps. They go at one pace, so theirs
+are taken from it and marked `inferred`.
 """
 
 from __future__ import annotations
 
 import re
 
-# What Paddle (tcp_utils.cc, distributed_strategy.py, topology.py) and MindSpore (tcp_comm.cc,
-# cluster_context.cc, collective_manager.cc) say when a rank begins to look for its peers, and when
-# it has them.
+# Lines that Paddle (tcp_utils.cc, distributed_strategy.py, topology.py) and MindSpore (tcp_comm.cc,
+# cluster_context.cc, collective_manager.cc) print when a rank begins to look for its peers, and
+# when it has them.
 SEEKS = re.compile(
     r"The server starts to listen|Retry to connect to|Waiting for the state of the"
     r" connection|Connect\] Connection \d"
@@ -27,96 +30,144 @@ FOUND = re.compile(
     r" successfully|Cluster is successfully initialized"
     r"|communication group on the device side"
 )
-# A rank is taken to train on after its last step line for so many seconds, or for so many times the
-# usual wait for the next one.
+# A rank counts as training for so many seconds after its last step line, or for so many times the
+# usual time between two step lines.
 QUIET, PACES = 30.0, 5
-# seconds that starting and collecting take at most, where only they say how far a clock is off
+# Seconds that starting and collecting take at most, where only they bound the clock's offset.
 SLACK = 10.0
 
 
 def ahead(bounds):
-    """Seconds by which a node's clock is ahead of the controller's, 0.0 where what is known does
-    not say that it differs.
+    """Return the seconds by which a node's clock is ahead of the controller's.
 
-    bounds: (least, most), either None. The most is close: an event on the node follows its cause on
-    the controller at once.
+    0.0 where what is known does not say that it differs. bounds: (least, most) in seconds, either
+    None. The most is close: an event on the node follows its cause on the controller at once.
     """
     least, most = bounds
     if most is not None and most < 0:
         return most
     if least is not None and least > 0:
-        return least if most is None else max(least, most - SLACK / 4)
+        if most is None:
+            return least
+        return max(least, most - SLACK / 4)
     return 0.0
 
 
 def timeline(rank, life, signs, inferred):
-    """One rank's phases, [{rank, phase, begin, end}] in order of time; `inferred: true` where the
-    steps are another rank's.
+    """Return one rank's phases, [{rank, phase, begin, end}] in order of time.
 
-    life: times in unix seconds, None where they are not known: launched (the launcher's start),
-    process (the rank's), dated (its first dated line), seeks and found (the first and the last word
-    about peers), step and last (the first step line, the latest step, evaluation or checkpoint),
-    asked (a stop was asked for), fault (an error was said), ended, written (the log's last write);
-    and pace, the seconds between step lines. signs: (begin, end, phase) of evaluations and
-    checkpoints.
+    `inferred: true` stands where the steps are another rank's. life: times in unix seconds, None
+    where they are unknown.
+
+    launched       The launcher's start.
+    process        The start of the rank's process.
+    dated          The log's first dated line.
+    seeks, found   The first and the last word about peers.
+    step, last     The first step line, and the latest step, evaluation or checkpoint.
+    asked          A stop was requested.
+    fault          An error was printed.
+    ended          The end of the rank's process.
+    written        The log's last write.
+    pace           The seconds between step lines.
+
+    signs: (begin, end, phase) of evaluations and checkpoints.
     """
-    drawn, final, last = [], life["ended"], life["last"]
+    final = life["ended"]
     if final is None:
-        final = max((t for t in (life["written"], last) if t is not None), default=None)
-
-    def put(phase, begin, end, copied=False):
-        if begin is not None and end is not None and min(end, final) >= begin:
-            drawn.append(
-                dict(
-                    {"rank": rank, "phase": phase, "begin": begin, "end": min(end, final)},
-                    **({"inferred": True} if copied else {}),
-                )
-            )
-
+        final = _latest(life["written"], life["last"])
     if final is None:
-        return drawn
-    step = life["step"] if life["step"] is not None and life["step"] <= final else None
-    alive = step if last is None or step is None else max(last, step)
-    turn = min(
-        (
-            t
-            for t in (life["asked"], life["fault"])
-            if t is not None and (alive is None or t >= alive)
-        ),
-        default=None,
-    )
-    seeks, over = life["seeks"], _first(step, turn, final)
-    put(
-        "start",
-        _first(life["launched"], life["process"], life["dated"]),
-        _first(seeks, life["dated"], over),
-    )
-    if seeks is not None:
-        put("rendezvous", seeks, _first(life["found"], over))
-    put(
-        "first_step",
-        _first(life["found"], seeks, life["dated"]),
-        over,
-        inferred and step is not None,
-    )
+        return []
+    lane = _Lane(rank, final)
+    step = alive = _first_step(life, final)
     if step is not None:
-        quiet = max(QUIET, PACES * (life["pace"] or 0.0))
-        until = _first(turn, life["written"] if life["ended"] is None else None, alive)
-        until = until if alive <= until <= alive + quiet else alive
-        here = step
-        for begin, end, phase in sorted(signs):
-            begin, end = max(begin, here), min(end, until)
-            if end >= begin:
-                if begin > here:
-                    put("training", here, begin, inferred)
-                put(phase, begin, end)
-                here = end
-        if until > here:
-            put("training", here, until, inferred)
+        alive = _latest(life["last"], step)
+    turn = _turning_point(life, alive)
+    _add_beginning(lane, life, _first(step, turn, final), inferred and step is not None)
+    if step is not None:
+        _add_training(lane, step, _training_end(life, turn, alive), signs, inferred)
     if life["ended"] is not None:
-        put("stop", _first(turn, alive), life["ended"])
-    return drawn
+        lane.add("stop", _first(turn, alive), life["ended"])
+    return lane.phases
+
+
+class _Lane:
+    """The phases of one rank, none beyond its end (`final`, in unix seconds)."""
+
+    def __init__(self, rank, final):
+        self.phases = []
+        self._rank, self._final = rank, final
+
+    def add(self, name, begin, end, inferred=False):
+        """Add a phase whose begin and end are known, up to the rank's end."""
+        if begin is None or end is None:
+            return
+        end = min(end, self._final)
+        if end >= begin:
+            phase = {"rank": self._rank, "phase": name, "begin": begin, "end": end}
+            if inferred:
+                phase["inferred"] = True
+            self.phases.append(phase)
+
+
+def _first_step(life, final):
+    """Return when the first step line was printed, None where that is after the end."""
+    step = life["step"]
+    if step is None or step <= final:
+        return step
+    return None
+
+
+def _turning_point(life, alive):
+    """Return the time of the stop request or error after the last sign of life.
+
+    None: there was neither.
+    """
+    times = [time for time in (life["asked"], life["fault"]) if time is not None]
+    return min((time for time in times if alive is None or time >= alive), default=None)
+
+
+def _add_beginning(lane, life, over, inferred):
+    """Add the phases before the first step.
+
+    over: when they end.
+    """
+    seeks = life["seeks"]
+    begin = _first(life["launched"], life["process"], life["dated"])
+    lane.add("start", begin, _first(seeks, life["dated"], over))
+    if seeks is not None:
+        lane.add("rendezvous", seeks, _first(life["found"], over))
+    lane.add("first_step", _first(life["found"], seeks, life["dated"]), over, inferred)
+
+
+def _training_end(life, turn, alive):
+    """Return the end of a rank's training: its last sign of life, or soon after."""
+    quiet = max(QUIET, PACES * (life["pace"] or 0.0))
+    written = life["written"]
+    if life["ended"] is not None:
+        written = None
+    until = _first(turn, written, alive)
+    if alive <= until <= alive + quiet:
+        return until
+    return alive
+
+
+def _add_training(lane, begin, until, signs, inferred):
+    """Add the training, with the evaluations and checkpoints in it."""
+    here = begin
+    for sign_begin, sign_end, phase in sorted(signs):
+        sign_begin, sign_end = max(sign_begin, here), min(sign_end, until)
+        if sign_end >= sign_begin:
+            if sign_begin > here:
+                lane.add("training", here, sign_begin, inferred)
+            lane.add(phase, sign_begin, sign_end)
+            here = sign_end
+    if until > here:
+        lane.add("training", here, until, inferred)
 
 
 def _first(*values):
     return next((value for value in values if value is not None), None)
+
+
+def _latest(*values):
+    return max((value for value in values if value is not None), default=None)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's last figures as text for Prometheus (exposition format 0.0.4), for the textfile collector
-of the node exporter.
+"""A run's last figures as text for Prometheus (exposition format 0.0.4).
 
-The collector reads *.prom of one directory, wants one HELP for a name over all files, and refuses
-samples with timestamps; so times are gauges of their own. Nothing here reads a log: run.json and
-plan.json have what is needed.
+The text is for the textfile collector of the node exporter. The collector reads *.prom of one
+directory, wants one HELP for a name over all files, and refuses samples with timestamps. Times are
+therefore gauges. Nothing here reads a log: run.json and plan.json have what is needed.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from .curves import counted
 NAME = "metrics.prom"
 OUTCOMES = ("completed", "failed", "stopped", "lost", "unknown")
 STATES = ("waiting", "starting", "training", "done", "failed", "killed", "stopped")
-# name: (help, labels beside run and job); all are gauges, since a new run of the same job takes the
-# place of the old one.
+# name: (help, labels beside run and job). All are gauges: a new run of the same job takes the place
+# of the old one.
 METRICS = {
     "info": ("What ran; always 1.", ("suite", "launcher", "site")),
     "outcome": (
@@ -52,144 +51,204 @@ _START = re.compile(r"^trainyard_run_start_timestamp_seconds\{[^\n]*\} (\S+)$", 
 
 
 def text_of(plan, record):
-    """The exposition text of a run. plan: plan.json's content; record: run.json's. What is not
-    known has no sample.
+    """Return the exposition text of a run.
+
+    An unknown figure has no sample. plan: plan.json's content. record: run.json's content.
     """
     secrets = secrets_of(plan)
-    samples = _samples(plan, record)
-    who = (("run", record.get("run")), ("job", record.get("job")))
+    samples = _build_samples(plan, record)
+    common = (("run", record.get("run")), ("job", record.get("job")))
     lines = []
-    for name, (words, labels) in METRICS.items():
-        found = [
-            (values, value) for key, values, value in samples if key == name and value is not None
-        ]
-        if found:
+    for name, (help_text, labels) in METRICS.items():
+        values = [sample[1:] for sample in samples if sample[0] == name]
+        if values:
             lines += [
-                f"# HELP trainyard_run_{name} {words}",
+                f"# HELP trainyard_run_{name} {help_text}",
                 f"# TYPE trainyard_run_{name} gauge",
             ]
-        for values, value in found:
+        for label_values, value in values:
             pairs = ",".join(
-                f'{key}="{_label(text, secrets)}"' for key, text in (*who, *zip(labels, values))
+                f'{key}="{_format_label(text, secrets)}"'
+                for key, text in (*common, *zip(labels, label_values))
             )
-            lines.append(f"trainyard_run_{name}{{{pairs}}} {_figure(value)}")
+            lines.append(f"trainyard_run_{name}{{{pairs}}} {_format_figure(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _samples(plan, record):
-    """[(name, values of its own labels, value)]"""
-    attempts = [a for a in record.get("attempts") or [] if isinstance(a, dict)]
-    last = max(attempts, key=lambda a: a.get("number") or 0, default={})
-    ranks = [r for r in last.get("ranks") or [] if isinstance(r, dict)]
-    suite, launcher = plan.get("suite") or {}, plan.get("launcher") or {}
+def _build_samples(plan, record):
+    """Return [(name, values of the metric's labels, value)] of the known figures."""
+    attempts = [entry for entry in record.get("attempts") or [] if isinstance(entry, dict)]
+    latest = max(attempts, key=lambda entry: entry.get("number") or 0, default={})
+    ranks = [rank for rank in latest.get("ranks") or [] if isinstance(rank, dict)]
+    suite = plan.get("suite") or {}
     table = (suite.get("logs") or {}).get("step") or {}
-    samples = [("info", (suite.get("name"), launcher.get("name"), plan.get("site")), 1)]
-    outcome = (last.get("verdict") or {}).get("outcome")
-    samples += [("outcome", (name,), int(name == outcome)) for name in OUTCOMES]
-    samples += [
-        ("ranks", (state,), sum(r.get("state") == state for r in ranks))
-        for state in STATES
-        if ranks
+    samples = [
+        *_describe_run(plan, suite, latest),
+        *_count_states(ranks),
+        *_read_last_step(ranks, table),
+        ("throughput", (table.get("unit"),), _sum_throughput(plan, ranks, table)),
+        *_read_evaluation(ranks),
+        ("checkpoints", (), _sum_or_none(_numbers_of(ranks, "saved_count"))),
+        ("restarts", (), _count_restarts(record, attempts)),
+        ("log_bytes", (), _sum_or_none(_numbers_of(ranks, "bytes"))),
+        ("start_timestamp_seconds", (), record.get("started")),
+        ("last_log_timestamp_seconds", (), max(_numbers_of(ranks, "mtime"), default=None)),
+        ("end_timestamp_seconds", (), latest.get("ended")),
     ]
-    stepped = [r for r in ranks if isinstance(r.get("last_step"), dict)]
-    first = stepped[0] if stepped else {}
+    return [sample for sample in samples if _is_number(sample[2])]
+
+
+def _describe_run(plan, suite, latest):
+    launcher = plan.get("launcher") or {}
+    outcome = (latest.get("verdict") or {}).get("outcome")
+    samples = [("info", (suite.get("name"), launcher.get("name"), plan.get("site")), 1)]
+    samples += [("outcome", (name,), int(name == outcome)) for name in OUTCOMES]
+    return samples
+
+
+def _count_states(ranks):
+    if not ranks:
+        return []
+    return [("ranks", (name,), sum(r.get("state") == name for r in ranks)) for name in STATES]
+
+
+def _ranks_with_steps(ranks):
+    return [rank for rank in ranks if isinstance(rank.get("last_step"), dict)]
+
+
+def _read_last_step(ranks, table):
+    """Return the samples of the first rank that prints steps.
+
+    table: the suite's `logs.step`.
+    """
+    first = next(iter(_ranks_with_steps(ranks)), {})
     step = first.get("last_step") or {}
-    speeds = [r["last_step"]["ips"] for r in stepped if _number(r["last_step"].get("ips"))]
-    total = len(plan.get("ranks") or [])
+    loss, steps = step.get("loss"), None
+    if first.get("nan") and "loss" in step and loss is None:
+        loss = math.nan
+    if step:
+        steps = counted(step, table.get("first") or {})
+    return [
+        ("last_step", (), steps),
+        ("loss", (), loss),
+        ("learning_rate", (), step.get("lr")),
+    ]
+
+
+def _sum_throughput(plan, ranks, table):
+    """Return the speed of all ranks together, or None.
+
+    table: the suite's `logs.step`.
+    """
+    steps = [rank["last_step"] for rank in _ranks_with_steps(ranks)]
+    speeds, total = _numbers_of(steps, "ips"), len(plan.get("ranks") or [])
     if speeds and len(speeds) < total and table.get("ranks") == "first":
         speeds = [sum(speeds) / len(speeds) * total]  # the ranks go at one pace
-    lost = first.get("nan") and "loss" in step and step["loss"] is None
-    saved = [r["saved_count"] for r in ranks if _number(r.get("saved_count"))]
-    sizes = [r["bytes"] for r in ranks if _number(r.get("bytes"))]
-    written = [r["mtime"] for r in ranks if _number(r.get("mtime"))]
-    evaluation = next((r["evaluation"] for r in ranks if isinstance(r.get("evaluation"), dict)), {})
-    samples += [
-        ("last_step", (), counted(step, table.get("first") or {}) if step else None),
-        ("loss", (), math.nan if lost else step.get("loss")),
-        ("learning_rate", (), step.get("lr")),
-        ("throughput", (table.get("unit"),), sum(speeds) if speeds else None),
-        *(
-            ("evaluation", (key,), value)
-            for key, value in evaluation.items()
-            if key not in ("line", "epoch", "step", "global_step")
-        ),
-        ("checkpoints", (), sum(saved) if saved else None),
-        (
-            "restarts",
-            (),
-            record["restarts"] if _number(record.get("restarts")) else max(len(attempts) - 1, 0),
-        ),
-        ("log_bytes", (), sum(sizes) if sizes else None),
-        ("start_timestamp_seconds", (), record.get("started")),
-        ("last_log_timestamp_seconds", (), max(written, default=None)),
-        ("end_timestamp_seconds", (), last.get("ended")),
+    return _sum_or_none(speeds)
+
+
+def _read_evaluation(ranks):
+    evaluations = (rank["evaluation"] for rank in ranks if isinstance(rank.get("evaluation"), dict))
+    return [
+        ("evaluation", (key,), value)
+        for key, value in next(evaluations, {}).items()
+        if key not in ("line", "epoch", "step", "global_step")
     ]
-    return [sample for sample in samples if _number(sample[2])]
 
 
-def _number(value):
+def _count_restarts(record, attempts):
+    if _is_number(record.get("restarts")):
+        return record["restarts"]
+    return max(len(attempts) - 1, 0)
+
+
+def _numbers_of(entries, key):
+    return [entry[key] for entry in entries if _is_number(entry.get(key))]
+
+
+def _sum_or_none(values):
+    if not values:
+        return None
+    return sum(values)
+
+
+def _is_number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _figure(value):
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-    return repr(value)
+def _format_figure(value):
+    if not isinstance(value, float) or math.isfinite(value):
+        return repr(value)
+    if math.isnan(value):
+        return "NaN"
+    if value > 0:
+        return "+Inf"
+    return "-Inf"
 
 
-def _label(value, secrets):
-    text = printable("" if value is None else value, *secrets, limit=200)
+def _format_label(value, secrets):
+    if value is None:
+        value = ""
+    text = printable(value, *secrets, limit=200)
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def file_name(plan, record):
-    """The name in the collector's directory: one for a job of a site, so that runs take each
-    other's place and the directory stays small.
+    """Return the file's name in the collector's directory: one per job of a site.
+
+    So runs of a job take each other's place and the directory stays small.
     """
-    return "trainyard-{}.prom".format(
-        re.sub(
-            r"[^A-Za-z0-9_.-]",
-            "_",
-            "{}-{}".format(plan.get("site") or "site", record.get("job") or "job"),
-        )[:200]
-    )
+    site, job = plan.get("site") or "site", record.get("job") or "job"
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{site}-{job}")
+    return f"trainyard-{stem[:200]}.prom"
 
 
 def newer(path, text):
-    """Whether the file at `path` tells of a run that was started later than the one of `text`."""
+    """Return true if the file at `path` is of a later run than `text`.
+
+    The time of the runs' start counts. A file that cannot be read is not of a later run.
+    """
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
-            there = _START.search(handle.read(1 << 20))
+            installed = _START.search(handle.read(1 << 20))
     except OSError:
         return False
-    ours = _START.search(text)
+    offered = _START.search(text)
     try:
-        return bool(there and ours) and float(there.group(1)) > float(ours.group(1))
+        return bool(installed and offered) and float(installed.group(1)) > float(offered.group(1))
     except ValueError:
         return False
 
 
 def put(path, text, mode, write=True):
-    """Write a file whole or not at all; return whether it was different. The collector never sees
-    half a file.
+    """Write a file whole or not at all, and return true if its content was different.
+
+    The collector never sees half a file. write: False only compares. Raises OSError.
     """
+    if _has_content(path, text):
+        return False
+    if write:
+        _replace_file(path, text, mode)
+    return True
+
+
+def _has_content(path, text):
     try:
         with open(path, encoding="utf-8") as handle:
-            if handle.read() == text:
-                return False
+            return handle.read() == text
     except (OSError, ValueError):
-        pass
-    if write:
-        descriptor, temporary = tempfile.mkstemp(
-            dir=os.path.dirname(path) or ".", prefix=".trainyard-"
-        )
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-                handle.write(text)
-                os.fchmod(descriptor, mode)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-    return True
+        return False
+
+
+def _replace_file(path, text, mode):
+    directory = os.path.dirname(path) or "."
+    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".trainyard-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+            handle.write(text)
+            os.fchmod(descriptor, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the report of one run says, section by section, as text and numbers for the template. Pure:
-report_facts' dictionary in, view out.
+"""The report of one run, section by section, as text and numbers. Pure.
 
-Text from logs and nodes is made safe to show here (display.printable: secrets masked, control and
-bidirectional characters escaped); the template escapes it for HTML besides.
+It turns report_facts' dictionary into the template's view. Text from logs and nodes is made safe to
+show here (display.printable: secrets masked, control and bidirectional characters escaped). The
+template escapes it for HTML as well.
 """
 
 from __future__ import annotations
@@ -23,263 +23,341 @@ from .charts import (
     curve_rows,
     curves,
     figures,
+    logs_section,
     measured,
     note_of,
     number,
     unit_of,
 )
 
-# The words of a verdict's outcome and what the eye gets to see of it.
+# A verdict's outcome: its badge and its tone.
 OUTCOMES = {
     "completed": ("COMPLETED", "good"),
     "failed": ("FAILED", "bad"),
     "lost": ("LOST", "bad"),
     "stopped": ("STOPPED", "warn"),
 }
-MANY = 8  # so many curves get a colour and a line in the legend each
+MANY = 8  # so many curves get a colour and a line each in the legend
 LOG_PLACE = re.compile(r"(?:[\w.+@-]+/)*([\w.+@-]+\.(?:log|txt|out|jsonl?))(?::(\d+))?")
 
 
 def moment(seconds):
-    """Return unix seconds as a date and time of UTC."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) if seconds else None
+    """Return unix seconds as a date and time of UTC, or None for no time."""
+    if not seconds:
+        return None
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
 def size(count):
-    """Return bytes for people, such as 12.3 kB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return "%d B" % count if unit == "B" else f"{count:.1f} {unit}"
+    """Return a number of bytes with its unit, such as 12.3 kB."""
+    if count < 1000:
+        return f"{int(count)} B"
+    for unit in ("kB", "MB"):
         count /= 1000.0
+        if count < 1000:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000.0:.1f} GB"
 
 
 def href(path):
-    """Return a path in the run's directory as a relative address; never one with a scheme or from
-    the root.
+    """Return a path in the run's directory as a relative address.
+
+    It is never an address with a scheme or from the root.
     """
     return "./" + urllib.parse.quote(path)
 
 
 def linked(text, known, attempt=None):
-    """Return text in parts [{text, href}]: names of logs that are at home become links. known:
-    paths in the run's directory.
+    """Return text in parts [{text, href}], with links at the names of known logs.
+
+    known: paths in the run's directory. attempt: the one whose logs are meant, or None.
     """
-    parts, here = [], 0
-    by_name = {
-        path.rpartition("/")[2]: path
-        for path in known
-        if attempt is None or not path.startswith("attempt-")
-    }
-    by_name.update(
-        {path.rpartition("/")[2]: path for path in known if path.startswith(f"attempt-{attempt}/")}
-    )
+    parts, end = [], 0
+    paths = _paths_by_name(known, attempt)
     for match in LOG_PLACE.finditer(text):
-        path = by_name.get(match.group(1))
+        path = paths.get(match.group(1))
         if path:
             parts += [
-                {"text": text[here : match.start()], "href": None},
+                {"text": text[end : match.start()], "href": None},
                 {"text": match.group(0), "href": href(path)},
             ]
-            here = match.end()
-    parts.append({"text": text[here:], "href": None})
+            end = match.end()
+    parts.append({"text": text[end:], "href": None})
     return [part for part in parts if part["text"]]
 
 
-def verdict(attempt, facts, known):
-    """Return {number, badge, tone, text, meaning, remedy, evidence, candidates, excerpts} of one
-    attempt of run.json.
+def _paths_by_name(known, attempt):
+    """Return {file name: path}.
+
+    An attempt's files come before those of the run.
     """
-    found, here = attempt.get("verdict") or {}, attempt.get("number")
-    badge, tone = OUTCOMES.get(found.get("outcome"), ("UNKNOWN", "warn"))
-    text = str(
-        found.get("text")
-        or "nothing was recorded of how this attempt ended: it still runs, or nobody followed it to its end"
-    )
-    text = re.sub(r"; remedy: .*\Z", "", text) if found.get("remedy") else text
+    shared, specific = {}, {}
+    for path in known:
+        name = path.rpartition("/")[2]
+        if attempt is None or not path.startswith("attempt-"):
+            shared[name] = path
+        if path.startswith(f"attempt-{attempt}/"):
+            specific[name] = path
+    return {**shared, **specific}
+
+
+def verdict(attempt, facts, known):
+    """Return an attempt's verdict as the page shows it.
+
+    The keys are number, badge, tone, text, meaning, remedy, evidence, candidates, excerpts.
+    attempt: one of run.json's.
+    """
+    entry, number_ = attempt.get("verdict") or {}, attempt.get("number")
+    badge, tone = OUTCOMES.get(entry.get("outcome"), ("UNKNOWN", "warn"))
+    meaning = None
+    if tone != "good":
+        meaning = entry.get("meaning")
     return {
-        "number": here,
+        "number": number_,
         "badge": badge,
         "tone": tone,
-        "text": linked(
-            text[len(badge) + 2 :] if text.startswith(badge + ": ") else text, known, here
-        ),
-        "meaning": found.get("meaning") if tone != "good" else None,
-        "remedy": found.get("remedy"),
-        "evidence": [linked(str(line), known, here) for line in found.get("evidence") or ()],
-        "candidates": [candidate(item, known, here) for item in found.get("candidates") or ()],
+        "text": linked(_verdict_text(entry, badge), known, number_),
+        "meaning": meaning,
+        "remedy": entry.get("remedy"),
+        "evidence": [linked(str(line), known, number_) for line in entry.get("evidence") or ()],
+        "candidates": [candidate(item, known, number_) for item in entry.get("candidates") or ()],
         "excerpts": [
-            dict(item, href=href("attempt-%d/%s" % (here, item["log"])))
+            dict(item, href=href(f"attempt-{number_}/{item['log']}"))
             for item in facts["excerpts"]
-            if item["attempt"] == here
+            if item["attempt"] == number_
         ],
     }
 
 
+def _verdict_text(entry, badge):
+    """Return a verdict's sentence without remedy and badge.
+
+    The page shows these two beside it.
+    """
+    text = str(
+        entry.get("text")
+        or "nothing was recorded of how this attempt ended: it still runs, or nobody followed it to"
+        " its end"
+    )
+    if entry.get("remedy"):
+        text = re.sub(r"; remedy: .*\Z", "", text)
+    if text.startswith(badge + ": "):
+        text = text[len(badge) + 2 :]
+    return text
+
+
 def candidate(item, known, attempt):
     """Return one row of the candidates for the first cause."""
-    end = item.get("signal") or (
-        "exit code {}".format(item["exit_code"]) if item.get("exit_code") is not None else None
-    )
-    place = str(item.get("log") or "").rpartition("/")[2] + (
-        ":{}".format(item["line"]) if item.get("line") else ""
-    )
+    end = item.get("signal")
+    if not end and item.get("exit_code") is not None:
+        end = "exit code {}".format(item["exit_code"])
+    path = str(item.get("log") or "").rpartition("/")[2]
+    if item.get("line"):
+        path += ":{}".format(item["line"])
     return dict(
         only([item], "rank", "node", "weight", "why")[0],
-        end=end,
-        place=linked(place, known, attempt),
+        end=end or None,
+        place=linked(path, known, attempt),
     )
 
 
 def plan_of(facts, number):
-    """Return the plan of an attempt; other attempts of a run may have run on other nodes."""
+    """Return the plan of an attempt.
+
+    Other attempts of a run may have run on other nodes.
+    """
     return (facts.get("plans") or {}).get(number) or facts["plan"]
 
 
 def story(entry, run):
-    """Return [(what, value)]: from what an attempt of run.json went on, and whether the run was
-    started again after it.
+    """Return [(title, text)] of an attempt's resume point and its restart.
+
+    entry: an attempt of run.json.
     """
-    again = entry.get("again") or {}
-    told = [
+    restart = entry.get("again") or {}
+    rows = [
         ("went on from", run_json.resumed_words(entry.get("resume"), entry.get("number") or 1)),
-        ("restart", restart_policy.sentence(again, "<run id>")),
+        ("restart", restart_policy.sentence(restart, "<run id>")),
     ]
-    return [(name, text) for name, text in told if text]
+    return [(name, text) for name, text in rows if text]
 
 
 def rank_rows(facts, attempt, known):
-    """Return one row for each planned rank: where it ran, how it ended, its figures, its log."""
-    told = {rank["rank"]: rank for rank in attempt.get("ranks") or ()}
-    rows = []
-    for item in plan_of(facts, attempt.get("number")).get("ranks") or ():
-        rank = told.get(item["rank"], {})
-        end = rank.get("signal") or (
-            "exit code {}".format(rank["exit_code"])
-            if rank.get("exit_code") is not None
-            else rank.get("state")
-        )
-        path = "attempt-{}/{}".format(attempt.get("number"), rank.get("home"))
-        last = rank.get("last_step") or {}
-        rows.append(
-            {
-                "rank": item["rank"], "node": item["node"], "local_rank": item["local_rank"], "device": item["device"], "endpoint": item["endpoint"],
-                "pid": rank.get("pid"), "end": end or "no findings", "tone": "good" if rank.get("exit_code") == 0 else "bad" if end else "warn",
-                "seconds": duration(rank["ended"] - rank["started"]) if rank.get("ended") and rank.get("started") else None,
-                "steps": rank.get("steps"), "loss": number(last.get("loss")), "speed": number(last.get("ips")),
-                "log": {"href": href(path), "text": rank["home"]} if path in known else None,
-            }
-        )  # fmt: skip
-    return rows
+    """Return one row for each planned rank: its slot, its end, its figures, its log."""
+    recorded = {rank["rank"]: rank for rank in attempt.get("ranks") or ()}
+    number_ = attempt.get("number")
+    return [
+        _rank_row(slot, recorded.get(slot["rank"], {}), number_, known)
+        for slot in plan_of(facts, number_).get("ranks") or ()
+    ]
+
+
+def _rank_row(slot, rank, attempt, known):
+    """Return a rank's row.
+
+    slot: the plan's. rank: run.json's or {}.
+    """
+    end = _rank_end(rank)
+    path = f"attempt-{attempt}/{rank.get('home')}"
+    last, seconds, log = rank.get("last_step") or {}, None, None
+    if rank.get("ended") and rank.get("started"):
+        seconds = duration(rank["ended"] - rank["started"])
+    if path in known:
+        log = {"href": href(path), "text": rank["home"]}
+    row = {key: slot[key] for key in ("rank", "node", "local_rank", "device", "endpoint")}
+    row.update(
+        pid=rank.get("pid"),
+        end=end or "no findings",
+        tone=_rank_tone(rank, end),
+        seconds=seconds,
+        steps=rank.get("steps"),
+        loss=number(last.get("loss")),
+        speed=number(last.get("ips")),
+        log=log,
+    )
+    return row
+
+
+def _rank_end(rank):
+    if rank.get("signal"):
+        return rank["signal"]
+    if rank.get("exit_code") is not None:
+        return "exit code {}".format(rank["exit_code"])
+    return rank.get("state")
+
+
+def _rank_tone(rank, end):
+    if rank.get("exit_code") == 0:
+        return "good"
+    if end:
+        return "bad"
+    return "warn"
 
 
 def environment(plan):
-    """Return [{name, value, nodes}]: what every rank's process gets, values of names that sound
-    secret masked.
+    """Return [{name, value, nodes}]: the environment of every rank's process.
+
+    Values of names that sound secret are masked. nodes: None for all of them.
     """
     rows = [
         {"name": name, "value": value, "nodes": None}
         for name, value in (plan.get("env") or {}).items()
     ]
-    names = sorted({name for node in plan.get("nodes") or () for name in node.get("env") or {}})
-    for name in names:
-        values = {}
-        for node in plan["nodes"]:
-            if name in (node.get("env") or {}):
-                values.setdefault(node["env"][name], []).append(node["name"])
-        everywhere = len(values) == 1 and len(next(iter(values.values()))) == len(plan["nodes"])
-        rows += [
-            {"name": name, "value": value, "nodes": None if everywhere else ", ".join(nodes)}
-            for value, nodes in values.items()
-        ]
+    nodes = plan.get("nodes") or ()
+    for name in sorted({name for node in nodes for name in node.get("env") or {}}):
+        rows += _node_variable(name, nodes)
     for row in rows:
-        row["value"] = MASK if render.hidden(plan, row["name"]) else row["value"]
+        if render.hidden(plan, row["name"]):
+            row["value"] = MASK
     return sorted(rows, key=lambda row: (row["name"], row["nodes"] or ""))
 
 
+def _node_variable(name, nodes):
+    """Return a row for each value that a variable has on the nodes."""
+    owners = {}
+    for node in nodes:
+        if name in (node.get("env") or {}):
+            owners.setdefault(node["env"][name], []).append(node["name"])
+    if len(owners) == 1:
+        value, names = next(iter(owners.items()))
+        if len(names) == len(nodes):
+            return [{"name": name, "value": value, "nodes": None}]
+    return [
+        {"name": name, "value": value, "nodes": ", ".join(names)} for value, names in owners.items()
+    ]
+
+
 def commands(plan):
-    """Return [{where, text}]: what was executed, as a shell would take it."""
+    """Return [{where, text}]: the executed commands, as a shell takes them."""
     kind = (plan.get("launcher") or {}).get("kind")
-    rows = (
-        [
-            {
-                "where": render.WHERE.get(kind, "command").rstrip(","),
-                "text": render.command(plan["argv"]),
-            }
-        ]
-        if plan.get("argv")
-        else []
-    )
+    rows = []
+    if plan.get("argv"):
+        rows.append((render.WHERE.get(kind, "command").rstrip(","), plan["argv"]))
     for node in plan.get("nodes") or ():
         if node.get("argv"):
-            rows.append(
-                {"where": "on {}".format(node["name"]), "text": render.command(node["argv"])}
-            )
+            rows.append(("on {}".format(node["name"]), node["argv"]))
         if node.get("container"):
-            rows.append(
-                {
-                    "where": "on {}, in a container".format(node["name"]),
-                    "text": render.command(node["container"]["argv"]),
-                }
-            )
+            rows.append(("on {}, in a container".format(node["name"]), node["container"]["argv"]))
     secrets = secrets_of(plan)
     return [
-        {"where": row["where"], "text": printable(row["text"], *secrets, limit=render.LONGEST)}
-        for row in rows
+        {
+            "where": where,
+            "text": printable(render.command(argv), *secrets, limit=render.LONGEST),
+        }
+        for where, argv in rows
     ]
 
 
 def digests(facts):
-    """Return [(what, value)] of what was run: plan, code, data, weights, environment."""
+    """Return [(title, value)]: plan, code, data, weights and environment."""
     plan, record = facts["plan"], facts["record"]
     code = record.get("code") or {}
     rows = [
         ("plan, sha256", record.get("plan_sha256")),
         ("code, digest", (plan.get("code") or {}).get("digest")),
         ("code, commit", code.get("commit")),
+        ("code, local changes", _changes_text(code)),
     ]
-    rows += [
-        (
-            "code, local changes",
-            ("yes, see code.diff" if code["dirty"] else "none") if "dirty" in code else None,
-        )
-    ]
-    rows += [
-        (f"{kind} {name}, digest", value)
-        for kind in ("data", "weights")
-        for name, value in sorted((plan.get(kind) or {}).items())
-    ]
+    for kind in ("data", "weights"):
+        rows += [
+            (f"{kind} {name}, digest", value)
+            for name, value in sorted((plan.get(kind) or {}).items())
+        ]
     rows += [
         (f"environment, {name}", value)
         for name, value in sorted((plan.get("environment") or {}).items())
     ]
-    shown = [
-        (name, ", ".join(str(one) for one in value) if isinstance(value, list) else value)
-        for name, value in rows
-    ]
-    return [(name, str(value)) for name, value in shown if value not in (None, "", {})]
+    rows = [(name, _joined(value)) for name, value in rows]
+    return [(name, str(value)) for name, value in rows if value not in (None, "", {})]
+
+
+def _changes_text(code):
+    if "dirty" not in code:
+        return None
+    if code["dirty"]:
+        return "yes, see code.diff"
+    return "none"
+
+
+def _joined(value):
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    return value
 
 
 def only(items, *keys):
-    """Return rows of these keys, None where a record of another age has none."""
+    """Return rows of these keys.
+
+    A key that a record of another version lacks has None.
+    """
     return [{key: item.get(key) for key in keys} for item in items or ()]
 
 
 def safe(facts):
-    """Return facts with every text safe to show, and without what the run's plan calls secret."""
+    """Return facts with every text safe to show.
+
+    What the run's plan calls secret is masked.
+    """
     return printable_data(facts, *secrets_of(facts["plan"]))
 
 
 def attempt_view(one, entry, over, facts, known):
-    """Return what the page shows of one attempt. entry: run.json's, over: series.of_run's or None."""
+    """Return the view of attempt number `one`.
+
+    entry: run.json's. over: series.of_run's, or None.
+    """
     rows, names = measured(over or {})
-    folder = "attempt-%d/checkpoint" % one
+    lanes, folder_href = None, None
+    if over:
+        lanes = timeline.timeline(over, plan_of(facts, one).get("ranks") or ())
+    folder = f"attempt-{one}/checkpoint"
+    if folder in known:
+        folder_href = href(folder) + "/"
     return {
         "number": one,
         "verdict": verdict(entry, facts, known),
         "story": story(entry, facts["run"]),
-        "timeline": (
-            timeline.timeline(over, plan_of(facts, one).get("ranks") or ()) if over else None
-        ),
+        "timeline": lanes,
         "ranks": rank_rows(facts, entry, known),
         "measures": names,
         "evaluations": [
@@ -292,9 +370,7 @@ def attempt_view(one, entry, over, facts, known):
         ],
         "saved": only((over or {}).get("saved"), "step", "path"),
         "checkpoint": entry.get("checkpoint") or [],
-        "checkpoint_place": [
-            {"text": folder + "/", "href": href(folder) + "/" if folder in known else None}
-        ],
+        "checkpoint_place": [{"text": folder + "/", "href": folder_href}],
     }
 
 
@@ -303,54 +379,35 @@ def heading(facts):
     plan, record = facts["plan"], facts["record"]
     job = record.get("job") or (plan.get("job") or {}).get("name") or "run"
     launcher, site = (plan.get("launcher") or {}).get("name"), plan.get("site")
-    words = [
-        facts["run"],
-        (plan.get("suite") or {}).get("name"),
-        f"by {launcher}" if launcher else None,
-        f"site {site}" if site else None,
-    ]
-    words += [
-        "started {}".format(moment(record["started"])) if record.get("started") else None,
-        facts["job"].get("description"),
-    ]
+    words = [facts["run"], (plan.get("suite") or {}).get("name")]
+    if launcher:
+        words.append(f"by {launcher}")
+    if site:
+        words.append(f"site {site}")
+    if record.get("started"):
+        words.append("started {}".format(moment(record["started"])))
+    words.append(facts["job"].get("description"))
     return job, [word for word in words if word]
 
 
 def view(facts, now):
-    """Return all that the page of one run shows; facts: report_facts.read's, now: unix seconds."""
+    """Return all that the page of one run shows.
+
+    facts: report_facts.read's. now: unix seconds.
+    """
     executed, facts = commands(facts["plan"]), safe(facts)
-    plan, record, series = facts["plan"], facts["record"], facts["series"]
+    plan, series = facts["plan"], facts["series"]
     known = {item["path"] for item in facts["files"]}
-    entries = {attempt["number"]: attempt for attempt in record.get("attempts") or ()}
-    over = {attempt["number"]: attempt for attempt in series.get("attempts") or ()}
-    numbers = sorted(set(entries) | set(over) | set(facts["indexes"])) or [1]
-    attempts = [
-        attempt_view(one, entries.get(one, {"number": one}), over.get(one), facts, known)
-        for one in numbers
-    ]
+    attempts = _attempt_views(facts, known)
     drawn, (job, head) = curves(series), heading(facts)
     drawn_any = any(drawn.values())
-    results = any(
-        attempt["evaluations"] or attempt["saved"] or attempt["checkpoint"] for attempt in attempts
-    )
-    sections = (
-        [("verdict", "Verdict"), ("time", "Time line")]
-        + [("curves", "Curves")] * drawn_any
-        + [("results", "Evaluations")] * results
-    )
-    sections += [
-        ("ranks", "Ranks"),
-        ("plan", "Plan"),
-        ("environment", "Environment"),
-        ("files", "Logs and files"),
-    ]
     return {
         "kind": "run",
         "run": facts["run"],
         "title": "{}: {}, {}".format(attempts[-1]["verdict"]["badge"], job, facts["run"]),
         "heading": job,
         "head": head,
-        "sections": sections,
+        "sections": _list_sections(drawn_any, any(map(_has_results, attempts))),
         "made": moment(now),
         "verdict": attempts[-1]["verdict"],
         "attempts": attempts,
@@ -390,6 +447,37 @@ def view(facts, now):
     }
 
 
+def _attempt_views(facts, known):
+    """Return the view of each attempt that is recorded, at least one."""
+    entries = {entry["number"]: entry for entry in facts["record"].get("attempts") or ()}
+    over = {entry["number"]: entry for entry in facts["series"].get("attempts") or ()}
+    numbers = sorted(set(entries) | set(over) | set(facts["indexes"])) or [1]
+    return [
+        attempt_view(one, entries.get(one, {"number": one}), over.get(one), facts, known)
+        for one in numbers
+    ]
+
+
+def _has_results(attempt):
+    return bool(attempt["evaluations"] or attempt["saved"] or attempt["checkpoint"])
+
+
+def _list_sections(has_curves, has_results):
+    """Return [(id, title)] of the page's sections."""
+    sections = [("verdict", "Verdict"), ("time", "Time line")]
+    if has_curves:
+        sections.append(("curves", "Curves"))
+    if has_results:
+        sections.append(("results", "Evaluations"))
+    return [
+        *sections,
+        ("ranks", "Ranks"),
+        ("plan", "Plan"),
+        ("environment", "Environment"),
+        ("files", "Logs and files"),
+    ]
+
+
 def main_figure(plan):
     """Return the name of the evaluation's figure that the suite judges by."""
-    return (((plan.get("suite") or {}).get("logs") or {}).get("evaluation") or {}).get("main")
+    return logs_section(plan, "evaluation").get("main")

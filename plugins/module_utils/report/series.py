@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run's logs say over time: curves, evaluations, phases, marks and the settings to compare
-by, from what lies in runs/<run id>.
+"""A run over time, from the files in runs/<run id>.
 
-One pass over every log, in bounded memory (downsample.py). A file that is missing, torn or of an
-older version is left out: nothing here raises for what a run left behind. Times are unix seconds of
-the controller's clock.
+That is its curves, evaluations, phases, marks, and the settings to compare by. One pass over every
+log, in bounded memory (downsample.py). A file that is missing, torn or of an older version is left
+out: nothing here raises for what a run left behind. Times are unix seconds of the controller's
+clock.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from . import chart_events, curves, phases, settings
 from .downsample import summed
 
 LIMIT = 64 << 20  # bytes of a JSON file that are read
-# Bytes of an attempt's logs that are read for its curves, and of each of them at least: the verdict
-# is shown after the report is made.
+# Bytes of an attempt's logs that are read for its curves, and of each of them at least. The limit
+# is there because the verdict is shown after the report is made.
 MOST, SHARE = 256 << 20, 8 << 20
 LONGEST = 20_000  # characters of a verdict's sentence
 QUARTER = 900  # time zones differ by quarters of an hour
@@ -35,201 +35,218 @@ _ATTEMPT = re.compile(r"^attempt-(\d{1,6})$")
 
 
 def of_run(run_dir, points=2000, folder=None):
-    """Everything about a run over time. points: how many step lines of each rank stay, at most.
-    Never raises for what the run left behind.
+    """Return a run over time.
 
-    folder: where the suites' tables lie (plan_origin.py).
+    It never raises for what the run left behind. points: step lines of each rank that stay, at
+    most. folder: the directory of the suites' tables (plan_origin.py).
     """
     run, job = (_mapping(_json(os.path.join(run_dir, name))) for name in ("run.json", "job.json"))
     numbers = _numbers(run_dir)
-    plan = _plan(os.path.join(run_dir, "plan.json"), run, max(numbers, default=1), run_dir, folder)
+    source = _PlanSource(run_dir, run, folder)
+    plan = source.read_plan("plan.json", max(numbers, default=1))
     if not plan.get("job") and job:
         plan = dict(plan, job=job)
-    recorded = {
-        a["number"]: a for a in _dicts(run.get("attempts")) if isinstance(a.get("number"), int)
-    }
-    attempts, begun = [], _number(run.get("started"))
-    for number in sorted(set(recorded) | set(numbers)):
-        own, entry = os.path.join(run_dir, "attempt-%d" % number), recorded.get(number) or {}
-        begun = _number(entry.get("started")) or begun
-        attempts.append(
-            _Attempt(
-                own,
-                number,
-                _plan(os.path.join(own, "plan.json"), run, number, run_dir, folder) or plan,
-                entry,
-                begun,
-            ).result(points)
-        )
-        begun = _number(entry.get("ended"))
+    attempts = _read_attempts(run_dir, run, numbers, source, plan, points)
     bests = [attempt.pop("best") for attempt in attempts]
-    best = max((b for b in bests if b), key=lambda b: b["value"], default={})
-    keys = ("rank", "node", "local_rank", "device", "endpoint")
-    head = {
-        "run": run.get("run") or os.path.basename(os.path.normpath(run_dir)),
-        "job": run.get("job") or _mapping(plan.get("job")).get("name"),
-        "suite": _mapping(plan.get("suite")).get("name"),
-        "unit": _mapping(_mapping(_mapping(plan.get("suite")).get("logs")).get("step")).get("unit"),
-        "nodes": [str(node["name"]) for node in _dicts(plan.get("nodes")) if node.get("name")],
-        "ranks": [{key: rank.get(key) for key in keys} for rank in _planned(plan)],
-        "best": best,
-    }
+    best = max((entry for entry in bests if entry), key=lambda entry: entry["value"], default={})
     return dict(
-        printable_data(head, *secrets_of(plan)),
+        printable_data(dict(_describe_run(run_dir, run, plan), best=best), *secrets_of(plan)),
         attempts=attempts,
         settings=settings.of_plan(plan, run),
     )
 
 
-def _plan(path, run, number, run_dir, folder):
-    """The plan at home. Its log patterns are run here, so one that it has neither made nor examined
-    gets the shipped ones.
+def _read_attempts(run_dir, run, numbers, source, plan, points):
+    """Return the result of each attempt that has a directory or is recorded.
+
+    plan: the run's.
     """
-    data, plan = _bytes(path) or b"null", _mapping(_json(path))
-    known = not plan or plan_origin.ours(
-        data, run, number, os.path.join(run_dir, "attempt-%d" % number)
-    )
-    return plan if known else plan_origin.with_shipped_patterns(plan, folder)
+    recorded = {
+        entry["number"]: entry
+        for entry in _dicts(run.get("attempts"))
+        if isinstance(entry.get("number"), int)
+    }
+    results, before = [], _number(run.get("started"))
+    for number in sorted(set(recorded) | set(numbers)):
+        record = recorded.get(number) or {}
+        before = _number(record.get("started")) or before
+        attempt_plan = source.read_plan(f"attempt-{number}/plan.json", number) or plan
+        directory = os.path.join(run_dir, f"attempt-{number}")
+        attempt = _Attempt(directory, number, attempt_plan, record, before)
+        results.append(attempt.result(points))
+        before = _number(record.get("ended"))
+    return results
+
+
+def _describe_run(run_dir, run, plan):
+    keys = ("rank", "node", "local_rank", "device", "endpoint")
+    suite = _mapping(plan.get("suite"))
+    return {
+        "run": run.get("run") or os.path.basename(os.path.normpath(run_dir)),
+        "job": run.get("job") or _mapping(plan.get("job")).get("name"),
+        "suite": suite.get("name"),
+        "unit": _mapping(_mapping(suite.get("logs")).get("step")).get("unit"),
+        "nodes": [str(node["name"]) for node in _dicts(plan.get("nodes")) if node.get("name")],
+        "ranks": [{key: rank.get(key) for key in keys} for rank in _planned(plan)],
+    }
+
+
+class _PlanSource:
+    """Reads the plans on the controller, with log patterns that are safe to run here."""
+
+    def __init__(self, run_dir, run, folder):
+        self._run_dir, self._run, self._folder = run_dir, run, folder
+
+    def read_plan(self, name, number):
+        """Return the plan in a file below the run's directory.
+
+        number: of its attempt. Its log patterns are run here. A plan that the controller has
+        neither made nor examined therefore gets the shipped ones.
+        """
+        path = os.path.join(self._run_dir, name)
+        data, plan = _bytes(path) or b"null", _mapping(_json(path))
+        directory = os.path.join(self._run_dir, f"attempt-{number}")
+        if not plan or plan_origin.ours(data, self._run, number, directory):
+            return plan
+        return plan_origin.with_shipped_patterns(plan, self._folder)
 
 
 class _Attempt:
-    """One attempt's directory at home."""
+    """One attempt's directory on the controller.
+
+    before: when it was started at the earliest, by the controller's clock, or None.
+    """
 
     def __init__(self, directory, number, plan, record, before):
-        self.directory, self.number, self.plan, self.record, self.before = (
-            directory,
-            number,
-            plan,
-            record,
-            before,
-        )
+        self.directory, self.number = directory, number
+        self.plan, self.record, self.before = plan, record, before
         self.secrets = secrets_of(plan)
         self.logs = _mapping(_mapping(plan.get("suite")).get("logs"))
         try:
             self.table = Table(self.logs)
         except TableError:
             self.table, self.logs = Table(), {}
-        found = record.get("ranks") or _mapping(_json(os.path.join(directory, "ranks.json"))).get(
-            "ranks"
-        )
-        self.ranks = {r["rank"]: r for r in _dicts(found) if isinstance(r.get("rank"), int)}
-        self.planned = {r["rank"]: r for r in _planned(plan)}
+        self.ranks = self._recorded_ranks()
+        self.planned = {rank["rank"]: rank for rank in _planned(plan)}
         self.files = self._files()
-        every = [self.planned, self.ranks, self.files]
-        self.where = {
-            rank: str(known[rank]["node"])
-            for known in reversed(every)
-            for rank in known
-            if known[rank].get("node")
-        }
+        self.where = self._nodes_of_ranks()
         self.nodes = list(dict.fromkeys(self.where[rank] for rank in sorted(self.where)))
         self.left_out = []
         self.events, self.units = {}, {}
         for node in self.nodes:
             self.events[node] = read_events(_bytes(os.path.join(directory, f"ranks.{node}.jsonl")))
             self.units[node] = _mapping(_json(os.path.join(directory, f"exit.{node}.json")))
-        said = {str(n.get("node")): n for n in _dicts(record.get("nodes"))}
-        self.said = {node: said.get(node, {}) for node in self.nodes}
+        entries = {str(entry.get("node")): entry for entry in _dicts(record.get("nodes"))}
+        self.node_records = {node: entries.get(node, {}) for node in self.nodes}
         self.ahead = {node: phases.ahead(self._bounds(node)) for node in self.nodes}
         self.offset = {node: self._offset(node) for node in self.nodes}
 
+    def _recorded_ranks(self):
+        """Return {rank: what run.json, else ranks.json has of it}."""
+        entries = self.record.get("ranks")
+        if not entries:
+            index = _mapping(_json(os.path.join(self.directory, "ranks.json")))
+            entries = index.get("ranks")
+        return {
+            entry["rank"]: entry for entry in _dicts(entries) if isinstance(entry.get("rank"), int)
+        }
+
+    def _nodes_of_ranks(self):
+        """Return {rank: node} by the plan, else the record, else the log's name."""
+        nodes = {}
+        for entries in (self.files, self.ranks, self.planned):
+            for rank, entry in entries.items():
+                if entry.get("node"):
+                    nodes[rank] = str(entry["node"])
+        return nodes
+
     def _files(self):
-        """{rank: {node, paths}}: a rank's logs at home; what was brought before a log was truncated
-        or replaced comes first.
+        """Return {rank: {node, paths}}: a rank's logs on the controller.
+
+        Copies from before a log was truncated or replaced come first.
         """
-        found, names = {}, _names(self.directory)
-        there = frozenset(names)
+        logs, names = {}, _names(self.directory)
+        existing = frozenset(names)
         for name in names:
             match = _LOG.match(name)
             if match:
-                older = itertools.takewhile(
-                    there.__contains__, (f"{name}.{n}" for n in itertools.count(1))
-                )
+                numbered = (f"{name}.{number}" for number in itertools.count(1))
+                older = itertools.takewhile(existing.__contains__, numbered)
                 paths = [os.path.join(self.directory, file) for file in (*older, name)]
-                found[int(match.group(1))] = {"node": match.group(2), "paths": paths}
-        return found
+                logs[int(match.group(1))] = {"node": match.group(2), "paths": paths}
+        return logs
 
     def known(self, rank):
-        """A rank's findings in the record, and what its node's events say, which is there before
-        there is a record.
+        """Return a rank's findings in the record, updated by its node's events.
+
+        The events are there before there is a record.
         """
-        events = self.events[self.where[rank]]["ranks"].get(rank, {})
-        return dict(
-            self.ranks.get(rank, {}),
-            **{key: value for key, value in events.items() if value is not None},
-        )
+        findings = dict(self.ranks.get(rank, {}))
+        for key, value in self.events[self.where[rank]]["ranks"].get(rank, {}).items():
+            if value is not None:
+                findings[key] = value
+        return findings
 
     def _bounds(self, node):
-        """(least, most) seconds that a node's clock can be ahead: a start follows the command, an
-        end comes before it is recorded.
+        """Return (least, most) seconds that a node's clock can be ahead, either None.
+
+        A start follows the command, and an end comes before it is recorded.
         """
+        least = most = None
         launched = self.events[node]["launcher"].get("started")
+        if launched is not None and self.before is not None:
+            most = launched - self.before
         ended, recorded = _number(self.units[node].get("time")), _number(self.record.get("ended"))
-        most = [launched - self.before] if launched is not None and self.before is not None else []
-        return ended - recorded if ended is not None and recorded is not None else None, min(
-            most, default=None
-        )
+        if ended is not None and recorded is not None:
+            least = ended - recorded
+        return least, most
 
     def _offset(self, node):
-        """Seconds that the node's zone is east of UTC: as it said, or as its logs' dates stand to
-        the times that the agent noted.
+        """Return the seconds that the node's zone is east of UTC, or None.
+
+        It is the node's own answer, or the difference between its logs' dates and the times that
+        the agent recorded.
         """
-        if _number(self.said[node].get("utc_offset")) is not None:
-            return _number(self.said[node]["utc_offset"])
+        answer = _number(self.node_records[node].get("utc_offset"))
+        if answer is not None:
+            return answer
         for rank in sorted(rank for rank in self.files if self.where[rank] == node):
-            known = self.known(rank)
-            descriptor = _descriptor(self.files[rank]["paths"][0])
-            if descriptor is None:
-                continue
-            try:
-                first, last = span(descriptor, 0, _number(known.get("started")))
-            finally:
-                os.close(descriptor)
-            for naive, real in (
-                (first, _number(known.get("started"))),
-                (last, _number(known.get("mtime"))),
-            ):
-                if naive is not None and real is not None:
-                    return float(round((naive - real) / QUARTER) * QUARTER)
+            offset = self._offset_of_log(rank)
+            if offset is not None:
+                return offset
+        return None
+
+    def _offset_of_log(self, rank):
+        """Return the seconds east of UTC by which a rank's log is dated, or None."""
+        known = self.known(rank)
+        started, modified = _number(known.get("started")), _number(known.get("mtime"))
+        descriptor = _descriptor(self.files[rank]["paths"][0])
+        if descriptor is None:
+            return None
+        try:
+            first, last = span(descriptor, 0, started)
+        finally:
+            os.close(descriptor)
+        for printed, real in ((first, started), (last, modified)):
+            if printed is not None and real is not None:
+                return float(round((printed - real) / QUARTER) * QUARTER)
         return None
 
     def result(self, points):
+        """Return the attempt over time, as of_run's `attempts` have it."""
         scans = {rank: self._scan(rank, points) for rank in sorted(self.files)}
         printing = [rank for rank in scans if scans[rank][0].steps]
         lives = {
             rank: self._life(rank, *scans.get(rank, (None, {}))) for rank in sorted(self.where)
         }
-        leader = next((rank for rank in printing if scans[rank][0].begin is not None), None)
-        times = [
-            t
-            for life in lives.values()
-            for t in (
-                life["launched"],
-                life["process"],
-                life["dated"],
-                life["last"],
-                life["ended"],
-                life["written"],
-            )
-        ]
-        times = [t for t in times if t is not None]
-        lines, evaluations, saved = [], [], []
-        for rank, life in lives.items():
-            curve = scans[rank][0] if rank in scans else None
-            lead = leader is not None and life["step"] is None and life["process"] is not None
-            if lead:
-                life = dict(
-                    life,
-                    step=lives[leader]["step"],
-                    last=_least(lives[leader]["last"], life["ended"]),
-                    pace=lives[leader]["pace"],
-                )
-            lines += phases.timeline(rank, life, curve.signs if curve else [], lead)
-            evaluations += [
-                dict(entry, rank=rank) for entry in (curve.evaluations if curve else [])
-            ]
-            saved += [dict(entry, rank=rank) for entry in (curve.saved_at if curve else [])]
-        result = {
+        evaluations, saved = [], []
+        for rank in lives:
+            if rank in scans:
+                curve = scans[rank][0]
+                evaluations += [dict(entry, rank=rank) for entry in curve.evaluations]
+                saved += [dict(entry, rank=rank) for entry in curve.saved_at]
+        times = list(_known_times(lives))
+        return {
             "number": self.number,
             "begin": min(times, default=self.before),
             "end": max(times, default=_number(self.record.get("ended"))),
@@ -238,125 +255,166 @@ class _Attempt:
             "summed": self._summed([scans[rank][0].speed for rank in printing], printing),
             "evaluations": printable_data(evaluations, *self.secrets),
             "saved": printable_data(saved, *self.secrets),
-            "phases": lines,
+            "phases": self._phases(scans, printing, lives),
             "marks": printable_data(chart_events.marks_of(self, scans, lives), *self.secrets),
             "clock": self.ahead,
             "utc_offset": self.offset,
             "left_out": self.left_out,
-            "best": max(
-                (s[0].best for s in scans.values() if s[0].best),
-                key=lambda b: b["value"],
-                default=None,
-            ),
+            "best": self._best(scans),
         }
-        if result["best"]:
-            result["best"] = dict(result["best"], attempt=self.number)
+
+    def _best(self, scans):
+        """Return the best evaluation of the attempt's ranks, or None."""
+        bests = [curve.best for curve, _beginning in scans.values() if curve.best]
+        if not bests:
+            return None
+        return dict(max(bests, key=lambda best: best["value"]), attempt=self.number)
+
+    def _phases(self, scans, printing, lives):
+        """Return the phases of all ranks.
+
+        A rank without steps of its own has the leader's.
+        """
+        leader = next((rank for rank in printing if scans[rank][0].begin is not None), None)
+        result = []
+        for rank, life in lives.items():
+            follows = leader is not None and life["step"] is None and life["process"] is not None
+            if follows:
+                last = _least(lives[leader]["last"], life["ended"])
+                life = dict(life, step=lives[leader]["step"], last=last, pace=lives[leader]["pace"])
+            signs = []
+            if rank in scans:
+                signs = scans[rank][0].signs
+            result += phases.timeline(rank, life, signs, follows)
         return result
 
     def _scan(self, rank, points):
-        """(Curve, {dated, seeks, found}) of a rank's log."""
-        node = self.where[rank]
-        near = (
-            _number(self.ranks.get(rank, {}).get("started"))
-            or self.before
-            or _modified(self.files[rank]["paths"][-1])
-        )
+        """Return (Curve, {dated, seeks, found}) of a rank's log."""
+        node, paths = self.where[rank], self.files[rank]["paths"]
+        near = _number(self.ranks.get(rank, {}).get("started")) or self.before
+        near = near or _modified(paths[-1])
         clock = Clock((self.offset[node] or 0.0) + self.ahead[node], near)
-        curve, begun = curves.Curve(self.table, self.logs, clock, points), {}
-        for path in self.files[rank]["paths"]:
+        curve, beginning = curves.Curve(self.table, self.logs, clock, points), {}
+        most = max(SHARE, MOST // len(self.files))
+        for path in paths:
             descriptor = _descriptor(path)
             if descriptor is None:
                 continue
             try:
-                curve.feed(
-                    b"\n" if begun else b""
-                )  # what was brought of a log before may end within a line
-                begun = begun or curves.beginning(descriptor, self.table, clock)
-                out = curves.read(descriptor, curve, max(SHARE, MOST // len(self.files)))
-                if out:
-                    said = "attempt-%d/%s: %d MB in its middle were not read for the curves"
-                    self.left_out.append(said % (self.number, os.path.basename(path), out >> 20))
+                if beginning:
+                    curve.feed(b"\n")  # an earlier copy of a log may end within a line
+                beginning = beginning or curves.beginning(descriptor, self.table, clock)
+                self._note_left_out(path, curves.read(descriptor, curve, most))
             except OSError:
                 pass  # a failing disk: what was read so far counts
             finally:
                 os.close(descriptor)
         curve.finish()
-        return curve, begun
+        return curve, beginning
 
-    def _life(self, rank, curve, begun):
-        """The times of one rank's life by the controller's clock, None where nobody saw them."""
+    def _note_left_out(self, path, size):
+        if size:
+            self.left_out.append(
+                f"attempt-{self.number}/{os.path.basename(path)}: {size >> 20} MB in its middle"
+                " were not read for the curves"
+            )
+
+    def _life(self, rank, curve, beginning):
+        """Return the times of one rank's life by the controller's clock.
+
+        An unknown time is None. curve, beginning: of the rank's log, None and {} where it has no
+        log.
+        """
         node = self.where[rank]
-        known = self.known(rank)
-        ended = _least(_number(known.get("ended")))
-        ended = (
-            _number(self.units[node].get("time"))
-            if ended is None and known.get("started") is not None
-            else ended
-        )
-        asked = None
-        if self.units[node].get("stopped_by"):
-            ends = [_number(e.get("ended")) for e in self.events[node]["ranks"].values()]
-            asked = _number(self.said[node].get("stopped_at"))
-            asked = _least(*ends, _number(self.units[node].get("time"))) if asked is None else asked
-        off, error = self.ahead[node], known.get("first_error") or known.get("error")
+        known, ahead = self.known(rank), self.ahead[node]
+        written = _number(known.get("mtime"))
         times = {
             "launched": self.events[node]["launcher"].get("started"),
             "process": _number(known.get("started")),
-            "ended": ended,
-            "asked": asked,
-            "written": _number(known.get("mtime")) or _number(known.get("last_time")),
+            "ended": self._end_of_rank(node, known),
+            "asked": self._stop_time(node),
+            "written": written or _number(known.get("last_time")),
         }
-        times = {key: None if value is None else value - off for key, value in times.items()}
-        times.update(dict.fromkeys(("dated", "seeks", "found")), **begun)
-        times["said"] = (
-            chart_events.said_at(error, _number(known.get("mtime")), times["ended"], off)
-            if isinstance(error, dict)
-            else None
-        )
-        times["fault"] = (
-            times["ended"] if known.get("signal") and times["said"] is None else times["said"]
-        )
-        if not curve or curve.begin is None:
-            return dict(times, step=None, last=None, pace=None)
-        return dict(
-            times,
-            step=curve.begin,
-            last=curve.last,
-            pace=(curve.last - curve.begin) / max(curve.steps - 1, 1),
-        )
+        for key, value in times.items():
+            if value is not None:
+                times[key] = value - ahead
+        times.update(dict.fromkeys(("dated", "seeks", "found")), **beginning)
+        times.update(dict.fromkeys(("said", "step", "last", "pace")))
+        error = known.get("first_error") or known.get("error")
+        if isinstance(error, dict):
+            times["said"] = chart_events.said_at(error, written, times["ended"], ahead)
+        times["fault"] = times["said"]
+        if known.get("signal") and times["said"] is None:
+            times["fault"] = times["ended"]
+        if curve and curve.begin is not None:
+            pace = (curve.last - curve.begin) / max(curve.steps - 1, 1)
+            times.update(step=curve.begin, last=curve.last, pace=pace)
+        return times
+
+    def _end_of_rank(self, node, known):
+        """Return when a rank ended by its node's clock: at the latest with its unit."""
+        ended = _number(known.get("ended"))
+        if ended is None and known.get("started") is not None:
+            return _number(self.units[node].get("time"))
+        return ended
+
+    def _stop_time(self, node):
+        """Return the time of a stop request by the node's clock, or None.
+
+        Where the request's time is unknown, it is the first end on the node.
+        """
+        if not self.units[node].get("stopped_by"):
+            return None
+        requested = _number(self.node_records[node].get("stopped_at"))
+        if requested is not None:
+            return requested
+        ends = [_number(entry.get("ended")) for entry in self.events[node]["ranks"].values()]
+        return _least(*ends, _number(self.units[node].get("time")))
 
     def _summed(self, speeds, printing):
-        """The speed of all ranks together over time, and in `note` how it was counted."""
+        """Return the speed of all ranks over time, with a `note` on how it was counted."""
         if not any(means.bins for means in speeds):
             return {"time": [], "ips": [], "note": None}
         times, values = summed(speeds)
-        note, total = None, len(self.planned)
-        if total > len(printing) and _mapping(self.logs.get("step")).get("ranks") == "first":
-            values = [value * total / len(printing) for value in values]
-            who = (
-                "rank %d's" % printing[0]
-                if len(printing) == 1
-                else "the mean of ranks {}".format(", ".join(map(str, printing)))
-            )
+        note, total, count = None, len(self.planned), len(printing)
+        if total > count and _mapping(self.logs.get("step")).get("ranks") == "first":
+            values = [value * total / count for value in values]
+            speed = "the mean of ranks {}".format(", ".join(map(str, printing)))
+            if count == 1:
+                speed = f"rank {printing[0]}'s"
             note = (
-                "%s times the number of ranks (%d): the suite prints steps on its first rank only"
-                % (who, total)
+                f"{speed} times the number of ranks ({total}): the suite prints steps on its first"
+                " rank only"
             )
-        elif total > len(printing):
-            note = "of the %d ranks that printed steps; the run has %d" % (len(printing), total)
+        elif total > count:
+            note = f"of the {count} ranks that printed steps; the run has {total}"
         return {"time": times, "ips": values, "note": note}
 
 
+def _known_times(lives):
+    """Yield the times of all lives that bound an attempt."""
+    for life in lives.values():
+        for key in ("launched", "process", "dated", "last", "ended", "written"):
+            if life[key] is not None:
+                yield life[key]
+
+
 def _mapping(value):
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def _dicts(value):
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    if not isinstance(value, list):
+        return []
+    return [item for item in value if isinstance(item, dict)]
 
 
 def _number(value):
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    return None
 
 
 def _least(*values):
@@ -375,13 +433,13 @@ def _names(directory):
 
 
 def _numbers(run_dir):
-    return [
-        int(match.group(1)) for match in (_ATTEMPT.match(name) for name in _names(run_dir)) if match
-    ]
+    """Return the numbers of the attempts that have a directory."""
+    matches = map(_ATTEMPT.match, _names(run_dir))
+    return [int(match.group(1)) for match in matches if match]
 
 
 def _descriptor(path):
-    """An open regular file, or None."""
+    """Return a descriptor of an open regular file, or None."""
     try:
         descriptor = os.open(path, _OPEN)
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run was made of, as flat names and values by which runs are compared. Pure."""
+"""A run's settings as flat names and values, by which runs are compared. Pure."""
 
 from __future__ import annotations
 
@@ -12,32 +12,66 @@ _SETTING = re.compile(r"\s*(learning rate|iterations): (\d[\d,]*(?:\.\d+)?)(?:,|
 
 
 def of_plan(plan, run):
-    """Return {name: value}; value is text, a number, a truth value or None. What the plan or
-    run.json does not hold is left out.
+    """Return {name: value}, without what the plan or run.json does not hold.
+
+    A value is text, a number, a truth value or None. run: run.json's content.
     """
     plan, run = _mapping(plan), _mapping(run)
-    job, suite, launcher = (
-        _mapping(plan.get("job")),
-        _mapping(plan.get("suite")),
-        _mapping(plan.get("launcher")),
-    )
-    environment, code = _mapping(plan.get("environment")), _mapping(plan.get("code"))
-    found = {
+    # The overrides are those of the plan, with what the site and the scaling changed. A job holds
+    # what its author wrote.
+    overrides = _mapping(_mapping(plan.get("job")).get("overrides"))
+    values = {
+        **_job_settings(plan),
+        **_site_settings(plan),
+        **_code_settings(plan, run),
+        **_named("data", _mapping(plan.get("data")), _shorten),
+        **_named("weights", _mapping(plan.get("weights")), _shorten),
+        **_named("override", dict(_flatten(overrides))),
+        **_named("env", _mapping(plan.get("env"))),
+        **_advice_settings(plan),
+    }
+    secrets = secrets_of(plan)
+    return {
+        printable(key, *secrets): _make_safe(key, value, secrets)
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _job_settings(plan):
+    """Return what is trained, and with what."""
+    job, suite = _mapping(plan.get("job")), _mapping(plan.get("suite"))
+    launcher = _mapping(plan.get("launcher"))
+    return {
         "suite": suite.get("name") or job.get("suite"),
         "launcher": launcher.get("name") or job.get("launcher"),
         "config": job.get("config"),
         "arguments": " ".join(str(word) for word in _list(job.get("arguments"))) or None,
+    }
+
+
+def _site_settings(plan):
+    """Return where it is trained."""
+    nodes = [node for node in _list(plan.get("nodes")) if isinstance(node, dict)]
+    device_counts = [len(_list(node.get("devices"))) for node in nodes]
+    return {
         "site": plan.get("site"),
         "accelerator": plan.get("accelerator"),
         "nodes": len(_list(plan.get("nodes"))) or None,
         "ranks": len(_list(plan.get("ranks"))) or None,
-        "devices": _devices(plan),
-        "cores": _same(
-            node.get("cores") for node in _list(plan.get("nodes")) if isinstance(node, dict)
-        ),
-        "code": _short(code.get("digest") or code.get("path")),
-        "commit": _short(_mapping(run.get("code")).get("commit")),
-        "code changed locally": _mapping(run.get("code")).get("dirty"),
+        "devices": _join_distinct(f"{count} a node" for count in device_counts if count),
+        "cores": _join_distinct(node.get("cores") for node in nodes),
+    }
+
+
+def _code_settings(plan, run):
+    """Return the program that trains: code, package and environment."""
+    code, recorded = _mapping(plan.get("code")), _mapping(run.get("code"))
+    environment = _mapping(plan.get("environment"))
+    return {
+        "code": _shorten(code.get("digest") or code.get("path")),
+        "commit": _shorten(recorded.get("commit")),
+        "code changed locally": recorded.get("dirty"),
         "package": environment.get("package"),
         "version": environment.get("version"),
         "environment": (
@@ -45,86 +79,83 @@ def of_plan(plan, run):
         ),
         "epochs": plan.get("epochs"),
     }
-    for name, digest in sorted(_mapping(plan.get("data")).items()):
-        found["data " + str(name)] = _short(digest)
-    for name, digest in sorted(_mapping(plan.get("weights")).items()):
-        found["weights " + str(name)] = _short(digest)
-    # As it was planned, with what the site and the scaling changed; a job holds what its author
-    # wrote.
-    for key, value in sorted(_flat(_mapping(job.get("overrides")))):
-        found["override " + key] = value
-    for name, value in sorted(_mapping(plan.get("env")).items()):
-        found["env " + str(name)] = value
-    found.update(_advised(plan))
-    secrets = secrets_of(plan)
-    return {
-        printable(key, *secrets): _shown(key, value, secrets)
-        for key, value in found.items()
-        if value is not None
-    }
+
+
+def _named(kind, entries, convert=None):
+    """Return {"<kind> <name>": value} in order of the names."""
+    values = {}
+    for name, value in sorted(entries.items()):
+        if convert:
+            value = convert(value)
+        values[f"{kind} {name}"] = value
+    return values
 
 
 def _mapping(value):
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def _list(value):
-    return value if isinstance(value, list) else []
+    if isinstance(value, list):
+        return value
+    return []
 
 
-def _short(digest):
-    return digest[:12] if isinstance(digest, str) and "/" not in digest else digest
+def _shorten(digest):
+    """Return the beginning of a digest.
+
+    A path stays as it is.
+    """
+    if isinstance(digest, str) and "/" not in digest:
+        return digest[:12]
+    return digest
 
 
-def _same(values):
-    """The one value that all have, or the distinct ones as text; None for none."""
+def _join_distinct(values):
+    """Return the distinct values as text, or None if there is no value."""
     distinct = sorted({str(value) for value in values if value is not None})
     return ", ".join(distinct) or None
 
 
-def _devices(plan):
-    counts = [
-        len(_list(node.get("devices")))
-        for node in _list(plan.get("nodes"))
-        if isinstance(node, dict)
-    ]
-    return _same("%d a node" % count for count in counts if count)
-
-
-def _flat(value, prefix=""):
+def _flatten(value, prefix=""):
+    """Yield (dotted name, value) of nested mappings."""
     for key, item in value.items():
         name = prefix + str(key)
         if isinstance(item, dict) and item:
-            yield from _flat(item, name + ".")
+            yield from _flatten(item, name + ".")
         else:
             yield name, item
 
 
-def _advised(plan):
-    """Batch, learning rate and iterations as the plan's advice words them (scaling.py): the numbers
-    the training went with.
+def _advice_settings(plan):
+    """Return batch, learning rate and iterations from the plan's advice.
+
+    scaling.py words it. They are the numbers that the training used.
     """
-    found = {}
+    values = {}
     for line in _list(plan.get("advice")):
         batch, setting = _BATCH.match(str(line)), _SETTING.match(str(line))
         if batch:
-            found.setdefault("batch a card", _value(batch.group(1)))
-            found.setdefault("batch in all", _value(batch.group(2)))
+            values.setdefault("batch a card", _parse_number(batch.group(1)))
+            values.setdefault("batch in all", _parse_number(batch.group(2)))
         elif setting:
-            found.setdefault(setting.group(1), _value(setting.group(2)))
-    return found
+            values.setdefault(setting.group(1), _parse_number(setting.group(2)))
+    return values
 
 
-def _value(text):
+def _parse_number(text):
     text = text.replace(",", "")
-    return int(text) if text.isdecimal() else float(text)
+    if text.isdecimal():
+        return int(text)
+    return float(text)
 
 
-def _shown(name, value, secrets):
+def _make_safe(name, value, secrets):
+    """Return a value that is safe to show."""
     if SECRET_NAME.search(name) or name.partition(" ")[2] in secrets.names:
         return MASK
-    return (
-        value
-        if isinstance(value, (bool, int, float))
-        else printable(value if isinstance(value, str) else str(value), *secrets)
-    )
+    if isinstance(value, (bool, int, float)):
+        return value
+    return printable(str(value), *secrets)
