@@ -284,7 +284,9 @@ def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
     whole.mkdir(parents=True)
 
     def judge(lied):
-        said = record_attempt._own([found[HONEST], dict(honest, **{part: lied})], planned)
+        said = record_attempt._select_own_ranks(
+            [found[HONEST], dict(honest, **{part: lied})], planned
+        )
         decided = verdict.decide(planned, said, "runs/x/attempt-1")
         ended = [dict(rank, node=node["node"]) for node in said for rank in node["ranks"]]
         record_attempt.summary(decided, ended, planned, said, "runs/x", [], {"ranks": planned})

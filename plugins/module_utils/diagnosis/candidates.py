@@ -1,54 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weigh what every node found: which rank (or launcher) may be where a failure began, and how much
-speaks for it.
+"""The weight of every rank and launcher as the possible beginning of a failure.
 
 When one rank dies the others lie: they abort, and launchers report those. A primary error in a log
-that no later step survived is the strongest evidence; then a signal that came from outside and was
-the first death on its node; then a first silent exit. Lost connections, aborts and stops are what
-the others say, and a shared condition (nobody met anybody) is what all say: they weigh too little
-to be named.
+that no later step survived is the strongest evidence. Next comes a signal from outside that was the
+first death on its node, then a first silent exit. Lost connections, aborts and stops are what
+the others say, and a shared condition (no rank met any other) is what all say: they weigh too
+little to be named.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import typing
 
 from ..attempts.evidence import is_child
 from ..logs.failure_catalogue import entry_of
 
-# From DECIDES on a candidate is named as the beginning of the failure.
-PRIMARY, LAUNCHER, OOM, KILLED, DOUBTFUL, LAUNCHER_LATER, TERMINATED, SILENT, DECIDES = (
-    100,
-    95,
-    90,
-    80,
-    70,
-    62,
-    61,
-    60,
-    60,
-)
-LATE, SHARED, SECONDARY, STOPPED = 40, 30, 20, 5
+PRIMARY = 100
+LAUNCHER = 95
+OOM = 90
+KILLED = 80
+DOUBTFUL = 70
+LAUNCHER_LATER = 62
+TERMINATED = 61
+SILENT = 60
+DECIDES = 60  # from this weight on a candidate is named as the beginning of the failure
+LATE = 40
+SHARED = 30
+SECONDARY = 20
+STOPPED = 5
 _FATAL = frozenset(
     ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGXCPU", "SIGXFSZ")
 )
 # Causes that say of an exception only that there was one: two of them are one failure only where
 # they say the same.
-_ANY = frozenset(("python_exception", "cpp_exception", "unknown"))
+_VAGUE_CAUSES = frozenset(("python_exception", "cpp_exception", "unknown"))
 # seconds between two nodes' clocks from which times are corrected; less is the time it takes to ask
 # them
 CLOCKS_APART = 10.0
 STARTS_APART = 30.0  # seconds within which the launchers of one attempt are started
-BEFORE = (
-    0.5  # seconds by which one death must precede another on the same node to be the earlier one
-)
+# seconds by which one death must precede another on the same node to be the earlier one
+BEFORE = 0.5
 BEFORE_ELSEWHERE = 3.0  # the same between two nodes, whose clocks are not quite one
 FULL = 1 << 20  # bytes free below which a log that breaks off did so for want of room
 _FAR = float("inf")
 
 
 def succeeded(unit, node):
-    """Whether an attempt's unit and launcher ended well on a node, by themselves."""
+    """Return whether an attempt ended well on a node, and nothing stopped it.
+
+    Unit and launcher must both have ended well. unit: what systemd says of the unit. node: what
+    rank_logs returned for the node.
+    """
     launcher = node.get("launcher") or {}
     well = (
         unit.get("service_result") == "success"
@@ -59,138 +63,343 @@ def succeeded(unit, node):
 
 
 def clocks(asked):
-    """{node: seconds its clock is ahead of the middle one}, 0 for differences that asking the nodes
-    explains.
+    """Return {node: seconds that its clock is ahead of the middle one}.
 
-    A node that was stopped by a peer before that peer's own end has a clock that is behind by at
-    least as much.
+    Differences that asking the nodes explains count as 0. asked: {node: what rank_logs returned}.
     """
-    now = {name: node["now"] for name, node in asked.items() if node.get("now") is not None}
-    middle = sorted(now.values())[(len(now) - 1) // 2] if now else 0.0
-    ahead = {
-        name: value - middle if abs(value - middle) >= CLOCKS_APART else 0.0
-        for name, value in now.items()
-    }
-    # Nodes beyond Ansible's forks are asked later. Launchers are started all at once: where they
-    # agree, it is the question that came late.
-    begun = {name: (node.get("launcher") or {}).get("started") for name, node in asked.items()}
-    known = sorted(when for when in begun.values() if when is not None)
-    for name in ahead:
-        if (
-            begun.get(name) is not None
-            and abs(begun[name] - known[(len(known) - 1) // 2] - ahead[name]) >= STARTS_APART
-        ):
-            ahead[name] = 0.0
-    for name in ahead:
-        unit = asked[name].get("exit") or {}
-        teller = (asked.get(unit.get("stopped_from")) or {}).get("exit") or {}
-        # A guard tells the peers before its own node ends.
-        early = teller.get("stopped_by") == "guard"
-        if (
-            unit.get("stopped_by") == "peer"
-            and not early
-            and unit.get("stopped_at") is not None
-            and teller.get("time") is not None
-        ):
-            gap = (
-                unit["stopped_at"]
-                - ahead[name]
-                - teller["time"]
-                + ahead.get(unit["stopped_from"], 0.0)
-            )
-            if gap < -1.0:
-                ahead[name] += gap
+    ahead = _compare_clocks(asked)
+    _excuse_late_answers(asked, ahead)
+    _correct_stopped_nodes(asked, ahead)
     return ahead
 
 
+def _compare_clocks(answers):
+    """Return {node: seconds ahead of the middle clock} as the nodes' answers show it."""
+    now = {name: node["now"] for name, node in answers.items() if node.get("now") is not None}
+    middle = _lower_median(now.values())
+    ahead = {}
+    for name, value in now.items():
+        ahead[name] = 0.0
+        if abs(value - middle) >= CLOCKS_APART:
+            ahead[name] = value - middle
+    return ahead
+
+
+def _lower_median(values):
+    """Return the middle one of some numbers, the lower one of two, 0 of none."""
+    if not values:
+        return 0.0
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def _excuse_late_answers(answers, ahead):
+    """Set the clocks to 0 that only seem to be wrong because the node was asked late.
+
+    Nodes beyond Ansible's forks are asked later. Launchers are started all at once: where they
+    agree, it is the question that came late.
+    """
+    starts = {name: (node.get("launcher") or {}).get("started") for name, node in answers.items()}
+    middle = _lower_median([when for when in starts.values() if when is not None])
+    for name in ahead:
+        start = starts.get(name)
+        if start is not None and abs(start - middle - ahead[name]) >= STARTS_APART:
+            ahead[name] = 0.0
+
+
+def _correct_stopped_nodes(answers, ahead):
+    """Correct the clocks of nodes that seem to be stopped too early.
+
+    They seem to be stopped before the peer that stopped them ended. Such a clock is behind by at
+    least the difference.
+    """
+    for name in ahead:
+        delay = _delay_after_peer(answers, ahead, name)
+        if delay < -1.0:
+            ahead[name] += delay
+
+
+def _delay_after_peer(answers, ahead, name):
+    """Return the seconds from a peer's end to the stop that it asked for.
+
+    It is 0 where that is unknown.
+    """
+    unit = answers[name].get("exit") or {}
+    peer = (answers.get(unit.get("stopped_from")) or {}).get("exit") or {}
+    # A guard tells the peers before its own node ends.
+    if unit.get("stopped_by") != "peer" or peer.get("stopped_by") == "guard":
+        return 0.0
+    if unit.get("stopped_at") is None or peer.get("time") is None:
+        return 0.0
+    peer_ahead = ahead.get(unit["stopped_from"], 0.0)
+    return unit["stopped_at"] - ahead[name] - peer["time"] + peer_ahead
+
+
 def signature(candidate):
-    """What two candidates of one failure have in common: the cause, and the words where the cause
-    says little.
+    """Return what two candidates of one failure have in common.
+
+    It is the cause, and the words where the cause says little.
     """
     error = candidate["error"]
     if not error:
         return candidate["signal"] or candidate["exit_code"]
-    said = re.sub(r"0x[0-9a-f]+|\d+|'[^']*'|/\S+", "#", f"{error['kind']}: {error['text']}")
-    return (error["cause"], said if error["cause"] in _ANY else None)
+    if error["cause"] not in _VAGUE_CAUSES:
+        return (error["cause"], None)
+    text = re.sub(r"0x[0-9a-f]+|\d+|'[^']*'|/\S+", "#", f"{error['kind']}: {error['text']}")
+    return (error["cause"], text)
+
+
+class _RankEvidence:
+    """The evidence about one rank that ended badly, as the rules ask for it."""
+
+    def __init__(self, weighing, rank, error):
+        self.weighing = weighing
+        self.rank = rank
+        self.error = error
+        self.code = rank.get("exit_code")
+        self.signal = rank.get("signal")
+        ended = rank.get("ended")
+        self.is_first = ended is None or ended - weighing.firsts[rank["node"]] < BEFORE
+        is_primary = bool(error) and error["grade"] == "primary"
+        # Paddle's handler and faulthandler print a signal, which is no mistake in the code or the
+        # data.
+        self.is_crash = is_primary and (
+            error["kind"] == "FatalError" or error["cause"] == "segfault"
+        )
+        is_mistake = is_primary and not self.is_crash
+        self.is_passing = is_mistake and (error.get("handled") or error.get("survived"))
+        self.is_own_error = is_mistake and not self.is_passing
+
+    def is_error_of_stop(self):
+        """Return whether the log holds an error that stopping the attempt may have made."""
+        stopped_at = self.weighing.stopped.get(self.rank["node"], {}).get("stopped_at")
+        return (
+            self.is_own_error
+            and stopped_at is not None
+            and all(
+                self.rank.get(key) is None or self.rank[key] >= stopped_at
+                for key in ("ended", "mtime")
+            )
+        )
+
+    def is_later_worker_death(self):
+        """Return whether loader workers died after another rank of the node."""
+        return self.is_own_error and self.error["cause"] == "worker_died" and not self.is_first
+
+    def has_own_error(self):
+        """Return whether the log holds an error of the rank itself that ended it."""
+        return self.is_own_error
+
+    def is_stopped_by_product(self):
+        """Return whether the rank was stopped with the attempt.
+
+        An error in a thread that did not end its process speaks all the same.
+        """
+        return self.weighing.is_stop_of_attempt(self.rank) and not (
+            self.is_passing and self.error.get("thread")
+        )
+
+    def is_out_of_memory(self):
+        """Return whether the kernel killed the rank for want of memory."""
+        return self.signal == "SIGKILL" and self.weighing.is_out_of_memory(self.rank["node"])
+
+    def is_killed(self):
+        """Return whether a signal ended the rank and no other error explains it."""
+        return self.is_crash or (self.signal in _FATAL and (self.is_passing or not self.error))
+
+    def has_passing_error(self):
+        """Return whether the log holds an error that was handled or that steps followed."""
+        return self.is_passing
+
+    def has_shared_error(self):
+        """Return whether the log holds a condition that all ranks share."""
+        return self.error and self.error["grade"] == "shared"
+
+    def is_failed_by_itself(self):
+        """Return whether the rank ended with an exit code or aborted."""
+        return self.code or self.signal == "SIGABRT"
+
+    def is_without_log(self):
+        """Return whether the rank failed without a cause outside and has no log."""
+        return not self.error and self.rank.get("bytes") is None and self.is_failed_by_itself()
+
+    def is_secondary(self):
+        """Return whether the rank only reacted to its peers or to a stop."""
+        return self.error or not self.is_failed_by_itself()
+
+    def is_silent(self):
+        """Return True: a rank to which no other rule applies ended without a message."""
+        return True
+
+
+class _Rule(typing.NamedTuple):
+    """One kind of end, with its weight and words.
+
+    The first end on a node may weigh another than a later one.
+    """
+
+    applies: typing.Callable
+    weight: int
+    why: str
+    later_weight: int
+    later_why: str
+
+
+def _rule(applies, weight, why):
+    """Return a rule that is the same for the first end on a node and for later ones."""
+    return _Rule(applies, weight, why, weight, why)
+
+
+_PASSING = "its log holds an error, but one that was handled or that steps followed"
+# The first rule that applies to a rank's end decides its weight.
+_RANK_RULES = (
+    _rule(
+        _RankEvidence.is_error_of_stop,
+        DOUBTFUL,
+        "its log holds an error, but one that stopping it may have made",
+    ),
+    _rule(
+        _RankEvidence.is_later_worker_death,
+        LATE,
+        "its loader workers died, after another rank of its node",
+    ),
+    _rule(_RankEvidence.has_own_error, PRIMARY, "its log holds an error of its own"),
+    _rule(_RankEvidence.is_stopped_by_product, STOPPED, "was stopped with the attempt"),
+    _rule(_RankEvidence.is_out_of_memory, OOM, "the kernel killed it for want of memory"),
+    _Rule(
+        _RankEvidence.is_killed,
+        KILLED,
+        "died of a signal, first on its node",
+        LATE,
+        "died of a signal, not first on its node",
+    ),
+    _Rule(_RankEvidence.has_passing_error, DOUBTFUL, _PASSING, LATE, _PASSING),
+    _rule(_RankEvidence.has_shared_error, SHARED, "met a condition that all ranks share"),
+    _rule(_RankEvidence.is_without_log, LATE, "ended, and its log is not there to say why"),
+    _rule(_RankEvidence.is_secondary, SECONDARY, "lost its peers or was told to stop"),
+    _Rule(
+        _RankEvidence.is_silent,
+        SILENT,
+        "ended without a message, first on its node",
+        LATE,
+        "ended without a message",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _LauncherEvidence:
+    """The evidence about a launcher whose unit failed."""
+
+    error: dict | None
+    signal: str | None
+    started: bool  # whether a rank of the node had started
+    out_of_memory: bool
+    cut_down: bool
+
+    def weigh(self):
+        """Return the launcher's weight."""
+        if self.out_of_memory:
+            return OOM
+        if self.cut_down:
+            return KILLED
+        if self.error and self.error["grade"] == "shared":
+            return SHARED
+        if self.error and self.error["grade"] != "primary":
+            return SECONDARY
+        if not self.started:
+            return LAUNCHER
+        if self.error or self.signal in _FATAL:
+            return LAUNCHER_LATER
+        return LATE
+
+
+# What a candidate keeps of its rank's findings.
+_CANDIDATE_KEYS = (
+    "rank",
+    "node",
+    "local_rank",
+    "pid",
+    "exit_code",
+    "signal",
+    "observed",
+    "ended",
+    "home",
+    "lines",
+    "last_line",
+)
 
 
 class Weighing:
-    """`candidates`, the heaviest first, from {node: what rank_logs returned}; with `units`,
-    `stopped`, `failed`, `ahead` and `ranks`.
+    """The candidates of one attempt, from {node: what rank_logs returned}.
+
+    `candidates` has the heaviest one first. Further attributes are `units`, `stopped`, `failed`,
+    `ahead` and `ranks`.
     """
 
     def __init__(self, asked, alone=False):
-        """asked: the findings of each node. alone: whether the plan has one node only, which is
-        free to talk to itself over loopback.
+        """Weigh the findings.
+
+        asked: the findings of each node. alone: whether the plan has one node only, which is free
+        to talk to itself over loopback.
         """
-        self.asked, self.alone = asked, alone
+        self.answers, self.alone = asked, alone
         self.ahead = clocks(asked)
         self.units = {name: node.get("exit") for name, node in asked.items()}
-        self.stopped = {
-            name: unit for name, unit in self.units.items() if unit and unit.get("stopped_by")
-        }
-        self.fine = [
-            name for name, unit in self.units.items() if unit and succeeded(unit, asked[name])
-        ]
-        self.failed = [
-            name
-            for name, unit in self.units.items()
-            if unit and name not in self.stopped and name not in self.fine
-        ]
+        known = {name: unit for name, unit in self.units.items() if unit}
+        self.stopped = {name: unit for name, unit in known.items() if unit.get("stopped_by")}
+        self.fine = [name for name, unit in known.items() if succeeded(unit, asked[name])]
+        self.failed = [name for name in known if name not in self.stopped and name not in self.fine]
         self.ranks = [
             dict(rank, node=name)
             for name, node in asked.items()
             for rank in node.get("ranks") or []
         ]
-        self.firsts = self._first_deaths()
-        out = [candidate for candidate in map(self._rank, self.ranks) if candidate]
-        spoken = {candidate["node"] for candidate in out if candidate["weight"] > STOPPED}
-        out += [
-            self._launcher(name)
+        self.firsts = self._find_first_deaths()
+        self.candidates = sorted(self._find_candidates(), key=_by_weight)
+
+    def _find_candidates(self):
+        """Return all candidates with their weights.
+
+        They are weighed by their own findings and then by those of the others.
+        """
+        candidates = [candidate for candidate in map(self._weigh_rank, self.ranks) if candidate]
+        speaking = {c["node"] for c in candidates if c["weight"] > STOPPED}
+        candidates += [
+            self._weigh_launcher(name)
             for name in self.failed
-            if name not in spoken or self._cut_down(name)
+            if name not in speaking or self._is_cut_down(name)
         ]
-        out += [scheduler for scheduler in map(self._scheduler, self.failed) if scheduler]
-        primary = [candidate for candidate in out if candidate["weight"] == PRIMARY]
-        for candidate in out:
-            # Nobody of ours kills before something has failed: such a death, if it came first,
-            # began it all.
-            if (
-                primary
-                and candidate["weight"] in (OOM, KILLED)
-                and all(self.precedes(candidate, other) for other in primary)
-            ):
-                candidate["weight"] = PRIMARY
-        self._believe_launchers(out)
-        self._told_to_stop(out)
-        out += self._suspect(out)
-        self.candidates = sorted(
-            out,
-            key=lambda c: (
-                -c["weight"],
-                *(_FAR if c[key] is None else c[key] for key in ("when", "rank")),
-            ),
-        )
+        candidates += [
+            scheduler for scheduler in map(self._weigh_scheduler, self.failed) if scheduler
+        ]
+        self._raise_first_kills(candidates)
+        self._believe_launchers(candidates)
+        self._raise_foreign_stop(candidates)
+        return candidates + self._find_lost_rank(candidates)
 
     def precedes(self, one, other):
-        """Whether one candidate's end came before another's, beyond doubt."""
+        """Return whether one candidate's end came before another's, beyond doubt."""
         if one["when"] is None or other["when"] is None:
             return False
         margin = BEFORE
         if one["node"] != other["node"]:
-            asked = [self.asked[c["node"]].get("now") or 0.0 for c in (one, other)]
-            apart = abs(asked[0] - asked[1])  # time to ask them, or clocks that nothing corrected
-            margin = max(BEFORE_ELSEWHERE, apart + 1.0 if apart < CLOCKS_APART else 0.0)
+            times = [self.answers[c["node"]].get("now") or 0.0 for c in (one, other)]
+            apart = abs(times[0] - times[1])  # time to ask them, or clocks that nothing corrected
+            margin = BEFORE_ELSEWHERE
+            if apart < CLOCKS_APART:
+                margin = max(margin, apart + 1.0)
         return other["when"] - one["when"] > margin
 
     def rivals(self):
-        """Candidates that may as well be the beginning as the first one: another failure, and none
-        was the earlier beyond doubt.
+        """Return the candidates that may as well be the beginning as the first one.
+
+        Each is another failure, and the first one was not the earlier beyond doubt.
         """
         best = self.candidates[0]
-        return [c for c in self.candidates[1:] if self._rival(best, c)]
+        return [c for c in self.candidates[1:] if self._is_rival(best, c)]
 
-    def _rival(self, best, other):
+    def _is_rival(self, best, other):
+        """Return whether a candidate may as well be the beginning as the best one."""
         if (
             other["weight"] < DECIDES
             or self.precedes(best, other)
@@ -199,9 +408,11 @@ class Weighing:
             return False
         if other["weight"] == best["weight"]:
             return True
-        # An exception in words that nobody knows may follow a kill on another node, where no
-        # launcher of its own did it.
-        vague = best["weight"] == PRIMARY and best["error"] and best["error"]["cause"] in _ANY
+        # An exception in unknown words may follow a kill on another node, where no launcher of its
+        # own did it.
+        vague = (
+            best["weight"] == PRIMARY and best["error"] and best["error"]["cause"] in _VAGUE_CAUSES
+        )
         return (
             bool(vague)
             and other["weight"] in (OOM, KILLED)
@@ -209,245 +420,201 @@ class Weighing:
             and other["node"] != best["node"]
         )
 
+    def _raise_first_kills(self, candidates):
+        """Raise the weight of kills that came before all primary errors.
+
+        The product kills nothing before something has failed: such a death, if it came first, began
+        it all.
+        """
+        primary = [c for c in candidates if c["weight"] == PRIMARY]
+        if not primary:
+            return
+        for candidate in candidates:
+            if candidate["weight"] in (OOM, KILLED) and all(
+                self.precedes(candidate, other) for other in primary
+            ):
+                candidate["weight"] = PRIMARY
+
     def _believe_launchers(self, candidates):
-        """msrun and mpirun name the child that ended first; what ended with it then, without a word
-        of its own, was ended by them.
+        """Lower the weight of ranks that ended after a launcher's first child.
+
+        msrun and mpirun name the child that ended first. What ended with it then, without a word of
+        its own, was ended by them.
         """
         mute = [
             c for c in candidates if c["rank"] is not None and c["weight"] in (OOM, KILLED, SILENT)
         ]
-        for name, node in self.asked.items():
-            told = next(
-                (
-                    said
-                    for said in (node.get("launcher") or {}).get("children") or ()
-                    if said["first"]
-                ),
-                None,
-            )
-            scope = [c for c in mute if told and (c["node"] == name or told["rank"] is not None)]
-            if any(is_child(told, c) for c in scope):
-                for candidate in scope:
-                    if not is_child(told, candidate) and candidate["signal"] in (None, "SIGKILL"):
-                        candidate["weight"], candidate["why"] = (
-                            LATE,
-                            "ended after the child that its launcher names as the first",
-                        )
+        for name, node in self.answers.items():
+            child = _first_child(node)
+            if not child:
+                continue
+            scope = [c for c in mute if c["node"] == name or child["rank"] is not None]
+            if not any(is_child(child, c) for c in scope):
+                continue
+            for candidate in scope:
+                if not is_child(child, candidate) and candidate["signal"] in (None, "SIGKILL"):
+                    candidate.update(
+                        weight=LATE,
+                        why="ended after the child that its launcher names as the first",
+                    )
 
-    def _told_to_stop(self, candidates):
-        """A SIGTERM, the first end on its node, while nothing of ours was stopping anything: it
-        came from somebody else.
+    def _raise_foreign_stop(self, candidates):
+        """Raise the weight of a SIGTERM that was the first end on its node.
+
+        While the product was stopping nothing, it came from elsewhere.
         """
-        told = [
-            c
-            for c in candidates
-            if c["signal"] == "SIGTERM"
-            and c["weight"] == SECONDARY
-            and c["node"] not in self.stopped
-        ]
-        told = [
-            c
-            for c in told
-            if self._first(c) and (not c["error"] or c["error"]["cause"] == "terminated")
-        ]
-        if len({c["node"] for c in told}) != 1 or any(c["weight"] >= SHARED for c in candidates):
+        stopped = [c for c in candidates if self._is_foreign_stop(c)]
+        if len({c["node"] for c in stopped}) != 1 or any(c["weight"] >= SHARED for c in candidates):
             return
-        named = [c["rank"] for c in told]
-        beside = [
+        stopped_ranks = [c["rank"] for c in stopped]
+        others = [
             rank
             for rank in self.ranks
-            if rank["node"] == told[0]["node"] and rank["rank"] not in named
+            if rank["node"] == stopped[0]["node"] and rank["rank"] not in stopped_ranks
         ]
-        if all(rank.get("ended") is not None and not self._first(rank) for rank in beside):
-            for candidate in told:
-                candidate["weight"], candidate["why"] = (
-                    TERMINATED,
-                    "was told to stop before anything else had failed",
+        if all(rank.get("ended") is not None and not self._is_first(rank) for rank in others):
+            for candidate in stopped:
+                candidate.update(
+                    weight=TERMINATED, why="was told to stop before anything else had failed"
                 )
 
-    def _first(self, rank):
-        """Whether a rank's end was seen and was the first on its node, or came with the first."""
+    def _is_foreign_stop(self, candidate):
+        """Return whether a foreign SIGTERM was the first end on its node.
+
+        Foreign is one that the product did not send.
+        """
+        error = candidate["error"]
+        return (
+            candidate["signal"] == "SIGTERM"
+            and candidate["weight"] == SECONDARY
+            and candidate["node"] not in self.stopped
+            and self._is_first(candidate)
+            and (not error or error["cause"] == "terminated")
+        )
+
+    def _is_first(self, rank):
+        """Return whether a rank's end was seen and came first on its node.
+
+        An end at nearly the same time counts as the first, too.
+        """
         return (
             rank.get("ended") is not None
             and rank["ended"] - self.firsts.get(rank["node"], _FAR) < BEFORE
         )
 
-    def _first_deaths(self):
-        """{node: time of its first rank's abnormal end}, by the node's own clock."""
+    def _find_first_deaths(self):
+        """Return {node: time of its first rank's abnormal end}, by the node's own clock."""
         firsts = {}
         for rank in self.ranks:
             if rank.get("ended") is not None and rank.get("exit_code") != 0:
                 firsts[rank["node"]] = min(firsts.get(rank["node"], _FAR), rank["ended"])
         return firsts
 
-    def _by_us(self, rank):
-        """Whether this end is what stopping the attempt does, or what systemd does to the ranks of
-        a launcher that is gone.
+    def is_stop_of_attempt(self, rank):
+        """Return whether stopping the attempt explains a rank's end.
+
+        The same holds for what systemd does to the ranks of a launcher that is gone.
         """
         node, ended = rank["node"], rank.get("ended")
         if node in self.stopped:
-            at = self.stopped[node].get("stopped_at")
-            return at is None or ended is None or ended >= at
-        gone = (self.asked[node].get("launcher") or {}).get("ended")
+            stopped_at = self.stopped[node].get("stopped_at")
+            return stopped_at is None or ended is None or ended >= stopped_at
+        gone = (self.answers[node].get("launcher") or {}).get("ended")
         return gone is not None and ended is not None and ended >= gone
 
-    def _rank(self, rank):
-        """What the findings about one rank weigh, or None where it ended well or says nothing."""
-        error, code, signal, ended = (
-            rank.get(key) for key in ("first_error", "exit_code", "signal", "ended")
-        )
+    def _weigh_rank(self, rank):
+        """Return the candidate of one rank, or None.
+
+        It is None where the rank ended well or nothing is known.
+        """
+        error = self._read_error(rank)
+        code, signal = rank.get("exit_code"), rank.get("signal")
+        if code == 0 or not (error or code or signal):
+            return None
+        if rank["node"] in self.fine and not code and not signal:
+            return None
+        evidence = _RankEvidence(self, rank, error)
+        rule = next(rule for rule in _RANK_RULES if rule.applies(evidence))
+        if evidence.is_first:
+            return self._build_candidate(rank, rule.weight, rule.why, error)
+        return self._build_candidate(rank, rule.later_weight, rule.later_why, error)
+
+    def _read_error(self, rank):
+        """Return a rank's first error in its meaning for this attempt, or None."""
+        error = rank.get("first_error")
         if error and self.alone and error["cause"] == "loopback_address":
             error = dict(error, **entry_of("connection_lost"))
         if (
             error
             and error["kind"] == "Traceback"
             and error["text"].startswith("cut short")
-            and self._full(rank["node"])
+            and self._is_disk_full(rank["node"])
         ):
             # The words that name the cause had no room on the disk that they tell of.
             error = dict(error, text="its disk is full: " + error["text"], **entry_of("disk_full"))
-        if (
-            code == 0
-            or not (error or code or signal)
-            or (rank["node"] in self.fine and not code and not signal)
-        ):
-            return None
-        is_first = ended is None or ended - self.firsts[rank["node"]] < BEFORE
-        primary = bool(error) and error["grade"] == "primary"
-        # Paddle's handler and faulthandler print a signal, which is no mistake in the code or the
-        # data.
-        crash = primary and (error["kind"] == "FatalError" or error["cause"] == "segfault")
-        passing = primary and not crash and (error.get("handled") or error.get("survived"))
-        if primary and not crash and not passing:
-            weight, why = self._primary(rank, error, is_first)
-        elif self._by_us(rank) and not (passing and error.get("thread")):
-            weight, why = STOPPED, "was stopped with the attempt"
-        elif signal == "SIGKILL" and self._oom(rank["node"]):
-            weight, why = OOM, "the kernel killed it for want of memory"
-        elif crash or (signal in _FATAL and (passing or not error)):
-            weight, why = (
-                (KILLED, "died of a signal, first on its node")
-                if is_first
-                else (LATE, "died of a signal, not first on its node")
-            )
-        elif passing:
-            weight, why = (
-                (DOUBTFUL if is_first else LATE),
-                "its log holds an error, but one that was handled or that steps followed",
-            )
-        elif error and error["grade"] == "shared":
-            weight, why = SHARED, "met a condition that all ranks share"
-        elif not error and rank.get("bytes") is None and (code or signal == "SIGABRT"):
-            weight, why = LATE, "ended, and its log is not there to say why"
-        elif error or not (code or signal == "SIGABRT"):
-            weight, why = SECONDARY, "lost its peers or was told to stop"
-        else:
-            weight, why = (
-                (SILENT if is_first else LATE),
-                "ended without a message" + (", first on its node" if is_first else ""),
-            )
-        return self._candidate(rank, weight, why, error)
+        return error
 
-    def _full(self, node):
-        """Whether the disk of the logs was full when the node was asked."""
-        free = self.asked[node].get("free")
+    def _is_disk_full(self, node):
+        """Return whether the disk of the logs was full when the node was asked."""
+        free = self.answers[node].get("free")
         return free is not None and free < FULL
 
-    def _primary(self, rank, error, is_first):
-        at = self.stopped.get(rank["node"], {}).get("stopped_at")
-        if at is not None and all(
-            rank.get(key) is None or rank[key] >= at for key in ("ended", "mtime")
-        ):
-            return DOUBTFUL, "its log holds an error, but one that stopping it may have made"
-        if error["cause"] == "worker_died" and not is_first:
-            return LATE, "its loader workers died, after another rank of its node"
-        return PRIMARY, "its log holds an error of its own"
-
-    def _oom(self, name):
-        unit = self.units.get(name) or {}
+    def is_out_of_memory(self, node):
+        """Return whether the kernel killed processes of a node's unit for want of memory."""
+        unit = self.units.get(node) or {}
         return unit.get("service_result") == "oom-kill" or bool(unit.get("oom_kills"))
 
-    def _cut_down(self, name):
-        """Whether the unit's own process was killed by a signal while its launcher still ran:
-        nobody of ours does that to an attempt.
+    def _is_cut_down(self, name):
+        """Return whether a signal killed the unit while its launcher still ran.
+
+        The product does that to no attempt.
         """
-        launcher = self.asked[name].get("launcher") or {}
+        launcher = self.answers[name].get("launcher") or {}
         unseen = launcher.get("exit_code") is None and not launcher.get("signal")
-        return unseen and (self.units[name] or {}).get("service_result") in (
-            "signal",
-            "core-dump",
-            "watchdog",
-        )
+        result = (self.units[name] or {}).get("service_result")
+        return unseen and result in ("signal", "core-dump", "watchdog")
 
-    def _launcher(self, name):
-        """A node whose unit failed without a rank to blame: its launcher, or the start itself,
-        speaks.
+    def _weigh_launcher(self, name):
+        """Return the candidate of a node whose unit failed without a rank to blame.
+
+        Its launcher, or the start itself, speaks.
         """
-        node, unit = self.asked[name], self.units[name]
+        unit = self.units[name]
         started = any(r.get("pid") or r.get("bytes") for r in self.ranks if r["node"] == name)
-        launcher = dict(node.get("launcher") or {}, node=name)
-        error, code, signal = (launcher.get(key) for key in ("first_error", "exit_code", "signal"))
-        if (
-            code is None and signal is None
-        ):  # systemd's $EXIT_CODE and $EXIT_STATUS, of the unit's main process
-            status = str(unit.get("exit_status"))
-            if status.isdecimal():
-                launcher["exit_code"] = int(status)
-            elif unit.get("exit_code") in ("killed", "dumped"):
-                launcher["signal"] = "SIG" + status
-        if unit.get("service_result") == "oom-kill":
-            weight = OOM
-        elif self._cut_down(name):
-            weight = KILLED
-        elif error and error["grade"] != "primary":
-            weight = SHARED if error["grade"] == "shared" else SECONDARY
-        elif not started:
-            weight = LAUNCHER
-        else:
-            weight = LAUNCHER_LATER if error or signal in _FATAL else LATE
-        why = (
-            f"its unit ended with {unit.get('service_result')}"
-            f" {'after its ranks had started' if started else 'before any rank started'}"
-        )
-        return dict(
-            self._candidate(launcher, weight, why, error),
-            home=f"launcher.{name}.log",
+        launcher = dict(self.answers[name].get("launcher") or {}, node=name)
+        error, signal = launcher.get("first_error"), launcher.get("signal")
+        if launcher.get("exit_code") is None and signal is None:
+            launcher.update(_read_unit_end(unit))
+        weight = _LauncherEvidence(
+            error=error,
+            signal=signal,
             started=started,
-        )
+            out_of_memory=unit.get("service_result") == "oom-kill",
+            cut_down=self._is_cut_down(name),
+        ).weigh()
+        phase = "before any rank started"
+        if started:
+            phase = "after its ranks had started"
+        why = f"its unit ended with {unit.get('service_result')} {phase}"
+        candidate = self._build_candidate(launcher, weight, why, error)
+        return dict(candidate, home=f"launcher.{name}.log", started=started)
 
-    def _scheduler(self, name):
-        """MindSpore's scheduler on a node whose unit failed, where its log holds an error; None
-        elsewhere.
+    def _weigh_scheduler(self, name):
+        """Return the candidate of MindSpore's scheduler on a node whose unit failed.
+
+        It is None where the scheduler's log holds no error.
         """
-        found = self.asked[name].get("scheduler") or {}
-        error = found.get("first_error")
+        scheduler = self.answers[name].get("scheduler") or {}
+        error = scheduler.get("first_error")
         if not error:
             return None
         weight = {"primary": LAUNCHER, "shared": SHARED}.get(error["grade"], SECONDARY)
-        rank = {"node": name, "home": found["home"], "mtime": found.get("mtime")}
-        return dict(
-            self._candidate(rank, weight, "the scheduler's log holds an error", error),
-            who="scheduler",
-            started=True,
-        )
+        rank = {"node": name, "home": scheduler["home"], "mtime": scheduler.get("mtime")}
+        candidate = self._build_candidate(rank, weight, "the scheduler's log holds an error", error)
+        return dict(candidate, who="scheduler", started=True)
 
-    def _candidate(self, rank, weight, why, error):
-        found = {
-            key: rank.get(key)
-            for key in (
-                "rank",
-                "node",
-                "local_rank",
-                "pid",
-                "exit_code",
-                "signal",
-                "observed",
-                "ended",
-                "home",
-                "lines",
-                "last_line",
-            )
-        }
+    def _build_candidate(self, rank, weight, why, error):
+        """Return a candidate: its rank's findings and the corrected time."""
         when = rank.get("ended")
         if when is None and error:
             when = error.get("time") or rank.get("mtime")
@@ -455,45 +622,100 @@ class Weighing:
             when = min(when, rank["mtime"])  # a rank may take long to go after it has said why
         if when is not None:
             when -= self.ahead.get(rank["node"], 0.0)
-        return dict(found, weight=weight, why=why, error=error, when=when)
+        findings = {key: rank.get(key) for key in _CANDIDATE_KEYS}
+        return dict(findings, weight=weight, why=why, error=error, when=when)
 
-    def _suspect(self, candidates):
-        """A rank that fell silent, or aborted without losing anybody, while its peers lost it: at
-        most one, or it is a guess.
+    def _find_lost_rank(self, candidates):
+        """Return the candidate of a rank that its peers lost, as a list of one.
+
+        Such a rank fell silent, or aborted without losing any peer. An abort is a candidate
+        already: it gains weight, and the list is empty. There must be one such rank, or it is a
+        guess.
         """
-        votes = {}
-        for candidate in candidates:
-            votes.setdefault((candidate["error"] or {}).get("peer"), []).append(candidate)
-        silent = [
-            r
-            for r in self.ranks
-            if r.get("exit_code") is None and not (r.get("signal") or r.get("first_error"))
+        silent = self._silent_ranks()
+        aborted = self._aborted_candidates(candidates)
+        suspects = silent + aborted
+        if len(suspects) != 1:
+            return []
+        voters = [c for c in candidates if (c["error"] or {}).get("peer") == suspects[0]["rank"]]
+        if not voters:
+            return []
+        names = ", ".join(_name_voter(c) for c in sorted(voters, key=_by_rank))
+        if aborted:
+            aborted[0].update(weight=SILENT, why=f"aborted, and {names} lost contact with it")
+            return []
+        why = f"fell silent, and {names} lost contact with it"
+        return [self._build_candidate(silent[0], SILENT, why, None)]
+
+    def _silent_ranks(self):
+        """Return the ranks without a recorded end and without an error.
+
+        A node without a record of its end may run still, or was restarted. That is to be said, and
+        no rank of it is to be blamed.
+        """
+        return [
+            rank
+            for rank in self.ranks
+            if rank.get("exit_code") is None
+            and not (rank.get("signal") or rank.get("first_error"))
+            and rank["node"] not in self.stopped
+            and self.units.get(rank["node"])
         ]
-        # a node without a record of its end may run still, or was restarted: that is to be said,
-        # and no rank of it to be blamed
-        silent = [r for r in silent if r["node"] not in self.stopped and self.units.get(r["node"])]
-        aborted = [
+
+    def _aborted_candidates(self, candidates):
+        """Return the candidates that aborted unasked and name no peer.
+
+        Their nodes were not stopped.
+        """
+        return [
             c
             for c in candidates
-            if c["weight"] == SECONDARY and c["error"] and c["error"]["cause"] == "aborted"
+            if c["weight"] == SECONDARY
+            and c["error"]
+            and c["error"]["cause"] == "aborted"
+            and c["error"]["peer"] is None
+            and c["node"] not in self.stopped
         ]
-        aborted = [
-            c for c in aborted if c["error"]["peer"] is None and c["node"] not in self.stopped
-        ]
-        if len(silent) + len(aborted) != 1 or (silent or aborted)[0]["rank"] not in votes:
-            return []
-        voters = votes[(silent or aborted)[0]["rank"]]
-        by = ", ".join(
-            "the " + c.get("who", "launcher") if c["rank"] is None else f"rank {c['rank']}"
-            for c in sorted(voters, key=_by_rank)
-        )
-        if aborted:
-            aborted[0].update(weight=SILENT, why=f"aborted, and {by} lost contact with it")
-            return []
-        return [
-            self._candidate(silent[0], SILENT, f"fell silent, and {by} lost contact with it", None)
-        ]
+
+
+def _first_child(node):
+    """Return the child that a node's launcher names as the first to end, or None."""
+    children = (node.get("launcher") or {}).get("children") or ()
+    return next((child for child in children if child["first"]), None)
+
+
+def _read_unit_end(unit):
+    """Return the end of the unit's main process.
+
+    systemd gives it as $EXIT_CODE and $EXIT_STATUS.
+    """
+    status = str(unit.get("exit_status"))
+    if status.isdecimal():
+        return {"exit_code": int(status)}
+    if unit.get("exit_code") in ("killed", "dumped"):
+        return {"signal": "SIG" + status}
+    return {}
+
+
+def _name_voter(candidate):
+    """Return the words for a rank or program that lost contact with another one."""
+    if candidate["rank"] is None:
+        return "the " + candidate.get("who", "launcher")
+    return f"rank {candidate['rank']}"
+
+
+def _or_far(value):
+    """Return a number, or infinity for None."""
+    if value is None:
+        return _FAR
+    return value
 
 
 def _by_rank(candidate):
-    return _FAR if candidate["rank"] is None else candidate["rank"]
+    """Return the key that sorts candidates by rank, those without one last."""
+    return _or_far(candidate["rank"])
+
+
+def _by_weight(candidate):
+    """Return the key that sorts candidates: by weight, then time, then rank."""
+    return (-candidate["weight"], _or_far(candidate["when"]), _or_far(candidate["rank"]))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why an attempt ended: node, rank, real exit code or signal, first error, log, remedy. A pure
-function over what every node found.
+"""The reason for an attempt's end.
 
-weighing.py weighs the evidence. Here it is decided whether it is enough to name somebody, and said
-in words; where nothing decides, the verdict says so and lists the candidates.
+It names node, rank, exit code or signal, first error, log and remedy. A pure function over what
+every node found. weighing.py weighs the evidence. Here it is decided whether it is enough to name a
+rank, and put into words. Where nothing decides, the verdict says so and lists the candidates.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _SIGNAL_CAUSES = {
 # What the kernel's memory killer leaves in logs; where its counter says that it was there, it is
 # the cause.
 _OF_OOM = frozenset(("killed", "worker_died", "silent_end"))
-# What a rank that ended by itself may have said as its last line, and is believed in: words that
-# name a thing, not a condition of the peers.
+# Causes that are believed where the last line of a rank names them that was not killed: they name a
+# thing, not a condition of the peers.
 _LAST_WORDS = frozenset(
     (
         "bad_argument",
@@ -52,430 +52,482 @@ _LAST_WORDS = frozenset(
 )
 LAST_WORDS = 20  # lines of a log after an error that can still be of it or of the end that it made
 MANY = 8  # candidates and evidence lines that are listed
+_LOST_CONTACT = frozenset(
+    ("connection_lost", "aborted", "terminated", "seen_by_launcher", "mpi_runtime")
+)
+_RESULT_KEYS = (
+    "node",
+    "rank",
+    "local_rank",
+    "exit_code",
+    "signal",
+    "cause",
+    "meaning",
+    "error",
+    "log",
+    "line",
+    "remedy",
+)
+_END_KEYS = ("node", "rank", "local_rank", "exit_code", "signal")
+_CANDIDATE_KEYS = ("rank", "node", "local_rank", "exit_code", "signal", "weight", "why")
+_READ_LOGS = "read the logs of the candidates in the order given"
 
 
 def decide(plan_ranks, nodes, log_dir=""):
-    """The verdict of one attempt.
+    """Return the verdict of one attempt.
 
     plan_ranks: the plan's `ranks`. nodes: what rank_logs returned for each node, as a list or as
-    {name: result}; a node that could not be asked is {"node": name, "unreachable": reason}, and a
+    {name: result}. A node that could not be asked is {"node": name, "unreachable": reason}, and a
     planned node that is missing counts as such. log_dir: where the logs were brought to, for the
     text.
     """
-    found = nodes if isinstance(nodes, dict) else {n.get("node"): n for n in nodes}
-    names = list(dict.fromkeys(r["node"] for r in plan_ranks))
-    unreadable = {"unreachable": "its answer cannot be judged"}
-    decided, _left = judge_apart(
-        lambda kept: _decide(
-            plan_ranks,
-            names,
-            {name: found.get(name) if name in kept else unreadable for name in names},
-            log_dir,
-        ),
-        names,
-    )
+    findings = nodes
+    if not isinstance(nodes, dict):
+        findings = {node.get("node"): node for node in nodes}
+    names = list(dict.fromkeys(rank["node"] for rank in plan_ranks))
+
+    def judge(kept):
+        """Return the verdict by the answers of some nodes alone."""
+        usable = dict.fromkeys(names, {"unreachable": "its answer cannot be judged"})
+        usable.update((name, findings.get(name)) for name in kept)
+        return _judge(plan_ranks, usable, log_dir)
+
+    decided, _left_out = judge_apart(judge, names)
     return decided
 
 
-def _decide(plan_ranks, names, found, log_dir):
+def _judge(plan_ranks, findings, log_dir):
+    """Return the verdict over {node: findings}.
+
+    Findings may be missing.
+    """
     missing = {
-        n: str((found.get(n) or {}).get("unreachable") or "no findings")
-        for n in names
-        if not found.get(n) or found[n].get("unreachable")
+        name: str((node or {}).get("unreachable") or "no findings")
+        for name, node in findings.items()
+        if not node or node.get("unreachable")
     }
-    asked = {n: found[n] for n in names if n not in missing}
-    case = _Case(plan_ranks, asked, missing, log_dir)
-    return case.verdict()
+    answers = {name: node for name, node in findings.items() if name not in missing}
+    return _Case(plan_ranks, answers, missing, log_dir).verdict()
 
 
 class _Case:
-    def __init__(self, plan_ranks, asked, missing, log_dir):
-        self.plan_ranks, self.asked, self.missing, self.log_dir = (
-            plan_ranks,
-            asked,
-            missing,
-            log_dir,
-        )
-        weighed = Weighing(asked, alone=len({r["node"] for r in plan_ranks}) == 1)
-        self.units, self.stopped, self.failed, self.ahead = (
-            weighed.units,
-            weighed.stopped,
-            weighed.failed,
-            weighed.ahead,
-        )
-        self.ranks, self.candidates = weighed.ranks, weighed.candidates
-        best = self.candidates[0] if self.candidates else None
-        self.decided = best if best and best["weight"] >= DECIDES else None
-        self.rivals = weighed.rivals() if self.decided else []
+    """The evidence about one attempt's end, and the verdict over it."""
+
+    def __init__(self, plan_ranks, answers, missing, log_dir):
+        self.plan_ranks = plan_ranks
+        self.answers = answers  # {node: its findings}
+        self.missing = missing  # {node: the reason for its silence}
+        self.log_dir = log_dir
+        weighing = Weighing(answers, alone=len({rank["node"] for rank in plan_ranks}) == 1)
+        self.units = weighing.units
+        self.stopped = weighing.stopped
+        self.failed = weighing.failed
+        self.ahead = weighing.ahead
+        self.ranks = weighing.ranks
+        self.candidates = weighing.candidates
+        self.decided = None  # the candidate that weighs enough to be named
+        self.rivals = []
+        if self.candidates and self.candidates[0]["weight"] >= DECIDES:
+            self.decided = self.candidates[0]
+            self.rivals = weighing.rivals()
 
     def verdict(self):
-        decided = self.decided
-        user = {n: u for n, u in self.stopped.items() if u["stopped_by"] not in ("peer", "guard")}
-        if user and not self._failed_before(user) and not (decided and self._before_stop(decided)):
-            return self._stopped(user, decided)
-        told = guard_findings.halt(self.asked)
-        if told and not self._failed_by_then(decided, told):
-            return self._halted(told)
-        if decided and self.missing and decided["weight"] < KILLED:
-            return (
-                self._lost()
-            )  # what ended without a word of its own may have followed what is out of sight
-        if decided:
-            return self._tied() if self.rivals else self._failed(decided)
+        """Return the verdict: the first explanation that holds."""
+        user_stops = {
+            name: unit
+            for name, unit in self.stopped.items()
+            if unit["stopped_by"] not in ("peer", "guard")
+        }
+        if user_stops and not self._failed_before(user_stops) and not self._decided_before_stop():
+            return self._stopped(user_stops)
+        halt = guard_findings.halt(self.answers)
+        if halt and not self._failed_by_then(halt):
+            return self._halted(halt)
+        if self.decided:
+            return self._name_failure()
         if self.missing:
             return self._lost()
+        return self._judge_units()
+
+    def _name_failure(self):
+        """Return the verdict where a candidate weighs enough to be named."""
+        if self.missing and self.decided["weight"] < KILLED:
+            # what ended without a word of its own may have followed what is out of sight
+            return self._lost()
+        if self.rivals:
+            return self._tied()
+        return self._failed(self.decided)
+
+    def _judge_units(self):
+        """Return the verdict where all nodes answered and no candidate weighs enough."""
         open_ended = [name for name, unit in self.units.items() if unit is None]
-        restarted = [name for name in open_ended if self.asked[name].get("restarted")]
+        restarted = [name for name in open_ended if self.answers[name].get("restarted")]
         if restarted:
             return self._restarted(restarted)
         if open_ended:
-            text = (
-                f"UNKNOWN: {_list(open_ended)} recorded no end: the unit still runs there, or the"
-                " node was restarted"
-            )
-            return self._result(
-                "unknown",
-                text,
-                node=open_ended[0],
-                cause="no_end_recorded",
-                remedy=entry_of("no_end_recorded")["remedy"],
-            )
+            return self._no_end_recorded(open_ended)
         if not self.stopped and not self.candidates:
             return self._completed()
         return self._undecided()
 
+    def _no_end_recorded(self, names):
+        """Return the verdict that units of some nodes recorded no end."""
+        text = (
+            f"UNKNOWN: {_list(names)} recorded no end: the unit still runs there, or the"
+            " node was restarted"
+        )
+        return self._result(
+            "unknown",
+            text,
+            node=names[0],
+            cause="no_end_recorded",
+            remedy=entry_of("no_end_recorded")["remedy"],
+        )
+
     def _restarted(self, names):
-        ranks = [r["rank"] for r in self.plan_ranks if r["node"] in names]
+        """Return the verdict that nodes were restarted during the attempt."""
+        ranks = self._ranks_of(names)
         entry = entry_of("node_lost")
-        verb = "were" if len(names) > 1 else "was"
+        verb = "was"
+        if len(names) > 1:
+            verb = "were"
         text = (
             f"LOST: {_list(names)} {verb} restarted while the attempt ran there, with"
             f" {_ranks(ranks)}; remedy: {entry['remedy']}"
         )
         return self._result("lost", text, node=names[0], cause="node_lost", remedy=entry["remedy"])
 
+    def _ranks_of(self, names):
+        """Return the numbers of the planned ranks of some nodes."""
+        return [rank["rank"] for rank in self.plan_ranks if rank["node"] in names]
+
     def _diverged(self):
-        """A rank whose loss was no finite number to the end, or None."""
-        return next(
-            (
-                r
-                for r in self.ranks
-                if r.get("nan") and (r.get("last_step") or {}).get("loss", 0) is None
-            ),
-            None,
-        )
+        """Return a rank whose loss was no finite number to the end, or None."""
+        for rank in self.ranks:
+            if rank.get("nan") and (rank.get("last_step") or {}).get("loss", 0) is None:
+                return rank
+        return None
 
-    def _failed_before(self, user):
-        """The nodes whose units failed by themselves, not for want of the peers that a stop had
-        just ended.
+    def _stop_times(self, units):
+        """Return the times at which some units were stopped, by the middle clock."""
+        return [
+            unit["stopped_at"] - self.ahead.get(name, 0.0)
+            for name, unit in units.items()
+            if unit.get("stopped_at") is not None
+        ]
+
+    def _failed_before(self, user_stops):
+        """Return the nodes whose units failed by themselves before the user's stop.
+
+        A failure for want of the peers that the stop had just ended does not count.
         """
-        asked = [
-            u["stopped_at"] - self.ahead.get(n, 0.0)
-            for n, u in user.items()
-            if u.get("stopped_at") is not None
+        stops = self._stop_times(user_stops)
+        if not stops:
+            return self.failed
+        latest = min(stops) - BEFORE_ELSEWHERE
+        return [
+            name
+            for name in self.failed
+            if (self.units[name].get("time") or 0.0) - self.ahead.get(name, 0.0) < latest
         ]
-        own = {n: (self.units[n].get("time") or 0.0) - self.ahead.get(n, 0.0) for n in self.failed}
-        return [n for n, when in own.items() if not asked or when < min(asked) - BEFORE_ELSEWHERE]
 
-    def _before_stop(self, candidate):
-        times = [
-            u["stopped_at"] - self.ahead.get(n, 0.0)
-            for n, u in self.stopped.items()
-            if u.get("stopped_at") is not None
-        ]
-        return (
-            bool(times)
-            and candidate["when"] is not None
-            and candidate["when"] < min(times) - BEFORE
-        )
+    def _decided_before_stop(self):
+        """Return whether the named candidate ended before anything was stopped."""
+        if not self.decided or self.decided["when"] is None:
+            return False
+        stops = self._stop_times(self.stopped)
+        return bool(stops) and self.decided["when"] < min(stops) - BEFORE
 
     def _failed(self, best):
-        error, unobserved = best["error"], best["exit_code"] is None and best["signal"] is None
-        if best["weight"] == OOM:
-            silent = "out_of_memory"
-        elif best["rank"] is None:
-            silent = "launcher_failed"
-        else:
-            silent = (
-                "silent_end"
-                if unobserved
-                else (
-                    _SIGNAL_CAUSES.get(best["signal"], "killed")
-                    if best["signal"]
-                    else _last_words(best)
-                )
-            )
-        told = _blamed(best) and best["weight"] != TERMINATED
-        entry = entry_of(error["cause"] if told else silent)
-        if entry["cause"] in _OF_OOM and (self.units.get(best["node"]) or {}).get("oom_kills"):
-            entry = entry_of("out_of_memory")
-        diverged, why = self._diverged(), ""
+        """Return the verdict that names one candidate."""
+        entry = self._cause_entry(best)
+        note = ""
+        diverged = self._diverged()
         if diverged and entry["cause"] in ("python_exception", "cpp_exception"):
             # What is raised then (an input below 0, a failed assertion) only says where the nan
             # first hurt.
             entry = entry_of("nan")
-            why = (
+            note = (
                 f"; the loss had been {diverged['nan']['loss']} since line"
                 f" {diverged['nan'].get('line')} of rank {diverged['rank']}'s log"
             )
-        how = (
-            f"signal {best['signal']}"
-            if best["signal"]
-            else "exit code " + ("not observed" if unobserved else str(best["exit_code"]))
-        )
-        if best.get("observed") == "launcher":
-            how += " as the launcher says"
         log = self._log(best)
-        line = error["line"] if _blamed(best) else None
+        error = line = None
+        if _is_blamed(best):
+            error = best["error"]
+            line = error["line"]
+        place = log
+        if line:
+            place = f"{log}:{line}"
         text = (
-            f"FAILED: {_who(best)} {_what(best)} ({how}){why}; log"
-            f" {log}{':' + str(line) if line else ''}; remedy: {entry['remedy']}"
+            f"FAILED: {_who(best)} {_what(best)} ({_describe_exit(best)}){note}; log {place};"
+            f" remedy: {entry['remedy']}{self._not_asked(self.missing)}"
         )
-        if self.missing:
-            text += f"; not asked: {_list(self.missing)}"
         return self._result(
             "failed",
             text,
             best=best,
             cause=entry["cause"],
-            error=error if _blamed(best) else None,
+            error=error,
             log=log,
             line=line,
             remedy=entry["remedy"],
         )
 
-    def _stopped(self, user, decided):
-        by = sorted({str(u["stopped_by"]) for u in user.values()})
-        source = sorted({str(u["stopped_from"]) for u in user.values() if u.get("stopped_from")})
-        text = f"STOPPED: by the {_list(by)}" + (f" ({_list(source)})" if source else "")
-        if decided:
-            text += f"; around then {_who(decided)} {_what(decided)}"
-        if self.missing:
-            text += f"; not asked: {_list(self.missing)}"
+    def _cause_entry(self, best):
+        """Return the catalogue's entry for a candidate's failure."""
+        cause = _silent_cause(best)
+        if _is_blamed(best) and best["weight"] != TERMINATED:
+            cause = best["error"]["cause"]
+        entry = entry_of(cause)
+        if entry["cause"] in _OF_OOM and (self.units.get(best["node"]) or {}).get("oom_kills"):
+            return entry_of("out_of_memory")
+        return entry
+
+    def _not_asked(self, names):
+        """Return the end of a text that names the nodes that did not answer, '' for none."""
+        if not names:
+            return ""
+        return f"; not asked: {_list(names)}"
+
+    def _stopped(self, user_stops):
+        """Return the verdict that a user stopped the attempt."""
+        units = user_stops.values()
+        stoppers = sorted({str(unit["stopped_by"]) for unit in units})
+        sources = sorted({str(unit["stopped_from"]) for unit in units if unit.get("stopped_from")})
+        text = f"STOPPED: by the {_list(stoppers)}"
+        if sources:
+            text += f" ({_list(sources)})"
+        if self.decided:
+            text += f"; around then {_who(self.decided)} {_what(self.decided)}"
         return self._result(
             "stopped",
-            text,
-            cause="stopped_by_" + by[0],
+            text + self._not_asked(self.missing),
+            cause="stopped_by_" + stoppers[0],
             remedy=entry_of("stopped_by_user")["remedy"],
         )
 
-    def _failed_by_then(self, decided, told):
-        """Whether a failure that is beyond doubt came before the guards saw the training hang or a
-        node vanish; what came after followed.
-        """
-        # of a node that is called lost only an error of its own counts: a full disk, say, on which
-        # its end could not be written
-        enough = PRIMARY if decided and decided["node"] in told["nodes"] else KILLED
-        if not decided or decided["weight"] < enough or decided["when"] is None:
-            return False
-        return decided["when"] < told["time"] - self.ahead.get(told["by"], 0.0) - BEFORE
+    def _failed_by_then(self, halt):
+        """Return whether a failure beyond doubt came before the guards ended the training.
 
-    def _halted(self, told):
-        entry = entry_of(told["cause"])
-        rank = next((r for r in self.plan_ranks if r["rank"] == told["rank"]), None)
-        found = next((r for r in self.ranks if r["rank"] == told["rank"]), None)
-        ranks = [r["rank"] for r in self.plan_ranks if r["node"] in told["nodes"]]
-        text = f"{told['outcome'].upper()}: {told['text']}" + (
-            f"; with {_ranks(ranks)}" if ranks and told["outcome"] == "lost" else ""
-        )
-        text += f"; log {self._log(found)}" if found else ""
-        others = [name for name in self.missing if name not in told["nodes"]]
-        text += f"; remedy: {entry['remedy']}" + (f"; not asked: {_list(others)}" if others else "")
-        node = rank["node"] if rank else told["nodes"][0] if told["outcome"] == "lost" else None
-        fields = {"rank": rank["rank"], "local_rank": rank["local_rank"]} if rank else {}
-        log = self._log(found) if found else None
+        What came after they saw the training hang or a node vanish followed from that.
+        """
+        decided = self.decided
+        if not decided or decided["when"] is None:
+            return False
+        enough = KILLED
+        if decided["node"] in halt["nodes"]:
+            # of a node that is called lost only an error of its own counts: a full disk, say, on
+            # which its end could not be written
+            enough = PRIMARY
+        if decided["weight"] < enough:
+            return False
+        return decided["when"] < halt["time"] - self.ahead.get(halt["by"], 0.0) - BEFORE
+
+    def _halted(self, halt):
+        """Return the verdict where a guard ended the training."""
+        entry = entry_of(halt["cause"])
+        is_lost = halt["outcome"] == "lost"
+        fields = {"node": None, "log": None}
+        text = f"{halt['outcome'].upper()}: {halt['text']}"
+        ranks = self._ranks_of(halt["nodes"])
+        if is_lost:
+            fields["node"] = halt["nodes"][0]
+            if ranks:
+                text += f"; with {_ranks(ranks)}"
+        planned = _rank_of(self.plan_ranks, halt["rank"])
+        if planned:
+            fields.update((key, planned[key]) for key in ("node", "rank", "local_rank"))
+        findings = _rank_of(self.ranks, halt["rank"])
+        if findings:
+            fields["log"] = self._log(findings)
+            text += f"; log {fields['log']}"
+        text += f"; remedy: {entry['remedy']}"
+        text += self._not_asked([name for name in self.missing if name not in halt["nodes"]])
         return self._result(
-            told["outcome"],
-            text,
-            node=node,
-            cause=told["cause"],
-            log=log,
-            remedy=entry["remedy"],
-            **fields,
+            halt["outcome"], text, cause=halt["cause"], remedy=entry["remedy"], **fields
         )
 
     def _lost(self):
-        first = next(iter(self.missing))
+        """Return the verdict that nodes did not answer."""
+        node = next(iter(self.missing))
         reasons = "; ".join(f"{name}: {reason}" for name, reason in self.missing.items())
-        ranks = [r["rank"] for r in self.plan_ranks if r["node"] in self.missing]
-        text = f"LOST: {_list(self.missing)} did not answer ({reasons}), with {_ranks(ranks)}; "
+        ranks = self._ranks_of(self.missing)
         remedy = entry_of("unreachable")["remedy"]
-        if not self.asked:
-            # As likely it is the controller that is cut off; then nobody is to be blamed, and the
+        explanation = "the other nodes show no cause of their own"
+        if not self.answers:
+            # As likely it is the controller that is cut off. Then no node is to be blamed, and the
             # training goes on.
-            first, said = (
-                None,
-                (
-                    "no node answered, so it may be this controller that was cut off, and the"
-                    " training may go on"
-                ),
+            node = None
+            explanation = (
+                "no node answered, so it may be this controller that was cut off, and the"
+                " training may go on"
             )
             remedy = "when they answer again: playbooks/follow.yml; else " + remedy
-        else:
-            said = "the other nodes show no cause of their own"
         return self._result(
             "lost",
-            f"{text}{said}; remedy: {remedy}",
-            node=first,
+            f"LOST: {_list(self.missing)} did not answer ({reasons}), with {_ranks(ranks)};"
+            f" {explanation}; remedy: {remedy}",
+            node=node,
             cause="unreachable",
             remedy=remedy,
         )
 
     def _completed(self):
-        unstarted = [
-            r
-            for r in self.plan_ranks
-            if not any(
-                k["rank"] == r["rank"] and (k.get("pid") or k.get("file")) for k in self.ranks
-            )
-        ]
+        """Return the verdict where all units ended well."""
+        started = {rank["rank"] for rank in self.ranks if rank.get("pid") or rank.get("file")}
+        unstarted = [rank for rank in self.plan_ranks if rank["rank"] not in started]
         if unstarted:
-            rank = unstarted[0]
-            remedy = entry_of("rank_missing")["remedy"]
-            text = (
-                f"FAILED: {_who(rank)} was never started although its launcher ended well; remedy:"
-                f" {remedy}"
-            )
-            return self._result(
-                "failed",
-                text,
-                node=rank["node"],
-                rank=rank["rank"],
-                local_rank=rank["local_rank"],
-                cause="rank_missing",
-                remedy=remedy,
-            )
-        seen = all(r.get("exit_code") == 0 for r in self.ranks)
+            return self._rank_missing(unstarted[0])
         text = (
-            f"COMPLETED: {_count(self.plan_ranks, 'rank')} on {_count(self.asked, 'node')} ended"
+            f"COMPLETED: {_count(self.plan_ranks, 'rank')} on {_count(self.answers, 'node')} ended"
             " with exit code 0"
         )
-        text += "" if seen else " (some seen by their unit only)"
-        bad = self._diverged()
-        if not bad:
+        if any(rank.get("exit_code") != 0 for rank in self.ranks):
+            text += " (some seen by their unit only)"
+        diverged = self._diverged()
+        if not diverged:
             return self._result("completed", text)
         entry = entry_of("nan")
         text += (
-            f"; but the loss of rank {bad['rank']} was {bad['nan']['loss']} to the end; remedy:"
-            f" {entry['remedy']}"
+            f"; but the loss of rank {diverged['rank']} was {diverged['nan']['loss']} to the end;"
+            f" remedy: {entry['remedy']}"
         )
         return self._result("completed", text, cause="nan", remedy=entry["remedy"])
 
-    def _tied(self):
-        """Two failures, each of which may have been the first: a guess would accuse somebody."""
-        tied = [self.decided, *self.rivals]
-        said = f"{len(tied)} failures came too close to each other to tell which began it"
-        listed, remedy = (
-            "; ".join(_line(c) for c in tied[:MANY]),
-            "read the logs of the candidates in the order given",
+    def _rank_missing(self, rank):
+        """Return the verdict that a rank was never started."""
+        remedy = entry_of("rank_missing")["remedy"]
+        text = (
+            f"FAILED: {_who(rank)} was never started although its launcher ended well; remedy:"
+            f" {remedy}"
         )
-        text = f"FAILED: {said}; candidates: {listed}; remedy: {remedy}"
-        return self._result("failed", text, cause="unknown", remedy=remedy)
-
-    def _undecided(self):
-        causes = {c["error"]["cause"] for c in self.candidates if c["error"]}
-        shared = next((c["error"] for c in self.candidates if c["weight"] == SHARED), None)
-        listed = "; ".join(_line(c) for c in self.candidates[:MANY]) or "none"
-        if shared:
-            entry = entry_of(shared["cause"])
-            cause, said, remedy = entry["cause"], entry["meaning"].rstrip("."), entry["remedy"]
-        elif "connection_lost" in causes and causes <= {
-            "connection_lost",
-            "aborted",
-            "terminated",
-            "seen_by_launcher",
-            "mpi_runtime",
-        }:
-            cause, said = (
-                "connection_lost",
-                "the ranks lost contact with each other and none shows an error of its own",
-            )
-            remedy = f"look at the network between {_list(self.asked)}, then at each rank's log"
-        else:
-            cause, said, remedy = (
-                "unknown",
-                "no evidence decides where it began",
-                "read the logs of the candidates in the order given",
-            )
-        if self.stopped and not self.failed:
-            said = (
-                f"{_list(self.stopped)} {'was' if len(self.stopped) == 1 else 'were'} stopped by a"
-                " peer, and no node says why"
-            )
         return self._result(
             "failed",
-            f"FAILED: {said}; candidates: {listed}; remedy: {remedy}",
-            cause=cause,
+            text,
+            node=rank["node"],
+            rank=rank["rank"],
+            local_rank=rank["local_rank"],
+            cause="rank_missing",
             remedy=remedy,
         )
 
+    def _tied(self):
+        """Return the verdict over failures that may each have been the first.
+
+        To name one would be a guess that may accuse the wrong rank.
+        """
+        tied = [self.decided, *self.rivals]
+        reason = f"{len(tied)} failures came too close to each other to tell which began it"
+        return self._list_candidates(reason, tied, cause="unknown", remedy=_READ_LOGS)
+
+    def _undecided(self):
+        """Return the verdict where no candidate weighs enough."""
+        causes = {c["error"]["cause"] for c in self.candidates if c["error"]}
+        shared = next((c["error"] for c in self.candidates if c["weight"] == SHARED), None)
+        cause = "unknown"
+        reason = "no evidence decides where it began"
+        remedy = _READ_LOGS
+        if shared:
+            entry = entry_of(shared["cause"])
+            cause, remedy = entry["cause"], entry["remedy"]
+            reason = entry["meaning"].rstrip(".")
+        elif "connection_lost" in causes and causes <= _LOST_CONTACT:
+            cause = "connection_lost"
+            reason = "the ranks lost contact with each other and none shows an error of its own"
+            remedy = f"look at the network between {_list(self.answers)}, then at each rank's log"
+        if self.stopped and not self.failed:
+            verb = "were"
+            if len(self.stopped) == 1:
+                verb = "was"
+            reason = f"{_list(self.stopped)} {verb} stopped by a peer, and no node says why"
+        return self._list_candidates(reason, self.candidates, cause=cause, remedy=remedy)
+
+    def _list_candidates(self, reason, candidates, cause, remedy):
+        """Return the verdict `failed` that names no candidate and lists them."""
+        listed = "; ".join(_line(c) for c in candidates[:MANY]) or "none"
+        text = f"FAILED: {reason}; candidates: {listed}; remedy: {remedy}"
+        return self._result("failed", text, cause=cause, remedy=remedy)
+
     def _log(self, candidate):
-        return (
-            f"{self.log_dir.rstrip('/')}/{candidate['home']}" if self.log_dir else candidate["home"]
-        )
+        """Return the path of a candidate's log on the controller."""
+        if not self.log_dir:
+            return candidate["home"]
+        return f"{self.log_dir.rstrip('/')}/{candidate['home']}"
 
     def _result(self, outcome, text, best=None, **fields):
-        out = dict.fromkeys(
-            (
-                "node",
-                "rank",
-                "local_rank",
-                "exit_code",
-                "signal",
-                "cause",
-                "meaning",
-                "error",
-                "log",
-                "line",
-                "remedy",
-            )
-        )
+        """Return the verdict's mapping.
+
+        best: the candidate that it names.
+        """
+        result = dict.fromkeys(_RESULT_KEYS)
         if best:
-            out.update(
-                {key: best[key] for key in ("node", "rank", "local_rank", "exit_code", "signal")}
-            )
-        out.update(
+            result.update((key, best[key]) for key in _END_KEYS)
+        result.update(
             fields,
             outcome=outcome,
             text=text,
             unreachable=sorted(self.missing),
             evidence=self._evidence(),
         )
-        out["meaning"] = entry_of(out["cause"])["meaning"] if out["cause"] else None
-        out["candidates"] = [
-            dict(
-                {
-                    k: c[k]
-                    for k in ("rank", "node", "local_rank", "exit_code", "signal", "weight", "why")
-                },
-                cause=c["error"]["cause"] if c["error"] else None,
-                log=self._log(c),
-                line=c["error"]["line"] if c["error"] else None,
-            )
-            for c in self.candidates[:MANY]
-        ]
-        return out
+        if result["cause"]:
+            result["meaning"] = entry_of(result["cause"])["meaning"]
+        result["candidates"] = [self._publish(c) for c in self.candidates[:MANY]]
+        return result
+
+    def _publish(self, candidate):
+        """Return what the verdict keeps of a candidate."""
+        error = candidate["error"] or {"cause": None, "line": None}
+        return dict(
+            {key: candidate[key] for key in _CANDIDATE_KEYS},
+            cause=error["cause"],
+            log=self._log(candidate),
+            line=error["line"],
+        )
 
     def _evidence(self):
+        """Return the lines of evidence."""
         begin = min((c["when"] for c in self.candidates if c["when"] is not None), default=None)
-        lines = [_line(c, begin) for c in self.candidates[:MANY]]
+        return [
+            *(_line(c, begin) for c in self.candidates[:MANY]),
+            *self._same_error_lines(),
+            *self._nan_lines(),
+            *self._memory_lines(),
+            *guard_findings.lines(self.answers),
+            *(_stop_line(name, unit) for name, unit in self.stopped.items()),
+            *(f"{name} was not asked: {reason}" for name, reason in self.missing.items()),
+            *(
+                f"the clock of {name} is {ahead:+.0f} s off; its times were corrected"
+                for name, ahead in self.ahead.items()
+                if ahead
+            ),
+        ]
+
+    def _same_error_lines(self):
+        """Return one line per error that several ranks have."""
         same = {}
         for candidate in self.candidates:
-            if candidate["error"] and candidate["rank"] is not None:
-                same.setdefault(
-                    (candidate["error"]["kind"], candidate["error"]["text"]), []
-                ).append(candidate["rank"])
-        lines += [
+            error = candidate["error"]
+            if error and candidate["rank"] is not None:
+                same.setdefault((error["kind"], error["text"]), []).append(candidate["rank"])
+        return [
             f"{_ranks(ranks)} say the same: {kind}"
             for (kind, _text), ranks in same.items()
             if len(ranks) > 1
         ]
-        for rank in self.ranks:
-            if rank.get("nan"):
-                lines.append(
-                    f"rank {rank['rank']}: the loss was {rank['nan']['loss']}"
-                    f" ({rank['home']}:{rank['nan'].get('line')})"
-                )
+
+    def _nan_lines(self):
+        """Return one line per rank whose loss was no finite number at some time."""
+        return [
+            f"rank {rank['rank']}: the loss was {rank['nan']['loss']}"
+            f" ({rank['home']}:{rank['nan'].get('line')})"
+            for rank in self.ranks
+            if rank.get("nan")
+        ]
+
+    def _memory_lines(self):
+        """Return one line per node where the kernel killed processes for want of memory."""
+        lines = []
         for name, unit in self.units.items():
             if unit and (unit.get("oom_kills") or unit.get("service_result") == "oom-kill"):
                 count = unit.get("oom_kills") or "some"
@@ -483,33 +535,63 @@ class _Case:
                     f"{name}: the kernel killed {count} of its processes for want of memory"
                     f" (exit.{name}.json)"
                 )
-        lines += guard_findings.lines(self.asked)
-        for name, unit in self.stopped.items():
-            by = (
-                f"its guard: {unit.get('stop_reason')},"
-                if unit["stopped_by"] == "guard"
-                else unit["stopped_by"]
-            )
-            lines.append(f"{name} was stopped by {by} {unit.get('stopped_from') or ''}".rstrip())
-        lines += [f"{name} was not asked: {reason}" for name, reason in self.missing.items()]
-        lines += [
-            f"the clock of {name} is {ahead:+.0f} s off; its times were corrected"
-            for name, ahead in self.ahead.items()
-            if ahead
-        ]
         return lines
 
 
+def _rank_of(ranks, number):
+    """Return the mapping of a rank from a list of them, or None."""
+    return next((rank for rank in ranks if rank["rank"] == number), None)
+
+
+def _stop_line(name, unit):
+    """Return the line of evidence about a unit that was stopped."""
+    stopper = unit["stopped_by"]
+    if stopper == "guard":
+        stopper = f"its guard: {unit.get('stop_reason')},"
+    return f"{name} was stopped by {stopper} {unit.get('stopped_from') or ''}".rstrip()
+
+
 def _who(rank):
+    """Return the words for a rank, launcher or scheduler and its node."""
     if rank["rank"] is None:
         return f"the {rank.get('who', 'launcher')} on {rank['node']}"
     return f"rank {rank['rank']} on {rank['node']} (local rank {rank['local_rank']})"
 
 
-def _blamed(candidate):
-    """Whether the error in its log is what ended a rank.
+def _is_unobserved(candidate):
+    """Return whether nothing saw a candidate's exit code or signal."""
+    return candidate["exit_code"] is None and candidate["signal"] is None
 
-    SIGKILL leaves none, so what stands there came before; what was handled, or outlived by steps,
+
+def _silent_cause(candidate):
+    """Return the cause of a candidate's end where its log does not tell it."""
+    if candidate["weight"] == OOM:
+        return "out_of_memory"
+    if candidate["rank"] is None:
+        return "launcher_failed"
+    if _is_unobserved(candidate):
+        return "silent_end"
+    if candidate["signal"]:
+        return _SIGNAL_CAUSES.get(candidate["signal"], "killed")
+    return _classify_last_line(candidate)
+
+
+def _describe_exit(candidate):
+    """Return the words for a candidate's exit code or signal."""
+    text = f"exit code {candidate['exit_code']}"
+    if candidate["signal"]:
+        text = f"signal {candidate['signal']}"
+    elif _is_unobserved(candidate):
+        text = "exit code not observed"
+    if candidate.get("observed") == "launcher":
+        text += " as the launcher says"
+    return text
+
+
+def _is_blamed(candidate):
+    """Return whether the error in its log is what ended a rank.
+
+    SIGKILL leaves none, so what stands there came before. What was handled, or outlived by steps,
     counts only as the last thing said.
     """
     error = candidate["error"]
@@ -523,65 +605,88 @@ def _blamed(candidate):
 
 
 def _what(candidate):
-    error = candidate["error"]
-    if _blamed(candidate):
-        said = f"{error['kind']}: {error['text']}" if error["text"] else error["kind"]
-        said = said.split("\n")[0][:300]
-        return {"python": "raised ", "cpp": "stopped with "}.get(
-            error.get("origin"), "said "
-        ) + said
-    if (
-        candidate["weight"] == OOM and candidate["signal"] == "SIGKILL"
-    ):  # a launcher's weight may stand for a child of it
+    """Return the words for a candidate's end, as the predicate of a sentence."""
+    if _is_blamed(candidate):
+        return _quote_error(candidate["error"])
+    if candidate["weight"] == OOM and candidate["signal"] == "SIGKILL":
+        # a launcher's weight may stand for a child of it
         return "was killed by the kernel for want of memory"
     if candidate["rank"] is None:
-        return "ended " + (
-            "after its ranks had started" if candidate.get("started") else "before any rank started"
-        )
+        if candidate.get("started"):
+            return "ended after its ranks had started"
+        return "ended before any rank started"
     if candidate["signal"]:
         return f"was killed by {candidate['signal']} without a message"
     if candidate["exit_code"] is None:
         return candidate["why"]
-    if _last_words(candidate) != "silent_exit":
+    if _classify_last_line(candidate) != "silent_exit":
         return f"exited; the last line of its log: {candidate['last_line'][:300]}"
     return "exited without a message"
 
 
-def _last_words(candidate):
-    """The cause that the last line of a log names whose rank ended by itself: sys.exit("...")
-    prints its text and nothing else.
+def _quote_error(error):
+    """Return the words for a rank that said an error."""
+    quote = error["kind"]
+    if error["text"]:
+        quote = f"{error['kind']}: {error['text']}"
+    verb = {"python": "raised ", "cpp": "stopped with "}.get(error.get("origin"), "said ")
+    return verb + quote.split("\n")[0][:300]
+
+
+def _classify_last_line(candidate):
+    """Return the cause that the last line of a log names.
+
+    It counts for a rank that ended without a signal. sys.exit("...") prints its text and nothing
+    else.
     """
-    said = classify("", candidate.get("last_line") or "")["cause"]
-    return said if said in _LAST_WORDS else "silent_exit"
+    cause = classify("", candidate.get("last_line") or "")["cause"]
+    if cause in _LAST_WORDS:
+        return cause
+    return "silent_exit"
 
 
 def _line(candidate, begin=None):
-    how = candidate["signal"] or (
-        f"exit code {candidate['exit_code']}"
-        if candidate["exit_code"] is not None
-        else "end not observed"
-    )
-    when = (
-        ""
-        if begin is None or candidate["when"] is None
-        else f" at +{candidate['when'] - begin:.1f} s"
-    )
+    """Return one line about a candidate.
+
+    begin: the time of the first end, in unix seconds.
+    """
+    end = candidate["signal"]
+    if not end:
+        end = "end not observed"
+        if candidate["exit_code"] is not None:
+            end = f"exit code {candidate['exit_code']}"
+    if begin is not None and candidate["when"] is not None:
+        end += f" at +{candidate['when'] - begin:.1f} s"
     error = candidate["error"]
-    said = f"; {error['kind']}: {error['text'][:120]}" if error else ""
-    if not error and candidate.get("last_line"):
-        said = f"; the last line of its log: {candidate['last_line'][:160]}"
-    place = f"{candidate['home']}:{error['line']}" if error and error["line"] else candidate["home"]
-    return f"{_who(candidate)}, {how}{when}: {candidate['why']}{said} ({place})"
+    quote = ""
+    if error:
+        quote = f"; {error['kind']}: {error['text'][:120]}"
+    elif candidate.get("last_line"):
+        quote = f"; the last line of its log: {candidate['last_line'][:160]}"
+    place = candidate["home"]
+    if error and error["line"]:
+        place = f"{candidate['home']}:{error['line']}"
+    return f"{_who(candidate)}, {end}: {candidate['why']}{quote} ({place})"
 
 
 def _list(names):
+    """Return names as "a", "a and b" or "a, b and c"."""
     names = list(names)
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+    if len(names) == 1:
+        return names[0]
+    return ", ".join(names[:-1]) + " and " + names[-1]
 
 
 def _ranks(ranks):
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(str(r) for r in ranks)
+    """Return "rank 1" or "ranks 1, 2"."""
+    numbers = ", ".join(str(rank) for rank in ranks)
+    if len(ranks) == 1:
+        return "rank " + numbers
+    return "ranks " + numbers
 
 
 def _count(items, word):
-    return f"{len(items)} {word}{'' if len(items) == 1 else 's'}"
+    """Return "1 word" or "2 words"."""
+    if len(items) == 1:
+        return f"1 {word}"
+    return f"{len(items)} {word}s"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which runs may be removed, by a rule that somebody gave: a pure function over what every node and
-the controller found.
+"""The choice of the runs that may be removed by a given rule.
 
-A rule only chooses among what may go. What runs or is held, what nobody can judge, and a job's last
-good checkpoint stay whatever the rule says.
+A pure function over what every node and the controller found. A rule only chooses among what may
+go. What runs or is held, what cannot be judged, and a job's last good checkpoint stay whatever the
+rule says.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ HOME = "home"  # the place that is not a node: the controller's own directory of
 UNITS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 _AGE = re.compile(r"([1-9][0-9]{0,4})([hdw])\Z", re.ASCII)
 _COUNT = re.compile(r"(0|[1-9][0-9]{0,5})\Z", re.ASCII)
-# A run that has just ended is being collected by whoever follows it.
+# Seconds after its end during which a run may still be collected by the command that follows it.
 JUST_SECONDS = 600
 
 
 def wrong(name, value):
-    """Say why the value of one of RULES cannot be what is given, or return None; `run` is judged by
-    who reads the command line.
+    """Return the reason why a value cannot be that of one of RULES, or None.
+
+    `run` is judged where the command line is read.
     """
     if name == "keep" and (isinstance(value, bool) or not _COUNT.match(str(value))):
         return (
@@ -39,8 +40,9 @@ def wrong(name, value):
 
 
 def contradiction(given):
-    """Return (name, text) of what cannot be meant, for the names given on the command line; None
-    where there is a rule.
+    """Return (name, text) of what cannot be meant, None where there is a rule.
+
+    given: the names given on the command line.
     """
     if not any(name in given for name in RULES):
         text = (
@@ -50,43 +52,45 @@ def contradiction(given):
         return "the rule", text
     both = [name for name in ("keep", "older_than") if name in given]
     if "run" in given and both:
-        return "run", "names what goes, and {} chooses it; give one of them".format(
-            " and ".join(both)
-        )
+        names = " and ".join(both)
+        return "run", f"names what goes, and {names} chooses it; give one of them"
     return None
 
 
 def rule_of(keep=None, older_than=None, run=None):
-    """Return the rule as {keep: number, older_than: seconds, run: id}, None where it is not given;
-    the texts have passed `wrong`.
+    """Return the rule as {keep: number, older_than: seconds, run: id}.
+
+    A value is None where it is not given. The texts have passed `wrong`.
     """
-    age = _AGE.match(str(older_than)) if older_than not in (None, "") else None
-    return {
-        "keep": int(keep) if keep not in (None, "") else None,
-        "older_than": int(age.group(1)) * UNITS[age.group(2)] if age else None,
-        "run": run or None,
-    }
+    rule = {"keep": None, "older_than": None, "run": run or None}
+    if keep not in (None, ""):
+        rule["keep"] = int(keep)
+    if older_than not in (None, ""):
+        age = _AGE.match(str(older_than))
+        if age:
+            rule["older_than"] = int(age.group(1)) * UNITS[age.group(2)]
+    return rule
 
 
 def sound(look):
-    """Return what a place said of its runs as far as it names runs, None where it said nothing."""
+    """Return what a place said of its runs, None where it said nothing.
+
+    Only what names a run stays.
+    """
     if not isinstance(look, dict) or not all(
         isinstance(look.get(key), list) for key in ("runs", "strange", "unfinished")
     ):
         return None
-    return dict(
-        look,
-        runs=[
-            run
-            for run in look["runs"]
-            if isinstance(run, dict) and RUN_ID.match(str(run.get("run")))
-        ],
-    )
+    runs = [
+        run for run in look["runs"] if isinstance(run, dict) and RUN_ID.match(str(run.get("run")))
+    ]
+    return dict(look, runs=runs)
 
 
 def begun(run_id):
-    """Return when a run was started (unix seconds), as its id says (UTC); never for an id that
-    names no day.
+    """Return the time when a run was started, in unix seconds, as its id says (UTC).
+
+    For an id that names no day it is infinity.
     """
     try:
         return calendar.timegm(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
@@ -95,138 +99,170 @@ def begun(run_id):
 
 
 def chosen(rule, jobs, now, sure=None):
-    """Return the ids that the rule lets go. jobs: {run id: what the run trained}, of every place
-    together, so that all places choose the same.
+    """Return the ids of the runs that the rule lets go.
 
-    sure: the runs that the controller or two nodes have; a run that one node alone names takes no
-    other's place among the newest. None: all.
+    jobs: {run id: what the run trained}, of every place together, so that all places choose the
+    same. now: unix seconds. sure: the runs that the controller or two nodes have. A run that one
+    node alone names takes no other's place among the newest. None: all.
     """
     if rule["run"]:
         return {rule["run"]} & set(jobs)
-    found = set(jobs)
+    if rule["keep"] is None and rule["older_than"] is None:
+        return set()
+    ids = set(jobs)
     if rule["keep"] is not None:
         for job in set(jobs.values()):
             runs = sorted((run for run in jobs if jobs[run] == job), reverse=True)
-            found -= set(runs[: rule["keep"]])
-            found -= set([run for run in runs if sure is None or run in sure][: rule["keep"]])
+            sure_runs = [run for run in runs if sure is None or run in sure]
+            ids -= set(runs[: rule["keep"]])
+            ids -= set(sure_runs[: rule["keep"]])
     if rule["older_than"] is not None:
-        found = {run for run in found if now - begun(run) > rule["older_than"]}
-    return found if rule["keep"] is not None or rule["older_than"] is not None else set()
+        ids = {run for run in ids if now - begun(run) > rule["older_than"]}
+    return ids
 
 
 def last_good(runs):
-    """Return {run id: why} of the runs of one place that hold a job's last good checkpoint.
+    """Return {run id: why} of the runs with a job's last good checkpoint.
 
-    The newest that completed with one; and where a later one has one without having completed, that
-    one, too: nobody has proven it, and it may be the better.
+    They are the runs of one place. It is the newest run that completed with a checkpoint. Where a
+    later one has one without having completed, that one counts, too: it is not proven, and it may
+    be the better.
     """
-    found = {}
+    good = {}
     for job in {run["job"] for run in runs}:
         having = sorted(
             (run for run in runs if run["job"] == job and run["checkpoint"]),
             key=lambda run: run["run"],
             reverse=True,
         )
-        complete = next((run for run in having if run["completed"]), None)
-        for run in having[:1] + ([complete] if complete else []):
-            how = (
-                "of a run that completed" if run["completed"] else "of a run that did not complete"
+        completed = [run for run in having if run["completed"]]
+        for run in having[:1] + completed[:1]:
+            origin = "of a run that did not complete"
+            if run["completed"]:
+                origin = "of a run that completed"
+            name = run["job"].split("/")[0]
+            good[run["run"]] = (
+                f"holds the last good checkpoint of the job {name} ({run['checkpoint']}, {origin})"
             )
-            found[run["run"]] = "holds the last good checkpoint of the job {} ({}, {})".format(
-                run["job"].split("/")[0],
-                run["checkpoint"],
-                how,
-            )
-    return found
+    return good
 
 
 def decide(rule, looks, site, now):
-    """Return {remove: {place: [run ids]}, stay: [{run, places, why}], chosen: [run ids], unknown:
-    whether `run` is nowhere}.
+    """Return {remove, stay, chosen, unknown, foreign}.
 
-    rule: from rule_of. looks: {place: what prune_look.look returned, or None for a node that was
-    not asked or did not answer}. site: its name. now: unix seconds. Nothing is chosen at a place
-    that did not answer.
+    remove: {place: [run ids]}. stay: [{run, places, why}]. chosen: [run ids]. unknown: whether
+    `run` is nowhere. foreign: [run ids] of other sites. rule: from rule_of. looks: {place: what
+    prune_look.look returned, or None for a node that was not asked or did not answer}. site: its
+    name. now: unix seconds. Nothing is chosen at a place that did not answer.
     """
-    answered = {place: look for place, look in looks.items() if look is not None}
-    every = {place: {run["run"]: run for run in look["runs"]} for place, look in answered.items()}
-    known, disputed = {}, set()
-    for runs in every.values():
-        for run in runs.values():
-            # where one place does not understand a run, another one may
-            before = known.get(run["run"], "?")
-            disputed |= (
-                {run["run"]} if "?" not in (before, run["job"]) and before != run["job"] else set()
-            )
-            known[run["run"]] = before if before != "?" else run["job"]
-    home = every.get(HOME) or {}
-    known.update({name: run["job"] for name, run in home.items() if run["job"] != "?"})
-    disputed -= {name for name, run in home.items() if run["job"] != "?"}
-    sure = set(home) | {name for name in known if sum(name in runs for runs in every.values()) > 1}
-    foreign = {
-        run["run"]
-        for runs in every.values()
-        for run in runs.values()
-        if run["site"] not in (None, site)
+    runs_at = {
+        place: {run["run"]: run for run in look["runs"]}
+        for place, look in looks.items()
+        if look is not None
     }
-    jobs = {run: job for run, job in known.items() if run not in foreign}
-    # What a place alone names counts at that place.
-    by_place = {place: chosen(rule, jobs, now, sure | set(runs)) for place, runs in every.items()}
-    wanted = {run for place, runs in every.items() for run in by_place[place] & set(runs)}
+    jobs, disputed = _collect_jobs(runs_at)
+    foreign = {run["run"] for run in _all_runs(runs_at) if run["site"] not in (None, site)}
+    candidates = _choose_by_place(rule, runs_at, jobs, foreign, now)
     remove, stay = {}, {}
-    for place, runs in every.items():
+    for place, runs in runs_at.items():
         good = last_good(list(runs.values()))
-        for name in sorted(by_place[place] & set(runs)):
+        for name in sorted(candidates[place]):
             why = (
-                _held(name, every)
-                or (DISPUTED if name in disputed else None)
-                or _unjudged(runs[name], place, looks, every, now)
+                _describe_use(name, runs_at)
+                or (name in disputed and DISPUTED)
+                or _describe_doubt(runs[name], place, looks, runs_at, now)
                 or good.get(name)
             )
             if why:
                 stay.setdefault((name, why), []).append(place)
             else:
                 remove.setdefault(place, []).append(name)
+    names = set().union(*candidates.values())
     return {
         "remove": remove,
         "stay": [
             {"run": name, "places": places, "why": why}
             for (name, why), places in sorted(stay.items())
         ],
-        "chosen": sorted(wanted),
-        "unknown": bool(rule["run"]) and not wanted and rule["run"] not in foreign,
+        "chosen": sorted(names),
+        "unknown": bool(rule["run"]) and not names and rule["run"] not in foreign,
         "foreign": sorted(foreign),
     }
 
 
-def _held(name, every):
-    """Say where a run runs or holds a node, or return None."""
-    where = sorted(place for place, runs in every.items() if name in runs and runs[name]["held"])
-    return (
-        "is in use on {}: {}".format(", ".join(where), every[where[0]][name]["held"])
-        if where
-        else None
-    )
+def _all_runs(runs_at):
+    """Return the runs of all places, each once per place."""
+    return [run for runs in runs_at.values() for run in runs.values()]
 
 
-def _unjudged(run, place, looks, every, now):
-    """Say what nobody can tell of a run that does not run where it was looked for, or return None."""
+def _collect_jobs(runs_at):
+    """Return ({run id: its job}, the ids of the runs about whose job nodes differ).
+
+    Where one place does not understand a run ("?"), another one may. The controller's word counts
+    before that of the nodes.
+    """
+    jobs, disputed = {}, set()
+    for run in _all_runs(runs_at):
+        name = run["run"]
+        if jobs.get(name, "?") == "?":
+            jobs[name] = run["job"]
+        elif run["job"] not in ("?", jobs[name]):
+            disputed.add(name)
+    for name, run in runs_at.get(HOME, {}).items():
+        if run["job"] != "?":
+            jobs[name] = run["job"]
+            disputed.discard(name)
+    return jobs, disputed
+
+
+def _choose_by_place(rule, runs_at, jobs, foreign, now):
+    """Return {place: ids of its runs that the rule lets go}.
+
+    What a place alone names counts at that place.
+    """
+    sure = set(runs_at.get(HOME, {}))
+    sure |= {name for name in jobs if sum(name in runs for runs in runs_at.values()) > 1}
+    of_site = {name: job for name, job in jobs.items() if name not in foreign}
+    return {
+        place: chosen(rule, of_site, now, sure | set(runs)) & set(runs)
+        for place, runs in runs_at.items()
+    }
+
+
+def _describe_use(name, runs_at):
+    """Return the words for the places where a run runs or holds a node, or None."""
+    places = sorted(place for place, runs in runs_at.items() if name in runs and runs[name]["held"])
+    if not places:
+        return None
+    return f"is in use on {', '.join(places)}: {runs_at[places[0]][name]['held']}"
+
+
+def _describe_doubt(run, place, looks, runs_at, now):
+    """Return the doubt about a run that does not run, or None.
+
+    It does not run where it was looked for.
+    """
     if run["odd"]:
         return run["odd"]
-    home = (every.get(HOME) or {}).get(run["run"])
-    settled = bool(home and home["settled"])
-    begun = home and home.get("begun")
-    if begun and now - begun < JUST_SECONDS and not settled:
+    record = runs_at.get(HOME, {}).get(run["run"], {})
+    is_open = not record.get("settled")
+    start = record.get("begun")
+    if is_open and _is_recent(start, now):
+        seconds = int(max(0, now - start))
         return (
-            "was begun, or waits for its restart, since %d s; it may be on its way to the nodes"
-            % max(0, now - begun)
+            f"was begun, or waits for its restart, since {seconds} s; it may be on its way to the"
+            " nodes"
         )
     silent = sorted(node for node in run["nodes"] if looks.get(node) is None)
-    if silent and not settled and not (place != HOME and run["ended"]):
-        return "nobody can tell whether it still runs on {}".format(", ".join(silent))
-    ended = max(
-        (runs[run["run"]]["ended"] or 0 for runs in every.values() if run["run"] in runs), default=0
-    )
-    if ended and now - ended < JUST_SECONDS and not settled:
-        return "ended %d s ago; its logs may be on their way home" % max(0, now - ended)
+    if is_open and silent and (place == HOME or not run["ended"]):
+        return f"nobody can tell whether it still runs on {', '.join(silent)}"
+    ends = [runs[run["run"]]["ended"] or 0 for runs in runs_at.values() if run["run"] in runs]
+    end = max(ends, default=0)
+    if is_open and _is_recent(end, now):
+        return f"ended {int(max(0, now - end))} s ago; its logs may be on their way home"
     return None
+
+
+def _is_recent(when, now):
+    """Return whether a time is known and less than JUST_SECONDS ago."""
+    return bool(when) and now - when < JUST_SECONDS

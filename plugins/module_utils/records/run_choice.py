@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the run, the attempt and the nodes that a command is about, from what the nodes say.
-Controller only.
+"""The choice of the run, the attempt and the nodes that a command is about.
 
-A node is not trusted. It may name a run that does not exist, or the attempt and the nodes of
-another one. So a run or an attempt counts when the controller has it at home, or when two nodes
-name it. What one node alone names is taken only where nothing else is known. The plan at home
-decides which nodes have a part. All nodes are those of the inventory.
+It is made from what the nodes say. A node is not trusted. It may name a run that does not exist, or
+the attempt and the nodes of another one. So a run or an attempt counts when the controller has it,
+or when two nodes name it. What one node alone names is taken only where nothing else is known. The
+controller's plan decides which nodes have a part. All nodes are those of the inventory.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from ..attempts.attempt_dir import RUN_ID
 from . import run_json
 
 MOST_ATTEMPTS = 999_999
-# One node alone moves the number of the next attempt no further than this beyond what the others
-# and the controller know.
+# The most by which one node alone moves the number of the next attempt beyond what the others and
+# the controller know.
 LEAP = 50
 
 
@@ -39,8 +38,9 @@ def is_attempt(value):
 
 
 def sound(status, run=""):
-    """Return whether an answer says in a usable way that a node has a run; run: the one that was
-    asked for, or ''.
+    """Return whether an answer says in a usable way that a node has a run.
+
+    run: the one that was asked for, or ''.
     """
     return (
         isinstance(status, dict)
@@ -53,105 +53,112 @@ def sound(status, run=""):
 
 
 def claims(answers, site, run=""):
-    """Return {node: status} of the site's nodes that say in a usable way that they have a run."""
+    """Return {node: status} of the site's nodes that have a run.
+
+    Only an answer that says so in a usable way counts.
+    """
     return {node: status for node, status in answers.items() if node in site and sound(status, run)}
 
 
 def known_runs(answers):
     """Return the ids of the runs that the nodes know, newest first."""
-    said = [status.get("known") for status in answers.values() if isinstance(status, dict)]
+    lists = [status.get("known") for status in answers.values() if isinstance(status, dict)]
     return sorted(
-        {name for names in said if isinstance(names, list) for name in names if is_run(name)},
+        {name for names in lists if isinstance(names, list) for name in names if is_run(name)},
         reverse=True,
     )
 
 
 def numbers_at_home(runs_dir, run):
-    """Return the numbers of a run's attempts that the controller has; a link is not one of its
-    runs.
+    """Return the numbers of a run's attempts that the controller has.
+
+    A link is not one of its runs.
     """
     run_dir = os.path.join(runs_dir, run)
-    return [] if not is_run(run) or os.path.islink(run_dir) else run_json.numbers(run_dir)
+    if not is_run(run) or os.path.islink(run_dir):
+        return []
+    return run_json.numbers(run_dir)
 
 
 def choose(runs_dir, site, answers, run=""):
-    """Return {run, number, nodes, next, notes, claimed}, or None where no node says that it has a
-    run.
+    """Return the run, the attempt and the nodes that the answers name.
 
-    site: names of the inventory's trainers and spares. answers: {node: what attempt_status said, or
-    nothing}. run: the one that was asked for, or ''. next: the number of an attempt that nobody has
-    used. claimed: the nodes that have this attempt. notes: lines about nodes that say otherwise.
+    It is {run, number, nodes, next, notes, claimed}, or None where no node has a run. site: names
+    of the inventory's trainers and spares. answers: {node: what attempt_status said, or nothing}.
+    run: the one that was asked for, or ''. next: the number of an attempt that is unused. claimed:
+    the nodes that have this attempt. notes: lines about nodes that say otherwise.
     """
-    found = claims(answers, site, run)
-    if not found:
+    statuses = claims(answers, site, run)
+    if not statuses:
         return None
     chosen = _newest(
-        {node: status["run"] for node, status in found.items()},
+        {node: status["run"] for node, status in statuses.items()},
         lambda name: numbers_at_home(runs_dir, name),
     )
-    mine = {node: status for node, status in found.items() if status["run"] == chosen}
-    home = numbers_at_home(runs_dir, chosen)
+    of_run = {node: status for node, status in statuses.items() if status["run"] == chosen}
+    planned = numbers_at_home(runs_dir, chosen)
     number = _newest(
-        {node: status["attempt"] for node, status in mine.items()}, lambda one: one in home
+        {node: status["attempt"] for node, status in of_run.items()},
+        lambda attempt: attempt in planned,
     )
-    claimed = [node for node, status in mine.items() if status["attempt"] == number]
+    claimed = [node for node, status in of_run.items() if status["attempt"] == number]
     notes = [
-        "{} alone says that it has the newer run {}; to take that one: -e run={}".format(
-            node, status["run"], status["run"]
-        )
-        for node, status in found.items()
+        f"{node} alone says that it has the newer run {status['run']}; to take that one: -e"
+        f" run={status['run']}"
+        for node, status in statuses.items()
         if status["run"] > chosen
     ]
     notes += [
-        "%s alone says that it has attempt %d of %s" % (node, mine[node]["attempt"], chosen)
-        for node in mine
-        if mine[node]["attempt"] > number
+        _lone_claim(node, status) for node, status in of_run.items() if status["attempt"] > number
     ]
-    nodes = members(runs_dir, site, mine, chosen, number) or claimed
-    following = next_number(
-        home, {node: status.get("attempts") for node, status in mine.items()}, number
-    )
+    used = {node: status.get("attempts") for node, status in of_run.items()}
     return {
         "run": chosen,
         "number": number,
-        "nodes": nodes,
-        "next": following,
+        "nodes": members(runs_dir, site, of_run, chosen, number) or claimed,
+        "next": next_number(planned, used, number),
         "notes": notes,
         "claimed": claimed,
     }
 
 
+def _lone_claim(node, status):
+    """Return the note about a node that alone names an attempt."""
+    return f"{node} alone says that it has attempt {status['attempt']} of {status['run']}"
+
+
 def _newest(named, at_home):
-    """Return the newest of {node: name} that is at home or that two nodes name, else the newest of
-    all.
+    """Return the newest of {node: name} that is confirmed.
+
+    The controller has it, or two nodes name it. Where there is none, it is the newest of all.
     """
     count = collections.Counter(named.values())
     return max([name for name in count if count[name] > 1 or at_home(name)] or list(count))
 
 
 def members(runs_dir, site, mine, run, number):
-    """Return the nodes of an attempt in rank order: by the plan at home, else as most of its nodes
-    say.
+    """Return the nodes of an attempt in rank order.
 
-    mine: {node: status} of nodes that have the run. Of two different lists that one node each
-    gives, that one counts whose nodes have the attempt.
+    They are those of the controller's plan, else what most of its nodes say. mine: {node: status}
+    of nodes that have the run. Of two different lists that one node each gives, that one counts
+    whose nodes have the attempt.
     """
+    planned = []
     if number in numbers_at_home(runs_dir, run):
-        planned = [
-            node.get("name")
-            for node in (run_json.plan_of(os.path.join(runs_dir, run), number) or {}).get("nodes")
-            or ()
-        ]
-        planned = [name for name in planned if name in site]
-        if planned:
-            return planned
-    return agreed(
-        {node: status for node, status in mine.items() if status["attempt"] == number}, site
-    )
+        plan = run_json.plan_of(os.path.join(runs_dir, run), number) or {}
+        planned = [node.get("name") for node in plan.get("nodes") or ()]
+    nodes = [name for name in planned if name in site]
+    if nodes:
+        return nodes
+    having = {node: status for node, status in mine.items() if status["attempt"] == number}
+    return agreed(having, site)
 
 
 def agreed(having, site):
-    """Return the nodes of an attempt as most of the nodes say that have it; having: {node: status}."""
+    """Return the nodes of an attempt as most of the nodes say that have it.
+
+    having: {node: status}.
+    """
     lists = [inventory_names(status.get("nodes"), site) for status in having.values()]
     count = collections.Counter(tuple(names) for names in lists if names)
     if not count:
@@ -165,75 +172,70 @@ def agreed(having, site):
 
 
 def inventory_names(names, site):
-    """Return those of a node's words that name nodes of the site, each once: never a pattern, never
-    the controller.
+    """Return those of a node's words that name nodes of the site, each once.
+
+    A pattern or the controller is never among them.
     """
-    names = names if isinstance(names, (list, tuple)) else ()
+    if not isinstance(names, (list, tuple)):
+        return []
     return list(dict.fromkeys(name for name in names if isinstance(name, str) and name in site))
 
 
 def believed(found, answers, home, members):
-    """Return (the claims of a run that count, notes about the others), for a controller that may
-    have the run itself.
+    """Return (the claims of a run that count, notes about the others).
 
-    What one node alone says about an attempt counts only where the controller has that attempt, or
-    where no other node that should have it answers otherwise. found: {node: status} of one run.
-    answers: {node: what attempt_status said, or nothing}. home: numbers at home. members: the run's
-    nodes as far as the controller knows.
+    The controller may have the run itself. What one node alone says about an attempt counts only
+    where the controller has that attempt, or where no other node that should have it answers
+    otherwise. found: {node: status} of one run. answers: {node: what attempt_status said, or
+    nothing}. home: numbers of the controller's attempts. members: the run's nodes as far as the
+    controller knows.
     """
-    count, kept, notes = collections.Counter(status["attempt"] for status in found.values()), {}, []
+    count = collections.Counter(status["attempt"] for status in found.values())
+    kept, notes = {}, []
     for node, status in found.items():
-        others = [
-            name for name in inventory_names(status.get("nodes"), list(answers)) if name != node
-        ]
-        denied = any(answers[name] for name in others) or (members and node not in members)
+        names = inventory_names(status.get("nodes"), list(answers))
+        denied = any(answers[name] for name in names if name != node)
+        denied = denied or (members and node not in members)
         if count[status["attempt"]] > 1 or status["attempt"] in home or not denied:
             kept[node] = status
         else:
-            notes.append(
-                "%s alone says that it has attempt %d of %s"
-                % (node, status["attempt"], status["run"])
-            )
+            notes.append(_lone_claim(node, status))
     return kept, notes
 
 
 def next_number(home, attempts, newest=0):
-    """Return a number above all that were used: at home, and by the nodes as far as it can be
-    believed.
+    """Return a number above all that the controller and the nodes have used.
 
+    The nodes count as far as they can be believed. home: numbers of the controller's attempts.
     attempts: {node: the numbers that a node has}. newest: one that is known to be used.
     """
-    said = {
-        node: {one for one in numbers if is_attempt(one)}
-        for node, numbers in attempts.items()
+    lists = [
+        set(filter(is_attempt, numbers))
+        for numbers in attempts.values()
         if isinstance(numbers, (list, tuple))
-    }
-    count = collections.Counter(number for numbers in said.values() for number in numbers)
+    ]
+    count = collections.Counter(number for numbers in lists for number in numbers)
     sure = max([newest, *home, *(number for number in count if count[number] > 1)], default=0)
     return max([sure, *(number for number in count if number <= sure + LEAP)]) + 1
 
 
 def holding(runs_dir, site, answers):
-    """Return [[run, number, nodes]] of the attempts that hold a node, each with all nodes on which
-    it is to be stopped.
+    """Return [[run, number, nodes]] of the attempts that hold a node.
+
+    nodes: all on which the attempt is to be stopped.
     """
-    going = {node: status for node, status in claims(answers, site).items() if not status["ended"]}
-    found = []
-    for run in sorted({status["run"] for status in going.values()}):
-        mine = {node: status for node, status in going.items() if status["run"] == run}
-        bound = (
-            next_number(
-                numbers_at_home(runs_dir, run),
-                {node: [status["attempt"]] for node, status in mine.items()},
-            )
-            - 1
-        )
-        for number in sorted({status["attempt"] for status in mine.values()}):
-            having = [node for node, status in mine.items() if status["attempt"] == number]
-            nodes = (
-                list(dict.fromkeys(members(runs_dir, site, mine, run, number) + having))
-                if number <= bound
-                else having
-            )
-            found.append([run, number, nodes])
-    return found
+    running = {
+        node: status for node, status in claims(answers, site).items() if not status["ended"]
+    }
+    result = []
+    for run in sorted({status["run"] for status in running.values()}):
+        of_run = {node: status for node, status in running.items() if status["run"] == run}
+        used = {node: [status["attempt"]] for node, status in of_run.items()}
+        newest = next_number(numbers_at_home(runs_dir, run), used) - 1
+        for number in sorted({status["attempt"] for status in of_run.values()}):
+            nodes = [node for node, status in of_run.items() if status["attempt"] == number]
+            if number <= newest:
+                planned = members(runs_dir, site, of_run, run, number)
+                nodes = list(dict.fromkeys(planned + nodes))
+            result.append([run, number, nodes])
+    return result

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a checkpoint to a node from one that holds it: the node's own attempt, else another node
-over the mesh. Runs on the node that lacks it.
+"""The transfer of a checkpoint to a node from one that holds it.
 
-The source is not trusted: a training there may have changed what it sends. It sends no more than
-was announced, in bounded time, and what its rsync prints is cut.
+The source is the node's own attempt, else another node over the mesh. It runs on the node that
+lacks the checkpoint. The source is not trusted: a training there may have changed what it sends. It
+sends no more than was announced, in bounded time, and what its rsync prints is cut.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ..mesh import primitives
 from ..preflight import probe
 
 KIND = "checkpoints"
-# A source that is down or stands still is given up after so many seconds without a byte.
+# Seconds without a byte after which a source that is down or stands still is given up.
 SILENCE = 20
 CONNECT = 5
-# Every copy may take so long, and longer where it is large; all of them together end before the
+# Seconds that every copy may take, and more where it is large. All of them together end before the
 # controller gives the node up (12 h).
 LEAST_SECONDS = 900
 LEAST_RATE = 512 << 10  # bytes a second
@@ -48,51 +48,52 @@ _BOUND = (
     "import os, resource, sys; most = int(sys.argv[1]);"
     " resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)); os.execvp(sys.argv[2], sys.argv[2:])"
 )
-# A copy that nobody has asked for since, seconds. A start comes within minutes after its copy was
-# brought.
+# Seconds after which a copy that no start asked for again is removed. A start comes within minutes
+# after its copy was brought.
 OLD = 3600
 _PLACE = re.compile(
-    r"/runs/(?P<run>[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})/attempt-(?P<number>[0-9]{1,5})/(?P<folder>[A-Za-z0-9_][A-Za-z0-9._@+=/-]{0,400})\Z"
+    r"/runs/(?P<run>[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})"
+    r"/attempt-(?P<number>[0-9]{1,5})/(?P<folder>[A-Za-z0-9_][A-Za-z0-9._@+=/-]{0,400})\Z"
 )
+_COPY = re.compile(r"[0-9a-f]{16}\Z")
 _STAGED = re.compile(rf"{KIND}-[0-9a-f]{{16}}\Z")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 
 
 def source_words(home, node, source):
-    """Return the words of rsync that lead to a source's files: its own directory, or another node's
-    over the mesh.
+    """Return the arguments of rsync that lead to a source's files.
 
-    The gate of the other node serves one folder of one attempt by rsync's daemon, read-only
-    (mesh_gate.py). Raises ValueError for a place that no gate serves.
+    They lie in a directory of this node, or in another node's over the mesh. home: the user's
+    directory. node: this node's name. source: {source: node, path}. The gate of the other node
+    serves one folder of one attempt by rsync's daemon, read-only (mesh_gate.py). Raises ValueError
+    for a place that no gate serves.
     """
-    place = source["path"].rstrip("/") + "/"
     if source["source"] == node:
-        return [place]
+        return [source["path"].rstrip("/") + "/"]
     match = _PLACE.search(source["path"].rstrip("/"))
     if not match or ".." in match.group("folder").split("/") or not _NODE.match(source["source"]):
-        raise ValueError("not a folder of an attempt: {!r}".format(source["path"]))
+        raise ValueError(f"not a folder of an attempt: {source['path']!r}")
     config = os.path.join(home, primitives.DIRECTORY, "config")
-    shell = "ssh -F %s -o BatchMode=yes -o ConnectTimeout=%d" % (config, CONNECT)
-    verb = "pull {} {} {}".format(*match.group("run", "number", "folder"))
+    shell = f"ssh -F {config} -o BatchMode=yes -o ConnectTimeout={CONNECT}"
+    verb = f"pull {match.group('run')} {match.group('number')} {match.group('folder')}"
     return [
-        "--timeout=%d" % SILENCE,
+        f"--timeout={SILENCE}",
         "-e",
         shell,
         "--rsync-path=" + verb,
-        "{}::checkpoint/".format(source["source"]),
+        f"{source['source']}::checkpoint/",
     ]
 
 
 def tidy(run, base, now):
-    """Remove copies of checkpoints that no start has asked for lately, unless an attempt holds this
-    node; return their names.
+    """Remove copies of checkpoints that no start has asked for lately.
 
-    They are copies: what a training saved lies in its attempt. Every restart brings another one,
-    and they are as large as the model. now: unix seconds.
+    Return their names. Nothing is removed while an attempt holds this node. They are copies: what a
+    training saved lies in its attempt. Every restart brings another one, and they are as large as
+    the model. run: runs a command. now: unix seconds.
     """
-    folder, staging, gone = os.path.join(base, KIND), os.path.join(base, "staging"), []
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    staged = sorted(os.listdir(staging)) if os.path.isdir(staging) else []
+    folder, staging = os.path.join(base, KIND), os.path.join(base, "staging")
+    names, staged = _list_names(folder), _list_names(staging)
     try:
         if not (names or staged) or attempt_dir.active_units(run):
             return []
@@ -102,137 +103,170 @@ def tidy(run, base, now):
         path = os.path.join(staging, name)
         if _STAGED.match(name) and not os.path.islink(path) and now - last_change(path) > OLD:
             tree_install.remove(path)
+    removed = []
     for name in names:
         path = os.path.join(folder, name)
-        if (
-            re.match(r"[0-9a-f]{16}\Z", name)
-            and not os.path.islink(path)
-            and now - os.stat(path).st_mtime > OLD
-        ):
+        if _COPY.match(name) and not os.path.islink(path) and now - os.stat(path).st_mtime > OLD:
             tree_install.remove(path)
             for record in (".manifest.json", ".scan.json"):
                 with contextlib.suppress(OSError):
                     os.unlink(path + record)
-            gone.append(name)
-    return gone
+            removed.append(name)
+    return removed
+
+
+def _list_names(folder):
+    """Return the names in a directory, sorted, [] for none."""
+    if not os.path.isdir(folder):
+        return []
+    return sorted(os.listdir(folder))
 
 
 def last_change(folder):
-    """Return when anything in a directory changed last, in unix seconds. rsync sets the times of
-    files, but not this one (ctime).
+    """Return the time when anything in a directory changed last, in unix seconds.
+
+    rsync sets the times of files, but not this one (ctime).
     """
     newest = os.lstat(folder).st_ctime
-    for where, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         for name in names + folders:
             with contextlib.suppress(OSError):
-                newest = max(newest, os.lstat(os.path.join(where, name)).st_ctime)
+                newest = max(newest, os.lstat(os.path.join(parent, name)).st_ctime)
     return newest
 
 
 def sizes_in(folder):
     """Return {path below the folder: bytes} of everything but directories."""
-    found = {}
-    for where, _folders, names in os.walk(folder):
+    sizes = {}
+    for parent, _folders, names in os.walk(folder):
         for name in names:
-            path = os.path.join(where, name)
+            path = os.path.join(parent, name)
             with contextlib.suppress(OSError):
-                found[os.path.relpath(path, folder)] = os.lstat(path).st_size
-    return found
+                sizes[os.path.relpath(path, folder)] = os.lstat(path).st_size
+    return sizes
 
 
 def excess(staging, files):
-    """Return whether more lies in a staging directory than was announced; files: {path: [kind,
-    bytes, digest]}.
+    """Return whether more lies in a staging directory than was announced.
 
-    rsync writes a file under another name first. So one more file is allowed, as large as the
-    largest.
+    files: {path: [kind, bytes, digest]}. rsync writes a file under another name first. So one more
+    file is allowed, as large as the largest.
     """
-    found, announced = sizes_in(staging), {name: entry[1] for name, entry in files.items()}
+    sizes = sizes_in(staging)
+    announced = {name: entry[1] for name, entry in files.items()}
     largest, total = max(announced.values()), sum(announced.values())
     return (
-        any(size > announced.get(name, largest) for name, size in found.items())
-        or sum(found.values()) > total + largest
-        or len(found) > len(files) + 1
+        any(size > announced.get(name, largest) for name, size in sizes.items())
+        or sum(sizes.values()) > total + largest
+        or len(sizes) > len(files) + 1
     )
 
 
 def copy(argv, staging, files, seconds):
-    """Run rsync into a staging directory; return None, or why it gave nothing.
+    """Run rsync into a staging directory.
 
-    Raises Excess where the source sends more than was announced.
+    Return its failure, or None. argv: the command. files: {path: [kind, bytes, digest]}. seconds:
+    that it may take at most. Raises Excess where the source sends more than was announced.
     """
-    largest, until, said = (
-        max(entry[1] for entry in files.values()),
-        time.monotonic() + seconds,
-        b"",
-    )
-    environment = dict(
-        {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")},
-        LC_ALL="C",
-    )
+    deadline = time.monotonic() + seconds
+    process = _start_bounded(argv, files)
+    try:
+        output = _read_output(process, staging, files, deadline)
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return f"did not send the checkpoint within {int(seconds)} s"
+    finally:
+        processes.end_group(process)
+    _check_excess(staging, files)
+    if not process.returncode:
+        return None
+    lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
+    return next(filter(None, lines), f"rsync ended with {process.returncode}")
+
+
+def _start_bounded(argv, files):
+    """Start rsync with the list of files as its input.
+
+    No file becomes larger than the largest.
+    """
+    largest = max(entry[1] for entry in files.values())
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")
+    }
+    environment["LC_ALL"] = "C"
     with tempfile.TemporaryFile() as names:
         names.write("".join(f"{name}\n" for name in sorted(files)).encode())
         names.seek(0)
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-I", "-c", _BOUND, str(max(largest + 1, LEAST_LIMIT)), *argv],
-            stdin=names, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-        )  # fmt: skip
-    try:
-        with process.stdout, selectors.DefaultSelector() as waiting:
-            waiting.register(process.stdout, selectors.EVENT_READ)
-            looked = time.monotonic()
-            while True:
-                ready, now = waiting.select(LOOK_SECONDS), time.monotonic()
-                if now > until:
-                    return "did not send the checkpoint within %d s" % seconds
-                if now - looked >= LOOK_SECONDS:
-                    looked = now
-                    if excess(staging, files):
-                        raise Excess("sends more than was announced")
-                chunk = os.read(process.stdout.fileno(), SAID_BYTES) if ready else None
-                if chunk == b"":
-                    break
-                said = (said + (chunk or b""))[:SAID_BYTES]
-        process.wait(max(0.0, until - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return "did not send the checkpoint within %d s" % seconds
-    finally:
-        processes.end_group(process)
+            stdin=names,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _read_output(process, staging, files, deadline):
+    """Return the first bytes that rsync prints until it closes its output.
+
+    Raises Excess where the source sends too much, and subprocess.TimeoutExpired after the deadline.
+    """
+    output = b""
+    with process.stdout, selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        last_check = time.monotonic()
+        while True:
+            ready, now = selector.select(LOOK_SECONDS), time.monotonic()
+            if now > deadline:
+                raise subprocess.TimeoutExpired(process.args, deadline)
+            if now - last_check >= LOOK_SECONDS:
+                last_check = now
+                _check_excess(staging, files)
+            if ready:
+                chunk = os.read(process.stdout.fileno(), SAID_BYTES)
+                if not chunk:
+                    return output
+                output = (output + chunk)[:SAID_BYTES]
+
+
+def _check_excess(staging, files):
+    """Raise Excess where more has arrived than was announced."""
     if excess(staging, files):
         raise Excess("sends more than was announced")
-    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    return (
-        (lines or ["rsync ended with %d" % process.returncode])[0] if process.returncode else None
-    )
 
 
 class Excess(Exception):
-    """A source sends more than was announced; nothing of it is kept."""
+    """A source sends more than was announced.
+
+    Nothing of it is kept.
+    """
 
 
 def room_problem(base, staging, files):
-    """Return why a checkpoint does not fit on the file system, or None. Its sizes come from other
-    nodes.
+    """Return the reason why a checkpoint does not fit on the file system, or None.
+
+    Its sizes come from other nodes.
     """
-    lacking = sum(entry[1] for entry in files.values()) - sum(sizes_in(staging).values())
+    missing = sum(entry[1] for entry in files.values()) - sum(sizes_in(staging).values())
     free = shutil.disk_usage(base).free
-    text = "the checkpoint takes %d MiB more, and %d MiB are free; %d MiB have to stay so"
+    if missing <= 0 or free - missing >= FREE_BYTES:
+        return None
     return (
-        text % (lacking >> 20, free >> 20, FREE_BYTES >> 20)
-        if lacking > 0 and free - lacking < FREE_BYTES
-        else None
+        f"the checkpoint takes {missing >> 20} MiB more, and {free >> 20} MiB are free;"
+        f" {FREE_BYTES >> 20} MiB have to stay so"
     )
 
 
 def bring(run, home, base, node, point, write=True):
-    """Make checkpoints/<digest> of a point on this node; return (changed, whether it is there, [why
-    a source could not give it]).
+    """Make checkpoints/<digest> of a point on this node.
 
-    run: callable (argv, stdin's text or None) -> (exit code, stdout, stderr). home: the user's.
-    point: as resumable.choose gives it. The sources are tried in their order, the node's own first;
-    what arrives is held against the digest, and a partial copy is gone on with.
+    Return (changed, whether it is there, [the reasons why a source could not give it]). run:
+    callable (argv, stdin's text or None) -> (exit code, stdout, stderr). home: the user's
+    directory. point: as resumable.choose gives it. The sources are tried in their order, the node's
+    own first. What arrives is compared with the digest, and a partial copy is completed.
     """
-    digest, files, said = point["digest"], point["files"], []
+    digest, files = point["digest"], point["files"]
     model_collector.check(files)
     if digest != manifest.digest(files) or not all(model_collector.plain(path) for path in files):
         raise ValueError("the checkpoint's digest is not that of its files")
@@ -240,54 +274,78 @@ def bring(run, home, base, node, point, write=True):
     if probe.tree_state(base, KIND, digest)["ok"]:
         if write:
             os.utime(final)
-        return False, True, said
-    own = [source for source in point["sources"] if source["source"] == node]
-    sources = own + [
-        source for source in point["sources"] if source["source"] not in (node, finder.HOME)
-    ]
+        return False, True, []
+    sources = _order_sources(point["sources"], node)
     if not write:
-        return bool(sources), bool(sources), said
-    tidy(lambda words: run(words, None), base, time.time())
+        return bool(sources), bool(sources), []
+    tidy(lambda argv: run(argv, None), base, time.time())
     os.makedirs(staging, mode=0o700, exist_ok=True)
     problem = room_problem(base, staging, files)
     if problem:
         return False, False, [problem]
-    largest, until = max(entry[1] for entry in files.values()), time.monotonic() + MOST_SECONDS
-    wanted = LEAST_SECONDS + sum(entry[1] for entry in files.values()) // LEAST_RATE
-    for at, source in enumerate(sources):
-        try:
-            words = source_words(home, node, source)
-        except ValueError as error:
-            said.append("{}: {}".format(source["source"], error))
-            continue
-        argv = [
-            "rsync",
-            "--times",
-            "--partial",
-            "--protect-args",
-            *(["--checksum"] if said else []),
-            "--chmod=F600,D700",
-            "--files-from=-",
-            "--max-size=%d" % largest,
-            *words,
-            staging + "/",
-        ]
+    deadline = time.monotonic() + MOST_SECONDS
+    problems = []
+    for index, source in enumerate(sources):
         # Each source has its share of the time, so that a slow one cannot take all of it.
-        share = (until - time.monotonic()) / (len(sources) - at)
+        share = (deadline - time.monotonic()) / (len(sources) - index)
         try:
-            problem = copy(argv, staging, files, min(wanted, share))
-        except Excess as error:
-            tree_install.remove(staging)
-            os.makedirs(staging, mode=0o700)
-            problem = str(error)
-        if problem:
-            said.append("{}: {}".format(source["source"], problem))
+            arguments = source_words(home, node, source)
+        except ValueError as error:
+            problems.append(f"{source['source']}: {error}")
             continue
-        try:
-            tree_install.switch_in(base, KIND, digest, files)
-            return True, True, said
-        except (tree_install.TreeError, manifest.ManifestError, OSError) as error:
-            said.append("{}: {}".format(source["source"], error))
+        if problems:
+            arguments.insert(0, "--checksum")
+        problem = _fetch(arguments, staging, files, share)
+        if problem is None:
+            problem = _switch_in(base, digest, files)
+        if problem is None:
+            return True, True, problems
+        problems.append(f"{source['source']}: {problem}")
     if not os.listdir(staging):
         shutil.rmtree(staging, ignore_errors=True)
-    return False, False, said
+    return False, False, problems
+
+
+def _order_sources(sources, node):
+    """Return the sources that a node can ask, its own first."""
+    local = [source for source in sources if source["source"] == node]
+    others = [source for source in sources if source["source"] not in (node, finder.HOME)]
+    return local + others
+
+
+def _fetch(arguments, staging, files, share):
+    """Copy a checkpoint into a staging directory.
+
+    Return its failure, or None. arguments: those of rsync for this source. share: seconds that it
+    may take at most.
+    """
+    sizes = [entry[1] for entry in files.values()]
+    argv = [
+        "rsync",
+        "--times",
+        "--partial",
+        "--protect-args",
+        "--chmod=F600,D700",
+        "--files-from=-",
+        f"--max-size={max(sizes)}",
+        *arguments,
+        staging + "/",
+    ]
+    try:
+        return copy(argv, staging, files, min(LEAST_SECONDS + sum(sizes) // LEAST_RATE, share))
+    except Excess as error:
+        tree_install.remove(staging)
+        os.makedirs(staging, mode=0o700)
+        return str(error)
+
+
+def _switch_in(base, digest, files):
+    """Make a staged copy the checkpoint.
+
+    Return the reason why that failed, or None.
+    """
+    try:
+        tree_install.switch_in(base, KIND, digest, files)
+    except (tree_install.TreeError, manifest.ManifestError, OSError) as error:
+        return str(error)
+    return None

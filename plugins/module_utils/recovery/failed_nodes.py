@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes of a site failed lately: a small file below the site's state directory, shared by all
-its runs. Controller only.
+"""The nodes of a site that failed lately.
+
+They are kept in a small file below the site's state directory, shared by all its runs.
 """
 
 from __future__ import annotations
@@ -31,65 +32,66 @@ def named(verdict, nodes):
     """Return {node: cause} of the nodes that a verdict names for a fault of their own.
 
     verdict: as verdict.py makes it. nodes: the attempt's. Those that did not answer are named
-    whatever else is found; where none did, it may be the controller that was cut off, and nobody is
-    named.
+    whatever else is found. Where none did, it may be the controller that was cut off, and no node
+    is named.
     """
     if verdict.get("outcome") not in ("failed", "lost"):
         return {}
     silent = [name for name in verdict.get("unreachable") or [] if name in nodes]
-    found = {} if set(nodes) <= set(silent) else {name: "unreachable" for name in silent}
-    if (
-        verdict.get("cause") in CAUSES
-        and verdict.get("node") in nodes
-        and not (verdict["cause"] == "unreachable" and not found)
-    ):
-        found[verdict["node"]] = verdict["cause"]
-    return found
+    causes = {}
+    if not set(nodes) <= set(silent):
+        causes = {name: "unreachable" for name in silent}
+    cause, node = verdict.get("cause"), verdict.get("node")
+    if cause in CAUSES and node in nodes and (causes or cause != "unreachable"):
+        causes[node] = cause
+    return causes
 
 
 def path_of(state_dir):
-    """Return where the memory lies."""
+    """Return the path of the file."""
     return os.path.join(state_dir, NAME)
 
 
 def read(state_dir):
-    """Return {node: {time, cause, run}}; {} where nothing was noted. What is damaged counts as
-    nothing: it only spares a node a rest.
+    """Return {node: {time, cause, run}} of the nodes that failed lately.
+
+    It is {} where nothing was noted. A damaged entry counts as nothing: it only spares a node a
+    rest.
     """
-    kept = manifest.read_json(path_of(state_dir))
-    nodes = kept.get("nodes") if isinstance(kept, dict) else None
-    sound = nodes if isinstance(nodes, dict) else {}
+    document = manifest.read_json(path_of(state_dir))
+    if not isinstance(document, dict) or not isinstance(document.get("nodes"), dict):
+        return {}
     return {
         name: entry
-        for name, entry in sound.items()
+        for name, entry in document["nodes"].items()
         if isinstance(entry, dict) and type(entry.get("time")) in (int, float)
     }
 
 
 def note(state_dir, causes, run, now):
-    """Note nodes that failed: {node: cause}; run: its id. now: when, in unix seconds. Of two notes
+    """Note nodes that failed.
+
+    causes: {node: cause}. run: its id. now: the time of the failure, in unix seconds. Of two notes
     of one node the one that failed later stays.
     """
-    with _alone(state_dir):
+    with _lock(state_dir):
         nodes = {
             name: entry
             for name, entry in read(state_dir).items()
             if now - entry["time"] < KEPT_SECONDS
         }
-        new = {
-            name: cause
-            for name, cause in causes.items()
-            if name not in nodes or nodes[name]["time"] <= now
-        }
-        nodes.update(
-            {name: {"time": now, "cause": cause, "run": run} for name, cause in new.items()}
-        )
+        for name, cause in causes.items():
+            if name not in nodes or nodes[name]["time"] <= now:
+                nodes[name] = {"time": now, "cause": cause, "run": run}
         manifest.write_json(path_of(state_dir), {"version": VERSION, "nodes": nodes})
 
 
 @contextlib.contextmanager
-def _alone(state_dir):
-    """Two runs of a site may end at once, each with a note of its own."""
+def _lock(state_dir):
+    """Hold the file's lock.
+
+    Two runs of a site may end at once, each with a note of its own.
+    """
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
     with os.fdopen(
         os.open(path_of(state_dir) + ".lock", os.O_RDWR | os.O_CREAT, 0o600), "r+"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the nodes that stand in for others were not ready for the attempt, by what a playbook
-has met. Pure, controller only.
+"""The replacement nodes that were not ready for the attempt.
 
-Who trained until now has shown that he can. A node that takes a place and then keeps the attempt
-from its start (its preflight names it, or what it lacked could not be brought) counts as failed:
-otherwise each further try would choose it again.
+They are found by what a playbook has met. Pure. Nodes that took part in the previous attempt are
+known to work. A node that takes a place and then keeps the attempt from its start (its preflight
+names it, or what it lacked could not be brought) counts as failed: otherwise each further try would
+choose it again.
 """
 
 from __future__ import annotations
@@ -15,69 +15,71 @@ BETWEEN = ("network", "rehearsal")
 
 
 class Newcomers:
-    """What one playbook meets, in its order."""
+    """The events of one playbook, in their order."""
 
     def __init__(self):
-        self.run, self.state_dir, self._nodes, self._new, self._named, self._play, self._first = (
-            None,
-            None,
-            (),
-            set(),
-            {},
-            0,
-            None,
-        )
+        self.run = None
+        self.state_dir = None
+        self._nodes = ()
+        self._new = set()
+        self._refused = {}
+        self._play = 0
+        self._first_failure = (None, "", {})  # play, task, {node: why}
 
     def chosen(self, said):
-        """Take in what library/replacement.py chose: {run, state_dir, nodes, new}."""
-        self.run, self.state_dir, self._nodes, self._new = (
-            said["run"],
-            said["state_dir"],
-            said["nodes"],
-            set(said["new"]),
-        )
+        """Note what library/replacement.py chose: {run, state_dir, nodes, new}."""
+        self.run = said["run"]
+        self.state_dir = said["state_dir"]
+        self._nodes = said["nodes"]
+        self._new = set(said["new"])
 
     def begun(self):
-        """The attempt has been started; how it ends is its verdict's to say."""
+        """Note that the attempt has been started: its verdict says how it ends."""
         self._new = set()
 
     def play(self):
-        """Another play begins: what failed in the one before was made good, or no play would come
-        after it.
+        """Note that another play begins.
+
+        What failed in the one before was made good, or no play would come after it.
         """
         self._play += 1
 
     def failed(self, task, node, why):
-        """A task has failed on a node. task: what tells it from others; why: in words. Only the
-        first one of a play counts: others follow from it.
+        """Note that a task has failed on a node.
+
+        task: what tells it from others. why: in words. Only the first failed task of a play counts:
+        others follow from it.
         """
-        if not self._first or self._first[0] != self._play:
-            self._first = (self._play, task, {})
-        if self._first[1] == task:
-            self._first[2][node] = why
+        if self._first_failure[0] != self._play:
+            self._first_failure = (self._play, task, {})
+        _play, first_task, nodes = self._first_failure
+        if first_task == task:
+            nodes[node] = why
 
     def stopped(self, stops):
-        """A preflight has refused the attempt. stops: [{check, nodes}] of the findings with which
-        nothing may start.
+        """Note that a preflight has refused the attempt.
+
+        stops: [{check, nodes}] of the findings with which nothing may start.
         """
         old = set(self._nodes) - self._new
         for item in stops:
-            # what is wrong with all of them is not the newcomer's
+            # a problem of all of them is not the newcomer's
             if item["check"] in BETWEEN or not old <= set(item["nodes"]) or not old:
-                self._named.update(
-                    {node: item["check"] for node in item["nodes"] if node not in self._named}
-                )
+                for node in item["nodes"]:
+                    self._refused.setdefault(node, item["check"])
 
     def unready(self, failed):
-        """Return {node: why} of the newcomers that were not ready. failed: the nodes on which the
-        playbook failed in the end.
+        """Return {node: why} of the newcomers that were not ready.
+
+        failed: the nodes on which the playbook failed in the end.
         """
-        own = {node: why for node, why in (self._first or (0, "", {}))[2].items() if node in failed}
-        if len(own) == len(self._nodes) and set(own) - self._new:
-            own = {}
-        found = dict(own, **self._named)
+        _play, _task, nodes = self._first_failure
+        reasons = {node: why for node, why in nodes.items() if node in failed}
+        if len(reasons) == len(self._nodes) and set(reasons) - self._new:
+            reasons = {}
+        reasons.update(self._refused)
         return {
-            node: f"not ready: {found[node]}"
+            node: f"not ready: {reasons[node]}"
             for node in self._nodes
-            if node in self._new and node in found
+            if node in self._new and node in reasons
         }

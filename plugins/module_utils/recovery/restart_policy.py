@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a run that ended badly is started again, by the cause of its end. Pure.
+"""The policy of restarts.
 
-What a machine or a network did may be gone at the next try; what a user wrote, what ran out and
-what a person decided will be there again. Where the cause says neither, it depends on whether the
-attempt had trained: what worked for a while was written and configured rightly.
+A run that ended badly is started again by the cause of its end. Pure. What a machine or a network
+did may be gone at the next try. What a user wrote, what ran out and what a person decided will be
+there again. Where the cause says neither, it depends on whether the attempt had trained: what
+worked for a while was written and configured rightly.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from ..records.run_json import NOT_STARTED
 
 # Seconds before the first restart; each one that brings no progress doubles them.
 FIRST_DELAY, LONGEST_DELAY = 10, 300
-# Whoever follows an attempt that another controller has started leaves that one the first turn, and
-# then finds its attempt.
+# Seconds by which a controller waits longer that follows an attempt of another controller: that one
+# has the first turn, and then its attempt is found.
 SECOND_TURN = 30
 # So many restarts in a row may bring no newer checkpoint.
 FRUITLESS = 3
-# A restart that was decided may be under way for so many seconds after the attempt's end: waits
+# Seconds after the attempt's end during which a restart that was decided may be under way: waits
 # between five tries, and what each of them brings.
 UNDER_WAY = 6 * 3600
-# So often a restart is tried whose preparation was refused (a node that boots takes its minute):
-# 10, 20, 40, ... s apart.
+# Tries of a restart whose preparation was refused (a node that boots takes its minute): 10, 20, 40,
+# ... s apart.
 TRIES = 5
 
 AGAIN, TRAINED, NEVER = "again", "trained", "never"
@@ -45,7 +46,10 @@ CLASSES = {
     "nccl_usage": (NEVER, "two ranks use one device"),
     "nccl_system_error": (AGAIN, "sockets and network devices fail and come back"),
     "cluster_timeout": (AGAIN, "the ranks lost each other"),
-    "mpi_start": (TRAINED, "a daemon of Open MPI went; where it never started, a person has to look"),
+    "mpi_start": (
+        TRAINED,
+        "a daemon of Open MPI went; where it never started, a person has to look",
+    ),
     "mpi_slots": (NEVER, "the host list has to be mended"),
     "mpi_abort": (NEVER, "the training's own code ended it"),
     "mpi_runtime": (TRAINED, "Open MPI does not say what happened"),
@@ -70,7 +74,11 @@ CLASSES = {
     "aborted": (TRAINED, "an abort says not whose fault it was"),
     "segfault": (TRAINED, "a crash may be of the memory or of the code"),
     "worker_died": (TRAINED, "a loader's process was killed or failed"),
-    "hang": (TRAINED, "a stall after steps is mostly the network's or a device's, one before them mostly the configuration's"),
+    "hang": (
+        TRAINED,
+        "a stall after steps is mostly the network's or a device's, one before them mostly the"
+        " configuration's",
+    ),
     "silent_exit": (TRAINED, "the process does not say why it ended"),
     "launcher_failed": (TRAINED, "the launcher does not say why it ended"),
     "stopped_by_peer": (TRAINED, "the node that stopped the others does not say why"),
@@ -92,124 +100,147 @@ CLASSES = {
     "nan": (NEVER, "the loss was no number; the same settings lead there again"),
     "no_step": (NEVER, "there was nothing to train"),
     "stopped_by_user": (NEVER, "a person stopped it"),
-}  # fmt: skip
+}
 
 
 def class_of(cause):
-    """Return (class, why) of a cause; one that is new here counts as unknown."""
+    """Return (class, why) of a cause.
+
+    One that is new here counts as unknown.
+    """
     return CLASSES.get(cause) or CLASSES["unknown"]
 
 
 def trained(entry):
-    """Whether an attempt (run.json's entry) had made a step."""
+    """Return whether an attempt (run.json's entry) had made a step."""
     return any(
         isinstance(rank, dict) and rank.get("last_step") for rank in entry.get("ranks") or ()
     )
 
 
 def saved(entry):
-    """Whether an attempt's logs say that it saved a checkpoint."""
+    """Return whether an attempt's logs say that it saved a checkpoint."""
     return any(
         isinstance(rank, dict) and (rank.get("saved_count") or rank.get("saved"))
         for rank in entry.get("ranks") or ()
     )
 
 
-def fruitless(attempts):
-    """Return how many restarts in a row, up to the newest attempt, brought no newer checkpoint.
+def _was_started(entry):
+    """Return whether an attempt ran.
 
-    attempts: run.json's, in order. What an attempt brought shows in the point that the next one
-    resumed from, and of the newest one in its logs.
+    What was refused before says nothing about progress.
     """
-    # what was refused before anything ran says nothing about progress
-    attempts = [
-        item for item in attempts if (item.get("verdict") or {}).get("cause") != NOT_STARTED
-    ]
+    return (entry.get("verdict") or {}).get("cause") != NOT_STARTED
+
+
+def fruitless(attempts):
+    """Return the number of restarts in a row without a newer checkpoint.
+
+    They are counted up to the newest attempt. attempts: run.json's, in order. The progress of an
+    attempt shows in the point that the next one resumed from, and that of the newest one in its
+    logs.
+    """
+    attempts = [entry for entry in attempts if _was_started(entry)]
     count = 0
     for index in range(len(attempts) - 1, 0, -1):
-        own = (attempts[index].get("resume") or {}).get("digest")
-        newest = index == len(attempts) - 1
-        moved = (
-            saved(attempts[index])
-            if newest
-            else (attempts[index + 1].get("resume") or {}).get("digest") != own
-        )
-        if moved:
+        if _made_progress(attempts, index):
             break
         count += 1
     return count
 
 
-def decide(record, limit, live=True):
-    """Return {again, reason, why, delay, number, of} after the newest attempt of a run; None where
-    it completed.
+def _made_progress(attempts, index):
+    """Return whether an attempt brought a newer checkpoint.
 
+    It is compared with the one that the attempt resumed from.
+    """
+    if index == len(attempts) - 1:
+        return saved(attempts[index])
+    return _resume_digest(attempts[index + 1]) != _resume_digest(attempts[index])
+
+
+def _resume_digest(entry):
+    """Return the digest of the point that an attempt resumed from, or None."""
+    return (entry.get("resume") or {}).get("digest")
+
+
+def decide(record, limit, live=True):
+    """Return the decision about a restart after a run's newest attempt.
+
+    It is {again, reason, why, delay, number, of, cause}. It is None where the run completed.
     record: run.json (version 2) with the newest attempt's verdict. limit: the job's max_restarts.
-    live: whether whoever asks has followed the attempt itself; an end of long ago starts nothing by
-    itself. number: of the restart that is meant, from 1; delay: seconds before it. reason:
-    max_restarts, no_progress, late or the cause's class, where it is not started again.
+    live: whether this command has followed the attempt itself. An end of long ago starts nothing
+    automatically. number: of the restart that is meant, from 1. delay: seconds before it. reason:
+    max_restarts, no_progress, late or the cause's class, where the run is not started again.
     """
     attempts = sorted(
-        (item for item in record.get("attempts") or () if isinstance(item, dict)),
-        key=lambda item: item.get("number") or 0,
+        (entry for entry in record.get("attempts") or () if isinstance(entry, dict)),
+        key=lambda entry: entry.get("number") or 0,
     )
-    verdict = (attempts[-1].get("verdict") or {}) if attempts else {}
+    if not attempts:
+        return None
+    newest = attempts[-1]
+    verdict = newest.get("verdict") or {}
     if not verdict or verdict.get("outcome") == "completed":
         return None
-    cause = (
-        "stopped_by_user"
-        if verdict.get("outcome") == "stopped"
-        else verdict.get("cause") or "unknown"
-    )
-    kind, why = class_of(cause)
-    used = sum(bool((item.get("again") or {}).get("again")) for item in attempts[:-1])
-    without = fruitless(attempts)
-    found = {
+    cause = _cause_of(verdict)
+    used = sum(bool((entry.get("again") or {}).get("again")) for entry in attempts[:-1])
+    streak = fruitless(attempts)
+    decision = {
         "again": False,
         "reason": None,
-        "why": why,
+        "why": class_of(cause)[1],
         "delay": 0,
         "number": used + 1,
         "of": limit,
         "cause": cause,
     }
+    refusal = _refuse(newest, cause, limit, used, streak, live)
+    if refusal:
+        return dict(decision, reason=refusal[0], why=refusal[1])
+    delay = min(FIRST_DELAY << min(streak, 8), LONGEST_DELAY)
+    if not newest.get("started"):  # (a start is noted on the controller that makes it)
+        delay += SECOND_TURN
+    return dict(decision, again=True, delay=delay)
+
+
+def _cause_of(verdict):
+    """Return the cause of a verdict that counts for a restart."""
+    if verdict.get("outcome") == "stopped":
+        return "stopped_by_user"
+    return verdict.get("cause") or "unknown"
+
+
+def _refuse(newest, cause, limit, used, streak, live):
+    """Return (reason, why) where a run is not started again, else None.
+
+    newest: its newest attempt. used: restarts so far. streak: those in a row without progress.
+    """
+    kind, why = class_of(cause)
     if not limit:
-        return dict(found, reason="max_restarts", why="the job's max_restarts is 0")
+        return "max_restarts", "the job's max_restarts is 0"
     if kind == NEVER:
-        return dict(found, reason=NEVER)
-    if kind == TRAINED and not trained(attempts[-1]):
-        return dict(found, reason=TRAINED, why=f"{why}, and it had made no step")
-    if without >= FRUITLESS:
-        return dict(
-            found,
-            reason="no_progress",
-            why="%d restarts in a row brought no newer checkpoint" % without,
-        )
+        return NEVER, why
+    if kind == TRAINED and not trained(newest):
+        return TRAINED, f"{why}, and it had made no step"
+    if streak >= FRUITLESS:
+        return "no_progress", f"{streak} restarts in a row brought no newer checkpoint"
     if used >= limit:
-        return dict(found, reason="max_restarts", why="%d of %d restarts were used" % (used, limit))
+        return "max_restarts", f"{used} of {limit} restarts were used"
     if not live:
-        return dict(
-            found,
-            reason="late",
-            why="nobody followed it to its end; what is late is not started unasked",
-        )
-    turn = 0 if attempts[-1].get("started") else SECOND_TURN  # (a start is noted where it is made)
-    return dict(found, again=True, delay=min(FIRST_DELAY << min(without, 8), LONGEST_DELAY) + turn)
+        return "late", "nobody followed it to its end; what is late is not started unasked"
+    return None
 
 
 def waits(record, now):
-    """Whether a restart of a run was decided and may still wait or be under way. record: run.json.
-    now: unix seconds.
+    """Return whether a decided restart may still wait or be under way.
 
-    Whoever waits is a process of its own, perhaps of another controller; that it was given up
-    meanwhile is not known here.
+    record: run.json. now: unix seconds. The waiting command is a process of its own, perhaps of
+    another controller. That it was given up meanwhile is not known here.
     """
-    begun = [
-        item
-        for item in record["attempts"]
-        if (item.get("verdict") or {}).get("cause") != NOT_STARTED
-    ]
-    newest = max(begun, key=lambda item: item["number"], default={})
+    begun = [entry for entry in record["attempts"] if _was_started(entry)]
+    newest = max(begun, key=lambda entry: entry["number"], default={})
     ended = newest.get("ended")
     return (
         bool((newest.get("again") or {}).get("again"))
@@ -219,22 +250,25 @@ def waits(record, now):
 
 
 def sentence(decided, run):
-    """Return what people are told of a decision, or '' where there is nothing to say."""
+    """Return the words for a decision, or '' where there is nothing to say."""
     if not decided or not decided.get("of"):
         return ""
     if decided.get("again"):
         return "{} of {} in {} s, because {}".format(
-            *tuple(decided.get(key) for key in ("number", "of", "delay", "why"))
+            *(decided.get(key) for key in ("number", "of", "delay", "why"))
         )
-    by_hand = f"; by hand: ansible-playbook playbooks/resume.yml -e run={run}"
-    return "none: {}{}".format(
-        decided.get("why"),
-        "" if decided.get("cause") == "stopped_by_user" else by_hand,
+    if decided.get("cause") == "stopped_by_user":
+        return f"none: {decided.get('why')}"
+    return (
+        f"none: {decided.get('why')}; by hand: ansible-playbook playbooks/resume.yml -e run={run}"
     )
 
 
 def next_try(number):
-    """Return the seconds before a restart is tried again whose preparation was refused for the
-    number-th time (from 1), or None after TRIES.
+    """Return the seconds before the next try of a restart.
+
+    Its preparation was refused. number: how often it was refused, from 1. None after TRIES.
     """
-    return min(FIRST_DELAY << number, LONGEST_DELAY) if number < TRIES else None
+    if number >= TRIES:
+        return None
+    return min(FIRST_DELAY << number, LONGEST_DELAY)

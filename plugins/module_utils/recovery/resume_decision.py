@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a run can be resumed, as which attempt, by what its nodes and this controller know of it.
-Pure, but for `at_home`; controller only.
+"""The decision to resume a run: as which attempt and on which nodes.
+
+It depends on what the nodes and this controller know of the run. All functions are pure, except
+`at_home`.
 """
 
 from __future__ import annotations
 
 import base64
 import collections
+import dataclasses
 import json
 import os
 import time
@@ -18,16 +21,24 @@ from ..records import run_choice, run_json
 
 
 class Refused(Exception):
-    """Nothing is to be resumed; the message is for people."""
+    """Nothing is to be resumed.
+
+    The message is for people.
+    """
 
 
 class NotYet(Exception):
-    """Somebody else is about to start what is asked for; the message is for people."""
+    """Another command is about to start the attempt.
+
+    The message is for people.
+    """
 
 
 def at_home(runs_dir, run):
-    """Return {record, numbers, job, plan, first}: what this controller has of a run; first: the
-    names of its first attempt's nodes. Raises NewerRecord.
+    """Return what this controller has of a run.
+
+    The mapping has the keys `record`, `numbers` (of the attempts), `job`, `nodes` (names of the
+    newest attempt's nodes) and `first` (names of the first attempt's nodes). Raises NewerRecord.
     """
     run_dir = os.path.join(runs_dir, run)
     numbers = run_json.numbers(run_dir)
@@ -35,13 +46,17 @@ def at_home(runs_dir, run):
         "record": run_json.read(run_dir),
         "numbers": numbers,
         "job": manifest.read_mapping(os.path.join(run_dir, "job.json")) or None,
-        "nodes": _nodes(run_json.plan_of(run_dir, numbers[-1])) if numbers else [],
-        "first": _nodes(run_json.plan_of(run_dir, 1)) if 1 in numbers else [],
+        "nodes": _planned_nodes(run_dir, numbers, max(numbers, default=0)),
+        "first": _planned_nodes(run_dir, numbers, 1),
     }
 
 
-def _nodes(plan):
-    return [node["name"] for node in (plan or {}).get("nodes") or ()]
+def _planned_nodes(run_dir, numbers, number):
+    """Return the names of an attempt's nodes, none without its plan."""
+    if number not in numbers:
+        return []
+    plan = run_json.plan_of(run_dir, number) or {}
+    return [node["name"] for node in plan.get("nodes") or ()]
 
 
 # Characters of a job.json in base64 that a node may bring; a job is a page of text, and it is read
@@ -50,196 +65,355 @@ JOB_CHARACTERS = 1 << 20
 
 
 def job_of(home, content):
-    """Return the run's job: this controller's, else the one that most of the nodes have. Raises
-    Refused.
+    """Return the run's job: this controller's, else that of most nodes.
 
-    content: base64 of job.json, as each node that has one gave it.
+    home: as `at_home` returns it. content: base64 of job.json, as each node that has one gave it.
+    Raises Refused.
     """
     if home["job"]:
         return home["job"]
-    count = collections.Counter(
-        text for text in ([content] if isinstance(content, str) else content) if text
-    )
-    best = [text for text in count if count[text] == max(count.values())]
-    if len(best) > 1:
-        raise Refused(
-            "there is no job.json of this run here, and the nodes have different ones; resume it"
-            " from the controller that started it"
-        )
-    try:
-        job = json.loads(
-            base64.b64decode(best[0] if best and len(best[0]) <= JOB_CHARACTERS else "").decode(
-                "utf-8"
-            )
-        )
-    except (ValueError, RecursionError):
-        job = None
+    copies = content
+    if isinstance(content, str):
+        copies = [content]
+    job = _decode_job(_choose_copy(copies))
     if not isinstance(job, dict):
         raise Refused(
             "there is no job.json of this run: neither here nor on a node that answers; start it"
             " anew with playbooks/train.yml"
         )
-    env = job.get("env")
-    wrong = (
-        sorted(name for name in env if job_env.job_problem(str(name)))
-        if isinstance(env, dict)
-        else []
-    )
-    if wrong:
-        text = (
-            "the copy of the run's job on the nodes sets %s, which a job may not set; resume it"
-            " where it was started, or start it anew"
+    forbidden = _forbidden_variables(job)
+    if forbidden:
+        names = ", ".join(repr(name) for name in forbidden[:5])
+        raise Refused(
+            f"the copy of the run's job on the nodes sets {names}, which a job may not set; resume"
+            " it where it was started, or start it anew"
         )
-        raise Refused(text % ", ".join(repr(name) for name in wrong[:5]))
     return job
 
 
+def _choose_copy(copies):
+    """Return the text that most nodes gave, '' for none.
+
+    Raises Refused for a tie.
+    """
+    count = collections.Counter(text for text in copies if text)
+    most = max(count.values(), default=0)
+    best = [text for text in count if count[text] == most]
+    if len(best) > 1:
+        raise Refused(
+            "there is no job.json of this run here, and the nodes have different ones; resume it"
+            " from the controller that started it"
+        )
+    return "".join(best)
+
+
+def _decode_job(text):
+    """Return the value of a job.json in base64, None for an invalid one.
+
+    A text that is too long is invalid.
+    """
+    if len(text) > JOB_CHARACTERS:
+        return None
+    try:
+        return json.loads(base64.b64decode(text).decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _forbidden_variables(job):
+    """Return the environment variables of a job that a job may not set, sorted."""
+    env = job.get("env")
+    if not isinstance(env, dict):
+        return []
+    return sorted(name for name in env if job_env.job_problem(str(name)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Knowledge:
+    """The state of a run, as far as its nodes and this controller know it."""
+
+    run: str
+    after: int  # number of the attempt that a restart follows, 0 where a person resumes the run
+    answers: dict  # {node: status}, {} where the node did not answer
+    claims: dict  # {node: status}, of the nodes whose word about the run counts
+    notes: list  # lines about the nodes whose word does not count
+    planned: list  # numbers of the attempts that this controller has
+    started: int  # number of the newest attempt that a node has begun, 0 where there is none
+    newest: int  # number of the newest attempt that a node or this controller has begun, 0 for none
+    nodes: list  # names of the newest attempt's nodes in rank order
+    places: list  # names of the first attempt's nodes in rank order
+    members: set  # names of all nodes that have or had a part in the run
+    entry: dict  # what the record has of the newest attempt
+
+    @property
+    def newest_claims(self):
+        """Return {node: status} of the nodes with the newest attempt of all nodes."""
+        return _claims_of(self.claims, self.started)
+
+    @property
+    def verdict(self):
+        """Return the newest attempt's verdict, {} where none is recorded."""
+        return self.entry["verdict"] or {}
+
+    @property
+    def is_newest_on_nodes(self):
+        """Return whether the newest attempt is one that the nodes have begun."""
+        return self.started == self.newest
+
+
 def settle(run, home, answers, after=0, now=None):
-    """Return {run, number, mode, nodes, places, unfinished, before, notes}: what is to be done for
-    a run.
+    """Return what is to be done for a run.
 
-    home: as at_home gives it. answers: {node: what attempt_status said, or nothing where it did not
-    answer}. after: the number of the attempt that a restart follows, 0 where a person asks. now:
-    unix seconds.
+    home: as `at_home` returns it. answers: {node: what attempt_status said, or nothing where the
+    node did not answer}. after: the number of the attempt that a restart follows, 0 where a person
+    resumes the run. now: unix seconds.
 
-    mode: `start` an attempt of this number, or `follow` the one that somebody else has begun
-    meanwhile, or that goes on whole although the restart's own command took it for lost: it was the
-    controller that was cut off (only where a restart is meant). nodes: of the newest attempt,
-    places: of the first one, in rank order. unfinished: its newest attempt (before) has ended and
-    nobody has recorded how. notes: lines about nodes whose word does not count. Raises Refused, and
-    NotYet where somebody else is about to start it.
+    The mapping has these keys. mode: `start` an attempt, or `follow` one (only for a restart). An
+    attempt is followed in two cases: another command has begun it meanwhile, or it goes on whole
+    although the restart's own command took it for lost, because it was the controller that was cut
+    off. number: of that attempt. nodes: names of the newest attempt's nodes in rank order. places:
+    the same of the first attempt. unfinished: whether the newest attempt has ended and nobody has
+    recorded how. before: the newest attempt so far (only for `start`). notes: lines about nodes
+    whose word does not count.
+
+    Raises Refused, and NotYet where another command is about to start the attempt.
     """
     now = now or time.time()
-    record = home["record"] or run_json.empty(run, None, None)
-    answers = {node: status if isinstance(status, dict) else {} for node, status in answers.items()}
-    members = {*home["nodes"], *home["first"]}
-    found, notes = run_choice.believed(
-        run_choice.claims(answers, list(answers), run), answers, home["numbers"], members
+    known = _gather_knowledge(run, home, answers, after)
+    if after and known.newest > after:
+        _check_begun_on_nodes(known)
+        return _follow(known)
+    if after:
+        _refuse_stopped(known)
+        if known.newest == after and _runs_whole(known):
+            return _follow(known)
+    _refuse_running(known, now)
+    _refuse_completed(known, now)
+    return _start(known)
+
+
+def _gather_knowledge(run, controller, answers, after):
+    """Put together what the nodes and this controller know.
+
+    Raises Refused for an unknown run.
+    """
+    record = controller["record"] or run_json.empty(run, None, None)
+    answers = {node: _mapping(status) for node, status in answers.items()}
+    members = {*controller["nodes"], *controller["first"]}
+    claims, notes = run_choice.believed(
+        run_choice.claims(answers, list(answers), run), answers, controller["numbers"], members
     )
-    begun = [
-        number
-        for number in home["numbers"]
-        if run_json.known(record, number)["reason"] != run_json.NOT_STARTED
-    ]
-    # (an attempt that was taken back on the nodes that had begun it is nobody's to follow)
-    mine = [
+    started = _newest_started(claims, after)
+    newest = max([*_begun_numbers(controller["numbers"], record), started])
+    if not newest and not controller["numbers"]:
+        raise Refused(_unknown(run, answers))
+    nodes = _newest_nodes(controller, answers, claims, started)
+    return _Knowledge(
+        run=run,
+        after=after,
+        answers=answers,
+        claims=claims,
+        notes=notes,
+        planned=controller["numbers"],
+        started=started,
+        newest=newest,
+        nodes=nodes,
+        places=controller["first"] or nodes,
+        members={*members, *nodes},
+        entry=run_json.known(record, newest),
+    )
+
+
+def _mapping(status):
+    """Return a node's answer, {} where it is not a mapping."""
+    if isinstance(status, dict):
+        return status
+    return {}
+
+
+def _claims_of(claims, number):
+    """Return the claims about one attempt."""
+    return {node: status for node, status in claims.items() if status["attempt"] == number}
+
+
+def _newest_started(claims, after):
+    """Return the number of the newest attempt on the nodes, 0 for none.
+
+    A restart does not follow an attempt that was taken back on the nodes that had begun it.
+    """
+    numbers = [
         status["attempt"]
-        for status in found.values()
+        for status in claims.values()
         if not (after and status["ended"] and status.get("undone"))
     ]
-    started = max(mine, default=0)
-    newest = max([*begun, started]) if begun or started else 0
-    if not newest and not home["numbers"]:
-        raise Refused(_unknown(run, answers))
-    of_newest = {node: status for node, status in found.items() if status["attempt"] == started}
-    here = home["nodes"] if home["numbers"] and started <= home["numbers"][-1] else []
-    nodes = here or (run_choice.agreed(of_newest, list(answers)) if of_newest else home["nodes"])
-    members.update(nodes)
-    result = {
-        "run": run,
-        "nodes": nodes,
-        "places": home["first"] or nodes,
-        "unfinished": False,
-        "notes": notes,
-    }
-    if after and newest > after:
-        if started < newest:
-            raise NotYet(
-                "attempt %d of %s has been begun by another command and is on no node yet"
-                % (newest, run)
-            )
-        return dict(result, mode="follow", number=newest)
-    # stop.yml leaves a note in the place of the next attempt where nothing of the run runs
-    # (status.noted_of)
+    return max(numbers, default=0)
+
+
+def _begun_numbers(numbers, record):
+    """Return the controller's attempts that were not refused at their start."""
+    return [
+        number
+        for number in numbers
+        if run_json.known(record, number)["reason"] != run_json.NOT_STARTED
+    ]
+
+
+def _newest_nodes(controller, answers, claims, started):
+    """Return the nodes of the newest attempt.
+
+    The controller's plan counts before the nodes.
+    """
+    if controller["numbers"] and started <= controller["numbers"][-1] and controller["nodes"]:
+        return controller["nodes"]
+    newest_claims = _claims_of(claims, started)
+    if newest_claims:
+        return run_choice.agreed(newest_claims, list(answers))
+    return controller["nodes"]
+
+
+def _check_begun_on_nodes(known):
+    """Raise NotYet where no node has begun the newest attempt."""
+    if not known.is_newest_on_nodes:
+        raise NotYet(
+            f"attempt {known.newest} of {known.run} has been begun by another command and is on no"
+            " node yet"
+        )
+
+
+def _refuse_stopped(known):
+    """Raise Refused where stop.yml ran while the restart waited.
+
+    It leaves a note in the place of the next attempt where nothing of the run runs
+    (status.noted_of).
+    """
     noted = [
         number
-        for node in members
-        for number in (answers.get(node) or {}).get("noted") or ()
+        for node in known.members
+        for number in (known.answers.get(node) or {}).get("noted") or ()
         if run_choice.is_attempt(number)
     ]
-    if after and any(number > newest for number in noted):
+    if any(number > known.newest for number in noted):
         raise Refused(
-            f"{run} was stopped while its restart waited; by hand: playbooks/resume.yml -e"
-            f" run={run}"
+            f"{known.run} was stopped while its restart waited; by hand: playbooks/resume.yml -e"
+            f" run={known.run}"
         )
-    running = {node: status for node, status in found.items() if not status["ended"]}
-    if (
-        after
-        and newest == after
-        and nodes
-        and set(nodes)
-        <= {node for node, item in of_newest.items() if item.get("state") == "running"}
-    ):
-        return dict(result, mode="follow", number=newest)
-    if running:
-        # a node that was cut off or frozen may be back with the old attempt, which its guard is
-        # about to end
-        raise (NotYet if after else Refused)(_running(run, running, now))
-    entry = run_json.known(record, newest)
-    verdict = entry["verdict"] or {}
-    whole = set(of_newest) >= set(nodes) and all(
-        status.get("state") == "completed" for status in of_newest.values()
+
+
+def _runs_whole(known):
+    """Return whether the newest attempt runs on all its nodes."""
+    running = {
+        node for node, status in known.newest_claims.items() if status.get("state") == "running"
+    }
+    return bool(known.nodes) and set(known.nodes) <= running
+
+
+def _refuse_running(known, now):
+    """Raise Refused or NotYet where a node still has a part of the run.
+
+    It is NotYet for a restart. A node that was cut off or frozen may be back with the old attempt,
+    which its guard is about to end.
+    """
+    running = {node: status for node, status in known.claims.items() if not status["ended"]}
+    if not running:
+        return
+    message = _running(known.run, running, now)
+    if known.after:
+        raise NotYet(message)
+    raise Refused(message)
+
+
+def _refuse_completed(known, now):
+    """Raise Refused where the newest attempt has completed."""
+    if known.verdict.get("outcome") != "completed" and not _completed_unrecorded(known):
+        return
+    age = ""
+    if known.entry["ended"]:
+        age = f", {duration(now - known.entry['ended'])} ago"
+    raise Refused(
+        f"{known.run} has completed (attempt {known.newest}{age}): there is nothing to resume;"
+        " playbooks/train.yml starts a new run"
     )
-    if verdict.get("outcome") == "completed" or (
-        of_newest and whole and started == newest and not verdict
-    ):
-        text = (
-            "%s has completed (attempt %d%s): there is nothing to resume; playbooks/train.yml"
-            " starts a new run"
-        )
-        raise Refused(
-            text
-            % (
-                run,
-                newest,
-                ", {} ago".format(duration(now - entry["ended"])) if entry["ended"] else "",
-            )
-        )
-    number = run_choice.next_number(
-        home["numbers"], {node: status.get("attempts") for node, status in answers.items()}, newest
+
+
+def _completed_unrecorded(known):
+    """Return whether all nodes say that the newest attempt has completed.
+
+    It has no verdict yet.
+    """
+    claims = known.newest_claims
+    whole = set(claims) >= set(known.nodes) and all(
+        status.get("state") == "completed" for status in claims.values()
     )
+    return bool(claims) and whole and known.is_newest_on_nodes and not known.verdict
+
+
+def _follow(known):
+    """Return the decision to follow the newest attempt."""
+    return dict(_decision(known), mode="follow", number=known.newest)
+
+
+def _start(known):
+    """Return the decision to start the next attempt."""
+    attempts = {node: status.get("attempts") for node, status in known.answers.items()}
+    ended = bool(known.newest_claims) and known.is_newest_on_nodes
     return dict(
-        result,
+        _decision(known),
         mode="start",
-        number=number,
-        unfinished=bool(of_newest) and started == newest and not verdict,
-        before=newest,
+        number=run_choice.next_number(known.planned, attempts, known.newest),
+        unfinished=ended and not known.verdict,
+        before=known.newest,
     )
+
+
+def _decision(known):
+    """Return what both decisions say."""
+    return {
+        "run": known.run,
+        "nodes": known.nodes,
+        "places": known.places,
+        "unfinished": False,
+        "notes": known.notes,
+    }
 
 
 def _unknown(run, answers):
-    known = run_choice.known_runs(answers)
+    """Return the message about an unknown run."""
+    runs = run_choice.known_runs(answers)
     silent = [node for node, status in answers.items() if not status]
     parts = [f"no node knows the run {run}, and it is not at home"]
-    parts += ["known: " + ", ".join(known[:5])] if known else []
-    return "; ".join(parts + (["no answer from " + ", ".join(silent)] if silent else []))
+    if runs:
+        parts.append("known: " + ", ".join(runs[:5]))
+    if silent:
+        parts.append("no answer from " + ", ".join(silent))
+    return "; ".join(parts)
 
 
-def _time(value):
+def _is_time(value):
+    """Return whether a value can be unix seconds."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e11
 
 
 def _running(run, running, now):
-    """Say who holds a run that goes on, and since when."""
-    first = min(
-        running.values(),
-        key=lambda status: status["started"] if _time(status.get("started")) else now,
-    )
-    since = ""
-    if _time(first.get("started")) and _time(first.get("now")):
-        since = ", started {} ago".format(duration(max(0.0, first["now"] - first["started"])))
-    by = " by {}".format(first["by"]) if first.get("by") else ""
-    text = (
-        "%s goes on: attempt %d holds %s (%s)%s%s; follow it: playbooks/follow.yml -e run=%s, stop"
-        " it: playbooks/stop.yml -e run=%s"
-    )
-    return text % (
-        run,
-        first["attempt"],
-        ", ".join(sorted(running)),
-        first.get("unit"),
-        since,
-        by,
-        run,
-        run,
+    """Return the message about a run that goes on.
+
+    It names the nodes, the command that holds them, and the time since when.
+    """
+
+    def begin(status):
+        """Return the time when a node's attempt was started, else now."""
+        if _is_time(status.get("started")):
+            return status["started"]
+        return now
+
+    first = min(running.values(), key=begin)
+    since = by = ""
+    if _is_time(first.get("started")) and _is_time(first.get("now")):
+        age = duration(max(0.0, first["now"] - first["started"]))
+        since = f", started {age} ago"
+    if first.get("by"):
+        by = f" by {first['by']}"
+    names = ", ".join(sorted(running))
+    return (
+        f"{run} goes on: attempt {first['attempt']} holds {names} ({first.get('unit')}){since}{by};"
+        f" follow it: playbooks/follow.yml -e run={run}, stop it: playbooks/stop.yml -e run={run}"
     )

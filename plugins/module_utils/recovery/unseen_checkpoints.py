@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a restart would go on without checkpoints that may lie on a node that says nothing, by
-the controller's record of the run.
+"""The silent nodes that may hold newer checkpoints than the resume point.
+
+They are found by the controller's record of the run.
 """
 
 from __future__ import annotations
@@ -11,43 +12,51 @@ from . import restart_policy
 
 
 def holders(run_dir, silent, point):
-    """Return [(node, attempt)] of silent nodes that may hold what is newer than the point: rank 0
-    of the attempt trained there.
+    """Return [(node, attempt)] of silent nodes with newer checkpoints.
 
-    run_dir: the controller's record. silent: nodes that have not shown what they hold. point: as
+    They may hold what is newer than the point. Rank 0 of the attempt trained there. run_dir: the
+    controller's record. silent: nodes that have not shown what they hold. point: as
     resumable.choose gives it, or None. An attempt whose rank 0 was asked afterwards and had saved
     nothing has nothing. Raises run_file.NewerRecord, OSError.
     """
-    record, found = run_json.read(run_dir), []
+    record = run_json.read(run_dir) or run_json.empty(None, None, None)
+    result = []
     for number in run_json.numbers(run_dir):
         nodes = (run_json.plan_of(run_dir, number) or {}).get("nodes") or [{}]
-        entry = run_json.known(record, number) if record else run_json.entry(number)
-        first = [
-            rank for rank in entry["ranks"] if isinstance(rank, dict) and rank.get("rank") == 0
-        ]
-        nothing = entry["reason"] == run_json.NOT_STARTED or (
-            first and not restart_policy.saved({"ranks": first})
-        )
-        seen = point and (
-            point["attempt"] > number
-            or (point["attempt"] == number and point["source"] != finder.HOME)
-        )
-        if nodes[0].get("name") in silent and not nothing and not seen:
-            found.append((nodes[0]["name"], number))
-    return found
+        node = nodes[0].get("name")
+        saved_none = _saved_nothing(run_json.known(record, number))
+        if node in silent and not saved_none and not _is_covered(number, point):
+            result.append((node, number))
+    return result
+
+
+def _saved_nothing(entry):
+    """Return whether an attempt (run.json's entry) is known to have no checkpoint."""
+    first = [rank for rank in entry["ranks"] if isinstance(rank, dict) and rank.get("rank") == 0]
+    if entry["reason"] == run_json.NOT_STARTED:
+        return True
+    return bool(first) and not restart_policy.saved({"ranks": first})
+
+
+def _is_covered(number, point):
+    """Return whether a resume point is as new as what an attempt may have."""
+    if not point:
+        return False
+    return point["attempt"] > number or (
+        point["attempt"] == number and point["source"] != finder.HOME
+    )
 
 
 def waits(found, tries):
-    """Say why a restart waits for silent nodes, or return '': its last try goes on with what there
-    is, and so does a person.
+    """Return the reason why a restart waits for silent nodes, or ''.
 
-    found: as `holders` gives it. tries: which try of a restart this is, 0 where a person asks.
+    Its last try goes on with what there is, and so does a person. found: as `holders` gives it.
+    tries: which try of a restart this is, 0 where a person asks.
     """
     if not found or not 0 < tries < restart_policy.TRIES:
         return ""
-    where = ", ".join("%s (attempt %d)" % pair for pair in found)
-    text = (
-        "the newest checkpoints may lie on %s, and nothing was heard from there; the restart is"
-        " tried again, and try %d goes on without"
+    nodes = ", ".join(f"{node} (attempt {number})" for node, number in found)
+    return (
+        f"the newest checkpoints may lie on {nodes}, and nothing was heard from there; the restart"
+        f" is tried again, and try {restart_policy.TRIES} goes on without"
     )
-    return text % (where, restart_policy.TRIES)

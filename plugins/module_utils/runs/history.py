@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has happened of a run so far, for whoever attaches to it again: its attempts, how each
-ended, epochs, evaluations and checkpoints.
+"""The history of a run, for a command that attaches to it again.
 
-The nodes have it, so that a controller that has seen nothing of the run can tell it. `look` runs on
-a node, `lines` is pure.
+It holds the attempts, how each ended, epochs, evaluations and checkpoints. The nodes have it, so
+that a controller that has seen nothing of the run can tell it. `look` runs on a node, `lines` is
+pure.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ class Past(parser.LogScan):
         self.evaluations, self.epochs, self._epoch = [], [], None
 
     def _step(self, number, text, match):
-        epoch, before = match.groupdict().get("epoch"), self._latest
-        if before is not None and epoch != self._epoch:
+        """Keep the last step of an epoch when the next one begins."""
+        epoch = match.groupdict().get("epoch")
+        if self._latest is not None and epoch != self._epoch:
             self.epochs = self.epochs[1 - KEPT :] + [self.last_step]
         self._epoch = epoch
         super()._step(number, text, match)
 
     def _evaluated(self, number, found):
+        """Keep an evaluation when it begins."""
         current = self.evaluation
         super()._evaluated(number, found)
         if self.evaluation is not current:
@@ -49,8 +51,10 @@ class Past(parser.LogScan):
 
 
 def of_log(attempt, name, table, most=MOST):
-    """Return {epochs, evaluations, saved, saved_count, steps, bytes} of the end of a rank's log;
-    None where it cannot be read. epochs: each one's last step.
+    """Return the history that the end of a rank's log tells.
+
+    It is {epochs, evaluations, saved, saved_count, steps, bytes}. epochs: each one's last step.
+    most: the bytes that are read at most. None where the log cannot be read.
     """
     try:
         handle = os.fdopen(open_in(attempt, name), "rb")
@@ -58,7 +62,8 @@ def of_log(attempt, name, table, most=MOST):
         return None
     with handle:
         size = os.fstat(handle.fileno()).st_size
-        left, found = min(size, most), Past(table)
+        past = Past(table)
+        left = min(size, most)
         handle.seek(size - left)
         if left < size:
             left -= len(handle.readline(parser.CHUNK))
@@ -67,212 +72,243 @@ def of_log(attempt, name, table, most=MOST):
             if not chunk:
                 break
             left -= len(chunk)
-            found.feed(chunk)
-        said = found.finish()
+            past.feed(chunk)
+        findings = past.finish()
     return {
-        "epochs": found.epochs,
-        "evaluations": found.evaluations,
-        "saved": said["saved"][-1:],
-        "saved_count": said["saved_count"],
-        "steps": said["steps"],
+        "epochs": past.epochs,
+        "evaluations": past.evaluations,
+        "saved": findings["saved"][-1:],
+        "saved_count": findings["saved_count"],
+        "steps": findings["steps"],
         "bytes": size,
     }
 
 
 def look(base, run_id, node):
-    """Return {run, node, attempts} of a run on this node, each attempt as _of_attempt has it, the
-    oldest first.
+    """Return {run, node, attempts} of a run on this node.
+
+    Each attempt is as _describe_attempt returns it, the oldest first.
     """
     numbers = [number for name, number in attempt_dir.runs_on(base) if name == run_id]
     return {
         "run": run_id,
         "node": node,
         "attempts": [
-            _of_attempt(attempt_dir.attempt_dir(base, run_id, number), number, node)
+            _describe_attempt(attempt_dir.attempt_dir(base, run_id, number), number, node)
             for number in numbers
         ],
     }
 
 
-def _of_attempt(attempt, number, node):
-    """Return {number, started, ended, by, stop, resumed, nodes, log, unit_of_speed, epochs, first}
-    of one attempt; log: of the rank that prints.
+def _describe_attempt(attempt, number, node):
+    """Return the history of an attempt on this node.
+
+    It is {number, started, ended, well, by, stop, ends, resumed, nodes, epochs, first, log}.
+    attempt: the attempt's directory. log: of the rank that prints, None where it is on another
+    node.
     """
-    plan, record = (
-        status.read_json(attempt, "plan.json") or {},
-        status.read_json(attempt, "attempt.json") or {},
-    )
-    ending, stop = (
-        status.read_json(attempt, "exit.json"),
-        status.read_json(attempt, "stop.json") or {},
-    )
-    ranks = [rank for rank in plan.get("ranks") or () if rank.get("node") == node]
-    tables, log = (plan.get("suite") or {}).get("logs") or {}, None
-    if ranks and ranks[0]["rank"] == 0:
-        name = ranks[0].get("log") or plan["launcher"]["rank_log"].format(**ranks[0])
-        log = of_log(attempt, name, parser.Table(tables))
+    plan = status.read_json(attempt, "plan.json") or {}
+    record = status.read_json(attempt, "attempt.json") or {}
+    end = status.read_json(attempt, "exit.json")
+    stop = status.read_json(attempt, "stop.json") or {}
+    tables = (plan.get("suite") or {}).get("logs") or {}
+    log = _read_first_rank(attempt, plan, tables, node)
     events = status.read_events(attempt)
-    finished = any(
-        event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events
-    )
-    well = (
-        ending is not None
-        and ending.get("service_result") == "success"
-        and finished
-        and not ending.get("stopped_by")
-    )
-    found = {
+    ends = [event for event in events if event.get("event") == "end"]
+    history = {
         "number": number,
         "started": record.get("started"),
-        "ended": (ending or {}).get("time"),
-        "well": well,
+        "ended": (end or {}).get("time"),
+        "well": _ended_well(end, events),
         "by": record.get("by"),
-        "stop": {key: stop.get(key) for key in ("by", "from", "reason")} if stop else None,
-        "ends": [
-            {key: event.get(key) for key in ("rank", "exit_code", "signal")}
-            for event in events
-            if event.get("event") == "end"
-        ][:KEPT],
-        "resumed": (
-            {key: plan["resume"].get(key) for key in ("epoch", "step", "name")}
-            if isinstance(plan.get("resume"), dict)
-            else None
-        ),
+        "stop": None,
+        "ends": [_pick(event, ("rank", "exit_code", "signal")) for event in ends][:KEPT],
+        "resumed": None,
         "nodes": [item["name"] for item in plan.get("nodes") or ()],
         "epochs": plan.get("epochs"),
         "first": (tables.get("step") or {}).get("first") or {},
         "log": log,
     }
-    return printable_data(found, *secrets_of(plan))
+    if stop:
+        history["stop"] = _pick(stop, ("by", "from", "reason"))
+    if isinstance(plan.get("resume"), dict):
+        history["resumed"] = _pick(plan["resume"], ("epoch", "step", "name"))
+    return printable_data(history, *secrets_of(plan))
+
+
+def _pick(mapping, keys):
+    """Return some entries of a mapping, None for those that it does not have."""
+    return {key: mapping.get(key) for key in keys}
+
+
+def _read_first_rank(attempt, plan, tables, node):
+    """Return what the log of rank 0 says, None where it is on another node."""
+    ranks = [rank for rank in plan.get("ranks") or () if rank.get("node") == node]
+    if not ranks or ranks[0]["rank"] != 0:
+        return None
+    name = ranks[0].get("log") or plan["launcher"]["rank_log"].format(**ranks[0])
+    return of_log(attempt, name, parser.Table(tables))
+
+
+def _ended_well(end, events):
+    """Return whether an attempt completed on a node.
+
+    end: its exit.json, None for none.
+    """
+    launcher_ended_well = any(
+        event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events
+    )
+    return (
+        end is not None
+        and end.get("service_result") == "success"
+        and launcher_ended_well
+        and not end.get("stopped_by")
+    )
 
 
 def lines(looks, now=None):
-    """Return the history as lines for people. looks: what `look` returned on each node that
-    answered. now: unix seconds.
+    """Return the history as lines for people.
 
-    An answer of another shape costs its node's part and nothing else.
+    looks: what `look` returned on each node that answered. now: unix seconds. An answer of another
+    shape costs its node's part and nothing else.
     """
-    now = time.time() if now is None else now
-    sound, wrong = [], []
-    for one in looks:
+    if now is None:
+        now = time.time()
+    sound, refusals = [], []
+    for answer in looks:
         try:
-            _lines([one], now)
-            sound.append(one)
+            _describe_run([answer], now)
+            sound.append(answer)
         except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):
-            wrong.append(
-                "%s gave a history that cannot be read"
-                % (one.get("node") if isinstance(one, dict) else "a node")
-            )
-    return [printable(line) for line in _lines(sound, now) + wrong]
+            name = "a node"
+            if isinstance(answer, dict):
+                name = answer.get("node")
+            refusals.append(f"{name} gave a history that cannot be read")
+    return [printable(line) for line in _describe_run(sound, now) + refusals]
 
 
-def _lines(looks, now):
+def _describe_run(looks, now):
+    """Return the lines about a run's attempts, the oldest first."""
     by_number = collections.defaultdict(list)
-    for one in looks:
-        for attempt in one["attempts"]:
-            by_number[attempt["number"]].append((one["node"], attempt))
-    found = []
-    for number, parts in sorted(by_number.items()):
-        begun = [
-            part["started"] for _node, part in parts if isinstance(part["started"], (int, float))
-        ]
-        start = min(begun) if begun else None
-        by = next((part["by"] for _node, part in parts if part["by"]), None)
-        resumed = next((part["resumed"] for _node, part in parts if part["resumed"]), None)
-        words = "attempt %d" % number
-        words += (
-            ", begun {} ago ({} UTC)".format(
-                span(max(0, now - start)), time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(start))
-            )
-            if start
-            else ""
-        )
-        words += f" by {by}" if by else ""
-        words += f", resumed from {_point(resumed)}" if resumed else ""
-        found.append("{} on {}: {}".format(words, ", ".join(parts[0][1]["nodes"]), _end(parts)))
-        log = next((part["log"] for _node, part in parts if part["log"]), None)
-        found += ["  " + line for line in _log(log, parts[0][1])] if log else []
-    return found
+    for answer in looks:
+        for attempt in answer["attempts"]:
+            by_number[attempt["number"]].append((answer["node"], attempt))
+    text = []
+    for _number, parts in sorted(by_number.items()):
+        nodes = ", ".join(parts[0][1]["nodes"])
+        text.append(f"{_describe_begin(parts, now)} on {nodes}: {_describe_end(parts)}")
+        log = _first_value(parts, "log")
+        if log:
+            text += ["  " + line for line in _describe_log(log, parts[0][1])]
+    return text
 
 
-def _point(resumed):
+def _first_value(parts, key):
+    """Return the first node's value of an attempt that is not empty, or None."""
+    return next((part[key] for _node, part in parts if part[key]), None)
+
+
+def _describe_begin(parts, now):
+    """Return the words for an attempt's number and begin.
+
+    parts: [(node, its attempt)].
+    """
+    text = f"attempt {parts[0][1]['number']:d}"
+    starts = [part["started"] for _node, part in parts if isinstance(part["started"], (int, float))]
+    start = min(starts, default=None)
+    by = _first_value(parts, "by")
+    resumed = _first_value(parts, "resumed")
+    if start:
+        date = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(start))
+        text += f", begun {span(max(0, now - start))} ago ({date} UTC)"
+    if by:
+        text += f" by {by}"
+    if resumed:
+        text += f", resumed from {_describe_point(resumed)}"
+    return text
+
+
+def _describe_point(resumed):
+    """Return the words for a resume point."""
+    name = resumed.get("name") or "a checkpoint"
     place = [f"{key} {resumed[key]}" for key in ("epoch", "step") if resumed.get(key) is not None]
-    return "{}{}".format(
-        resumed.get("name") or "a checkpoint",
-        " ({})".format(", ".join(place)) if place else "",
-    )
+    if not place:
+        return str(name)
+    return f"{name} ({', '.join(place)})"
 
 
-def _end(parts):
-    """Return how an attempt stands on the nodes that were asked, in words."""
-    if any(part["ended"] is None for _node, part in parts):
-        over = [node for node, part in parts if part["ended"] is not None]
-        return (
-            "goes on"
-            if not over
-            else "goes on or has written no end on {}".format(
-                ", ".join(node for node, part in parts if part["ended"] is None)
-            )
-        )
+def _describe_end(parts):
+    """Return the words for the state of an attempt on the nodes that were asked."""
+    open_nodes = [node for node, part in parts if part["ended"] is None]
+    if len(open_nodes) == len(parts):
+        return "goes on"
+    if open_nodes:
+        return f"goes on or has written no end on {', '.join(open_nodes)}"
     if all(part["well"] for _node, part in parts):
         return "completed"
-    asked = next(
-        (part["stop"] for _node, part in parts if part["stop"] and part["stop"]["by"] == "user"),
-        None,
-    )
-    if asked:
-        return "stopped by %s" % (asked["from"] or "the user")
-    bad = [
-        "rank {} on {} {}".format(
-            end["rank"], node, end["signal"] or "exit code {}".format(end["exit_code"])
-        )
+    for _node, part in parts:
+        if part["stop"] and part["stop"]["by"] == "user":
+            return f"stopped by {part['stop']['from'] or 'the user'}"
+    failures = [
+        f"rank {end['rank']} on {node} {end['signal'] or _describe_code(end)}"
         for node, part in parts
         for end in part["ends"]
         if end["signal"] or end["exit_code"]
     ]
-    return "failed%s" % (": {}".format(", ".join(bad[:4])) if bad else "")
+    if not failures:
+        return "failed"
+    return f"failed: {', '.join(failures[:4])}"
 
 
-def _log(log, part):
-    """Return what the first rank's log tells of the attempt so far."""
-    first, total = part["first"].get("epoch", 1), part["epochs"]
-    found = []
-    for step in log["epochs"]:
-        if step and step.get("epoch") is not None:
-            loss = (
-                ""
-                if step.get("loss") is None
-                else (
-                    ", loss {:.4g}".format(step["loss"])
-                    if isinstance(step["loss"], (int, float))
-                    else ""
-                )
-            )
-            found.append(
-                "epoch {}{} done{}".format(
-                    step["epoch"] + 1 - first, f"/{total}" if total else "", loss
-                )
-            )
-    for item in log["evaluations"]:
-        figures = [
-            "{} {}".format(key, f"{value:.4g}" if isinstance(value, float) else value)
-            for key, value in item.items()
-            if _FIGURE.match(key)
-        ]
-        at = (
-            " after epoch %s" % (item["epoch"] + 1 - first)
-            if isinstance(item.get("epoch"), int)
-            else ""
-        )
-        found.append("evaluation{}: {}".format(at, ", ".join(figures[:4]) or "done"))
+def _describe_code(end):
+    """Return the words for an exit code."""
+    return f"exit code {end['exit_code']}"
+
+
+def _describe_log(log, part):
+    """Return the lines that the first rank's log tells of the attempt so far."""
+    first = part["first"].get("epoch", 1)
+    lines = [
+        _describe_epoch(step, first, part["epochs"])
+        for step in log["epochs"]
+        if step and step.get("epoch") is not None
+    ]
+    lines += [_describe_evaluation(item, first) for item in log["evaluations"]]
     if log["saved"]:
-        found.append(
-            "saved %d times, last %s"
-            % (
-                log["saved_count"],
-                str(log["saved"][-1].get("path") or "without a name").rsplit("/", 1)[-1],
-            )
-        )
+        path = str(log["saved"][-1].get("path") or "without a name")
+        lines.append(f"saved {log['saved_count']:d} times, last {path.rsplit('/', 1)[-1]}")
     if log["steps"]:
-        found.append("%d step lines so far" % log["steps"])
-    return found
+        lines.append(f"{log['steps']:d} step lines so far")
+    return lines
+
+
+def _describe_epoch(step, first, total):
+    """Return the line about an epoch's last step.
+
+    first: the number of the first epoch.
+    """
+    line = f"epoch {step['epoch'] + 1 - first}"
+    if total:
+        line += f"/{total}"
+    line += " done"
+    if isinstance(step.get("loss"), (int, float)):
+        line += f", loss {step['loss']:.4g}"
+    return line
+
+
+def _describe_evaluation(evaluation, first):
+    """Return the line about an evaluation.
+
+    first: the number of the first epoch.
+    """
+    figures = []
+    for key, value in evaluation.items():
+        if _FIGURE.match(key):
+            text = str(value)
+            if isinstance(value, float):
+                text = f"{value:.4g}"
+            figures.append(f"{key} {text}")
+    line = "evaluation"
+    if isinstance(evaluation.get("epoch"), int):
+        line += f" after epoch {evaluation['epoch'] + 1 - first}"
+    return f"{line}: {', '.join(figures[:4]) or 'done'}"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pruning would free, or has freed, in lines for people. Pure."""
+"""The lines that tell people what pruning would free, or has freed.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,133 +19,163 @@ def size(count):
         if value < 1024 or unit == "TiB":
             break
         value /= 1024
-    return "%d %s" % (value, unit) if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+    if unit == "B" or value >= 100:
+        return f"{int(value)} {unit}"
+    return f"{value:.1f} {unit}"
 
 
 def rule_text(rule):
     """Return a rule as a sentence."""
     if rule["run"]:
-        return "the run {} goes".format(rule["run"])
-    parts = (
-        ["that are not among the newest %d of their job" % rule["keep"]]
-        if rule["keep"] is not None
-        else []
-    )
-    parts += (
-        ["that began more than {} ago".format(age(rule["older_than"]))]
-        if rule["older_than"] is not None
-        else []
-    )
-    return "runs go {}".format(" and ".join(parts))
+        return f"the run {rule['run']} goes"
+    parts = []
+    if rule["keep"] is not None:
+        parts.append(f"that are not among the newest {rule['keep']} of their job")
+    if rule["older_than"] is not None:
+        parts.append(f"that began more than {age(rule['older_than'])} ago")
+    return "runs go " + " and ".join(parts)
 
 
-def _first(lines, what):
-    return lines[:MANY] + (
-        ["  and %d more %s" % (len(lines) - MANY, what)] if len(lines) > MANY else []
-    )
+def _section(title, rows, noun):
+    """Return a title with the first rows below it.
+
+    Without rows there is no title.
+    """
+    if not rows:
+        return []
+    lines = [title, *rows[:MANY]]
+    if len(rows) > MANY:
+        lines.append(f"  and {len(rows) - MANY} more {noun}")
+    return lines
 
 
 def sizes_of(looks, chosen):
-    """Return {place: (bytes of the runs that are chosen there, bytes of all)} of the places that
-    answered.
+    """Return {place: (bytes of the runs that are chosen there, bytes of all)}.
+
+    Only the places that answered are in it.
     """
-    found = {}
+    sizes = {}
     for place, look in looks.items():
         if look is not None:
             by_name = {run["run"]: run["bytes"] for run in look["runs"]}
-            found[place] = (
-                sum(by_name[name] for name in chosen.get(place, ()) if name in by_name),
-                look["bytes"],
-            )
-    return found
+            part = sum(by_name[name] for name in chosen.get(place, ()) if name in by_name)
+            sizes[place] = (part, look["bytes"])
+    return sizes
+
+
+def _removed_names(decided):
+    """Return the names of the runs that go at any place."""
+    return {name for names in decided["remove"].values() for name in names}
 
 
 def plan_lines(rule, looks, decided, now, silent=()):
-    """Return what would go, place by place and run by run, what stays all the same and why, and
-    what is left because nobody understands it.
+    """Return the lines that tell what would go, what stays all the same, and why.
 
-    silent: places that were asked and did not answer.
+    They go place by place and run by run, and name what is left because nothing in it is a run's.
+    rule: from prune.rule_of. looks, decided: as prune.decide takes and returns them. now: unix
+    seconds. silent: places that were asked and did not answer.
     """
     lines = [f"rule: {rule_text(rule)}"]
+    rows = _run_rows(looks, decided, now)
+    lines += _section("goes:", rows, "runs") or ["nothing goes"]
+    lines += _place_lines(looks, decided)
+    kept = [
+        f"  {item['run']} on {', '.join(item['places'])} {item['why']}" for item in decided["stay"]
+    ]
+    lines += _section("stays, although the rule would let it go:", kept, "runs")
+    answers = [(place, look) for place, look in looks.items() if look]
+    odd = [
+        f"  {place}: {item['name']} {item['why']}"
+        for place, look in answers
+        for item in look["strange"]
+    ]
+    lines += _section("left alone, because it is no run's directory:", odd, "entries")
+    half = [f"  {place}: {name}" for place, look in answers for name in look["unfinished"]]
+    lines += _section("left by a removal that was interrupted, goes too:", half, "entries")
+    if decided["foreign"]:
+        lines.append(f"{len(decided['foreign'])} runs of other sites stay")
+    unasked = [place for place, look in looks.items() if look is None and place not in silent]
+    if unasked:
+        lines.append(f"not asked, because of --limit: {', '.join(unasked)}")
+    lines += [f"{place} did not answer; nothing of it goes" for place in silent]
+    lines.append(
+        "code, data, weights and environments on the nodes stay; the next training of the same"
+        " needs them"
+    )
+    return lines
+
+
+def _run_rows(looks, decided, now):
+    """Return one line per run that goes, with its size at each place."""
     entries = {
         (place, run["run"]): run
         for place, look in looks.items()
         if look is not None
         for run in look["runs"]
     }
-    names = sorted({name for runs in decided["remove"].values() for name in runs})
     rows = []
-    for name in names:
-        where = [place for place in decided["remove"] if name in decided["remove"][place]]
-        each = ", ".join(
-            "{} {}".format(place, size(entries[place, name]["bytes"])) for place in where
+    for name in sorted(_removed_names(decided)):
+        sizes = ", ".join(
+            f"{place} {size(entries[place, name]['bytes'])}"
+            for place, names in decided["remove"].items()
+            if name in names
         )
-        rows.append("  %-44s %-8s ago  %s" % (name, age(max(0, now - begun(name))), each))
-    lines += ["goes:"] + _first(rows, "runs") if rows else ["nothing goes"]
+        rows.append(f"  {name:<44} {age(max(0, now - begun(name))):<8} ago  {sizes}")
+    return rows
+
+
+def _place_lines(looks, decided):
+    """Return one line per place: how many of its runs and bytes go."""
+    lines = []
     for place, (part, whole) in sizes_of(looks, decided["remove"]).items():
         count = len(decided["remove"].get(place, ()))
-        lines.append(
-            "  %s: %d of %d runs, %s of %s"
-            % (place, count, len(looks[place]["runs"]), size(part), size(whole))
-        )
-    kept = [
-        "  {} on {} {}".format(item["run"], ", ".join(item["places"]), item["why"])
-        for item in decided["stay"]
-    ]
-    lines += ["stays, although the rule would let it go:"] + _first(kept, "runs") if kept else []
-    odd = [
-        "  {}: {} {}".format(place, item["name"], item["why"])
-        for place, look in looks.items()
-        if look
-        for item in look["strange"]
-    ]
-    lines += (
-        ["left alone, because it is no run's directory:"] + _first(odd, "entries") if odd else []
-    )
-    half = [
-        f"  {place}: {name}" for place, look in looks.items() if look for name in look["unfinished"]
-    ]
-    lines += (
-        ["left by a removal that was interrupted, goes too:"] + _first(half, "entries")
-        if half
-        else []
-    )
-    if decided["foreign"]:
-        lines.append("%d runs of other sites stay" % len(decided["foreign"]))
-    unasked = [place for place, look in looks.items() if look is None and place not in silent]
-    lines += ["not asked, because of --limit: {}".format(", ".join(unasked))] if unasked else []
-    lines += [f"{place} did not answer; nothing of it goes" for place in silent]
-    return lines + [
-        "code, data, weights and environments on the nodes stay; the next training of the same"
-        " needs them"
-    ]
+        total = len(looks[place]["runs"])
+        lines.append(f"  {place}: {count} of {total} runs, {size(part)} of {size(whole)}")
+    return lines
+
+
+def _count_runs(count):
+    """Return "1 run" or "2 runs"."""
+    if count == 1:
+        return "1 run"
+    return f"{count} runs"
 
 
 def last_line(looks, decided, done, confirmed, silent=()):
-    """Return the end in one line. done: {place: what prune_look.remove returned}; {} where nothing
-    was removed.
+    """Return the end in one line.
+
+    done: {place: what prune_look.remove returned}, {} where nothing was removed. confirmed: whether
+    it was to be removed.
     """
-    missing = "; no answer from {}".format(", ".join(silent)) if silent else ""
-    if not confirmed:
-        parts = sizes_of(looks, decided["remove"])
-        total, names = (
-            sum(part for part, _whole in parts.values()),
-            {name for runs in decided["remove"].values() for name in runs},
-        )
-        half = any(look["unfinished"] for look in looks.values() if look)
-        if not names and not half:
-            return "NOTHING to remove" + missing
-        each = ", ".join(f"{place} {size(part)}" for place, (part, _whole) in parts.items())
-        return "WOULD REMOVE %d run%s and free %s (%s); nothing was done, -e confirm=true does it%s" % (
-            len(names), "" if len(names) == 1 else "s", size(total), each, missing,
-        )  # fmt: skip
-    names = {name for result in done.values() for name in result["removed"]}
-    each = ", ".join("{} {}".format(place, size(result["freed"])) for place, result in done.items())
-    wrong = sum(len(result["problems"]) for result in done.values())
-    text = "REMOVED %d run%s, %s freed (%s)" % (
-        len(names),
-        "" if len(names) == 1 else "s",
-        size(sum(r["freed"] for r in done.values())),
-        each or HOME,
+    if confirmed:
+        text = _describe_removal(done)
+    else:
+        text = _describe_choice(looks, decided)
+    if silent:
+        text += f"; no answer from {', '.join(silent)}"
+    return text
+
+
+def _describe_choice(looks, decided):
+    """Return the words for what would go."""
+    parts = {place: part for place, (part, _all) in sizes_of(looks, decided["remove"]).items()}
+    names = _removed_names(decided)
+    if not names and not any(look["unfinished"] for look in looks.values() if look):
+        return "NOTHING to remove"
+    sizes = ", ".join(f"{place} {size(part)}" for place, part in parts.items())
+    return (
+        f"WOULD REMOVE {_count_runs(len(names))} and free {size(sum(parts.values()))} ({sizes});"
+        " nothing was done, -e confirm=true does it"
     )
-    return text + ("; %d not, see above" % wrong if wrong else "") + missing
+
+
+def _describe_removal(done):
+    """Return the words for what has gone."""
+    names = {name for result in done.values() for name in result["removed"]}
+    total = size(sum(result["freed"] for result in done.values()))
+    sizes = ", ".join(f"{place} {size(result['freed'])}" for place, result in done.items())
+    text = f"REMOVED {_count_runs(len(names))}, {total} freed ({sizes or HOME})"
+    problems = sum(len(result["problems"]) for result in done.values())
+    if problems:
+        text += f"; {problems} not, see above"
+    return text

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the runs of one place are, and their removal: a node's base/runs, or the controller's
-directory of runs.
+"""The runs of one place, and their removal.
 
-Nothing is removed that is not understood from top to bottom: a real directory of this user with a
-run's name, its own records in it, nothing of another user's, of another file system or mounted in
-it. A run is renamed before it is removed, so that half of one is never taken for a run.
+A place is a node's base/runs, or the controller's directory of runs. Nothing is removed that is not
+understood from top to bottom: a real directory of this user with a run's name, its own records in
+it, nothing of another user's, of another file system or mounted in it. A run is renamed before it
+is removed, so that half of one is never taken for a run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import shutil
 import stat
 import time
 
-from ..attempts import attempt_dir, status
+from ..attempts import attempt_dir as attempts
+from ..attempts import status
 from ..base import manifest, processes
 from ..checkpoints import model_collector
 from ..records.prune_rules import JUST_SECONDS
@@ -27,36 +28,46 @@ _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,5})\Z")
 
 
 def size_of(folder):
-    """Return (allocated bytes, why it is not to be touched or None) of a tree; links are not
-    followed, and a file with two names counts once.
+    """Return (allocated bytes, the reason not to touch it or None) of a tree.
+
+    Links are not followed, and a file with two names counts once.
     """
-    top, uid, seen, total = os.lstat(folder), os.geteuid(), set(), 0
-    for where, folders, names in os.walk(folder):
-        for name in (
-            [""] + names + [each for each in folders if os.path.islink(os.path.join(where, each))]
-        ):
-            path = os.path.join(where, name) if name else where
-            try:
-                info = os.lstat(path)
-            except FileNotFoundError:  # a training deletes its older checkpoints
-                continue
-            if info.st_dev != top.st_dev:
-                return total, f"{os.path.relpath(path, folder)} lies on another file system"
-            if info.st_uid != uid and uid:
-                return (
-                    total,
-                    (
-                        f"{os.path.relpath(path, folder)} belongs to"
-                        f" {processes.user_name(info.st_uid)}"
-                    ),
-                )
-            total += 0 if (info.st_dev, info.st_ino) in seen else info.st_blocks * 512
+    top, uid = os.lstat(folder), os.geteuid()
+    seen = set()
+    total = 0
+    for path in _walk(folder):
+        try:
+            info = os.lstat(path)
+        except FileNotFoundError:  # a training deletes its older checkpoints
+            continue
+        if info.st_dev != top.st_dev:
+            return total, f"{os.path.relpath(path, folder)} lies on another file system"
+        if info.st_uid != uid and uid:
+            owner = processes.user_name(info.st_uid)
+            return total, f"{os.path.relpath(path, folder)} belongs to {owner}"
+        if (info.st_dev, info.st_ino) not in seen:
+            total += info.st_blocks * 512
             seen.add((info.st_dev, info.st_ino))
     return total, None
 
 
+def _walk(folder):
+    """Yield the paths of a tree, the tree's own first.
+
+    Links to directories are not followed.
+    """
+    for parent, folders, names in os.walk(folder):
+        yield parent
+        for name in names:
+            yield os.path.join(parent, name)
+        for name in folders:
+            path = os.path.join(parent, name)
+            if os.path.islink(path):
+                yield path
+
+
 def mounted_in(folder, table="/proc/self/mountinfo"):
-    """Return a place at or below folder where something is mounted, or None (proc(5), mountinfo)."""
+    """Return a mount point at or below folder, or None (proc(5), mountinfo)."""
     real = os.path.realpath(folder)
     try:
         with open(table, encoding="utf-8", errors="surrogateescape") as handle:
@@ -67,13 +78,16 @@ def mounted_in(folder, table="/proc/self/mountinfo"):
 
 
 def strange(folder, name):
-    """Say why an entry of a directory of runs is none, or return None."""
+    """Return the reason why an entry of a directory of runs is not a run, or None."""
     info = os.lstat(os.path.join(folder, name))
     if stat.S_ISLNK(info.st_mode):
         return "is a link"
     if not stat.S_ISDIR(info.st_mode):
         return "is no directory"
-    if not attempt_dir.RUN_ID.match(name[len(MARK) :] if name.startswith(MARK) else name):
+    run_id = name
+    if name.startswith(MARK):
+        run_id = name[len(MARK) :]
+    if not attempts.RUN_ID.match(run_id):
         return "is not named as a run is"
     if info.st_uid != os.geteuid():
         return f"belongs to {processes.user_name(info.st_uid)}"
@@ -81,163 +95,179 @@ def strange(folder, name):
 
 
 def job_of(plan):
-    """Return what a plan trains, as a text that is the same for the same job: its name, suite and
-    config.
+    """Return what a plan trains: its name, suite and config.
+
+    The text is the same for the same job.
     """
-    job, suite = (
-        plan.get(key) if isinstance(plan.get(key), dict) else {} for key in ("job", "suite")
-    )
-    return "{}/{}/{}".format(job.get("name"), suite.get("name"), job.get("config"))
+    job, suite = plan.get("job"), plan.get("suite")
+    if not isinstance(job, dict):
+        job = {}
+    if not isinstance(suite, dict):
+        suite = {}
+    return f"{job.get('name')}/{suite.get('name')}/{job.get('config')}"
 
 
-def _of_plan(plan):
-    """Return a run's entry with what its plan says; what a place knows besides is put in by who
-    looks there.
-    """
-    table = (plan.get("suite") or {}).get("checkpoints") or {}
+def _describe_plan(plan):
+    """Return the part of a run's entry that its plan says."""
     nodes = [
         node["name"]
         for node in plan.get("nodes") or []
         if isinstance(node, dict) and "name" in node
     ]
-    return {"job": job_of(plan), "site": plan.get("site"), "nodes": nodes, "table": table}
+    return {"job": job_of(plan), "site": plan.get("site"), "nodes": nodes}
 
 
-def _best_of(entry, attempt_dirs, folders=None):
-    """Return the name of the newest attempt's checkpoint that has no empty file, or ''."""
-    table = entry.pop("table")
-    for folder in reversed(attempt_dirs):
-        found = model_collector.seen(
-            folder,
-            folders or table.get("folders") or [],
-            {key: table.get(key) or "" for key in ("best", "last")},
-        )
-        if found:
-            return found
+def _find_checkpoint(plan, attempt_dirs, folders=None):
+    """Return the name of the newest checkpoint without an empty file, or ''.
+
+    It is that of the newest attempt that has one. folders: the directories that hold checkpoints,
+    those of the plan's suite by default.
+    """
+    table = (plan.get("suite") or {}).get("checkpoints") or {}
+    patterns = {key: table.get(key) or "" for key in ("best", "last")}
+    for attempt_dir in reversed(attempt_dirs):
+        name = model_collector.seen(attempt_dir, folders or table.get("folders") or [], patterns)
+        if name:
+            return name
     return ""
 
 
+def _attempt_dirs(folder):
+    """Return the directories of a run's attempts, the oldest first."""
+    names = [name for name in os.listdir(folder) if _ATTEMPT.match(name)]
+    return [
+        os.path.join(folder, name) for name in sorted(names, key=lambda name: (len(name), name))
+    ]
+
+
 def on_node(base, name, held):
-    """Return the entry of a run on a node; held: {run id: why} of what runs there."""
+    """Return the entry of a run on a node.
+
+    held: {run id: why} of what runs there.
+    """
     folder = os.path.join(base, "runs", name)
     entries = sorted(os.listdir(folder))
-    places = [
-        os.path.join(folder, each)
-        for each in sorted(entries, key=lambda each: (len(each), each))
-        if _ATTEMPT.match(each)
-    ]
-    places = [
-        place for place in places if os.listdir(place) != ["stop.json"]
-    ]  # a start that was refused
-    plans, records = (
-        [status.read_json(place, file) for place in places]
-        for file in ("plan.json", "attempt.json")
-    )
-    odd = [each for each in entries if not _ATTEMPT.match(each)]
-    if (
-        odd
-        or not places
-        or not all(plans)
-        or not all(record and record.get("run") == name for record in records)
-    ):
-        why = (
-            f"holds {odd[0]} besides its attempts"
-            if odd
-            else "has no attempt with its plan and record"
-        )
-        return dict(_nothing(name, held), odd=why)
-    ending = status.read_json(places[-1], "exit.json") or {}
-    finished = any(
-        event.get("event") == "launcher_end" and event.get("exit_code") == 0
-        for event in status.read_events(places[-1])
-    )
-    when = ending.get("time") if isinstance(ending.get("time"), (int, float)) else None
-    entry = dict(_nothing(name, held), **_of_plan(plans[-1]))
-    entry["checkpoint"] = _best_of(entry, places)
+    # the directory of a start that was refused holds the note of the stop alone
+    attempt_dirs = [path for path in _attempt_dirs(folder) if os.listdir(path) != ["stop.json"]]
+    plans = [status.read_json(path, "plan.json") for path in attempt_dirs]
+    records = [status.read_json(path, "attempt.json") for path in attempt_dirs]
+    others = [entry for entry in entries if not _ATTEMPT.match(entry)]
+    if others:
+        return dict(_empty_entry(name, held), odd=f"holds {others[0]} besides its attempts")
+    are_of_run = all(record and record.get("run") == name for record in records)
+    if not attempt_dirs or not all(plans) or not are_of_run:
+        return dict(_empty_entry(name, held), odd="has no attempt with its plan and record")
     return dict(
-        entry,
-        ended=when,
-        completed=finished
-        and ending.get("service_result") == "success"
-        and not ending.get("stopped_by"),
+        _empty_entry(name, held),
+        **_describe_plan(plans[-1]),
+        checkpoint=_find_checkpoint(plans[-1], attempt_dirs),
+        **_describe_end(attempt_dirs[-1]),
     )
+
+
+def _describe_end(attempt_dir):
+    """Return {ended, completed} of an attempt on a node."""
+    end = status.read_json(attempt_dir, "exit.json") or {}
+    launcher_ended_well = any(
+        event.get("event") == "launcher_end" and event.get("exit_code") == 0
+        for event in status.read_events(attempt_dir)
+    )
+    completed = (
+        launcher_ended_well and end.get("service_result") == "success" and not end.get("stopped_by")
+    )
+    return {"ended": _number_or_none(end.get("time")), "completed": completed}
+
+
+def _number_or_none(value):
+    """Return a value that is a number, else None."""
+    if isinstance(value, (int, float)):
+        return value
+    return None
 
 
 def at_home(runs_dir, name, held):
-    """Return the entry of a run on the controller; held: {run id: why} of what somebody works on
-    there.
+    """Return the entry of a run on the controller.
+
+    held: {run id: why} of what is in use there.
     """
     folder = os.path.join(runs_dir, name)
-    plan, record = (
-        manifest.read_mapping(os.path.join(folder, file)) for file in ("plan.json", "run.json")
-    )
+    plan = manifest.read_mapping(os.path.join(folder, "plan.json"))
+    record = manifest.read_mapping(os.path.join(folder, "run.json"))
     if not plan or record.get("run") != name:
-        return dict(_nothing(name, held), odd="has no plan.json and run.json of its own")
-    entry, tried = (
-        dict(_nothing(name, held), **_of_plan(plan)),
-        [item for item in record.get("attempts") or [] if isinstance(item, dict)],
-    )
-    verdict = (tried[-1].get("verdict") or {}) if tried else {}
-    places = [
-        os.path.join(folder, each)
-        for each in sorted(os.listdir(folder), key=lambda each: (len(each), each))
-        if _ATTEMPT.match(each)
-    ]
-    entry["checkpoint"] = _best_of(entry, places, [model_collector.PLACE])
-    settled = (
-        bool(verdict.get("outcome"))
-        and not verdict.get("unreachable")
-        and verdict.get("outcome") not in ("unknown", "lost")
-    )
-    begun = [
-        item.get("started")
-        for item in [record, *tried]
-        if isinstance(item.get("started"), (int, float))
-    ]
-    waits = bool(
-        tried and isinstance(tried[-1].get("again"), dict) and tried[-1]["again"].get("again")
-    )
-    ended = (
-        tried[-1].get("ended")
-        if waits and isinstance(tried[-1].get("ended"), (int, float))
-        else None
-    )
+        return dict(_empty_entry(name, held), odd="has no plan.json and run.json of its own")
+    checkpoint = _find_checkpoint(plan, _attempt_dirs(folder), [model_collector.PLACE])
     return dict(
-        entry,
-        settled=settled and not waits,
-        completed=verdict.get("outcome") == "completed",
-        begun=max([*begun, ended or 0], default=None),
+        _empty_entry(name, held),
+        **_describe_plan(plan),
+        checkpoint=checkpoint,
+        **_describe_record(record),
     )
 
 
-def _nothing(name, held):
+def _describe_record(record):
+    """Return {settled, completed, begun} of a run by its run.json.
+
+    A restart that waits begins with the end of the attempt before it.
+    """
+    tried = [item for item in record.get("attempts") or [] if isinstance(item, dict)]
+    newest = {}
+    if tried:
+        newest = tried[-1]
+    verdict = newest.get("verdict") or {}
+    outcome = verdict.get("outcome")
+    again = newest.get("again")
+    waits = isinstance(again, dict) and bool(again.get("again"))
+    begins = [_number_or_none(item.get("started")) for item in [record, *tried]]
+    if waits:
+        begins.append(_number_or_none(newest.get("ended")))
+    is_judged = outcome and not verdict.get("unreachable") and outcome not in ("unknown", "lost")
     return {
-        "run": name, "job": "?", "site": None, "nodes": [], "checkpoint": "", "completed": False, "settled": False, "begun": None, "ended": None,
-        "held": held.get(name) or "", "odd": "", "bytes": 0,
-    }  # fmt: skip
+        "settled": bool(is_judged) and not waits,
+        "completed": outcome == "completed",
+        "begun": max([0, *(begin for begin in begins if begin is not None)]),
+    }
+
+
+def _empty_entry(name, held):
+    """Return the entry of a run of which nothing is known yet."""
+    return {
+        "run": name,
+        "job": "?",
+        "site": None,
+        "nodes": [],
+        "checkpoint": "",
+        "completed": False,
+        "settled": False,
+        "begun": None,
+        "ended": None,
+        "held": held.get(name) or "",
+        "odd": "",
+        "bytes": 0,
+    }
 
 
 def held_here(run):
-    """Return {run id: why} of what runs on this node or holds it: units, and processes with a run's
-    mark outside of any. Raises AttemptError.
+    """Return {run id: why} of what runs on this node or holds it.
+
+    Units count, and processes with a run's mark outside of any. run: runs a command. Raises
+    AttemptError.
     """
-    found = {}
+    held = {}
     for pid in processes.pids():
         mark = processes.mark_of(pid)
         if mark:
-            found[mark[0]] = "process %d bears its mark" % pid
-    for item in attempt_dir.active_units(run):
-        found[attempt_dir.parse_unit(item["unit"])[0]] = "{} is {}".format(
-            item["unit"], item["state"]
-        )
-    return found
+            held[mark[0]] = f"process {pid} bears its mark"
+    for item in attempts.active_units(run):
+        held[attempts.parse_unit(item["unit"])[0]] = f"{item['unit']} is {item['state']}"
+    return held
 
 
 def held_at_home(runs_dir):
-    """Return {run id: why} of the runs whose logs somebody brings home at this moment: a stream or
-    a collection holds its lock (stream_lock.py).
+    """Return {run id: why} of the runs whose logs are being collected now.
+
+    A stream or a collection holds its lock (stream_lock.py).
     """
-    found = {}
+    held = {}
     for path in glob.glob(os.path.join(glob.escape(runs_dir), "*", "attempt-*", ".stream.*")):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -246,99 +276,122 @@ def held_at_home(runs_dir):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            found[os.path.relpath(path, runs_dir).split(os.sep)[0]] = (
-                "its logs are being brought home"
-            )
+            run_id = os.path.relpath(path, runs_dir).split(os.sep)[0]
+            held[run_id] = "its logs are being brought home"
         finally:
             os.close(descriptor)
-    return found
+    return held
 
 
 def look(folder, describe):
-    """Return {runs, strange: [{name, why}], unfinished: [names], bytes} of a directory of runs;
-    describe(name): on_node or at_home. Raises OSError.
+    """Return {runs, strange, unfinished, bytes} of a directory of runs.
+
+    strange: [{name, why}]. unfinished: [names]. describe(name): on_node or at_home. Raises OSError.
     """
-    found = {"runs": [], "strange": [], "unfinished": [], "bytes": 0}
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+    result = {"runs": [], "strange": [], "unfinished": [], "bytes": 0}
+    if not os.path.isdir(folder):
+        return result
+    for name in sorted(os.listdir(folder)):
         why = strange(folder, name)
-        if name.startswith(MARK) and not why:
-            found["unfinished"].append(name)
-            continue
         if why:
-            found["strange"].append({"name": name, "why": why})
-            continue
-        entry = describe(name)
-        entry["bytes"], odd = size_of(os.path.join(folder, name))
-        mount = mounted_in(os.path.join(folder, name))
-        entry["odd"] = entry["odd"] or odd or (mount and f"something is mounted at {mount}") or ""
-        found["bytes"] += entry["bytes"]
-        found["runs"].append(entry)
-    return found
+            result["strange"].append({"name": name, "why": why})
+        elif name.startswith(MARK):
+            result["unfinished"].append(name)
+        else:
+            entry = describe(name)
+            entry["bytes"], odd = size_of(os.path.join(folder, name))
+            entry["odd"] = entry["odd"] or odd or _describe_mount(os.path.join(folder, name))
+            result["bytes"] += entry["bytes"]
+            result["runs"].append(entry)
+    return result
+
+
+def _describe_mount(folder):
+    """Return the words for a mount point at or below folder, '' where there is none."""
+    mount = mounted_in(folder)
+    if not mount:
+        return ""
+    return f"something is mounted at {mount}"
 
 
 def remove(folder, names, describe, held):
-    """Remove runs that were judged before; return {removed, freed (bytes), problems}. held(): looks
-    once more at what runs here.
+    """Remove runs that were judged before.
 
-    What has changed since, or cannot be removed whole, is left and named. Raises OSError and
-    AttemptError before anything is removed.
+    Return {removed, freed (bytes), problems}. describe(name): on_node or at_home. held(): looks
+    once more at what runs here. What has changed since, or cannot be removed whole, is left and
+    named. Raises OSError and AttemptError before anything is removed.
     """
-    running, result, doomed = held(), {"removed": [], "freed": 0, "problems": []}, []
+    running = held()
+    result = {"removed": [], "freed": 0, "problems": []}
+    sizes = {}
     for name in names:
-        why = running.get(name) or (
-            strange(folder, name) if os.path.lexists(os.path.join(folder, name)) else "is gone"
-        )
+        size, why = 0, running.get(name)
         if not why:
-            size, why = size_of(os.path.join(folder, name))
-            mount = mounted_in(os.path.join(folder, name))
-            now = describe(name)
-            just = now["begun"] and not now["settled"] and time.time() - now["begun"] < JUST_SECONDS
-            why = (
-                now["odd"]
-                or why
-                or ("it was begun just now" if just else None)
-                or (mount and f"something is mounted at {mount}")
-            )
+            size, why = _inspect(folder, name, describe)
         if why:
             result["problems"].append(f"{name} stays: {why}")
-            continue
-        os.rename(os.path.join(folder, name), os.path.join(folder, MARK + name))
-        doomed.append((name, size))
-    left = (
-        [
-            each
-            for each in sorted(os.listdir(folder))
-            if each.startswith(MARK) and not strange(folder, each)
-        ]
-        if os.path.isdir(folder)
-        else []
-    )
-    sizes = dict(doomed)
-    for each in left:
-        name = each[len(MARK) :]
-        size = sizes.get(name) or size_of(os.path.join(folder, each))[0]
-        why = _removed(os.path.join(folder, each))
+        else:
+            os.rename(os.path.join(folder, name), os.path.join(folder, MARK + name))
+            sizes[name] = size
+    for marked in _marked_runs(folder):
+        name, path = marked[len(MARK) :], os.path.join(folder, marked)
+        size = sizes.get(name) or size_of(path)[0]
+        why = _remove_tree(path)
         if why:
-            result["problems"].append(f"{name}: not removed whole, the rest lies in {each}: {why}")
+            result["problems"].append(
+                f"{name}: not removed whole, the rest lies in {marked}: {why}"
+            )
         else:
             result["removed"].append(name)
             result["freed"] += size
     return result
 
 
-def _removed(folder):
-    """Remove a tree without following a link; return why it is not gone, or ''."""
-    mount = mounted_in(folder)
+def _inspect(folder, name, describe):
+    """Return (bytes, the reason why the run is not to be removed now or '') of a run."""
+    path = os.path.join(folder, name)
+    if not os.path.lexists(path):
+        return 0, "is gone"
+    why = strange(folder, name)
+    if why:
+        return 0, why
+    size, odd = size_of(path)
+    mount = _describe_mount(path)
+    entry = describe(name)
+    begun = entry["begun"]
+    if entry["odd"] or odd:
+        return size, entry["odd"] or odd
+    if begun and not entry["settled"] and time.time() - begun < JUST_SECONDS:
+        return size, "it was begun just now"
+    return size, mount
+
+
+def _marked_runs(folder):
+    """Return the names of the runs that were renamed to be removed, sorted."""
+    if not os.path.isdir(folder):
+        return []
+    return [
+        name
+        for name in sorted(os.listdir(folder))
+        if name.startswith(MARK) and not strange(folder, name)
+    ]
+
+
+def _remove_tree(folder):
+    """Remove a tree without following a link.
+
+    Return the reason why it is not gone, or ''.
+    """
+    mount = _describe_mount(folder)
     if mount:
-        return f"something is mounted at {mount}"
+        return mount
     try:
-        for where, folders, _names in os.walk(folder):
-            for each in folders:
-                path = os.path.join(where, each)
+        for parent, folders, _names in os.walk(folder):
+            for name in folders:
+                path = os.path.join(parent, name)
                 if not os.path.islink(path) and os.lstat(path).st_mode & 0o700 != 0o700:
-                    os.chmod(
-                        path, 0o700
-                    )  # a training may have written a folder that nobody can write to
+                    # a training may have written a folder without the right to write to it
+                    os.chmod(path, 0o700)
         shutil.rmtree(folder)
     except OSError as error:
         return f"{error.filename}: {error.strerror}"

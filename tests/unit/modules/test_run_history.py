@@ -118,7 +118,7 @@ def test_how_an_attempt_ended(parts, words):
     whole = [
         dict({"ended": None, "well": False, "stop": None, "ends": []}, **part) for part in parts
     ]
-    assert history._end(list(zip("ab", whole))) == words
+    assert history._describe_end(list(zip("ab", whole))) == words
 
 
 def test_the_end_of_a_long_log_is_enough(tmp_path):

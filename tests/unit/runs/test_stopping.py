@@ -418,4 +418,4 @@ def test_an_answer_of_another_shape_is_no_stop(lie):
         "occupied": [],
         "noted": None,
     }
-    assert stopping._sound(sound) and not stopping._sound(dict(sound, **lie))
+    assert stopping._is_sound(sound) and not stopping._is_sound(dict(sound, **lie))
