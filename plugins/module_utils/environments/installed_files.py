@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packages that lie in the directories of a Python, and whether their files are those of their
-installation. Reads only.
+"""Packages in a Python's directories, compared with their installation.
 
-A wheel's installation leaves a directory NAME-VERSION.dist-info with RECORD, a line of path, sha256
-and size for every file (packaging.python.org, "Recording installed projects"). An environment of
-ours has a marker that was written last, so that a file which changed later has a later ctime:
-nobody sets that back without turning the clock back. Only what is later is read and held against
-RECORD.
+Nothing is changed. A wheel's installation leaves a directory NAME-VERSION.dist-info with RECORD, a
+line of path, sha256 and size for every file (packaging.python.org, "Recording installed projects").
+An environment of ours has a marker that was written last, so that a file which changed later has a
+later ctime. That cannot be set back without turning the clock back. Only what is later is read and
+compared with RECORD.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
 import os
@@ -20,45 +20,46 @@ import time
 import zlib
 
 SUFFIXES = (".dist-info", ".egg-info")
-# What runs: the files that a cached look goes through, one stat each (0.006 ms a file, measured on
-# the local nodes).
+# Files that run. A cached look goes through them, with one stat per file (0.006 ms, measured on the
+# local nodes).
 CODE = (".py", ".so", ".pth")
-# A sampled look reads one file in so many, others every day.
+# A sampled look reads one file in so many, other ones each day.
 SAMPLE = 20
 # So much is read of a METADATA to find its version.
 HEAD_BYTES = 4096
-# Whoever installs writes RECORD last; a file that is younger by more than so many seconds came
-# later.
+# An installer writes RECORD last. A file that is younger by more than so many seconds came later.
 INSTALL_SECONDS = 5
 
 
 def normal_name(name):
-    """Return the one spelling of a package name that an index compares by: 'Foo_Bar' -> 'foo-bar'
-    (PEP 503).
+    """Return the spelling of a package name that an index compares by (PEP 503).
+
+    'Foo_Bar' becomes 'foo-bar'.
     """
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _version_inside(path):
-    """Return the version that a package's METADATA or PKG-INFO tells, or None; for what has no
-    version in its name.
+    """Return the version that a package's METADATA or PKG-INFO tells, or None.
+
+    It serves packages that have no version in their name. path: a dist-info, or an egg-info that
+    may be a file.
     """
-    for name in ("METADATA", "PKG-INFO", ""):
+    for metadata in (os.path.join(path, "METADATA"), os.path.join(path, "PKG-INFO"), path):
         try:
-            with open(
-                os.path.join(path, name) if name else path, encoding="utf-8", errors="replace"
-            ) as handle:
-                found = re.search(r"^Version: *(\S+)", handle.read(HEAD_BYTES), re.MULTILINE)
+            with open(metadata, encoding="utf-8", errors="replace") as handle:
+                match = re.search(r"^Version: *(\S+)", handle.read(HEAD_BYTES), re.MULTILINE)
         except OSError:
             continue
-        if found:
-            return found.group(1)
+        if match:
+            return match.group(1)
     return None
 
 
 def found(paths):
-    """Return {package: {version, place (its dist-info or egg-info), site (the directory it lies
-    in)}}; the first directory of paths wins.
+    """Return {package: {version, place, site}} of the packages in these directories.
+
+    place: its dist-info or egg-info. site: the directory it lies in. The first directory wins.
     """
     packages = {}
     for path in reversed(paths):
@@ -71,25 +72,26 @@ def found(paths):
             if suffix not in SUFFIXES:
                 continue
             name, dash, version = stem.partition("-")
-            place = os.path.join(path, entry)
-            version = version.split("-py")[0] if dash else _version_inside(place)
+            metadata = os.path.join(path, entry)
+            if dash:
+                version = version.split("-py")[0]
+            else:
+                version = _version_inside(metadata)
             if version:
-                packages[normal_name(name)] = {"version": version, "place": place, "site": path}
+                package = {"version": version, "place": metadata, "site": path}
+                packages[normal_name(name)] = package
     return packages
 
 
 def build(package):
-    """Return 12 hex digits of what RECORD says of a package's files, equal on every node with the
-    same files; '' without a RECORD.
+    """Return 12 hex digits of what RECORD says of a package, '' without a RECORD.
 
-    Left out is what the installer adds and what depends on the home directory: scripts, bytecode,
-    the dist-info's own files.
+    They are equal on every node with the same files. Left out is what the installer adds and what
+    depends on the home directory: scripts, bytecode, the dist-info's own files.
     """
     digest = hashlib.sha256()
     try:
-        with open(
-            os.path.join(package["place"], "RECORD"), encoding="utf-8", errors="replace"
-        ) as handle:
+        with open(_record_path(package), encoding="utf-8", errors="replace") as handle:
             rows = [line.rstrip("\r\n") for line in handle]
     except OSError:
         return ""
@@ -100,38 +102,50 @@ def build(package):
     return digest.hexdigest()[:12]
 
 
+def _record_path(package):
+    """Return the path of a package's RECORD."""
+    return os.path.join(package["place"], "RECORD")
+
+
 def record(package):
-    """Return {absolute path: (sha256 as RECORD spells it or '', bytes or None)} of a package's
-    files but its bytecode.
+    """Return {absolute path: (sha256, bytes)} of a package's files but its bytecode.
+
+    The sha256 is as RECORD spells it, or ''. The size is None where RECORD has none.
     """
     listed = {}
-    try:
-        with open(
-            os.path.join(package["place"], "RECORD"), encoding="utf-8", errors="replace", newline=""
-        ) as handle:
+    with contextlib.suppress(OSError):
+        with open(_record_path(package), encoding="utf-8", errors="replace", newline="") as handle:
             for row in csv.reader(handle):
                 if len(row) == 3 and not row[0].endswith(".pyc"):
-                    checksum = row[1][len("sha256=") :] if row[1].startswith("sha256=") else ""
                     path = os.path.normpath(os.path.join(package["site"], row[0]))
-                    listed[path] = (checksum, int(row[2]) if row[2].isdigit() else None)
-    except OSError:
-        pass
+                    listed[path] = _read_checksum(*row[1:])
     return listed
 
 
+def _read_checksum(checksum, size):
+    """Return (sha256 or '', bytes or None) of the last two columns of a row of RECORD."""
+    kind, _equals, value = checksum.partition("=")
+    if kind != "sha256":
+        value = ""
+    if not size.isdigit():
+        return value, None
+    return value, int(size)
+
+
 def is_code(name):
-    """Whether a file's name says that it runs."""
+    """Return True if a file's name says that it runs."""
     return name.endswith(CODE) or ".so." in name
 
 
 def later(top, since):
-    """Return (files looked at, [code files whose ctime is not before since], {directory: whether it
-    changed since}) below a directory.
+    """Return (count, files, folders) of what lies below a directory.
 
-    since: nanoseconds as stat gives them. Bytecode is passed over. os.stat with a directory's
-    descriptor spares the kernel the long path.
+    count: files looked at. files: code files whose ctime is not before since. folders: {directory:
+    True if it changed since}. since: nanoseconds as stat gives them. Bytecode is passed over.
+    os.stat with a directory's descriptor spares the kernel the long path.
     """
-    count, files, folders, stack = 0, [], {}, [top]
+    count, files, folders = 0, [], {}
+    stack = [top]
     while stack:
         folder = stack.pop()
         try:
@@ -156,30 +170,38 @@ def later(top, since):
 
 
 def odd_ones(packages):
-    """Return (files looked at, [code files whose size is not RECORD's, or that are younger than
-    RECORD]): for a Python without a marker of ours.
+    """Return (files looked at, odd files) of a Python of the user's own.
+
+    Such a Python has no marker of ours. A code file is odd where its size is not RECORD's, or where
+    it is younger than RECORD.
     """
     count, odd = 0, []
     for package in packages.values():
         listed = record(package)
-        written = os.stat(os.path.join(package["place"], "RECORD")).st_mtime if listed else 0
+        if not listed:
+            continue
+        latest = os.stat(_record_path(package)).st_mtime + INSTALL_SECONDS
         for path, (_checksum, size) in listed.items():
-            if not is_code(path):
-                continue
-            count += 1
-            try:
-                state = os.stat(path)
-            except OSError:
-                odd.append(path)
-                continue
-            if size not in (None, state.st_size) or state.st_mtime > written + INSTALL_SECONDS:
-                odd.append(path)
+            if is_code(path):
+                count += 1
+                if _is_odd(path, size, latest):
+                    odd.append(path)
     return count, odd
 
 
+def _is_odd(path, size, latest):
+    """Return True if a file is missing, has another size, or is younger than `latest`."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return True
+    return size not in (None, state.st_size) or state.st_mtime > latest
+
+
 def digest(path):
-    """Return (sha256 of a file as RECORD spells it, its bytes), or (None, 0) where it cannot be
-    read.
+    """Return (sha256 of a file as RECORD spells it, its bytes).
+
+    Returns (None, 0) where it cannot be read.
     """
     hashed, size = hashlib.sha256(), 0
     try:
@@ -192,8 +214,11 @@ def digest(path):
     return base64.urlsafe_b64encode(hashed.digest()).rstrip(b"=").decode("ascii"), size
 
 
-def _chosen(listed, verify, today):
-    """Return the listed files that are read whatever their times say: all, one in SAMPLE, or none."""
+def _files_to_read(listed, verify, today):
+    """Return the listed files that are read whatever their times say.
+
+    They are all, a sample, or none.
+    """
     if verify == "full":
         return list(listed)
     if verify == "sample":
@@ -206,14 +231,16 @@ def _chosen(listed, verify, today):
 
 
 def check(paths, packages, since=None, verify="cached"):
-    """Return {files, bytes, seconds, wrong}: how many files were looked at, how many bytes read,
-    and {path: what it is} of those that differ.
+    """Return {files, bytes, seconds, suspects, wrong} of a Python's packages.
+
+    paths: its directories of packages. files: how many were looked at. bytes: how many were read.
+    wrong: {path: state} of the files that differ. A path in it is relative to its directory of
+    packages. A state is `missing`, `new` (in no package) or the head of its sha256 as RECORD spells
+    it.
 
     since: when the installation was complete, in ns (an environment of ours), or None (a Python of
-    the user's own, whose RECORDs are the rule). verify: cached reads code files that changed;
-    sample also one file in SAMPLE, full every file. A path in `wrong` is relative to its directory
-    of packages; what it is: `missing`, `new` (in no package) or the head of its sha256 as RECORD
-    spells it.
+    the user's own, whose RECORDs are the rule). verify: cached reads code files that changed,
+    sample also one file in SAMPLE, full every file.
     """
     started = time.monotonic()
     suspects, folders, count = [], {}, 0
@@ -222,41 +249,59 @@ def check(paths, packages, since=None, verify="cached"):
     else:
         for path in paths:
             seen, files, changed = later(path, since)
-            count, suspects = count + seen, suspects + files
+            count += seen
+            suspects += files
             folders.update(changed)
     wrong, read, late = {}, 0, sum(folders.values())
     if suspects or late or verify != "cached":
         listed = {}
         for package in packages.values():
             listed.update(record(package))
-        chosen = dict.fromkeys(suspects + _chosen(listed, verify, int(time.time() // 86400)))
-        # A directory that did not change lost nothing; one that was not met is gone itself, or lies
-        # elsewhere (scripts).
-        for path in [
-            path
-            for path in listed
-            if since is not None and folders.get(os.path.dirname(path), True) and path not in chosen
-        ]:
-            if not os.path.lexists(path):
-                wrong[path] = "missing"
-        for path in chosen:
-            if path not in listed:
-                wrong[path] = "new"
-                continue
-            is_now, size = digest(path)
-            read += size
-            if is_now is None:
-                wrong[path] = "missing"
-            elif listed[path][0] and is_now != listed[path][0]:
-                wrong[path] = is_now[:12]
+        today = int(time.time() // 86400)
+        chosen = dict.fromkeys(suspects + _files_to_read(listed, verify, today))
+        if since is not None:
+            wrong.update(_missing_files(listed, folders, chosen))
+        differing, read = _compare_digests(listed, chosen)
+        wrong.update(differing)
         count = max(count, len(chosen))
     return {
         "files": count,
         "bytes": read,
         "seconds": round(time.monotonic() - started, 3),
         "suspects": len(suspects) + late,
-        "wrong": {_short(path, paths): why for path, why in sorted(wrong.items())},
+        "wrong": {_short(path, paths): state for path, state in sorted(wrong.items())},
     }
+
+
+def _missing_files(listed, folders, chosen):
+    """Return {path: 'missing'} of the listed files that are gone.
+
+    The chosen files are left out. folders: {directory: True if it changed}. A directory that did
+    not change lost nothing. One that was not met is gone itself, or lies elsewhere (scripts).
+    """
+    missing = {}
+    for path in listed:
+        if path in chosen or not folders.get(os.path.dirname(path), True):
+            continue
+        if not os.path.lexists(path):
+            missing[path] = "missing"
+    return missing
+
+
+def _compare_digests(listed, chosen):
+    """Return ({path: state} of the chosen files that differ from RECORD, bytes read)."""
+    wrong, read = {}, 0
+    for path in chosen:
+        if path not in listed:
+            wrong[path] = "new"
+            continue
+        checksum, size = digest(path)
+        read += size
+        if checksum is None:
+            wrong[path] = "missing"
+        elif listed[path][0] not in ("", checksum):
+            wrong[path] = checksum[:12]
+    return wrong, read
 
 
 def _short(path, paths):
@@ -268,47 +313,54 @@ def _short(path, paths):
 
 
 def words(wrong, limit=4):
-    """Return files that differ as text: the first ones and a count of the rest; wrong: as check
-    returns it.
+    """Return files that differ as text: the first ones and a count of the rest.
+
+    wrong: as check returns it.
     """
-    told = [
-        "{}{}".format(path, f" ({why})" if why in ("missing", "new") else "")
-        for path, why in wrong.items()
-    ]
-    return ", ".join(told[:limit]) + (
-        " and %d more" % (len(told) - limit) if len(told) > limit else ""
-    )
+    texts = []
+    for path, state in wrong.items():
+        text = path
+        if state in ("missing", "new"):
+            text += f" ({state})"
+        texts.append(text)
+    text = ", ".join(texts[:limit])
+    if len(texts) > limit:
+        text += f" and {len(texts) - limit} more"
+    return text
 
 
 def since_of(marker):
-    """Return since when an environment's files must not have changed, in ns: its marker's time, or
-    that of the last look which found all well.
+    """Return since when an environment's files must not have changed, in ns.
+
+    It is the time of its marker, or of the last look which found all well.
     """
-    times = []
+    times = [0]
     for path in (marker, seen_path(marker)):
-        try:
+        with contextlib.suppress(OSError):
             times.append(os.stat(path).st_mtime_ns)
-        except OSError:
-            continue
-    return max(times) if times else 0
+    return max(times)
 
 
 def seen_path(marker):
-    """Return the file whose time says when all was found well; it lies beside the marker."""
+    """Return the file whose time says when all was found well.
+
+    It lies beside the marker.
+    """
     return marker + ".seen"
 
 
 def look(marker, paths, packages, verify="cached"):
-    """Return check() of an environment of ours; marker: the path of its marker.
+    """Return check() of an environment of ours.
 
-    Files whose times are late and that are unchanged all the same (another owner, a restored home)
-    are read once: the time of that look is kept in an empty file. Its time is the file system's
-    own, taken before the look, so that nothing changes in between unseen.
+    marker: the path of its marker. Files whose times are late and that are unchanged all the same
+    (another owner, a restored home) are read once: the time of that look is kept in an empty file.
+    Its time is the file system's own, taken before the look, so that nothing changes in between
+    unseen.
     """
     state = check(paths, packages, since_of(marker), verify)
     if state["wrong"] or not state["suspects"]:
         return state
-    part = "%s.%d" % (seen_path(marker), os.getpid())
+    part = f"{seen_path(marker)}.{os.getpid()}"
     try:
         with open(part, "w", encoding="utf-8"):
             pass
@@ -323,7 +375,6 @@ def look(marker, paths, packages, verify="cached"):
             files=max(state["files"], again["files"]),
             seconds=round(state["seconds"] + again["seconds"], 3),
         )
-    except (
-        OSError
-    ):  # a full or read-only disk: all is well, and the next look reads the same files again
+    except OSError:
+        # A full or read-only disk: all is well, and the next look reads the same files again.
         return state

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What frameworks, libraries and drivers of a node say of themselves, read from files; nothing is
-imported and nothing is started but ldconfig.
+"""Versions of a node's frameworks, libraries and drivers, from their files.
+
+Nothing is imported and nothing is started but ldconfig.
 """
 
 from __future__ import annotations
@@ -13,20 +14,24 @@ from ..base.unit_limits import text_of
 
 # So many characters of such a file are read at most.
 HEAD = 1 << 16
-# What each framework's own files say of their build: file below the packages' directory -> {word:
-# pattern}.
+# Each framework's own file about its build, below the packages' directory, and {word: pattern}.
 BUILDS = {
     "paddle": (
         "paddle/version/__init__.py",
-        {name: rf"^{key}\s*=\s*'([^']*)'" for name, key in (("version", "full_version"), ("cuda", "cuda_version"), ("cudnn", "cudnn_version"),
-                                                            ("nccl", "nccl_version"), ("commit", "commit"))},
+        {
+            "version": r"^full_version\s*=\s*'([^']*)'",
+            "cuda": r"^cuda_version\s*=\s*'([^']*)'",
+            "cudnn": r"^cudnn_version\s*=\s*'([^']*)'",
+            "nccl": r"^nccl_version\s*=\s*'([^']*)'",
+            "commit": r"^commit\s*=\s*'([^']*)'",
+        },
     ),
     "mindspore": ("mindspore/version.py", {"version": r"^__version__\s*=\s*'([^']*)'"}),
-}  # fmt: skip
+}
 # Libraries that a framework takes from the system -> the wheel that brings them instead.
 LIBRARIES = {"nccl": "nvidia-nccl-", "cudnn": "nvidia-cudnn-", "cudart": "nvidia-cuda-runtime-"}
 LDCONFIG = ("/sbin/ldconfig", "-p")
-# Where vendors say what is installed; the first that is there counts.
+# Files in which vendors say what is installed. The first that is there counts.
 VENDOR_FILES = {
     "cann": (
         "/usr/local/Ascend/ascend-toolkit/latest/version.cfg",
@@ -44,55 +49,68 @@ _VENDOR_VERSION = (
 
 
 def frameworks(paths):
-    """Return {paddle or mindspore: {version, cuda, ...}} as their own files say it; nothing is
-    imported.
+    """Return {paddle or mindspore: {version, cuda, ...}} as their own files say it.
+
+    paths: the directories of packages. Nothing is imported.
     """
-    told = {}
+    versions = {}
     for name, (file, patterns) in BUILDS.items():
-        text = next(
-            (text for text in (text_of(os.path.join(path, file), HEAD) for path in paths) if text),
-            "",
-        )
-        said = {
-            word: found.group(1)
-            for word, found in ((w, re.search(p, text, re.MULTILINE)) for w, p in patterns.items())
-            if found
+        text = _first_text(os.path.join(path, file) for path in paths)
+        matches = {
+            word: re.search(pattern, text, re.MULTILINE) for word, pattern in patterns.items()
         }
-        if said:
-            told[name] = {word: value for word, value in said.items() if value not in ("False", "")}
-    return told
+        values = {word: match.group(1) for word, match in matches.items() if match}
+        if values:
+            versions[name] = {
+                word: value for word, value in values.items() if value not in ("False", "")
+            }
+    return versions
 
 
 def libraries(run):
-    """Return {library or vendor's software: version} of what the system brings; a library's version
-    is its real file's.
+    """Return {library or vendor's software: version} of what the system brings.
+
+    A library's version is its real file's.
     """
-    told = {}
+    versions = {}
     code, out, _err = run(list(LDCONFIG))
-    for line in out.splitlines() if code == 0 else []:
-        found = re.match(r"\s*lib(nccl|cudnn|cudart)\.so(?:\.\d+)* .*=> (\S+)$", line)
-        if found and found.group(1) not in told:
-            version = re.search(r"\.so\.([0-9.]+)$", os.path.realpath(found.group(2)))
-            told[found.group(1)] = version.group(1) if version else "?"
+    if code == 0:
+        for line in out.splitlines():
+            match = re.match(r"\s*lib(nccl|cudnn|cudart)\.so(?:\.\d+)* .*=> (\S+)$", line)
+            if match:
+                versions.setdefault(match.group(1), _version_of_library(match.group(2)))
     for name, patterns in VENDOR_FILES.items():
-        text = next(
-            (
-                text
-                for pattern in patterns
-                for path in sorted(glob.glob(pattern))
-                for text in [text_of(path, HEAD)]
-                if text
-            ),
-            "",
-        )
-        version = next(
-            (
-                found.group(1)
-                for found in (re.search(pattern, text, re.MULTILINE) for pattern in _VENDOR_VERSION)
-                if found
-            ),
-            None,
-        )
+        version = _vendor_version(patterns)
         if version:
-            told[name] = version
-    return told
+            versions[name] = version
+    return versions
+
+
+def _first_text(paths):
+    """Return the beginning of the first file that has a text, '' where none has."""
+    for path in paths:
+        text = text_of(path, HEAD)
+        if text:
+            return text
+    return ""
+
+
+def _version_of_library(path):
+    """Return the version in the name of a library's real file, '?' where it has none."""
+    match = re.search(r"\.so\.([0-9.]+)$", os.path.realpath(path))
+    if not match:
+        return "?"
+    return match.group(1)
+
+
+def _vendor_version(patterns):
+    """Return the version that a vendor's file says, or None.
+
+    patterns: of paths, the best first.
+    """
+    text = _first_text(path for pattern in patterns for path in sorted(glob.glob(pattern)))
+    for pattern in _VENDOR_VERSION:
+        match = re.search(pattern, text, re.MULTILINE)
+        if match:
+            return match.group(1)
+    return None

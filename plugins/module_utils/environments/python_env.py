@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An environment: the Python packages a suite trains with, the same on every node.
+"""Environments: the packages that a suite trains with, equal on all nodes.
 
 The site says what it wants (package, version, pinned lists) or names a Python of its own. From that
-the controller computes a digest before anything is touched; nodes keep the environment under that
-digest, and its marker, written last, says that it is complete. Everything here also runs on nodes,
+the controller computes a digest before anything is touched. Nodes keep the environment under that
+digest. Its marker, written last, says that it is complete. Everything here also runs on nodes,
 except `resolve` and `environment_digest`, which need `packaging` (it comes with ansible-core).
 """
 
@@ -23,9 +23,9 @@ from .installed_files import normal_name
 
 FORMAT = 1
 MARKER = ".trainyard.json"
-# What can be trained with: name on the index -> what it imports as, what it must be built for
-# (None: one wheel for every device; the import tells which), and how many GB fetching it takes of
-# the controller's disk.
+# Packages that can train, by their name on the index. module: what they import as. build: the
+# device that they must be built for (None: one wheel for every device, and the import tells which).
+# gigabytes: what fetching takes of the controller's disk.
 PACKAGES = {
     "paddlepaddle": {"module": "paddle", "build": "CPU", "gigabytes": 1},
     "paddlepaddle-gpu": {"module": "paddle", "build": "CUDA", "gigabytes": 6},
@@ -50,7 +50,7 @@ _PIN = re.compile(
 
 
 class EnvironmentRefused(Exception):
-    """What the site asks for cannot be used; `problems` lists every reason, one line each."""
+    """An environment that cannot be used. `problems` has one line per reason."""
 
     def __init__(self, problems):
         super().__init__("\n".join(problems))
@@ -58,11 +58,10 @@ class EnvironmentRefused(Exception):
 
 
 def read_environment(value, key="runtime_environment"):
-    """Return the environment a site asks for with every key present, or raise EnvironmentRefused
-    with all that is wrong.
+    """Return the environment that a site asks for, with every key present.
 
     value: {package, version, index_url, requirements} or {python: /absolute/path}. key: how
-    messages call it.
+    messages call it. Raises EnvironmentRefused with all that is wrong.
     """
     if not isinstance(value, dict):
         raise EnvironmentRefused(
@@ -70,21 +69,27 @@ def read_environment(value, key="runtime_environment"):
         )
     problems = []
     for name in sorted(set(map(str, value)) - set(KEYS)):
+        text = f"{key}.{name}: unknown key; allowed {', '.join(KEYS)}"
         near = difflib.get_close_matches(name, KEYS, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        problems.append(f"{key}.{name}: unknown key; allowed {', '.join(KEYS)}{meant}")
+        if near:
+            text += f"; did you mean {near[0]}?"
+        problems.append(text)
     given = {name: value[name] for name in KEYS if value.get(name) is not None}
     if "container" in given:
-        problems += containers_of().problems(given, key) + _package(given, key, required=False)
+        problems += containers_of().problems(given, key)
+        problems += _package_problems(given, key, required=False)
+    elif "python" in given:
+        problems += _foreign_python_problems(given, key)
     else:
-        problems += _own_python(given, key) if "python" in given else _managed(given, key)
-        if given.get("mounts"):
-            problems.append(f"{key}.mounts: only a container needs them; leave it out")
+        problems += _managed_problems(given, key)
+    if given.get("mounts") and "container" not in given:
+        problems.append(f"{key}.mounts: only a container needs them; leave it out")
     if problems:
         raise EnvironmentRefused(problems)
-    return {
-        name: given.get(name, [] if name in ("requirements", "mounts") else None) for name in KEYS
-    }
+    environment = dict.fromkeys(KEYS)
+    environment.update(requirements=[], mounts=[])
+    environment.update(given)
+    return environment
 
 
 def containers_of():
@@ -94,8 +99,8 @@ def containers_of():
     return containers
 
 
-def _own_python(given, key):
-    """Problems of an environment that is the user's own: a path, nothing beside it."""
+def _foreign_python_problems(given, key):
+    """Return the problems of a Python of the user's own: a path, nothing beside it."""
     problems = []
     if not isinstance(given["python"], str) or not os.path.isabs(given["python"]):
         problems.append(
@@ -108,41 +113,33 @@ def _own_python(given, key):
                 f"{key}.{name}: nothing is ever installed into a Python of your own; leave it out,"
                 " or leave python out"
             )
-    return problems + _package(given, key, required=False)
+    return problems + _package_problems(given, key, required=False)
 
 
-def _package(given, key, required):
-    """Problems of package and version; an own Python may leave them out."""
+def _package_problems(given, key, required):
+    """Return the problems of package and version.
+
+    required: False if they may be left out.
+    """
     problems = []
     package, version = given.get("package"), given.get("version")
     if package not in PACKAGES and (required or package is not None):
         problems.append(f"{key}.package: want {' or '.join(PACKAGES)}; got {package!r}")
     if isinstance(version, (int, float)):
         problems.append(f'{key}.version: {version} is a number; quote it: "{version}"')
-    elif not (isinstance(version, str) and _VERSION.fullmatch(version)) and (
-        required or version is not None
-    ):
+    elif version is None and not required:
+        return problems
+    elif not (isinstance(version, str) and _VERSION.fullmatch(version)):
         problems.append(f'{key}.version: want one version such as "2.6.2"; got {version!r}')
     return problems
 
 
-def _managed(given, key):
-    """Problems of an environment that we install."""
-    problems = _package(given, key, required=True)
+def _managed_problems(given, key):
+    """Return the problems of an environment that the product installs."""
+    problems = _package_problems(given, key, required=True)
     index_url, requirements = given.get("index_url"), given.get("requirements", [])
-    if index_url is not None and not (
-        isinstance(index_url, str) and re.fullmatch(r"(https?|file)://\S+", index_url)
-    ):
-        got = (
-            repr(host_of(index_url))
-            if isinstance(index_url, str) and "://" in index_url
-            else printable(repr(index_url), limit=200)
-        )
-        problems.append(f"{key}.index_url: want the http(s) address of a package index; got {got}")
-    elif index_url is not None and _has_login(index_url):
-        problems.append(
-            f"{key}.index_url: carries a password; put it into ~/.netrc of the controller instead"
-        )
+    if index_url is not None:
+        problems += _index_problems(index_url, key)
     if not isinstance(requirements, list) or not all(
         isinstance(name, str) and name.strip() for name in requirements
     ):
@@ -153,17 +150,37 @@ def _managed(given, key):
     return problems
 
 
+def _index_problems(index_url, key):
+    """Return the problems of the address of a package index.
+
+    A secret in it is not shown.
+    """
+    if isinstance(index_url, str) and re.fullmatch(r"(https?|file)://\S+", index_url):
+        if not _has_login(index_url):
+            return []
+        return [
+            f"{key}.index_url: carries a password; put it into ~/.netrc of the controller instead"
+        ]
+    if isinstance(index_url, str) and "://" in index_url:
+        shown = repr(host_of(index_url))
+    else:
+        shown = printable(repr(index_url), limit=200)
+    return [f"{key}.index_url: want the http(s) address of a package index; got {shown}"]
+
+
 def _has_login(url):
-    """Whether an address carries a login, also one with a slash in its password or a secret in its
-    query.
+    """Return True if an address carries a login.
+
+    Its password may hold a slash, and the query may hold a secret.
     """
     before_query, _mark, query = url.split("//", 1)[1].partition("?")
     return "@" in before_query or bool(SECRET_NAME.search(query))
 
 
 def requirement_path(name, files_dir, project_dir):
-    """Return the controller's path of a pinned list: a bare name is one of the role's files, any
-    other is relative to the project.
+    """Return the controller's path of a pinned list.
+
+    A bare name is one of the role's files, any other is relative to the project.
     """
     if "/" not in name:
         return os.path.join(files_dir, name)
@@ -171,8 +188,9 @@ def requirement_path(name, files_dir, project_dir):
 
 
 def requirement_texts(names, project):
-    """Return the contents of the site's pinned requirement lists, read on the controller; raises
-    EnvironmentRefused where one is not there.
+    """Return the contents of the site's pinned requirement lists.
+
+    They are read on the controller. Raises EnvironmentRefused where one is not there.
     """
     texts = []
     for name in names:
@@ -182,26 +200,27 @@ def requirement_texts(names, project):
                 texts.append(handle.read())
         except FileNotFoundError as error:
             text = (
-                "the site's environment.requirements names %s, and %s is not there; write the list"
-                " (docs/adding-a-suite.md, 4)"
+                f"the site's environment.requirements names {name}, and {path} is not there; write"
+                " the list (docs/adding-a-suite.md, 4)"
             )
-            raise EnvironmentRefused([text % (name, path)]) from error
+            raise EnvironmentRefused([text]) from error
     return texts
 
 
 def parse_requirements(text, file):
-    """Return (pins, problems) of one pinned list. file: what messages show.
+    """Return (pins, problems) of one pinned list.
 
-    A pin is {name, version, marker or None, hashes, file, line}; hashes are the sha256 of the files
-    that may be installed, none for any.
+    file: the name that messages show. A pin is {name, version, marker or None, hashes, file, line}.
+    hashes are the sha256 of the files that may be installed, [] for any.
     """
     pins, _sources, problems = _read_list(text, file)
     return pins, problems
 
 
 def from_source(texts):
-    """Return the packages, sorted, that pinned lists say have no wheel on the index: `--no-binary
-    name`, pip's own spelling.
+    """Return the packages, sorted, that pinned lists say have no wheel on the index.
+
+    The lists say so by pip's own option: `--no-binary name`.
     """
     return sorted({name for text in texts for name in _read_list(text, "")[1]})
 
@@ -210,12 +229,12 @@ def _read_list(text, file):
     """Return (pins, names after --no-binary, problems) of one pinned list."""
     pins, sources, problems = [], [], []
     for number, raw in _logical_lines(text):
-        hashes = [(found["name"], found["hex"]) for found in _HASH.finditer(raw)]
+        hashes = [(match["name"], match["hex"]) for match in _HASH.finditer(raw)]
         line = _HASH.sub("", raw).strip()
-        found, option = _PIN.fullmatch(line), _FROM_SOURCE.fullmatch(line)
+        pin, option = _PIN.fullmatch(line), _FROM_SOURCE.fullmatch(line)
         if option and not hashes:
             sources += [normal_name(name.strip()) for name in option["names"].split(",")]
-        elif not found:
+        elif not pin:
             problems.append(f"{file}:{number}: {_why_not_pinned(line)}; got {raw!r}")
         elif not all(name == "sha256" and _SHA256.fullmatch(value) for name, value in hashes):
             problems.append(
@@ -224,9 +243,9 @@ def _read_list(text, file):
         else:
             pins.append(
                 {
-                    "name": normal_name(found["name"]),
-                    "version": found["version"],
-                    "marker": found["marker"] and found["marker"].strip(),
+                    "name": normal_name(pin["name"]),
+                    "version": pin["version"],
+                    "marker": pin["marker"] and pin["marker"].strip(),
                     "hashes": sorted({value for _name, value in hashes}),
                     "file": file,
                     "line": number,
@@ -236,8 +255,9 @@ def _read_list(text, file):
 
 
 def _logical_lines(text):
-    """Yield (number, line) of the lines of a list: comments removed, a line that ends with a
-    backslash joined with the next one.
+    """Yield (number, line) of the lines of a list, without comments.
+
+    A line that ends with a backslash is joined with the next one.
     """
     joined, first = "", 0
     for number, raw in enumerate([*text.splitlines(), ""], 1):
@@ -252,7 +272,7 @@ def _logical_lines(text):
 
 
 def _why_not_pinned(line):
-    """Say what is wrong with a line that is no pin, and what to write instead."""
+    """Return what is wrong with a line that is not a pin, and what to write instead."""
     if line.startswith("-"):
         return (
             "pip options do not belong into a pinned list but --no-binary NAME and --hash behind a"
@@ -286,30 +306,58 @@ def target_environment(python, machine):
 
 
 def resolve(environment, texts, python, machine):
-    """Return {package: version} that a node with this Python gets: the pinned lists' packages whose
-    markers hold, and the site's package.
+    """Return {package: version} that a node with this Python gets.
 
-    texts: the contents of environment["requirements"], in that order. Raises EnvironmentRefused
-    with every problem of every list.
+    They are the pinned lists' packages whose markers hold, and the site's package. texts: the
+    contents of environment["requirements"], in that order. Raises EnvironmentRefused with every
+    problem of every list.
     """
-    return {
-        name: pin["version"] for name, pin in _chosen(environment, texts, python, machine).items()
-    }
+    pins = _choose_pins(environment, texts, python, machine)
+    return {name: pin["version"] for name, pin in pins.items()}
 
 
 def allowed_hashes(environment, texts, python, machine):
-    """Return {package: [sha256 of the files that may be installed]} of the packages that a pinned
-    list locks; arguments as for `resolve`.
+    """Return {package: [sha256]} of the files that may be installed.
+
+    It has the packages that a pinned list locks. Arguments as for `resolve`.
     """
-    return {
-        name: pin["hashes"]
-        for name, pin in _chosen(environment, texts, python, machine).items()
-        if pin["hashes"]
+    pins = _choose_pins(environment, texts, python, machine)
+    return {name: pin["hashes"] for name, pin in pins.items() if pin["hashes"]}
+
+
+def _choose_pins(environment, texts, python, machine):
+    """Return {package: pin} that a node with this Python gets.
+
+    See `resolve`.
+    """
+    variables = target_environment(python, machine)
+    wanted = {
+        "name": environment["package"],
+        "version": environment["version"],
+        "hashes": [],
+        "file": "package",
+        "line": 0,
     }
+    chosen, problems = {wanted["name"]: wanted}, []
+    for file, text in zip(environment["requirements"], texts):
+        pins, list_problems = parse_requirements(text, file)
+        problems += list_problems
+        for pin in pins:
+            try:
+                if _applies(pin, variables):
+                    _add_pin(chosen, pin, wanted)
+            except EnvironmentRefused as error:
+                problems += error.problems
+    if problems:
+        raise EnvironmentRefused(problems)
+    return chosen
 
 
-def _chosen(environment, texts, python, machine):
-    """Return {package: pin} that a node with this Python gets."""
+def _applies(pin, variables):
+    """Return True if a pin's marker holds.
+
+    Raises EnvironmentRefused if it cannot be read.
+    """
     from packaging.markers import (
         InvalidMarker,
         Marker,
@@ -317,52 +365,52 @@ def _chosen(environment, texts, python, machine):
         UndefinedEnvironmentName,
     )
 
-    variables = target_environment(python, machine)
-    asked = {
-        "name": environment["package"],
-        "version": environment["version"],
-        "hashes": [],
-        "file": "package",
-        "line": 0,
-    }
-    chosen, problems = {asked["name"]: asked}, []
-    for file, text in zip(environment["requirements"], texts):
-        pins, wrong = parse_requirements(text, file)
-        problems += wrong
-        for pin in pins:
-            place = f"{file}:{pin['line']}"
-            try:
-                if pin["marker"] and not Marker(pin["marker"]).evaluate(variables):
-                    continue
-            except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
-                problems.append(f"{place}: the marker cannot be read; got {pin['marker']!r}")
-                continue
-            other = chosen.setdefault(pin["name"], pin)
-            first = "the site's version" if other is asked else f"{other['file']}:{other['line']}"
-            if pin["name"] in PACKAGES and pin["name"] != asked["name"]:
-                problems.append(
-                    f"{place}: pins {pin['name']}, but the site asks for {asked['name']}"
-                    f" {asked['version']}"
-                )
-            elif other["version"] != pin["version"]:
-                problems.append(
-                    f"{place}: {pin['name']} is pinned to {pin['version']} here and to"
-                    f" {other['version']} by {first}"
-                )
-            elif other is not pin:
-                common = _common_hashes(other["hashes"], pin["hashes"])
-                if common is None:
-                    problems.append(f"{place}: {pin['name']} has no sha256 in common with {first}")
-                else:
-                    other["hashes"] = common
-    if problems:
-        raise EnvironmentRefused(problems)
-    return chosen
+    try:
+        return not pin["marker"] or Marker(pin["marker"]).evaluate(variables)
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName) as error:
+        location = f"{pin['file']}:{pin['line']}"
+        raise EnvironmentRefused(
+            [f"{location}: the marker cannot be read; got {pin['marker']!r}"]
+        ) from error
+
+
+def _add_pin(chosen, pin, wanted):
+    """Add a pin to the chosen ones.
+
+    Raises EnvironmentRefused for one that contradicts them. chosen: {package: pin}. wanted: the pin
+    of the package that the site asks for.
+    """
+    other = chosen.setdefault(pin["name"], pin)
+    location, first = f"{pin['file']}:{pin['line']}", f"{other['file']}:{other['line']}"
+    if other is wanted:
+        first = "the site's version"
+    if pin["name"] in PACKAGES and pin["name"] != wanted["name"]:
+        raise EnvironmentRefused(
+            [
+                f"{location}: pins {pin['name']}, but the site asks for {wanted['name']}"
+                f" {wanted['version']}"
+            ]
+        )
+    if other["version"] != pin["version"]:
+        raise EnvironmentRefused(
+            [
+                f"{location}: {pin['name']} is pinned to {pin['version']} here and to"
+                f" {other['version']} by {first}"
+            ]
+        )
+    if other is not pin:
+        common = _common_hashes(other["hashes"], pin["hashes"])
+        if common is None:
+            raise EnvironmentRefused(
+                [f"{location}: {pin['name']} has no sha256 in common with {first}"]
+            )
+        other["hashes"] = common
 
 
 def _common_hashes(one, two):
-    """Return the hashes that two lists allow, where an empty list allows any file; None where they
-    have none in common.
+    """Return the hashes that two lists allow, None where they have none in common.
+
+    An empty list allows any file.
     """
     if not one or not two:
         return one or two
@@ -370,50 +418,46 @@ def _common_hashes(one, two):
 
 
 def environment_digest(environment, requirement_texts, python, machine):
-    """Return the 16 hex digits that name an environment on nodes: equal digests ask for equal
-    packages, whatever the comments say.
+    """Return the 16 hex digits that name an environment on nodes.
 
-    environment: as the site has it. requirement_texts: contents of its pinned lists, in order.
-    python: '3.11'. machine: 'x86_64'.
+    Equal digests ask for equal packages, whatever the comments say. environment: as the site has
+    it. requirement_texts: contents of its pinned lists, in order. python: '3.11'. machine:
+    'x86_64'. Raises EnvironmentRefused.
     """
-    asked = read_environment(environment)
-    if asked["container"]:
-        subject = {
-            "format": FORMAT,
-            **{name: asked[name] for name in ("container", "mounts", "package", "version")},
-        }
-    elif asked["python"]:
-        subject = {
-            "format": FORMAT,
-            "python": asked["python"],
-            "package": asked["package"],
-            "version": asked["version"],
-        }
+    wanted = read_environment(environment)
+    subject = {"format": FORMAT}
+    if wanted["container"]:
+        names = ("container", "mounts", "package", "version")
+        subject.update({name: wanted[name] for name in names})
+    elif wanted["python"]:
+        subject.update({name: wanted[name] for name in ("python", "package", "version")})
     else:
-        packages = resolve(asked, requirement_texts, python, machine)
-        subject = {
-            "format": FORMAT,
-            "packages": packages,
-            "index_url": asked["index_url"],
-            "python": python,
-            "machine": machine,
-        }
+        subject.update(
+            packages=resolve(wanted, requirement_texts, python, machine),
+            index_url=wanted["index_url"],
+            python=python,
+            machine=machine,
+        )
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 
 
-# --- what a node has
-# -------------------------------------------------------------------------------------------------------------------
+# --- the environments of a node
 
 _DESCRIBE = """
 import json, os, platform, sys
 libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
-print(json.dumps({"python": "%d.%d" % sys.version_info[:2], "machine": platform.machine(), "libc": (libc or "").split(" ")[-1]}))
+print(json.dumps({
+    "python": "%d.%d" % sys.version_info[:2],
+    "machine": platform.machine(),
+    "libc": (libc or "").split(" ")[-1],
+}))
 """
 
 
 def node_python(interpreter="/usr/bin/python3"):
-    """Return {python: '3.11', machine: 'x86_64', libc: '2.36'} of the Python that environments are
-    built from; libc '' is not glibc.
+    """Return {python: '3.11', machine: 'x86_64', libc: '2.36'} of an interpreter.
+
+    Environments are built from it. libc '' is not glibc.
     """
     done = subprocess.run(
         [interpreter, "-I", "-S", "-c", _DESCRIBE], capture_output=True, timeout=60, check=True
@@ -422,22 +466,23 @@ def node_python(interpreter="/usr/bin/python3"):
 
 
 def installed_packages(paths):
-    """Return {package: version} of what stands in these directories, from the names of *.dist-info
-    and *.egg-info alone (about 1 ms).
+    """Return {package: version} of the packages in these directories.
+
+    They are known from the names of *.dist-info and *.egg-info alone (about 1 ms).
     """
     return {name: package["version"] for name, package in installed_files.found(paths).items()}
 
 
 def fingerprint(packages):
-    """Return the sha256 of a set of packages, the same on every node that has the same ones."""
-    return hashlib.sha256(
-        "".join(f"{name}=={version}\n" for name, version in sorted(packages.items())).encode()
-    ).hexdigest()
+    """Return the sha256 of a set of packages, equal on nodes with the same ones."""
+    lines = [f"{name}=={version}\n" for name, version in sorted(packages.items())]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def compare_packages(want, have, limit=5):
-    """Return what differs between two {package: version}, in words, at most limit of them and a
-    count of the rest.
+    """Return texts of what differs between two {package: version}.
+
+    There are at most `limit` of them, and a count of the rest.
     """
     differences = [
         f"{name} is missing (want {want[name]})" for name in sorted(set(want) - set(have))
@@ -450,39 +495,30 @@ def compare_packages(want, have, limit=5):
     differences += [
         f"{name} {have[name]} is not in the list" for name in sorted(set(have) - set(want))
     ]
-    more = len(differences) - limit
-    return differences[:limit] + ([f"and {more} more"] if more > 0 else [])
+    if len(differences) <= limit:
+        return differences
+    return differences[:limit] + [f"and {len(differences) - limit} more"]
 
 
 def check_import(package, version, found):
     """Return what is wrong with the Paddle or MindSpore that was imported, or None.
 
-    package, version: as asked; either may be None (an own Python). found: what the import told,
-    {version, cuda, cuda_version} of Paddle or {version, targets} of MindSpore. The vendor's Paddle
-    `2.6.2.post117` imports as 2.6.2, built for CUDA 11.7.
+    package, version: as asked. Either may be None (a Python of the user's own). found: what the
+    import told, {version, cuda, cuda_version} of Paddle or {version, targets} of MindSpore. The
+    vendor's Paddle `2.6.2.post117` imports as 2.6.2, built for CUDA 11.7.
     """
-    mindspore = "targets" in found
-    if package and mindspore != (PACKAGES[package]["module"] == "mindspore"):
-        return (
-            f"asked for {package}, but what was imported is"
-            f" {'MindSpore' if mindspore else 'Paddle'} {found['version']}"
-        )
-    want, built = (
-        PACKAGES[package]["build"] if package else None,
-        found["targets"] if mindspore else ["CUDA" if found["cuda"] else "CPU"],
-    )
-    if want and want not in built:
-        return (
-            f"asked for {package}, which is built for {want}, but what was imported is built for"
-            f" {' and '.join(built)}"
-        )
+    if package:
+        problem = _check_framework(package, found)
+        if problem:
+            return problem
     if not version:
         return None
-    asked = re.fullmatch(r"(?P<base>.*?)(?:\.post(?P<post>\d+))?(?:\+.*)?", version)
-    if found["version"] not in (version, asked["base"]):
+    wanted = re.fullmatch(r"(?P<base>.*?)(?:\.post(?P<post>\d+))?(?:\+.*)?", version)
+    if found["version"] not in (version, wanted["base"]):
         return f"asked for {version}, but what was imported is {found['version']}"
-    cuda = asked["post"] and len(asked["post"]) == 3 and f"{asked['post'][:2]}.{asked['post'][2]}"
-    if package == "paddlepaddle-gpu" and cuda and found["cuda_version"] != cuda:
+    post = wanted["post"] or ""
+    cuda = f"{post[:2]}.{post[2:]}"
+    if package == "paddlepaddle-gpu" and len(post) == 3 and found["cuda_version"] != cuda:
         return (
             f"asked for {version}, which is built for CUDA {cuda}, but what was imported is built"
             f" for {found['cuda_version']}"
@@ -490,72 +526,98 @@ def check_import(package, version, found):
     return None
 
 
-def inspect_environment(home_dir, digest, verify="cached"):
-    """Return {state, why, marker} of one environment. state: ready, absent, incomplete (no marker)
-    or changed (differs from its marker).
+def _check_framework(package, imported):
+    """Return the problem of an import of another framework or build, or None.
 
-    home_dir: the absolute product directory on this node, ~/.trainyard. verify: how its files are
-    held against their installation, see distributions.check. Imports nothing.
+    package: the wanted one. imported: `found` of check_import.
+    """
+    module, framework, built = "paddle", "Paddle", ["CPU"]
+    if "targets" in imported:
+        module, framework, built = "mindspore", "MindSpore", imported["targets"]
+    elif imported["cuda"]:
+        built = ["CUDA"]
+    if PACKAGES[package]["module"] != module:
+        return f"asked for {package}, but what was imported is {framework} {imported['version']}"
+    wanted = PACKAGES[package]["build"]
+    if wanted and wanted not in built:
+        return (
+            f"asked for {package}, which is built for {wanted}, but what was imported is built for"
+            f" {' and '.join(built)}"
+        )
+    return None
+
+
+def inspect_environment(home_dir, digest, verify="cached"):
+    """Return {state, why, marker} of one environment.
+
+    state: ready, absent, incomplete (no marker) or changed (differs from its marker). home_dir: the
+    absolute product directory on this node, ~/.trainyard. verify: how its files are compared with
+    their installation, see distributions.check. Imports nothing.
     """
     directory = os.path.join(home_dir, "env", digest)
+    path = os.path.join(directory, MARKER)
     try:
-        marker = json.loads(
-            safe_open.read_file(os.path.join(directory, MARKER), 64 << 20).decode("utf-8")
-        )
+        marker = json.loads(safe_open.read_file(path, 64 << 20).decode("utf-8"))
     except FileNotFoundError:
-        state = "incomplete" if os.path.isdir(directory) else "absent"
-        return {
-            "state": state,
-            "why": f"no marker in {directory}" if state == "incomplete" else f"no {directory}",
-            "marker": None,
-        }
+        if os.path.isdir(directory):
+            return _unusable("incomplete", f"no marker in {directory}")
+        return _unusable("absent", f"no {directory}")
     except (OSError, ValueError, RecursionError) as error:
-        return {"state": "incomplete", "why": f"its marker cannot be read: {error}", "marker": None}
+        return _unusable("incomplete", f"its marker cannot be read: {error}")
     if (
         not isinstance(marker, dict)
         or marker.get("version") != FORMAT
         or marker.get("digest") != digest
     ):
-        return {"state": "incomplete", "why": "its marker is of another kind", "marker": None}
+        return _unusable("incomplete", "its marker is of another kind")
     if marker.get("container"):
-        return {
-            "state": "ready",
-            "why": "",
-            "marker": marker,
-        }  # container_environment asks the engine for the image itself
+        # The module container_environment asks the engine for the image itself.
+        return {"state": "ready", "why": "", "marker": marker}
+    why = _describe_changes(path, marker, verify)
+    if why:
+        return _unusable("changed", why)
+    # `paddle` is the name of `imported` in 0.1.
+    imported = marker.get("imported", marker.get("paddle"))
+    return {"state": "ready", "why": "", "marker": dict(marker, imported=imported)}
+
+
+def _unusable(state, why):
+    """Return the result of inspect_environment for an environment that cannot be used."""
+    return {"state": state, "why": why, "marker": None}
+
+
+def _describe_changes(path, marker, verify):
+    """Return how an environment differs from its marker, '' where it does not.
+
+    path: of the marker. verify: see inspect_environment.
+    """
     if not os.access(marker["interpreter"], os.X_OK):
-        return {"state": "changed", "why": f"{marker['interpreter']} cannot be run", "marker": None}
+        return f"{marker['interpreter']} cannot be run"
     differences = compare_packages(marker["packages"], installed_packages(marker["paths"]))
     if differences:
-        return {"state": "changed", "why": "; ".join(differences), "marker": None}
-    if marker.get("managed"):
-        path = os.path.join(directory, MARKER)
-        wrong = installed_files.look(
-            path, marker["paths"], installed_files.found(marker["paths"]), verify
-        )["wrong"]
-        if wrong:
-            return {
-                "state": "changed",
-                "why": "changed since the installation: " + installed_files.words(wrong),
-                "marker": None,
-            }
-    return {
-        "state": "ready",
-        "why": "",
-        "marker": dict(marker, imported=marker.get("imported", marker.get("paddle"))),
-    }  # its name in 0.1
+        return "; ".join(differences)
+    if not marker.get("managed"):
+        return ""
+    packages = installed_files.found(marker["paths"])
+    wrong = installed_files.look(path, marker["paths"], packages, verify)["wrong"]
+    if not wrong:
+        return ""
+    return "changed since the installation: " + installed_files.words(wrong)
 
 
 def environment_state(home_dir, digest):
-    """Return the marker of a complete and unchanged environment, or None. The marker's
-    `interpreter` is the Python to train with.
+    """Return the marker of a complete and unchanged environment, or None.
+
+    The marker's `interpreter` is the Python to train with.
     """
     return inspect_environment(home_dir, digest)["marker"]
 
 
 def compare_nodes(markers):
-    """Return one line a node that has not the first node's packages, or imports another build.
-    markers: {node: marker}, in the inventory's order.
+    """Return one line per node that differs from the first node.
+
+    It has other packages, or imports another build. markers: {node: marker}, in the inventory's
+    order.
     """
     lines = []
     reference = next(iter(markers), None)
@@ -563,11 +625,17 @@ def compare_nodes(markers):
         first = markers[reference]
         differences = compare_packages(first["packages"], marker["packages"])
         if first["imported"] != marker["imported"]:
-            has, want = (json.dumps(side["imported"], sort_keys=True) for side in (marker, first))
-            differences.append(f"what is imported is {has} (want {want})")
-        images = [(side.get("container") or {}).get("image_sha256") for side in (marker, first)]
-        if images[0] != images[1]:
-            differences.append(f"its image is {images[0]} (want {images[1]})")
+            imported = json.dumps(marker["imported"], sort_keys=True)
+            wanted = json.dumps(first["imported"], sort_keys=True)
+            differences.append(f"what is imported is {imported} (want {wanted})")
+        image, wanted_image = _image_of(marker), _image_of(first)
+        if image != wanted_image:
+            differences.append(f"its image is {image} (want {wanted_image})")
         if differences:
             lines.append(f"{node} differs from {reference}: {'; '.join(differences)}")
     return lines
+
+
+def _image_of(marker):
+    """Return the digest of a container environment's image, else None."""
+    return (marker.get("container") or {}).get("image_sha256")

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of what root changed on a node, kept where only root can write.
 
-A record lies in /var/lib/trainyard/<site>/<name>.json. Everybody may read it: it holds no secret,
-and a look without root can tell that there is something to undo. It counts only where every
-directory on the way and the file itself belong to root and nobody else may write to them. Runs on
-nodes: Python >= 3.8, standard library only.
+A record lies in /var/lib/trainyard/<site>/<name>.json. Every account may read it: it holds no
+secret, and a look without root can tell that there is something to undo. It counts only where every
+directory on the way and the file itself belong to root and no other account may write to them. Runs
+on nodes: Python >= 3.8, standard library only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -29,20 +30,20 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class RecordError(Exception):
-    """A record cannot be relied on, in words with the remedy."""
+    """A record cannot be relied on. The message has the remedy."""
 
 
 def firewall_problem(record):
-    """Say why this is no record of an opened firewall, or return None."""
+    """Return why this is not a record of an opened firewall, or None."""
     if not isinstance(record, dict) or set(record) != {"tool", "peers", "zone"}:
         return "want the keys tool, peers, zone"
     if record["tool"] not in TOOLS:
-        return "tool: want one of {}".format(", ".join(TOOLS))
+        return f"tool: want one of {', '.join(TOOLS)}"
     if not isinstance(record["zone"], str) or not ZONE.match(record["zone"]):
         return "zone: want letters, digits, dashes, underscores"
     peers = record["peers"]
     if not isinstance(peers, list) or len(peers) > MOST_PEERS:
-        return "peers: want a list of %d addresses at most" % MOST_PEERS
+        return f"peers: want a list of {MOST_PEERS} addresses at most"
     for peer in peers:
         if not isinstance(peer, str) or not is_peer(peer):
             return "peers: want IPv4 addresses and networks"
@@ -50,7 +51,10 @@ def firewall_problem(record):
 
 
 def is_peer(text):
-    """Whether a text is an IPv4 address or network, in digits, and not the whole internet."""
+    """Return True for an IPv4 address or network, but not the whole internet.
+
+    It is written in digits.
+    """
     if not re.match(r"[0-9]{1,3}(\.[0-9]{1,3}){3}(/[0-9]{1,2})?\Z", text):
         return False
     try:
@@ -60,7 +64,7 @@ def is_peer(text):
 
 
 def accounts_problem(record):
-    """Say why this is no record {account: {uid, lingering}}, or return None."""
+    """Return why this is not a record {account: {uid, lingering}}, or None."""
     if not isinstance(record, dict):
         return "want a mapping of accounts"
     for name, entry in record.items():
@@ -80,7 +84,10 @@ PROBLEMS = {"accounts": accounts_problem, "firewall": firewall_problem}
 
 
 class Records:
-    """The records of one site on this node; base and owner differ in tests alone."""
+    """Records of one site on this node.
+
+    base and owner differ in tests alone.
+    """
 
     def __init__(self, site, base=BASE, owner=0):
         if not SITE.match(site):
@@ -93,8 +100,9 @@ class Records:
         return os.path.join(self.folder, name + ".json")
 
     def read(self, name):
-        """Return a record, None where there is none. Raise RecordError where it cannot be relied
-        on.
+        """Return a record, None where there is none.
+
+        Raises RecordError where it cannot be relied on.
         """
         try:
             folder = self._open()
@@ -105,19 +113,19 @@ class Records:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise RecordError(self._doubt(self.path(name), error.strerror)) from error
+            raise RecordError(self._refusal(self.path(name), error.strerror)) from error
         finally:
             os.close(folder)
         with os.fdopen(descriptor, "rb") as handle:
             self._check(os.fstat(descriptor), self.path(name), stat.S_ISREG)
             text = handle.read(MOST_BYTES + 1)
-        return self._parsed(name, text)
+        return self._parse(name, text)
 
     def write(self, name, record):
-        """Write a record, whole or not at all."""
-        said = PROBLEMS[name](record)
-        if said:
-            raise RecordError(f"{self.path(name)}: {said}")
+        """Write a record, whole or not at all. Raises RecordError."""
+        problem = PROBLEMS[name](record)
+        if problem:
+            raise RecordError(f"{self.path(name)}: {problem}")
         for folder in (self.base, self.folder):
             try:
                 os.mkdir(folder, 0o755)
@@ -154,14 +162,14 @@ class Records:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise RecordError(self._doubt(self.base, error.strerror)) from error
+            raise RecordError(self._refusal(self.base, error.strerror)) from error
         try:
             self._check(os.fstat(base), self.base, stat.S_ISDIR)
             folder = os.open(self.site, _DIRECTORY, dir_fd=base)
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise RecordError(self._doubt(self.folder, error.strerror)) from error
+            raise RecordError(self._refusal(self.folder, error.strerror)) from error
         finally:
             os.close(base)
         try:
@@ -171,42 +179,51 @@ class Records:
             raise
         return folder
 
-    def _check(self, found, path, kind):
-        if not kind(found.st_mode):
-            raise RecordError(self._doubt(path, "not the kind of file that it should be"))
-        if found.st_uid != self.owner or found.st_mode & 0o022:
-            raise RecordError(self._doubt(path, "others than root may write to it"))
+    def _check(self, state, path, is_kind):
+        """Raise RecordError for a file of another kind or that others may write to.
+
+        state: as os.fstat returns it. is_kind: stat.S_ISDIR or stat.S_ISREG.
+        """
+        if not is_kind(state.st_mode):
+            raise RecordError(self._refusal(path, "not the kind of file that it should be"))
+        if state.st_uid != self.owner or state.st_mode & 0o022:
+            raise RecordError(self._refusal(path, "others than root may write to it"))
 
     @staticmethod
-    def _doubt(path, why):
+    def _refusal(path, why):
+        """Return the message about a file that is not obeyed."""
         return f"{path} is not obeyed ({why}). Look at it as root, and remove it"
 
-    def _parsed(self, name, text):
-        try:
-            record = json.loads(text.decode()) if len(text) <= MOST_BYTES else None
-        except (ValueError, RecursionError):
-            record = None
-        said = PROBLEMS[name](record)
-        if said:
-            raise RecordError(self._doubt(self.path(name), said))
+    def _parse(self, name, text):
+        """Return the record that a file's bytes hold. Raises RecordError."""
+        record = None
+        if len(text) <= MOST_BYTES:
+            with contextlib.suppress(ValueError, RecursionError):
+                record = json.loads(text.decode())
+        problem = PROBLEMS[name](record)
+        if problem:
+            raise RecordError(self._refusal(self.path(name), problem))
         return record
 
 
 def write_below(folder, name, text, mode=0o644):
-    """Write a file in a directory given as a descriptor: beside it first, then renamed."""
-    beside = ".%s.%d" % (name, os.getpid())
+    """Write a file whole or not at all.
+
+    folder: the descriptor of its directory. mode: its permissions.
+    """
+    temporary = f".{name}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(beside, flags, mode, dir_fd=folder)
+    descriptor = os.open(temporary, flags, mode, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
             os.fchmod(descriptor, mode)
             handle.write(text)
             handle.flush()
             os.fsync(descriptor)
-        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         try:
-            os.unlink(beside, dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
         except FileNotFoundError:
             pass
         raise

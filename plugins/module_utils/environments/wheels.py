@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wheelhouse: every wheel of one environment and the installer, fetched by pip for the nodes'
-Python, with a manifest written last.
+"""Wheelhouse: all wheels of one environment, and the installer.
 
-Runs on the controller; nodes use `verify` only. pip does the fetching, so indexes, proxies and
-certificates are what the user configured.
+They are for the nodes' Python. Its manifest is written last. It is made on the controller. Nodes
+use `verify` only. pip does the fetching, so indexes, proxies and certificates are what the user
+configured.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ TOOLS = "tools"
 
 INSTALLER = "uv"
 
-# package: the one of PACKAGES that is asked for. from_source: packages that the index has no wheel
-# of. hashes: {package: sha256 of the files that may be used}, of what the lists lock.
+# package: the wanted one of PACKAGES. from_source: packages that the index has no wheel of. hashes:
+# {package: sha256 of the files that may be used}, of what the lists lock.
 Wanted = collections.namedtuple(
     "Wanted",
     "digest packages package index_url python machine libc uv_version from_source hashes",
@@ -42,17 +42,21 @@ Wanted = collections.namedtuple(
 
 
 class WheelhouseError(Exception):
-    """The wheelhouse could not be made; the text names the package or the cause and the remedy."""
+    """The wheelhouse could not be made.
+
+    The text names the package or the cause and the remedy.
+    """
 
 
-# The version of a C library as nodes tell it; each minor version is one more platform to look for,
+# The version of a C library as nodes tell it. Each minor version is one more platform to look for,
 # so it is bounded.
 LIBC = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}(?:\.[0-9]{1,3})?\Z")
 
 
 def version_pair(text):
-    """Return '2.36' as (2, 36), to compare. Raises ValueError for what is not the version of a C
-    library.
+    """Return the version '2.36' of a C library as (2, 36), to compare.
+
+    Raises ValueError.
     """
     if not LIBC.match(text):
         raise ValueError(f"{text!r} is not the version of a C library")
@@ -60,8 +64,9 @@ def version_pair(text):
 
 
 def platform_tags(machine, libc):
-    """Return the wheel platforms that run on a glibc, newest first (PEP 600, with the older names
-    and the vendor's own linux_*).
+    """Return the wheel platforms that run on a glibc, newest first.
+
+    They are those of PEP 600, with the older names and the vendor's own linux_*.
     """
     major, newest = version_pair(libc)
     tags = []
@@ -75,8 +80,10 @@ def platform_tags(machine, libc):
 
 @contextlib.contextmanager
 def locked(root, wait):
-    """Hold the cache for one process; the kernel lets go when the process ends, however it ends.
-    wait: seconds.
+    """Lock the cache for one process.
+
+    wait: the longest time in seconds. The kernel removes the lock when the process ends, however it
+    ends. Raises WheelhouseError.
     """
     os.makedirs(root, mode=0o700, exist_ok=True)
     deadline = time.monotonic() + wait
@@ -101,19 +108,21 @@ def locked(root, wait):
 
 
 def inspect_wheel(path):
-    """Return {name, version, bytes, unpacked_bytes, sha256} of a wheel, the name and version being
-    those that an installed copy shows.
+    """Return {name, version, bytes, unpacked_bytes, sha256} of a wheel.
+
+    name and version are those that an installed copy shows.
     """
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-    stem = next(
-        e.filename.split("/")[0]
-        for e in entries
-        if re.fullmatch(r"[^/]+\.dist-info/METADATA", e.filename)
-    )[: -len(".dist-info")]
-    name, _, version = stem.partition("-")
+    metadata = next(
+        entry.filename
+        for entry in entries
+        if re.fullmatch(r"[^/]+\.dist-info/METADATA", entry.filename)
+    )
+    name, _, version = metadata.split("/")[0][: -len(".dist-info")].partition("-")
+    unpacked = sum(entry.file_size for entry in entries)
     # Bytecode is about as large as the source it is made from.
-    unpacked = sum(e.file_size * (2 if e.filename.endswith(".py") else 1) for e in entries)
+    unpacked += sum(entry.file_size for entry in entries if entry.filename.endswith(".py"))
     return {
         "name": normal_name(name),
         "version": version,
@@ -128,27 +137,32 @@ def read_manifest(path):
     try:
         with open(os.path.join(path, MANIFEST), encoding="utf-8") as handle:
             manifest = json.load(handle)
-        return manifest if manifest.get("version") == FORMAT else None
+        if manifest.get("version") == FORMAT:
+            return manifest
     except (OSError, ValueError, AttributeError):
-        return None
+        pass
+    return None
 
 
 def verify(path, manifest):
-    """Return one line a wheel that is missing or is not the one of the manifest."""
+    """Return one line per wheel that is missing or is not the one of the manifest."""
     problems = []
     for name, wheel in sorted(manifest["wheels"].items()):
         try:
-            found = file_sha256(os.path.join(path, name))
+            sha256 = file_sha256(os.path.join(path, name))
         except OSError as error:
             problems.append(f"{name}: {error.strerror}")
             continue
-        if found != wheel["sha256"]:
-            problems.append(f"{name}: sha256 is {found[:12]}..., want {wheel['sha256'][:12]}...")
+        if sha256 != wheel["sha256"]:
+            problems.append(f"{name}: sha256 is {sha256[:12]}..., want {wheel['sha256'][:12]}...")
     return problems
 
 
 def read_wheelhouse(path, want):
-    """Return the manifest of a complete and intact wheelhouse that serves this want, or None."""
+    """Return the manifest of a complete wheelhouse that serves this want, or None.
+
+    Its wheels are intact.
+    """
     manifest = read_manifest(path)
     if (
         not manifest
@@ -157,58 +171,63 @@ def read_wheelhouse(path, want):
         or verify(path, manifest)
     ):
         return None
-    if any(
-        "index_url" in wheel or not _may_be_used(wheel, want)
-        for wheel in manifest["wheels"].values()
-    ):
-        # an earlier Trainyard wrote the index's address, which may hold a token, and the nodes get
-        # the manifest
-        return None
+    for wheel in manifest["wheels"].values():
+        # An earlier Trainyard wrote the index's address, which may hold a token, and the nodes get
+        # the manifest.
+        if "index_url" in wheel or not _may_be_used(wheel, want):
+            return None
     return manifest
 
 
 def _may_be_used(wheel, want):
-    """Whether the lists allow a wheel of a manifest. What is built here has no sha256 in a list;
-    its source has.
+    """Return True if the lists allow a wheel of a manifest.
+
+    A wheel that is built here has no sha256 in a list. Its source has.
     """
     hashes = want.hashes.get(wheel["name"])
     return not hashes or wheel["name"] in want.from_source or wheel["sha256"] in hashes
 
 
 def index_of(url):
-    """Return a name for an index: a digest of its address, which may hold a token; None for pip's
-    own.
+    """Return a name for an index, None for pip's own.
+
+    It is a digest of the address, which may hold a token.
     """
-    return None if url is None else hashlib.sha256(url.encode()).hexdigest()[:16]
+    if url is None:
+        return None
+    return hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 def _index_of(wheel):
-    """Return the name of the index that a wheel of a manifest came from. An earlier Trainyard wrote
-    the address itself.
-    """
-    return index_of(wheel["index_url"]) if "index_url" in wheel else wheel["index"]
+    """Return the name of the index that a wheel of a manifest came from."""
+    if "index_url" in wheel:
+        # An earlier Trainyard wrote the address itself.
+        return index_of(wheel["index_url"])
+    return wheel["index"]
 
 
 def _serves(manifest, want):
-    """Whether wheels of this wheelhouse run on the wanted nodes."""
+    """Return True if wheels of this wheelhouse run on the wanted nodes."""
     same = (manifest["python"], manifest["machine"]) == (want.python, want.machine)
     return same and version_pair(manifest["libc"]) <= version_pair(want.libc)
 
 
 def provide(root, want, pip, free):
-    """Return what the wheelhouse holds, having built it where it was missing or damaged. The caller
-    holds `locked(root)`.
+    """Return the content of a wheelhouse that was built where necessary.
 
-    pip: the command as a list. free: a function that returns the free bytes of the cache's file
-    system.
+    It is built where it was missing or damaged. The caller holds `locked(root)`. pip: the command
+    as a list. free: a function that returns the free bytes of the cache's file system. Raises
+    WheelhouseError.
     """
-    path, stage = os.path.join(root, want.digest), os.path.join(root, f".stage-{want.digest}")
+    path = os.path.join(root, want.digest)
+    stage = os.path.join(root, f".stage-{want.digest}")
     manifest = read_wheelhouse(path, want)
     if manifest:
         return dict(
             _summary(path, manifest), changed=False, fetched=[], reused=len(manifest["wheels"])
         )
-    _sweep(root)  # what a killed build left; under the lock nobody else is building
+    # A killed build may have left files. Under the lock no other process is building.
+    _sweep(root)
     try:
         return _build(root, path, stage, want, pip, free)
     finally:
@@ -244,7 +263,7 @@ def _build(root, path, stage, want, pip, free):
 
 
 def _summary(path, manifest):
-    """What a caller needs to know of a wheelhouse."""
+    """Return {manifest_sha256, wheel_bytes, needed_bytes, packages} of a wheelhouse."""
     with open(os.path.join(path, MANIFEST), "rb") as handle:
         sha256 = hashlib.sha256(handle.read()).hexdigest()
     size = sum(wheel["bytes"] for wheel in manifest["wheels"].values())
@@ -257,42 +276,48 @@ def _summary(path, manifest):
     }
 
 
-def _known_wheels(root, want):
-    """Return {(package, asked version, index): (file, sha256)} of every wheel of this cache that
-    would serve.
-    """
-    known = {}
+def _manifests(root):
+    """Yield (entry, manifest) of the wheelhouses of a cache, sorted by entry."""
     for entry in sorted(os.listdir(root)):
-        manifest = read_manifest(os.path.join(root, entry)) if len(entry) == 16 else None
-        if manifest and _serves(manifest, want):
-            for name, wheel in manifest["wheels"].items():
-                if _may_be_used(wheel, want):
-                    known[wheel["name"], wheel["asked"], _index_of(wheel)] = (
-                        os.path.join(root, entry, name),
-                        wheel["sha256"],
-                    )
+        if len(entry) == 16:
+            manifest = read_manifest(os.path.join(root, entry))
+            if manifest:
+                yield entry, manifest
+
+
+def _known_wheels(root, want):
+    """Return {(package, wanted version, index): (file, sha256)} that would serve."""
+    known = {}
+    for entry, manifest in _manifests(root):
+        if not _serves(manifest, want):
+            continue
+        for name, wheel in manifest["wheels"].items():
+            if _may_be_used(wheel, want):
+                path = os.path.join(root, entry, name)
+                known[wheel["name"], wheel["asked"], _index_of(wheel)] = (path, wheel["sha256"])
     return known
 
 
 def _first_seen(root):
-    """Return {(index, file): sha256} of every wheel that a wheelhouse of this cache was made of."""
+    """Return {(index, file): {sha256}} of every wheel in this cache."""
     seen = {}
-    for entry in sorted(os.listdir(root)):
-        manifest = read_manifest(os.path.join(root, entry)) if len(entry) == 16 else None
-        for name, wheel in manifest["wheels"].items() if manifest else ():
+    for _entry, manifest in _manifests(root):
+        for name, wheel in manifest["wheels"].items():
             seen.setdefault((_index_of(wheel), name), set()).add(wheel["sha256"])
     return seen
 
 
 def _refuse_changed(manifest, seen, want):
-    """Refuse a wheel that no list locks and that is not the file which had this name before: an
-    index never changes what it has published.
+    """Refuse a wheel that is not the file which had this name before.
+
+    A wheel that a list locks is not refused. An index never changes what it has published. seen: of
+    _first_seen. Raises WheelhouseError.
     """
     changed = []
     for name, wheel in sorted(manifest["wheels"].items()):
         before = seen.get((wheel["index"], name), {wheel["sha256"]})
-        locked = wheel["name"] in want.from_source or want.hashes.get(wheel["name"])
-        if not locked and wheel["sha256"] not in before:
+        is_locked = wheel["name"] in want.from_source or want.hashes.get(wheel["name"])
+        if not is_locked and wheel["sha256"] not in before:
             changed.append(
                 f"{name}: sha256 is {wheel['sha256']}, and was {', '.join(sorted(before))} when it"
                 " was first fetched"
@@ -306,19 +331,25 @@ def _refuse_changed(manifest, seen, want):
         )
 
 
-def _asked(want):
-    """Return [(package, version, index, directory)] of everything the wheelhouse must hold."""
-    asked = [
-        (name, version, want.index_url if name in PACKAGES else None, "")
-        for name, version in sorted(want.packages.items())
-    ]
-    return [*asked, (INSTALLER, want.uv_version, None, TOOLS)]
+def _wanted_wheels(want):
+    """Return [(package, version, index, directory)] of all that must be there."""
+    wheels = []
+    for name, version in sorted(want.packages.items()):
+        index = None
+        if name in PACKAGES:
+            index = want.index_url
+        wheels.append((name, version, index, ""))
+    wheels.append((INSTALLER, want.uv_version, None, TOOLS))
+    return wheels
 
 
 def _reuse(known, stage, want):
-    """Put intact wheels of the cache into the stage; return the packages they are for."""
+    """Put intact wheels of the cache into the stage.
+
+    Returns the packages that they are for.
+    """
     reused = set()
-    for name, version, index, directory in _asked(want):
+    for name, version, index, directory in _wanted_wheels(want):
         source, sha256 = known.get((name, version, index_of(index)), (None, None))
         with contextlib.suppress(OSError):
             if source and file_sha256(source) == sha256:
@@ -328,21 +359,24 @@ def _reuse(known, stage, want):
 
 
 def _fetch_all(pip, stage, want, reused):
-    """Fetch what the stage lacks; return the wheels' names, or fail with every package that has no
-    wheel.
+    """Fetch what the stage lacks and return the wheels' names.
+
+    Raises WheelhouseError with every package that has no wheel.
     """
     groups, missing, fetched = {}, [], []
-    for name, version, index, directory in _asked(want):
+    for name, version, index, directory in _wanted_wheels(want):
         if (name, directory) not in reused:
-            # pip refuses a list of which only some lines have hashes
-            locked = bool(want.hashes.get(name))
-            groups.setdefault((index, directory, name in want.from_source, locked), []).append(
-                f"{name}=={version}"
-            )
-    for (index, directory, source, _locked), pins in groups.items():
+            # pip refuses a list of which only some lines have hashes.
+            has_hashes = bool(want.hashes.get(name))
+            group = (index, directory, name in want.from_source, has_hashes)
+            groups.setdefault(group, []).append(f"{name}=={version}")
+    for (index, directory, from_source, _has_hashes), pins in groups.items():
         dest = os.path.join(stage, directory)
         before = set(os.listdir(dest))
-        missing += build(pip, dest, pins, want) if source else fetch(pip, dest, pins, want, index)
+        if from_source:
+            missing += build(pip, dest, pins, want)
+        else:
+            missing += fetch(pip, dest, pins, want, index)
         fetched += sorted(set(os.listdir(dest)) - before)
     if missing:
         raise WheelhouseError("\n".join(missing))
@@ -350,8 +384,10 @@ def _fetch_all(pip, stage, want, reused):
 
 
 def fetch(pip, dest, pins, want, index_url=None):
-    """Let pip fetch the pins' wheels into dest; return one line a pin that has no wheel for the
-    nodes' Python.
+    """Let pip fetch the pins' wheels and return one line per missing wheel.
+
+    dest: the directory. The wheels are for the nodes' Python. Raises WheelhouseError where pip
+    fails otherwise.
     """
     where = f"Python {want.python} on {want.machine} (glibc {want.libc})"
     argv = [
@@ -374,10 +410,9 @@ def fetch(pip, dest, pins, want, index_url=None):
     for tag in platform_tags(want.machine, want.libc):
         argv += ["--platform", tag]
     environment = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}
-    if (
-        index_url
-    ):  # the vendor's index alone: a package of that name elsewhere must not be taken instead
-        # in the environment, which other accounts do not see: an address may hold a token
+    if index_url:
+        # The vendor's index alone: a package of that name elsewhere must not be taken instead. It
+        # stands in the environment, which other accounts do not see: an address may hold a token.
         environment.update(
             PIP_INDEX_URL=index_url, PIP_EXTRA_INDEX_URL="", PIP_FIND_LINKS="", PIP_NO_INDEX="0"
         )
@@ -390,36 +425,37 @@ def fetch(pip, dest, pins, want, index_url=None):
         if not pin:
             raise WheelhouseError(explain(text, code, index_url))
         pins.remove(pin)
-        versions = re.search(r"requirement " + re.escape(pin) + r" \(from versions: (.*)\)", text)
-        offered = versions[1] if versions and versions[1] != "none" else "no version at all"
         missing.append(
-            f"{pin}: the index has no wheel for {where}; it offers {_last(offered)}. Pin a version"
-            " that has one, set index_url to the vendor's index (Paddle, MindSpore), or"
-            " runtime_interpreter to another Python"
+            f"{pin}: the index has no wheel for {where}; it offers {_offered_versions(text, pin)}."
+            " Pin a version that has one, set index_url to the vendor's index (Paddle, MindSpore),"
+            " or runtime_interpreter to another Python"
         )
     return missing
 
 
+def _offered_versions(text, pin, count=6):
+    """Return the newest few versions that the index has, as pip printed them, as text."""
+    match = re.search(r"requirement " + re.escape(pin) + r" \(from versions: (.*)\)", text)
+    if not match or match[1] == "none":
+        return "no version at all"
+    versions = match[1].split(", ")
+    if len(versions) <= count:
+        return match[1]
+    return "..., " + ", ".join(versions[-count:])
+
+
 def _run_pip(argv, pins, want, environment):
-    """Let pip work on pins, with the hashes that their lists give. Return (exit code, what it
-    printed).
+    """Let pip work on pins, with the hashes that their lists give.
+
+    Returns (exit code, what it printed). argv: pip's command. environment: its variables.
     """
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as handle:
         for pin in pins:
-            handle.write(
-                " ".join(
-                    [
-                        pin,
-                        *(
-                            f"--hash=sha256:{value}"
-                            for value in want.hashes.get(pin.split("==")[0], ())
-                        ),
-                    ]
-                )
-                + "\n"
-            )
+            hashes = want.hashes.get(pin.split("==")[0], ())
+            options = [f" --hash=sha256:{value}" for value in hashes]
+            handle.write(pin + "".join(options) + "\n")
         handle.flush()
-        # a hash in the file switches on --require-hashes
+        # A hash in the file switches on --require-hashes.
         done = subprocess.run(
             [*argv, "--requirement", handle.name],
             env=environment,
@@ -432,11 +468,10 @@ def _run_pip(argv, pins, want, environment):
 
 
 def build(pip, dest, pins, want):
-    """Let pip make wheels of the pins' sources; return one line a pin whose wheel only this machine
-    could use.
+    """Let pip build the pins' wheels and return one line per compiled one.
 
-    The controller is not a node: its Python and C library may be others, so only what holds no
-    compiled code is taken.
+    dest: the directory. The controller is not a node: its Python and C library may be others, so
+    only this machine could use such a wheel. Raises WheelhouseError where pip fails.
     """
     problems = []
     for pin in pins:
@@ -450,12 +485,12 @@ def build(pip, dest, pins, want):
                 f"{pin} is to be built from source (--no-binary in its list):"
                 f" {explain(text, code, None)}"
             )
-        made = [
+        wheels = [
             wheel
             for wheel in os.listdir(dest)
             if wheel.endswith(".whl") and normal_name(wheel.split("-")[0]) == name
         ]
-        if not all(wheel.endswith("-none-any.whl") for wheel in made):
+        if not all(wheel.endswith("-none-any.whl") for wheel in wheels):
             problems.append(
                 f"{pin}: has compiled code, so its wheel cannot be built here for the nodes; pin a"
                 " version that has a wheel"
@@ -464,23 +499,23 @@ def build(pip, dest, pins, want):
 
 
 def _without_wheel(text, pins):
-    """Return the pin that pip found no wheel for, or None where pip failed for another reason (an
-    index out of reach looks alike).
+    """Return the pin that pip found no wheel for, or None for another failure.
+
+    An index that cannot be reached looks alike.
     """
     if re.search(r"Retrying \(|connection broken|Could not fetch URL|SSLError|\[Errno ", text):
         return None
-    found = re.search(r"No matching distribution found for (\S+)", text)
-    return found[1] if found and found[1] in pins else None
-
-
-def _last(versions, count=6):
-    """Shorten a long list of versions to the newest few."""
-    names = versions.split(", ")
-    return versions if len(names) <= count else "..., " + ", ".join(names[-count:])
+    match = re.search(r"No matching distribution found for (\S+)", text)
+    if match and match[1] in pins:
+        return match[1]
+    return None
 
 
 def explain(text, code, index_url):
-    """Say in words why pip failed."""
+    """Return the reason why pip failed, with the remedy.
+
+    text: what pip printed. code: its exit code. index_url: the vendor's index, or None.
+    """
     if "No module named pip" in text:
         return (
             "the Python that runs Ansible has no pip; install it there (for a venv: python -m"
@@ -499,40 +534,43 @@ def explain(text, code, index_url):
         )
     if "DO NOT MATCH THE HASHES" in text:
         pins = re.findall(r"^    (\S+==\S+) from ", text, re.MULTILINE)
-        got = re.findall(r"^ +Got +([0-9a-f]{64})", text, re.MULTILINE)
+        sha256 = re.findall(r"^ +Got +([0-9a-f]{64})", text, re.MULTILINE)
         return (
-            f"{', '.join(pins)}: the index serves a file with sha256 {', '.join(got)}, which its"
+            f"{', '.join(pins)}: the index serves a file with sha256 {', '.join(sha256)}, which its"
             " list does not allow. Nothing of it was used. The file was changed, or the index has"
             " builds of its own: then lock those in a list of your own"
         )
-    errors = [
-        line for line in text.splitlines() if line.startswith("ERROR")
-    ] or text.strip().splitlines()[-3:]
+    errors = [line for line in text.splitlines() if line.startswith("ERROR")]
+    errors = errors or text.strip().splitlines()[-3:]
     return f"pip ended with {code}: {printable(hide_paths(' '.join(errors)))}"
 
 
 def _finish(stage, want):
-    """Check that the stage holds exactly what is wanted, write its manifest, return it."""
-    asked = {
-        (name, directory): (version, index) for name, version, index, directory in _asked(want)
+    """Write the stage's manifest and return it.
+
+    Raises WheelhouseError where it does not hold exactly what is wanted.
+    """
+    wanted = {
+        (name, directory): (version, index)
+        for name, version, index, directory in _wanted_wheels(want)
     }
-    found, wheels = {}, {}
+    versions, wheels = {}, {}
     for directory in ("", TOOLS):
         for name in sorted(os.listdir(os.path.join(stage, directory))):
             if name.endswith(".whl"):
                 wheel = inspect_wheel(os.path.join(stage, directory, name))
-                version, index = asked.get((wheel["name"], directory), (None, None))
-                found[wheel["name"], directory] = wheel["version"]
-                wheels[os.path.join(directory, name)] = dict(
-                    wheel, asked=version, index=index_of(index)
-                )
-    if set(found) != set(asked):
-        wrong = ", ".join(sorted(name for name, _ in set(found) ^ set(asked)))
+                key = (wheel["name"], directory)
+                version, index = wanted.get(key, (None, None))
+                versions[key] = wheel["version"]
+                path = os.path.join(directory, name)
+                wheels[path] = dict(wheel, asked=version, index=index_of(index))
+    if set(versions) != set(wanted):
+        wrong = ", ".join(sorted(name for name, _ in set(versions) ^ set(wanted)))
         raise WheelhouseError(
             f"pip fetched other packages than were asked for: {wrong}; check what the index serves"
             " under these names"
         )
-    packages = {name: version for (name, directory), version in found.items() if not directory}
+    packages = {name: version for (name, directory), version in versions.items() if not directory}
     manifest = {
         "version": FORMAT,
         "digest": want.digest,

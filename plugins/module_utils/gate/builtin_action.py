@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load one of Ansible's own action plugins under a name of its own. Controller only.
+"""Loader of Ansible's own action plugins, each under a name of its own.
 
 Ansible loads an action plugin of this product under the very name of the one that it stands for
 (`ansible.plugins.action.normal`), so that one cannot be imported by its name.
@@ -12,8 +12,9 @@ import os
 
 
 def load(name):
-    """Return the class ActionModule of Ansible's own action plugin of this name. Raises ImportError
-    where Ansible has none.
+    """Return the class ActionModule of Ansible's own action plugin of this name.
+
+    Raises ImportError where Ansible has none.
     """
     import ansible.plugins.action
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site's own lines in authorized_keys: which authorities they name, and the new text of the file.
-Nobody else's bytes change.
+"""Lines of a site in authorized_keys, and the new text of the file.
+
+No other bytes of the file change.
 """
 
 from __future__ import annotations
@@ -16,11 +17,7 @@ from .primitives import (
     principal,
 )
 
-_KEY = re.compile(
-    r"(?:^|\s)((?:{}) [A-Za-z0-9+/=]+) ".format(
-        "|".join(re.escape(kind) for kind in HOST_KEY_TYPES)
-    )
-)
+_KEY = re.compile(rf"(?:^|\s)((?:{'|'.join(map(re.escape, HOST_KEY_TYPES))}) [A-Za-z0-9+/=]+) ")
 _PRINCIPALS = re.compile(r'(?:^|,)principals="([^"]*)"')
 
 
@@ -31,38 +28,58 @@ def own_lines(text, site):
 
 
 def run_pattern(site):
-    """Return a regular expression of the lines that attempts of a site have: their comment ends
-    with run, attempt, peer and node.
+    """Return a regular expression of the lines that attempts of a site have.
+
+    Their comment ends with run, attempt, peer and node. The group is the peer.
     """
     return re.compile(rf"^restrict,\S.* trainyard-run {re.escape(site)} \S+ \S+ (\S+) \S+$")
 
 
+def _last_key(line):
+    """Return the match of the key in a line, or None.
+
+    It is the last part that looks like a key.
+    """
+    matches = list(_KEY.finditer(line))
+    if not matches:
+        return None
+    return matches[-1]
+
+
 def options_of(line):
     """Return the options of a line, without key and comment."""
-    found = list(_KEY.finditer(line))
-    return line[: found[-1].start()] if found else line
+    key = _last_key(line)
+    if key:
+        return line[: key.start()]
+    return line
 
 
 def authority_of(line):
-    """Return the fingerprint of the authority that a line names, '' where it names none."""
-    found = list(_KEY.finditer(line))
-    return fingerprint(found[-1].group(1)) if found else ""
+    """Return the fingerprint of the authority that a line names, '' for none."""
+    key = _last_key(line)
+    if key:
+        return fingerprint(key.group(1))
+    return ""
 
 
 def is_open(line):
-    """Return whether a line gives a shell: it is from before there was a forced command."""
+    """Return True if a line gives a shell.
+
+    Such a line is from before there was a forced command.
+    """
     return 'command="' not in options_of(line)
 
 
 def lets_in(line, name):
-    """Return whether a line lets one of the site's certificates in by this principal."""
+    """Return True if a line lets one of the site's certificates in by this principal."""
     match = _PRINCIPALS.search(options_of(line))
     return bool(match) and name in match.group(1).split(",")
 
 
 def describe(text, site):
-    """Return {count, authorities, open} of a site's own lines: how many, the authorities'
-    fingerprints, and whether one gives a shell.
+    """Return {count, authorities, open} of a site's own lines.
+
+    authorities: their fingerprints, sorted. open: True if a line gives a shell.
     """
     lines = own_lines(text, site)
     authorities = sorted({authority_of(line) for line in lines} - {""})
@@ -74,42 +91,56 @@ def describe(text, site):
 
 
 def arrange(text, site, wanted=None, keep=True, gone=()):
-    """Return (text, old): the new text of the file and how many earlier lines of the site stay in
-    it.
+    """Return (text, old): the file's new text and the number of earlier lines.
 
-    wanted: the site's lines, None to add nothing. keep: whether earlier lines stay; they stand
-    first, so that an attempt which began with them goes on with them. gone: names of nodes that
-    were taken back. No line lets one of them in, nor does one that does not tell nodes apart.
+    Earlier lines are those of the site that stay in it. wanted: the site's lines, None to add
+    nothing. keep: True if earlier lines stay. They stand first, so that an attempt which began with
+    them goes on with them. gone: names of nodes that were taken back. No line lets one of them in,
+    nor does one that does not tell nodes apart.
     """
-    own = own_lines(text, site)
-    names = [principal(site, node) for node in gone]
-
-    def goes(line):
-        return bool(names) and (is_open(line) or any(lets_in(line, name) for name in names))
-
+    current = own_lines(text, site)
     new = list(dict.fromkeys(wanted or ()))
-    old = [line for line in own if line not in new and (keep or wanted is None) and not goes(line)]
-    of_runs = [match for match in map(run_pattern(site).match, text.split("\n")) if match]
-    over = (
-        wanted is not None and not wanted and not keep
-    )  # the site leaves the node, and its attempts' keys with it
-    lost = {match.group(0) for match in of_runs if over or match.group(1) in gone}
-    if own == old + new and not lost:
+    old = []
+    if keep or wanted is None:
+        old = [line for line in current if line not in new]
+    if gone:
+        names = [principal(site, node) for node in gone]
+        old = [line for line in old if not _admits_any(line, names)]
+    # Without lines the site leaves the node, and its attempts' keys with it.
+    site_leaves = wanted is not None and not wanted and not keep
+    removed = _lines_of_runs(text, site, gone, every_peer=site_leaves)
+    if current == old + new and not removed:
         return text, len(old)
     others = [
         line
         for line in text.split("\n")
-        if line not in lost and not re.match(line_pattern(site), line)
+        if line not in removed and not re.match(line_pattern(site), line)
     ]
     return "\n".join(old + new + others), len(old)
 
 
-def rewrite(path, change, mode, write=True):
-    """Replace a file's text by change(text) in one step, under a lock on the file itself; return
-    (text before, text after).
+def _lines_of_runs(text, site, peers, every_peer):
+    """Return the lines that attempts of a site have for these peers, as a set."""
+    matches = map(run_pattern(site).match, text.split("\n"))
+    return {
+        match.group(0) for match in matches if match and (every_peer or match.group(1) in peers)
+    }
 
-    Every writer of Trainyard holds this lock: the end of an attempt may meet a change of the mesh.
-    mode: of a file that is not there yet.
+
+def _admits_any(line, names):
+    """Return True if a line lets one of these principals in.
+
+    It is True, too, for a line that does not tell nodes apart.
+    """
+    return is_open(line) or any(lets_in(line, name) for name in names)
+
+
+def rewrite(path, change, mode, write=True):
+    """Replace a file's text by change(text) in one step.
+
+    Returns (text before, text after). It works under a lock on the file itself. Every writer of
+    Trainyard takes this lock: the end of an attempt may meet a change of the mesh. mode: of a file
+    that is not there yet. write: False to change nothing.
     """
     path = os.path.realpath(path)
     if not os.path.exists(path):
@@ -121,19 +152,23 @@ def rewrite(path, change, mode, write=True):
         with open(path, "rb") as handle:
             if write:
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            held = os.fstat(handle.fileno())
-            if not os.path.exists(path) or not os.path.samestat(held, os.stat(path)):
+            opened = os.fstat(handle.fileno())
+            if not os.path.exists(path) or not os.path.samestat(opened, os.stat(path)):
                 continue  # another writer has replaced it while this one waited
             before = handle.read().decode("utf-8", "surrogateescape")
             after = change(before)
             if write and after != before:
-                part = "%s.%d.part" % (path, os.getpid())
-                with os.fdopen(
-                    os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
-                ) as out:
-                    out.write(after.encode("utf-8", "surrogateescape"))
-                    out.flush()
-                    os.fsync(out.fileno())
-                os.chmod(part, held.st_mode & 0o7777)
-                os.replace(part, path)
+                _replace(path, after, opened.st_mode & 0o7777)
             return before, after
+
+
+def _replace(path, text, mode):
+    """Write a file whole or not at all."""
+    part = f"{path}.{os.getpid()}.part"
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as handle:
+        handle.write(text.encode("utf-8", "surrogateescape"))
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.chmod(part, mode)
+    os.replace(part, path)

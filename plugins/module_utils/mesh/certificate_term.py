@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report how long the mesh's certificates last, whose authority made them, and which nodes were
-taken back. Pure; see findings.py.
+"""Report about the mesh's certificates: end, authority, nodes taken back.
+
+Pure. See findings.py.
 """
 
 from __future__ import annotations
@@ -16,74 +17,90 @@ _SOON = f"train.yml renews it before a start; {TRUST} renews it now"
 
 
 def _moment(seconds):
-    """Return a time as text, '' for a value that is not one; it may come from a node."""
-    number = (
-        isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < 2**33
-    )
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)) if number else ""
+    """Return a time as text, '' for a value that is not one.
+
+    The value may come from a node.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        return ""
+    if not 0 <= seconds < 2**33:
+        return ""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def _authority(record):
-    """Return whose authority a node's record names."""
-    record = record if isinstance(record, dict) else {}
+    """Return the text about the authority that a node's record names."""
+    if not isinstance(record, dict):
+        record = {}
+    text = f"{record.get('fingerprint') or 'unknown'} of {record.get('by') or 'unknown'}"
     since = _moment(record.get("since"))
-    text = "{} of {}".format(record.get("fingerprint") or "unknown", record.get("by") or "unknown")
-    return printable(text + (f" since {since}" if since else ""), limit=300)
+    if since:
+        text += f" since {since}"
+    return printable(text, limit=300)
 
 
 def of_mesh(names, facts, now, margin, own=(), report=False):
-    """Return what is found of the certificates of nodes that train together.
+    """Return the findings about the certificates of nodes that train together.
 
     names: the nodes. facts: {name: facts}. now: unix seconds. margin: a certificate is renewed when
     less than these seconds are left. own: fingerprints of this controller's authority, empty where
     it has none yet. report: for check.yml. Every other verb renews what is short before a start,
     and says no more of it.
     """
-    found = []
-    for name in names if len(names) > 1 else ():
+    findings = []
+    if len(names) < 2:
+        return findings
+    for name in names:
         mesh = (facts.get(name) or {}).get("mesh") or {}
-        until, authority = mesh.get("valid_until"), mesh.get("authority") or {}
-        if not mesh.get("present") or not _moment(until):
+        if not mesh.get("present") or not _moment(mesh.get("valid_until")):
             continue
+        authority = mesh.get("authority") or {}
         if own and authority.get("fingerprint") and authority["fingerprint"] not in own:
             text = (
                 f"the certificates are of another controller's authority: {_authority(authority)}"
             )
-            found.append(
-                finding("trust", text, "docs/runbooks/trust.md, Two controllers", name, "warn")
-            )
-        if until <= now and report:
-            found.append(
-                finding(
-                    "trust", f"the certificate has expired: {_moment(until)}", _SOON, name, "warn"
-                )
-            )
-        elif until < now + margin and report:
-            text = f"the certificate is valid until {_moment(until)}, for {age(until - now)} more"
-            found.append(finding("trust", text, _SOON, name, "warn"))
-        elif report:
-            text = (
-                f"the certificate is valid until {_moment(until)}; authority:"
-                f" {_authority(authority)}"
-            )
-            found.append(finding("trust", text, "", name, "note"))
-        if mesh.get("carried") and report:
-            text = "an earlier line of the site stays in authorized_keys until no attempt runs"
-            found.append(finding("trust", text, f"{TRUST} after that", name, "note"))
-    return found
+            remedy = "docs/runbooks/trust.md, Two controllers"
+            findings.append(finding("trust", text, remedy, name, "warn"))
+        if report:
+            findings += _report_term(name, mesh, authority, now, margin)
+    return findings
+
+
+def _report_term(name, mesh, authority, now, margin):
+    """Return the findings about one node's certificate.
+
+    See of_mesh.
+    """
+    until = mesh["valid_until"]
+    if until <= now:
+        text = f"the certificate has expired: {_moment(until)}"
+        findings = [finding("trust", text, _SOON, name, "warn")]
+    elif until < now + margin:
+        text = f"the certificate is valid until {_moment(until)}, for {age(until - now)} more"
+        findings = [finding("trust", text, _SOON, name, "warn")]
+    else:
+        text = (
+            f"the certificate is valid until {_moment(until)}; authority: {_authority(authority)}"
+        )
+        findings = [finding("trust", text, "", name, "note")]
+    if mesh.get("carried"):
+        text = "an earlier line of the site stays in authorized_keys until no attempt runs"
+        findings.append(finding("trust", text, f"{TRUST} after that", name, "note"))
+    return findings
 
 
 def of_taken_back(names, taken):
-    """Return a stop for every chosen node that was taken back; taken: {name: {since, by}}."""
-    text = "was taken back by {}, {}: no other node lets it in"
-    remedy = "choose other nodes, or take it in: {} -e take_in={}"
-    return [
-        finding(
-            "trust",
-            text.format(taken[name].get("by"), _moment(taken[name].get("since"))),
-            remedy.format(TRUST, name),
-            name,
-        )
-        for name in names
-        if name in taken and len(names) > 1
-    ]
+    """Return a stop for every chosen node that was taken back.
+
+    taken: {name: {since, by}}.
+    """
+    findings = []
+    if len(names) < 2:
+        return findings
+    for name in names:
+        if name in taken:
+            by, since = taken[name].get("by"), _moment(taken[name].get("since"))
+            text = f"was taken back by {by}, {since}: no other node lets it in"
+            remedy = f"choose other nodes, or take it in: {TRUST} -e take_in={name}"
+            findings.append(finding("trust", text, remedy, name))
+    return findings

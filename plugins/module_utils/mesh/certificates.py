@@ -9,6 +9,10 @@ import struct
 
 
 def _string(blob, at):
+    """Return (bytes, next offset) of the string at an offset.
+
+    Raises struct.error and ValueError.
+    """
     (size,) = struct.unpack_from(">I", blob, at)
     if at + 4 + size > len(blob):
         raise ValueError("truncated")
@@ -16,12 +20,12 @@ def _string(blob, at):
 
 
 def parse_certificate(text):
-    """Return {serial, key_id, principals, valid_after, valid_until (unix seconds), public_key, ca}
-    of a user certificate of an ed25519 key.
+    """Return the fields of a user certificate of an ed25519 key.
 
-    The fields are read from the certificate itself (OpenSSH's PROTOCOL.certkeys): `ssh-keygen -L`
-    prints times without their zone. public_key and ca are keys as in a .pub file, without comment.
-    Raises ValueError.
+    {serial, key_id, principals, valid_after, valid_until (unix seconds), public_key, ca}. They are
+    read from the certificate itself (OpenSSH's PROTOCOL.certkeys): `ssh-keygen -L` prints times
+    without their zone. public_key and ca are keys as in a .pub file, without comment. Raises
+    ValueError.
     """
     try:
         kind, encoded = text.split()[:2]
@@ -40,32 +44,28 @@ def parse_certificate(text):
         for _field in ("critical options", "extensions", "reserved"):
             _value, at = _string(blob, at)
         ca, at = _string(blob, at)
-        principals, place = [], 0
-        while place < len(packed):
-            principal, place = _string(packed, place)
+        principals, at = [], 0
+        while at < len(packed):
+            principal, at = _string(packed, at)
             principals.append(principal.decode("utf-8"))
     except (binascii.Error, struct.error, UnicodeDecodeError, ValueError) as problem:
         raise ValueError(f"not a user certificate of an ed25519 key: {problem}") from problem
+    key = struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", len(public)) + public
+    ca_type = _string(ca, 0)[0].decode("ascii", "replace")
     return {
         "serial": serial,
         "key_id": key_id.decode("utf-8", "replace"),
         "principals": principals,
         "valid_after": after,
         "valid_until": until,
-        "public_key": (
-            "ssh-ed25519 "
-            + base64.b64encode(
-                struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", len(public)) + public
-            ).decode()
-        ),
-        "ca": "{} {}".format(
-            _string(ca, 0)[0].decode("ascii", "replace"), base64.b64encode(ca).decode()
-        ),
+        "public_key": f"ssh-ed25519 {base64.b64encode(key).decode()}",
+        "ca": f"{ca_type} {base64.b64encode(ca).decode()}",
     }
 
 
 def needs_renewal(valid_until, now, before=86400):
-    """Return whether a certificate (unix seconds, or None where there is none) ends within `before`
-    seconds.
+    """Return True if a certificate ends within `before` seconds, or there is none.
+
+    valid_until: unix seconds, or None where there is no certificate.
     """
     return valid_until is None or valid_until - now < before

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First contact: the host keys of a site's nodes, scanned, compared with what is pinned, and pinned
-only when somebody vouched for them.
+"""Host keys of a site's nodes at first contact.
 
-`run` is a function such as mesh.run_program: run(argv) -> (code, stdout, stderr).
+They are scanned and compared with the pinned ones. They are pinned only when a user vouched for
+them. `run` is a function such as mesh.run_program: run(argv) -> (code, stdout, stderr).
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ TYPES = (
 
 
 def fingerprint(key):
-    """Return the SHA256 fingerprint of 'type base64', as ssh-keygen prints it. Raises ValueError."""
+    """Return the SHA256 fingerprint of 'type base64', as ssh-keygen prints it.
+
+    Raises ValueError.
+    """
     try:
         blob = base64.b64decode(key.split()[1], validate=True)
     except (IndexError, binascii.Error) as problem:
@@ -32,12 +35,15 @@ def fingerprint(key):
 
 def hosted(host, port):
     """Return the name under which ssh looks a host up in known_hosts."""
-    return host if port == 22 else f"[{host}]:{port}"
+    if port == 22:
+        return host
+    return f"[{host}]:{port}"
 
 
 def keys_of(text):
-    """Return {type: 'type base64'} of the lines of a known_hosts file or a scan, and whether a
-    certificate authority is among them.
+    """Return (keys, authority) of the lines of a known_hosts file or a scan.
+
+    keys: {type: {'type base64'}}. authority: True if a certificate authority is among them.
     """
     keys, authority = {}, False
     for line in text.splitlines():
@@ -50,121 +56,129 @@ def keys_of(text):
 
 
 def pinned_keys(run, files, host, port):
-    """Return what the known_hosts files hold for a host (as `keys_of`) and the first that does;
-    hashed names and patterns are found too.
+    """Return (keys, authority, source) that the known_hosts files hold for a host.
+
+    keys, authority: see `keys_of`. source: the first file that holds the host. Hashed names and
+    patterns are found too.
     """
     text, source = "", ""
     for path in files:
-        found = run(["ssh-keygen", "-F", hosted(host, port), "-f", path])[1]
-        text += found
-        source = source or (path if found else "")
+        lines = run(["ssh-keygen", "-F", hosted(host, port), "-f", path])[1]
+        text += lines
+        if lines and not source:
+            source = path
     return (*keys_of(text), source)
 
 
 def scan_keys(run, host, port, timeout):
-    """Return {type: {'type base64'}} of a host as it answers now; empty where it does not."""
-    return keys_of(
-        run(
-            [
-                "ssh-keyscan",
-                "-T",
-                str(timeout),
-                "-p",
-                str(port),
-                "-t",
-                "ed25519,ecdsa,rsa",
-                "--",
-                host,
-            ]
-        )[1]
-    )[0]
+    """Return {type: {'type base64'}} of a host as it answers now.
+
+    It is empty where the host does not answer.
+    """
+    options = ["-T", str(timeout), "-p", str(port), "-t", "ed25519,ecdsa,rsa"]
+    _code, out, _err = run(["ssh-keyscan", *options, "--", host])
+    return keys_of(out)[0]
 
 
 def judge(node, pinned, authority, scanned, source=""):
-    """Return {status, keys, problem} of one node. node: {name, host, port, fingerprints}; source:
-    the file that pins it.
+    """Return {status, keys, problem} of one node.
+
+    node: {name, host, port, fingerprints}. pinned, scanned: {type: {'type base64'}}. authority:
+    True if a certificate authority is pinned. source: the file that pins the node.
 
     status: pinned (nothing to do), vouched (keys: to be recorded, their fingerprints were given),
-    unknown (keys: nobody vouched for them yet) or refused (problem: why, with the remedy).
+    unknown (keys: no user vouched for them yet) or refused (problem: why, with the remedy).
     """
-    where = "{} ({})".format(node["name"], hosted(node["host"], node["port"]))
-    wanted = {
-        item if item.startswith("SHA256:") else "SHA256:" + item for item in node["fingerprints"]
-    }
+    where = f"{node['name']} ({hosted(node['host'], node['port'])})"
     for kind in sorted(set(pinned) & set(scanned)):
         if not pinned[kind] & scanned[kind]:
-            text = (
-                "%s: HOST KEY CHANGED: pinned is %s, it answers with %s. An impostor, or it was"
-                " installed again: compare on its own console with ssh-keygen -lf"
-                " /etc/ssh/ssh_host_ed25519_key.pub; if the new one is right, remove the old one"
-                " with ssh-keygen -R '%s' -f %s and repeat"
-            )
-            old, new = (
-                ", ".join(sorted(fingerprint(key) for key in keys[kind]))
-                for keys in (pinned, scanned)
-            )
-            return {
-                "status": "refused",
-                "keys": [],
-                "problem": text % (where, old, new, hosted(node["host"], node["port"]), source),
-            }
-    found = sorted(key for keys in (pinned or scanned).values() for key in keys)
-    vouched = [key for key in found if fingerprint(key) in wanted]
-    if wanted and found and not vouched:
-        text = (
-            "%s: its host key is not one of those vouched for (%s); %s is %s. Compare on its own"
-            " console, then correct the inventory"
-        )
-        seen = ", ".join(fingerprint(key) for key in found)
-        return {
-            "status": "refused",
-            "keys": [],
-            "problem": (
-                text % (where, ", ".join(sorted(wanted)), "pinned" if pinned else "answered", seen)
-            ),
-        }
+            return _refuse(_describe_change(node, where, pinned[kind], scanned[kind], source))
+    wanted = {_complete_fingerprint(item) for item in node["fingerprints"]}
+    keys = sorted(key for keys in (pinned or scanned).values() for key in keys)
+    vouched = [key for key in keys if fingerprint(key) in wanted]
+    if wanted and keys and not vouched:
+        return _refuse(_describe_unvouched(where, keys, wanted, is_pinned=bool(pinned)))
     if pinned or authority:
         return {"status": "pinned", "keys": [], "problem": None}
-    if not found:
-        text = (
-            "%s: no host key is pinned and it does not answer a scan. Behind a jump host log in"
-            " once by hand with ssh, which shows the fingerprint and pins it; else check address,"
-            " port and firewall"
+    if not keys:
+        return _refuse(
+            f"{where}: no host key is pinned and it does not answer a scan. Behind a jump host log"
+            " in once by hand with ssh, which shows the fingerprint and pins it; else check"
+            " address, port and firewall"
         )
-        return {"status": "refused", "keys": [], "problem": text % where}
-    return {"status": "vouched" if wanted else "unknown", "keys": vouched or found, "problem": None}
+    if wanted:
+        return {"status": "vouched", "keys": vouched, "problem": None}
+    return {"status": "unknown", "keys": keys, "problem": None}
+
+
+def _complete_fingerprint(text):
+    """Return a fingerprint with the name of its digest."""
+    if text.startswith("SHA256:"):
+        return text
+    return "SHA256:" + text
+
+
+def _refuse(problem):
+    """Return the verdict of `judge` for a node that is refused."""
+    return {"status": "refused", "keys": [], "problem": problem}
+
+
+def _describe_unvouched(where, keys, wanted, is_pinned):
+    """Return the problem of a node whose keys are not among the vouched fingerprints."""
+    verb = "answered"
+    if is_pinned:
+        verb = "pinned"
+    return (
+        f"{where}: its host key is not one of those vouched for ({', '.join(sorted(wanted))});"
+        f" {verb} is {', '.join(map(fingerprint, keys))}. Compare on its own console, then correct"
+        " the inventory"
+    )
+
+
+def _describe_change(node, where, pinned, scanned, source):
+    """Return the problem of a node that answers with another key than the pinned one."""
+    old = ", ".join(sorted(map(fingerprint, pinned)))
+    new = ", ".join(sorted(map(fingerprint, scanned)))
+    return (
+        f"{where}: HOST KEY CHANGED: pinned is {old}, it answers with {new}. An impostor, or it was"
+        " installed again: compare on its own console with ssh-keygen -lf"
+        " /etc/ssh/ssh_host_ed25519_key.pub; if the new one is right, remove the old one with"
+        f" ssh-keygen -R '{hosted(node['host'], node['port'])}' -f {source} and repeat"
+    )
 
 
 def meet(nodes, files, run, timeout=5, parallel=16):
-    """Judge all nodes, `parallel` scans at a time. Return {name: verdict of judge}."""
+    """Judge all nodes and return {name: verdict of judge}.
 
-    def one(node):
+    `parallel` scans run at a time. timeout: seconds of each.
+    """
+
+    def judge_node(node):
+        """Return the verdict of one node."""
         pinned, authority, source = pinned_keys(run, files, node["host"], node["port"])
-        return judge(
-            node, pinned, authority, scan_keys(run, node["host"], node["port"], timeout), source
-        )
+        scanned = scan_keys(run, node["host"], node["port"], timeout)
+        return judge(node, pinned, authority, scanned, source)
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, parallel)) as pool:
-        return {node["name"]: verdict for node, verdict in zip(nodes, pool.map(one, nodes))}
+        return {node["name"]: verdict for node, verdict in zip(nodes, pool.map(judge_node, nodes))}
 
 
 def with_lines(text, nodes, verdicts):
-    """Return the text of a known_hosts file with the vouched keys of all nodes added; lines that
-    are there stay as they are.
+    """Return the text of a known_hosts file with the vouched keys of all nodes added.
+
+    Lines that are there stay as they are.
     """
-    have = text.splitlines()
-    vouched = [node for node in nodes if verdicts[node["name"]]["status"] == "vouched"]
-    new = [
-        hosted(node["host"], node["port"]) + " " + key
-        for node in vouched
-        for key in verdicts[node["name"]]["keys"]
-    ]
-    new = [line for line in new if line not in have]
-    return (
-        text
-        + ("\n" if new and text and not text.endswith("\n") else "")
-        + "".join(line + "\n" for line in new)
-    )
+    present = text.splitlines()
+    new = []
+    for node in nodes:
+        verdict = verdicts[node["name"]]
+        if verdict["status"] == "vouched":
+            host = hosted(node["host"], node["port"])
+            new += [f"{host} {key}" for key in verdict["keys"]]
+    new = [line for line in new if line not in present]
+    if new and text and not text.endswith("\n"):
+        text += "\n"
+    return text + "".join(line + "\n" for line in new)
 
 
 def read_text(path):

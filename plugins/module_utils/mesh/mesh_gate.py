@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate of a node: the one program that its peers' keys can start here. It has a few verbs and
-executes nothing that a caller sends.
+"""Gate of a node: the one program that its peers' keys can start here.
 
-sshd starts it by the forced command of a line in authorized_keys, which names the caller; the
-caller's own words are in SSH_ORIGINAL_COMMAND. They are split without a shell, and every word is
-compared with a pattern. The file is complete in itself and needs nothing but Python >= 3.8; the
-programs of an attempt lie beside it.
+It has a few verbs and executes nothing that a caller sends. sshd starts it by the forced command of
+a line in authorized_keys, which names the caller. The caller's own words are in
+SSH_ORIGINAL_COMMAND. They are split without a shell, and every word is compared with a pattern. The
+file is complete in itself and needs nothing but Python >= 3.8. The programs of an attempt lie
+beside it.
 
     gate.py PEER                        a peer with a certificate of the site, for what a
     controller directs
@@ -58,7 +58,8 @@ reverse lookup = no
 numeric ids = yes
 uid = {uid}
 gid = {gid}
-refuse options = delete remove-source-files copy-links copy-dirlinks copy-unsafe-links links devices specials write-devices copy-devices
+refuse options = delete remove-source-files copy-links copy-dirlinks copy-unsafe-links \
+links devices specials write-devices copy-devices
 [{module}]
 path = {path}
 read only = yes
@@ -67,11 +68,14 @@ munge symlinks = yes
 
 
 class Refused(Exception):
-    """A call that this gate does not carry out; the message goes to the caller."""
+    """A call that this gate does not carry out. The message goes to the caller."""
 
 
 def split(text):
-    """Return the words of a caller's command; raise Refused where it is no command of ours."""
+    """Return the words of a caller's command.
+
+    Raises Refused for one that is not a command of ours.
+    """
     if not text or len(text) > LONGEST or not all(" " <= char <= "~" for char in text):
         raise Refused("the mesh has verbs and no shell")
     try:
@@ -81,14 +85,17 @@ def split(text):
 
 
 def match(pattern, word, what):
-    """Return a word that fits its pattern; raise Refused for another one."""
+    """Return a word that fits its pattern.
+
+    what: the word's name. Raises Refused for another one.
+    """
     if not pattern.match(word):
         raise Refused(f"not {what}")
     return word
 
 
 def read_json(path):
-    """Return what a JSON file holds; {} where it cannot be read."""
+    """Return the content of a JSON file, {} where it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             return json.load(handle)
@@ -97,8 +104,9 @@ def read_json(path):
 
 
 def identity():
-    """Return the digest by which this machine knows its own entry in a shared home; the same as
-    mesh_credential.identity.
+    """Return the digest by which this machine knows its own entry in a shared home.
+
+    It is the same as mesh_credential.identity.
     """
     parts = []
     for path in IDENTITY:
@@ -108,7 +116,10 @@ def identity():
 
 
 def beside(name):
-    """Return a program that lies beside this one; with -I Python does not look here by itself."""
+    """Return a program that lies beside this one.
+
+    With -I Python does not look here automatically. Raises Refused where it is missing.
+    """
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
     if not os.path.exists(path):
         raise Refused(f"this run does not use {name}")
@@ -122,7 +133,7 @@ def beside(name):
 
 
 def identify():
-    """Print this machine's id and host name, one a line."""
+    """Print this machine's id and host name, each on a line."""
     for path in IDENTITY:
         with open(path, encoding="ascii", errors="replace") as handle:
             print(handle.read().strip(), flush=True)
@@ -130,34 +141,36 @@ def identify():
 
 
 def served_folder(run, number, folder):
-    """Return the folder of checkpoints that a caller may read: below an attempt of this machine,
-    and one that the attempt's own plan names.
+    """Return the folder of checkpoints that a caller may read.
+
+    Raises Refused for any other one. It is below an attempt of this machine, and the attempt's own
+    plan names it.
     """
     mesh = os.path.dirname(os.path.abspath(__file__))
     bases = read_json(os.path.join(mesh, f"bases-{identity()[:16]}.json"))
-    for base in bases if isinstance(bases, list) else ():
+    if not isinstance(bases, list):
+        bases = []
+    for base in bases:
         attempt = os.path.join(str(base), "runs", run, f"attempt-{number}")
-        record, plan = (
-            read_json(os.path.join(attempt, name)) for name in ("attempt.json", "plan.json")
-        )
+        record = read_json(os.path.join(attempt, "attempt.json"))
+        plan = read_json(os.path.join(attempt, "plan.json"))
         try:
             known = record["run"] == run and str(record["attempt"]) == number
             folders = plan["suite"]["checkpoints"]["folders"]
         except (KeyError, TypeError):
             continue
-        path = os.path.join(attempt, folder)
-        if (
-            known
-            and folder in folders
-            and os.path.realpath(path) == os.path.join(os.path.realpath(attempt), folder)
-        ):
-            return os.path.realpath(path)
+        path = os.path.realpath(os.path.join(attempt, folder))
+        # A link that leads elsewhere is not served.
+        inside = path == os.path.join(os.path.realpath(attempt), folder)
+        if known and folder in folders and inside:
+            return path
     raise Refused("no such folder of checkpoints is here")
 
 
 def pull(words):
-    """Run rsync's daemon for one folder of checkpoints, read-only; rsync itself keeps what is asked
-    for below that folder.
+    """Run rsync's daemon for one folder of checkpoints, read-only.
+
+    rsync itself keeps what a caller asks for below that folder.
     """
     if len(words) != 6 or words[3:] != ["--server", "--daemon", "."]:
         raise Refused("want: pull RUN ATTEMPT FOLDER --server --daemon .")
@@ -188,24 +201,26 @@ def of_site(words):
 
 
 def own_machine(run, number):
-    """Return what the start noted for this machine, where several may share this home: {node, base,
-    nodes}.
+    """Return what the start noted for this machine: {node, base, nodes}.
+
+    Several machines may share this home. Raises Refused where nothing was noted.
     """
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    mine = identity()
+    wanted = {"identity": identity(), "run": run, "number": number}
     for name in sorted(os.listdir(folder)):
-        found = read_json(os.path.join(folder, name, "machine.json"))
-        if isinstance(found, dict) and (
-            found.get("identity"),
-            found.get("run"),
-            found.get("number"),
-        ) == (mine, run, number):
-            return found
+        machine = read_json(os.path.join(folder, name, "machine.json"))
+        if isinstance(machine, dict) and all(
+            machine.get(key) == value for key, value in wanted.items()
+        ):
+            return machine
     raise Refused("the attempt is not on this machine")
 
 
 def wait_for_plan(agent, attempt):
-    """Return the accepted plan of an attempt, whose start may be under way."""
+    """Return the accepted plan of an attempt, whose start may be under way.
+
+    Raises Refused where there is none after PLAN_SECONDS.
+    """
     until = time.monotonic() + PLAN_SECONDS
     while True:
         try:
@@ -220,14 +235,14 @@ def of_run(run, number, peer, words):
     """Carry out a call that came with the key of an attempt."""
     if len(words) < 2:
         raise Refused("not a verb of a run: stop, beat, door")
-    verb, asked = words[0], match(NUMBER, words[1], "an attempt")
-    if asked not in (str(number), "0"):
-        raise Refused("this key is for attempt %d" % number)
+    verb, attempt_number = words[0], match(NUMBER, words[1], "an attempt")
+    if attempt_number not in (str(number), "0"):
+        raise Refused(f"this key is for attempt {number}")
     machine = own_machine(run, number)
     if peer not in machine["nodes"] or peer == machine["node"]:
         raise Refused(f"{peer} is not a peer in this run")
-    attempt = os.path.join(machine["base"], "runs", run, f"attempt-{asked}")
-    unit = f"trainyard-{run}-{asked}.service"
+    attempt = os.path.join(machine["base"], "runs", run, f"attempt-{attempt_number}")
+    unit = f"trainyard-{run}-{attempt_number}.service"
     if verb == "stop" and len(words) == 3 and words[2] in REASONS:
         return beside("agent").stop(attempt, peer, unit, words[2])
     if verb == "beat" and len(words) == 2:
@@ -239,20 +254,21 @@ def of_run(run, number, peer, words):
         if problem:
             raise Refused(problem)
         return openmpi.door(attempt, words[2:])
-    raise Refused("want: stop N {}, beat N, or door N WORDS".format("|".join(REASONS)))
+    raise Refused(f"want: stop N {'|'.join(REASONS)}, beat N, or door N WORDS")
 
 
 def main(arguments):
-    """Dispatch a call; arguments: those of the line in authorized_keys, which no caller can change."""
+    """Dispatch a call.
+
+    arguments: those of the line in authorized_keys, which no caller can change.
+    """
     os.umask(0o077)
     sys.dont_write_bytecode = True
     try:
         words = split(os.environ.get("SSH_ORIGINAL_COMMAND", ""))
         if len(arguments) == 4 and arguments[0] == "--run":
-            run, number = (
-                match(RUN_ID, arguments[1], "a run"),
-                int(match(NUMBER, arguments[2], "an attempt")),
-            )
+            run = match(RUN_ID, arguments[1], "a run")
+            number = int(match(NUMBER, arguments[2], "an attempt"))
             return of_run(run, number, match(NODE, arguments[3], "a node"), words)
         if len(arguments) == 1:
             match(NODE, arguments[0], "a node")

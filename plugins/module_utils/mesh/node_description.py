@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node is for the mesh, said by the node itself.
+"""Description of a node for the mesh, made by the node itself.
 
 A node is a dict: ``{name, user, address, port, host, addresses, host_keys, identity, home, site,
-inventory, problems}``. What reads the node does nothing else.
+inventory, problems}``. The functions that read the node do nothing else.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .store import own_identity, read_host_keys, read_record
 def choose_address(wanted, reached, host, own):
     """Return the address at which the peers reach a node.
 
-    wanted: trainyard_address, an IP address or a network of which the node holds one address (or
-    ''); reached: the address at which the controller's connection arrived, as the node sees it (or
-    ''): true behind a jump host or a forwarded port too; host: ansible_host. own: the node's
+    wanted: trainyard_address, an IP address or a network of which the node holds one address, or
+    ''. reached: the address at which the controller's connection arrived, as the node sees it, or
+    ''. It is right behind a jump host or a forwarded port too. host: ansible_host. own: the node's
     addresses. Raises ValueError.
     """
     if not wanted:
@@ -30,38 +30,40 @@ def choose_address(wanted, reached, host, own):
     network = ipaddress.ip_network(wanted, strict=False)
     if network.num_addresses == 1:
         return str(network.network_address)
-    held = [item for item in own if ipaddress.ip_address(item) in network]
-    if len(held) != 1:
-        found = ", ".join(held or own) or "none"
+    matches = [item for item in own if ipaddress.ip_address(item) in network]
+    if len(matches) != 1:
+        listed = ", ".join(matches or own) or "none"
         raise ValueError(
             f"trainyard_address {wanted} must hold exactly one address of this node, which has:"
-            f" {found}"
+            f" {listed}"
         )
-    return held[0]
+    return matches[0]
 
 
 def own_addresses(listing):
-    """Return the addresses in the output of `ip -json address show`, without loopback and
-    link-local ones.
+    """Return the addresses in the output of `ip -json address show`.
+
+    Loopback and link-local ones are left out.
     """
-    found = [
-        item["local"]
-        for link in json.loads(listing or "[]")
-        for item in link.get("addr_info", [])
-        if item.get("local")
-    ]
-    return [
-        item
-        for item in found
-        if not (ipaddress.ip_address(item).is_loopback or ipaddress.ip_address(item).is_link_local)
-    ]
+    addresses = []
+    for link in json.loads(listing or "[]"):
+        for item in link.get("addr_info", []):
+            text = item.get("local")
+            if text and not _is_local(ipaddress.ip_address(text)):
+                addresses.append(text)
+    return addresses
+
+
+def _is_local(address):
+    """Return True for an address that no other node can reach."""
+    return address.is_loopback or address.is_link_local
 
 
 def shared_home(mountinfo, home, inode, network_filesystems):
-    """Return an id that is equal on all nodes that see the same home directory on a network file
-    system, '' for a local one.
+    """Return an id that is equal on all nodes with the same home directory.
 
-    mountinfo: text of /proc/self/mountinfo. Server names are left out: nodes may mount one export
+    It is '' for a home that is not on a network file system. mountinfo: text of
+    /proc/self/mountinfo. inode: of the home. Server names are left out: nodes may mount one export
     from several addresses of its server.
     """
     best = None
@@ -70,62 +72,46 @@ def shared_home(mountinfo, home, inode, network_filesystems):
         fields, tail = left.split(), right.split()
         if len(fields) < 5 or len(tail) < 2:
             continue
-        point = fields[4].replace("\\040", " ")
-        if (home + "/").startswith(point.rstrip("/") + "/") and (
-            best is None or len(point) >= len(best[0])
-        ):
-            best = (point, fields[3], tail[0], tail[1])
+        mount_point = fields[4].replace("\\040", " ")
+        if not (home + "/").startswith(mount_point.rstrip("/") + "/"):
+            continue
+        if best is None or len(mount_point) >= len(best[0]):
+            best = (mount_point, fields[3], tail[0], tail[1])
     if best is None or best[2] not in network_filesystems:
         return ""
-    point, root, kind, source = best
-    return sha256(
-        "|".join((kind, source.rpartition(":")[2], root, os.path.relpath(home, point), str(inode)))
-    )[:16]
+    mount_point, root, kind = best[:3]
+    export = best[3].rpartition(":")[2]
+    path = os.path.relpath(home, mount_point)
+    return sha256("|".join((kind, export, root, path, str(inode))))[:16]
 
 
 def describe_node(
     name, host, port, wanted, ssh_port, directory, host_keys, network_filesystems, run, environ
 ):
-    """Return this machine as a node of the mesh. run(argv) -> (code, stdout, stderr); environ: the
-    environment of the controller's login.
+    """Return this machine as a node of the mesh.
 
-    host, port, wanted: ansible_host, ansible_port and trainyard_address as the inventory has them;
+    run(argv) -> (code, stdout, stderr). environ: the environment of the controller's login. host,
+    port, wanted: ansible_host, ansible_port and trainyard_address as the inventory has them.
     ssh_port: the peers' port, 0 to find it.
     """
     problems = []
     account = pwd.getpwuid(os.geteuid())
     home = os.path.realpath(account.pw_dir)
-    # SSH_CONNECTION: client's address and port, then this machine's: what the controller's own
-    # login really reached.
-    reached = (environ.get("SSH_CONNECTION") or "").split()
-    reached = (reached[2], int(reached[3])) if len(reached) == 4 else ("", port or 22)
-    own = own_addresses(run(["ip", "-json", "address", "show"])[1])
+    reached, reached_port = _login_endpoint(environ)
+    addresses = own_addresses(run(["ip", "-json", "address", "show"])[1])
     try:
-        address = choose_address(wanted, reached[0], host or name, own)
+        address = choose_address(wanted, reached, host or name, addresses)
     except ValueError as problem:
         address = wanted
         problems.append(str(problem))
-    if environ.get("SUDO_USER") and os.geteuid() == 0:
-        text = (
-            "became root from %s, but the mesh belongs to the training user; take ansible_become"
-            " out of the inventory"
-        )
-        problems.append(text % environ["SUDO_USER"])
-    for program in ("ssh", "ssh-keygen"):
-        if not shutil.which(program):
-            problems.append(
-                f"has no {program}; run ansible-playbook playbooks/provision.yml -K, or install"
-                " openssh-client there"
-            )
-    keys = read_host_keys(host_keys)
+    problems += _problems_of_account(environ)
+    keys, machine = read_host_keys(host_keys), own_identity()
     if not keys:
         problems.append(
-            "no host public key found in {}; say where sshd has them with ssh_trust_host_keys".format(
-                ", ".join(host_keys)
-            )
+            f"no host public key found in {', '.join(host_keys)}; say where sshd has them with"
+            " ssh_trust_host_keys"
         )
-    who = own_identity()
-    if not who:
+    if not machine:
         problems.append(
             "has no machine id, so it could not be told from another; run systemd-machine-id-setup"
             " there"
@@ -135,13 +121,42 @@ def describe_node(
         "name": name,
         "user": account.pw_name,
         "address": address,
-        "port": ssh_port or reached[1],
+        "port": ssh_port or reached_port or port or 22,
         "host": host or name,
-        "addresses": sorted({item for item in (reached[0].split("%")[0],) if item}),
+        "addresses": [item for item in [reached.split("%")[0]] if item],
         "host_keys": keys,
-        "identity": who,
+        "identity": machine,
         "home": shared_home(mounts, home, os.stat(home).st_ino, network_filesystems),
         "site": (read_record(home, directory) or {}).get("site") or "",
         "inventory": [name, host, port, wanted],
         "problems": problems,
     }
+
+
+def _login_endpoint(environ):
+    """Return (address, port) that the controller's own login really reached.
+
+    They are ('', 0) if unknown.
+    """
+    # SSH_CONNECTION: the client's address and port, then this machine's.
+    fields = (environ.get("SSH_CONNECTION") or "").split()
+    if len(fields) != 4:
+        return "", 0
+    return fields[2], int(fields[3])
+
+
+def _problems_of_account(environ):
+    """Return what the account or its programs lack."""
+    problems = []
+    if environ.get("SUDO_USER") and os.geteuid() == 0:
+        problems.append(
+            f"became root from {environ['SUDO_USER']}, but the mesh belongs to the training user;"
+            " take ansible_become out of the inventory"
+        )
+    for program in ("ssh", "ssh-keygen"):
+        if not shutil.which(program):
+            problems.append(
+                f"has no {program}; run ansible-playbook playbooks/provision.yml -K, or install"
+                " openssh-client there"
+            )
+    return problems

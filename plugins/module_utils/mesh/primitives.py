@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mesh: how the nodes of a site log in to each other without passwords, without N^2 keys and
-without trust on first use (decision 6).
+"""Basics of the mesh, by which the nodes of a site log in to each other.
 
-Here are the words that its parts share. What a node is: mesh_described; what the controller makes
-of all nodes: mesh_compiled; what a node holds: mesh_held; how the nodes prove it: mesh_logins.
+The mesh works without passwords, without N^2 keys and without trust on first use (decision 6).
+
+mesh_described describes a node. mesh_compiled is what the controller makes of all nodes. mesh_held
+is what a node has of it. mesh_logins tests the logins.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PYTHON = "/usr/bin/python3"
 # The files whose bytes a proof is bound to.
 PROVEN_FILES = ("config", "known_hosts", GATE, KEY, CERTIFICATE)
 HOST_KEYS = ("/etc/ssh/ssh_host_*_key.pub",)
-# What a machine answers when it is asked who it is: its machine id and its host name.
+# The files that identify a machine: its machine id and its host name.
 WHO = ("/etc/machine-id", "/proc/sys/kernel/hostname")
 HOST_KEY_TYPES = (
     "ssh-ed25519",
@@ -41,27 +42,33 @@ HOST_KEY_TYPES = (
 )
 # A node's clock may be this much behind the controller's.
 CLOCK_SLACK_SECONDS = 300
-# What a program may say, on each of its two outputs: a peer may be behind it.
+# So much a program may write on each of its two outputs: a peer may be behind it.
 MOST_BYTES = 1 << 20
 TRUST = "ansible-playbook playbooks/trust.yml"
 
 
 def sha256(text):
     """Return the hex sha256 of a text or of bytes."""
-    return hashlib.sha256(text if isinstance(text, bytes) else text.encode("utf-8")).hexdigest()
+    if isinstance(text, str):
+        text = text.encode("utf-8")
+    return hashlib.sha256(text).hexdigest()
 
 
 def run_program(argv, timeout=20):
-    """Run a program without terminal and input. Return (exit code, stdout, stderr).
+    """Run a program without terminal and input.
 
-    A program that runs longer than timeout seconds, or says more than MOST_BYTES, is ended. Its
-    code is None, and stderr says which it was by being empty or not.
+    Returns (exit code, stdout, stderr). A program that runs longer than timeout seconds, or writes
+    more than MOST_BYTES, is ended. Its code is None. stderr is empty where the time was over.
     """
     environ = dict(os.environ, LC_ALL="C", LANGUAGE="C")
-    until, pipe = time.monotonic() + timeout, subprocess.PIPE
+    until = time.monotonic() + timeout
     try:
         call = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environ
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
         )
     except OSError as problem:
         return 127, "", f"{argv[0]}: {problem.strerror}"
@@ -82,61 +89,67 @@ def run_program(argv, timeout=20):
 def take_outputs(call, until):
     """Return (stdout, stderr) of a process that was started with two pipes, as text.
 
-    Raises subprocess.TimeoutExpired at a time of the monotonic clock, and OverflowError where one
-    of the two is longer than MOST_BYTES.
+    Raises subprocess.TimeoutExpired at `until`, a time of the monotonic clock, and OverflowError
+    where one of the two is longer than MOST_BYTES.
     """
-    said = {call.stdout: bytearray(), call.stderr: bytearray()}
+    outputs = {call.stdout: bytearray(), call.stderr: bytearray()}
     with selectors.DefaultSelector() as selector:
-        for stream in said:
+        for stream in outputs:
             selector.register(stream, selectors.EVENT_READ)
         while selector.get_map():
             left = until - time.monotonic()
-            ready = selector.select(left) if left > 0 else []
+            ready = []
+            if left > 0:
+                ready = selector.select(left)
             if not ready:
                 raise subprocess.TimeoutExpired(call.args, 0)
             for key, _events in ready:
                 piece = os.read(key.fd, 1 << 16)
-                said[key.fileobj] += piece
+                outputs[key.fileobj] += piece
                 if not piece:
                     selector.unregister(key.fileobj)
-                elif len(said[key.fileobj]) > MOST_BYTES:
+                elif len(outputs[key.fileobj]) > MOST_BYTES:
                     raise OverflowError
-    return tuple(text.decode("utf-8", "replace") for text in said.values())
+    return tuple(text.decode("utf-8", "replace") for text in outputs.values())
 
 
 def public_key(text):
-    """Return 'type base64' of a public key's line without its comment, or None where it is none
-    that a mesh uses.
+    """Return 'type base64' of a public key's line without its comment.
+
+    Returns None for a line that is not a key that a mesh uses.
     """
     fields = text.split()
-    return " ".join(fields[:2]) if len(fields) >= 2 and fields[0] in HOST_KEY_TYPES else None
+    if len(fields) >= 2 and fields[0] in HOST_KEY_TYPES:
+        return " ".join(fields[:2])
+    return None
 
 
 def fingerprint(line):
-    """Return the fingerprint of a public key's line as `ssh-keygen -l` prints it, or '' where it is
-    not a public key.
+    """Return the fingerprint of a public key's line as `ssh-keygen -l` prints it.
+
+    Returns '' for a line that is not a public key.
     """
     key = public_key(line)
+    if not key:
+        return ""
     try:
-        blob = base64.b64decode(key.split()[1], validate=True) if key else b""
+        blob = base64.b64decode(key.split()[1], validate=True)
     except (binascii.Error, ValueError):
         return ""
-    return (
-        "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
-        if blob
-        else ""
-    )
+    if not blob:
+        return ""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def identity(machine_id, hostname):
-    """Return what tells one machine from another: its machine id and its host name, as one digest;
-    '' without a machine id.
-    """
-    return sha256(f"{machine_id.strip()}\n{hostname.strip()}\n") if machine_id.strip() else ""
+    """Return the digest that tells one machine from another, '' without a machine id."""
+    if not machine_id.strip():
+        return ""
+    return sha256(f"{machine_id.strip()}\n{hostname.strip()}\n")
 
 
 def is_address(text):
-    """Return whether text is an IP address."""
+    """Return True if the text is an IP address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -145,17 +158,18 @@ def is_address(text):
 
 
 def inventory_digest(rows):
-    """Return a digest of what an inventory says of a site's nodes, so that a changed address is
-    seen without asking any node.
+    """Return a digest of what an inventory says of a site's nodes.
+
+    With it a changed address is seen without asking any node.
 
     rows: (name, ansible_host, ansible_port, trainyard_address) in the order of the ranks, '' or
     None where a variable is not set.
     """
-    told = [
+    values = [
         [str(name), str(host or name), int(port or 22), str(address or "")]
         for name, host, port, address in rows
     ]
-    return sha256(json.dumps(told))
+    return sha256(json.dumps(values))
 
 
 def principal(site, name):
@@ -164,13 +178,14 @@ def principal(site, name):
 
 
 def marker(site, name):
-    """Return the comment by which a site knows the line of one of its nodes in authorized_keys."""
+    """Return the comment that marks a node's line in authorized_keys as a site's."""
     return f"trainyard-ca {site} {name}"
 
 
 def line_pattern(site):
-    """Return a regular expression of a site's lines in authorized_keys: one per peer, and the one
-    of an earlier Trainyard for all of them.
+    """Return a regular expression of a site's lines in authorized_keys.
+
+    There is one line per peer. An earlier Trainyard had one line for all of them.
     """
     return rf"^cert-authority,\S.* trainyard-ca {re.escape(site)}(?: \S+)?$"
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile a site's mesh on the controller: known_hosts, ssh configuration, one line per peer in
-authorized_keys. Pure.
+"""Compiler of a site's mesh: known_hosts, ssh configuration, authorized_keys.
+
+Pure. There is one line per peer in authorized_keys.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from .primitives import (
     sha256,
 )
 
-# Names end up in ssh's configuration, in known_hosts and in file names: nothing that one of them
-# would read as more than a name.
+# Names end up in ssh's configuration, in known_hosts and in file names. So they hold nothing that
+# one of them would read as more than a name.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
 _PATH = re.compile(r"[A-Za-z0-9._/+=@-]{1,500}\Z")
 _SPAN = re.compile(r"\+(?:\d+[smhdw])+\Z")
@@ -60,7 +61,10 @@ Host *
 
 
 def span_seconds(text):
-    """Return the seconds of a span in OpenSSH's notation such as +7d or +1h30m. Raises ValueError."""
+    """Return the seconds of a span in OpenSSH's notation.
+
+    Spans are such as +7d or +1h30m. Raises ValueError.
+    """
     if not _SPAN.match(str(text)):
         raise ValueError(f"want a span such as +7d or +12h, got {text!r}")
     return sum(
@@ -69,7 +73,10 @@ def span_seconds(text):
 
 
 def home_owners(nodes):
-    """Return {name: name of the node that writes its home}: the first node of those that share one."""
+    """Return {name: name of the node that writes its home}.
+
+    It is the first node of those that share the home.
+    """
     first = {}
     return {
         node["name"]: first.setdefault(node["home"] or "node " + node["name"], node["name"])
@@ -77,170 +84,194 @@ def home_owners(nodes):
     }
 
 
-def _twins(nodes, key, text):
-    seen, found = {}, []
+def _describe_twins(nodes, values_of, text):
+    """Return a problem for each node that shares a value with an earlier one.
+
+    values_of(node): the values that only one node may have. text: with {} for the earlier node.
+    """
+    owner, problems = {}, []
     for node in nodes:
-        for value in key(node):
-            if value in seen:
-                found.append("{}: {}".format(node["name"], text % seen[value]))
+        for value in values_of(node):
+            if value in owner:
+                problems.append(f"{node['name']}: {text.format(owner[value])}")
                 break
-            seen.setdefault(value, node["name"])
-    return found
+            owner.setdefault(value, node["name"])
+    return problems
 
 
 def problems_of(nodes, site, consent=False):
-    """Return every reason, in words with the node and the remedy, why these nodes cannot become one
-    mesh.
+    """Return every reason why these nodes cannot become one mesh.
+
+    Each names the node and the remedy. consent: True if nodes may share a home directory.
     """
-    found = ["{}: {}".format(node["name"], text) for node in nodes for text in node["problems"]]
+    problems = [f"{node['name']}: {text}" for node in nodes for text in node["problems"]]
     if not _NAME.match(site):
-        found.append(f"trainyard_site: must be letters, digits, dots, dashes; got {site!r}")
+        problems.append(f"trainyard_site: must be letters, digits, dots, dashes; got {site!r}")
     for node in nodes:
-        if not _NAME.match(node["name"]):
-            found.append(
-                "{!r}: an inventory name must be letters, digits, dots, dashes; rename the host".format(
-                    node["name"]
-                )
-            )
-        if not USER.match(node["user"]):
-            found.append(
-                "{}: the user name {!r} cannot be used in ssh's configuration".format(
-                    node["name"], node["user"]
-                )
-            )
-        if node["address"] and not (is_address(node["address"]) or _NAME.match(node["address"])):
-            found.append("{}: {!r} is not an address".format(node["name"], node["address"]))
-        if is_address(node["address"]) and len(nodes) > 1:
-            address = ipaddress.ip_address(node["address"])
-            if address.is_loopback or address.is_unspecified:
-                text = (
-                    "%s: %s reaches the node itself only; set trainyard_address to the address at"
-                    " which its peers reach it"
-                )
-                found.append(text % (node["name"], address))
-        if node["site"] and node["site"] != site:
-            text = (
-                "%s: belongs to the mesh of the site '%s'; take that back first, with that site's"
-                " inventory: playbooks/untrust.yml"
-            )
-            found.append(text % (node["name"], node["site"]))
-    users = sorted({node["user"] for node in nodes})
+        problems += _problems_of_node(node, site, alone=len(nodes) == 1)
+    users = {node["user"] for node in nodes}
     if len(users) > 1:
-        told = ", ".join("{} {}".format(node["name"], node["user"]) for node in nodes)
-        found.append(
-            f"the nodes' users differ ({told}); a site has one training user: set ansible_user for"
-            " the whole group"
+        users_by_node = ", ".join(f"{node['name']} {node['user']}" for node in nodes)
+        problems.append(
+            f"the nodes' users differ ({users_by_node}); a site has one training user: set"
+            " ansible_user for the whole group"
         )
-    same = (
-        "is the same machine as %s, or a copy that kept its machine id and host name; list it once,"
-        " or give it its own"
+    return problems + _problems_of_twins(nodes, consent)
+
+
+def _problems_of_node(node, site, alone):
+    """Return the problems of one node.
+
+    alone: True if the site has no other node.
+    """
+    name, user, address = node["name"], node["user"], node["address"]
+    problems = []
+    if not _NAME.match(name):
+        problems.append(
+            f"{name!r}: an inventory name must be letters, digits, dots, dashes; rename the host"
+        )
+    if not USER.match(user):
+        problems.append(f"{name}: the user name {user!r} cannot be used in ssh's configuration")
+    if address and not (is_address(address) or _NAME.match(address)):
+        problems.append(f"{name}: {address!r} is not an address")
+    if is_address(address) and not alone:
+        parsed = ipaddress.ip_address(address)
+        if parsed.is_loopback or parsed.is_unspecified:
+            problems.append(
+                f"{name}: {parsed} reaches the node itself only; set trainyard_address to the"
+                " address at which its peers reach it"
+            )
+    if node["site"] and node["site"] != site:
+        problems.append(
+            f"{name}: belongs to the mesh of the site '{node['site']}'; take that back first, with"
+            " that site's inventory: playbooks/untrust.yml"
+        )
+    return problems
+
+
+def _problems_of_twins(nodes, consent):
+    """Return the problems of nodes that have in common what tells nodes apart."""
+    problems = _describe_twins(
+        nodes,
+        lambda node: filter(None, [node["identity"]]),
+        "is the same machine as {}, or a copy that kept its machine id and host name; list it once,"
+        " or give it its own",
     )
-    found += _twins(nodes, lambda node: [node["identity"]] if node["identity"] else [], same)
-    keys = (
-        "holds the host key of %s, so one could pass for the other; make new ones: rm"
-        " /etc/ssh/ssh_host_*, ssh-keygen -A, restart sshd"
+    problems += _describe_twins(
+        nodes,
+        lambda node: node["host_keys"],
+        "holds the host key of {}, so one could pass for the other; make new ones: rm"
+        " /etc/ssh/ssh_host_*, ssh-keygen -A, restart sshd",
     )
-    found += _twins(nodes, lambda node: node["host_keys"], keys)
-    found += _twins(
+    problems += _describe_twins(
         nodes,
         lambda node: [(node["address"], node["port"])],
-        "has the address and port of %s; set trainyard_address or ssh_trust_port",
+        "has the address and port of {}; set trainyard_address or ssh_trust_port",
     )
     if not consent:
-        text = (
-            "shares its home directory with %s, so both would hold one private key; to allow that"
-            " set ssh_trust_shared_home: true"
+        problems += _describe_twins(
+            nodes,
+            lambda node: filter(None, [node["home"]]),
+            "shares its home directory with {}, so both would hold one private key; to allow that"
+            " set ssh_trust_shared_home: true",
         )
-        found += _twins(nodes, lambda node: [node["home"]] if node["home"] else [], text)
-    return found
+    return problems
 
 
-def _hosted(name, port):
-    return name if port == 22 else f"[{name}]:{port}"
+def _host_pattern(name, port):
+    """Return how known_hosts names a host at a port."""
+    if port == 22:
+        return name
+    return f"[{name}]:{port}"
+
+
+def _below_home(directory):
+    """Return a directory as a shell and ssh find it.
+
+    A relative one lies in the home.
+    """
+    if directory.startswith("/"):
+        return directory
+    return "~/" + directory
 
 
 def known_hosts(nodes):
-    """Return the text of the mesh's known_hosts: every node's host keys under its name and under
-    every address it may be called by.
+    """Return the text of the mesh's known_hosts.
+
+    It has every node's host keys under its name and under every address it may be called by.
     """
     lines = []
     for node in nodes:
         names = [node["name"]]  # ssh looks a HostKeyAlias up without the port
         for name in (node["name"], node["address"], node["host"], *node["addresses"]):
-            if _hosted(name, node["port"]) not in names:
-                names.append(_hosted(name, node["port"]))
-        lines += ["{} {}".format(",".join(names), key) for key in sorted(node["host_keys"])]
-    return "".join(line + "\n" for line in lines)
+            names.append(_host_pattern(name, node["port"]))
+        names = ",".join(dict.fromkeys(names))
+        lines += [f"{names} {key}\n" for key in sorted(node["host_keys"])]
+    return "".join(lines)
 
 
 def client_config(nodes, site, directory=DIRECTORY):
-    """Return the text of the mesh's ssh configuration. A node is called by its inventory name, or
-    by its address (as mpirun does).
+    """Return the text of the mesh's ssh configuration.
+
+    A node is called by its inventory name, or by its address (as mpirun does).
     """
-    place = directory if directory.startswith("/") else "~/" + directory
+    names = {node["name"] for node in nodes}
     addresses = [node["address"] for node in nodes]
     text = f"# The mesh of the site '{site}'. Written by {TRUST}\n"
     for node in nodes:
-        alone = addresses.count(node["address"]) == 1 and node["address"] not in [
-            other["name"] for other in nodes
-        ]
-        text += "Host {}\n".format(
-            " ".join((node["name"], node["address"])) if alone else node["name"]
-        )
-        text += "  HostName {address}\n  Port {port}\n  HostKeyAlias {name}\n".format(**node)
-    return text + CONFIG_TAIL.format(user=nodes[0]["user"], directory=place)
+        name, address = node["name"], node["address"]
+        patterns = name
+        # An address that two nodes share, or that is a node's name, does not say which one.
+        if addresses.count(address) == 1 and address not in names:
+            patterns = f"{name} {address}"
+        text += f"Host {patterns}\n"
+        text += f"  HostName {address}\n  Port {node['port']}\n  HostKeyAlias {name}\n"
+    return text + CONFIG_TAIL.format(user=nodes[0]["user"], directory=_below_home(directory))
 
 
 def authorized_lines(nodes, site, ca, extra=(), directory=DIRECTORY):
-    """Return the lines in authorized_keys that let the peers in: one per node, with its principal,
-    its addresses and the gate's name for it.
+    """Return the lines in authorized_keys that let the peers in, one per node.
 
-    nodes: of mesh_inventory.held. ca: the public key of the site's authority. extra: further
-    addresses or networks of all peers. A node is taken back by leaving its line out. sshd reads
-    past a line whose principal or address does not fit. Nodes that share a home share one
-    certificate, and are told apart by their addresses.
+    A line has the node's principal, its addresses and the gate's name for it. nodes: of
+    mesh_inventory.held. ca: the public key of the site's authority. extra: further addresses or
+    networks of all peers. A node is taken back by leaving its line out. sshd reads past a line
+    whose principal or address does not fit. Nodes that share a home share one certificate, and are
+    told apart by their addresses.
     """
     owners = home_owners(nodes)
-    more = [str(ipaddress.ip_network(item, strict=False)) for item in extra]
-    place = directory if directory.startswith("/") else "~/" + directory
+    networks = [str(ipaddress.ip_network(item, strict=False)) for item in extra]
+    folder = _below_home(directory)
     lines = []
     for node in nodes:
-        own = {
+        addresses = {
             str(ipaddress.ip_address(item))
             for item in (node["address"], node["host"], *node["addresses"])
             if is_address(item)
         }
+        sources = ",".join(sorted(addresses) + networks)
+        command = f"{PYTHON} -I {folder}/{GATE} {node['name']}"
         options = (
-            'cert-authority,restrict,principals="{}",from="{}",command="{} -I {}/{} {}"'.format(
-                principal(site, owners[node["name"]]),
-                ",".join(sorted(own) + more),
-                PYTHON,
-                place,
-                GATE,
-                node["name"],
-            )
+            f'cert-authority,restrict,principals="{principal(site, owners[node["name"]])}",'
+            f'from="{sources}",command="{command}"'
         )
         lines.append(f"{options} {public_key(ca)} {marker(site, node['name'])}")
     return lines
 
 
 def is_ready(told, states, now, before, longest=float("inf")):
-    """Return whether the compiled mesh lies on every node as it was proven, with certificates that
-    last for `before` seconds more.
+    """Return True if the compiled mesh lies on every node as it was proven.
 
-    longest: seconds that a certificate may last; one that lasts longer is from before the validity
-    was shortened.
+    told: the compiled mesh. states: of mesh_held.mesh_state. The certificates must last for
+    `before` seconds more. longest: seconds that a certificate may last. One that lasts longer is
+    from before the validity was shortened. now: unix seconds.
     """
-    same = [
-        all(state[key] == told[key] for key in ("digest", "inventory", "nodes")) for state in states
-    ]
-    fresh = [
-        state["proven"] and not needs_renewal(state["valid_until"], now, before) for state in states
-    ]
-    short = all(
-        state["valid_until"] is None or state["valid_until"] <= now + longest for state in states
+    return bool(told["digest"]) and all(
+        all(state[key] == told[key] for key in ("digest", "inventory", "nodes"))
+        and state["proven"]
+        and not needs_renewal(state["valid_until"], now, before)
+        and (state["valid_until"] is None or state["valid_until"] <= now + longest)
+        for state in states
     )
-    return bool(told["digest"]) and all(same) and all(fresh) and short
 
 
 def compile_mesh(
@@ -254,13 +285,44 @@ def compile_mesh(
     renew_before="+1d",
     gate="",
 ):
-    """Return (mesh, problems). ca: the public key of the site's authority, '' before it was made
-    (then there are no lines and no digest).
+    """Return (mesh, problems).
 
-    gate: text of the gate program. The mesh is {nodes, owners, identities, principals, known_hosts,
-    config, lines, digest, inventory}.
+    ca: the public key of the site's authority, '' before it was made (then there are no lines and
+    no digest). gate: text of the gate program. The mesh is {nodes, owners, identities, principals,
+    known_hosts, config, lines, digest, inventory}, None with problems. extra: see authorized_lines.
+    consent: see problems_of.
     """
     problems = problems_of(nodes, site, consent)
+    problems += _problems_of_settings(directory, extra, validity, renew_before)
+    if problems or not nodes:
+        return None, problems or ["the group 'trainers' is empty"]
+    owners = home_owners(nodes)
+    texts = [known_hosts(nodes), client_config(nodes, site, directory)]
+    lines, digest = [], ""
+    if ca:
+        lines = authorized_lines(nodes, site, ca, extra, directory)
+        # Names, addresses, ports, users, host keys and the authority are all in these texts. So is
+        # the product's own way of writing them.
+        digest = sha256(json.dumps([RECORD_VERSION, sha256(gate), texts, lines]))
+    return {
+        "nodes": [node["name"] for node in nodes],
+        "owners": owners,
+        "identities": {node["name"]: node["identity"] for node in nodes},
+        "known_hosts": texts[0],
+        "config": texts[1],
+        "principals": {name: principal(site, owner) for name, owner in owners.items()},
+        "lines": lines,
+        "digest": digest,
+        "inventory": inventory_digest([node["inventory"] for node in nodes]),
+    }, []
+
+
+def _problems_of_settings(directory, extra, validity, renew_before):
+    """Return the problems of the site's settings.
+
+    See compile_mesh.
+    """
+    problems = []
     try:
         if span_seconds(renew_before) >= span_seconds(validity):
             problems.append(
@@ -270,30 +332,19 @@ def compile_mesh(
     except ValueError as problem:
         problems.append(f"ssh_trust_validity, ssh_trust_renew_before: {problem}")
     for item in extra:
-        try:
-            if ipaddress.ip_network(item, strict=False).prefixlen == 0:
-                raise ValueError(item)
-        except ValueError:
+        if not _is_network(item):
             problems.append(
                 "ssh_trust_from: must be IP addresses or networks such as 10.0.0.0/24, not all of"
                 f" the Internet; got {item!r}"
             )
     if not _PATH.match(directory) or ".." in directory.split("/"):
         problems.append(f"directory: letters, digits and . _ / + = @ - only; got {directory!r}")
-    if problems or not nodes:
-        return None, problems or ["the group 'trainers' is empty"]
-    lines = authorized_lines(nodes, site, ca, extra, directory) if ca else []
-    texts = [known_hosts(nodes), client_config(nodes, site, directory)]
-    return {
-        "nodes": [node["name"] for node in nodes],
-        "owners": home_owners(nodes),
-        "identities": {node["name"]: node["identity"] for node in nodes},
-        "known_hosts": texts[0],
-        "config": texts[1],
-        "principals": {name: principal(site, owner) for name, owner in home_owners(nodes).items()},
-        "lines": lines,
-        # Names, addresses, ports, users, host keys and the authority are all in these texts; so is
-        # the product's own way of writing them.
-        "digest": sha256(json.dumps([RECORD_VERSION, sha256(gate), texts, lines])) if ca else "",
-        "inventory": inventory_digest([node["inventory"] for node in nodes]),
-    }, []
+    return problems
+
+
+def _is_network(item):
+    """Return True for an IP address or a network that is not all of the Internet."""
+    try:
+        return ipaddress.ip_network(item, strict=False).prefixlen > 0
+    except ValueError:
+        return False

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks take turns on a node: one listener at a time, and who ends another's leaves word for it.
+"""Turns of network checks on one node: a lock allows one listener at a time.
+
+A check that ends another's listener leaves a note for it.
 
 Functions take `run`, a callable like AnsibleModule.run_command, and the user's runtime directory,
 so that they are tested without Ansible. A rival is another check that was met: {id, seconds it has
@@ -23,38 +25,42 @@ from . import client
 UNITS = "yardcheck-*.service"
 UNIT = re.compile(r"^yardcheck-([0-9a-z]{1,32})\.service\Z")
 ID = re.compile(r"^[0-9a-z]{1,32}\Z")
-# A listener that nobody has spoken to for so long is abandoned: the network's part of a check takes
-# seconds.
+# A listener with which no node has spoken for so many seconds is abandoned: the network's part of a
+# check takes seconds.
 PATIENCE = 15
 # Two checks may wait for each other, each with a listener on a node that the other wants: the one
-# with the lower id goes on after so long.
+# with the lower id goes on after so many seconds.
 CROSSED = 5
-# Who has waited so long behind checks that are alive gives up.
+# A check that has waited so many seconds behind checks that are alive gives up.
 LONGEST = 45
 POLL = 0.25
-# Word for a check that was interrupted is never fetched.
+# The note for a check that was interrupted is never fetched. It is removed after this time.
 STALE_SECONDS = 600
 
 
 class ProofError(Exception):
-    """A listener that cannot be started; the message is for the user."""
+    """A listener that cannot be started. The message is for the user."""
 
 
 def unit_of(number):
-    """Return the unit's name; raises ProofError for an id that is none."""
+    """Return the name of a check's unit.
+
+    Raises ProofError for an id that is not valid.
+    """
     if not ID.match(number):
         raise ProofError(f"{number!r} is no id of a check")
     return f"yardcheck-{number}.service"
 
 
 def control_of(runtime, number):
-    """Return where the listener of a check is spoken to on its own node."""
+    """Return the path of the socket of a check's listener on its own node."""
     return os.path.join(runtime, unit_of(number)[: -len(".service")], "control")
 
 
 def asked(runtime, number, **word):
-    """Return what the listener of a check answers on its own node; raises OSError or ValueError
-    where there is none.
+    """Return what the listener of a check answers on its own node.
+
+    Raises OSError or ValueError where there is none.
     """
     spec = {"id": number, "node": "", "address": ""}
     call = client.Call(spec, control_of(runtime, number), 0)
@@ -66,39 +72,56 @@ def asked(runtime, number, **word):
 
 
 def others(run):
-    """Return {id: whether systemd has it for alive} of the listeners that are there."""
+    """Return {id: True if systemd takes it for alive} of the listeners on this node.
+
+    Raises ProofError where systemd does not answer.
+    """
     code, out, err = run(
         ["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "--full", UNITS]
     )
     if code:
+        reason = err.strip() or f"exit code {code}"
         raise ProofError(
-            "the user's systemd does not answer (%s); run playbooks/provision.yml once"
-            % (err.strip() or "exit code %d" % code)
+            f"the user's systemd does not answer ({reason}); run playbooks/provision.yml once"
         )
-    rows = [line.split() for line in out.splitlines()]
-    found = [(UNIT.match(row[0]), row[2]) for row in rows if len(row) > 2]
-    return {match.group(1): state not in ("failed", "inactive") for match, state in found if match}
+    listeners = {}
+    for line in out.splitlines():
+        columns = line.split()
+        match = len(columns) > 2 and UNIT.match(columns[0])
+        if match:
+            listeners[match.group(1)] = columns[2] not in ("failed", "inactive")
+    return listeners
 
 
 def abandoned(number, holder, waited, said):
-    """Return whether a check may end another's listener; waited: seconds that it has stood behind
-    it; said: what that one answers, {} for nothing.
+    """Return True if a check may end another's listener.
+
+    number, holder: ids of the check and of the other one. waited: seconds that the check has stood
+    behind it. said: what the other one's listener answers, {} for nothing.
     """
-    crossed = said.get("came") == 0 and number < holder
-    return min(waited, said.get("idle", waited)) >= (CROSSED if crossed else PATIENCE)
+    patience = PATIENCE
+    if said.get("came") == 0 and number < holder:
+        patience = CROSSED
+    return min(waited, said.get("idle", waited)) >= patience
 
 
 def word_of(runtime, number):
-    """Return where a check finds who has ended its listener."""
-    return os.path.join(runtime, "{}.over".format(unit_of(number)[: -len(".service")]))
+    """Return the path of the note that a check's listener was ended.
+
+    The note names the check that did so.
+    """
+    return os.path.join(runtime, f"{unit_of(number)[: -len('.service')]}.over")
 
 
 def superseded(runtime, number, forget=False):
-    """Return the rival that has ended this check's listener, or None."""
+    """Return the rival that has ended this check's listener, or None.
+
+    forget: remove the note.
+    """
     path = word_of(runtime, number)
     try:
-        said = json.loads(safe_open.read_file(path, 1 << 16).decode("utf-8"))
-        rival = {"id": said["id"], "seconds": max(0, int(time.time() - said["began"]))}
+        note = json.loads(safe_open.read_file(path, 1 << 16).decode("utf-8"))
+        rival = {"id": note["id"], "seconds": max(0, int(time.time() - note["began"]))}
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     if forget:
@@ -107,19 +130,23 @@ def superseded(runtime, number, forget=False):
     return rival
 
 
-def _ended(run, runtime, number, holder, began):
-    """End a listener and, where began (the time at which this check came) is given, leave word for
-    its check.
+def _leave_note(runtime, number, holder, began):
+    """Tell another check that this one ends its listener.
+
+    began: the time at which this check came.
     """
-    if began and holder != number:
-        with open(word_of(runtime, holder), "w", encoding="utf-8") as handle:
-            json.dump({"id": number, "began": began}, handle)
-    run(["systemctl", "--user", "stop", unit_of(holder)])
-    run(["systemctl", "--user", "reset-failed", unit_of(holder)])
+    with open(word_of(runtime, holder), "w", encoding="utf-8") as handle:
+        json.dump({"id": number, "began": began}, handle)
 
 
-def _tidied(runtime):
-    """Remove word for checks that were interrupted."""
+def _end_listener(run_command, holder):
+    """End the unit of a check's listener."""
+    run_command(["systemctl", "--user", "stop", unit_of(holder)])
+    run_command(["systemctl", "--user", "reset-failed", unit_of(holder)])
+
+
+def _remove_stale_notes(runtime):
+    """Remove the notes for checks that were interrupted."""
     for name in os.listdir(runtime):
         path = os.path.join(runtime, name)
         with contextlib.suppress(OSError):
@@ -139,52 +166,59 @@ def _state(runtime, holder):
         return {}
 
 
-def _in_the_way(run, runtime, number, met):
-    """Return (the rival that this check has to wait for, or None; {id: alive} of the listeners that
-    are there); met: {id: when it was first seen}.
+def _find_rival(run_command, runtime, number, first_seen):
+    """Return (rival, listeners).
+
+    rival: the check to wait for, or None. listeners: {id: alive} of all. first_seen: {id: the
+    monotonic time at which a rival was first seen}. New ones are added.
     """
-    there = others(run)
-    for holder in [name for name, alive in there.items() if alive and name != number]:
-        said, waited = (
-            _state(runtime, holder),
-            time.monotonic() - met.setdefault(holder, time.monotonic()),
-        )
-        if not abandoned(number, holder, waited, said):
-            return {"id": holder, "seconds": int(said.get("age", waited))}, there
-    return None, there
+    listeners = others(run_command)
+    for holder in [name for name, alive in listeners.items() if alive and name != number]:
+        state = _state(runtime, holder)
+        waited = time.monotonic() - first_seen.setdefault(holder, time.monotonic())
+        if not abandoned(number, holder, waited, state):
+            return {"id": holder, "seconds": int(state.get("age", waited))}, listeners
+    return None, listeners
 
 
 @contextlib.contextmanager
 def turn(run, runtime, number):
-    """Wait for this check's turn on the node and hold it; gives None, or the rival behind whom it
-    has waited in vain.
+    """Wait for this check's turn on the node and hold it.
 
-    The lock is on the runtime directory itself, so that nothing is left. Raises ProofError where
-    systemd does not answer.
+    Gives None, or the rival behind which it has waited in vain. Raises ProofError where systemd
+    does not answer. The lock is on the runtime directory itself, so that nothing is left.
     """
-    place = os.open(runtime, os.O_RDONLY)
-    began, clock, met, rival = time.time(), time.monotonic(), {}, {"id": "", "seconds": 0}
+    lock = os.open(runtime, os.O_RDONLY)
+    began, started = time.time(), time.monotonic()
+    first_seen, rival = {}, {"id": "", "seconds": 0}
     try:
         while rival:
-            if _locked(place):
-                rival, there = _in_the_way(run, runtime, number, met)
+            if _take_lock(lock):
+                rival, listeners = _find_rival(run, runtime, number, first_seen)
                 if not rival:
-                    _tidied(runtime)
-                    for holder, alive in there.items():
-                        _ended(run, runtime, number, holder, began if alive else None)
+                    _remove_stale_notes(runtime)
+                    for holder, alive in listeners.items():
+                        if alive and holder != number:
+                            _leave_note(runtime, number, holder, began)
+                        _end_listener(run, holder)
                     break
-                fcntl.flock(place, fcntl.LOCK_UN)
-            if time.monotonic() > clock + LONGEST:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+            if time.monotonic() > started + LONGEST:
                 break
             time.sleep(POLL)
-        yield rival and dict(rival, seconds=max(rival["seconds"], int(time.monotonic() - clock)))
+        waited = int(time.monotonic() - started)
+        yield rival and dict(rival, seconds=max(rival["seconds"], waited))
     finally:
-        os.close(place)
+        os.close(lock)
 
 
-def _locked(place):
+def _take_lock(lock):
+    """Return True if the lock was free and is taken now.
+
+    lock: a file descriptor.
+    """
     try:
-        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

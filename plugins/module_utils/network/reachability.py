@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ports the network's proof needs, and what the nodes' answers mean. Pure; who connects to
-whom: ring.py.
+"""Judgement of the network check: the ports that it needs, and the nodes' answers.
+
+Pure. The module `ring` says which node connects to which.
 """
 
 from __future__ import annotations
 
-from ..base import findings
+import dataclasses
+from typing import Any, Dict, List, Set, Tuple
+
+from ..base.findings import finding, named
 from ..plan import render
 from ..preflight import interfaces
 from . import link_quality, summary
@@ -13,7 +17,7 @@ from .check_lock import ID
 
 CHECK = "network"
 # Launchers whose ranks all come to the first node's start port (docs/facts.md, 1, 3, 5;
-# launchers.py): there it is needed, elsewhere nobody listens.
+# launchers.py). There it is needed. Nothing listens on the other nodes' start ports.
 MEET_AT_START = ("paddle", "fleetrun", "msrun")
 WHY = {
     "timeout": "no answer",
@@ -27,436 +31,561 @@ WHY = {
     "wrong": "another machine answers",
     "error": "failed",
 }
+# Each kind of port, as a pattern around the port numbers. '' means that no port was reached.
+PORTS_OF_KIND = {
+    "planned": "{}",
+    "ephemeral": "{} (ephemeral, as gloo and NCCL take them)",
+    "": "any port of it",
+}
 
 
-def planned(made):
-    """Return the ports of the plan that listeners are opened on: the ranks', and the ends of the
-    range from which --master gives others.
+@dataclasses.dataclass
+class _Connections:
+    """The connections that the nodes tried, and the ones that succeeded.
+
+    plan: the compiled plan. nodes: {name: node of the plan}. answers: {name: result} of the nodes
+    that took part. failures: rows of `unreached` with `source`, the node that tried. reached and
+    tried: pairs (from, to) of node names.
     """
-    start = made["ports"]["start"]
-    ends = (
-        [int(text) for text in made["env"]["PORT_RANGE"].split(":")]
-        if "PORT_RANGE" in made["env"]
-        else []
-    )
-    return sorted({start, start + made["ports"]["count"] - 1} | set(ends))
+
+    plan: Dict[str, Any]
+    nodes: Dict[str, Dict[str, Any]]
+    answers: Dict[str, Dict[str, Any]]
+    failures: List[Dict[str, Any]]
+    reached: Set[Tuple[str, str]]
+    tried: Set[Tuple[str, str]]
+
+    def is_dead(self, pair):
+        """Return True if the pair was tried and no port was reached."""
+        return pair in self.tried and pair not in self.reached
 
 
-def needed(made):
-    """Return the planned ports without which nothing can start, all of the first node: where the
-    ranks meet.
+def planned(plan):
+    """Return the ports of the plan that listeners are opened on, sorted.
+
+    They are the ends of the ranks' range, and of the range from which --master gives others.
     """
-    name = made["launcher"]["name"]
-    meets = name in MEET_AT_START or bool(made["scheduler"])
-    return (
-        (planned(made) if "PORT_RANGE" in made["env"] else [made["ports"]["start"]])
-        if meets
-        else []
-    )
+    start = plan["ports"]["start"]
+    ports = {start, start + plan["ports"]["count"] - 1}
+    if "PORT_RANGE" in plan["env"]:
+        ports.update(int(text) for text in plan["env"]["PORT_RANGE"].split(":"))
+    return sorted(ports)
 
 
-def judge(made, results, allowed):
-    """Return findings; results: {node name: what library/network_proof.py returned in state
-    connected, or what the connection said (msg)}.
+def needed(plan):
+    """Return the planned ports without which nothing can start.
+
+    All are ports of the first node, where the ranks meet.
     """
-    met, busy = (
-        _met(results),
-        {name for name, result in results.items() if result and result.get("rival")},
-    )
-    if len(met) > 1 and busy:
-        return [_rival(met)]
-    # What one node alone says of another check is taken for its own trouble: the others are judged
-    # as if it were not there.
-    found = [_alone(name, met[name]) for name in met if name in busy] or _elsewhere(results)
+    if plan["launcher"]["name"] not in MEET_AT_START and not plan["scheduler"]:
+        return []
+    if "PORT_RANGE" in plan["env"]:
+        return planned(plan)
+    return [plan["ports"]["start"]]
+
+
+def judge(plan, results, allowed):
+    """Return the findings of a network check.
+
+    results: {node name: what library/network_proof.py returned in state connected, or what the
+    connection said (msg)}. allowed: the limits of the site, see the module `carried`.
+    """
+    rivals = _collect_rivals(results)
+    busy = {name for name, result in results.items() if result and result.get("rival")}
+    if len(rivals) > 1 and busy:
+        return [_describe_rivals(rivals)]
+    # If only one node speaks of another check, the trouble is taken to be that node's own. The
+    # others are judged as if it were not there.
+    findings = [_describe_lone_rival(name, rivals[name]) for name in rivals if name in busy]
+    findings = findings or _judge_rivals_of_peers(results)
     results = {name: result for name, result in results.items() if name not in busy}
-    nodes = {node["name"]: node for node in made["nodes"]}
-    heard = {
-        name: _whole(result, nodes)
+    nodes = {node["name"]: node for node in plan["nodes"]}
+    answers = _usable_answers(results, nodes, busy)
+    findings += [
+        _describe_silent_node(name, result or {})
         for name, result in results.items()
-        if result and "reached" in result and result.get("own")
-    }
-    heard = {
-        name: dict(result, unreached=_of_this_check(result["unreached"], busy))
-        for name, result in heard.items()
-    }
-    found += [_mute(name, result or {}) for name, result in results.items() if name not in heard]
-    for name, result in heard.items():
-        found += _own(
-            name, nodes[name], result, needed(made) if name == made["nodes"][0]["name"] else []
-        )
-    found += _unreached(made, nodes, heard)
-    found += _seen(nodes, heard)
-    found += link_quality.judge(heard, allowed)
-    found += interfaces.adapters(
-        made, {name: result["own"].get("hcas") for name, result in heard.items()}
-    )
-    return found + summary.notes(nodes, heard)
+        if name not in answers
+    ]
+    for name, result in answers.items():
+        ports = []
+        if name == plan["nodes"][0]["name"]:
+            ports = needed(plan)
+        findings += _judge_listener(name, nodes[name], result["own"], ports)
+    findings += _judge_failures(_collect_connections(plan, nodes, answers))
+    findings += _judge_translated_addresses(nodes, answers)
+    findings += link_quality.judge(answers, allowed)
+    hcas = {name: result["own"].get("hcas") for name, result in answers.items()}
+    findings += interfaces.adapters(plan, hcas)
+    return findings + summary.notes(nodes, answers)
 
 
-def _whole(result, nodes):
-    """Return what a node said with every part in it, and without what it says of nodes that the
-    plan does not have.
-    """
-    told = dict({"unreached": [], "seen_as": {}, "edges": {}, "aside": {}}, **result)
+# --- the nodes' answers
+
+
+def _usable_answers(results, nodes, busy):
+    """Return {node name: completed answer} of the nodes that took part."""
+    answers = {}
+    for name, result in results.items():
+        if not result or "reached" not in result or not result.get("own"):
+            continue
+        answer = _complete_answer(result, nodes)
+        answer["unreached"] = _failures_of_this_check(answer["unreached"], busy)
+        answers[name] = answer
+    return answers
+
+
+def _complete_answer(result, nodes):
+    """Return an answer with every part in it, and only with nodes that the plan has."""
+    answer = dict({"unreached": [], "seen_as": {}, "edges": {}, "aside": {}}, **result)
     if not {"failed", "ephemeral", "range"} <= set(result["own"].get("listening") or ()):
-        told["own"] = dict(result["own"], listening=None)
-    told["edges"] = {
-        to: dict({"together": 1}, **row) if row.get("gbits") is not None else row
-        for to, row in told["edges"].items()
-    }
-    return dict(told, unreached=[row for row in told["unreached"] if row["to"] in nodes])
+        answer["own"] = dict(result["own"], listening=None)
+    edges = {}
+    for peer, row in answer["edges"].items():
+        edges[peer] = row
+        if row.get("gbits") is not None:
+            edges[peer] = dict({"together": 1}, **row)
+    answer["edges"] = edges
+    answer["unreached"] = [row for row in answer["unreached"] if row["to"] in nodes]
+    return answer
 
 
-def _of_this_check(rows, busy):
-    """Return the failed connections that say something of the network: none to another check's
-    listener, none to a node that has such a one.
+def _failures_of_this_check(rows, busy):
+    """Return the failed connections that say something about the network.
+
+    A connection to another check's listener, or to a node that has one, says nothing about it.
     """
     return [row for row in rows if row["why"] != "other" and row["to"] not in busy]
 
 
-def _met(results):
-    """Return {node: [rival]} of the nodes that speak of another check: on themselves, or on a node
-    that they came to.
+# --- other checks on the same nodes
 
-    A node says `other` of a peer. Where that peer says of itself that it has a rival, both count.
+
+def _collect_rivals(results):
+    """Return {node: [rival]} of the nodes that speak of another check.
+
+    The other check is on the node itself or on a peer that it connected to. A node says `other` of
+    a peer. If that peer says of itself that it has a rival, both count.
     """
-    met = {
-        name: [result["rival"]] if result and result.get("rival") else []
-        for name, result in results.items()
-    }
+    rivals = {}
     for name, result in results.items():
-        rows = (result or {}).get("unreached", [])
-        met[name] += [
-            {"id": row["text"], "seconds": row.get("age", 0)}
-            for row in rows
-            if row["why"] == "other"
-        ]
-    return {name: rivals for name, rivals in met.items() if rivals}
+        result = result or {}
+        known = _rivals_of_peers(result)
+        if result.get("rival"):
+            known.insert(0, result["rival"])
+        if known:
+            rivals[name] = known
+    return rivals
 
 
-def _since(rivals):
-    """Return in words which checks were met, and for how long they had been there."""
-    ids = (
-        findings.named(sorted({rival["id"] for rival in rivals if ID.match(rival["id"] or "")}))
-        or "its id is not known"
-    )
-    return "(%s), since %d s" % (ids, max(rival["seconds"] for rival in rivals))
+def _rivals_of_peers(result):
+    """Return [{id, seconds}] of the other checks that one node met on its peers."""
+    return [_rival_of(row) for row in result.get("unreached", []) if row["why"] == "other"]
 
 
-def _rival(met):
-    """Return the one finding that another check was met: what two checks find of each other's
-    listeners says nothing of the network.
+def _rival_of(row):
+    """Return {id, seconds} of the other check that a failed connection met."""
+    return {"id": row["text"], "seconds": row.get("age", 0)}
+
+
+def _describe_age(rivals):
+    """Return the text that says which checks were met, and since when they were there."""
+    ids = sorted({rival["id"] for rival in rivals if ID.match(rival["id"] or "")})
+    names = named(ids) or "its id is not known"
+    seconds = int(max(rival["seconds"] for rival in rivals))
+    return f"({names}), since {seconds} s"
+
+
+def _describe_rivals(rivals):
+    """Return the one finding that another check was met.
+
+    What two checks find of each other's listeners says nothing about the network.
     """
-    text = "another check of these nodes was running " + _since(
-        [rival for rivals in met.values() for rival in rivals]
-    )
-    return findings.finding(CHECK, text, "run this one again when it is through", list(met))
-
-
-def _alone(name, rivals):
-    """Return the finding about a node that says that another check was running on it, when no other
-    node speaks of one.
-    """
-    text = "another check was running on it " + _since(rivals)
-    return findings.finding(
-        CHECK, text, "run this one again when that one is through; then look at this node", name
-    )
-
-
-def _elsewhere(results):
-    """Return findings about nodes that are said to have another check's listener and do not say so
-    themselves.
-
-    Two nodes are believed. Where one node says so, either of the two may be wrong, and both are
-    named.
-    """
-    rows = {}
-    for name, result in results.items():
-        for row in (result or {}).get("unreached", []):
-            if row["why"] == "other" and row["to"] in results:
-                rows.setdefault(row["to"], {}).setdefault(
-                    name, {"id": row["text"], "seconds": row.get("age", 0)}
-                )
-    found = []
-    for to, told in rows.items():
-        text = f"{findings.named(told)} met another check on {to} {_since(list(told.values()))}"
-        remedy = "run this one again when that one is through; then look at %s" % (
-            to if len(told) > 1 else "both"
-        )
-        found.append(findings.finding(CHECK, text, remedy, to if len(told) > 1 else [*told, to]))
-    return found
-
-
-def _mute(name, result):
-    remedy = "log in by hand with the same user and key and look at the node; then try again"
-    return findings.finding(
+    age = _describe_age([rival for known in rivals.values() for rival in known])
+    return finding(
         CHECK,
-        "did not take part in the network's proof: %s"
-        % (
-            (result.get("msg") or "").strip()
-            or (result.get("module_stderr") or "").strip()
-            or "no reason was given"
-        ),
-        remedy,
+        f"another check of these nodes was running {age}",
+        "run this one again when it is through",
+        list(rivals),
+    )
+
+
+def _describe_lone_rival(name, rivals):
+    """Return the finding about another check that only its own node speaks of."""
+    return finding(
+        CHECK,
+        f"another check was running on it {_describe_age(rivals)}",
+        "run this one again when that one is through; then look at this node",
         name,
     )
 
 
-def _own(name, node, result, ports):
-    """Judge what a node's own listener could not do."""
-    own = result["own"]
-    if not own.get("listening"):
-        return [_mute(name, {"msg": own.get("msg") or "its listener did not start"})]
-    failed, found = own["listening"]["failed"], []
+def _judge_rivals_of_peers(results):
+    """Return findings about nodes where only peers met another check.
+
+    Two nodes are believed. If only one node says so, either of the two may be wrong, and both are
+    named.
+    """
+    rivals = {}
+    for name, result in results.items():
+        for row in (result or {}).get("unreached", []):
+            if row["why"] == "other" and row["to"] in results:
+                rivals.setdefault(row["to"], {}).setdefault(name, _rival_of(row))
+    findings = []
+    for peer, witnesses in rivals.items():
+        suspects, nodes = "both", [*witnesses, peer]
+        if len(witnesses) > 1:
+            suspects = nodes = peer
+        age = _describe_age(list(witnesses.values()))
+        text = f"{named(witnesses)} met another check on {peer} {age}"
+        remedy = f"run this one again when that one is through; then look at {suspects}"
+        findings.append(finding(CHECK, text, remedy, nodes))
+    return findings
+
+
+# --- a node's own listener
+
+
+def _describe_silent_node(name, result):
+    """Return the finding about a node that did not take part."""
+    reason = (
+        (result.get("msg") or "").strip()
+        or (result.get("module_stderr") or "").strip()
+        or "no reason was given"
+    )
+    return finding(
+        CHECK,
+        f"did not take part in the network's proof: {reason}",
+        "log in by hand with the same user and key and look at the node; then try again",
+        name,
+    )
+
+
+def _judge_listener(name, node, answer, ports):
+    """Return findings about what a node's own listener could not do.
+
+    answer: what the node says of itself (`own`). ports: the ports that the ranks need on it.
+    """
+    listener = answer.get("listening")
+    if not listener:
+        reason = answer.get("msg") or "its listener did not start"
+        return [_describe_silent_node(name, {"msg": reason})]
+    findings = []
+    address, failed = node["address"], listener["failed"]
     for port in ports:
         if str(port) in failed:
-            text = "port %d, where the ranks meet, cannot be taken on %s: %s" % (
-                port,
-                node["address"],
-                failed[str(port)],
+            text = (
+                f"port {port}, where the ranks meet, cannot be taken on {address}:"
+                f" {failed[str(port)]}"
             )
-            found.append(
-                findings.finding(
-                    CHECK, text, "end what holds it, or choose another with -e start_port", name
-                )
-            )
-    if not own["listening"]["ephemeral"]:
-        text = "no port between %d and %d can be taken on %s" % (
-            tuple(own["listening"]["range"]) + (node["address"],)
-        )
-        found.append(
-            findings.finding(
-                CHECK,
-                text,
-                "gloo and NCCL take theirs there: see net.ipv4.ip_local_port_range and `ss -s`",
-                name,
-            )
-        )
-    return found
+            remedy = "end what holds it, or choose another with -e start_port"
+            findings.append(finding(CHECK, text, remedy, name))
+    if not listener["ephemeral"]:
+        low, high = listener["range"]
+        text = f"no port between {low:d} and {high:d} can be taken on {address}"
+        remedy = "gloo and NCCL take theirs there: see net.ipv4.ip_local_port_range and `ss -s`"
+        findings.append(finding(CHECK, text, remedy, name))
+    return findings
 
 
-def _unreached(made, nodes, heard):
-    """Judge the connections that failed: every way out of a node, every way in, then single ways."""
-    failures = [
-        dict(row, source=name) for name, result in heard.items() for row in result["unreached"]
-    ]
-    reached = {
-        (name, to)
-        for name, result in heard.items()
-        for to, ports in result["reached"].items()
-        if ports
-    }
+# --- connections that failed
+
+
+def _collect_connections(plan, nodes, answers):
+    """Return the _Connections of all nodes that took part."""
+    failures, reached = [], set()
+    for name, result in answers.items():
+        failures += [dict(row, source=name) for row in result["unreached"]]
+        reached.update((name, peer) for peer, ports in result["reached"].items() if ports)
     tried = reached | {(row["source"], row["to"]) for row in failures}
-    dead = {pair for pair in tried if pair not in reached}
-    found, first = [], made["nodes"][0]["name"]
-    alone = []
-    for name in nodes:
-        out, into = (
-            {pair for pair in tried if pair[0] == name},
-            {pair for pair in tried if pair[1] == name},
-        )
-        peers = {peer for pair in out | into for peer in pair} - {name}
-        if (
-            len(nodes) > 2 and len(peers) > 1 and out and into and out | into <= dead
-        ):  # one peer may lie
-            alone.append(name)
-    for name in alone:
-        mine = [row for row in failures if name in (row["source"], row["to"])]
-        text = "{} reaches nobody and nobody reaches it at {} on {}: {}".format(
-            name, nodes[name]["address"], nodes[name]["interface"], _reasons(mine, heard))  # fmt: skip
-        found.append(
-            findings.finding(CHECK, text, _cut_remedy(made, nodes[name], mine, heard), name)
-        )
-    rest = [row for row in failures if row["source"] not in alone and row["to"] not in alone]
-    mute = [
-        name
-        for name in nodes
-        if len(nodes) > 2
-        and len({row["to"] for row in rest if row["source"] == name}) > 1
-        and not any(pair[0] == name for pair in reached)
+    return _Connections(plan, nodes, answers, failures, reached, tried)
+
+
+def _judge_failures(connections):
+    """Return findings about failed connections.
+
+    First come the nodes that are cut off, then the nodes that reach no peer, then single links.
+    """
+    isolated = [name for name in connections.nodes if _is_isolated(connections, name)]
+    findings = [_describe_isolated_node(connections, name) for name in isolated]
+    rest = [
+        row
+        for row in connections.failures
+        if row["source"] not in isolated and row["to"] not in isolated
     ]
-    for name in mute:
-        mine = [row for row in rest if row["source"] == name]
-        text = "{} reaches nobody from {} on {}, though others are reached: {}".format(
-            name, nodes[name]["address"], nodes[name]["interface"], _reasons(mine, heard))  # fmt: skip
-        remedy = "look at the rules for what leaves {}: nft list ruleset; ip route get {}".format(
-            name,
-            nodes[mine[0]["to"]]["address"],
-        )
-        found.append(findings.finding(CHECK, text, remedy, name))
-    groups, misled = {}, {(row["source"], row["to"]) for row in rest if row["why"] == "wrong"}
-    for row in rest:
-        pair = (row["source"], row["to"])
-        # Where another machine answers, what that one refuses says nothing.
-        if row["source"] not in mute and (row["why"] == "wrong" or pair not in misled):
-            kind = "" if pair in dead else _kind(row, heard)
-            groups.setdefault(
-                (
-                    row["to"],
-                    kind,
-                    row["why"],
-                    row["text"] if row["why"] in ("wrong", "error") else "",
-                ),
-                [],
-            ).append(row)
-    for (to, kind, why, _text), rows in groups.items():
-        wanted = (
-            kind != "planned"
-            or why in ("large", "wrong")
-            or any(to == first and row["port"] in needed(made) for row in rows)
-        )
-        found.append(
-            _way(
-                made,
-                nodes,
-                heard,
-                to,
-                kind,
-                why,
-                rows,
-                reached,
-                tried,
-                "stop" if wanted else "warn",
-            )
-        )
-    return found
+    outgoing = {
+        name: [row for row in rest if row["source"] == name]
+        for name in connections.nodes
+        if _reaches_nobody(connections, name, rest)
+    }
+    findings += [_describe_blocked_sender(connections, *item) for item in outgoing.items()]
+    for (peer, kind, why, _text), rows in _group_failures(connections, rest, outgoing).items():
+        level = _level_of_failures(connections.plan, peer, kind, why, rows)
+        findings.append(_describe_failures(connections, peer, kind, why, rows, level))
+    return findings
 
 
-def _kind(row, heard):
-    """Return whether a port is planned or ephemeral; a listener says so itself."""
-    said = (heard.get(row["to"], {}).get("own") or {}).get("listening") or {}
-    return "ephemeral" if row["port"] in said.get("ephemeral", ()) else "planned"
+def _is_isolated(connections, name):
+    """Return True if a node with two peers or more has no working connection.
+
+    One peer may be wrong, and a cluster of two nodes has only one.
+    """
+    links = {pair for pair in connections.tried if name in pair}
+    peers = {peer for pair in links for peer in pair} - {name}
+    return (
+        len(connections.nodes) > 2
+        and len(peers) > 1
+        and any(source == name for source, _peer in links)
+        and any(peer == name for _source, peer in links)
+        and all(connections.is_dead(pair) for pair in links)
+    )
 
 
-def _reasons(rows, heard):
-    """Return in words how connections failed, and what answers beside them."""
-    words = sorted({WHY.get(row["why"], row["why"]) for row in rows})
-    sides = [heard[row["source"]]["aside"].get(row["to"]) or {} for row in rows]
-    answers = [
+def _describe_isolated_node(connections, name):
+    """Return the finding about a node that is cut off."""
+    node = connections.nodes[name]
+    rows = [row for row in connections.failures if name in (row["source"], row["to"])]
+    text = (
+        f"{name} reaches nobody and nobody reaches it at {node['address']} on {node['interface']}:"
+        f" {_describe_reasons(rows, connections.answers)}"
+    )
+    # Without a node that tried to reach it, the rule is needed for the node that it tried.
+    sources = sorted({row["source"] for row in rows} - {name}) or [rows[0]["to"]]
+    remedy = (
+        f"see `ip -br address show {node['interface']}` there, cable, VLAN and switch;"
+        f" {_describe_opening(connections, node, sources)}"
+    )
+    return finding(CHECK, text, remedy, name)
+
+
+def _reaches_nobody(connections, name, failures):
+    """Return True if a node tried two peers or more and reached none of them."""
+    return (
+        len(connections.nodes) > 2
+        and len({row["to"] for row in failures if row["source"] == name}) > 1
+        and not any(source == name for source, _peer in connections.reached)
+    )
+
+
+def _describe_blocked_sender(connections, name, rows):
+    """Return the finding about a node that reaches no peer, while other nodes do."""
+    node, peer = connections.nodes[name], connections.nodes[rows[0]["to"]]
+    text = (
+        f"{name} reaches nobody from {node['address']} on {node['interface']}, though others are"
+        f" reached: {_describe_reasons(rows, connections.answers)}"
+    )
+    remedy = (
+        f"look at the rules for what leaves {name}: nft list ruleset; ip route get"
+        f" {peer['address']}"
+    )
+    return finding(CHECK, text, remedy, name)
+
+
+def _group_failures(connections, failures, blocked):
+    """Return the failures not yet explained, in groups.
+
+    A group's key is (peer, kind of port, why, text). blocked: names of the nodes that reach no peer
+    at all.
+    """
+    misled = {(row["source"], row["to"]) for row in failures if row["why"] == "wrong"}
+    groups = {}
+    for row in failures:
+        pair, why = (row["source"], row["to"]), row["why"]
+        text = kind = ""
+        # If another machine answers, what that machine refuses says nothing.
+        if row["source"] in blocked or (why != "wrong" and pair in misled):
+            continue
+        if not connections.is_dead(pair):
+            kind = _kind_of_port(row, connections.answers)
+        if why in ("wrong", "error"):
+            text = row["text"]
+        groups.setdefault((row["to"], kind, why, text), []).append(row)
+    return groups
+
+
+def _kind_of_port(row, answers):
+    """Return 'planned' or 'ephemeral', as the listener of the peer says."""
+    if row["port"] in _listener_of(row["to"], answers).get("ephemeral", ()):
+        return "ephemeral"
+    return "planned"
+
+
+def _listener_of(name, answers):
+    """Return what a node's listener says of itself, {} for nothing."""
+    return (answers.get(name, {}).get("own") or {}).get("listening") or {}
+
+
+def _level_of_failures(plan, peer, kind, why, rows):
+    """Return 'stop', or 'warn' if no rank needs the ports that were not reached."""
+    if kind != "planned" or why in ("large", "wrong"):
+        return "stop"
+    if peer == plan["nodes"][0]["name"] and any(row["port"] in needed(plan) for row in rows):
+        return "stop"
+    return "warn"
+
+
+def _describe_failures(connections, peer, kind, why, rows, level):
+    """Return the finding about connections to one node that failed for one reason.
+
+    rows: the failures, all on one kind of port.
+    """
+    node = connections.nodes[peer]
+    sources = list(dict.fromkeys(row["source"] for row in rows))
+    ports = sorted({row["port"] for row in rows})
+    text = (
+        f"{_describe_sources(connections, peer, sources)} {peer} at {node['address']},"
+        f" {_describe_ports(ports, kind)}: {_describe_reasons(rows, connections.answers)}"
+    )
+    if _is_one_way(connections, peer, sources):
+        text += "; the other direction works"
+    others = set()
+    for name in sources:
+        others.update(connections.answers[name]["reached"].get(peer, []))
+    others -= set(ports)
+    if others:
+        text += f"; reached: {', '.join(map(str, sorted(others)))}"
+    if level == "warn":
+        text += f"; no rank listens there with {connections.plan['launcher']['name']}"
+    remedy = _remedy_of_failures(connections, node, kind, why, rows, sources)
+    return finding(CHECK, text, remedy, [peer, *sources], level)
+
+
+def _describe_sources(connections, peer, sources):
+    """Return the beginning of a sentence: which nodes do not reach the peer."""
+    tried_by = {source for source, target in connections.tried if target == peer}
+    if len(tried_by) > 1 and set(sources) == tried_by:
+        return f"nobody (tried: {named(sources)}) reaches"
+    return f"{named(sources)} cannot reach"
+
+
+def _describe_ports(ports, kind):
+    """Return the text that names the ports that were not reached."""
+    noun = "ports"
+    if len(ports) == 1:
+        noun = "port"
+    return PORTS_OF_KIND[kind].format(f"{noun} {', '.join(map(str, ports))}")
+
+
+def _is_one_way(connections, peer, sources):
+    """Return True if only the opposite direction works.
+
+    The peer reaches all sources that it tried, and none of them reaches it.
+    """
+    back = [(peer, name) for name in sources if (peer, name) in connections.tried]
+    return (
+        bool(back)
+        and connections.reached.issuperset(back)
+        and not any((name, peer) in connections.reached for name in sources)
+    )
+
+
+def _describe_reasons(rows, answers):
+    """Return the text that says how connections failed.
+
+    It says, too, what else answers at their targets.
+    """
+    reasons = sorted({WHY.get(row["why"], row["why"]) for row in rows})
+    reasons += sorted({row["text"] for row in rows if row["why"] == "error"})
+    text = ", ".join(reasons)
+    others = [answers[row["source"]]["aside"].get(row["to"]) or {} for row in rows]
+    services = [
         label
         for key, label in (("ping", "ping works"), ("ssh", "SSH answers"))
-        if sides and all(side.get(key) for side in sides)
+        if others and all(other.get(key) for other in others)
     ]
-    words += sorted({row["text"] for row in rows if row["why"] == "error"})
-    return ", ".join(words) + (", while {}".format(" and ".join(answers)) if answers else "")
+    if services:
+        text += f", while {' and '.join(services)}"
+    return text
 
 
-def _range(node, heard):
-    said = (heard.get(node["name"], {}).get("own") or {}).get("listening")
-    return "%d-%d" % tuple(said["range"]) if said else "the range of net.ipv4.ip_local_port_range"
+# --- remedies
 
 
-def _open(made, node, sources, nodes, heard, kind=""):
-    """Return what a firewall of a node has to let in."""
-    parts = {
-        "planned": render.ports(made) if len(planned(made)) > 1 else str(made["ports"]["start"]),
-        "ephemeral": _range(node, heard),
-    }
-    wanted = parts[kind] if kind else "{}, {}".format(parts["planned"], parts["ephemeral"])
-    return "a firewall has to let TCP {} from {} into {} ({}), on it or on the way; provision.yml opens a node's own with runtime_firewall".format(
-        wanted, findings.named([nodes[name]["address"] for name in sources]), node["name"], node["address"])  # fmt: skip
+def _remedy_of_failures(connections, node, kind, why, rows, sources):
+    """Return what helps against failed connections to one node.
 
-
-def _cut_remedy(made, node, rows, heard):
-    sources = sorted({row["source"] for row in rows} - {node["name"]}) or [
-        row["to"] for row in rows[:1]
-    ]
-    nodes = {item["name"]: item for item in made["nodes"]}
-    return "see `ip -br address show {}` there, cable, VLAN and switch; {}".format(
-        node["interface"],
-        _open(made, node, sources, nodes, heard),
-    )
-
-
-def _way(made, nodes, heard, to, kind, why, rows, reached, tried, level):
-    """Return the finding of one group: connections to one node that failed for one reason on one
-    kind of port.
+    why: the reason, a key of WHY. sources: names of the nodes that tried.
     """
-    node, sources = nodes[to], list(dict.fromkeys(row["source"] for row in rows))
-    asked = {pair[0] for pair in tried if pair[1] == to}
-    who = (
-        f"nobody (tried: {findings.named(sources)}) reaches"
-        if len(asked) > 1 and set(sources) == asked
-        else findings.named(sources) + " cannot reach"
-    )
-    ports = sorted({row["port"] for row in rows})
-    where = "{} {}".format("port" if len(ports) == 1 else "ports", ", ".join(map(str, ports)))
-    where = {
-        "planned": where,
-        "ephemeral": where + " (ephemeral, as gloo and NCCL take them)",
-        "": "any port of it",
-    }[kind]
-    text = "{} {} at {}, {}: {}".format(who, to, node["address"], where, _reasons(rows, heard))
-    back = [(to, name) in reached for name in sources if (to, name) in tried]
-    if back and all(back) and not any((name, to) in reached for name in sources):
-        text += "; the other direction works"
-    others = sorted(
-        {port for name in sources for port in heard[name]["reached"].get(to, [])} - set(ports)
-    )
-    if others:
-        text += "; reached: {}".format(", ".join(map(str, others)))
-    if level == "warn":
-        text += "; no rank listens there with {}".format(made["launcher"]["name"])
-    return findings.finding(
-        CHECK,
-        text,
-        _remedy(made, node, nodes, heard, kind, why, rows, sources),
-        [to] + sources,
-        level,
-    )
-
-
-def _remedy(made, node, nodes, heard, kind, why, rows, sources):
-    name, address = node["name"], node["address"]
+    name, address, interface = node["name"], node["address"], node["interface"]
     if why in ("timeout", "refused", "hello"):
-        return _open(made, node, sources, nodes, heard, kind)
+        return _describe_opening(connections, node, sources, kind)
     if why == "unroutable":
-        opening = _open(made, node, sources, nodes, heard, kind)
+        opening = _describe_opening(connections, node, sources, kind)
         return (
             f"on {sources[0]}: ip route get {address}; give trainyard_address a network that all"
             f" nodes share; a firewall that rejects reads the same: {opening}"
         )
     if why == "large":
-        interface = node["interface"]
         return (
             "a black hole for full packets (ICMP 'fragmentation needed' is dropped, or a switch has"
-            f" smaller frames): ping -M do -s 1472 {address}; "
-            + f"give all nodes' interfaces ({interface}) the MTU that the way has"
+            f" smaller frames): ping -M do -s 1472 {address}; give all nodes' interfaces"
+            f" ({interface}) the MTU that the way has"
         )
     if why == "wrong":
-        return "{} answers at {}: one address on two machines, or a translation (NAT) on the way: ip neigh show {}; correct trainyard_address".format(
-            rows[0]["text"], address, address)  # fmt: skip
+        return (
+            f"{rows[0]['text']} answers at {address}: one address on two machines, or a translation"
+            f" (NAT) on the way: ip neigh show {address}; correct trainyard_address"
+        )
     if why == "stranger":
         return (
             f"a proxy or another program answers on the way to {name} ({address}): ss -ltnp there"
         )
     if why == "forbidden":
-        return "a rule for outgoing connections on {}: nft list chain inet filter output".format(
-            ", ".join(sources)
+        return (
+            f"a rule for outgoing connections on {', '.join(sources)}:"
+            " nft list chain inet filter output"
         )
-    return "on {}: ip -br address; then run the check again".format(", ".join(sources))
+    return f"on {', '.join(sources)}: ip -br address; then run the check again"
 
 
-def _seen(nodes, heard):
-    """Judge who comes with another address than its own."""
-    found = []
-    for name, result in heard.items():
+def _describe_opening(connections, node, sources, kind=""):
+    """Return what a firewall of a node has to let in.
+
+    kind: 'planned' or 'ephemeral' ports, both by default.
+    """
+    plan = connections.plan
+    ports = {
+        "planned": str(plan["ports"]["start"]),
+        "ephemeral": _ephemeral_range(node["name"], connections.answers),
+    }
+    if len(planned(plan)) > 1:
+        ports["planned"] = render.ports(plan)
+    wanted = ports.get(kind) or ", ".join(ports.values())
+    addresses = named([connections.nodes[name]["address"] for name in sources])
+    return (
+        f"a firewall has to let TCP {wanted} from {addresses} into {node['name']}"
+        f" ({node['address']}), on it or on the way; provision.yml opens a node's own with"
+        " runtime_firewall"
+    )
+
+
+def _ephemeral_range(name, answers):
+    """Return the range of ephemeral ports of a node as text."""
+    listener = _listener_of(name, answers)
+    if not listener:
+        return "the range of net.ipv4.ip_local_port_range"
+    low, high = listener["range"]
+    return f"{low:d}-{high:d}"
+
+
+# --- addresses
+
+
+def _judge_translated_addresses(nodes, answers):
+    """Return findings about nodes that peers see with another address."""
+    remedy = (
+        "an address translation (NAT) is between the nodes: ranks that answer to this address reach"
+        " another machine; route the fabric without it"
+    )
+    findings = []
+    for name, result in answers.items():
         for address in sorted(set(result["seen_as"].values())):
-            peers = [to for to, seen in result["seen_as"].items() if seen == address]
-            text = "{} comes to {} as {} instead of {}".format(
-                name,
-                findings.named(peers),
-                address,
-                nodes[name]["address"],
+            peers = [peer for peer, seen in result["seen_as"].items() if seen == address]
+            text = (
+                f"{name} comes to {named(peers)} as {address} instead of {nodes[name]['address']}"
             )
-            remedy = (
-                "an address translation (NAT) is between the nodes: ranks that answer to this"
-                " address reach another machine; route the fabric without it"
-            )
-            # The address is what the peers say: the word of one is about both.
-            found.append(
-                findings.finding(
-                    CHECK, text, remedy, name if len(peers) > 1 else [name, *peers], "warn"
-                )
-            )
-    return found
+            # The peers say which address it is. What one peer alone says is about both.
+            suspects = name
+            if len(peers) == 1:
+                suspects = [name, *peers]
+            findings.append(finding(CHECK, text, remedy, suspects, "warn"))
+    return findings

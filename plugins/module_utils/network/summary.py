@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the network's proof shows of nodes and ways: a row a node, one row of them all where there
-are many. Pure.
+"""Notes about what the network check measured.
+
+There is one row per node, or one row for many nodes. Pure.
 """
 
 from __future__ import annotations
@@ -17,127 +18,127 @@ KINDS = 4
 
 
 def notes(nodes, heard):
-    """Return the notes; nodes: {name: node of the plan}; heard: {name: what
-    library/network_proof.py returned in state connected}.
+    """Return the notes about nodes and links.
+
+    nodes: {name: node of the plan}. heard: {name: what library/network_proof.py returned in state
+    connected}.
     """
     if len(heard) <= ROWS:
         return [_note(nodes[name], result) for name, result in heard.items()]
-    text = "; ".join(
-        _kinds(nodes, heard)
-        + _ways(
-            {
-                (name, to): row
-                for name, result in heard.items()
-                for to, row in result["edges"].items()
-            }
-        )
-    )
+    edges = {
+        (name, to): row for name, result in heard.items() for to, row in result["edges"].items()
+    }
+    text = "; ".join(_describe_kinds(nodes, heard) + _describe_links(edges))
     return [findings.finding(CHECK, text, "", list(heard), "note")]
 
 
 def unmeasured(row):
-    """Return whether a way's bandwidth was to be measured and could not be, or there was no time
-    for it.
+    """Return True if a link's bandwidth is missing.
+
+    The test failed, or there was no time for it.
     """
     return bool(row.get("late")) or ("together" in row and row.get("gbits") is None)
 
 
-def _wire(node, own):
-    """Return interface, MTU and RDMA devices of a node in words."""
-    rows = own.get("hcas") or []
+def _describe_hardware(node, answer):
+    """Return interface, MTU and RDMA devices of a node as three texts.
+
+    answer: what the node says of itself (`own`).
+    """
+    mtu = (answer.get("interface") or {}).get("mtu") or "?"
     hcas = [
-        "{}:{} {}".format(row["name"], row["port"], row["state"].split(": ")[-1]) for row in rows
+        f"{row['name']}:{row['port']} {row['state'].split(': ')[-1]}"
+        for row in answer.get("hcas") or []
     ]
-    return (
-        node["interface"],
-        (own.get("interface") or {}).get("mtu") or "?",
-        f"HCAs: {findings.named(hcas)}" if rows else "no HCA",
-    )
+    if not hcas:
+        return node["interface"], mtu, "no HCA"
+    return node["interface"], mtu, f"HCAs: {findings.named(hcas)}"
 
 
-def _kinds(nodes, heard):
-    """Return in words what interfaces the nodes have, the most frequent kind first."""
+def _describe_kinds(nodes, answers):
+    """Return texts about the nodes' interfaces, the most frequent kind first."""
     groups = {}
-    for name, result in heard.items():
-        groups.setdefault("{}, MTU {}, {}".format(*_wire(nodes[name], result["own"])), []).append(
-            name
-        )
+    for name, result in answers.items():
+        interface, mtu, hcas = _describe_hardware(nodes[name], result["own"])
+        kind = f"{interface}, MTU {mtu}, {hcas}"
+        groups.setdefault(kind, []).append(name)
     ordered = sorted(groups.items(), key=lambda pair: -len(pair[1]))
+    first_kind, first_names = ordered[0]
     if len(ordered) == 1:
-        return ["%s on all %d nodes" % (ordered[0][0], len(heard))]
-    words = [
-        "{} on {}".format(kind, findings.named(names) if at else "%d nodes" % len(names))
-        for at, (kind, names) in enumerate(ordered[:KINDS])
-    ]
+        return [f"{first_kind} on all {len(answers)} nodes"]
+    texts = [f"{first_kind} on {len(first_names)} nodes"]
+    texts += [f"{kind} on {findings.named(names)}" for kind, names in ordered[1:KINDS]]
     rest = ordered[KINDS:]
-    return words + (
-        [
-            "%d more kinds on %s"
-            % (len(rest), findings.named(name for _kind, names in rest for name in names))
-        ]
-        if rest
-        else []
-    )
+    if rest:
+        others = findings.named(name for _kind, names in rest for name in names)
+        texts.append(f"{len(rest)} more kinds on {others}")
+    return texts
 
 
-def _ways(edges):
-    """Return in words how fast the ways are; edges: {(from, to): row}."""
+def _describe_links(edges):
+    """Return texts that say how fast the links are.
+
+    edges: {(from, to): row}.
+    """
     rates = sorted(
         (row["gbits"], pair) for pair, row in edges.items() if row.get("gbits") is not None
     )
     trips = sorted(
         (row["rtt"] * 1000, pair) for pair, row in edges.items() if row.get("rtt") is not None
     )
-    missing, words = sum(unmeasured(row) for row in edges.values()), []
+    texts = []
     if rates:
-        counts = sorted({edges[pair]["together"] for _rate, pair in rates})
-        words.append(
-            "TCP on %d ways, %s nodes at once: slowest %s to %s %.3g Gbit/s, median %.3g, fastest"
-            " %.3g"
-            % (
-                len(rates),
-                counts[0] if len(counts) == 1 else "%d to %d" % (counts[0], counts[-1]),
-                rates[0][1][0],
-                rates[0][1][1],
-                rates[0][0],
-                statistics.median(rate for rate, _pair in rates),
-                rates[-1][0],
-            )
-        )
+        texts.append(_describe_rates(rates, [edges[pair]["together"] for _rate, pair in rates]))
     if trips:
-        worst = (statistics.median(trip for trip, _pair in trips), trips[-1][0]) + trips[-1][1]
-        words.append("latency: median {:.2f} ms, worst {:.2f} ms ({} to {})".format(*worst))
+        median = statistics.median(trip for trip, _pair in trips)
+        worst, (name, peer) = trips[-1]
+        texts.append(f"latency: median {median:.2f} ms, worst {worst:.2f} ms ({name} to {peer})")
+    missing = sum(unmeasured(row) for row in edges.values())
     late = sum(bool(row.get("late")) for row in edges.values())
     if missing:
-        words.append(
-            "bandwidth of %d of %d ways not measured%s"
-            % (missing, len(rates) + missing, ", %d for want of time" % late if late else "")
-        )
-    return words
+        text = f"bandwidth of {missing} of {len(rates) + missing} ways not measured"
+        if late:
+            text += f", {late} for want of time"
+        texts.append(text)
+    return texts
+
+
+def _describe_rates(rates, counts):
+    """Return the text about the bandwidth of all links.
+
+    rates: [(Gbit/s, (from, to))], the slowest first. counts: how many nodes sent at once, per link.
+    """
+    at_once = str(min(counts))
+    if max(counts) != min(counts):
+        at_once = f"{min(counts)} to {max(counts)}"
+    slowest, (name, peer) = rates[0]
+    median = statistics.median(rate for rate, _pair in rates)
+    return (
+        f"TCP on {len(rates)} ways, {at_once} nodes at once: slowest {name} to {peer}"
+        f" {slowest:.3g} Gbit/s, median {median:.3g}, fastest {rates[-1][0]:.3g}"
+    )
 
 
 def _note(node, result):
-    """Return the line that shows what a node's ways are made of."""
-    interface, mtu, hcas = _wire(node, result["own"])
-    parts = ["{} {}, MTU {}".format(interface, node["address"], mtu), hcas]
+    """Return the note about one node: hardware, slowest link, what is missing."""
+    interface, mtu, hcas = _describe_hardware(node, result["own"])
+    parts = [f"{interface} {node['address']}, MTU {mtu}", hcas]
     rates = sorted(
-        (
-            (row["gbits"], to, row)
-            for to, row in result["edges"].items()
-            if row.get("gbits") is not None
-        ),
-        key=lambda item: item[:2],
+        (row["gbits"], to) for to, row in result["edges"].items() if row.get("gbits") is not None
     )
     if rates:
-        slow, to, row = rates[0]
-        many = "slowest of %d: " % len(rates) if len(rates) > 1 else ""
-        parts.append(
-            "%sto %s %.3g Gbit/s (TCP, %d nodes at once), %.2f ms"
-            % (many, to, slow, row["together"], row.get("rtt", 0) * 1000)
+        rate, peer = rates[0]
+        row = result["edges"][peer]
+        text = (
+            f"to {peer} {rate:.3g} Gbit/s (TCP, {row['together']} nodes at once),"
+            f" {row.get('rtt', 0) * 1000:.2f} ms"
         )
+        if len(rates) > 1:
+            text = f"slowest of {len(rates)}: {text}"
+        parts.append(text)
     parts += [
-        f"to {to}: bandwidth not measured"
-        for to, row in sorted(result["edges"].items())
+        f"to {peer}: bandwidth not measured"
+        for peer, row in sorted(result["edges"].items())
         if unmeasured(row)
     ]
     return findings.finding(CHECK, "; ".join(parts), "", node["name"], "note")

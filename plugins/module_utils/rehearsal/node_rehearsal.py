@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's side of a rehearsal: wait for its end, end it where it has none, read what the ranks
-said, and remove it. See rehearsal.py.
+"""Node's side of a rehearsal: wait for its end, read its results, remove it.
+
+A rehearsal without an end is ended. See rehearsal.py.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ LOG_LINES = 12
 LINE_CHARACTERS = 300
 READ_BYTES = 1 << 20
 POLL_SECONDS = 0.25
-# What a controller that was cut off has left is removed by a later rehearsal, when no other can
-# still be reading it.
+# The leftovers of a controller that was cut off are removed by a later rehearsal after this time,
+# when no other can still be reading them.
 OLD_SECONDS = 3600
 
 
 def wait(run, unit, seconds, clock=time.monotonic, sleep=time.sleep):
-    """Wait until the unit has ended, but no longer than so many seconds; return whether it has."""
+    """Wait until the unit has ended.
+
+    seconds: the longest time. Returns True if it has ended.
+    """
     until = clock() + seconds
     while status.unit_state(run, unit) in attempt_dir.ACTIVE:
         if clock() >= until:
@@ -46,7 +50,10 @@ def text_of(path):
 
 
 def tail(path, secrets):
-    """Return a log's last lines, safe to show and bounded; secrets: display.Secrets of the plan."""
+    """Return a log's last lines, safe to show and bounded.
+
+    secrets: display.Secrets of the plan.
+    """
     return [
         printable(line, *secrets, limit=LINE_CHARACTERS)
         for line in text_of(path).splitlines()[-LOG_LINES:]
@@ -54,16 +61,20 @@ def tail(path, secrets):
 
 
 def finite(text):
-    """Return a number of JSON as float, or as the text 'nan', 'inf' or '-inf': a wrong all-reduce
-    gives those, and no answer can hold them.
+    """Return a number of JSON as float, or as the text 'nan', 'inf' or '-inf'.
+
+    A wrong all-reduce gives those, and no answer can hold them.
     """
     value = float(text)
-    return value if math.isfinite(value) else str(value)
+    if math.isfinite(value):
+        return value
+    return str(value)
 
 
 def merged(text):
-    """Return what one rank said in all its lines as one mapping; `stage` is the last; None where it
-    said nothing that is whole.
+    """Return what one rank said in all its lines as one mapping.
+
+    `stage` is the last one. Returns None where the rank said nothing that is whole.
     """
     result = {}
     for line in text.splitlines():
@@ -73,58 +84,65 @@ def merged(text):
             continue  # the rank was ended in the middle of it
         if isinstance(value, dict):
             result.update(value)
-    return result if "rank" in result and "stage" in result else None
+    if "rank" in result and "stage" in result:
+        return result
+    return None
 
 
 def read(attempt, node):
-    """Return {ranks, transports, events, exit, console, logs} of an attempt's directory; empty
-    values where it is not there.
+    """Return the data of an attempt's directory.
+
+    {ranks, transports, events, halted, console, logs}. Values are empty where it is not there.
+    node: the name of this node.
     """
     folder = os.path.join(attempt, "work", outcome.FOLDER)
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    ranks = [
-        item
-        for item in (
-            merged(text_of(os.path.join(folder, name))) for name in names if name.endswith(".jsonl")
-        )
-        if item
-    ]
+    ranks = [merged(text) for text in _texts_of(folder, ".jsonl")]
+    ranks = sorted((rank for rank in ranks if rank), key=lambda rank: str(rank["rank"]))
     plan = status.read_json(attempt, "plan.json") or {
         "ranks": [],
         "launcher": {"console": "logs.txt"},
     }
     secrets = secrets_of(plan)
     return {
-        "ranks": printable_data(sorted(ranks, key=lambda item: str(item["rank"])), *secrets),
-        "transports": outcome.transports(
-            "\n".join(
-                text_of(os.path.join(folder, name)) for name in names if name.endswith(".nccl")
-            )
-        ),
+        "ranks": printable_data(ranks, *secrets),
+        "transports": outcome.transports("\n".join(_texts_of(folder, ".nccl"))),
         "events": status.read_events(attempt),
         "halted": status.read_json(attempt, "stop.json") is not None,
         "console": tail(os.path.join(attempt, plan["launcher"]["console"]), secrets),
         "logs": {
-            str(item["rank"]): tail(os.path.join(attempt, item["log"]), secrets)
-            for item in plan["ranks"]
-            if item["node"] == node
+            str(rank["rank"]): tail(os.path.join(attempt, rank["log"]), secrets)
+            for rank in plan["ranks"]
+            if rank["node"] == node
         },
     }
 
 
-def remove(run, base, run_id, now):
-    """Remove a rehearsal's directory, and those that earlier controllers could not remove; return
-    what is left of it and why, or ''.
+def _texts_of(folder, ending):
+    """Return the texts of the files in a folder whose names end so.
+
+    [] without the folder.
     """
-    held = {item["unit"] for item in attempt_dir.active_units(run)}
+    if not os.path.isdir(folder):
+        return []
+    names = sorted(name for name in os.listdir(folder) if name.endswith(ending))
+    return [text_of(os.path.join(folder, name)) for name in names]
+
+
+def remove(run, base, run_id, now):
+    """Remove a rehearsal's directory.
+
+    Those that earlier controllers could not remove go, too. Returns what is left of this rehearsal
+    and why, or ''. now: seconds since the epoch.
+    """
+    active = {item["unit"] for item in attempt_dir.active_units(run)}
     for name, number in attempt_dir.rehearsals_on(base):
-        place = attempt_dir.attempt_dir(base, name, number)
-        old = now - os.lstat(place).st_mtime > OLD_SECONDS
-        if name == run_id or (old and attempt_dir.unit_name(name, number) not in held):
+        path = attempt_dir.attempt_dir(base, name, number)
+        old = now - os.lstat(path).st_mtime > OLD_SECONDS
+        if name == run_id or (old and attempt_dir.unit_name(name, number) not in active):
             try:
-                shutil.rmtree(place)
-                if not os.listdir(os.path.dirname(place)):
-                    os.rmdir(os.path.dirname(place))
+                shutil.rmtree(path)
+                if not os.listdir(os.path.dirname(path)):
+                    os.rmdir(os.path.dirname(path))
             except OSError as error:
                 if name == run_id:
                     return f"{error.filename}: {error.strerror}"
@@ -132,27 +150,27 @@ def remove(run, base, run_id, now):
 
 
 def finish(run, base, run_id, node, seconds, refused, alone):
-    """Wait, read, remove; return the module's result.
+    """Wait for the rehearsal's end, read it, remove it.
 
-    refused: why this node did not start, or ''. alone: whether another node did not, so that there
-    is nothing to wait for.
+    Returns the module's result. seconds: the bound. refused: why this node did not start, or ''.
+    alone: True if another node did not start, so that there is nothing to wait for.
     """
-    unit, place = (
-        attempt_dir.unit_name(run_id, outcome.NUMBER),
-        attempt_dir.attempt_dir(base, run_id, outcome.NUMBER),
-    )
+    unit = attempt_dir.unit_name(run_id, outcome.NUMBER)
+    path = attempt_dir.attempt_dir(base, run_id, outcome.NUMBER)
     began = time.monotonic()
-    ended = wait(run, unit, 0 if refused or alone else seconds)
+    if refused or alone:
+        seconds = 0
+    ended = wait(run, unit, seconds)
     if not ended:
-        # `peer`: the others have a bound of their own and need not be told.
-        attempt_dir.stop(run, place, unit, "peer", "the end of the rehearsal")
+        # `peer`: the other nodes have a bound of their own and need no message.
+        attempt_dir.stop(run, path, unit, "peer", "the end of the rehearsal")
     result = dict(
-        read(place, node),
+        read(path, node),
         refused=refused,
         hung=not ended and not (refused or alone),
         seconds=time.monotonic() - began,
     )
-    # The start that follows opens its own; after check.yml none does.
+    # The start that follows opens its own credential. After check.yml nothing does.
     mesh_credential.close(os.path.expanduser("~"), run_id, None, node)
     result["left"] = remove(run, base, run_id, time.time())
     return result

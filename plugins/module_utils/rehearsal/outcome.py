@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rehearsal: the real plan through the installed launcher, with a tiny script instead of the
-training. Pure; rehearsing.py is the node's side.
+"""Rehearsal of a plan: its real launcher with a tiny script.
+
+The script is in the training's place. Pure. The module `rehearsing` is the node's side.
 
 A launcher that is given another list of nodes, another port or another address than the plan has
-starts ranks all the same, which then wait for each other in silence, for ever (facts 3, 5). Here
-every rank says who it is before it looks for the others, so that this is seen within seconds.
+starts ranks all the same. They then wait for each other in silence, for ever (facts 3, 5). In a
+rehearsal every rank states its identity before it looks for the others, so this is seen within
+seconds.
 """
 
 from __future__ import annotations
@@ -18,17 +20,18 @@ from ..agent.agent import as_planned
 from ..base.findings import finding, named
 from ..gate.isolation import judge_apart
 
-# A rehearsal is attempt 0 of the run that it comes before; no run of a training has one.
+CHECK = "rehearsal"
+# A rehearsal is attempt 0 of the run that it comes before. No run of a training has one.
 NUMBER = 0
 FOLDER = "trainyard_rehearsal"
 SCRIPT = "trainyard_rehearsal.py"
 SECONDS = 90
-# How much longer than the bound the unit itself may live: where the controller is gone, systemd
-# ends it.
+# How many seconds longer than the bound the unit itself may live. If the controller is gone,
+# systemd ends it.
 MARGIN = 15
-# What is added up to measure, by accelerator: bytes, how often.
+# The all-reduce that is measured, by accelerator: bytes, number of times.
 LOADS = {"cpu": (4 << 20, 2), "gpu": (64 << 20, 5), "ascend": (64 << 20, 5)}
-# How far a rank is that has said this last.
+# The state of a rank, by the stage that it reported last.
 STAGES = {
     "started": "imports the framework",
     "imported": "looks for the other ranks",
@@ -37,7 +40,7 @@ STAGES = {
     "measured": "waits for the others' end",
     "ended": "has done all and does not end",
 }
-# What a rank's own words are known to mean.
+# Remedies for known texts in a rank's error.
 KNOWN = (
     (
         "Unable to find address for",  # gloo/transport/tcp/device.cc
@@ -55,40 +58,48 @@ _CHANNEL = re.compile(r" via (NET/[A-Za-z0-9_-]+|P2P|SHM|COLLNET|DIRECT)(?:/|\b)
 _SHOWN_LINES = 6
 
 
-def plan_of(made, script="", seconds=SECONDS):
-    """Return the rehearsal's plan: the same launcher, environment, ports and nodes, with our script
-    in the place of the training's.
+# What a finding says of an answer that raises where it is judged.
+UNREADABLE = "its answer cannot be judged (docs/security.md)"
 
-    script: the text of rehearse.py. seconds: after so many the unit is ended. The training's
-    arguments stay, so that the command has its shape.
+
+def plan_of(plan, script="", seconds=SECONDS):
+    """Return the rehearsal's plan: the given one with another script.
+
+    script: the text of rehearse.py. seconds: the time after which the unit is ended. Launcher,
+    environment, ports and nodes are the same. The training's arguments stay, so that the command
+    has its shape.
     """
-    result = copy.deepcopy(made)
-    folder = os.path.dirname(made["script"][0])
+    result = copy.deepcopy(plan)
+    folder = os.path.dirname(plan["script"][0])
     path = os.path.join(folder, SCRIPT)
     for holder in [result] + result["nodes"]:
         if holder.get("argv"):
-            holder["argv"][-len(made["script"])] = path
-    result["script"] = [path] + made["script"][1:]
-    size, times = LOADS[made["accelerator"]]
-    asked = {
-        "framework": "paddle" if made["launcher"]["rank_env"].startswith("PADDLE") else "mindspore",
-        "accelerator": made["accelerator"],
+            holder["argv"][-len(plan["script"])] = path
+    result["script"] = [path] + plan["script"][1:]
+    size, times = LOADS[plan["accelerator"]]
+    framework = "mindspore"
+    if plan["launcher"]["rank_env"].startswith("PADDLE"):
+        framework = "paddle"
+    settings = {
+        "framework": framework,
+        "accelerator": plan["accelerator"],
         "bytes": size,
         "times": times,
     }
-    result["files"] = dict(
-        made["files"], **{path: script, f"{FOLDER}/asked.json": json.dumps(asked, sort_keys=True)}
-    )
-    result["stop"] = dict(made["stop"], limit=int(seconds) + MARGIN)
+    files = {path: script, f"{FOLDER}/asked.json": json.dumps(settings, sort_keys=True)}
+    result["files"] = dict(plan["files"], **files)
+    result["stop"] = dict(plan["stop"], limit=int(seconds) + MARGIN)
     return result
 
 
 def unfit(todo, stops):
-    """Return the note of why check.yml, which brings nothing to the nodes, cannot rehearse; []
-    where it can. todo: see library/plan.py.
+    """Return the note of why check.yml cannot rehearse, [] if it can.
+
+    check.yml brings nothing to the nodes. todo: see library/plan.py. stops: other findings with
+    which nothing may start.
     """
     if stops:
-        return [finding("rehearsal", "not rehearsed, because of what else was found", level="note")]
+        return [finding(CHECK, "not rehearsed, because of what else was found", level="note")]
     lacking = {
         kind: todo[kind]
         for kind in ("provision", "trust", "environment", "code", "data", "weights", "checkpoints")
@@ -96,152 +107,129 @@ def unfit(todo, stops):
     }
     if not lacking:
         return []
-    text = "not rehearsed, because the nodes have not got all that it takes: {}".format(
-        "; ".join(f"{kind} on {named(nodes)}" for kind, nodes in lacking.items())
-    )
+    parts = "; ".join(f"{kind} on {named(nodes)}" for kind, nodes in lacking.items())
+    text = f"not rehearsed, because the nodes have not got all that it takes: {parts}"
+    remedy = "playbooks/sync.yml with the same config brings it; train.yml does so by itself"
     nodes = list(dict.fromkeys(name for names in lacking.values() for name in names))
-    return [
-        finding(
-            "rehearsal",
-            text,
-            "playbooks/sync.yml with the same config brings it; train.yml does so by itself",
-            nodes,
-            "note",
-        )
-    ]
+    return [finding(CHECK, text, remedy, nodes, "note")]
 
 
 def transports(text):
-    """Return {way: connections} of NCCL's log with NCCL_DEBUG=INFO: NET/IB, NET/Socket, P2P, SHM;
-    GDRDMA is told apart.
+    """Return {transport: connections} of NCCL's log with NCCL_DEBUG=INFO.
+
+    Transports are NET/IB, NET/Socket, P2P and SHM. GDRDMA is counted apart.
 
     Lines of NCCL 2.4 to 2.28: `... NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via
     NET/IB/0/GDRDMA`, `... via P2P/IPC/read`, `... via SHM/direct/direct`.
     """
-    found = {}
+    counts = {}
     for line in text.splitlines():
-        match = _CHANNEL.search(line) if "NCCL INFO" in line else None
+        match = "NCCL INFO" in line and _CHANNEL.search(line)
         if match:
-            way = match.group(1) + ("/GDRDMA" if "GDRDMA" in match.group(2) else "")
-            found[way] = found.get(way, 0) + 1
-    return found
+            transport = match.group(1)
+            if "GDRDMA" in match.group(2):
+                transport += "/GDRDMA"
+            counts[transport] = counts.get(transport, 0) + 1
+    return counts
 
 
-def judge(made, results, allowed):
-    """Return findings of a rehearsal; results: {node name: what the module rehearsal returned, or
-    msg}.
+def judge(plan, results, allowed):
+    """Return the findings of a rehearsal.
 
-    allowed: rehearsal_seconds, the bound. A node whose answer cannot be judged counts as one that
-    gave none.
+    results: {node name: what the module rehearsal returned, or msg}. allowed: rehearsal_seconds,
+    the bound. A node whose answer cannot be judged counts as one that gave none.
     """
-    names = [node["name"] for node in made["nodes"]]
-    found, left = judge_apart(
-        lambda kept: _judge(
-            _part_of(made, kept), {name: results.get(name) for name in kept}, allowed
-        ),
-        names,
-    )
-    return (
-        _judge(made, dict(results, **{name: {"msg": UNREADABLE} for name in left}), allowed)
-        if left
-        else found
-    )
+    names = [node["name"] for node in plan["nodes"]]
+
+    def judge_nodes(kept):
+        """Return the findings of some nodes alone."""
+        return _judge(_part_of(plan, kept), {name: results.get(name) for name in kept}, allowed)
+
+    findings, unusable = judge_apart(judge_nodes, names)
+    if not unusable:
+        return findings
+    return _judge(plan, dict(results, **{name: {"msg": UNREADABLE} for name in unusable}), allowed)
 
 
-UNREADABLE = "its answer cannot be judged (docs/security.md)"
-
-
-def _part_of(made, names):
+def _part_of(plan, names):
     """Return a plan with some of its nodes and their ranks."""
     return dict(
-        made,
-        nodes=[node for node in made["nodes"] if node["name"] in names],
-        ranks=[rank for rank in made["ranks"] if rank["node"] in names],
+        plan,
+        nodes=[node for node in plan["nodes"] if node["name"] in names],
+        ranks=[rank for rank in plan["ranks"] if rank["node"] in names],
     )
 
 
-def _judge(made, results, allowed):
-    if not made["nodes"]:
+def _judge(plan, results, allowed):
+    """Return the findings of a rehearsal whose answers can all be judged."""
+    if not plan["nodes"]:
         return []
-    names = [node["name"] for node in made["nodes"]]
-    silent = {
-        name: results.get(name) or {} for name in names if "ranks" not in (results.get(name) or {})
-    }
-    if silent:
-        text = "the node did not answer while the plan was rehearsed: %s"
-        remedy = "a unit that may still run there ends by itself within %d s" % (
-            float(allowed.get("rehearsal_seconds", SECONDS)) + MARGIN
-        )
-        return [
-            finding("rehearsal", text % (item.get("msg") or "no reason was given"), remedy, name)
-            for name, item in silent.items()
-        ]
-    refused = {name: results[name]["refused"] for name in names if results[name]["refused"]}
-    if refused:
-        remedy = (
-            "somebody else's training or check holds the node: wait for its end, or"
-            " playbooks/stop.yml"
-        )
-        return left(names, results) + [
-            finding(
-                "rehearsal",
-                f"could not start: {text}",
-                remedy if " is held by " in text else "",
-                name,
+    names = [node["name"] for node in plan["nodes"]]
+    findings = _judge_silent_nodes(names, results, allowed)
+    if findings:
+        return findings
+    leftovers = _judge_leftovers(names, results)
+    findings = _judge_refusals(names, results)
+    # What the launcher made wrong makes ranks wait and fail, too, and that would hide it. So the
+    # ranks' identity comes first.
+    findings = (
+        findings
+        or _judge_identity(plan, results)
+        or _judge_failures(plan, results)
+        or _judge_hang(plan, results, allowed)
+        or _judge_absent_ranks(plan, results)
+        or sums(plan, results)
+    )
+    if not findings:
+        findings = [_summarize(plan, results)] + _judge_late_crashes(plan, results)
+    return leftovers + findings
+
+
+# --- nodes
+
+
+def _bound_of(allowed):
+    """Return the bound of the rehearsal in seconds."""
+    return float(allowed.get("rehearsal_seconds", SECONDS))
+
+
+def _judge_silent_nodes(names, results, allowed):
+    """Return findings about nodes that gave no answer."""
+    findings = []
+    for name in names:
+        result = results.get(name) or {}
+        if "ranks" not in result:
+            reason = result.get("msg") or "no reason was given"
+            text = f"the node did not answer while the plan was rehearsed: {reason}"
+            limit = int(_bound_of(allowed) + MARGIN)
+            remedy = f"a unit that may still run there ends by itself within {limit} s"
+            findings.append(finding(CHECK, text, remedy, name))
+    return findings
+
+
+def _judge_refusals(names, results):
+    """Return findings about nodes that did not start the rehearsal."""
+    findings = []
+    for name in names:
+        reason = results[name]["refused"]
+        if not reason:
+            continue
+        remedy = ""
+        if " is held by " in reason:
+            remedy = (
+                "somebody else's training or check holds the node: wait for its end, or"
+                " playbooks/stop.yml"
             )
-            for name, text in refused.items()
-        ]
-    wrong = identity(made, results)
-    # What the launcher made wrong makes ranks wait and fail, too; that would hide it.
-    found = (
-        wrong
-        or failures(made, results)
-        or hanging(made, results, allowed)
-        or absent(made, results)
-        or sums(made, results)
-    )
-    return left(names, results) + (found or [summary(made, results)] + crashed_late(made, results))
+        findings.append(finding(CHECK, f"could not start: {reason}", remedy, name))
+    return findings
 
 
-def crashed_late(made, results):
-    """Return a warning for ranks that had shown all that a rehearsal asks and crashed as they
-    ended: MindSpore's CPU build does, once in about ten times.
-    """
-    text = (
-        "rank %s had done all and was ended by %s as it ended; a training that ends so counts as"
-        " failed, though its checkpoints are whole"
-    )
+def _judge_leftovers(names, results):
+    """Return findings about files that could not be removed."""
     return [
         finding(
-            "rehearsal",
-            text % (rank["rank"], how),
-            "a crash at the end is the framework's: look for a newer build",
-            node["name"],
-            "warn",
-        )
-        for node in made["nodes"]
-        for rank, how in done_and_killed(results[node["name"]])
-        if how != "SIGTERM"
-    ]
-
-
-def done_and_killed(result):
-    """Return [(rank, signal)] of a node's ranks that had done all when a signal ended them."""
-    ends = {event.get("rank"): event for event in result["events"] if event.get("event") == "end"}
-    pairs = [
-        (rank, (ends.get(rank["rank"]) or {}).get("signal"))
-        for rank in result["ranks"]
-        if rank["stage"] == "ended"
-    ]
-    return [(rank, how) for rank, how in pairs if how and not rank.get("error")]
-
-
-def left(names, results):
-    """Return what could not be removed."""
-    return [
-        finding(
-            "rehearsal",
-            "the rehearsal's directory could not be removed: {}".format(results[name]["left"]),
+            CHECK,
+            f"the rehearsal's directory could not be removed: {results[name]['left']}",
             "remove it by hand",
             name,
             "warn",
@@ -251,254 +239,293 @@ def left(names, results):
     ]
 
 
-def identity(made, results):
-    """Return where ranks are not who and where the plan says."""
-    found, where = [], {}
-    planned = {
-        node["name"]: [rank["rank"] for rank in made["ranks"] if rank["node"] == node["name"]]
-        for node in made["nodes"]
-    }
+# --- the ranks' identity
+
+
+def _judge_identity(plan, results):
+    """Return findings about ranks that are not as or where the plan says."""
+    program = os.path.basename(plan["argv"][0])
     remedy = (
         "on this node the launcher is given, or makes of it, something else than the plan's"
-        " command: look for a wrapper in the place of {} or python there, sitecustomize.py and"
-        " *.pth files of the environment; playbooks/provision.yml makes a new one".format(
-            os.path.basename(made["argv"][0])
-        )
+        f" command: look for a wrapper in the place of {program} or python there, sitecustomize.py"
+        " and *.pth files of the environment; playbooks/provision.yml makes a new one"
     )
-    for name, expected in planned.items():
-        texts = []
+    findings, nodes_of_rank = [], {}
+    for node in plan["nodes"]:
+        name, texts = node["name"], []
+        expected = [rank["rank"] for rank in plan["ranks"] if rank["node"] == name]
         for rank in results[name]["ranks"]:
-            where.setdefault(rank["rank"], []).append(name)
-            texts += strange(made, rank, expected)
+            nodes_of_rank.setdefault(rank["rank"], []).append(name)
+            texts += _describe_differences(plan, rank, expected)
         if texts:
-            found.append(finding("rehearsal", "; ".join(texts), remedy, name))
-    twice = {rank: nodes for rank, nodes in where.items() if len(nodes) > 1}
-    for rank, nodes in sorted(twice.items(), key=str):
-        text = "rank %s is there %d times: on %s" % (rank, len(nodes), named(nodes))
-        found.append(finding("rehearsal", text, "" if found else remedy, sorted(set(nodes))))
-    return found
+            findings.append(finding(CHECK, "; ".join(texts), remedy, name))
+    duplicates = {rank: names for rank, names in nodes_of_rank.items() if len(names) > 1}
+    for rank, names in sorted(duplicates.items(), key=str):
+        # The remedy is shown once.
+        if findings:
+            remedy = ""
+        text = f"rank {rank} is there {len(names)} times: on {named(names)}"
+        findings.append(finding(CHECK, text, remedy, sorted(set(names))))
+    return findings
 
 
-def strange(made, rank, expected):
-    """Return in words what of one rank is not as planned; expected: the numbers that the plan has
-    on its node.
+def _describe_differences(plan, rank, expected):
+    """Return texts about what of one rank is not as planned.
+
+    expected: the numbers that the plan has on its node.
     """
-    texts, world = [], len(made["ranks"])
-    if rank["rank"] not in expected:
+    texts, world, number = [], len(plan["ranks"]), rank["rank"]
+    if number not in expected:
         texts.append(
-            "a process says that it is rank {}; the plan has rank {} here".format(
-                rank["rank"], spans(expected)
-            )
+            f"a process says that it is rank {number}; the plan has rank"
+            f" {_numbers_text(expected)} here"
         )
-    worlds = {
-        value for value in (rank["world"], rank.get("joined_world")) if value not in (None, world)
-    }
+    worlds = {rank["world"], rank.get("joined_world")} - {None, world}
     if worlds:
         texts.append(
-            "rank %s was started as one of %s; the plan has %d ranks"
-            % (rank["rank"], spans(worlds), world)
+            f"rank {number} was started as one of {_numbers_text(worlds)};"
+            f" the plan has {world} ranks"
         )
-    if rank.get("joined_rank") not in (None, rank["rank"]):
+    if rank.get("joined_rank") not in (None, number):
+        texts.append(f"rank {number} is rank {rank['joined_rank']} to the framework")
+    given, planned = rank["endpoints"], plan["endpoints"]
+    # A single node's launcher takes any free ports, which no other node has to find.
+    if planned and len(plan["nodes"]) > 1 and given is not None and not as_planned(planned, given):
+        difference = "other endpoints"
+        if sorted(planned) == sorted(given):
+            difference = "the ranks in another order"
         texts.append(
-            "rank {} is rank {} to the framework".format(rank["rank"], rank["joined_rank"])
+            f"rank {number} was given {difference}: {','.join(given)[:300]};"
+            f" planned are {','.join(planned)[:300]}"
         )
-    planned, given = made["endpoints"], rank["endpoints"]
-    # A single node's launcher takes any free ports, and nobody has to find them.
-    if planned and len(made["nodes"]) > 1 and given is not None and not as_planned(planned, given):
-        what = (
-            "the ranks in another order" if sorted(planned) == sorted(given) else "other endpoints"
-        )
-        shown = tuple(",".join(items)[:300] for items in (given, planned))
-        texts.append("rank %s was given %s: %s; planned are %s" % ((rank["rank"], what) + shown))
     return texts
 
 
-def failures(made, results):
-    """Return which ranks raised, or how the launcher ended where none did, with what the logs say
-    last.
+# --- ranks that failed
+
+
+def _judge_failures(plan, results):
+    """Return findings about ranks that failed, with what their logs say last.
+
+    Where no rank failed, they say how the launcher ended.
     """
-    found, crashed = [], crashed_late(made, results)
-    for name in (node["name"] for node in made["nodes"]):
-        result = results[name]
+    crashed = bool(_judge_late_crashes(plan, results))
+    findings = []
+    for node in plan["nodes"]:
+        name, result = node["name"], results[node["name"]]
         raised = [rank for rank in result["ranks"] if rank.get("error")]
-        ends = {
-            event.get("rank"): event for event in result["events"] if event.get("event") == "end"
-        }
-        # those that were ended with their unit are none
-        alone = not (result["halted"] or result["hung"])
-        killed = [
-            rank
-            for rank in result["ranks"]
-            if alone and not rank.get("error") and (ends.get(rank["rank"]) or {}).get("signal")
-        ]
-        late = [rank for rank, _how in done_and_killed(result)] if alone else []
-        for rank in raised or [rank for rank in killed if rank not in late]:
-            how = rank.get("error") or "ended by {} while it {}".format(
-                ends[rank["rank"]]["signal"],
-                STAGES.get(rank["stage"], rank["stage"]),
-            )
-            text = "rank {} failed: {}{}".format(
-                rank["rank"],
-                how,
-                said(result["logs"].get(str(rank["rank"]))),
-            )
-            found.append(
-                finding(
-                    "rehearsal",
-                    text,
-                    next((words for sign, words in KNOWN if sign in text), ""),
-                    name,
-                )
-            )
-        code = next(
-            (event for event in result["events"] if event.get("event") == "launcher_end"), {}
-        )
-        # (a launcher that ends badly for a rank that had done all says nothing new)
-        if (
-            alone
-            and not raised
-            and not killed
-            and not crashed
-            and (code.get("exit_code") or code.get("signal"))
-        ):
-            text = "the launcher ended with %s before every rank had ended%s"
-            how = code.get("signal") or "exit code {}".format(code.get("exit_code"))
-            found.append(finding("rehearsal", text % (how, said(result["console"])), "", name))
-    return found
+        killed = _killed_ranks(result)
+        failed = raised or [rank for rank in killed if rank["stage"] != "ended"]
+        findings += [_describe_failed_rank(name, result, rank) for rank in failed]
+        # A launcher that ends badly for a rank that had done all says nothing new.
+        if not (raised or killed or crashed or _was_ended(result)):
+            findings += _judge_launcher(name, result)
+    return findings
 
 
-def hanging(made, results, allowed):
-    """Return what did not end within the bound, with how far every rank came."""
-    hung = [node["name"] for node in made["nodes"] if results[node["name"]]["hung"]]
+def _was_ended(result):
+    """Return True if the node's unit was ended.
+
+    Then signals say nothing of its ranks.
+    """
+    return bool(result["halted"] or result["hung"])
+
+
+def _signals(result):
+    """Return {rank: name of the signal that ended it, or None} of a node."""
+    return {
+        event.get("rank"): event.get("signal")
+        for event in result["events"]
+        if event.get("event") == "end"
+    }
+
+
+def _killed_ranks(result):
+    """Return the ranks of a node that a signal ended.
+
+    Ranks that ended with their unit are left out.
+    """
+    if _was_ended(result):
+        return []
+    signals = _signals(result)
+    return [rank for rank in result["ranks"] if not rank.get("error") and signals.get(rank["rank"])]
+
+
+def _describe_failed_rank(name, result, rank):
+    """Return the finding about a rank that raised or was killed."""
+    number, cause = rank["rank"], rank.get("error")
+    if not cause:
+        stage = STAGES.get(rank["stage"], rank["stage"])
+        cause = f"ended by {_signals(result)[number]} while it {stage}"
+    text = f"rank {number} failed: {cause}{_log_end(result['logs'].get(str(number)))}"
+    remedy = ""
+    for sign, known_remedy in KNOWN:
+        if sign in text:
+            remedy = known_remedy
+            break
+    return finding(CHECK, text, remedy, name)
+
+
+def _judge_launcher(name, result):
+    """Return the finding about a launcher that failed, as a list."""
+    ends = [event for event in result["events"] if event.get("event") == "launcher_end"]
+    if not ends or not (ends[0].get("exit_code") or ends[0].get("signal")):
+        return []
+    how = ends[0].get("signal") or f"exit code {ends[0].get('exit_code')}"
+    text = f"the launcher ended with {how} before every rank had ended{_log_end(result['console'])}"
+    return [finding(CHECK, text, "", name)]
+
+
+def _judge_late_crashes(plan, results):
+    """Return a warning for ranks that had done all and crashed as they ended.
+
+    MindSpore's CPU build does so about once in ten times.
+    """
+    findings = []
+    for node in plan["nodes"]:
+        result = results[node["name"]]
+        signals = _signals(result)
+        for rank in result["ranks"]:
+            signal = signals.get(rank["rank"])
+            if rank["stage"] != "ended" or rank.get("error") or not signal or signal == "SIGTERM":
+                continue
+            text = (
+                f"rank {rank['rank']} had done all and was ended by {signal} as it ended; a"
+                " training that ends so counts as failed, though its checkpoints are whole"
+            )
+            remedy = "a crash at the end is the framework's: look for a newer build"
+            findings.append(finding(CHECK, text, remedy, node["name"], "warn"))
+    return findings
+
+
+# --- ranks that hang or are absent
+
+
+def _judge_hang(plan, results, allowed):
+    """Return the finding about ranks that did not end within the bound.
+
+    It names each rank's stage.
+    """
+    hung = [node["name"] for node in plan["nodes"] if results[node["name"]]["hung"]]
     if not hung:
         return []
-    far = {}
-    for rank in made["ranks"]:
-        mine = [item for item in results[rank["node"]]["ranks"] if item["rank"] == rank["rank"]]
-        how = STAGES.get(mine[0]["stage"], mine[0]["stage"]) if mine else "never started"
-        far.setdefault(how, []).append("%d (%s)" % (rank["rank"], rank["node"]))
-    text = "the ranks did not find an end within {:g} s: {}".format(
-        float(allowed.get("rehearsal_seconds", SECONDS)),
-        "; ".join(f"rank {named(ranks)} {how}" for how, ranks in far.items()),
-    )
-    # A slow node is no broken plan: while one rank still imports, the others wait for it as they
-    # should, so nothing was shown either way; and where every rank has done all, only the
-    # processes' end is slow.
-    slow = STAGES["started"] in far or set(far) == {STAGES["ended"]}
-    return [finding("rehearsal", text, remedies(made, far), hung, "warn" if slow else "stop")]
-
-
-def remedies(made, far):
-    """Return what helps against a rehearsal that hangs; far: {how far: ranks}."""
-    if STAGES["started"] in far or set(far) == {STAGES["ended"]}:
-        return (
+    ranks_by_stage = {}
+    for rank in plan["ranks"]:
+        stage = _stage_of(rank["rank"], results[rank["node"]])
+        ranks_by_stage.setdefault(stage, []).append(f"{rank['rank']} ({rank['node']})")
+    stages = "; ".join(f"rank {named(ranks)} {stage}" for stage, ranks in ranks_by_stage.items())
+    text = f"the ranks did not find an end within {_bound_of(allowed):g} s: {stages}"
+    # A slow node is no broken plan. While one rank still imports, the others wait for it as they
+    # should, so nothing was shown either way. If every rank has done all, only the processes' end
+    # is slow.
+    if STAGES["started"] in ranks_by_stage or set(ranks_by_stage) == {STAGES["ended"]}:
+        remedy = (
             "importing the framework takes seconds elsewhere: look at load, memory and disk of"
             " these nodes; preflight_rehearsal_seconds sets the bound"
         )
-    faces = named(["{} on {}".format(node["address"], node["interface"]) for node in made["nodes"]])
-    return (
-        "the ranks reach each other by TCP at %s, from port %d on and at the ephemeral ones: look"
-        " for a firewall between them, and for variables of the site or the job that name another"
-        " interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)" % (faces, made["ports"]["start"])
+        return [finding(CHECK, text, remedy, hung, "warn")]
+    faces = named([f"{node['address']} on {node['interface']}" for node in plan["nodes"]])
+    remedy = (
+        f"the ranks reach each other by TCP at {faces}, from port {plan['ports']['start']} on and"
+        " at the ephemeral ones: look for a firewall between them, and for variables of the site"
+        " or the job that name another interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
     )
+    return [finding(CHECK, text, remedy, hung)]
 
 
-def absent(made, results):
-    """Return ranks that never spoke, where nothing else was found that explains it."""
-    found = []
-    for node in made["nodes"]:
-        result = results[node["name"]]
+def _stage_of(number, result):
+    """Return the text that says how far a rank came."""
+    for rank in result["ranks"]:
+        if rank["rank"] == number:
+            return STAGES.get(rank["stage"], rank["stage"])
+    return "never started"
+
+
+def _judge_absent_ranks(plan, results):
+    """Return findings about ranks that never spoke or stopped.
+
+    They count where nothing else explains it.
+    """
+    findings = []
+    for node in plan["nodes"]:
+        name, result = node["name"], results[node["name"]]
+        present = [rank["rank"] for rank in result["ranks"]]
         missing = [
-            r["rank"]
-            for r in made["ranks"]
-            if r["node"] == node["name"]
-            and r["rank"] not in [said["rank"] for said in result["ranks"]]
+            rank["rank"]
+            for rank in plan["ranks"]
+            if rank["node"] == name and rank["rank"] not in present
         ]
-        if missing:
-            found.append(
-                finding(
-                    "rehearsal",
-                    "rank {} never started{}".format(spans(missing), said(result["console"])),
-                    "",
-                    node["name"],
-                )
-            )
         idle = [rank for rank in result["ranks"] if rank["stage"] != "ended"]
-        if idle and not missing:
-            text = "rank %s stopped without a word while it %s%s"
-            rank = idle[0]
-            found.append(
-                finding(
-                    "rehearsal",
-                    text
-                    % (
-                        rank["rank"],
-                        STAGES.get(rank["stage"], "?"),
-                        said(result["logs"].get(str(rank["rank"]))),
-                    ),
-                    "",
-                    node["name"],
-                )
-            )
-    return found
+        if missing:
+            end = _log_end(result["console"])
+            text = f"rank {_numbers_text(missing)} never started{end}"
+            findings.append(finding(CHECK, text, "", name))
+        elif idle:
+            number, stage = idle[0]["rank"], STAGES.get(idle[0]["stage"], "?")
+            end = _log_end(result["logs"].get(str(number)))
+            text = f"rank {number} stopped without a word while it {stage}{end}"
+            findings.append(finding(CHECK, text, "", name))
+    return findings
 
 
-def sums(made, results):
-    """Return ranks for which the all-reduce gave something else than 1 + ... + N."""
-    found, expected = [], len(made["ranks"]) * (len(made["ranks"]) + 1) / 2.0
-    for node in made["nodes"]:
+# --- what the ranks computed
+
+
+def sums(plan, results):
+    """Return findings about ranks for which the all-reduce did not give 1 + ... + N."""
+    expected = len(plan["ranks"]) * (len(plan["ranks"]) + 1) / 2.0
+    remedy = (
+        "the gradients would be added up as wrongly: compare framework, driver and NCCL of the"
+        " nodes, and try without the fast network"
+    )
+    findings = []
+    for node in plan["nodes"]:
         for rank in results[node["name"]]["ranks"]:
             if rank.get("sum") != expected:
-                text = "the all-reduce of 1, 2, ... over all ranks gave {} on rank {}; it must be {:g}".format(
-                    rank.get("sum"),
-                    rank["rank"],
-                    expected,
+                text = (
+                    f"the all-reduce of 1, 2, ... over all ranks gave {rank.get('sum')} on rank"
+                    f" {rank['rank']}; it must be {expected:g}"
                 )
-                remedy = (
-                    "the gradients would be added up as wrongly: compare framework, driver and NCCL"
-                    " of the nodes, and try without the fast network"
-                )
-                found.append(finding("rehearsal", text, remedy, node["name"]))
-    return found
+                findings.append(finding(CHECK, text, remedy, node["name"]))
+    return findings
 
 
-def summary(made, results):
+def _summarize(plan, results):
     """Return the note of a rehearsal in which all was as planned."""
     ranks = [rank for result in results.values() for rank in result["ranks"]]
-    ways = {}
+    connections = {}
     for result in results.values():
-        for way, count in result["transports"].items():
-            ways[way] = ways.get(way, 0) + count
-    words = [
-        "%d rank%s as planned in %.1f s"
-        % (len(ranks), "" if len(ranks) == 1 else "s", max(r["seconds"] for r in results.values()))
-    ]
+        for transport, count in result["transports"].items():
+            connections[transport] = connections.get(transport, 0) + count
+    noun = "ranks"
+    if len(ranks) == 1:
+        noun = "rank"
+    seconds = max(result["seconds"] for result in results.values())
+    parts = [f"{len(ranks)} {noun} as planned in {seconds:.1f} s"]
     if len(ranks) > 1:
-        slow = min(ranks, key=lambda rank: rank["bandwidth"])
-        over = ", ".join(sorted({node["interface"] for node in made["nodes"]}))
-        words.append(
-            "all-reduce {} at {:.0f} MB/s ({}, {})".format(
-                size_text(slow["bytes"]), slow["bandwidth"] / 1e6, slow["backend"], over
-            )
+        slowest = min(ranks, key=lambda rank: rank["bandwidth"])
+        interfaces = ", ".join(sorted({node["interface"] for node in plan["nodes"]}))
+        parts.append(
+            f"all-reduce of {slowest['bytes'] / 1e6:.1f} MB"
+            f" at {slowest['bandwidth'] / 1e6:.0f} MB/s ({slowest['backend']}, {interfaces})"
         )
-    if ways:
-        words.append(
-            "NCCL: {}".format(", ".join("%s x %d" % pair for pair in sorted(ways.items())))
-        )
-    return finding("rehearsal", "; ".join(words), level="note")
+    if connections:
+        pairs = [f"{transport} x {count}" for transport, count in sorted(connections.items())]
+        parts.append(f"NCCL: {', '.join(pairs)}")
+    return finding(CHECK, "; ".join(parts), level="note")
 
 
-def size_text(count):
-    """Return a number of bytes in MB."""
-    return "of %.1f MB" % (count / 1e6)
+# --- texts
 
 
-def spans(numbers):
-    """Return numbers as text."""
+def _numbers_text(numbers):
+    """Return numbers as text, sorted as texts."""
     return named(sorted(map(str, numbers)))
 
 
-def said(lines):
-    """Return the last lines of a log as the end of a sentence."""
+def _log_end(lines):
+    """Return the last lines of a log as the end of a sentence, '' for none."""
     lines = [line.strip() for line in lines or [] if line.strip()][-_SHOWN_LINES:]
-    return "; its log ends: {}".format(" | ".join(lines)[-900:]) if lines else ""
+    if not lines:
+        return ""
+    return f"; its log ends: {' | '.join(lines)[-900:]}"
