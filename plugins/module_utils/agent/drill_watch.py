@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A drill's eye on a node: what the files of a run and /proc show, several times a second, as JSON
-lines. It needs nothing but Python >= 3.8.
+"""Probe of a drill on a node: the state of a run several times per second.
 
-It is sent to the node over the connection that it answers on, reads only, and ends when that
-connection does. It bears no mark of the run, so that it is none of the processes that are looked
-for.
+It prints what the files of a run and /proc show, as JSON lines. It needs only Python >= 3.8. It is
+sent to the node over the connection that it answers on, reads only, and ends when that connection
+does. It does not have the mark of the run, so that it is not among the processes that it counts.
 
-python3 -I -c BOOT RUN BASE SIGN < this file's bytes        SIGN: a pattern that a rank's log says
-when the fault has been done; may be empty
+python3 -I -c BOOT RUN BASE SIGN < this file's bytes
+    SIGN: a pattern of a line in a rank's log after the fault; may be empty
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ BOOT = (
     " 'exec'), {'__name__': '__main__'})"
 )
 EVERY = 0.25
-# A look is printed when it differs from the one before, and at least so often (seconds).
+# A state is printed when it differs from the one before, and at least so often (seconds).
 BEAT = 2.0
 NOTES = {"exit": "exit.json", "stop": "stop.json", "stall": "stall.json", "loss": "loss.json"}
 MARK = b"TRAINYARD_ATTEMPT="
@@ -41,16 +40,18 @@ def read(path):
 
 
 def mapping(path):
-    """Return the mapping in a JSON file; None where there is none, or not yet whole."""
+    """Return the mapping in a JSON file, None where it is missing or incomplete."""
     try:
-        found = json.loads(read(path))
+        value = json.loads(read(path))
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(value, dict):
+        return None
+    return value
 
 
 def marked(run):
-    """Return {attempt: number of processes} that bear the run's mark, and the set of their pids."""
+    """Return ({attempt: number of processes}, pids) of a run's marked processes."""
     counts, pids = {}, set()
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -69,21 +70,28 @@ def marked(run):
 
 
 class Log:
-    """A rank's log, read on from where the last look ended; one that was truncated or replaced is
-    read from its beginning.
+    """A rank's log, with the numbers of steps and saved checkpoints in it.
+
+    Each look goes on at the end of the last one. A log that was truncated or replaced is read from
+    its beginning.
     """
 
     def __init__(self, path):
-        self.path, self.at, self.rest, self.steps, self.saved, self.sign = path, 0, "", 0, 0, False
+        self.path, self.offset, self.rest = path, 0, ""
+        self.steps, self.saved, self.sign = 0, 0, False
 
     def look(self, step, saved, sign):
+        """Read the new lines.
+
+        step, sign: compiled patterns or None. saved: a list of compiled patterns.
+        """
         try:
             with open(self.path, "rb") as handle:
-                size = os.fstat(handle.fileno()).st_size
-                self.at, self.rest = (self.at, self.rest) if size >= self.at else (0, "")
-                handle.seek(self.at)
+                if os.fstat(handle.fileno()).st_size < self.offset:
+                    self.offset, self.rest = 0, ""
+                handle.seek(self.offset)
                 raw = handle.read(1 << 22)
-                self.at += len(raw)
+                self.offset += len(raw)
         except OSError:
             return
         lines = (self.rest + raw.decode("utf-8", "replace")).split("\n")
@@ -91,44 +99,59 @@ class Log:
         for line in lines:
             line = line[:65536]
             self.steps += bool(step and step.search(line))
-            self.saved += any(one.search(line) for one in saved)
+            self.saved += any(pattern.search(line) for pattern in saved)
             self.sign = self.sign or bool(sign and sign.search(line))
 
 
 class Attempt:
-    """What one attempt's directory shows."""
+    """State of one attempt's directory."""
 
-    def __init__(self, place):
-        self.place, self.plan, self.logs = place, None, {}
+    def __init__(self, directory):
+        self.directory, self.plan, self.logs = directory, None, {}
         self.step, self.saved = None, []
 
     def prepare(self):
-        """Learn from the plan which logs there are and how a step looks; wait for the plan."""
-        plan = mapping(os.path.join(self.place, "plan.json"))
+        """Read the logs' names and patterns from the plan, once that is there."""
+        plan = mapping(os.path.join(self.directory, "plan.json"))
         if plan:
             self.plan, table = plan, plan["suite"].get("logs") or {}
-            self.step = re.compile(table["step"]["line"]) if table.get("step") else None
+            if table.get("step"):
+                self.step = re.compile(table["step"]["line"])
             self.saved = [re.compile(line) for line in (table.get("saved") or {}).get("lines", ())]
 
-    def look(self, sign, counts, pids):
-        if self.plan is None:
-            self.prepare()
-        found = {name: mapping(os.path.join(self.place, file)) for name, file in NOTES.items()}
+    def read_events(self):
+        """Return the events of ranks.jsonl."""
         events = []
-        for line in read(os.path.join(self.place, "ranks.jsonl")).splitlines():
+        for line in read(os.path.join(self.directory, "ranks.jsonl")).splitlines():
             try:
                 events.append(json.loads(line))
             except ValueError:
                 continue
+        return events
+
+    def read_logs(self, ranks, sign):
+        """Read the new lines in the logs of these ranks."""
+        for entry in (self.plan or {}).get("ranks", ()):
+            if entry["rank"] in ranks:
+                path = os.path.join(self.directory, entry["log"])
+                log = self.logs.setdefault(entry["rank"], Log(path))
+                log.look(self.step, self.saved, sign)
+
+    def look(self, sign, counts, pids):
+        """Return the present state.
+
+        sign: a compiled pattern or None. counts, pids: the processes as `marked` returns them.
+        """
+        if self.plan is None:
+            self.prepare()
+        state = {name: mapping(os.path.join(self.directory, file)) for name, file in NOTES.items()}
+        events = self.read_events()
         starts = {
             event.get("rank"): event.get("pid") for event in events if event.get("event") == "start"
         }
-        for rank in (self.plan or {}).get("ranks", ()):
-            if rank["rank"] in starts:
-                log = self.logs.setdefault(rank["rank"], Log(os.path.join(self.place, rank["log"])))
-                log.look(self.step, self.saved, sign)
-        number = self.place.rpartition("-")[2]
-        found.update(
+        self.read_logs(starts, sign)
+        number = self.directory.rpartition("-")[2]
+        state.update(
             events=[event for event in events if event.get("event") in ("end", "launcher_end")],
             ranks=[
                 {"rank": rank, "pid": pid, "alive": pid in pids}
@@ -139,31 +162,39 @@ class Attempt:
             sign=any(log.sign for log in self.logs.values()),
             marked=counts.get(number, 0),
         )
-        return found
+        return state
+
+
+def attempt_names(folder):
+    """Return the names of a run's attempts, [] where the run has no directory."""
+    if not os.path.isdir(folder):
+        return []
+    return [name for name in os.listdir(folder) if re.match(r"attempt-[1-9][0-9]*\Z", name)]
 
 
 def main():
+    """Print the run's state until standard input ends."""
     run, base, sign = sys.argv[2:5]
     folder = os.path.join(os.path.expanduser("~"), base, "runs", run)
-    sign, known, last, said = re.compile(sign) if sign else None, {}, None, 0.0
+    known, last, printed_at = {}, None, 0.0
+    sign_pattern = None
+    if sign:
+        sign_pattern = re.compile(sign)
     while True:
         counts, pids = marked(run)
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if re.match(r"attempt-[1-9][0-9]*\Z", name):
-                known.setdefault(name[8:], Attempt(os.path.join(folder, name)))
-        look = {
-            "attempts": {
-                number: attempt.look(sign, counts, pids)
-                for number, attempt in sorted(known.items())
-            }
+        for name in attempt_names(folder):
+            known.setdefault(name[8:], Attempt(os.path.join(folder, name)))
+        states = {
+            number: attempt.look(sign_pattern, counts, pids)
+            for number, attempt in sorted(known.items())
         }
         for number in counts:
-            look["attempts"].setdefault(number, {"marked": counts[number]})
-        if look != last or time.monotonic() - said >= BEAT:
-            last, said = look, time.monotonic()
-            print(json.dumps(look), flush=True)
-        # Who asked is gone when there is nothing more to read. A container's engine tells of it in
-        # no other way: it goes on taking what is printed.
+            states.setdefault(number, {"marked": counts[number]})
+        if states != last or time.monotonic() - printed_at >= BEAT:
+            last, printed_at = states, time.monotonic()
+            print(json.dumps({"attempts": states}), flush=True)
+        # The caller is gone when there is nothing more to read. A container's engine gives no other
+        # sign of that: it goes on taking the output.
         if select.select([0], [], [], EVERY)[0] and not os.read(0, 1):
             return
 

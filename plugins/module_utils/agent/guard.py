@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's guard of one attempt: it notices a neighbour that has vanished and a training that
-hangs, and ends the attempt everywhere.
+"""Guard of one attempt on one node, against hangs and lost peers.
 
-It is shipped with the attempt, runs as a unit of its own beside the attempt's, needs nothing but
-Python >= 3.8 and what is shipped beside it, and goes when the attempt's unit has gone. All times
-are of the monotonic clock. docs/runbooks/watchdog.md says when it acts, and when it does not.
+It notices a neighbour that has vanished and a training that hangs, and ends the attempt everywhere.
+It is shipped with the attempt and runs as a unit of its own beside the attempt's. It needs only
+Python >= 3.8 and the files that are shipped beside it, and ends when the attempt's unit has gone.
+All times are of the monotonic clock. docs/runbooks/watchdog.md says when it acts, and when it does
+not.
 
     guard.py watch ATTEMPT NODE
 """
@@ -20,19 +21,19 @@ import sys
 import time
 
 TICK = 1.0
-# A guard that was not run for so long stood still with its node; what went by meanwhile is held
-# against nobody.
-STOOD = 6.0
+# If the guard was not scheduled for this long, the node was frozen: ignore the gap.
+FROZEN_SECONDS = 6.0
 KEEP_SECONDS = 10.0
-# Evidence of a hang on all nodes, and what a stop waits for besides.
+# Time for evidence of a hang on all nodes, and for any other stop.
 HANG_SECONDS, STOP_SECONDS = 7.0, 3.0
 READ = 1 << 20
 EXIT_OVER = 75  # the unit is not started again after this one
 
 
 def beside(name):
-    """Return a program that was shipped beside this one; with -I Python does not look here by
-    itself.
+    """Return a program that was shipped beside this one.
+
+    With -I Python does not look for modules in this directory.
     """
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
     spec = importlib.util.spec_from_file_location(name, path)
@@ -41,56 +42,81 @@ def beside(name):
     return module
 
 
-agent, phases, beats, neighbours = (
-    beside(name) for name in ("agent", "guard_phases", "guard_beat", "guard_neighbour")
-)
+agent, phases = beside("agent"), beside("guard_phases")
+beats, neighbours = beside("guard_beat"), beside("guard_neighbour")
+
+
+class LogFile:
+    """One opened file of a rank's log, with the position up to which it was read."""
+
+    def __init__(self, descriptor, offset, reading):
+        self.descriptor, self.offset, self.reading = descriptor, offset, reading
+
+    def read(self):
+        """Return (lines that matter, whether it grew, whether part of it was skipped)."""
+        size = os.fstat(self.descriptor).st_size
+        if size < self.offset:
+            self.offset, self.reading.rest = 0, b""
+        if size == self.offset:
+            return [], False, False
+        skipped = size - self.offset > READ
+        if skipped:
+            self.offset = size - READ
+        chunk = os.pread(self.descriptor, READ, self.offset)
+        self.offset += len(chunk)
+        return self.reading.take(chunk), True, skipped
 
 
 class Log:
-    """A rank's log, also where it is rotated, truncated or removed: what was opened once is read
-    on, and what has its name now, too.
+    """A rank's log, also where it is rotated, truncated or removed.
+
+    The guard goes on with a file that it has opened once, and reads the file that has the name now,
+    too.
     """
 
-    def __init__(self, path, words, kept):
-        self.path, self.words, self.kept, self.files = path, words, dict(kept or {}), {}
+    def __init__(self, path, patterns, saved):
+        """Prepare the log.
+
+        patterns: the suite's phases.Words. saved: {file: offset} of an earlier guard, or None.
+        """
+        self.path, self.words = path, patterns
+        self.kept, self.files = dict(saved or {}), {}
 
     def add(self, path):
-        """Read a file as well, from its beginning or from where an earlier guard was."""
+        """Read a file as well, from its beginning or from an earlier guard's position."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return
         info = os.fstat(descriptor)
-        name = "%d:%d" % (info.st_dev, info.st_ino)
+        name = self.file_id(info)
         if name in self.files or not stat.S_ISREG(info.st_mode):
             os.close(descriptor)
             return
-        self.files[name] = [descriptor, self.kept.get(name, 0), phases.Reading(self.words)]
+        reading = phases.Reading(self.words)
+        self.files[name] = LogFile(descriptor, self.kept.get(name, 0), reading)
         for old in list(self.files)[:-3]:
-            os.close(self.files.pop(old)[0])
+            os.close(self.files.pop(old).descriptor)
+
+    @staticmethod
+    def file_id(info):
+        """Return the device and inode of a file as text."""
+        return f"{info.st_dev}:{info.st_ino}"
 
     def take(self):
-        """Return (lines that matter, whether it grew, whether part of it went by unread)."""
-        lines, grew, passed = [], False, False
+        """Return (lines that matter, whether it grew, whether part of it was skipped)."""
         try:
-            info = os.stat(self.path)
-            if "%d:%d" % (info.st_dev, info.st_ino) not in self.files:
+            if self.file_id(os.stat(self.path)) not in self.files:
                 self.add(self.path)
         except OSError:
             pass
-        for name, entry in self.files.items():
-            descriptor, offset, reading = entry
-            size = os.fstat(descriptor).st_size
-            if size < offset:
-                offset, reading.rest = 0, b""
-            if size > offset:
-                grew, over = True, size - offset > READ
-                passed, offset = passed or over, size - READ if over else offset
-                chunk = os.pread(descriptor, READ, offset)
-                offset += len(chunk)
-                lines += reading.take(chunk)
-            entry[1] = self.kept[name] = offset
-        return lines, grew, passed
+        lines, grew, skipped = [], False, False
+        for name, file in self.files.items():
+            file_lines, file_grew, file_skipped = file.read()
+            lines += file_lines
+            grew, skipped = grew or file_grew, skipped or file_skipped
+            self.kept[name] = file.offset
+        return lines, grew, skipped
 
 
 class Guard:
@@ -101,114 +127,127 @@ class Guard:
         self.plan, self.record = agent.read_plan(attempt)
         now = time.monotonic()
         self.unit = beats.Unit(self.record["unit"])
-        self.neighbour = (
-            neighbours.Neighbour(self.plan, node, self.record, now)
-            if len(self.plan["nodes"]) > 1
-            else None
-        )
-        words = phases.Words(self.plan["suite"].get("logs"), self.plan["script"])
-        self.mine = [
-            item
-            for item in self.plan["ranks"]
-            if item["node"] == node and not (words.first_printer and item["rank"])
-        ]
-        budgets = self.plan.get("watchdog") or {}
-        watched = self.mine and words.step and any(budgets.get(phase) for phase in phases.PHASES)
-        self.phases = phases.Phases(budgets, words, now) if watched else None
+        self.neighbour = None
+        if len(self.plan["nodes"]) > 1:
+            self.neighbour = neighbours.Neighbour(self.plan, node, self.record, now)
+        self.budgets = self.plan.get("watchdog") or {}
+        patterns = phases.Words(self.plan["suite"].get("logs"), self.plan["script"])
+        # The ranks whose logs tell of the training: all, or rank 0 alone.
         printers = [
-            item["node"]
-            for item in self.plan["ranks"]
-            if not words.first_printer or item["rank"] == 0
+            item for item in self.plan["ranks"] if not (patterns.first_printer and item["rank"])
         ]
-        self.teardown = phases.Teardown(
-            budgets, far=not {node, self.neighbour and self.neighbour.name} & set(printers)
-        )
-        kept = beats.load(attempt, "guard.json")
+        self.mine = [item for item in printers if item["node"] == node]
+        self.phases = self.plan_phases(patterns, now)
+        self.teardown = self.plan_teardown({item["node"] for item in printers})
+        saved = beats.load(attempt, "guard.json")
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
             self.boot = handle.read().strip()
-        if self.phases and kept.get("boot") == self.boot and kept.get("phases"):
-            self.phases.again(kept["phases"])
+        if self.phases and saved.get("boot") == self.boot and saved.get("phases"):
+            self.phases.again(saved["phases"])
         self.logs = {
-            item["rank"]: Log(os.path.join(attempt, item["log"]), words, kept.get("logs"))
+            item["rank"]: Log(os.path.join(attempt, item["log"]), patterns, saved.get("logs"))
             for item in self.mine
         }
-        self.noted, self.written, self.before, self.known = None, None, now, -1
-        self.going, self.over = {}, False
+        self.noted, self.written_at, self.ticked_at = None, None, now
+        # The pids of the started ranks, None for those that have ended, and the size of ranks.jsonl
+        # that they are from. over: the launcher has ended.
+        self.pids, self.notes_size, self.over = {}, -1, False
 
-    def ranks(self):
-        """Take in which ranks were started and have ended; return whether that has changed."""
+    def plan_phases(self, patterns, now):
+        """Return the phases to watch here, None where no log or no budget tells of them."""
+        budgeted = any(self.budgets.get(phase) for phase in phases.PHASES)
+        if not (self.mine and patterns.step and budgeted):
+            return None
+        return phases.Phases(self.budgets, patterns, now)
+
+    def plan_teardown(self, printer_nodes):
+        """Return the watch of the training's end.
+
+        printer_nodes: the nodes with ranks whose logs tell of the training.
+        """
+        near = {self.node}
+        if self.neighbour:
+            near.add(self.neighbour.name)
+        return phases.Teardown(self.budgets, far=not near & printer_nodes)
+
+    def read_ranks(self):
+        """Read the starts and ends of ranks and return whether they have changed."""
         try:
             size = os.stat(os.path.join(self.attempt, "ranks.jsonl")).st_size
         except OSError:
             return False
-        if size == self.known:
+        if size == self.notes_size:
             return False
-        self.known, self.going, self.over = size, {}, False
+        self.notes_size, self.pids, self.over = size, {}, False
         for event in agent.read_notes(self.attempt):
             if event.get("event") == "start" and event.get("rank") is not None:
-                self.going[event["rank"]] = event.get("pid")
-            elif event.get("event") == "end" and event.get("rank") in self.going:
-                self.going[event["rank"]] = None
+                self.pids[event["rank"]] = event.get("pid")
+            elif event.get("event") == "end" and event.get("rank") in self.pids:
+                self.pids[event["rank"]] = None
             self.over = self.over or event.get("event") == "launcher_end"
         return True
 
-    def silent(self):
-        """Whether every rank of this node that prints has ended."""
-        own = [self.going[rank] for rank in self.logs if rank in self.going]
-        return bool(own) and not any(own)
+    def is_silent(self):
+        """Return whether every rank of this node that prints has ended."""
+        printing = [self.pids[rank] for rank in self.logs if rank in self.pids]
+        return bool(printing) and not any(printing)
 
-    def closing(self, now):
-        """Whether nobody is left who says how the training goes on, and for how long; return what
-        stall.json is to say, or None.
+    def judge_teardown(self, now):
+        """Return the content of stall.json where the training's end hangs, or None.
+
+        The end begins when no process is left whose log tells how the training goes on.
         """
-        parted = self.silent() if self.mine else bool(self.neighbour and self.neighbour.done)
-        self.teardown.look(
-            parted and not self.over, sum(pid is None for pid in self.going.values()), now
-        )
-        found = self.teardown.stalled(now)
-        known = (
-            {"step": self.phases.last_step, "last_line": self.phases.last_line}
-            if self.phases
-            else {}
-        )
-        return found and dict(
-            found,
-            ranks=sorted(rank for rank, pid in self.going.items() if pid is not None),
-            **known,
-        )
+        parted = bool(self.neighbour and self.neighbour.done)
+        if self.mine:
+            parted = self.is_silent()
+        ended_ranks = sum(pid is None for pid in self.pids.values())
+        self.teardown.look(parted and not self.over, ended_ranks, now)
+        stall = self.teardown.stalled(now)
+        if not stall:
+            return None
+        running = sorted(rank for rank, pid in self.pids.items() if pid is not None)
+        stall = dict(stall, ranks=running)
+        if self.phases:
+            stall.update(step=self.phases.last_step, last_line=self.phases.last_line)
+        return stall
 
-    def training(self, now):
-        """Look at the ranks' logs; return what stall.json is to say, or None."""
-        changed, closing = self.ranks(), self.closing(now)
-        if self.phases is None or closing:
-            return closing
+    def judge_training(self, now):
+        """Read the ranks' logs and return the content of stall.json, or None."""
+        changed, stall = self.read_ranks(), self.judge_teardown(now)
+        if self.phases is None or stall:
+            return stall
         if changed:
-            for rank, pid in self.going.items():
-                if pid is not None and rank in self.logs:
-                    self.logs[rank].add("/proc/%d/fd/1" % pid)
-            if any(rank in self.going for rank in self.logs):
-                self.phases.started()
-            self.phases.over = self.over or self.silent()
+            self.follow_ranks()
         for log in self.logs.values():
-            lines, grew, passed = log.take()
+            lines, grew, skipped = log.take()
             if grew:
                 self.phases.grew(now)
-            if passed:
+            if skipped:
                 self.phases.spare(now - self.phases.since)
             for kind, groups, line in lines:
                 self.phases.take(kind, groups, line, now)
         return self.phases.stalled(now)
 
+    def follow_ranks(self):
+        """Read the output of started ranks, also where its name is not the planned one."""
+        for rank, pid in self.pids.items():
+            if pid is not None and rank in self.logs:
+                self.logs[rank].add(f"/proc/{pid:d}/fd/1")
+        if any(rank in self.pids for rank in self.logs):
+            self.phases.started()
+        self.phases.over = self.over or self.is_silent()
+
     def keep(self, now):
-        """Note what a guard that is started again must know, and what status.yml shows."""
+        """Write guard.json now and then.
+
+        It is for a guard that is started again, and for status.yml.
+        """
         phase = self.phases and (self.phases.phase, self.phases.joint, self.phases.lines)
-        if (
-            self.written is not None
-            and (phase == self.noted or now - self.written < TICK)
-            and now - self.written < KEEP_SECONDS
-        ):
-            return
-        self.noted, self.written = phase, now
+        if self.written_at is not None:
+            age = now - self.written_at
+            if age < TICK or (phase == self.noted and age < KEEP_SECONDS):
+                return
+        self.noted, self.written_at = phase, now
         value = {
             "boot": self.boot,
             "time": time.time(),
@@ -217,8 +256,16 @@ class Guard:
         }
         if self.phases:
             budget, name = self.phases.limit()
-            value.update(phases=self.phases.kept(), phase=name, budget=budget, quiet=round(now - self.phases.since, 1),
-                         logs={name: offset for log in self.logs.values() for name, offset in log.kept.items()})  # fmt: skip
+            offsets = {}
+            for log in self.logs.values():
+                offsets.update(log.kept)
+            value.update(
+                phases=self.phases.kept(),
+                phase=name,
+                budget=budget,
+                quiet=round(now - self.phases.since, 1),
+                logs=offsets,
+            )
         if self.teardown.since is not None:
             value.update(
                 phase="teardown",
@@ -228,8 +275,9 @@ class Guard:
         self.note("guard.json", value)
 
     def note(self, name, value):
-        """Write a file of the attempt; where the disk is full the attempt is watched, and ended,
-        all the same.
+        """Write a file of the attempt.
+
+        Where the disk is full, the attempt is watched and ended all the same.
         """
         try:
             agent.write(self.attempt, name, value)
@@ -237,86 +285,113 @@ class Guard:
             print(f"trainyard: {name} cannot be written: {error.strerror}", flush=True)
 
     def tick(self):
-        """Look once; return False when the attempt's unit has gone."""
+        """Look once and return False when the attempt's unit has gone."""
         now = time.monotonic()
-        stood, self.before = now - self.before, now
-        if stood > STOOD:
-            for watched in (self.neighbour, self.phases, self.teardown):
-                if watched:
-                    watched.spare(stood)
+        gap, self.ticked_at = now - self.ticked_at, now
+        if gap > FROZEN_SECONDS:
+            for watch in (self.neighbour, self.phases, self.teardown):
+                if watch:
+                    watch.spare(gap)
         state = self.unit.state()
         if state not in beats.ACTIVE and state != "unknown":
             return False
         if state == "active":
-            stall = self.training(now)
-            lost = self.neighbour and self.neighbour.look(now)
+            stall = self.judge_training(now)
+            loss = self.neighbour and self.neighbour.look(now)
             self.keep(now)
-            if lost or stall:
-                self.end(*(("hang", stall) if stall and not lost else lost), now)
-        waited = select.select(self.neighbour.descriptor() if self.neighbour else [], [], [], TICK)
-        if waited[0]:
+            if loss:
+                self.end(*loss, now)
+            elif stall:
+                self.end("hang", stall, now)
+        connections = []
+        if self.neighbour:
+            connections = self.neighbour.descriptor()
+        if select.select(connections, [], [], TICK)[0]:
             time.sleep(0.05)  # a closed connection is readable at once, and for ever
         return True
 
-    def end(self, reason, said, now):
-        """Note why, keep evidence here and on the peers, end the attempt everywhere."""
-        base, about = {"by": self.node, "time": time.time()}, self.node
+    def end(self, reason, finding, now):
+        """Note the reason, keep evidence on all nodes, and end the attempt everywhere.
+
+        reason: hang, lost or peer. finding: the content of stall.json after a hang, else a
+        sentence.
+        """
+        base, lost_peer = {"by": self.node, "time": time.time()}, None
         if reason == "hang":
-            about_it = dict({"ranks": [item["rank"] for item in self.mine]}, **said)
-            self.note("stall.json", dict(base, since=base["time"] - said["seconds"], **about_it))
+            source = self.node
+            self.note_stall(base, finding)
         else:
-            about, silent = (
-                self.neighbour.name,
-                round(now - (self.neighbour.bad or self.neighbour.last), 1),
-            )
-            told = dict(base, node=about, how=said, since=base["time"] - silent, seconds=silent)
-            self.note("loss.json" if reason == "lost" else "ended.json", told)
+            source = self.neighbour.name
+            self.note_loss(base, reason, finding, now)
+            if reason == "lost" and self.neighbour.failed:
+                lost_peer = source
         if not agent.read_stop(self.attempt):
-            self.note(
-                "stop.json", {"by": "guard", "reason": reason, "from": about, "time": base["time"]}
-            )
-        away = [self.neighbour.name] if reason == "lost" and self.neighbour.failed else []
-        calls = {
-            item["name"]: self.tell(item, reason)
-            for item in self.plan["nodes"]
-            if item["name"] not in [self.node, *away]
-        }
-        until = time.monotonic() + (HANG_SECONDS if reason == "hang" else STOP_SECONDS)
+            stop_note = {"by": "guard", "reason": reason, "from": source, "time": base["time"]}
+            self.note("stop.json", stop_note)
+        names = [item["name"] for item in self.plan["nodes"]]
+        calls = [
+            self.call_peer(name, reason) for name in names if name not in (self.node, lost_peer)
+        ]
+        deadline = time.monotonic() + STOP_SECONDS
         if reason == "hang":
+            deadline = time.monotonic() + HANG_SECONDS
             agent.keep_evidence(self.attempt)
-        while calls and time.monotonic() < until:
-            # A peer says a word when its evidence is kept; its own stop goes on without us.
-            ready = select.select(
-                [call.stdout for call in calls.values() if call],
-                [],
-                [],
-                max(0.0, until - time.monotonic()),
-            )[0]
-            calls = {
-                name: call for name, call in calls.items() if call and call.stdout not in ready
-            }
-        environment = dict(os.environ, XDG_RUNTIME_DIR="/run/user/%d" % os.getuid())
+        self.await_peers(calls, deadline)
+        environment = dict(os.environ, XDG_RUNTIME_DIR=f"/run/user/{os.getuid()}")
         subprocess.call(
             ["systemctl", "--user", "stop", self.record["unit"]],
             env=environment,
             stderr=subprocess.DEVNULL,
         )
 
-    def tell(self, peer, reason):
-        """Tell a peer to keep its evidence and to stop; return the call, or None where it could not
-        be made.
+    def note_stall(self, base, stall):
+        """Write stall.json.
+
+        base: the fields that each note has.
         """
-        words = "stop %d %s" % (self.record["attempt"], reason)
-        quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+        ranks = [item["rank"] for item in self.mine]
+        value = dict(base, since=base["time"] - stall["seconds"], ranks=ranks)
+        self.note("stall.json", dict(value, **stall))
+
+    def note_loss(self, base, reason, sentence, now):
+        """Write loss.json, or ended.json where the neighbour's attempt has ended."""
+        silence = round(now - (self.neighbour.bad or self.neighbour.last), 1)
+        value = dict(
+            base,
+            node=self.neighbour.name,
+            how=sentence,
+            since=base["time"] - silence,
+            seconds=silence,
+        )
+        name = "ended.json"
+        if reason == "lost":
+            name = "loss.json"
+        self.note(name, value)
+
+    def call_peer(self, name, reason):
+        """Call a peer to keep its evidence and to stop, and return the call or None."""
+        command = f"stop {self.record['attempt']:d} {reason}"
         try:
             return subprocess.Popen(
-                neighbours.ssh(self.record, peer["name"], words),
-                stdin=quiet,
-                stdout=pipe,
-                stderr=quiet,
+                neighbours.ssh(self.record, name, command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
             )
         except OSError:
             return None
+
+    @staticmethod
+    def await_peers(calls, deadline):
+        """Wait until each peer has kept its evidence, or until the deadline.
+
+        A peer says a word at that moment. Its own stop does not need this node.
+        """
+        while calls and time.monotonic() < deadline:
+            remaining = max(0.0, deadline - time.monotonic())
+            outputs = [call.stdout for call in calls if call]
+            ready = select.select(outputs, [], [], remaining)[0]
+            calls = [call for call in calls if call and call.stdout not in ready]
 
 
 def main(arguments):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say every two seconds how an attempt stands on this node, as one JSON line: what a node's
-neighbour listens to.
+"""Heartbeat of an attempt on this node: a JSON line every two seconds.
 
-The gate runs it for the neighbour's guard, which keeps the connection; it is complete in itself,
-needs Python >= 3.8 and writes nothing.
+The gate runs it for the guard of the neighbour, which keeps the connection. It is complete in
+itself, needs Python >= 3.8 and writes nothing.
 
     guard_beat.py ATTEMPT UNIT        {"state", "holds", "ended": null or {"ok", "by", "reason"}}
 """
@@ -17,27 +16,28 @@ import sys
 import time
 
 SECONDS = 2.0
-# How long it goes on after the attempt's end; nobody listens much longer.
+# Seconds for which it goes on after the attempt's end. The neighbour does not listen much longer.
 AFTER = 60.0
 ACTIVE = ("active", "activating", "deactivating", "reloading")
 
 
 def load(attempt, name):
-    """Return the mapping in a JSON file of the attempt's directory; {} where there is none."""
+    """Return the mapping in a JSON file of the attempt's directory, else {}."""
     try:
         with open(os.path.join(attempt, name), encoding="utf-8", errors="replace") as handle:
-            found = json.load(handle)
+            value = json.load(handle)
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    return value
 
 
 def launcher_code(attempt):
-    """Return the launcher's exit code, None where it has not ended by itself."""
+    """Return the launcher's exit code, None where the launcher has not ended."""
+    path = os.path.join(attempt, "ranks.jsonl")
     try:
-        with open(
-            os.path.join(attempt, "ranks.jsonl"), encoding="utf-8", errors="replace"
-        ) as handle:
+        with open(path, encoding="utf-8", errors="replace") as handle:
             lines = handle.read().splitlines()
     except OSError:
         return None
@@ -51,27 +51,31 @@ def launcher_code(attempt):
 
 
 class Unit:
-    """The attempt's unit. systemd is asked once and when its process has gone: it costs ten times
-    as much as a look at /proc.
+    """The attempt's unit and its latest state.
+
+    systemd is called at first, and again when the unit's process has gone. Such a call costs ten
+    times as much as a look at /proc.
     """
 
     def __init__(self, name):
-        self.name, self.main, self.said = name, None, "inactive"
+        self.name, self.main, self.active_state = name, None, "inactive"
 
     @staticmethod
-    def born(pid):
-        """Return when a process was started, None where it is gone or a zombie."""
+    def start_time(pid):
+        """Return the start time of a process, None where it is gone or a zombie."""
         try:
-            with open("/proc/%d/stat" % pid, "rb") as handle:
+            with open(f"/proc/{pid}/stat", "rb") as handle:
                 fields = handle.read().rpartition(b")")[2].split()
         except OSError:
             return None
-        return None if fields[0] in (b"Z", b"X") else fields[19]
+        if fields[0] in (b"Z", b"X"):
+            return None
+        return fields[19]
 
     def state(self):
-        """Return systemd's ActiveState; `unknown` where the user's manager does not answer."""
-        if self.main and self.born(self.main[0]) == self.main[1]:
-            return self.said
+        """Return systemd's ActiveState, `unknown` where systemd does not answer."""
+        if self.main and self.start_time(self.main[0]) == self.main[1]:
+            return self.active_state
         argv = [
             "systemctl",
             "--user",
@@ -80,7 +84,7 @@ class Unit:
             "--property=MainPID",
             self.name,
         ]
-        environment = dict(os.environ, XDG_RUNTIME_DIR="/run/user/%d" % os.getuid(), LC_ALL="C")
+        environment = dict(os.environ, XDG_RUNTIME_DIR=f"/run/user/{os.getuid()}", LC_ALL="C")
         try:
             done = subprocess.run(
                 argv,
@@ -92,41 +96,48 @@ class Unit:
             )
         except (OSError, subprocess.TimeoutExpired):
             return "unknown"
-        told = dict(
+        properties = dict(
             line.split("=", 1)
             for line in done.stdout.decode("utf-8", "replace").splitlines()
             if "=" in line
         )
-        pid = int(told.get("MainPID") or 0)
-        self.said = told.get("ActiveState") or "unknown"
-        self.main = (pid, self.born(pid)) if pid and self.said == "active" else None
-        return self.said
+        pid = int(properties.get("MainPID") or 0)
+        self.active_state, self.main = properties.get("ActiveState") or "unknown", None
+        if pid and self.active_state == "active":
+            self.main = (pid, self.start_time(pid))
+        return self.active_state
 
 
 def look(attempt, unit):
-    """Return how the attempt stands: {state, holds (its unit is there, or nobody can tell), ended}."""
-    state, ended = unit.state(), None
-    if state not in ACTIVE and state != "unknown":
-        found, stop = load(attempt, "exit.json"), load(attempt, "stop.json")
-        if found or stop:
-            ok = (
-                found.get("service_result") == "success"
-                and not found.get("stopped_by")
-                and launcher_code(attempt) == 0
-            )
-            ended = {"ok": ok, "by": stop.get("by"), "reason": stop.get("reason")}
-    return {"state": state, "holds": state in ACTIVE or state == "unknown", "ended": ended}
+    """Return the attempt's state as {state, holds, ended}.
+
+    holds: its unit is there, or the state is not known. ended: {ok, by, reason} or None.
+    """
+    state = unit.state()
+    if state in ACTIVE or state == "unknown":
+        return {"state": state, "holds": True, "ended": None}
+    ended, ending, stop = None, load(attempt, "exit.json"), load(attempt, "stop.json")
+    if ending or stop:
+        ok = (
+            ending.get("service_result") == "success"
+            and not ending.get("stopped_by")
+            and launcher_code(attempt) == 0
+        )
+        ended = {"ok": ok, "by": stop.get("by"), "reason": stop.get("reason")}
+    return {"state": state, "holds": False, "ended": ended}
 
 
 def main(attempt, name):
-    """Print a line every SECONDS until nobody listens or the attempt has been over for AFTER
-    seconds.
+    """Print a line every SECONDS until the attempt has been over for AFTER seconds.
+
+    A reader that has gone ends it as well (BrokenPipeError).
     """
-    unit, over = Unit(name), None
-    while over is None or time.monotonic() - over < AFTER:
-        found = look(attempt, unit)
-        print(json.dumps(found), flush=True)
-        over = over or (time.monotonic() if found["ended"] else None)
+    unit, ended_at = Unit(name), None
+    while ended_at is None or time.monotonic() - ended_at < AFTER:
+        beat = look(attempt, unit)
+        print(json.dumps(beat), flush=True)
+        if beat["ended"] and ended_at is None:
+            ended_at = time.monotonic()
         time.sleep(SECONDS)
 
 

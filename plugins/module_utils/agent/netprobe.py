@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's side of the network's proof: a listener where the ranks will listen, and what a peer
-says to it.
+"""Node's side of the network check: a listener on the ranks' address and ports.
 
-The listener is copied to the node and executed there (library/network_proof.py), so it needs
-nothing but Python >= 3.8 and is complete in itself. It serves words of one JSON line each, over TCP
-and, for its own node, over a socket in its directory:
+The listener is copied to the node and executed there (library/network_proof.py). So it needs only
+Python >= 3.8 and is complete in itself. It serves words of one JSON line each, over TCP and, for
+its own node, over a socket in its directory:
 
-    {do: hello, id, from}   -> {node, id, you, age} who answers, and what address it sees; for
-    another id, id is '' and it is sent away
-    {do: echo, size} bytes  -> the same bytes       whether full packets pass both ways
-    {do: ping}              -> {time}               latency and clock
-    {do: take, seconds} -> {}, bytes -> {bytes, seconds}   bandwidth, as the receiver sees it
-    {do: meet, round, count, wait} -> {came, late}  wait for the others, so that all send at
-    once; late: there is no time for this round
-    {do: done}              -> {}                   this peer is through; after all that are
-    expected the listener ends by itself
-    {do: ports}, {do: state}, {do: close}           its own node only
+    {do: hello, id, from}   -> {node, id, you, age}   this listener, and the address that it sees;
+                            for another id, id is '' and the caller is sent away
+    {do: echo, size} bytes  -> the same bytes         whether full packets pass both ways
+    {do: ping}              -> {time}                 latency and clock
+    {do: take, seconds}     -> {}, bytes -> {bytes, seconds}
+                            bandwidth, as the receiver sees it
+    {do: meet, round, count, wait}  -> {came, late}   wait for the others, so that all send at
+                            once; late: there is no time for this round
+    {do: done}              -> {}                     this peer has finished; after all expected
+                            peers have, the listener ends automatically
+    {do: ports}, {do: state}, {do: close}             its own node only
 """
 
 from __future__ import annotations
@@ -41,56 +41,58 @@ RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 
 
 def ephemeral_range(path=RANGE):
-    """Return (first, last) of the ports that the kernel gives to who asks for none; gloo and NCCL
-    take theirs there (docs/facts.md, 5).
+    """Return (first, last) of the ports that the kernel gives to sockets without one.
+
+    gloo and NCCL take their ports from there (docs/facts.md, 5).
     """
     with open(path, encoding="ascii") as handle:
         first, last = handle.read().split()
     return int(first), int(last)
 
 
-def bound(kind, address, port):
-    """Return a socket that is bound to the address; raises OSError."""
-    made = socket.socket(socket.AF_INET, kind)
+def bind_socket(kind, address, port):
+    """Return a socket that is bound to the address, and raise OSError otherwise."""
+    server = socket.socket(socket.AF_INET, kind)
     try:
-        # As the ranks do it: a port with old connections in TIME_WAIT is free, one with a listener
-        # is not.
-        made.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1 if kind == socket.SOCK_STREAM else 0
-        )
-        made.bind((address, port))
         if kind == socket.SOCK_STREAM:
-            made.listen(256)
+            # As the ranks do it: a port with old connections in TIME_WAIT is free, one with a
+            # listener is not.
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((address, port))
+        if kind == socket.SOCK_STREAM:
+            server.listen(256)
     except OSError:
-        made.close()
+        server.close()
         raise
-    return made
+    return server
 
 
-# So many ports of the ephemeral range a listener has.
+# Number of ports of the ephemeral range that a listener has.
 SPREAD = 4
 
 
 def spread(address, limits):
-    """Return listening sockets at the low end, in the middle and at the high end of the ephemeral
-    range, and one that the kernel chooses.
+    """Return listening sockets that are spread over the ephemeral range.
+
+    They are at its low end, in its middle and at its high end. The kernel chooses one more.
     """
     first, last = limits
-    found = []
+    servers = []
     for start, step in ((first, 1), ((first + last) // 2, 1), (last, -1), (0, 0)):
         for attempt in range(32):
             try:
-                found.append(bound(socket.SOCK_STREAM, address, start + step * attempt))
+                servers.append(bind_socket(socket.SOCK_STREAM, address, start + step * attempt))
                 break
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     break
-    return found
+    return servers
 
 
 class Incoming:
-    """What a peer sends, read until a deadline for the whole of it: a byte now and then gains no
-    time.
+    """Data of a peer, with a deadline for the whole of it.
+
+    A peer that sends a byte now and then gains no time by that.
     """
 
     def __init__(self, connection, seconds):
@@ -98,31 +100,35 @@ class Incoming:
         self.allow(seconds)
 
     def allow(self, seconds):
-        """Give the peer so many seconds from now for what it sends next, and each answer to it as
-        many.
+        """Give the peer so many seconds from now for its next data.
+
+        Each answer to it has as many.
         """
-        self.seconds, self.until = seconds, time.monotonic() + seconds
+        self.seconds, self.deadline = seconds, time.monotonic() + seconds
         self.connection.settimeout(seconds)
 
-    def receive(self, most):
-        """Return what comes before the deadline, b'' at the end; raise socket.timeout."""
-        left = self.until - time.monotonic()
-        if left <= 0:
+    def receive(self, limit):
+        """Return the next data, b'' at the end, or raise socket.timeout at the deadline."""
+        remaining = self.deadline - time.monotonic()
+        if remaining <= 0:
             raise socket.timeout("timed out")
-        self.connection.settimeout(left)
+        self.connection.settimeout(remaining)
         try:
-            return self.connection.recv(most)
+            return self.connection.recv(limit)
         finally:
             self.connection.settimeout(self.seconds)
 
-    def readline(self, most):
-        """Return one line, without its end where it is longer than most or the peer has ended."""
-        while b"\n" not in self.rest and len(self.rest) < most:
-            block = self.receive(most - len(self.rest))
+    def readline(self, limit):
+        """Return one line.
+
+        It has no line end where it is longer than the limit or the peer has ended.
+        """
+        while b"\n" not in self.rest and len(self.rest) < limit:
+            block = self.receive(limit - len(self.rest))
             if not block:
                 break
             self.rest += block
-        end = self.rest.find(b"\n", 0, most) + 1 or most
+        end = self.rest.find(b"\n", 0, limit) + 1 or limit
         line, self.rest = self.rest[:end], self.rest[end:]
         return line
 
@@ -133,12 +139,15 @@ class Incoming:
             if not block:
                 break
             self.rest += block
-        found, self.rest = self.rest[:size], self.rest[size:]
-        return found
+        data, self.rest = self.rest[:size], self.rest[size:]
+        return data
 
 
 def read_line(stream):
-    """Return the next word as a dict, None at the end; raises ValueError for anything else."""
+    """Return the next word as a dict, None at the end.
+
+    Raises ValueError for anything else.
+    """
     line = stream.readline(LINE)
     if not line:
         return None
@@ -157,23 +166,28 @@ def send_line(connection, word):
 
 
 class Listener:
-    """spec: {id, node, address, ports, expected (names of the peers that will come), directory}."""
+    """Sockets of one network check on this node, and the peers that have come.
+
+    spec: {id, node, address, ports, expected (names of the peers that will come), directory}.
+    """
 
     def __init__(self, spec):
         self.spec, self.failed, self.sockets = spec, {}, []
         self.over, self.changed = threading.Event(), threading.Condition()
-        self.came, self.done, self.rounds, self.open = {}, {}, {}, 0
+        # {name: address} of the peers that have come, {address: name} of those that have finished.
+        self.arrived, self.finished = {}, {}
+        self.rounds, self.connections = {}, 0
         self.began = self.last = time.monotonic()
         self.limits = ephemeral_range()
         for port in spec["ports"]:
             try:
-                self.sockets.append(bound(socket.SOCK_STREAM, spec["address"], port))
+                self.sockets.append(bind_socket(socket.SOCK_STREAM, spec["address"], port))
             except OSError as error:
                 self.failed[str(port)] = error.strerror
-        self.planned = [made.getsockname()[1] for made in self.sockets]
+        self.planned = [server.getsockname()[1] for server in self.sockets]
         self.sockets += spread(spec["address"], self.limits)
         try:
-            self.udp = bound(socket.SOCK_DGRAM, spec["address"], 0)
+            self.udp = bind_socket(socket.SOCK_DGRAM, spec["address"], 0)
         except OSError as error:
             self.udp, self.failed["udp"] = None, error.strerror
         self.control = socket.socket(socket.AF_UNIX)
@@ -181,172 +195,96 @@ class Listener:
         self.control.listen(16)
 
     def book(self):
-        """Return what the peers must know."""
-        return {
+        """Return the ports and addresses that the peers must know."""
+        extra_sockets = self.sockets[len(self.planned) :]
+        description = {
             "node": self.spec["node"],
             "address": self.spec["address"],
             "planned": self.planned,
-            "ephemeral": [made.getsockname()[1] for made in self.sockets[len(self.planned) :]],
-            "udp": self.udp.getsockname()[1] if self.udp else None,
+            "ephemeral": [server.getsockname()[1] for server in extra_sockets],
+            "udp": None,
             "range": list(self.limits),
             "failed": self.failed,
         }
+        if self.udp:
+            description["udp"] = self.udp.getsockname()[1]
+        return description
 
     def serve(self):
-        """Answer until all expected peers are through or somebody closes; systemd's RuntimeMaxSec
-        is the last word.
+        """Answer until all expected peers have finished or the node closes the listener.
+
+        systemd's RuntimeMaxSec ends it in any case.
         """
-        for made in self.sockets + [self.control]:
-            threading.Thread(target=self.accept, args=(made,), daemon=True).start()
+        for server in self.sockets + [self.control]:
+            threading.Thread(target=self.accept, args=(server,), daemon=True).start()
         if self.udp:
             threading.Thread(target=self.acknowledge, daemon=True).start()
         self.over.wait()
-        for made in self.sockets + [self.control]:
+        for server in self.sockets + [self.control]:
             with contextlib.suppress(OSError):
-                made.shutdown(
-                    socket.SHUT_RDWR
-                )  # wakes the thread that waits in accept(), and keeps the port till then
-            made.close()
+                # It wakes the thread that waits in accept(), and keeps the port till then.
+                server.shutdown(socket.SHUT_RDWR)
+            server.close()
         with self.changed:  # the last answers are on their way
-            self.changed.wait_for(lambda: not self.open, 1)
+            self.changed.wait_for(lambda: not self.connections, 1)
 
-    def accept(self, made):
+    def accept(self, server):
+        """Start a thread for each connection to one of the sockets."""
         while not self.over.is_set():
             try:
-                connection, peer = made.accept()
+                connection, peer = server.accept()
             except OSError:
                 return
             with self.changed:
-                if self.open >= CONNECTIONS:
+                if self.connections >= CONNECTIONS:
                     connection.close()
                     continue
-                self.open += 1
+                self.connections += 1
             threading.Thread(target=self.attend, args=(connection, peer), daemon=True).start()
 
     def attend(self, connection, peer):
+        """Serve one connection to its end.
+
+        peer: its address, empty for this node itself.
+        """
         try:
             if peer:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with connection:
-                self.converse(connection, Incoming(connection, SILENCE), peer)
+                Conversation(self, connection, peer).hold()
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # somebody who speaks otherwise is of no concern here
+            pass  # a caller that does not speak this protocol does not matter here
         finally:
             with self.changed:
-                self.open -= 1
+                self.connections -= 1
                 self.changed.notify_all()
 
-    def converse(self, connection, stream, peer):
-        word, who = read_line(stream), None
-        while word is not None:
-            do = word["do"]
-            if peer and who is not None:
-                self.spoken()
-            if do == "hello":
-                own = (
-                    self.spec["id"] if word["id"] == self.spec["id"] else ""
-                )  # who does not know it must not learn it
-                send_line(
-                    connection,
-                    {
-                        "node": self.spec["node"],
-                        "id": own,
-                        "you": list(peer) if peer else None,
-                        "age": self.age(),
-                    },
-                )
-                if not own:
-                    return
-                who = str(word["from"])
-                if peer and who in self.spec["expected"]:
-                    self.came.setdefault(who, peer[0])
-            elif who is None:
-                return
-            elif do == "echo":
-                connection.sendall(stream.read(min(int(word["size"]), BLOCK)))
-            elif do == "ping":
-                send_line(connection, {"time": time.time()})
-            elif do == "take":
-                send_line(
-                    connection, {}
-                )  # nothing of what comes now may end in the stream's buffer
-                send_line(
-                    connection, taken(connection, min(ROUNDS_SECONDS, float(word["seconds"])))
-                )
-                self.spoken()
-                drained(connection)
-                return
-            elif do == "meet":
-                send_line(
-                    connection,
-                    self.meet(
-                        who,
-                        int(word["round"]),
-                        int(word["count"]),
-                        min(ROUNDS_SECONDS, float(word["wait"])),
-                    ),
-                )
-            elif do == "done":
-                # One name for one address: no peer can say it for the others, who would come to
-                # closed ports.
-                if self.done.setdefault(peer[0] if peer else "", who) != who:
-                    return
-                send_line(connection, {})
-                if set(self.done.values()) >= set(self.spec["expected"]):
-                    self.over.set()
-            elif do == "ports" and not peer:
-                send_line(connection, self.book())
-            elif do == "state" and not peer:
-                idle = max(0.0, time.monotonic() - self.last)
-                send_line(connection, {"age": self.age(), "idle": idle, "came": len(self.came)})
-            elif do == "close" and not peer:
-                send_line(
-                    connection,
-                    {
-                        "came": self.came,
-                        "missed": sorted(set(self.spec["expected"]) - set(self.done.values())),
-                    },
-                )
-                self.over.set()
-            stream.allow(SILENCE)
-            word = read_line(stream)
-
     def age(self):
-        """Return for how many whole seconds this listener has been here."""
+        """Return the age of this listener in whole seconds."""
         return int(time.monotonic() - self.began)
 
-    def spoken(self, until=0.0):
-        """Note that a peer of this check is at work, till a moment that is known."""
+    def note_activity(self, until=0.0):
+        """Note that a peer of this check is at work, now or until a known moment."""
         self.last = max(self.last, until, time.monotonic())
 
-    def meet(self, who, number, count, wait):
-        """Return {came, late}: how many have come to this round when it begins, all or those of the
-        first's waiting time (seconds).
+    def missing(self):
+        """Return the names of the expected peers that have not finished, sorted."""
+        return sorted(set(self.spec["expected"]) - set(self.finished.values()))
 
-        Who has not come to one round is not waited for in the next; late is the same for all of a
-        round.
+    def meet(self, name, number, count, wait):
+        """Wait for the other peers of a round and return {came, late}.
+
+        came: the number of peers at its beginning. It begins when all have come, or after the
+        first peer's waiting time (seconds). The next round does not wait for a peer that was
+        missing. late is the same for all of a round.
         """
         with self.changed:
-            now = time.monotonic()
             if number not in self.rounds:
-                before = self.rounds.get(number - 1)
-                late = (
-                    now
-                    > min([row["until"] - row["wait"] for row in self.rounds.values()] or [now])
-                    + ROUNDS_SECONDS
-                )
-                wanted = min(count, len(before["names"])) if before else count
-                self.rounds[number] = {
-                    "names": set(),
-                    "until": now + wait,
-                    "wait": wait,
-                    "wanted": wanted,
-                    "late": late,
-                }
+                self.rounds[number] = self.new_round(number, count, wait)
             row = self.rounds[number]
-            row["names"].add(who)
-            self.spoken(row["until"])
+            row["names"].add(name)
+            self.note_activity(row["until"])
             self.changed.notify_all()
             if not row["late"]:
                 self.changed.wait_for(
@@ -355,9 +293,25 @@ class Listener:
                 )
             return {"came": len(row["names"]), "late": row["late"]}
 
+    def new_round(self, number, count, wait):
+        """Return the entry of a round that begins with its first peer."""
+        now = time.monotonic()
+        first_begun = min([row["until"] - row["wait"] for row in self.rounds.values()] or [now])
+        wanted = count
+        if number - 1 in self.rounds:
+            wanted = min(count, len(self.rounds[number - 1]["names"]))
+        return {
+            "names": set(),
+            "until": now + wait,
+            "wait": wait,
+            "wanted": wanted,
+            "late": now > first_begun + ROUNDS_SECONDS,
+        }
+
     def acknowledge(self):
-        """Answer datagrams of this check with their length: small, so that nobody can use it to
-        make much of little.
+        """Answer datagrams of this check with their length.
+
+        The answer is small, so that the listener cannot be used to make a lot of traffic.
         """
         mark = self.spec["id"].encode("ascii") + b" "
         while True:
@@ -367,40 +321,173 @@ class Listener:
                     self.udp.sendto(mark + b"%d" % len(data), peer)
 
 
-def taken(connection, seconds):
-    """Read and drop what comes, until its end or for so many seconds after the first byte; return
-    {bytes, seconds}.
+class Conversation:
+    """One connection of a peer, or of this node itself, with the listener.
+
+    Each handler answers one word and returns whether the conversation goes on.
     """
-    total, started, now, place = 0, None, time.monotonic(), memoryview(bytearray(BLOCK))
+
+    def __init__(self, listener, connection, peer):
+        """Prepare the conversation.
+
+        peer: the peer's address, empty for this node itself.
+        """
+        self.listener, self.connection, self.peer = listener, connection, peer
+        self.stream = Incoming(connection, SILENCE)
+        self.name = None  # given with hello, before any other word
+        self.handlers = {
+            "hello": self.greet,
+            "echo": self.echo,
+            "ping": self.tell_time,
+            "take": self.measure_bandwidth,
+            "meet": self.meet,
+            "done": self.finish,
+        }
+        if not peer:
+            self.handlers.update(
+                ports=self.describe_ports, state=self.describe_state, close=self.close_listener
+            )
+
+    def hold(self):
+        """Answer words until the caller ends, or has to be sent away."""
+        word = read_line(self.stream)
+        while word is not None:
+            if not self.answer(word):
+                return
+            self.stream.allow(SILENCE)
+            word = read_line(self.stream)
+
+    def answer(self, word):
+        """Answer one word and return whether the conversation goes on."""
+        verb = word["do"]
+        if self.peer and self.name is not None:
+            self.listener.note_activity()
+        if self.name is None and verb != "hello":
+            return False
+        if not isinstance(verb, str) or verb not in self.handlers:
+            return True
+        return self.handlers[verb](word)
+
+    def send(self, word):
+        """Send one word and go on."""
+        send_line(self.connection, word)
+        return True
+
+    def greet(self, word):
+        """Learn the caller's name, and send it away where it belongs to another check."""
+        spec = self.listener.spec
+        same_check = word["id"] == spec["id"]
+        greeting = {"node": spec["node"], "id": "", "you": None, "age": self.listener.age()}
+        if same_check:  # a caller that does not know the id must not learn it
+            greeting["id"] = spec["id"]
+        if self.peer:
+            greeting["you"] = list(self.peer)
+        self.send(greeting)
+        if not same_check:
+            return False
+        self.name = str(word["from"])
+        if self.peer and self.name in spec["expected"]:
+            self.listener.arrived.setdefault(self.name, self.peer[0])
+        return True
+
+    def echo(self, word):
+        """Send the same bytes back."""
+        self.connection.sendall(self.stream.read(min(int(word["size"]), BLOCK)))
+        return True
+
+    def tell_time(self, _word):
+        """Send this node's time."""
+        return self.send({"time": time.time()})
+
+    def measure_bandwidth(self, word):
+        """Send the amount of data that comes within a time, and end the conversation."""
+        self.send({})  # nothing of what comes now may end in the stream's buffer
+        seconds = min(ROUNDS_SECONDS, float(word["seconds"]))
+        self.send(count_incoming(self.connection, seconds))
+        self.listener.note_activity()
+        drained(self.connection)
+        return False
+
+    def meet(self, word):
+        """Let the caller wait for the other peers of a round."""
+        wait = min(ROUNDS_SECONDS, float(word["wait"]))
+        return self.send(
+            self.listener.meet(self.name, int(word["round"]), int(word["count"]), wait)
+        )
+
+    def finish(self, _word):
+        """Note that the caller has finished, and end the listener after the last one."""
+        address = ""
+        if self.peer:
+            address = self.peer[0]
+        # One name for one address: no peer can say it for the others, which would come to closed
+        # ports.
+        if self.listener.finished.setdefault(address, self.name) != self.name:
+            return False
+        self.send({})
+        if not self.listener.missing():
+            self.listener.over.set()
+        return True
+
+    def describe_ports(self, _word):
+        """Send the ports and addresses that the peers must know."""
+        return self.send(self.listener.book())
+
+    def describe_state(self, _word):
+        """Send the listener's age, its idle time (seconds) and the number of peers."""
+        idle = max(0.0, time.monotonic() - self.listener.last)
+        return self.send(
+            {"age": self.listener.age(), "idle": idle, "came": len(self.listener.arrived)}
+        )
+
+    def close_listener(self, _word):
+        """Send the peers that came and those that did not finish, and end the listener."""
+        self.send({"came": self.listener.arrived, "missed": self.listener.missing()})
+        self.listener.over.set()
+        return True
+
+
+def count_incoming(connection, seconds):
+    """Read and drop data for so many seconds after the first byte, or until its end.
+
+    Return {bytes, seconds}. The first block is not counted: it tells when the sending began.
+    """
+    total, started = 0, None
+    now, buffer = time.monotonic(), memoryview(bytearray(BLOCK))
     while started is None or now < started + seconds:
-        count = connection.recv_into(place)
+        count = connection.recv_into(buffer)
         now = time.monotonic()
         if not count:
             break
         if started is None:
-            started = now  # the first block is not counted: it tells when the sending began
+            started = now
             continue
         total += count
-    return {"bytes": total, "seconds": now - started if started else 0.0}
+    if started is None:
+        return {"bytes": total, "seconds": 0.0}
+    return {"bytes": total, "seconds": now - started}
 
 
 def drained(connection, seconds=2.0):
-    """Drop what still comes, until its end: closing before that resets the connection, and the peer
-    may not get its answer.
+    """Drop the rest of the data, until its end.
+
+    Closing before that resets the connection, and the peer may not get its answer.
     """
-    place, until = memoryview(bytearray(BLOCK)), time.monotonic() + seconds
+    buffer, deadline = memoryview(bytearray(BLOCK)), time.monotonic() + seconds
     connection.settimeout(seconds)
-    while time.monotonic() < until and connection.recv_into(place):
+    while time.monotonic() < deadline and connection.recv_into(buffer):
         pass
 
 
 def notify(text):
-    """Tell systemd; without it, nobody."""
-    place = os.environ.get("NOTIFY_SOCKET", "")
-    if place:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
-            made.connect("\0" + place[1:] if place.startswith("@") else place)
-            made.send(text)
+    """Send a message to systemd, where it started this process."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        if address.startswith("@"):
+            address = "\0" + address[1:]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+            connection.connect(address)
+            connection.send(text)
 
 
 def main(directory):

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open MPI's daemons inside the attempt's units: mpirun asks for a daemon on a peer, and the peer's
-own unit starts it.
+"""Open MPI's daemons inside the attempt's units.
 
-mpirun starts its daemons (orted) by a remote shell. Over plain SSH they would run in a login
-session, outside the attempt's unit, and outlive its stop. So mpirun is given this file as its
-remote shell, and the unit of every other node runs it as well and waits. Like agent.py, which
-starts it, it is copied into the attempt's directory, needs nothing but Python >= 3.8 and is
-complete in itself.
+mpirun asks for a daemon on a peer, and the peer's own unit starts it. mpirun starts its daemons
+(orted) by a remote shell. Over plain SSH they would run in a login session, outside the attempt's
+unit, and outlive its stop. So mpirun is given this file as its remote shell, and the unit of every
+other node runs it as well and waits. Like agent.py, which starts it, it is copied into the
+attempt's directory, needs nothing but Python >= 3.8 and is complete in itself.
 
-    openmpi.py rsh ATTEMPT NODE HOST WORDS...   node 0, started by mpirun: have HOST start the
-    daemon that WORDS describe
-    openmpi.py door ATTEMPT WORDS...            on the peer, over SSH: hand the words to the
-    attempt's unit, wait for the daemon's end
-    openmpi.py daemon                           on the peer, inside the unit, in work/: wait for
-    the words, start the daemon
-    openmpi.py rank COMMAND...                  a rank: run COMMAND with the environment and the
-    log that the plan has for it, end as it ends
-    openmpi.py sweep ATTEMPT                    after the unit's end: remove what killed daemons
-    and ranks have left in /tmp and /dev/shm
+    openmpi.py rsh ATTEMPT NODE HOST WORDS...
+        on node 0, started by mpirun: have HOST start the daemon that WORDS describe
+    openmpi.py door ATTEMPT WORDS...
+        on the peer, over SSH: hand the words to the attempt's unit, wait for the daemon's end
+    openmpi.py daemon
+        on the peer, inside the unit, in work/: wait for the words, start the daemon
+    openmpi.py rank COMMAND...
+        a rank: run COMMAND with the environment and the log of the plan, end as it ends
+    openmpi.py sweep ATTEMPT
+        after the unit's end: remove what killed daemons and ranks have left in /tmp and /dev/shm
 """
 
 from __future__ import annotations
@@ -34,20 +33,23 @@ import subprocess
 import sys
 import time
 
-# Below the attempt's directory; always used by a relative path, since an address of a socket holds
-# no more than 107 bytes.
+# Below the attempt's directory. It is always used by a relative path, since an address of a socket
+# has no more than 107 bytes.
 SOCKET = "daemon.sock"
 UNIT_SECONDS = 60  # the units of all nodes start at once, but not at the same moment
 ORDER_SECONDS = 180
 HOLD_SECONDS = 0.5
 SSH_FAILED, NOT_YET = 255, "Permission denied"
-# A peer writes what ssh says: its longest line, and what is kept back of it at the most.
+# A peer writes the output of ssh: its longest line, and the part that is kept back at the most.
 LINE_BYTES, KEPT_CHARACTERS = 4096, 65536
 SETTING = "OMPI_MCA_"
 RANK_COMMAND = "python3 -I ../openmpi.py rank"
-# What mpirun (Open MPI 4.0 and 4.1) gives a daemon, with the pattern of each value. Any other
-# setting loads libraries or starts programs, so it has to stand in the accepted plan.
-_URI = r"[0-9]{1,20}\.[0-9]{1,10}(?:;tcp://[0-9.,]{1,600}:[0-9]{1,5}|;tcp6://\[[0-9A-Fa-f:,\]\[]{1,600}\]:[0-9]{1,5}){1,4}"
+# The settings that mpirun (Open MPI 4.0 and 4.1) gives a daemon, with the pattern of each value.
+# Any other setting loads libraries or starts programs, so it has to stand in the accepted plan.
+_URI = (
+    r"[0-9]{1,20}\.[0-9]{1,10}"
+    r"(?:;tcp://[0-9.,]{1,600}:[0-9]{1,5}|;tcp6://\[[0-9A-Fa-f:,\]\[]{1,600}\]:[0-9]{1,5}){1,4}"
+)
 SETTINGS = {
     "ess": "env",
     "ess_base_jobid": "[0-9]{1,20}",
@@ -65,12 +67,10 @@ SETTINGS = {
 }
 
 
-def rsh(attempt, node, host, words):
-    """Have the gate of a peer start the daemon there; return the daemon's exit code."""
-    with open(os.path.join(attempt, "plan.json"), encoding="utf-8") as handle:
-        nodes = json.load(handle)["nodes"]
-    with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
-        record = json.load(handle)
+def rsh(attempt, node, host, orted_argv):
+    """Have the gate of a peer start the daemon, and return the daemon's exit code."""
+    nodes = read_json(attempt, "plan.json")["nodes"]
+    record = read_json(attempt, "attempt.json")
     peer = next(
         (
             item
@@ -81,8 +81,8 @@ def rsh(attempt, node, host, words):
     )
     if peer is None:
         return refuse(f"mpirun wants a daemon on {host}, which is no other node of the plan")
-    # mpirun speaks to a shell: it joins and quotes what it says. Here no shell gets to see it.
-    remote = ["door", str(record["attempt"]), *shlex.split(" ".join(words))]
+    # mpirun expects a shell: it joins and quotes its words. Here no shell gets to see them.
+    remote = ["door", str(record["attempt"]), *shlex.split(" ".join(orted_argv))]
     argv = [
         "ssh",
         "-F",
@@ -90,34 +90,42 @@ def rsh(attempt, node, host, words):
         peer["name"],
         " ".join(shlex.quote(word) for word in remote),
     ]
-    until = time.monotonic() + UNIT_SECONDS
+    deadline = time.monotonic() + UNIT_SECONDS
     while True:
-        code, said = call_door(argv)
-        # A peer whose start is under way lets nobody in yet.
-        if code != SSH_FAILED or NOT_YET not in said or time.monotonic() >= until:
-            sys.stderr.write(said)
+        code, refusal = call_door(argv)
+        # A peer whose start is under way does not accept a login yet.
+        if code != SSH_FAILED or NOT_YET not in refusal or time.monotonic() >= deadline:
+            sys.stderr.write(refusal)
             return code
         time.sleep(0.5)
 
 
+def read_json(attempt, name):
+    """Return the value in a JSON file of the attempt's directory."""
+    with open(os.path.join(attempt, name), encoding="utf-8") as handle:
+        return json.load(handle)
+
+
 def call_door(argv):
-    """Run ssh until its end; return its exit code and the refusal of the login, which is kept back.
-    Other lines go to stderr at once.
+    """Run ssh to its end and return its exit code and the refusal of the login.
+
+    The refusal is kept back. Other lines go to stderr at once.
     """
-    call, kept = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE), ""
+    call, refusal = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE), ""
     for line in iter(lambda: call.stderr.readline(LINE_BYTES), b""):
         text = line.decode("utf-8", "replace")
-        if NOT_YET in text and len(kept) < KEPT_CHARACTERS:
-            kept += text
+        if NOT_YET in text and len(refusal) < KEPT_CHARACTERS:
+            refusal += text
         else:
             sys.stderr.write(text)
             sys.stderr.flush()
-    return call.wait(), kept
+    return call.wait(), refusal
 
 
-def door(attempt, words):
-    """Hand the words to the attempt's unit on this node as soon as it listens; return the daemon's
-    exit code.
+def door(attempt, orted_argv):
+    """Hand the words to the attempt's unit on this node, as soon as it listens.
+
+    Return the daemon's exit code.
     """
     deadline, call = time.monotonic() + UNIT_SECONDS, socket.socket(socket.AF_UNIX)
     while True:
@@ -130,29 +138,32 @@ def door(attempt, words):
         except OSError as error:
             if time.monotonic() > deadline:
                 return refuse(
-                    "the attempt's unit does not listen within %d s: %s"
-                    % (UNIT_SECONDS, error.strerror)
+                    f"the attempt's unit does not listen within {int(UNIT_SECONDS)} s:"
+                    f" {error.strerror}"
                 )
             time.sleep(0.1)
     with call, call.makefile("rw", encoding="utf-8") as stream:
-        stream.write(json.dumps(words) + "\n")
+        stream.write(json.dumps(orted_argv) + "\n")
         stream.flush()
-        said = stream.readline()
-    if not said:
+        line = stream.readline()
+    if not line:
         return refuse("the attempt's unit ended before its daemon")
-    answer = json.loads(said)
-    return refuse(answer["refused"]) if answer["refused"] else answer["exit_code"]
+    answer = json.loads(line)
+    if answer["refused"]:
+        return refuse(answer["refused"])
+    return answer["exit_code"]
 
 
 def daemon():
-    """Wait inside the unit for mpirun's words, start its daemon as a child and return the daemon's
-    exit code.
+    """Start mpirun's daemon inside the unit and return its exit code.
+
+    Wait for mpirun's words first. The daemon is a child of this process.
     """
     listener = socket.socket(socket.AF_UNIX)
     os.chdir(os.pardir)
-    before = os.umask(0o177)  # it is nobody else's from its first moment on
+    umask = os.umask(0o177)  # no other user can open the socket, from its first moment on
     listener.bind(SOCKET)
-    os.umask(before)
+    os.umask(umask)
     os.chdir("work")
     listener.listen(1)
     listener.settimeout(ORDER_SECONDS)
@@ -160,59 +171,62 @@ def daemon():
         call, _address = listener.accept()
     except socket.timeout:
         return refuse(
-            "mpirun on node 0 did not ask for this node's daemon within %d s" % ORDER_SECONDS
+            f"mpirun on node 0 did not ask for this node's daemon within {int(ORDER_SECONDS)} s"
         )
     listener.close()  # one daemon, one order
     call.settimeout(None)
     with call, call.makefile("rw", encoding="utf-8") as stream:
-        said = stream.readline()
-        if not said.endswith("\n"):  # the door, or the connection that carries it, ended first
+        line = stream.readline()
+        if not line.endswith("\n"):  # the door, or the connection that carries it, ended first
             return refuse(
                 "mpirun on node 0 asked for this node's daemon, but the request broke off"
             )
-        words = json.loads(said)
-        problem, code = daemon_problem(words), 1
+        orted_argv = json.loads(line)
+        problem, code = daemon_problem(orted_argv), 1
         if problem:
             refuse(problem)
         else:
-            status = subprocess.call(daemon_argv(words), stdin=subprocess.DEVNULL)
-            code = status if status >= 0 else 128 - status
+            code = subprocess.call(daemon_argv(orted_argv), stdin=subprocess.DEVNULL)
+            if code < 0:  # a signal, as a shell tells it
+                code = 128 - code
         try:
             stream.write(json.dumps({"refused": problem, "exit_code": code}) + "\n")
             stream.flush()
-        except OSError:  # mpirun does not always wait for its daemons' last word
+        except OSError:  # mpirun does not always wait for the end of its daemons
             pass
     return code
 
 
-def order_problem(plan, caller, node, words):
-    """Return why a caller's words are not carried out on a node; None where they are mpirun's for
-    this accepted plan.
+def order_problem(plan, caller, node, orted_argv):
+    """Return the reason why a caller's words are refused on a node, or None.
+
+    They are accepted where they are mpirun's for this accepted plan.
     """
     if plan["launcher"].get("kind") != "first":
         return "the plan of this attempt does not start its ranks by mpirun"
     names = [item["name"] for item in plan["nodes"]]
     if node not in names[1:] or caller != names[0]:
         return "only the plan's first node asks the others for a daemon"
-    return words_problem(words, plan, node)
+    return settings_problem(orted_argv, plan, node)
 
 
-def words_problem(words, plan, node):
-    """Return why words are not those by which mpirun starts its daemon; None where they are, each
-    with a value of its pattern or of the plan.
+def settings_problem(orted_argv, plan, node):
+    """Return the reason why words are not mpirun's for its daemon, or None.
+
+    They are mpirun's where each setting has a value of its pattern or of the plan.
     """
     if (
-        not isinstance(words, list)
-        or not all(isinstance(word, str) for word in words)
-        or words[:1] != ["orted"]
+        not isinstance(orted_argv, list)
+        or not all(isinstance(word, str) for word in orted_argv)
+        or orted_argv[:1] != ["orted"]
     ):
         return (
-            f"mpirun's daemon is orted, found on the plan's PATH; asked for was: {words!r}. An Open"
-            " MPI that was built with a prefix of its own asks like this: install the"
+            f"mpirun's daemon is orted, found on the plan's PATH; asked for was: {orted_argv!r}."
+            " An Open MPI that was built with a prefix of its own asks like this: install the"
             " distribution's (Debian: openmpi-bin) on every node, and take the other off that PATH"
         )
     planned = planned_settings(plan, node)
-    rest = words[1:]
+    rest = orted_argv[1:]
     while rest:
         option, name, value = (rest + ["", ""])[:3]
         fits = name in SETTINGS and re.fullmatch(SETTINGS[name], value) is not None
@@ -221,72 +235,68 @@ def words_problem(words, plan, node):
             or len(rest) < 3
             or not (fits or (name, value) in planned)
         ):
+            setting = " ".join(rest[:3])
             return (
-                "orted's words are not those of this plan: {!r}; a setting of your own belongs into"
-                " the job's env as OMPI_MCA_<name>".format(" ".join(rest[:3]))
+                f"orted's words are not those of this plan: {setting!r}; a setting of your own"
+                " belongs into the job's env as OMPI_MCA_<name>"
             )
         rest = rest[3:]
     return None
 
 
 def planned_settings(plan, node):
-    """Return {(name, value)} of Open MPI's settings that the plan's environment has for the first
-    node or for this one.
+    """Return {(name, value)} of Open MPI's settings in the plan's environment.
+
+    They are those of the first node and of this one.
     """
-    found = set()
-    for environment in [plan.get("env") or {}] + [
-        item.get("env") or {}
-        for item in plan["nodes"]
-        if item["name"] in (node, plan["nodes"][0]["name"])
-    ]:
-        found |= {
-            (name[len(SETTING) :], str(value))
-            for name, value in environment.items()
-            if name.startswith(SETTING)
-        }
-    return found
+    names = (node, plan["nodes"][0]["name"])
+    environments = [plan.get("env") or {}]
+    environments += [item.get("env") or {} for item in plan["nodes"] if item["name"] in names]
+    return {
+        (name[len(SETTING) :], str(value))
+        for environment in environments
+        for name, value in environment.items()
+        if name.startswith(SETTING)
+    }
 
 
-def daemon_problem(words):
-    """Return why the unit does not carry out these words; None where they are the installed
-    orted's. It is asked in work/.
+def daemon_problem(orted_argv):
+    """Return the reason why the unit refuses these words, or None.
+
+    It accepts those of the installed orted. The working directory is work/.
     """
     attempt = os.path.abspath(os.pardir)
     try:
-        with open(os.path.join(attempt, "plan.json"), encoding="utf-8") as handle:
-            plan = json.load(handle)
-        with open(os.path.join(attempt, "attempt.json"), encoding="utf-8") as handle:
-            node = json.load(handle)["node"]
+        plan, node = read_json(attempt, "plan.json"), read_json(attempt, "attempt.json")["node"]
     except (OSError, ValueError, KeyError, RecursionError) as error:
         return f"the attempt's plan cannot be read: {error}"
-    problem = words_problem(words, plan, node)
+    problem = settings_problem(orted_argv, plan, node)
     if problem:
         return problem
     if shutil.which("orted") is None:
-        return "orted is not installed (Debian: openmpi-bin); PATH is {}".format(
-            os.environ.get("PATH")
-        )
+        return f"orted is not installed (Debian: openmpi-bin); PATH is {os.environ.get('PATH')}"
     return None
 
 
-def daemon_argv(words):
-    """Return the words without mpirun's own remote shell: its path is node 0's, and a daemon here
-    starts no other.
+def daemon_argv(orted_argv):
+    """Return the words without mpirun's own remote shell.
+
+    Its path is node 0's, and a daemon on this node starts no other one.
     """
-    kept = list(words)
-    while "plm_rsh_agent" in kept:
-        at = kept.index("plm_rsh_agent")
-        del kept[at - 1 : at + 2]
-    return kept
+    argv = list(orted_argv)
+    while "plm_rsh_agent" in argv:
+        index = argv.index("plm_rsh_agent")
+        del argv[index - 1 : index + 2]
+    return argv
 
 
 def rank(command):
-    """Run the command as a rank and end as it does; the working directory is the attempt's work/,
-    wherever that is on this node.
+    """Run the command as a rank and end as it does.
+
+    The working directory is the attempt's work/, wherever that is on this node.
     """
     attempt = os.path.dirname(os.path.abspath(__file__))
-    with open(os.path.join(attempt, "plan.json"), encoding="utf-8") as handle:
-        ranks = json.load(handle)["ranks"]
+    ranks = read_json(attempt, "plan.json")["ranks"]
     remember(attempt)
     number = os.environ["OMPI_COMM_WORLD_RANK"]
     planned = next(item for item in ranks if str(item["rank"]) == number)
@@ -294,8 +304,8 @@ def rank(command):
     if "MS_ROLE" in planned["env"]:
         # MindSpore takes this for "MPI does the collectives", which its CPU build cannot (facts).
         environment.pop("OMPI_COMMAND", None)
-    # Its own file, on its own node: what mpirun brings together on the first node's console is
-    # mixed and may be cut off by its end.
+    # Each rank has a file of its own on its own node. The output that mpirun gathers on the first
+    # node's console is mixed and may be cut off by its end.
     path = os.path.join(attempt, planned["log"])
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     try:
@@ -319,35 +329,37 @@ def rank(command):
 
 
 def remember(attempt):
-    """Note where this job's daemon keeps its files, for sweep; every rank of a node notes the same."""
-    folder, job = (
-        os.environ.get("OMPI_MCA_orte_jobfam_session_dir"),
-        os.environ.get("OMPI_MCA_ess_base_jobid"),
-    )
+    """Note the directory of this job's daemon, for sweep.
+
+    Each rank of a node notes the same.
+    """
+    folder = os.environ.get("OMPI_MCA_orte_jobfam_session_dir")
+    job = os.environ.get("OMPI_MCA_ess_base_jobid")
     if folder and job:
         path = os.path.join(attempt, "mpi.json")
-        with open("%s.%d" % (path, os.getpid()), "w", encoding="utf-8") as handle:
+        part = f"{path}.{os.getpid()}"
+        with open(part, "w", encoding="utf-8") as handle:
             json.dump({"folder": folder, "job": int(job)}, handle)
-        os.replace("%s.%d" % (path, os.getpid()), path)
+        os.replace(part, path)
 
 
 def sweep(attempt, memory="/dev/shm"):
-    """Remove the daemon's directory and the ranks' shared memory; they do so themselves unless they
-    were killed. Return 0.
+    """Remove the daemon's directory and the ranks' shared memory, and return 0.
+
+    Daemon and ranks do so themselves unless they were killed.
     """
-    with open(os.path.join(attempt, "mpi.json"), encoding="utf-8") as handle:
-        left = json.load(handle)
-    if re.match(r"^ompi\..+/(pid|jf)\.[0-9]+$", "/".join(left["folder"].split("/")[-2:])):
-        shutil.rmtree(left["folder"], ignore_errors=True)
-    mine = re.compile(r"^vader_segment\..+\.%d\.%x\.[0-9]+$" % (os.getuid(), left["job"]))
-    for name in filter(mine.match, os.listdir(memory)):
+    note = read_json(attempt, "mpi.json")
+    if re.match(r"^ompi\..+/(pid|jf)\.[0-9]+$", "/".join(note["folder"].split("/")[-2:])):
+        shutil.rmtree(note["folder"], ignore_errors=True)
+    segment = re.compile(rf"^vader_segment\..+\.{os.getuid()}\.{note['job']:x}\.[0-9]+$")
+    for name in filter(segment.match, os.listdir(memory)):
         os.unlink(os.path.join(memory, name))
     return 0
 
 
-def refuse(why):
-    """Say why not; return the exit code."""
-    print(f"trainyard: {why}", file=sys.stderr, flush=True)
+def refuse(reason):
+    """Print the reason of a refusal and return the exit code."""
+    print(f"trainyard: {reason}", file=sys.stderr, flush=True)
     return 1
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank runs in a rehearsal, in the place of the training's script: say who it is, join the
-others, add up, measure, end.
+"""Rank of a rehearsal: a short all-reduce in the place of the training's script.
 
-This file is copied into the attempt's working directory and is complete in itself (Python >= 3.8,
-and the framework that the training uses). It says every step as soon as it is done, as one line of
-JSON in ./trainyard_rehearsal/, so that a rank that waits for ever has told how far it came. The
-arguments are the training's and are left alone.
+It notes its identity, joins the others, adds up, measures and ends. This file is copied into the
+attempt's working directory and is complete in itself (Python >= 3.8, and the framework that the
+training uses). It notes each step as soon as it is done, as one line of JSON in
+./trainyard_rehearsal/. So a rank that waits for ever has told how far it came. The arguments are
+the training's and are ignored.
 """
 
 from __future__ import annotations
@@ -20,59 +20,75 @@ import traceback
 FOLDER = "trainyard_rehearsal"
 # A value in Paddle's and MindSpore's numbers of 32 bits.
 BYTES = 4
+# The variables that name a rank and the number of ranks. The first pair whose first name is set
+# counts. MindSpore's are those of msrun, of a rank table, and of mpirun with its own collectives
+# (contract D5, D7).
+VARIABLES = {
+    "paddle": [("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")],
+    "mindspore": [
+        ("MS_NODE_ID", "MS_WORKER_NUM"),
+        ("RANK_ID", "RANK_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ],
+}
 
 
 def identity(framework, environment):
-    """Return who the launcher says this rank is: rank, world, endpoint, endpoints (None where it
-    does not say).
+    """Return {rank, world, endpoint, endpoints} of this rank as the launcher names it.
+
+    Each is None where the launcher does not tell. Raises KeyError for an unknown framework.
     """
+    pairs = VARIABLES[framework]
+    rank_name, world_name = next((pair for pair in pairs if pair[0] in environment), pairs[-1])
     names = {
-        "paddle": (
-            "PADDLE_TRAINER_ID",
-            "PADDLE_TRAINERS_NUM",
-            "PADDLE_CURRENT_ENDPOINT",
-            "PADDLE_TRAINER_ENDPOINTS",
-        ),
-        "mindspore": ("MS_NODE_ID", "MS_WORKER_NUM", None, None),
-    }[framework]
-    if framework == "mindspore" and "MS_NODE_ID" not in environment:
-        # mpirun with its own collectives, or a rank table (contract D5, D7).
-        names = (
-            ("RANK_ID", "RANK_SIZE", None, None)
-            if "RANK_ID" in environment
-            else ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", None, None)
-        )
-    rank, world, endpoint, endpoints = (environment.get(name) if name else None for name in names)
-    return {
-        "rank": int(rank) if rank and rank.isdigit() else None,
-        "world": int(world) if world and world.isdigit() else None,
-        "endpoint": endpoint,
-        "endpoints": endpoints.split(",") if endpoints is not None else None,
+        "rank": number(environment.get(rank_name)),
+        "world": number(environment.get(world_name)),
+        "endpoint": None,
+        "endpoints": None,
     }
+    if framework == "paddle":
+        names["endpoint"] = environment.get("PADDLE_CURRENT_ENDPOINT")
+        endpoints = environment.get("PADDLE_TRAINER_ENDPOINTS")
+        if endpoints is not None:
+            names["endpoints"] = endpoints.split(",")
+    return names
+
+
+def number(text):
+    """Return a text as a number, None where it is not one."""
+    if text and text.isdigit():
+        return int(text)
+    return None
 
 
 class Paddle:
-    """paddle.distributed as the suites use it; the backend is Paddle's own choice."""
+    """paddle.distributed as the suites use it, with the backend that Paddle chooses."""
 
     def load(self, accelerator):
+        """Import the framework and set its device."""
         import paddle
 
-        self.paddle = paddle
-        paddle.set_device("gpu" if accelerator == "gpu" else "cpu")
+        self.paddle, device = paddle, "cpu"
+        if accelerator == "gpu":
+            device = "gpu"
+        paddle.set_device(device)
         self.version = paddle.__version__
 
     def join(self):
+        """Join the other ranks and return (rank, number of ranks)."""
         self.paddle.distributed.init_parallel_env()
         return self.paddle.distributed.get_rank(), self.paddle.distributed.get_world_size()
 
     def backend(self, accelerator):
-        return "nccl" if accelerator == "gpu" else "gloo"
+        """Return the name of the communication backend."""
+        return {"gpu": "nccl"}.get(accelerator, "gloo")
 
     def values(self, value, count):
+        """Return a tensor with so many equal values."""
         return self.paddle.full([count], value, dtype="float32")
 
     def add_up(self, values):
-        """All-reduce; return the first value, which waits for the device."""
+        """Return the first value after an all-reduce, which waits for the device."""
         if self.paddle.distributed.get_world_size() > 1:
             self.paddle.distributed.all_reduce(values)
         return float(values[0])
@@ -82,6 +98,7 @@ class MindSpore:
     """mindspore.communication and the operator that its optimizers use."""
 
     def load(self, accelerator):
+        """Import the framework."""
         import mindspore
         import numpy
 
@@ -89,6 +106,7 @@ class MindSpore:
         self.version = mindspore.__version__
 
     def join(self):
+        """Join the other ranks and return (rank, number of ranks)."""
         from mindspore import communication
 
         self.alone = not any(
@@ -100,21 +118,27 @@ class MindSpore:
         return communication.get_rank(), communication.get_group_size()
 
     def backend(self, accelerator):
+        """Return the name of the communication backend."""
         return {"ascend": "hccl", "gpu": "nccl"}.get(accelerator, "mccl")
 
     def values(self, value, count):
+        """Return a tensor with so many equal values."""
         return self.mindspore.Tensor(self.numpy.full([count], value, self.numpy.float32))
 
     def add_up(self, values):
+        """Return the first value after an all-reduce, which waits for the device."""
         if self.alone:
             return float(values.asnumpy()[0])
         return float(self.mindspore.ops.AllReduce()(values).asnumpy()[0])
 
 
-def rehearse(say, asked, framework):
-    """Join the others and add up; say every step."""
-    framework.load(asked["accelerator"])
-    say("imported", version=framework.version, backend=framework.backend(asked["accelerator"]))
+def rehearse(say, settings, framework):
+    """Join the others, add up and measure.
+
+    say: a function that notes a step. settings: the content of asked.json.
+    """
+    framework.load(settings["accelerator"])
+    say("imported", version=framework.version, backend=framework.backend(settings["accelerator"]))
     rank, world = framework.join()
     say("joined", joined_rank=rank, joined_world=world)
     say(
@@ -122,17 +146,16 @@ def rehearse(say, asked, framework):
         sum=framework.add_up(framework.values(float(rank + 1), 1)),
         expected=world * (world + 1) / 2.0,
     )
-    count, times = asked["bytes"] // BYTES, asked["times"]
-    framework.add_up(
-        framework.values(1.0, count)
-    )  # connections and buffers of this size are made at the first use
+    count, times = settings["bytes"] // BYTES, settings["times"]
+    # Connections and buffers of this size are made at the first use.
+    framework.add_up(framework.values(1.0, count))
     spent = 0.0
     for _time in range(times):
         values = framework.values(1.0, count)
-        began = time.monotonic()
+        started = time.monotonic()
         framework.add_up(values)
-        spent += time.monotonic() - began
-    # What every rank's wire carries in a ring, as NVIDIA's nccl-tests count it ("bus bandwidth").
+        spent += time.monotonic() - started
+    # The load of each rank's wire in a ring, as NVIDIA's nccl-tests count it ("bus bandwidth").
     share = 2.0 * (world - 1) / world
     say(
         "measured",
@@ -140,22 +163,22 @@ def rehearse(say, asked, framework):
         seconds=spent / times,
         bandwidth=share * count * BYTES * times / max(spent, 1e-9),
     )
-    framework.add_up(framework.values(1.0, 1))  # nobody leaves before all have measured
+    framework.add_up(framework.values(1.0, 1))  # no rank leaves before all have measured
 
 
 def main():
+    """Rehearse as asked.json says, and note each step."""
     with open(os.path.join(FOLDER, "asked.json"), encoding="utf-8") as handle:
-        asked = json.load(handle)
+        settings = json.load(handle)
     if os.environ.get("MS_ROLE") == "MS_SCHED":
-        # msrun runs the training's script as its scheduler, too; that one is no rank and never
-        # returns from this
+        # msrun runs the training's script as its scheduler, too. That one is not a rank and never
+        # returns from this.
         from mindspore import communication
 
         return communication.init()
-    told = identity(asked["framework"], os.environ)
-    name = "%s-%d" % (told["rank"], os.getpid())
-    # NCCL's own words are the only place where it says which network it took; it reads these when
-    # it is initialised.
+    names = identity(settings["framework"], os.environ)
+    name = f"{names['rank']}-{os.getpid()}"
+    # NCCL tells only in its own log which network it took. It reads these when it is initialised.
     os.environ.update(
         NCCL_DEBUG="INFO",
         NCCL_DEBUG_SUBSYS="INIT,NET",
@@ -169,9 +192,10 @@ def main():
             handle.flush()
             print(f"rehearsal: {line}", flush=True)
 
-        say("started", host=socket.gethostname(), pid=os.getpid(), python=sys.executable, **told)
+        say("started", host=socket.gethostname(), pid=os.getpid(), python=sys.executable, **names)
         try:
-            rehearse(say, asked, {"paddle": Paddle, "mindspore": MindSpore}[asked["framework"]]())
+            framework = {"paddle": Paddle, "mindspore": MindSpore}[settings["framework"]]()
+            rehearse(say, settings, framework)
         except BaseException as error:
             say(
                 "failed",

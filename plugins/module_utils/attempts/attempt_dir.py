@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts on a node: the directory, the working directory of links, and the transient unit of the
-user's own systemd (decisions 1, 2, 9).
+"""Attempts on a node: directory, working directory of links, and unit.
 
-Functions take `run`, a callable like AnsibleModule.run_command, so that they are tested without
-Ansible and without systemd.
+The unit is a transient one of the user's own systemd (decisions 1, 2, 9). Functions take
+`run_command`, a callable like AnsibleModule.run_command, so that they are tested without Ansible
+and without systemd.
 """
 
 from __future__ import annotations
@@ -23,70 +23,80 @@ from . import guard_unit, mesh_credential
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 PLAIN_PATH = re.compile(r"^[A-Za-z0-9._/+@-]+\Z")
 UNIT = re.compile(r"^trainyard-(.+)-([0-9]+)\.service$")
-# Who "stops" an attempt that was taken back before it had begun on all nodes (stop.json's from;
-# roles/launch/tasks/start.yml).
+# Values of `from` in stop.json for an attempt that was taken back before it had begun on all nodes
+# (roles/launch/tasks/start.yml).
 NO_GUARD = "a guard that did not start"
 UNDONE = ("a start that failed on another node", NO_GUARD)
 ACTIVE = ("active", "activating", "deactivating", "reloading")
 
 
 class AttemptError(Exception):
-    """An attempt that cannot be started or found; the message is for the user."""
+    """An attempt that cannot be started or found, with a message for the user."""
 
 
 def unit_name(run_id, attempt):
-    """Return the unit's name; it holds run and attempt, so that stopping an old attempt can never
-    hit a new one.
+    """Return the name of an attempt's unit.
+
+    It has run and attempt in it, so that stopping an old attempt can never hit a new one.
     """
-    return "trainyard-%s-%d.service" % (run_id, attempt)
+    return f"trainyard-{run_id}-{attempt:d}.service"
 
 
 def attempt_dir(base, run_id, attempt):
-    """Return the attempt's directory below a node's product directory."""
+    """Return the attempt's directory below a node's product directory.
+
+    Raises AttemptError for a malformed run id.
+    """
     if not RUN_ID.match(run_id):
         raise AttemptError(f"{run_id!r} is no run id")
-    return os.path.join(base, "runs", run_id, "attempt-%d" % attempt)
+    return os.path.join(base, "runs", run_id, f"attempt-{attempt:d}")
 
 
 def user_environment(uid):
-    """Return the variables that let systemctl and systemd-run find the user's manager over SSH
-    (facts, 'Nodes in Docker').
+    """Return the environment variables of systemctl and systemd-run.
+
+    With them the two find the user's manager over SSH (facts, 'Nodes in Docker').
     """
-    return {"XDG_RUNTIME_DIR": "/run/user/%d" % uid}
+    return {"XDG_RUNTIME_DIR": f"/run/user/{uid}"}
 
 
 def runs_on(base):
-    """Return [(run id, attempt)] that have a directory here, oldest first. A rehearsal (attempt 0)
-    is none.
+    """Return [(run id, attempt)] that have a directory on this node, oldest first.
+
+    A rehearsal (attempt 0) is not an attempt.
     """
     return [pair for pair in _directories(base) if pair[1]]
 
 
 def rehearsals_on(base):
-    """Return [(run id, 0)] of rehearsals that have a directory here."""
+    """Return [(run id, 0)] of rehearsals that have a directory on this node."""
     return [pair for pair in _directories(base) if not pair[1]]
 
 
 def _directories(base):
-    found = []
+    """Return the sorted [(run id, attempt)] of all directories, also of rehearsals."""
     folder = os.path.join(base, "runs")
-    for run_id in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        if RUN_ID.match(run_id):
-            for name in os.listdir(os.path.join(folder, run_id)):
-                # a directory that holds nothing but stop.json is a start that was refused
-                if re.match(r"^attempt-[0-9]+$", name) and os.path.exists(
-                    os.path.join(folder, run_id, name, "attempt.json")
-                ):
-                    found.append((run_id, int(name[8:])))
-    return sorted(found)
+    if not os.path.isdir(folder):
+        return []
+    pairs = []
+    for run_id in os.listdir(folder):
+        if not RUN_ID.match(run_id):
+            continue
+        for name in os.listdir(os.path.join(folder, run_id)):
+            # A directory with nothing but stop.json is a start that was refused.
+            record = os.path.join(folder, run_id, name, "attempt.json")
+            if re.match(r"^attempt-[0-9]+$", name) and os.path.exists(record):
+                pairs.append((run_id, int(name[8:])))
+    return sorted(pairs)
 
 
-def active_units(run):
-    """Return [{unit, state, description}] of this user's Trainyard units that hold the node now.
+def active_units(run_command):
+    """Return [{unit, state, description}] of this user's active Trainyard units.
 
-    Raises AttemptError where the user has no manager: the remedy is provision.yml.
+    These hold the node. Raises AttemptError where the user has no manager: the remedy is
+    provision.yml.
     """
-    code, out, err = run(
+    code, out, err = run_command(
         [
             "systemctl",
             "--user",
@@ -99,44 +109,42 @@ def active_units(run):
         ]
     )
     if code:
+        reason = err.strip() or f"exit code {code}"
         raise AttemptError(
-            "the user's systemd does not answer (%s); run playbooks/provision.yml once"
-            % (err.strip() or "exit code %d" % code)
+            f"the user's systemd does not answer ({reason}); run playbooks/provision.yml once"
         )
     units = []
     for line in out.splitlines():
-        words = line.split(None, 4)
-        if len(words) >= 4 and words[2] in ACTIVE:
-            units.append(
-                {
-                    "unit": words[0],
-                    "state": words[2],
-                    "description": words[4] if len(words) > 4 else "",
-                }
-            )
+        columns = line.split(None, 4)
+        if len(columns) >= 4 and columns[2] in ACTIVE:
+            description = ""
+            if len(columns) > 4:
+                description = columns[4]
+            units.append({"unit": columns[0], "state": columns[2], "description": description})
     return units
 
 
 @contextlib.contextmanager
 def hold(base):
-    """Let one start at a time look at the node and start: two controllers at once get one attempt,
-    not two.
+    """Lock the node, so that one start at a time looks at it and starts.
+
+    Two controllers at once get one attempt, not two.
     """
-    # Not below base: a lock on a network file system may be none, and what is locked is this
-    # machine.
-    folder = user_environment(os.getuid())["XDG_RUNTIME_DIR"]
+    # Not below base: a lock on a network file system may have no effect, and it is this machine
+    # that is locked.
+    folder, name = user_environment(os.getuid())["XDG_RUNTIME_DIR"], "trainyard-start.lock"
     if not os.access(folder, os.W_OK):
-        folder = base
+        folder, name = base, "start.lock"
         os.makedirs(base, mode=0o700, exist_ok=True)
-    name = "trainyard-start.lock" if folder != base else "start.lock"
     with open(os.path.join(folder, name), "w", encoding="ascii") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def parse_unit(unit):
-    """Return (run id, attempt) of a unit's name; raises AttemptError for a name that is none of
-    ours.
+    """Return (run id, attempt) of a unit's name.
+
+    Raises AttemptError for a name that is not an attempt's.
     """
     match = UNIT.match(unit)
     if not match:
@@ -145,14 +153,14 @@ def parse_unit(unit):
 
 
 def link_tree(code, work, links, files=None):
-    """Make work a directory of links to the entries of code, with links = {path below work: target}
-    and files = {path: text} in their places.
+    """Make work a directory of links to the entries of code.
 
-    Only the folders on the way to such a path become real directories, so that the code tree stays
-    untouched and read-only while the training finds its data and writes its output (decision 9).
-    Raises AttemptError for a file that would lie anywhere else.
+    links: {path below work: target}. files: {path below work: text}. Only the folders on the way to
+    such a path become real directories. So the code tree stays untouched and read-only while the
+    training finds its data and writes its output (decision 9). Raises AttemptError for a file that
+    would lie anywhere else.
     """
-    tree, files = {}, files or {}
+    files = files or {}
     for path in files:
         if (
             os.path.isabs(path)
@@ -160,6 +168,14 @@ def link_tree(code, work, links, files=None):
             or path.split("/")[0] in ("", ".", "..")
         ):
             raise AttemptError(f"the plan's file {path!r} does not lie below the working directory")
+    _build_folder(code, work, _link_targets(links, files))
+    for path, text in files.items():
+        _write(os.path.join(work, path), text)
+
+
+def _link_targets(links, files):
+    """Return {name: folder, link target, or None for a file} as a nested mapping."""
+    tree = {}
     for path, target in dict(links, **dict.fromkeys(files)).items():
         parts = path.strip("/").split("/")
         folder = tree
@@ -168,29 +184,28 @@ def link_tree(code, work, links, files=None):
             if not isinstance(folder, dict):
                 raise AttemptError(f"{path} would lie below the link or file {part!r}")
         folder[parts[-1]] = target
+    return tree
 
-    def build(source, place, wanted):
-        os.makedirs(place, exist_ok=True)
-        for name in sorted(os.listdir(source)) if source and os.path.isdir(source) else []:
-            if name not in wanted:
-                os.symlink(os.path.join(source, name), os.path.join(place, name))
-        for name, value in wanted.items():
-            here = os.path.join(source, name) if source else None
-            if isinstance(value, dict):
-                build(here, os.path.join(place, name), value)
-            elif value is not None:
-                os.symlink(value, os.path.join(place, name))
 
-    build(code, work, tree)
-    for path, text in files.items():
-        _write(os.path.join(work, path), text)
+def _build_folder(source, path, targets):
+    """Make a folder of links to the entries of source, apart from those in targets."""
+    os.makedirs(path, exist_ok=True)
+    if os.path.isdir(source):
+        for name in sorted(os.listdir(source)):
+            if name not in targets:
+                os.symlink(os.path.join(source, name), os.path.join(path, name))
+    for name, target in targets.items():
+        if isinstance(target, dict):
+            _build_folder(os.path.join(source, name), os.path.join(path, name), target)
+        elif target is not None:
+            os.symlink(target, os.path.join(path, name))
 
 
 def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, begun=None):
-    """Write the attempt's directory; return the sha256 of the plan's bytes as they lie on the disk.
+    """Write the attempt's directory and return the sha256 of the plan on the disk.
 
-    programs: {file name: source} of what the unit executes: agent.py and what stands beside it.
-    begun: what attempt.json says besides: start (the token of the command that starts it), by
+    programs: {file name: source} of agent.py and the files beside it, which the unit executes.
+    begun: further fields of attempt.json: start (the token of the command that starts it), by
     (user@controller), boot (holds.boot_mark).
 
     Raises AttemptError where the directory is in use already (no attempt is ever reused), where a
@@ -201,48 +216,20 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, beg
     os.makedirs(attempt, mode=0o700, exist_ok=True)
     stop = os.path.join(attempt, "stop.json")
     if os.path.exists(stop):
-        raise AttemptError(
-            "stopped before the start by {}".format(
-                manifest.read_mapping(stop).get("from", "the user")
-            )
-        )
+        source = manifest.read_mapping(stop).get("from", "the user")
+        raise AttemptError(f"stopped before the start by {source}")
     plan = json.loads(plan_text)
-    mine = next((item for item in plan["nodes"] if item["name"] == node), None)
-    if mine is None:
-        raise AttemptError(
-            "{} is not in the plan; it has {}".format(
-                node, ", ".join(item["name"] for item in plan["nodes"])
-            )
-        )
+    mine = _planned_node(plan, node)
     if not PLAIN_PATH.match(attempt) or not PLAIN_PATH.match(node):
-        # systemd splits ExecStopPost at spaces and reads % and $ in it
+        # systemd splits ExecStopPost at spaces and reads % and $ in it.
         raise AttemptError(
             f"{attempt}: a home directory or a node name with other than letters, digits and ./_+@-"
             " cannot be used in a unit"
         )
-    _write(os.path.join(attempt, "plan.json"), plan_text)
-    with open(os.path.join(attempt, "plan.json"), "rb") as handle:
-        found = hashlib.sha256(handle.read()).hexdigest()
-    if found != plan_sha256:
-        raise AttemptError(f"the plan arrived with sha256 {found} instead of {plan_sha256}")
+    digest = _write_plan(attempt, plan_text, plan_sha256)
     for name, source in programs.items():
         _write(os.path.join(attempt, os.path.basename(name)), source)
-    links = {path: os.path.join(mine["base"], place) for path, place in plan["links"].items()}
-    for path, name in plan["suite"]["redirects"].items():
-        os.makedirs(os.path.join(attempt, name), exist_ok=True)
-        links[path] = os.path.join(attempt, name)
-    # a tree that lies on the nodes already is used where it is
-    code = plan["code"].get("path") or os.path.join(
-        mine["base"], "code", plan["code"]["digest"][:16]
-    )
-    if not os.path.isdir(code):
-        raise AttemptError(f"the code tree {code} is missing")
-    work = os.path.join(attempt, "work")
-    if os.path.isdir(work):
-        shutil.rmtree(
-            work
-        )  # of a start that was cut off before attempt.json was written: nothing of it has run
-    link_tree(code, work, links, plan.get("files"))
+    _prepare_work(attempt, plan, mine)
     record = {
         "version": 1,
         "run": run_id,
@@ -254,10 +241,57 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, beg
     }
     record.update(begun or {})
     _write(os.path.join(attempt, "attempt.json"), json.dumps(record, sort_keys=True))
-    return found
+    return digest
+
+
+def _planned_node(plan, node):
+    """Return the plan's entry of a node, or raise AttemptError."""
+    for entry in plan["nodes"]:
+        if entry["name"] == node:
+            return entry
+    names = ", ".join(entry["name"] for entry in plan["nodes"])
+    raise AttemptError(f"{node} is not in the plan; it has {names}")
+
+
+def _write_plan(attempt, plan_text, plan_sha256):
+    """Write plan.json and return the sha256 of its bytes on the disk.
+
+    Raises AttemptError where that is not the planned one.
+    """
+    path = os.path.join(attempt, "plan.json")
+    _write(path, plan_text)
+    with open(path, "rb") as handle:
+        digest = hashlib.sha256(handle.read()).hexdigest()
+    if digest != plan_sha256:
+        raise AttemptError(f"the plan arrived with sha256 {digest} instead of {plan_sha256}")
+    return digest
+
+
+def _prepare_work(attempt, plan, mine):
+    """Make the attempt's working directory.
+
+    mine: this node's entry of the plan.
+    """
+    links = {path: os.path.join(mine["base"], target) for path, target in plan["links"].items()}
+    for path, name in plan["suite"]["redirects"].items():
+        os.makedirs(os.path.join(attempt, name), exist_ok=True)
+        links[path] = os.path.join(attempt, name)
+    # A tree that lies on the nodes already is used where it is.
+    code = plan["code"].get("path") or os.path.join(
+        mine["base"], "code", plan["code"]["digest"][:16]
+    )
+    if not os.path.isdir(code):
+        raise AttemptError(f"the code tree {code} is missing")
+    work = os.path.join(attempt, "work")
+    if os.path.isdir(work):
+        # It is from a start that was cut off before attempt.json was written: nothing of it has
+        # run.
+        shutil.rmtree(work)
+    link_tree(code, work, links, plan.get("files"))
 
 
 def _write(path, text):
+    """Write a file for this user alone, through to the disk."""
     with os.fdopen(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
     ) as handle:
@@ -267,8 +301,9 @@ def _write(path, text):
 
 
 def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
-    """Return the systemd-run command that starts the attempt on this node (decision 1).
+    """Return the systemd-run command that starts the attempt on this node.
 
+    See decision 1.
     mesh: the ssh configuration with which its peers are called. release: the command that removes
     the attempt's credential after its end. It comes first, whatever becomes of the agent's part,
     which reads what the training can write.
@@ -276,27 +311,26 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
     agent = os.path.join(attempt, "agent.py")
     console = os.path.join(attempt, plan["launcher"]["console"])
     python = "/usr/bin/python3"
+    end_argv = [python, "-I", agent, "ended", attempt, node]
+    if mesh:
+        end_argv.append(mesh)
     properties = [
         "Type=exec",
         "KillMode=control-group",
-        "TimeoutStopSec=%d" % plan["stop"]["timeout"],
-        # the agent asks for more time while it tells the peers; nothing of the training is heard
+        f"TimeoutStopSec={int(plan['stop']['timeout'])}",
+        # The agent asks for more time while it tells the peers. Nothing of the training is heard.
         "NotifyAccess=exec",
         "UMask=0077",
         f"WorkingDirectory={attempt}",
         f"StandardOutput=append:{console}",
         f"StandardError=append:{console}",
-        *(
-            ["ExecStopPost=-" + " ".join(f'"{word}"' if " " in word else word for word in release)]
-            if release
-            else []
-        ),
-        "ExecStopPost="
-        + " ".join([python, "-I", agent, "ended", attempt, node, *([mesh] if mesh else [])]),
     ]
+    if release:
+        properties.append("ExecStopPost=-" + " ".join(_quote_spaces(word) for word in release))
+    properties.append("ExecStopPost=" + " ".join(end_argv))
     if plan["stop"].get("limit"):
-        # a rehearsal: it ends even where the controller that started it is gone
-        properties.append("RuntimeMaxSec=%d" % plan["stop"]["limit"])
+        # A rehearsal ends even where the controller that started it is gone.
+        properties.append(f"RuntimeMaxSec={int(plan['stop']['limit'])}")
     argv = [
         "systemd-run",
         "--user",
@@ -312,50 +346,60 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
     )
 
 
-def start(run, attempt, plan, node, record_unit, description, mesh="", release=()):
-    """Start the unit and its guard; raise AttemptError with systemd's own words where one does not
-    start. Then nothing of them runs.
+def _quote_spaces(word):
+    """Return a word of ExecStopPost, in quotes where it has a space."""
+    if " " in word:
+        return f'"{word}"'
+    return word
+
+
+def start(run_command, attempt, plan, node, record_unit, description, mesh="", release=()):
+    """Start the unit and its guard.
+
+    Raises AttemptError with systemd's own words where one does not start. Then neither runs.
     """
-    code, _out, err = run(start_argv(attempt, plan, node, record_unit, description, mesh, release))
+    argv = start_argv(attempt, plan, node, record_unit, description, mesh, release)
+    code, _out, err = run_command(argv)
     if code:
         raise AttemptError(f"systemd did not start {record_unit}: {err.strip()}")
-    problem = guard_unit.start(run, attempt, node, record_unit)
+    problem = guard_unit.start(run_command, attempt, node, record_unit)
     if problem:
-        stop(run, attempt, record_unit, "peer", NO_GUARD)
+        stop(run_command, attempt, record_unit, "peer", NO_GUARD)
         raise AttemptError(problem)
 
 
-def stop(run, attempt, unit, by, source, node=None):
-    """Stop the attempt's unit and everything in it; return whether it was running.
+def stop(run_command, attempt, unit, by, source, node=None):
+    """Stop the attempt's unit with everything in it and return whether it was running.
 
-    by: 'user' or 'peer'; source: who, for the record. The note is written first, so that the unit's
-    end is known for what it is. node: this node's name, whose credential is removed where nothing
-    runs any more; None leaves it.
+    by: 'user' or 'peer'. source: the name of that user or peer, for the record. The note is written
+    first, so that the unit's end is known for what it is. node: this node's name, whose credential
+    is removed where nothing runs any more. With None it stays.
     """
-    # The note comes before the look: a start that is under way has its unit up when we look, or
+    # The note comes before the look: a start that is under way has its unit up at the look, or
     # finds the note (prepare, agent.run).
     ended = os.path.exists(os.path.join(attempt, "exit.json"))
     if not ended:
         _note_stop(attempt, by, source)
-    # 'systemctl is-active' ends with 3 for a unit that is not there
-    _code, out, _err = run(["systemctl", "--user", "is-active", unit])
+    # 'systemctl is-active' ends with 3 for a unit that is not there.
+    _code, out, _err = run_command(["systemctl", "--user", "is-active", unit])
     running = out.strip() in ACTIVE
     if running and ended:
         _note_stop(attempt, by, source)
     if running:
-        code, _out, err = run(["systemctl", "--user", "stop", unit])
+        code, _out, err = run_command(["systemctl", "--user", "stop", unit])
         if code:
             raise AttemptError(f"{unit} does not stop: {err.strip()}")
-    guard_unit.stop(run, attempt, unit)
+    guard_unit.stop(run_command, attempt, unit)
     if not running and node is not None:
         release(unit, node)
-    run(["systemctl", "--user", "reset-failed", unit])
+    run_command(["systemctl", "--user", "reset-failed", unit])
     return running
 
 
 def release(unit, node):
-    """Remove the credential of an attempt whose unit has gone without an end, after a reboot for
-    instance; its own end removes it otherwise.
+    """Remove the credential of an attempt whose unit has gone without an end.
+
+    That is so after a reboot, for instance. Otherwise its own end removes it.
     """
     with contextlib.suppress(AttemptError, OSError, mesh_credential.CredentialError):
         run_id, number = parse_unit(unit)
@@ -364,30 +408,32 @@ def release(unit, node):
 
 
 def _note_stop(attempt, by, source):
-    """Write stop.json, unless somebody has before: the first word on who stopped it stays."""
+    """Write stop.json unless it is there already: the first note stays."""
     os.makedirs(attempt, mode=0o700, exist_ok=True)
     path = os.path.join(attempt, "stop.json")
     if not os.path.exists(path):
         try:
             _write(path, json.dumps({"by": by, "from": source, "time": time.time()}))
         except OSError:
-            # A full disk: what runs is stopped all the same, and an empty note would say nothing.
+            # The disk is full. The unit is stopped all the same, and an empty note would say
+            # nothing.
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
 
 def processes_of(run_id, number):
-    """Return the pids of processes that carry this attempt's mark in their environment, wherever
-    they are.
+    """Return the pids of processes with this attempt's mark in their environment.
+
+    They may be in any control group.
     """
-    marker = ("TRAINYARD_ATTEMPT=%s/%d" % (run_id, number)).encode()
-    found = []
+    marker = f"TRAINYARD_ATTEMPT={run_id}/{number:d}".encode()
+    pids = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/environ", "rb") as handle:
                     if marker in handle.read().split(b"\0"):
-                        found.append(int(name))
+                        pids.append(int(name))
             except OSError:
                 continue
-    return sorted(found)
+    return sorted(pids)

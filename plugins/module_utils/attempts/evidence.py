@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node knows of an attempt: its ranks' logs, how each rank ended, what the launcher said,
-and which files are to be brought home.
+"""Evidence of an attempt on its node, for the controller.
 
+It has the ranks' logs, the end of each rank, the launcher's words and the files to fetch.
 Everything is read below the attempt's directory and nowhere else: each step of a path is opened
 without following links, and only regular files are read. Whole environments (envlog.*,
-backup_env.*, default.*.log) are never brought home; of default.*.log only the list of endpoints is
+backup_env.*, default.*.log) are never fetched. Of default.*.log only the list of endpoints is
 returned.
 """
 
@@ -32,13 +32,12 @@ from ..logs.visualdl import records
 from . import guard_findings, ownership
 
 SMALL = 8 << 20  # bytes of plan.json, ranks.jsonl, exit.json and default.*.log that are read
-_NAME = re.compile(
-    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z"
-)  # of a node, and of a file at home, which bears the node's name
+# A node's name, and a file's on the controller, which has the node's name in it.
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,%d}\Z" % (safe_names.PART_BYTES - 1))
 _ENDPOINTS_FILE = re.compile(r"^default\.[A-Za-z0-9_-]+\.log$")
 _ENDPOINT = re.compile(r"^[A-Za-z0-9._:\[\]-]+:\d{1,5}$")
-# A process that got one of these failed by itself; other signals came from outside.
+# A process that got one of these failed through its own fault. Other signals came from outside.
 _OWN_SIGNALS = frozenset(("SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"))
 _LAUNCHER = {"started": None, "ended": None, "exit_code": None, "signal": None}
 _LOG_KEYS = ("bytes", "sha256", "lines", "mtime", "first_time", "last_time", "last_line")
@@ -55,35 +54,67 @@ _STEP_KEYS = (
 
 
 class EvidenceError(Exception):
-    """The attempt cannot be read at all; the message is for people."""
+    """An attempt that cannot be read at all, with a message for the user."""
 
 
-def _read(root, relative, limit=SMALL):
-    """The first `limit` bytes of a small file, or None where there is none that may be read."""
+def _read_bytes(root, path, limit=SMALL):
+    """Return the first `limit` bytes of a small file, None where it cannot be read."""
     try:
-        descriptor = open_below(root, relative)
+        descriptor = open_below(root, path)
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as handle:
         return handle.read(limit)
 
 
-def _json(data):
+def _parse_json(data):
+    """Return the value of a JSON text in bytes, None where it is not valid."""
+    if data is None:
+        return None
     try:
-        return json.loads(data.decode("utf-8", "replace")) if data is not None else None
+        return json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
 
 
-def _time(value):
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def _read_mapping(root, path):
+    """Return the mapping in a JSON file below the attempt, or None."""
+    value = _parse_json(_read_bytes(root, path))
+    if not isinstance(value, dict):
+        return None
+    return value
+
+
+def _mapping(value):
+    """Return the value where it is a mapping, else {}."""
+    if isinstance(value, dict):
+        return value
+    return {}
+
+
+def _is_integer(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _seconds(value):
+    """Return a time as a float, None where the value is not a number."""
+    if _is_integer(value) or isinstance(value, float):
+        return float(value)
+    return None
 
 
 def signal_name(value):
-    """`SIGKILL` for 9, "9", "KILL" or "SIGKILL"; None for what is no signal."""
+    """Return the name of a signal, None for a value that is not a signal.
+
+    `SIGKILL` is the name of 9, "9", "KILL" and "SIGKILL".
+    """
     if isinstance(value, str) and not value.isdecimal():
-        name = value if value.startswith("SIG") else "SIG" + value
-        return name if re.match(r"^SIG[A-Z0-9+-]{2,12}$", name) else None
+        name = value
+        if not value.startswith("SIG"):
+            name = "SIG" + value
+        if re.match(r"^SIG[A-Z0-9+-]{2,12}$", name):
+            return name
+        return None
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return None
     try:
@@ -93,50 +124,54 @@ def signal_name(value):
 
 
 def read_events(data):
-    """ranks.jsonl as {"ranks": {rank: {...}}, "launcher": {...}}.
+    """Return {"ranks": {rank: {...}}, "launcher": {...}} from ranks.jsonl's bytes.
 
-    Torn, foreign and malformed lines are passed over; of a rank's events the latest counts.
+    Torn, foreign and malformed lines are passed over. Of a rank's events the latest counts.
     """
     ranks, launcher = {}, {}
     for line in (data or b"").split(b"\n"):
-        event = _json(line)
+        event = _parse_json(line)
         if not isinstance(event, dict):
             continue
-        kind, code = event.get("event"), event.get("exit_code")
-        code = code if isinstance(code, int) and not isinstance(code, bool) else None
-        end = {
-            "ended": _time(event.get("time")),
-            "exit_code": code,
-            "signal": signal_name(event.get("signal")),
-        }
+        kind = event.get("event")
         if isinstance(event.get("endpoints"), list):
-            launcher["endpoints"] = [
-                str(item) for item in event["endpoints"] if _ENDPOINT.match(str(item))
-            ]
+            texts = [str(item) for item in event["endpoints"]]
+            launcher["endpoints"] = [text for text in texts if _ENDPOINT.match(text)]
         if kind == "launched":
-            launcher["started"] = _time(event.get("time"))
+            launcher["started"] = _seconds(event.get("time"))
         elif kind == "launcher_end":
-            launcher.update(end)
+            launcher.update(_end_of(event))
         elif kind in ("start", "end") and isinstance(event.get("rank"), int):
-            known = ranks.setdefault(event["rank"], {})
-            if kind == "start":
-                known.update(
-                    {
-                        "pid": event.get("pid"),
-                        "started": _time(event.get("time")),
-                        "ended": None,
-                        "exit_code": None,
-                        "signal": None,
-                    }
-                )
-            elif known.get("pid") in (None, event.get("pid")):
-                known.update(end, pid=event.get("pid"))
+            _update_rank(ranks.setdefault(event["rank"], {}), event)
     return {"ranks": ranks, "launcher": launcher}
 
 
+def _end_of(event):
+    """Return {ended, exit_code, signal} of an event."""
+    code = event.get("exit_code")
+    if not _is_integer(code):
+        code = None
+    return {
+        "ended": _seconds(event.get("time")),
+        "exit_code": code,
+        "signal": signal_name(event.get("signal")),
+    }
+
+
+def _update_rank(rank, event):
+    """Take a start into a rank's entry, or an end where it is of the same process."""
+    pid = event.get("pid")
+    if event["event"] == "start":
+        started = _seconds(event.get("time"))
+        rank.update(pid=pid, started=started, ended=None, exit_code=None, signal=None)
+    elif rank.get("pid") in (None, pid):
+        rank.update(_end_of(event), pid=pid)
+
+
 def is_child(said, rank):
-    """Whether what a launcher said of a child is said of this rank: msrun names pids, mpirun global
-    ranks, Paddle's launcher local ones.
+    """Return whether a launcher's words about a child are about this rank.
+
+    msrun names pids, mpirun global ranks, Paddle's launcher local ones.
     """
     return any(
         said[key] is not None and said[key] == rank.get(key)
@@ -145,161 +180,209 @@ def is_child(said, rank):
 
 
 def state_of(rank, ended, unit):
-    """waiting, starting, training, done, failed, killed or stopped, for one rank's findings.
+    """Return a rank's state from its findings.
 
-    `ended`: whether its end was seen. `unit`: exit.json, or None while the attempt's unit has not
-    ended on this node.
+    It is waiting, starting, training, done, failed, killed or stopped. `ended`: whether its end was
+    seen. `unit`: exit.json, or None while the attempt's unit has not ended on this node.
     """
     stopped = bool((unit or {}).get("stopped_by"))
     if rank["exit_code"] == 0:
         return "done"
     if rank["signal"] in _OWN_SIGNALS or rank["exit_code"]:
         return "failed"
-    if rank["signal"]:
-        return "stopped" if stopped else "killed"
+    if rank["signal"] and not stopped:
+        return "killed"
+    if stopped:
+        return "stopped"
     if unit is not None:
-        if stopped:
-            return "stopped"
-        return (
-            "done"
-            if unit.get("service_result") == "success" and not rank["first_error"]
-            else "failed"
-        )
-    if ended:  # the end was seen, how was not
-        return "failed" if rank["first_error"] else "done"
+        return _end_state(rank, unit.get("service_result") == "success")
+    if ended:  # its end was seen, but not its exit status
+        return _end_state(rank, True)
     if rank["last_step"] or rank["evaluation"] or rank["saved"]:
         return "training"
-    return "starting" if rank["pid"] or rank["bytes"] else "waiting"
+    if rank["pid"] or rank["bytes"]:
+        return "starting"
+    return "waiting"
 
 
-def _plan(root, node):
-    """(the node's ranks, the launcher's entry, the suite's table, the plan itself) of plan.json."""
-    plan = _json(_read(root, "plan.json"))
+def _end_state(rank, success):
+    """Return done or failed for a rank whose exit status is not known."""
+    if success and not rank["first_error"]:
+        return "done"
+    return "failed"
+
+
+def _read_plan(root, node):
+    """Return (the plan, the node's ranks, the suite's table of log patterns).
+
+    Raises EvidenceError where plan.json does not have them.
+    """
+    plan = _parse_json(_read_bytes(root, "plan.json"))
     if not isinstance(plan, dict):
         raise EvidenceError("plan.json is missing here or is not JSON")
-    ranks, launcher, suite = plan.get("ranks"), plan.get("launcher"), plan.get("suite")
+    ranks, launcher = plan.get("ranks"), plan.get("launcher")
     if (
         not isinstance(ranks, list)
         or not isinstance(launcher, dict)
         or not isinstance(launcher.get("rank_log"), str)
     ):
         raise EvidenceError("plan.json has no list `ranks` or no `launcher.rank_log`")
-    whole = [
-        r
-        for r in ranks
-        if isinstance(r, dict) and all(isinstance(r.get(k), int) for k in ("rank", "local_rank"))
-    ]
-    mine = sorted((r for r in whole if r.get("node") == node), key=lambda r: r["local_rank"])
+    complete = [entry for entry in ranks if _is_rank(entry)]
+    mine = [entry for entry in complete if entry.get("node") == node]
     if not mine:
-        raise EvidenceError(
-            f"the plan has no rank on {node}; it has"
-            f" {', '.join(sorted({str(r.get('node')) for r in whole})) or 'none'}"
-        )
+        others = ", ".join(sorted({str(entry.get("node")) for entry in complete})) or "none"
+        raise EvidenceError(f"the plan has no rank on {node}; it has {others}")
     try:
-        table = Table(suite.get("logs") if isinstance(suite, dict) else None)
+        table = Table(_mapping(plan.get("suite")).get("logs"))
     except TableError as error:
         raise EvidenceError(f"plan.json: suite: {error}") from error
-    return mine, launcher, table, plan
+    return plan, sorted(mine, key=lambda entry: entry["local_rank"]), table
+
+
+def _is_rank(entry):
+    return isinstance(entry, dict) and all(
+        isinstance(entry.get(key), int) for key in ("rank", "local_rank")
+    )
 
 
 def launcher_notes(root, folder):
-    """(endpoints, environment) from the newest default.<pod>.log: what Paddle's launcher wrote of
-    the cluster it believes in.
+    """Return (endpoints, environment) that Paddle's launcher has logged.
+
+    They are from the newest default.<pod>.log: None and {} where it does not have them. The
+    endpoints are those of the cluster as the launcher sees it.
     """
-    try:
-        here = open_below(root, folder, DIRECTORY)
-    except OSError:
+    name = _newest_launcher_log(root, folder)
+    if name is None:
         return None, {}
-    try:
-        found = [
-            (os.stat(name, dir_fd=here, follow_symlinks=False).st_mtime, name)
-            for name in os.listdir(here)
-            if _ENDPOINTS_FILE.match(name)
-        ]
-    except OSError:
-        found = []
-    finally:
-        os.close(here)
     endpoints, environment = None, {}
-    for line in (_read(root, f"{folder}/{max(found)[1]}") or b"").split(b"\n") if found else ():
+    for line in (_read_bytes(root, f"{folder}/{name}") or b"").split(b"\n"):
         text = line.decode("utf-8", "replace")
+        if text.startswith("environ({"):
+            text = text[8:-1]
         try:
-            value = ast.literal_eval(text[8:-1] if text.startswith("environ({") else text)
+            value = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             continue
         if isinstance(value, dict):
             environment = value
-        elif (
-            isinstance(value, list)
-            and value
-            and all(isinstance(v, str) and _ENDPOINT.match(v) for v in value)
-        ):
+        elif _are_endpoints(value):
             endpoints = value
     return endpoints, environment
 
 
+def _newest_launcher_log(root, folder):
+    """Return the name of the newest default.<pod>.log in a folder, None without one."""
+    try:
+        descriptor = open_below(root, folder, DIRECTORY)
+    except OSError:
+        return None
+    try:
+        logs = [
+            (os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mtime, name)
+            for name in os.listdir(descriptor)
+            if _ENDPOINTS_FILE.match(name)
+        ]
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    if not logs:
+        return None
+    return max(logs)[1]
+
+
+def _are_endpoints(value):
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, str) and _ENDPOINT.match(item) for item in value)
+    )
+
+
 class _Attempt:
-    """One attempt's directory, open."""
+    """Opened directory of one attempt, with the files and problems found in it."""
 
     def __init__(self, root, node, digest):
         self.root, self.node, self.digest = root, node, digest
         self.files, self.problems = [], []
 
-    def scan(self, relative, home, table):
-        """The findings of one log, or None; the file is noted as one to bring home."""
+    def read_mapping(self, path):
+        """Return the mapping in a JSON file of the attempt, or None."""
+        return _read_mapping(self.root, path)
+
+    def scan(self, path, controller_name, table):
+        """Return the findings of one log or None, and note the file as one to fetch.
+
+        controller_name: its name on the controller.
+        """
         try:
-            descriptor = open_below(self.root, relative)
+            descriptor = open_below(self.root, path)
         except FileNotFoundError:
             return None
         except OSError as error:
-            self.problems.append(f"{relative}: not read: {error.strerror or error}")
+            self.problems.append(f"{path}: not read: {error.strerror or error}")
             return None
         try:
-            found = scan(descriptor, table) if self.digest else tail_status(descriptor, table)
-            found["mtime"] = os.fstat(descriptor).st_mtime
-            found["last_line"] = last_line(descriptor)
-            found["first_time"], found["last_time"] = span(descriptor, utc_offset(found["mtime"]))
+            findings = self._scan_descriptor(descriptor, table)
         except OSError as error:
-            self.problems.append(f"{relative}: not read to its end: {error.strerror or error}")
+            self.problems.append(f"{path}: not read to its end: {error.strerror or error}")
             return None
         finally:
             os.close(descriptor)
-        self.files.append(
-            {"file": relative, "home": home, "bytes": found["bytes"], "sha256": found["sha256"]}
-        )
-        return found
+        file = {"file": path, "home": controller_name}
+        self.files.append(dict(file, bytes=findings["bytes"], sha256=findings["sha256"]))
+        return findings
 
-    def strays(self, template, planned):
-        """Rank logs that no rank of the plan owns (a launcher that started more than it should):
-        they come home too.
+    def _scan_descriptor(self, descriptor, table):
+        if self.digest:
+            findings = scan(descriptor, table)
+        else:
+            findings = tail_status(descriptor, table)
+        findings["mtime"] = os.fstat(descriptor).st_mtime
+        findings["last_line"] = last_line(descriptor)
+        offset = utc_offset(findings["mtime"])
+        findings["first_time"], findings["last_time"] = span(descriptor, offset)
+        return findings
+
+    def scan_strays(self, template, planned):
+        """Scan logs that look like a rank's, but belong to no rank of the plan.
+
+        A launcher that started more ranks than it should has left them. They are fetched too.
         """
         folder, _slash, name = template.rpartition("/")
         pattern = re.compile(
             "^" + re.sub(r"\\\{(?:local_)?rank\\\}", r"\\d{1,6}", re.escape(name)) + "\\Z"
         )
+        for name in self._list_folder(folder):
+            controller_name = f"stray-{name}.{self.node}.log"
+            path = name
+            if folder:
+                path = f"{folder}/{name}"
+            named_well = pattern.match(name) and _FILE.match(name) and _NAME.match(controller_name)
+            if named_well and path not in planned:
+                self.scan(path, controller_name, Table())
+                self.problems.append(f"{path}: no rank of the plan owns this log")
+
+    def _list_folder(self, folder):
+        """Return the sorted names in a folder, [] where it cannot be opened."""
         try:
-            here = open_below(self.root, folder, DIRECTORY) if folder else os.dup(self.root)
+            if folder:
+                descriptor = open_below(self.root, folder, DIRECTORY)
+            else:
+                descriptor = os.dup(self.root)
         except OSError:
             return []
         try:
-            names = sorted(
-                n
-                for n in os.listdir(here)
-                if pattern.match(n) and _FILE.match(n) and _NAME.match(_stray(n, self.node))
-            )
+            return sorted(os.listdir(descriptor))
         finally:
-            os.close(here)
-        return [n for n in (folder + "/" + n if folder else n for n in names) if n not in planned]
-
-
-def _stray(name, node):
-    """Return the name at home of a log that no rank of the plan owns."""
-    return f"stray-{name}.{node}.log"
+            os.close(descriptor)
 
 
 def collect(attempt_dir, node, digest=True, names=()):
-    """Everything about one node's part of an attempt, safe to show. `names`: environment variables
-    whose values must not be shown.
+    """Return all evidence of one node's part of an attempt, safe to show.
+
+    digest: scan each log as a whole, else only its end. names: environment variables whose values
+    must not be shown. Raises EvidenceError where the attempt cannot be read at all.
     """
     now = time.time()
     if not _NAME.match(node):
@@ -316,58 +399,27 @@ def collect(attempt_dir, node, digest=True, names=()):
 
 
 def _collect(attempt, names):
-    mine, launcher, table, plan = _plan(attempt.root, attempt.node)
-    events = read_events(_read(attempt.root, "ranks.jsonl"))
-    unit = _json(_read(attempt.root, "exit.json"))
-    unit = {str(k): v for k, v in unit.items()} if isinstance(unit, dict) else None
-    if unit is not None:
-        stop = _json(
-            _read(attempt.root, "stop.json")
-        )  # when the stop was asked for, by this node's clock
-        unit["stopped_at"] = (
-            _time(stop.get("time")) if unit.get("stopped_by") and isinstance(stop, dict) else None
-        )
-    console = launcher.get("console") if isinstance(launcher.get("console"), str) else "logs.txt"
-    said = attempt.scan(console, f"launcher.{attempt.node}.log", Table()) or {}
-    children = [entry for entry in said.get("containers", ()) if entry["code"] is not None]
-    template, ranks, planned = launcher["rank_log"], [], set()
+    """Return (evidence, secrets) of an attempt."""
+    plan, mine, table = _read_plan(attempt.root, attempt.node)
+    launcher, template = plan["launcher"], plan["launcher"]["rank_log"]
+    events = read_events(_read_bytes(attempt.root, "ranks.jsonl"))
+    unit = _read_unit_end(attempt)
+    console = _scan_console(attempt, launcher)
+    children = [entry for entry in console.get("containers", ()) if entry["code"] is not None]
+    ranks = []
     for entry in mine:
-        relative = template.replace("{local_rank}", str(entry["local_rank"])).replace(
-            "{rank}", str(entry["rank"])
-        )
-        relative = (
-            entry["log"] if isinstance(entry.get("log"), str) else relative
-        )  # a plan of an older version has the template alone
-        planned.add(relative)
-        home = f"rank-{entry['rank']:03d}.{attempt.node}.log"
-        ranks.append(
-            _rank(
-                entry,
-                relative,
-                home,
-                attempt.scan(relative, home, table),
-                events["ranks"].get(entry["rank"], {}),
-                children,
-                unit,
-            )
-        )
-    for stray in attempt.strays(template, planned):
-        attempt.scan(stray, _stray(stray.rpartition("/")[2], attempt.node), Table())
-        attempt.problems.append(f"{stray}: no rank of the plan owns this log")
-    scheduler = None
-    for name in launcher.get("logs") if isinstance(launcher.get("logs"), list) else ():
-        home = f"{os.path.basename(str(name))[:-4]}.{attempt.node}.log"
-        found = attempt.scan(str(name), home, Table())  # MindSpore's scheduler
-        if found:
-            scheduler = {"home": home, "first_error": found["first_error"], "mtime": found["mtime"]}
-    suite = plan.get("suite") if isinstance(plan.get("suite"), dict) else {}
-    redirects = suite.get("redirects") if isinstance(suite.get("redirects"), dict) else {}
-    for name, home in (
-        records(attempt.root, redirects.values(), attempt.node) if attempt.digest else ()
-    ):
-        attempt.scan(name, home, Table())
-    for name, home in guard_findings.files(attempt.node, mine):
-        attempt.scan(name, home, Table())
+        path = _rank_log(entry, template)
+        controller_name = f"rank-{entry['rank']:03d}.{attempt.node}.log"
+        findings = attempt.scan(path, controller_name, table)
+        event = events["ranks"].get(entry["rank"], {})
+        rank = _describe_rank(entry, controller_name, findings, event)
+        if findings:
+            rank["file"] = path
+        _judge_rank(rank, children, unit)
+        ranks.append(rank)
+    attempt.scan_strays(template, {_rank_log(entry, template) for entry in mine})
+    scheduler = _scan_schedulers(attempt, launcher)
+    _scan_other_files(attempt, mine, plan)
     endpoints, environment = launcher_notes(attempt.root, template.rpartition("/")[0])
     secrets = secrets_of(
         dict(plan, secret_env=[*names, *(plan.get("secret_env") or ())]), more=[environment]
@@ -379,52 +431,124 @@ def _collect(attempt, names):
         "exit": unit,
         "launcher": {
             **_LAUNCHER,
-            "first_error": said.get("first_error"),
+            "first_error": console.get("first_error"),
             "children": children,
             **events["launcher"],
         },
         "scheduler": scheduler,
         "problems": attempt.problems,
-        "guard": guard_findings.found(lambda name: _json(_read(attempt.root, name))),
-        "restarted": unit is None and restarted(_json(_read(attempt.root, "attempt.json"))),
+        "guard": guard_findings.found(lambda name: _parse_json(_read_bytes(attempt.root, name))),
+        "restarted": unit is None and was_rebooted(attempt.read_mapping("attempt.json")),
         "free": free_bytes(attempt.root),
     }
     return result, secrets
 
 
+def _read_unit_end(attempt):
+    """Return exit.json, None while the unit has not ended.
+
+    stopped_at is the time at which the stop was asked for, by this node's clock, or None.
+    """
+    unit = attempt.read_mapping("exit.json")
+    if unit is None:
+        return None
+    stop_note = attempt.read_mapping("stop.json")
+    stopped_at = None
+    if unit.get("stopped_by") and stop_note is not None:
+        stopped_at = _seconds(stop_note.get("time"))
+    return dict(unit, stopped_at=stopped_at)
+
+
+def _scan_console(attempt, launcher):
+    """Return the findings of the launcher's console, {} where it cannot be read."""
+    path = launcher.get("console")
+    if not isinstance(path, str):
+        path = "logs.txt"
+    return attempt.scan(path, f"launcher.{attempt.node}.log", Table()) or {}
+
+
+def _rank_log(entry, template):
+    """Return the path of a rank's log below the attempt."""
+    if isinstance(entry.get("log"), str):
+        return entry["log"]
+    # A plan of an older version has the template alone.
+    path = template.replace("{local_rank}", str(entry["local_rank"]))
+    return path.replace("{rank}", str(entry["rank"]))
+
+
+def _scan_schedulers(attempt, launcher):
+    """Return {home, first_error, mtime} of the launcher's last own log, or None.
+
+    The launcher's own logs are those of MindSpore's scheduler.
+    """
+    names, scheduler = launcher.get("logs"), None
+    if not isinstance(names, list):
+        return None
+    for name in names:
+        controller_name = f"{os.path.basename(str(name))[:-4]}.{attempt.node}.log"
+        findings = attempt.scan(str(name), controller_name, Table())
+        if findings:
+            scheduler = {key: findings[key] for key in ("first_error", "mtime")}
+            scheduler["home"] = controller_name
+    return scheduler
+
+
+def _scan_other_files(attempt, mine, plan):
+    """Scan VisualDL's records and the files of guard and agent, to fetch them."""
+    if attempt.digest:
+        redirects = _mapping(_mapping(plan.get("suite")).get("redirects"))
+        for name, controller_name in records(attempt.root, redirects.values(), attempt.node):
+            attempt.scan(name, controller_name, Table())
+    for name, controller_name in guard_findings.files(attempt.node, mine):
+        attempt.scan(name, controller_name, Table())
+
+
 def free_bytes(root):
-    """Return the bytes that a user may still write to the file system of an open directory; None
-    where it does not say.
+    """Return the bytes that a user may still write to a directory's file system.
+
+    root: a descriptor of the directory. Return None where the system does not tell.
     """
     try:
-        found = os.fstatvfs(root)
+        stats = os.fstatvfs(root)
     except OSError:
         return None
-    return found.f_bavail * found.f_frsize
+    return stats.f_bavail * stats.f_frsize
 
 
-def restarted(record):
-    """Whether the node (or its container) was booted since an attempt began here; record: its
-    attempt.json.
+def was_rebooted(record):
+    """Return whether the node was booted since an attempt began on it.
+
+    A container's restart counts as well. record: the attempt's attempt.json, or None.
     """
-    begun = record.get("boot") if isinstance(record, dict) else None
-    return bool(begun) and begun != ownership.boot_mark()
+    boot = (record or {}).get("boot")
+    return bool(boot) and boot != ownership.boot_mark()
 
 
-def _rank(entry, relative, home, found, event, children, unit):
+def _describe_rank(entry, controller_name, findings, event):
+    """Return a rank's entry of the evidence, without its state.
+
+    findings: of its log, or None. event: its entry of read_events.
+    """
     rank = {key: entry.get(key) for key in ("rank", "node", "local_rank", "device")}
-    rank.update(file=relative if found else None, home=home)
-    rank.update({key: (found or {}).get(key) for key in _LOG_KEYS + _STEP_KEYS})
+    rank.update(file=None, home=controller_name)
+    rank.update({key: (findings or {}).get(key) for key in _LOG_KEYS + _STEP_KEYS})
     rank.update({key: event.get(key) for key in ("pid", "started", "ended", "exit_code", "signal")})
-    rank["observed"] = "agent" if rank["exit_code"] is not None or rank["signal"] else None
-    code = next((said["code"] for said in children if is_child(said, rank)), None)
-    if (
-        rank["observed"] is None and code is not None
-    ):  # the launcher's own word, which it gives for one child only
-        rank.update(
-            observed="launcher",
-            exit_code=code if code >= 0 else None,
-            signal=signal_name(-code) if code < 0 else None,
-        )
-    rank["state"] = state_of(rank, rank["ended"] is not None or rank["observed"] is not None, unit)
     return rank
+
+
+def _judge_rank(rank, children, unit):
+    """Set a rank's state, and the observer of its end: agent, launcher or None.
+
+    The launcher tells the end of one child only. It counts where the agent has not seen the end.
+    """
+    rank["observed"] = None
+    if rank["exit_code"] is not None or rank["signal"]:
+        rank["observed"] = "agent"
+    code = next((child["code"] for child in children if is_child(child, rank)), None)
+    if rank["observed"] is None and code is not None:
+        rank.update(observed="launcher", exit_code=None, signal=None)
+        if code >= 0:
+            rank["exit_code"] = code
+        else:
+            rank["signal"] = signal_name(-code)
+    rank["state"] = state_of(rank, rank["ended"] is not None or rank["observed"] is not None, unit)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the nodes' guards found: a training that hung, a node that was lost; and what of it a
-verdict may say. Pure.
+"""Findings of the nodes' guards for a verdict: a hung training, a lost node.
 
-guard.py writes stall.json and loss.json, guard_evidence.py what every rank did
-(docs/runbooks/watchdog.md).
+The module is pure. guard.py writes stall.json and loss.json, guard_evidence.py the state of each
+rank (docs/runbooks/watchdog.md).
 """
 
 from __future__ import annotations
 
-# What comes home of them and of the agent's notes, in flat names as all of an attempt's files have.
+# The files of guards and agent that are fetched, with flat names as all of an attempt's files have.
 _FILES = (
     ("ranks.jsonl", "ranks.{}.jsonl"),
     ("exit.json", "exit.{}.json"),
@@ -21,237 +20,300 @@ _STALL = ("phase", "budget", "seconds", "since", "time", "step", "last_line", "b
 _LOSS = ("node", "how", "seconds", "since", "time", "by")
 _SEEN = ("rank", "state", "state_words", "where", "wchan", "cpu", "stack_from", "why")
 _NUMBERS = ("budget", "seconds", "since", "time")
-PHASES = {"rendezvous": "rendezvous", "first_step": "first step", "step": "step", "evaluation": "evaluation", "checkpoint": "checkpoint",
-          "teardown": "teardown"}  # fmt: skip
+PHASES = {
+    "rendezvous": "rendezvous",
+    "first_step": "first step",
+    "step": "step",
+    "evaluation": "evaluation",
+    "checkpoint": "checkpoint",
+    "teardown": "teardown",
+}
 # Functions of Python code in which ranks wait for each other (paddle.distributed,
 # mindspore.communication and what they call).
 WAITS = (
-    "all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "barrier", "broadcast", "alltoall", "synchronize", "wait", "_sync",
+    "all_reduce",
+    "allreduce",
+    "all_gather",
+    "allgather",
+    "reduce_scatter",
+    "barrier",
+    "broadcast",
+    "alltoall",
+    "synchronize",
+    "wait",
+    "_sync",
     "backward",
-)  # fmt: skip
-# States of a process in which it waits for nobody of its own accord (proc(5)).
-_HELD = ("T", "t", "D", "Z")
+)
+# States in which a process does not wait for another one of its own accord (proc(5)).
+_HALTED = ("T", "t", "D", "Z")
 FRAMES = 3
 
 
 def files(node, ranks):
-    """Return [(file below the attempt, its name at home)] that agent and guard may have left;
-    ranks: the node's entries of plan["ranks"].
+    """Return [(file below the attempt, name on the controller)] of agent and guard.
+
+    ranks: the node's entries of plan["ranks"]. The files need not exist.
     """
     stacks = [
-        ("evidence/stacks-%03d.log" % item["rank"], "stacks-%03d.%s.log" % (item["rank"], node))
+        (f"evidence/stacks-{item['rank']:03d}.log", f"stacks-{item['rank']:03d}.{node}.log")
         for item in ranks
     ]
-    return [(name, home.format(node)) for name, home in _FILES] + stacks
+    return [(name, name_on_controller.format(node)) for name, name_on_controller in _FILES] + stacks
 
 
-def _kept(value, keys):
-    value = value if isinstance(value, dict) else {}
-    found = {key: value.get(key) for key in keys}
-    number = all(
-        isinstance(found.get(key), (int, float)) and not isinstance(found[key], bool)
-        for key in _NUMBERS
-        if key in keys
-    )
-    return found if value and number else None
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _pick_fields(value, keys):
+    """Return the known fields of a guard's file, None where it is not one."""
+    if not isinstance(value, dict) or not value:
+        return None
+    fields = {key: value.get(key) for key in keys}
+    if not all(_is_number(fields[key]) for key in _NUMBERS if key in keys):
+        return None
+    return fields
 
 
 def found(read):
-    """Return {stall, loss, seen} of a node, each None or [] where there is none; read(name) gives a
-    JSON file's value or None.
+    """Return {stall, loss, seen} of a node, each None or [] where there is none.
+
+    read(name) returns a JSON file's value or None.
     """
-    state = read("evidence/state.json")
-    ranks = state.get("ranks") if isinstance(state, dict) else None
-    seen = [
+    state, ranks = read("evidence/state.json"), None
+    if isinstance(state, dict):
+        ranks = state.get("ranks")
+    entries = [
         {key: item.get(key) for key in _SEEN}
         for item in ranks or ()
         if isinstance(item, dict) and isinstance(item.get("rank"), int)
     ]
-    for item in seen:
-        item["where"] = [str(frame) for frame in item["where"] or ()][:6]
+    for entry in entries:
+        entry["where"] = [str(frame) for frame in entry["where"] or ()][:6]
     return {
-        "stall": _kept(read("stall.json"), _STALL),
-        "loss": _kept(read("loss.json"), _LOSS),
-        "seen": seen,
+        "stall": _pick_fields(read("stall.json"), _STALL),
+        "loss": _pick_fields(read("loss.json"), _LOSS),
+        "seen": entries,
     }
 
 
-def _of(asked, what):
+def _select(answers, key):
+    """Return {node: finding} of the nodes whose guard has this kind of finding."""
     return {
-        name: node["guard"][what]
-        for name, node in asked.items()
-        if (node.get("guard") or {}).get(what)
+        name: node["guard"][key]
+        for name, node in answers.items()
+        if (node.get("guard") or {}).get(key)
     }
 
 
-def stalled(asked):
-    """Return (node, stall) of the one that was noticed first, or None; asked: {node: its findings}."""
-    every = _of(asked, "stall")
-    return min(every.items(), key=lambda item: item[1]["time"]) if every else None
+def stalled(answers):
+    """Return (node, stall) of the stall that was noticed first, or None.
 
-
-def odd(asked):
-    """Return (rank, node, words) of the one rank that does not wait where the others do, or None
-    where none differs or more than one does.
+    asked: {node: its findings}.
     """
-    seen = [dict(item, node=name) for name, items in _of(asked, "seen").items() for item in items]
-    held = [item for item in seen if item["state"] in _HELD]
-    if held:
-        return (
-            (held[0]["rank"], held[0]["node"], "is {}".format(held[0]["state_words"]))
-            if len(held) == 1
-            else None
-        )
-    if len(seen) < 2 or not all(item["where"] for item in seen):
+    stalls = _select(answers, "stall")
+    if not stalls:
         return None
-    waiting = [
-        item
-        for item in seen
-        if any(word in frame.split(" (")[0] for frame in item["where"] for word in WAITS)
+    return min(stalls.items(), key=lambda item: item[1]["time"])
+
+
+def odd(answers):
+    """Return (rank, node, words) of the only rank that does not wait as the others.
+
+    Return None where none differs or more than one does.
+    """
+    entries = [
+        dict(item, node=name) for name, items in _select(answers, "seen").items() for item in items
     ]
-    rest = [item for item in seen if item not in waiting]
-    if not waiting or len(rest) != 1:
-        places = {}
-        for item in seen:
-            places.setdefault(tuple(item["where"][:FRAMES]), []).append(item)
-        most = max(places.values(), key=len)
-        rest = (
-            [item for item in seen if item not in most]
-            if 2 * len(most) > len(seen) and len(most) > 1
-            else []
-        )
-    if len(rest) != 1:
+    halted = [item for item in entries if item["state"] in _HALTED]
+    if len(halted) > 1:
+        return None
+    if halted:
+        return halted[0]["rank"], halted[0]["node"], f"is {halted[0]['state_words']}"
+    if len(entries) < 2 or not all(item["where"] for item in entries):
+        return None
+    differing = [item for item in entries if not _waits(item)]
+    if len(differing) != 1:
+        differing = _minority(entries)
+    if len(differing) != 1:
         return None
     return (
-        rest[0]["rank"],
-        rest[0]["node"],
-        "does not wait where the others do: it is in {}".format(rest[0]["where"][0]),
+        differing[0]["rank"],
+        differing[0]["node"],
+        f"does not wait where the others do: it is in {differing[0]['where'][0]}",
     )
 
 
+def _waits(item):
+    """Return whether a rank is in a function in which ranks wait for each other."""
+    functions = [frame.split(" (")[0] for frame in item["where"]]
+    return any(word in function for function in functions for word in WAITS)
+
+
+def _minority(entries):
+    """Return the ranks that are elsewhere than most, [] without such a majority."""
+    groups = {}
+    for item in entries:
+        groups.setdefault(tuple(item["where"][:FRAMES]), []).append(item)
+    largest = max(groups.values(), key=len)
+    if len(largest) < 2 or 2 * len(largest) <= len(entries):
+        return []
+    return [item for item in entries if item not in largest]
+
+
 def step_words(step):
-    """Return where a training was, ' after epoch 1, step 3 of 4', or ' before the first step'."""
+    """Return the position of a training, as words that go on a sentence.
+
+    For example ' after epoch 1, step 3 of 4', and '' where no step is known.
+    """
     if not isinstance(step, dict) or not step:
         return ""
-    words = ["epoch {}".format(step["epoch"])] if step.get("epoch") else []
+    words = []
+    if step.get("epoch"):
+        words.append(f"epoch {step['epoch']}")
     for key, total in (("global_step", "total_steps"), ("step", "steps")):
         if step.get(key):
-            words.append(f"step {step[key]}" + (f" of {step[total]}" if step.get(total) else ""))
+            position = f"step {step[key]}"
+            if step.get(total):
+                position += f" of {step[total]}"
+            words.append(position)
             break
-    return " after " + ", ".join(words) if words else ""
+    if not words:
+        return ""
+    return " after " + ", ".join(words)
 
 
 def hang_words(node, stall):
     """Return one sentence about a stall."""
     phase = stall.get("phase")
-    after = step_words(stall.get("step")) or (
-        " before the first step" if phase in ("rendezvous", "first_step") else ""
+    after = step_words(stall.get("step"))
+    if not after and phase in ("rendezvous", "first_step"):
+        after = " before the first step"
+    return (
+        f"the training hung{after}: no sign of life for {stall['seconds']:.0f} s in the phase"
+        f" {PHASES.get(phase, phase)}, whose limit is {stall['budget']:.0f} s (seen by {node})"
     )
-    text = (
-        "the training hung%s: no sign of life for %.0f s in the phase %s, whose limit is %.0f s"
-        " (seen by %s)"
-    )
-    return text % (after, stall["seconds"], PHASES.get(phase, phase), stall["budget"], node)
 
 
-def lost(asked):
+def lost(answers):
     """Return (nodes that were lost, sentence, mutual) or None.
 
-    A node that is cut off says that its neighbour is gone, as that one's other neighbour says of
-    it: who accuses and is accused is the one, unless there are two that accuse each other and both
-    answer now; then it was what is between them (mutual).
+    A node that is cut off says that its neighbour is gone, and its other neighbour says the same of
+    it. So the node that accuses and is accused is the lost one. The exception are two nodes that
+    accuse each other and both answer now: then the fault is between them (mutual).
     """
-    said = _of(asked, "loss")
-    if not said:
+    losses = _select(answers, "loss")
+    if not losses:
         return None
-    accused = {str(loss["node"]): (by, loss) for by, loss in sorted(said.items(), reverse=True)}
-    pairs = [
-        name
-        for name in accused
-        if name in said
-        and str(said[name]["node"]) in accused
-        and accused[name][0] == said[name]["node"]
-    ]
-    if len(pairs) > 1:
-        first, other = sorted(pairs)[:2]
-        loss = said[first]
-        return (
-            [first, other],
-            "{} and {} lost each other: {}".format(first, other, loss["how"]),
-            True,
-        )
-    both = [name for name in accused if name in said]
-    absent = [name for name in accused if name not in asked]
-    culprits = absent or both or sorted(accused)
+    accused = {str(loss["node"]): (by, loss) for by, loss in sorted(losses.items(), reverse=True)}
+    pair = _mutual_pair(losses, accused)
+    if pair:
+        text = f"{pair[0]} and {pair[1]} lost each other: {losses[pair[0]]['how']}"
+        return pair, text, True
+    accusing = [name for name in accused if name in losses]
+    absent = [name for name in accused if name not in answers]
+    culprits = absent or accusing or sorted(accused)
     if not absent and len(culprits) > 1:
-        text = "%s were lost to their neighbours, and all answer now: look at what is between them"
-        return sorted(culprits), text % ", ".join(sorted(culprits)), True
+        culprits = sorted(culprits)
+        text = (
+            f"{', '.join(culprits)} were lost to their neighbours, and all answer now: look at what"
+            " is between them"
+        )
+        return culprits, text, True
     name = culprits[0]
     by, loss = accused[name]
-    return [name], "{} was lost: {} says that {}".format(name, by, loss["how"]), False
+    return [name], f"{name} was lost: {by} says that {loss['how']}", False
 
 
-def halt(asked):
-    """Return what a guard ended the training for, or None: {outcome, cause, nodes, rank, by, time,
-    text}.
+def _mutual_pair(losses, accused):
+    """Return the first two nodes that accuse each other, sorted, or None.
 
-    nodes: those that were lost. rank: the one that does not wait where the others do, or None. by,
-    time: whose clock says from when on nothing counts.
+    losses: {accusing node: loss}. accused: {node: (accusing node, loss)}.
     """
-    gone, hung = lost(asked), stalled(asked)
-    if gone:
-        names, text, mutual = gone
-        by, loss = next(item for item in _of(asked, "loss").items() if item[1]["node"] in names)
-        outcome = "failed" if mutual else "lost"
-        return {
-            "outcome": outcome,
-            "cause": "node_lost",
-            "nodes": names,
-            "rank": None,
-            "by": by,
-            "time": loss["since"],
-            "text": text,
-        }
-    if not hung:
+    names = [
+        name
+        for name in accused
+        if name in losses
+        and str(losses[name]["node"]) in accused
+        and accused[name][0] == losses[name]["node"]
+    ]
+    if len(names) < 2:
         return None
-    name, stall = hung
-    text, differs = hang_words(name, stall), odd(asked)
-    text += "; rank %d on %s %s" % differs if differs else ""
+    return sorted(names)[:2]
+
+
+def halt(answers):
+    """Return the finding for which a guard ended the training, or None.
+
+    It is {outcome, cause, nodes, rank, by, time, text}. nodes: those that were lost. rank: the one
+    that does not wait where the others do, or None. by, time: the clock and the moment from which
+    on nothing counts.
+    """
+    loss = lost(answers)
+    if loss:
+        return _loss_halt(answers, *loss)
+    stall = stalled(answers)
+    if stall:
+        return _stall_halt(answers, *stall)
+    return None
+
+
+def _loss_halt(answers, names, text, mutual):
+    by, loss = next(item for item in _select(answers, "loss").items() if item[1]["node"] in names)
+    outcome = "lost"
+    if mutual:
+        outcome = "failed"
+    return {
+        "outcome": outcome,
+        "cause": "node_lost",
+        "nodes": names,
+        "rank": None,
+        "by": by,
+        "time": loss["since"],
+        "text": text,
+    }
+
+
+def _stall_halt(answers, node, stall):
+    text, rank, different = hang_words(node, stall), None, odd(answers)
+    if different:
+        rank, rank_node, difference = different
+        text += f"; rank {rank:d} on {rank_node} {difference}"
     return {
         "outcome": "failed",
         "cause": "hang",
         "nodes": [],
-        "rank": differs and differs[0],
-        "by": name,
+        "rank": rank,
+        "by": node,
         "time": stall["time"],
         "text": text,
     }
 
 
-def lines(asked):
-    """Return evidence lines: what each guard said and what each rank did when it was asked."""
-    out = [
-        hang_words(name, stall) + f" (stall.{name}.json)"
-        for name, stall in _of(asked, "stall").items()
+def lines(answers):
+    """Return evidence lines: each guard's finding and each rank's state."""
+    stall_lines = [
+        f"{hang_words(name, stall)} (stall.{name}.json)"
+        for name, stall in _select(answers, "stall").items()
     ]
-    out += [
-        "{} says that {} is gone: {} (loss.{}.json)".format(name, loss["node"], loss["how"], name)
-        for name, loss in _of(asked, "loss").items()
+    loss_lines = [
+        f"{name} says that {loss['node']} is gone: {loss['how']} (loss.{name}.json)"
+        for name, loss in _select(answers, "loss").items()
     ]
-    for name, items in _of(asked, "seen").items():
-        for item in items:
-            cpu = (
-                ""
-                if not isinstance(item["cpu"], (int, float))
-                else ", %.0f %% of a core" % (100 * item["cpu"])
-            )
-            where = (
-                "in " + " < ".join(item["where"][:FRAMES])
-                if item["where"]
-                else "no stack: {}".format(item["why"])
-            )
-            out.append(
-                "rank %d on %s was %s%s, %s (stacks-%03d.%s.log)"
-                % (item["rank"], name, item["state_words"], cpu, where, item["rank"], name)
-            )
-    return out
+    rank_lines = [
+        _rank_line(name, item) for name, items in _select(answers, "seen").items() for item in items
+    ]
+    return stall_lines + loss_lines + rank_lines
+
+
+def _rank_line(node, item):
+    """Return the evidence line of one rank."""
+    load, position = "", f"no stack: {item['why']}"
+    if isinstance(item["cpu"], (int, float)):
+        load = f", {100 * item['cpu']:.0f} % of a core"
+    if item["where"]:
+        position = "in " + " < ".join(item["where"][:FRAMES])
+    return (
+        f"rank {item['rank']:d} on {node} was {item['state_words']}{load}, {position}"
+        f" (stacks-{item['rank']:03d}.{node}.log)"
+    )

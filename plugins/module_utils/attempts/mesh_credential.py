@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The credential of one attempt on one node: a key pair, one line per peer in authorized_keys, and
-the gate's program.
+"""Credential of one attempt on one node, for the calls between the nodes.
 
-It is made by the probe, opened by the start and removed after the end by a timer that the unit sets
+It is a key pair, one line per peer in authorized_keys, and the gate's program. It is made by the
+probe, opened by the start and removed after the end by a timer that the unit sets
 (attempts.start_argv). So the nodes can stop and guard an attempt for weeks without the controller
 and without a certificate. Its lines permit the verbs of mesh_gate.py for this attempt and for the
 rehearsal before it, nothing else. Everything of a node lies in
 ~/.trainyard/mesh/runs/<run>/<attempt>/<node>, because nodes may share a home directory.
 
-The file is complete in itself and needs nothing but Python >= 3.8: the unit of an attempt holds it
-as a word of the command that removes the credential.
+The file is complete in itself and needs only Python >= 3.8: the unit of an attempt has it as a word
+of the command that removes the credential.
 
     mesh_credential.py release HOME RUN ATTEMPT NODE
 """
@@ -34,16 +34,16 @@ KEY = "id_ed25519"
 GATE = "gate.py"
 MACHINE = "machine.json"
 PYTHON = "/usr/bin/python3"
-# What the gate needs beside it; the attempt ships them.
+# The files that the gate needs beside it. The attempt ships them.
 PROGRAMS = ("agent.py", "guard_beat.py", "mesh_credential.py", "openmpi.py")
 # A credential whose attempt was never started is removed after so many seconds: bringing data to a
 # node may take hours.
 UNUSED_SECONDS = 86400
-# How long after the end of its unit the credential of an attempt is removed.
+# Seconds from the end of its unit to the removal of an attempt's credential.
 RELEASE_SECONDS = 30
 SYSTEMD_RUN = "/usr/bin/systemd-run"
-# What starts a program that is given as a word. systemd replaces what begins with $ or %, and there
-# is none.
+# Start of a program that is given as a word. systemd replaces words with $ or %, and it has
+# neither.
 UNPACK = "import base64,sys,zlib;exec(zlib.decompress(base64.b64decode(sys.argv.pop(1))))"
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
@@ -58,7 +58,7 @@ _LINE = re.compile(
 
 
 class CredentialError(Exception):
-    """A credential that cannot be made or opened; the message is for the user."""
+    """A credential that cannot be made or opened, with a message for the user."""
 
 
 def valid_key(text):
@@ -71,8 +71,9 @@ def valid_key(text):
 
 
 def identity():
-    """Return what tells this machine from others that share its home directory: a digest of machine
-    id and host name.
+    """Return a digest of this machine's id and host name.
+
+    It differs between machines that share a home directory.
     """
     parts = []
     for path in ("/etc/machine-id", "/proc/sys/kernel/hostname"):
@@ -82,8 +83,9 @@ def identity():
 
 
 def place_of(home, run, number, node):
-    """Return the directory of a node's credential; raise CredentialError for words that are no run,
-    attempt or node.
+    """Return the directory of a node's credential.
+
+    Raises CredentialError for words that are not a run, an attempt and a node.
     """
     if (
         not RUN_ID.match(run)
@@ -101,7 +103,7 @@ def config_of(home, run, number, node):
 
 
 def read_text(path):
-    """Return a file's text; '' where it cannot be read."""
+    """Return a file's text, '' where it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as handle:
             return handle.read()
@@ -111,13 +113,9 @@ def read_text(path):
 
 def write_text(path, text):
     """Write a file for this user alone in one step."""
-    part = "%s.%d.part" % (path, os.getpid())
-    with os.fdopen(
-        os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
-        "w",
-        encoding="utf-8",
-        errors="surrogateescape",
-    ) as handle:
+    part = f"{path}.{os.getpid()}.part"
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as handle:
         handle.write(text)
     os.replace(part, path)
 
@@ -126,12 +124,11 @@ def write_text(path, text):
 
 
 def edit_lines(home, drop, add=(), write=True):
-    """Replace lines of ~/.ssh/authorized_keys; return whether that changes the file. Other bytes
-    stay as they are.
+    """Replace lines of ~/.ssh/authorized_keys and return whether that changes it.
 
-    drop(line): whether a line goes. add: lines that come to the beginning, where they need no
-    newline of another line. Every writer holds a lock on the file itself: the end of one attempt
-    and the start of another may meet.
+    Other bytes stay as they are. drop(line): whether a line goes. add: lines that come to the
+    beginning, where they need no newline of another line. write: False only compares. Each writer
+    locks the file itself, because the end of one attempt and the start of another may meet.
     """
     path = os.path.realpath(os.path.join(home, ".ssh", "authorized_keys"))
     if not os.path.exists(path):
@@ -142,8 +139,11 @@ def edit_lines(home, drop, add=(), write=True):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     if not os.path.exists(path):
         return True
+    flags = os.O_RDONLY
+    if write:
+        flags = os.O_RDWR
     while True:
-        handle = os.open(path, os.O_RDWR if write else os.O_RDONLY)
+        handle = os.open(path, flags)
         try:
             if write:
                 fcntl.flock(handle, fcntl.LOCK_EX)
@@ -154,44 +154,53 @@ def edit_lines(home, drop, add=(), write=True):
                 continue
             if (current.st_dev, current.st_ino) != (info.st_dev, info.st_ino):
                 continue  # another writer has replaced it while this one waited
-            return _replace(path, handle, info, drop, [line.encode("utf-8") for line in add], write)
+            old = _read_all(handle)
+            new = _edited(old, drop, [line.encode("utf-8") for line in add])
+            if new == old:
+                return False
+            if write:
+                _replace(path, new, info.st_mode & 0o7777)
+            return True
         finally:
             os.close(handle)
 
 
-def _replace(path, handle, info, drop, add, write):
-    old = b"".join(iter(lambda: os.read(handle, 1 << 20), b""))
+def _read_all(descriptor):
+    return b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))
+
+
+def _edited(old, drop, add):
+    """Return the bytes of a file without the dropped lines, and with the new ones."""
     lines = old.splitlines(True)
-    own = [line for line in lines if drop(line.rstrip(b"\r\n").decode("utf-8", "replace"))]
-    if [line.rstrip(b"\r\n") for line in own] == add and lines[: len(own)] == own:
-        return False
-    new = b"".join(line + b"\n" for line in add) + b"".join(
-        line for line in lines if line not in own
-    )
-    if new == old:
-        return False
-    if write:
-        part = "%s.%d.part" % (path, os.getpid())
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-            out.write(new)
-            out.flush()
-            os.fsync(out.fileno())
-        os.chmod(part, info.st_mode & 0o7777)
-        os.replace(part, path)
-    return True
+    dropped = [line for line in lines if drop(line.rstrip(b"\r\n").decode("utf-8", "replace"))]
+    if [line.rstrip(b"\r\n") for line in dropped] == add and lines[: len(dropped)] == dropped:
+        return old
+    others = [line for line in lines if line not in dropped]
+    return b"".join([line + b"\n" for line in add] + others)
+
+
+def _replace(path, data, mode):
+    """Replace a file in one step, through to the disk."""
+    part = f"{path}.{os.getpid()}.part"
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    os.chmod(part, mode)
+    os.replace(part, path)
 
 
 def run_lines(home):
-    """Return [{site, run, number, peer, node}] of the lines that attempts have in authorized_keys."""
-    found = [
-        _LINE.match(line)
-        for line in read_text(os.path.join(home, ".ssh", "authorized_keys")).splitlines()
+    """Return [{site, run, number, peer, node}] of attempts' lines in authorized_keys."""
+    lines = read_text(os.path.join(home, ".ssh", "authorized_keys")).splitlines()
+    matches = (_LINE.match(line) for line in lines)
+    return [
+        dict(match.groupdict(), number=int(match.group("number"))) for match in matches if match
     ]
-    return [dict(match.groupdict(), number=int(match.group("number"))) for match in found if match]
 
 
 def _belongs(run, node, number=None):
-    """Return a function that says whether a line is one that a node has written for a run."""
+    """Return a function that returns whether a node has written a line for a run."""
 
     def drop(line):
         match = _LINE.match(line)
@@ -201,18 +210,19 @@ def _belongs(run, node, number=None):
     return drop
 
 
-# --- the life of a credential
+# --- making, opening and removing a credential
 
 
 def make(home, run, number, node):
-    """Make the key pair of an attempt on this node, or find the one that is there; return its
-    public key without a comment.
+    """Make the key pair of an attempt on this node, unless it is there already.
+
+    Return its public key without a comment. Raises CredentialError where ssh-keygen fails.
     """
-    place = place_of(home, run, number, node)
-    os.makedirs(place, mode=0o700, exist_ok=True)
-    path = os.path.join(place, KEY)
+    directory = place_of(home, run, number, node)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    path = os.path.join(directory, KEY)
     if not (os.path.exists(path) and os.path.exists(path + ".pub")):
-        part = "%s.%d" % (path, os.getpid())
+        part = f"{path}.{os.getpid()}"
         argv = [
             "ssh-keygen",
             "-q",
@@ -221,7 +231,7 @@ def make(home, run, number, node):
             "-N",
             "",
             "-C",
-            "trainyard-run %s %d %s" % (run, number, node),
+            f"trainyard-run {run} {number:d} {node}",
             "-f",
             part,
         ]
@@ -236,49 +246,56 @@ def make(home, run, number, node):
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CredentialError(f"ssh-keygen: {error}") from error
         if done.returncode:
-            raise CredentialError(
-                "ssh-keygen: {}".format(done.stdout.decode("utf-8", "replace").strip()[-300:])
-            )
+            message = done.stdout.decode("utf-8", "replace").strip()[-300:]
+            raise CredentialError(f"ssh-keygen: {message}")
         os.replace(part + ".pub", path + ".pub")
         os.replace(part, path)
     return " ".join(read_text(path + ".pub").split()[:2])
 
 
 def sources_of(home, site, peers):
-    """Return {peer: the addresses that the site's own line in authorized_keys has for it}, as the
-    controller wrote them.
+    """Return {peer: addresses} from the site's own lines in authorized_keys.
+
+    The controller has written these lines.
     """
-    found = {}
+    sources = {}
     for line in read_text(os.path.join(home, ".ssh", "authorized_keys")).splitlines():
         match = _FROM.match(line)
-        for peer in peers if match else ():
+        if not match:
+            continue
+        for peer in peers:
             if line.endswith(f" trainyard-ca {site} {peer}"):
-                found[peer] = match.group(1)
-    return found
+                sources[peer] = match.group(1)
+    return sources
 
 
-def client_config(home, place):
-    """Return the ssh configuration of a credential: the mesh's own, with another key and a copy of
-    its known_hosts.
+def client_config(home, directory):
+    """Return the ssh configuration of a credential.
+
+    It is the mesh's own, with another key and a copy of its known_hosts. directory: the
+    credential's directory.
     """
     lines = []
     for line in read_text(os.path.join(home, MESH, "config")).splitlines():
         word = (line.split() or [""])[0]
         if word == "IdentityFile":
-            line = f"  IdentityFile {place}/{KEY}"
+            line = f"  IdentityFile {directory}/{KEY}"
         elif word == "UserKnownHostsFile":
-            line = f"  UserKnownHostsFile {place}/known_hosts"
+            line = f"  UserKnownHostsFile {directory}/known_hosts"
         if word != "CertificateFile":
             lines.append(line)
     return "\n".join(lines) + "\n"
 
 
 def open_lines(home, site, run, number, node, keys):
-    """Return the lines that let the peers of an attempt in; keys: {node: public key} of all its
-    nodes, as the controller checked them.
+    """Return the lines of authorized_keys for the peers of an attempt.
+
+    keys: {node: public key} of all its nodes, as the controller checked them. Raises
+    CredentialError.
     """
-    place, peers = place_of(home, run, number, node), sorted(name for name in keys if name != node)
-    sources = sources_of(home, site, peers)
+    directory = place_of(home, run, number, node)
+    peers = sorted(name for name in keys if name != node)
+    sources, lines = sources_of(home, site, peers), []
     for peer in peers:
         if not NODE.match(peer) or not valid_key(keys[peer]):
             raise CredentialError(f"the key of {peer} for this run is not valid")
@@ -286,58 +303,41 @@ def open_lines(home, site, run, number, node, keys):
             raise CredentialError(
                 f"{node} has no line for {peer} in authorized_keys; run playbooks/trust.yml"
             )
-    text = 'restrict,from="%s",command="%s -I %s/%s --run %s %d %s" %s trainyard-run %s %s %d %s %s'
-    return [
-        text
-        % (
-            sources[peer],
-            PYTHON,
-            place,
-            GATE,
-            run,
-            number,
-            peer,
-            keys[peer],
-            site,
-            run,
-            number,
-            peer,
-            node,
-        )
-        for peer in peers
-    ]
+        command = f"{PYTHON} -I {directory}/{GATE} --run {run} {number:d} {peer}"
+        comment = f"trainyard-run {site} {run} {number:d} {peer} {node}"
+        lines.append(f'restrict,from="{sources[peer]}",command="{command}" {keys[peer]} {comment}')
+    return lines
 
 
 def grant(home, base, site, run, number, node, keys, programs, attempt=None):
-    """Let the peers of an attempt call this node, and write what this node calls them with; return
-    the path of its ssh configuration.
+    """Open the credential: let the peers of an attempt call this node, and it them.
 
-    base: the product's directory on this machine. number: the attempt that the probe made the key
-    for. programs: {file name: source}. attempt: which attempt starts now; 0 is the rehearsal before
-    it, and None the attempt itself.
+    Return the path of its ssh configuration. base: the product's directory on this machine. number:
+    the attempt that the probe made the key for. programs: {file name: source}. attempt: the attempt
+    that starts now. 0 is the rehearsal before it, and None the attempt itself. Raises
+    CredentialError.
     """
-    place = place_of(home, run, number, node)
-    if not PLAIN_PATH.match(place) or not SITE.match(site):
+    directory = place_of(home, run, number, node)
+    if not PLAIN_PATH.match(directory) or not SITE.match(site):
         raise CredentialError(
-            f"{place}: a home directory with other than letters, digits and ./_+@- cannot be used"
+            f"{directory}: a home directory with other than letters, digits and ./_+@- cannot be"
+            " used"
         )
-    own = " ".join(read_text(os.path.join(place, KEY + ".pub")).split()[:2])
-    if not os.path.exists(os.path.join(place, KEY)) or own != keys.get(node):
+    public_key = " ".join(read_text(os.path.join(directory, KEY + ".pub")).split()[:2])
+    if not os.path.exists(os.path.join(directory, KEY)) or public_key != keys.get(node):
         raise CredentialError(
             f"the key that was made for {run} on {node} is not there any more; start it again"
         )
     if len(set(keys.values())) != len(keys):
         raise CredentialError("two nodes have one key for this run")
     lines = open_lines(home, site, run, number, node, keys)
-    for name in (GATE, *PROGRAMS):
-        if "mesh_gate.py" if name == GATE else name in programs:
-            write_text(
-                os.path.join(place, name), programs["mesh_gate.py" if name == GATE else name]
-            )
-    write_text(
-        os.path.join(place, "known_hosts"), read_text(os.path.join(home, MESH, "known_hosts"))
-    )
-    write_text(os.path.join(place, "config"), client_config(home, place))
+    write_text(os.path.join(directory, GATE), programs["mesh_gate.py"])
+    for name in PROGRAMS:
+        if name in programs:
+            write_text(os.path.join(directory, name), programs[name])
+    known_hosts = read_text(os.path.join(home, MESH, "known_hosts"))
+    write_text(os.path.join(directory, "known_hosts"), known_hosts)
+    write_text(os.path.join(directory, "config"), client_config(home, directory))
     machine = {
         "identity": identity(),
         "node": node,
@@ -347,24 +347,25 @@ def grant(home, base, site, run, number, node, keys, programs, attempt=None):
         "nodes": sorted(keys),
     }
     machine["begun"] = attempt is None or int(attempt) == int(number)
-    write_text(os.path.join(place, MACHINE), json.dumps(machine, sort_keys=True) + "\n")
+    write_text(os.path.join(directory, MACHINE), json.dumps(machine, sort_keys=True) + "\n")
     edit_lines(home, _belongs(run, node), lines)
-    return os.path.join(place, "config")
+    return os.path.join(directory, "config")
 
 
 def close(home, run, number, node):
-    """Remove a node's lines of an attempt, of all attempts where number is None; the key stays for
-    the start that follows a rehearsal.
+    """Remove a node's lines of an attempt, of all attempts where number is None.
+
+    The key stays for the start that follows a rehearsal.
     """
     return edit_lines(home, _belongs(run, node, number))
 
 
 def release(home, run, number, node):
-    """Remove a node's lines and key of an attempt; return whether there was anything."""
-    place = place_of(home, run, number, node)
-    changed = close(home, run, int(number), node) or os.path.isdir(place)
-    shutil.rmtree(place, ignore_errors=True)
-    for folder in (os.path.dirname(place), os.path.dirname(os.path.dirname(place))):
+    """Remove a node's lines and key of an attempt, and return whether there were any."""
+    directory = place_of(home, run, number, node)
+    changed = close(home, run, int(number), node) or os.path.isdir(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+    for folder in (os.path.dirname(directory), os.path.dirname(os.path.dirname(directory))):
         try:
             os.rmdir(folder)  # another node with this home may still have something in it
         except OSError:
@@ -372,71 +373,82 @@ def release(home, run, number, node):
     return changed
 
 
-def machine_of(place):
-    """Return what the start has noted beside a key: {identity, node, base, run, number, nodes,
-    begun}; {} where nothing was started with it.
+def machine_of(directory):
+    """Return the note of the start beside a key, {} where nothing was started with it.
+
+    It is {identity, node, base, run, number, nodes, begun}.
     """
     try:
-        found = json.loads(read_text(os.path.join(place, MACHINE)) or "{}")
+        note = json.loads(read_text(os.path.join(directory, MACHINE)) or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(note, dict):
+        return {}
+    return note
 
 
-def key_age(place, now):
-    """Return for how many seconds a key has been there, by the time that no account can set;
-    UNUSED_SECONDS where there is none.
+def key_age(directory, now):
+    """Return the age of a key in seconds, UNUSED_SECONDS where there is none.
+
+    It is by the time that no account can set (ctime).
     """
     try:
-        return abs(now - os.stat(os.path.join(place, KEY)).st_ctime)
+        return abs(now - os.stat(os.path.join(directory, KEY)).st_ctime)
     except OSError:
         return UNUSED_SECONDS
 
 
 def tidy(home, base, node, units, now):
-    """Remove what ended attempts have left on this node, after a reboot for instance; return [(run,
-    attempt)].
+    """Remove the credentials of ended attempts here and return [(run, attempt)].
 
-    A line whose unit is not there goes in any case, whatever the files of the attempt say: the
-    training can write them. Of a key that was made and not used yet, the start may be under way, so
-    it stays for a day. The caller holds the lock of the starts (attempts.hold), so that no start is
-    between its lines and its unit. units: names of the units that are active now. now: unix
-    seconds.
+    They are left after a reboot, for instance. A line whose unit is not there goes in any case,
+    whatever the files of the attempt say: the training can write them. Of a key that was made and
+    not used yet, the start may be under way, so it stays for a day. The caller has the lock of the
+    starts (attempts.hold), so that no start is between its lines and its unit. units: names of the
+    units that are active now. now: unix seconds.
     """
-    folder, gone = os.path.join(home, MESH, RUNS), []
+    removed = []
     lines = {(item["run"], item["number"]) for item in run_lines(home) if item["node"] == node}
-    pairs = set(lines)
-    for run in os.listdir(folder) if os.path.isdir(folder) else ():
-        for number in os.listdir(os.path.join(folder, run)) if RUN_ID.match(run) else ():
-            if number.isdigit() and os.path.isdir(os.path.join(folder, run, number, node)):
-                pairs.add((run, int(number)))
-    for run, number in sorted(pairs):
+    for run, number in sorted(lines | _key_attempts(home, node)):
         try:
-            place = place_of(home, run, number, node)
+            directory = place_of(home, run, number, node)
         except CredentialError:
             continue
-        if any("trainyard-%s-%d.service" % (run, each) in units for each in (number, 0)):
+        if any(f"trainyard-{run}-{attempt:d}.service" in units for attempt in (number, 0)):
             continue
-        attempt = os.path.join(base, "runs", run, "attempt-%d" % number)
-        begun = machine_of(place).get("begun") or os.path.exists(
-            os.path.join(attempt, "attempt.json")
-        )
-        if begun or key_age(place, now) >= UNUSED_SECONDS:
+        record = os.path.join(base, "runs", run, f"attempt-{number:d}", "attempt.json")
+        started = machine_of(directory).get("begun") or os.path.exists(record)
+        if started or key_age(directory, now) >= UNUSED_SECONDS:
             release(home, run, number, node)
-            gone.append((run, number))
+            removed.append((run, number))
         elif (run, number) in lines:
-            close(home, run, number, node)  # of a rehearsal; the start after it writes its own
-            gone.append((run, number))
-    return gone
+            # The lines are of a rehearsal. The start after it writes its own.
+            close(home, run, number, node)
+            removed.append((run, number))
+    return removed
+
+
+def _key_attempts(home, node):
+    """Return {(run, attempt)} of a node's credentials that have a directory."""
+    folder, pairs = os.path.join(home, MESH, RUNS), set()
+    if not os.path.isdir(folder):
+        return pairs
+    for run in os.listdir(folder):
+        if not RUN_ID.match(run):
+            continue
+        for number in os.listdir(os.path.join(folder, run)):
+            if number.isdigit() and os.path.isdir(os.path.join(folder, run, number, node)):
+                pairs.add((run, int(number)))
+    return pairs
 
 
 def release_words(home, run, number, node):
-    """Return the command by which the end of an attempt's unit has its credential removed: a timer,
-    so that the peers can still ask how it stands.
+    """Return the command that removes an attempt's credential after its unit's end.
 
-    Its program is in the words of the unit, which the manager has in memory since the start: no
-    file of the attempt or of the mesh is executed. The account stays the master of its own systemd
-    and of its own authorized_keys.
+    The unit's end calls it. It sets a timer, so that the peers can still ask for the attempt's
+    state. Its program is in the words of the unit, which the manager has in memory since the start:
+    no file of the attempt or of the mesh is executed. The account stays the master of its own
+    systemd and of its own authorized_keys.
     """
     place_of(home, run, number, node)
     source = inspect.getsource(sys.modules[__name__])
@@ -448,7 +460,7 @@ def release_words(home, run, number, node):
         "--description=Remove the key of a Trainyard attempt",
         "--collect",
         "--no-block",
-        "--on-active=%d" % RELEASE_SECONDS,
+        f"--on-active={RELEASE_SECONDS}",
         "--timer-property=AccuracySec=1s",
     ]
     return [SYSTEMD_RUN, *timer, *words]
@@ -458,24 +470,29 @@ def release_words(home, run, number, node):
 
 
 def bases_path(home):
-    """Return where this machine notes its product directories; nodes that share a home have one
-    file each.
+    """Return the path of this machine's list of product directories.
+
+    Nodes that share a home directory have one file each.
     """
     return os.path.join(home, MESH, f"bases-{identity()[:16]}.json")
 
 
 def register(home, base):
-    """Note a product directory of this machine, below which the gate may look for a run."""
+    """Note a product directory of this machine.
+
+    The gate may look for a run below it.
+    """
     if not os.path.isdir(os.path.join(home, MESH)):
         return
     try:
-        found = json.loads(read_text(bases_path(home)) or "[]")
+        bases = json.loads(read_text(bases_path(home)) or "[]")
     except (ValueError, RecursionError):
-        found = []
-    found = found if isinstance(found, list) else []
+        bases = []
+    if not isinstance(bases, list):
+        bases = []
     base = os.path.realpath(base)
-    if base not in found:
-        write_text(bases_path(home), json.dumps([base, *found][:8]) + "\n")
+    if base not in bases:
+        write_text(bases_path(home), json.dumps([base, *bases][:8]) + "\n")
 
 
 def main(arguments):

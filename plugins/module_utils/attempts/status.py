@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an attempt stands on one node: its unit, its ranks, the latest training step. Reads only;
-cheap enough to be asked every few seconds.
+"""State of an attempt on one node: unit, ranks and latest training step.
+
+The module only reads. It is cheap enough to be called every few seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ CONSOLE_BYTES = 8192
 
 
 def read_events(attempt):
-    """Return the events of ranks.jsonl; a line that is not whole yet is left for the next look."""
+    """Return the events of ranks.jsonl, without a line that is not whole yet.
+
+    Such a line is left for the next call. A file that cannot be read gives [].
+    """
     try:
         text = read_in(attempt, "ranks.jsonl", MAX_EVENTS).decode("utf-8", "replace")
     except OSError:
@@ -40,12 +44,13 @@ def read_events(attempt):
             event = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        events += [event] if isinstance(event, dict) else []
+        if isinstance(event, dict):
+            events.append(event)
     return events
 
 
 def read_bytes(attempt, name):
-    """Return what a file of the attempt's directory holds, or None."""
+    """Return the content of a file of the attempt's directory, or None."""
     try:
         return read_in(attempt, name, MAX_JSON)
     except OSError:
@@ -54,254 +59,307 @@ def read_bytes(attempt, name):
 
 def read_json(attempt, name):
     """Return the mapping in a JSON file of the attempt's directory, or None."""
-    return as_mapping(read_bytes(attempt, name))
+    return parse_mapping(read_bytes(attempt, name))
 
 
-def as_mapping(data):
+def parse_mapping(data):
     """Return the mapping that some bytes hold as JSON, or None."""
+    if data is None:
+        return None
     try:
-        found = json.loads(data.decode("utf-8", "replace")) if data is not None else None
+        value = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(value, dict):
+        return None
+    return value
 
 
-def unit_state(run, unit):
-    """Return ActiveState of a unit ('inactive' also where systemd has forgotten it)."""
-    _code, out, _err = run(
+def unit_state(run_command, unit):
+    """Return ActiveState of a unit, 'inactive' also where systemd has forgotten it."""
+    _code, out, _err = run_command(
         ["systemctl", "--user", "show", "--property=ActiveState", "--value", unit]
     )
     return out.strip() or "inactive"
 
 
 def rank_states(attempt, plan, node, events):
-    """Return [{rank, local_rank, pid, state, exit_code, signal, step, evaluation, nan, log_bytes,
-    log_time, fraction}] of this node's ranks.
+    """Return the states of this node's ranks, as a list of mappings.
 
-    step: the log's latest step record or None. nan: the first step in the log's end whose loss is
-    no number, or None. log_time: when the log was last written (unix seconds of the node), or None.
+    Keys: {rank, local_rank, pid, state, exit_code, signal, step, evaluation, nan, log_bytes,
+    log_time, fraction}. step: the log's latest step record or None. nan: the first step in the
+    log's end whose loss is not a number, or None. log_time: the log's last change (unix seconds of
+    the node), or None.
     """
     table = parser.Table(plan["suite"].get("logs"))
-    step_table = (plan["suite"].get("logs") or {}).get("step") or {}
-    finished = any(
-        event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events
-    )
-    ends = {event.get("rank"): event for event in events if event.get("event") == "end"}
     starts = {event.get("rank"): event for event in events if event.get("event") == "start"}
-    found = []
-    for rank in (item for item in plan["ranks"] if item["node"] == node):
-        try:
-            with os.fdopen(
-                open_in(attempt, rank.get("log") or plan["launcher"]["rank_log"].format(**rank)),
-                "rb",
-            ) as handle:
-                tail = parser.tail_status(handle.fileno(), table)
-        except OSError:
-            tail = None
-        start, end = starts.get(rank["rank"]), ends.get(rank["rank"])
-        step = tail and tail["last_step"]
-        # A suite that prints steps on its first rank only leaves the others' phase unknown.
-        silent = step_table.get("ranks") == "first" and rank["rank"] > 0
-        if end:
-            # msrun collects its ranks before anybody can see how they ended; where it ended well
-            # itself, they did.
-            unseen = end.get("exit_code") is None and not end.get("signal")
-            state = (
-                "done"
-                if end.get("exit_code") == 0 or (unseen and finished)
-                else ("ended" if unseen else "failed")
-            )
-        elif not start:
-            state = "waiting"
-        else:
-            state = "training" if step else ("running" if silent else "starting")
-        found.append(
+    ends = {event.get("rank"): event for event in events if event.get("event") == "end"}
+    finished = _launcher_succeeded(events)
+    states = []
+    for entry in plan["ranks"]:
+        if entry["node"] != node:
+            continue
+        start, end = starts.get(entry["rank"], {}), ends.get(entry["rank"], {})
+        tail = _read_log_tail(attempt, plan, entry, table)
+        step = tail.get("last_step")
+        states.append(
             {
-                "rank": rank["rank"],
-                "local_rank": rank["local_rank"],
-                "pid": start and start.get("pid"),
-                "state": state,
-                "exit_code": end and end.get("exit_code"),
-                "signal": end and end.get("signal"),
+                "rank": entry["rank"],
+                "local_rank": entry["local_rank"],
+                "pid": start.get("pid"),
+                "state": _rank_state(plan, entry, start, end, step, finished),
+                "exit_code": end.get("exit_code"),
+                "signal": end.get("signal"),
                 "step": step,
-                "evaluation": tail and tail["evaluation"],
-                "nan": tail and tail["nan"],
-                "log_bytes": tail["bytes"] if tail else 0,
-                "log_time": tail and tail["mtime"],
+                "evaluation": tail.get("evaluation"),
+                "nan": tail.get("nan"),
+                "log_bytes": tail.get("bytes", 0),
+                "log_time": tail.get("mtime"),
                 "fraction": parser.fraction(step, plan["suite"].get("logs"), plan.get("epochs")),
             }
         )
-    return found
+    return states
 
 
-def look(run, base, run_id, number, node):
-    """Return the attempt's state on this node; see library/attempt_status.py. An empty run_id means
-    the run that holds the node, else the newest.
+def _launcher_succeeded(events):
+    return any(
+        event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events
+    )
+
+
+def _read_log_tail(attempt, plan, entry, table):
+    """Return the findings in the end of a rank's log, {} where it cannot be read."""
+    path = entry.get("log") or plan["launcher"]["rank_log"].format(**entry)
+    try:
+        with os.fdopen(open_in(attempt, path), "rb") as handle:
+            return parser.tail_status(handle.fileno(), table)
+    except OSError:
+        return {}
+
+
+def _rank_state(plan, entry, start, end, step, finished):
+    """Return done, failed, ended, waiting, training, running or starting for one rank.
+
+    start, end: its events, {} where there is none. step: its latest step record or None. finished:
+    the launcher ended with exit code 0.
+    """
+    if end:
+        return _ended_rank_state(end, finished)
+    if not start:
+        return "waiting"
+    if step:
+        return "training"
+    # A suite that prints steps on its first rank only leaves the others' phase unknown.
+    if _step_table(plan).get("ranks") == "first" and entry["rank"] > 0:
+        return "running"
+    return "starting"
+
+
+def _ended_rank_state(end, finished):
+    if end.get("exit_code") == 0:
+        return "done"
+    if end.get("exit_code") is not None or end.get("signal"):
+        return "failed"
+    # msrun collects its ranks before their exit status can be read. Where msrun itself ended well,
+    # they did.
+    if finished:
+        return "done"
+    return "ended"
+
+
+def _step_table(plan):
+    return (plan["suite"].get("logs") or {}).get("step") or {}
+
+
+def look(run_command, base, run_id, number, node):
+    """Return the attempt's state on this node, see library/attempt_status.py.
+
+    An empty run_id means the run that holds the node, else the newest. A number of 0 means the
+    run's latest attempt.
     """
     known = attempt_dir.runs_on(base)
     if not run_id:
-        units = [attempt_dir.parse_unit(item["unit"]) for item in attempt_dir.active_units(run)]
-        held = [pair for pair in units if pair[1]]  # attempt 0 is a rehearsal
-        if not (held or known):
+        candidates = _active_attempts(run_command) or known
+        if not candidates:
             return {"found": False, "ended": True, "state": "none", "known": []}
-        run_id, number = (held or known)[-1]
+        run_id, number = candidates[-1]
     if not number:
         number = max([item[1] for item in known if item[0] == run_id] or [1])
     attempt = attempt_dir.attempt_dir(base, run_id, number)
-    text = read_bytes(attempt, "plan.json")
-    plan, record = as_mapping(text), read_json(attempt, "attempt.json")
+    plan_bytes = read_bytes(attempt, "plan.json")
+    plan, record = parse_mapping(plan_bytes), read_json(attempt, "attempt.json")
     if not plan or not record:
-        return {
-            "found": False,
-            "ended": True,
-            "state": "none",
-            "run": run_id,
-            "known": [item[0] for item in known][-5:],
-            "attempts": numbers_of(base, run_id),
-            "noted": noted_of(base, run_id),
-            # of a run whose directory is gone, or was never here
-            "processes": processes.of_run(run_id),
-            "stopped": bool(
-                glob.glob(os.path.join(base, "runs", run_id, "attempt-*", "stop.json"))
-            ),
-        }
-    node = node if any(item["name"] == node for item in plan["nodes"]) else record["node"]
-    active = unit_state(run, record["unit"])
+        return _absent_run(base, run_id, known)
+    if not any(item["name"] == node for item in plan["nodes"]):
+        node = record["node"]
+    unit_active = unit_state(run_command, record["unit"])
     ending, events = read_json(attempt, "exit.json"), read_events(attempt)
-    ended = active not in attempt_dir.ACTIVE
-    if not ended:
-        state = "stopping" if active == "deactivating" else "running"
-    elif ending is None:
-        # the unit is gone and wrote no end: the node was restarted, or the user's manager was
-        # killed
-        state = "lost"
-    elif ending.get("stopped_by") == "user":
-        state = "stopped"
-    else:
-        finished = any(
-            event.get("event") == "launcher_end" and event.get("exit_code") == 0 for event in events
-        )
-        state = (
-            "completed"
-            if ending.get("service_result") == "success"
-            and finished
-            and not ending.get("stopped_by")
-            else "failed"
-        )
-    ranks, table = rank_states(attempt, plan, node, events), plan["suite"].get("logs") or {}
-    step_table = table.get("step") or {}
-    wrong = [
-        event
-        for event in events
-        if event.get("event") == "start" and not event.get("endpoints_as_planned", True)
-    ]
-    found = {
+    state = _attempt_state(unit_active, ending, events)
+    answer = {
         "found": True,
         "run": run_id,
         "attempt": number,
-        "attempts": numbers_of(base, run_id),
+        "attempts": attempt_numbers(base, run_id),
         "noted": noted_of(base, run_id),
         "undone": (read_json(attempt, "stop.json") or {}).get("from") in attempt_dir.UNDONE,
         "node": node,
         "unit": record["unit"],
-        "plan_sha256": hashlib.sha256(text).hexdigest(),
-        "job": plan["job"]["name"],
+        "plan_sha256": hashlib.sha256(plan_bytes).hexdigest(),
         "state": state,
-        "lost": how_lost(record, events) if state == "lost" else None,
+        "lost": None,
         "by": record.get("by"),
-        "ended": ended,
+        "ended": unit_active not in attempt_dir.ACTIVE,
         "started": record["started"],
         "now": time.time(),
         "exit": ending,
-        "ranks": ranks,
+        "ranks": rank_states(attempt, plan, node, events),
+        "disk": disk_of(attempt),
+        "guard": read_guard(attempt),
+        "console_tail": [],
+    }
+    answer.update(_planned_facts(plan))
+    answer.update(_reported_endpoints(plan, events))
+    if state == "lost":
+        answer["lost"] = how_lost(record, events)
+    if state in ("failed", "lost"):
+        answer["console_tail"] = console_tail(attempt, plan["launcher"]["console"])
+    environments = []
+    if answer["console_tail"]:
+        # A console may repeat the environment that the launcher began with. It is in no plan.
+        environments.append(launcher_environment(attempt, plan))
+    return printable_data(answer, *secrets_of(plan, more=environments))
+
+
+def _active_attempts(run_command):
+    """Return [(run id, attempt)] that hold the node now, without rehearsals (attempt 0)."""
+    units = [attempt_dir.parse_unit(item["unit"]) for item in attempt_dir.active_units(run_command)]
+    return [pair for pair in units if pair[1]]
+
+
+def _absent_run(base, run_id, known):
+    """Return the answer for a run whose directory is gone, or was never on this node."""
+    stops = glob.glob(os.path.join(base, "runs", run_id, "attempt-*", "stop.json"))
+    return {
+        "found": False,
+        "ended": True,
+        "state": "none",
+        "run": run_id,
+        "known": [item[0] for item in known][-5:],
+        "attempts": attempt_numbers(base, run_id),
+        "noted": noted_of(base, run_id),
+        "processes": processes.of_run(run_id),
+        "stopped": bool(stops),
+    }
+
+
+def _attempt_state(unit_active, ending, events):
+    """Return the state of the whole attempt on this node.
+
+    One of running, stopping, lost, stopped, completed and failed. unit_active: the unit's
+    ActiveState. ending: exit.json or None.
+    """
+    if unit_active == "deactivating":
+        return "stopping"
+    if unit_active in attempt_dir.ACTIVE:
+        return "running"
+    if ending is None:
+        # The unit is gone and wrote no end: the node was restarted, or the user's manager was
+        # killed.
+        return "lost"
+    if ending.get("stopped_by") == "user":
+        return "stopped"
+    succeeded = ending.get("service_result") == "success" and _launcher_succeeded(events)
+    if succeeded and not ending.get("stopped_by"):
+        return "completed"
+    return "failed"
+
+
+def _planned_facts(plan):
+    """Return the part of the answer that the plan alone decides.
+
+    For the live view it has the size of the run, the ranks that print, the figure that decides an
+    evaluation and the settings of checkpoints.
+    """
+    table, step_table = plan["suite"].get("logs") or {}, _step_table(plan)
+    return {
+        "job": plan["job"]["name"],
         "nodes": [item["name"] for item in plan["nodes"]],
         "endpoints": plan["endpoints"],
-        "endpoints_as_planned": not wrong,
-        "endpoints_reported": wrong[0].get("endpoints") if wrong else plan["endpoints"],
         "epochs": plan.get("epochs"),
         "first_step": step_table.get("first", {}),
         "unit_of_speed": step_table.get("unit", ""),
-        # what the live view says besides: the size of the run, which ranks print, what decides an
-        # evaluation, room for logs and checkpoints
         "accelerator": plan.get("accelerator"),
         "ranks_in_all": len(plan["ranks"]),
         "only_first_prints": step_table.get("ranks") == "first",
         "main_figure": (table.get("evaluation") or {}).get("main"),
-        "disk": disk_of(attempt),
         "checkpoints": plan["suite"].get("checkpoints"),
-        "guard": guarded(attempt),
-        "console_tail": (
-            console_tail(attempt, plan["launcher"]["console"])
-            if state in ("failed", "lost")
-            else []
-        ),
     }
-    # what a console repeats of the environment that the launcher began with is in no plan
-    return printable_data(
-        found,
-        *secrets_of(plan, more=[written_down(attempt, plan)] if found["console_tail"] else []),
-    )
 
 
-def numbers_of(base, run_id):
-    """Return the numbers of a run's attempts here, also of starts that were refused: none is used
-    twice.
+def _reported_endpoints(plan, events):
+    """Return {endpoints_as_planned, endpoints_reported} from the ranks' start events."""
+    for event in events:
+        if event.get("event") == "start" and not event.get("endpoints_as_planned", True):
+            return {"endpoints_as_planned": False, "endpoints_reported": event.get("endpoints")}
+    return {"endpoints_as_planned": True, "endpoints_reported": plan["endpoints"]}
+
+
+def attempt_numbers(base, run_id):
+    """Return the numbers of a run's attempts on this node, sorted.
+
+    Starts that were refused count as well, because no number is used twice.
     """
     paths = glob.glob(os.path.join(glob.escape(base), "runs", run_id, "attempt-*"))
-    return sorted(
-        int(match.group(1))
-        for match in (re.search(r"/attempt-([1-9][0-9]{0,5})\Z", path) for path in paths)
-        if match
-    )
+    matches = (re.search(r"/attempt-([1-9][0-9]{0,5})\Z", path) for path in paths)
+    return sorted(int(match.group(1)) for match in matches if match)
 
 
 def noted_of(base, run_id):
-    """Return the numbers of a run's attempts that a person has stopped before they began here: a
-    restart that waits is not to start.
+    """Return the numbers of attempts that a person stopped before they began here.
+
+    A restart that waits must not start after such a note.
     """
-    places = {
-        number: attempt_dir.attempt_dir(base, run_id, number) for number in numbers_of(base, run_id)
-    }
-    notes = {number: read_json(place, "stop.json") or {} for number, place in places.items()}
-    return [
-        number
-        for number, place in places.items()
-        if notes[number].get("by") == "user" and not os.path.exists(place + "/attempt.json")
-    ]
+    numbers = []
+    for number in attempt_numbers(base, run_id):
+        attempt = attempt_dir.attempt_dir(base, run_id, number)
+        note = read_json(attempt, "stop.json") or {}
+        if note.get("by") == "user" and not os.path.exists(attempt + "/attempt.json"):
+            numbers.append(number)
+    return numbers
 
 
 def how_lost(record, events):
-    """Return why an attempt whose unit is gone wrote no end. It holds nothing: only a unit that is
-    active does.
+    """Return the reason why an attempt whose unit is gone wrote no end.
 
-    The boot mark tells a restart of the machine (or container) from an end of the user's systemd
-    alone; attempts of an older Trainyard have none.
+    Such an attempt does not hold the node: only an active unit does. The boot mark tells a restart
+    of the machine (or container) from an end of the user's systemd alone. Attempts of an older
+    Trainyard have none.
     """
     if record.get("boot") and record["boot"] != ownership.boot_mark():
         return "the node was restarted since it began"
     if not any(event.get("event") == "launched" for event in events):
         return "its start was cut off before anything of it ran"
-    why = "the user's systemd was ended there, or what writes the end was killed"
-    return why if record.get("boot") else "the node was restarted, or " + why
+    reason = "the user's systemd was ended there, or what writes the end was killed"
+    if record.get("boot"):
+        return reason
+    return "the node was restarted, or " + reason
 
 
-def guarded(attempt):
-    """Return {phase, budget, quiet, stall, loss}: what the attempt's guard here last saw
-    (guard.json), and what it ended the attempt for; None for each.
+def read_guard(attempt):
+    """Return {phase, budget, quiet, stall, loss} of the attempt's guard.
+
+    phase, budget, quiet: its latest observation (guard.json). stall, loss: the reason why it ended
+    the attempt. Each is None where it is not known.
     """
-    seen = read_json(attempt, "guard.json") or {}
-    ended = guard_findings.found(lambda name: read_json(attempt, name))
-    return dict(
-        {key: seen.get(key) for key in ("phase", "budget", "quiet")},
-        stall=ended["stall"],
-        loss=ended["loss"],
-    )
+    observation = read_json(attempt, "guard.json") or {}
+    answer = {key: observation.get(key) for key in ("phase", "budget", "quiet")}
+    findings = guard_findings.found(lambda name: read_json(attempt, name))
+    answer.update(stall=findings["stall"], loss=findings["loss"])
+    return answer
 
 
-def written_down(attempt, plan):
-    """Return the environment that Paddle's launcher wrote down in this attempt, {} where it did
-    not.
-    """
+def launcher_environment(attempt, plan):
+    """Return the environment that Paddle's launcher logged in this attempt, else {}."""
     try:
         root = os.open(attempt, DIRECTORY)
     except OSError:
@@ -313,22 +371,24 @@ def written_down(attempt, plan):
 
 
 def disk_of(path):
-    """Return {free, total}: bytes of the file system of a path, as a user without privileges may
-    use them (statvfs), or None.
+    """Return {free, total} of a path's file system in bytes, or None.
+
+    free: as a user without privileges may use it (statvfs).
     """
     try:
-        found = os.statvfs(path)
+        stats = os.statvfs(path)
     except OSError:
         return None
-    return {"free": found.f_bavail * found.f_frsize, "total": found.f_blocks * found.f_frsize}
+    return {"free": stats.f_bavail * stats.f_frsize, "total": stats.f_blocks * stats.f_frsize}
 
 
 def console_tail(attempt, name, lines=5):
-    """Return the launcher's last lines; the caller makes them safe to show."""
+    """Return the launcher's last lines, which the caller makes safe to show."""
     try:
         text = read_in(attempt, name, CONSOLE_BYTES, end=True)
     except OSError:
         return []
-    # a first line that was cut could begin in the middle of a secret
-    whole = text.partition(b"\n")[2] if len(text) == CONSOLE_BYTES else text
-    return whole.decode("utf-8", "replace").splitlines()[-lines:]
+    if len(text) == CONSOLE_BYTES:
+        # A first line that was cut could begin in the middle of a secret.
+        text = text.partition(b"\n")[2]
+    return text.decode("utf-8", "replace").splitlines()[-lines:]
