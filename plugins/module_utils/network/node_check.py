@@ -8,6 +8,7 @@ Ansible.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -150,9 +151,8 @@ def _write_listener(directory, given):
     with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as handle:
         json.dump(spec, handle)
     with open(os.path.join(directory, "netprobe.py"), "w", encoding="utf-8") as handle:
-        # The loader has the text also where the module came in a zip file.
-        loader = importlib.import_module(netprobe.__name__).__loader__
-        handle.write(loader.get_source(netprobe.__name__))
+        # inspect finds the text also where the module came in a zip file.
+        handle.write(inspect.getsource(netprobe))
 
 
 def offered(name, said, ports):
