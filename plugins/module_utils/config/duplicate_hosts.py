@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find what Ansible loses while it reads an inventory: a host that stands twice becomes one,
-without a word (measured with 2.19). Controller only.
+"""Entries that Ansible loses without a message while it reads an inventory.
+
+A host that stands twice becomes one (measured with 2.19).
 """
 
 from __future__ import annotations
@@ -32,89 +33,98 @@ SECTION = re.compile(r"\[([^\]:]+)(:\w+)?\]")
 
 
 def files(sources):
-    """Return the inventory files that a command line's sources mean; executables, which Ansible
-    runs instead, are left out.
+    """Return the inventory files that a command line's sources mean.
+
+    Executables are left out: Ansible runs them instead.
     """
-    found = []
+    paths = []
     for source in sources:
-        if os.path.isdir(source):
-            names = sorted(
-                name
-                for name in os.listdir(source)
-                if not name.startswith(".") and not name.endswith(IGNORED)
-            )
-            found += [
-                os.path.join(source, name)
-                for name in names
-                if name not in ("group_vars", "host_vars")
-            ]
-        else:
-            found.append(source)
-    return [path for path in found if os.path.isfile(path) and not os.access(path, os.X_OK)]
+        if not os.path.isdir(source):
+            paths.append(source)
+            continue
+        for name in sorted(os.listdir(source)):
+            ignored = name.startswith(".") or name.endswith(IGNORED)
+            if not ignored and name not in ("group_vars", "host_vars"):
+                paths.append(os.path.join(source, name))
+    return [path for path in paths if os.path.isfile(path) and not os.access(path, os.X_OK)]
 
 
-def _yaml_twice(text, lines, file):
+def _find_yaml_duplicates(text, _lines, file):
     """Return a Problem for every key that a mapping of a YAML inventory holds twice."""
     try:
         node = _Loader(text).get_single_node()
     except (yaml.YAMLError, _Refused, ValueError):
-        return []  # Ansible says it, in its own words
-    found, queue = [], [node]
+        return []  # Ansible reports it, in its own words
+    problems, queue = [], [node]
     while queue:
         node = queue.pop()
         if isinstance(node, yaml.SequenceNode):
             queue += node.value
         elif isinstance(node, yaml.MappingNode):
-            seen = {}
-            for key, value in node.value:
-                queue.append(value)
-                line = key.start_mark.line + 1
-                if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                    text = (
-                        "stands twice (first in line %d); Ansible takes the last one alone"
-                        % seen[key.value]
-                    )
-                    found.append(Problem(file, line, key.value, text))
-                elif isinstance(key, yaml.ScalarNode):
-                    seen[key.value] = line
-    return found
+            queue += [value for _key, value in node.value]
+            problems += _find_double_keys(node, file)
+    return problems
 
 
-def _ini_twice(text, lines, file):
+def _find_double_keys(mapping, file):
+    """Return a Problem for every key that one mapping holds twice."""
+    problems, first_lines = [], {}
+    for key, _value in mapping.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        line = key.start_mark.line + 1
+        if key.value in first_lines:
+            text = (
+                f"stands twice (first in line {first_lines[key.value]}); Ansible takes the last one"
+                " alone"
+            )
+            problems.append(Problem(file, line, key.value, text))
+        else:
+            first_lines[key.value] = line
+    return problems
+
+
+def _find_ini_duplicates(_text, lines, file):
     """Return a Problem for every host that a group of an INI inventory lists twice."""
-    found, group, seen = [], "ungrouped", {}
+    problems, group, first_lines = [], "ungrouped", {}
     for number, line in enumerate(lines, 1):
         section = SECTION.match(line.strip())
         if section:
-            group = None if section.group(2) else section.group(1)
+            group = section.group(1)
+            if section.group(2):  # [group:vars] and [group:children] list no hosts
+                group = None
             continue
         words = line.split("#")[0].split(";")[0].split()
         if not words or group is None:
             continue
-        if (group, words[0]) in seen:
-            said = "stands twice in [%s] (first in line %d); Ansible makes one host of both" % (
-                group,
-                seen[group, words[0]],
+        host = words[0]
+        if (group, host) in first_lines:
+            text = (
+                f"stands twice in [{group}] (first in line {first_lines[group, host]}); Ansible"
+                " makes one host of both"
             )
-            found.append(Problem(file, number, words[0], said))
-        seen.setdefault((group, words[0]), number)
-    return found
+            problems.append(Problem(file, number, host, text))
+        first_lines.setdefault((group, host), number)
+    return problems
 
 
 def twice(sources):
-    """Return a Problem for every host, or other key, that stands twice in the inventory; sources:
-    what -i or ansible.cfg names.
+    """Return a Problem for every host or key that stands twice in the inventory.
+
+    sources: what -i or ansible.cfg names.
     """
-    found = []
+    problems = []
     for source in sources:
-        names = (
-            [name.strip() for name in source.split(",") if name.strip()] if "," in source else []
-        )
+        if "," not in source:
+            continue
+        names = [name.strip() for name in source.split(",") if name.strip()]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            found.append(Problem("command line", None, "-i", f"lists the host {name} twice"))
+            problems.append(Problem("command line", None, "-i", f"lists the host {name} twice"))
     for path in files([source for source in sources if "," not in source]):
         with open(path, "rb") as handle:
             text = handle.read(MAX_BYTES).decode("utf-8-sig", "replace")
-        look = _yaml_twice if path.endswith((".yml", ".yaml", ".json")) else _ini_twice
-        found += look(text, text.splitlines(), os.path.relpath(path))
-    return found
+        find_duplicates = _find_ini_duplicates
+        if path.endswith((".yml", ".yaml", ".json")):
+            find_duplicates = _find_yaml_duplicates
+        problems += find_duplicates(text, text.splitlines(), os.path.relpath(path))
+    return problems

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a job and the command line as data; every problem at once, no node touched (design, decision
-12). Controller only.
+"""A job and the command line as data, with every problem (design, decision 12).
+
+No node is touched.
 """
 
 from __future__ import annotations
@@ -23,18 +24,35 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # Names that decide how the ranks find each other, or that would let a job load other code: they
 # come from the plan alone (fact 11).
 RESERVED_ENV = re.compile(
-    r"^(PADDLE_|FLAGS_START_PORT|FLAGS_selected|TRAINING_ROLE|POD_|GLOO_SOCKET|NCCL_SOCKET_IFNAME|CUDA_VISIBLE_DEVICES|LD_PRELOAD|LD_AUDIT"
-    r"|PATH$|HOME$|USER$|PYTHONHOME|PYTHONSTARTUP|RANK|WORLD_SIZE|MS_|DEVICE_ID$|DEVICE_NUM$|OMPI_|PMIX_|ASCEND_RT_VISIBLE_DEVICES$|PORT_RANGE$|TRAINYARD_)"
+    r"^(PADDLE_|FLAGS_START_PORT|FLAGS_selected|TRAINING_ROLE|POD_|GLOO_SOCKET|NCCL_SOCKET_IFNAME"
+    r"|CUDA_VISIBLE_DEVICES|LD_PRELOAD|LD_AUDIT|PATH$|HOME$|USER$|PYTHONHOME|PYTHONSTARTUP|RANK"
+    r"|WORLD_SIZE|MS_|DEVICE_ID$|DEVICE_NUM$|OMPI_|PMIX_|ASCEND_RT_VISIBLE_DEVICES$|PORT_RANGE$"
+    r"|TRAINYARD_)"
 )
-# Every variable a site may set for the whole product; a misspelt one would otherwise be passed over
-# without a word.
+# Every variable a site may set for the whole product. A misspelt one would otherwise be ignored
+# without a message.
 SITE_VARIABLES = (
-    "trainyard_accelerator", "trainyard_address", "trainyard_admin_key", "trainyard_admin_user", "trainyard_cache_dir",
-    "trainyard_collect_bytes", "trainyard_collect_files", "trainyard_collect_free", "trainyard_devices", "trainyard_env", "trainyard_home",
-    "trainyard_host_fingerprints", "trainyard_metrics_dir", "trainyard_runs_dir", "trainyard_secret_env", "trainyard_site",
-    "trainyard_start_port", "trainyard_state_dir", "trainyard_suites",
-)  # fmt: skip
-# How the suites' scripts are given their config file and its overrides.
+    "trainyard_accelerator",
+    "trainyard_address",
+    "trainyard_admin_key",
+    "trainyard_admin_user",
+    "trainyard_cache_dir",
+    "trainyard_collect_bytes",
+    "trainyard_collect_files",
+    "trainyard_collect_free",
+    "trainyard_devices",
+    "trainyard_env",
+    "trainyard_home",
+    "trainyard_host_fingerprints",
+    "trainyard_metrics_dir",
+    "trainyard_runs_dir",
+    "trainyard_secret_env",
+    "trainyard_site",
+    "trainyard_start_port",
+    "trainyard_state_dir",
+    "trainyard_suites",
+)
+# The options that give the suites' scripts their config file and its overrides.
 OWN_FLAGS = ("-c", "--config", "-o", "--opt", "--opts")
 JOB_DEFAULTS = {
     "arguments": [],
@@ -50,7 +68,7 @@ JOB_DEFAULTS = {
 
 # An option may be cut short as long as it is the only one that begins so (argparse, allow_abbrev).
 LONG_FLAGS = tuple(flag for flag in OWN_FLAGS if flag.startswith("--"))
-# What the command line may say otherwise.
+# Keys of a job that the command line may override.
 OVERRIDING = (
     "nodes",
     "min_nodes",
@@ -60,21 +78,22 @@ OVERRIDING = (
     "scaling",
     "max_restarts",
 )
-# What read_job puts into a job beside its keys.
+# Fields that read_job adds to a job's keys.
 ADDED = ("name", "file", "lines", "from_command_line", "places")
-# What of a job only people read.
+# Keys of a job that only people read.
 FOR_PEOPLE = ("description", "source", "document", "upstream", "published")
 PORTS = (10000, 20000)
 
 
 @functools.lru_cache(maxsize=None)
 def load_schema(name):
-    """Return one of the schemas in schemas/ (job, site); the job's knows the suites and launchers
-    that there are tables for.
+    """Return one of the schemas in schemas/ (job, site).
+
+    The job's schema knows the suites and launchers that have a table.
     """
     value, _lines, problems = yaml_source.read(os.path.join(HERE, "schemas", name + ".yml"))
     if problems:
-        raise ValueError("; ".join(str(p) for p in problems))
+        raise ValueError("; ".join(str(problem) for problem in problems))
     if name == "job":
         value["properties"]["suite"] = {"enum": suite_table.names()}
         value["properties"]["launcher"] = {"enum": sorted(LAUNCHERS)}
@@ -82,17 +101,18 @@ def load_schema(name):
 
 
 def load_suite(name):
-    """Return a suite's table from suites/<name>.yml; the name has passed the job schema."""
+    """Return a suite's table from suites/<name>.yml.
+
+    name: has passed the job schema.
+    """
     return suite_table.load(name)
 
 
 def shipped_jobs(folder):
     """Return the names of the jobs that ship in playbooks/configs/."""
-    return (
-        sorted(name[:-4] for name in os.listdir(folder) if name.endswith(".yml"))
-        if os.path.isdir(folder)
-        else []
-    )
+    if not os.path.isdir(folder):
+        return []
+    return sorted(name[:-4] for name in os.listdir(folder) if name.endswith(".yml"))
 
 
 def find_job(config, folder, cwd):
@@ -102,194 +122,199 @@ def find_job(config, folder, cwd):
     job file of the user's own.
     """
     jobs = shipped_jobs(folder)
-    where = "command line"
+    known = ", ".join(jobs)
     if not isinstance(config, str) or not config.strip():
-        return (
-            None,
-            None,
-            [
-                Problem(
-                    where,
-                    None,
-                    "config",
-                    "say which job: -e config=NAME, one of {}, or the path of a .yml file".format(
-                        ", ".join(jobs)
-                    ),
-                )
-            ],
-        )
+        return _no_job(f"say which job: -e config=NAME, one of {known}, or the path of a .yml file")
     if "/" not in config:
-        name = config[:-4] if config.endswith(".yml") else config
+        name = config
+        if config.endswith(".yml"):
+            name = config[:-4]
         if name in jobs:
             return os.path.join(folder, name + ".yml"), f"playbooks/configs/{name}.yml", []
-        if not (
-            config.endswith(".yml")
-            and os.path.lexists(os.path.join(cwd, config))
-            and re.fullmatch(r"[\w.+-]+", config)
-        ):
-            return (
-                None,
-                None,
-                [
-                    Problem(
-                        where,
-                        None,
-                        "config",
-                        "no job {!r}; allowed: {}, or the path of a .yml file{}".format(
-                            config, ", ".join(jobs), near(name, jobs)
-                        ),
-                    )
-                ],
+        if not _is_file_name(config, cwd):
+            text = (
+                f"no job {config!r}; allowed: {known}, or the path of a .yml file{near(name, jobs)}"
             )
-    named = config.endswith(".yml") and os.path.basename(config) != ".yml"
-    if not named or config.startswith("-") or not config.isprintable():
-        text = "{!r} is neither the name of a job ({}) nor a path that ends in .yml".format(
-            config,
-            ", ".join(jobs),
+            return _no_job(text)
+    is_path = config.endswith(".yml") and os.path.basename(config) != ".yml"
+    if not is_path or config.startswith("-") or not config.isprintable():
+        return _no_job(
+            f"{config!r} is neither the name of a job ({known}) nor a path that ends in .yml"
         )
-        return None, None, [Problem(where, None, "config", text)]
     path = os.path.join(cwd, os.path.expanduser(config))
     if not os.path.exists(path):
-        text = f"no such file {path}{near(os.path.basename(config)[:-4], jobs)}"
-        return None, None, [Problem(where, None, "config", text)]
+        return _no_job(f"no such file {path}{near(os.path.basename(config)[:-4], jobs)}")
     return path, config, []
 
 
+def _no_job(text):
+    """Return what find_job returns where there is no job; text: of the problem."""
+    return None, None, [Problem("command line", None, "config", text)]
+
+
+def _is_file_name(config, cwd):
+    """Return whether a word without a slash names a job file in the working directory."""
+    return (
+        config.endswith(".yml")
+        and os.path.lexists(os.path.join(cwd, config))
+        and re.fullmatch(r"[\w.+-]+", config)
+    )
+
+
 def read_job(path, shown):
-    """Return (job, problems): the job file's content with defaults filled in, its name and where it
-    was read; no job where there is a problem.
+    """Return (job, problems): the job file's content, its name and where it was read.
+
+    Missing keys have their defaults. There is no job where there is a problem.
     """
     job, problems = examine(path, shown)
-    return (None if problems else job), problems
+    if problems:
+        return None, problems
+    return job, problems
 
 
 def examine(path, shown):
-    """Return (job, problems) as read_job does, but with a job as long as there is a suite to judge
-    it by: wrong keys are left out of it.
+    """Return (job, problems) as read_job does, but with a job in spite of problems.
 
-    So the command line and the site are judged in the same report. job["lines"] maps dotted keys to
-    their lines in the file.
+    So the command line and the site are judged in the same report. Wrong keys are left out of the
+    job. Without a suite and a launcher to judge it by there is none. job["lines"] maps dotted keys
+    to their lines in the file.
     """
     value, lines, problems = yaml_source.read(path, shown)
     if problems:
         return None, problems
     if not isinstance(value, dict):
-        return None, [
-            Problem(shown, 1, "", f"must be a mapping of keys, got a {type(value).__name__}")
-        ]
+        text = f"must be a mapping of keys, got a {type(value).__name__}"
+        return None, [Problem(shown, 1, "", text)]
     problems = yaml_source.check(value, load_schema("job"), lines, shown)
-    wrong = {problem.key.split(".")[0] for problem in problems}
-    sound = {key: item for key, item in value.items() if key not in wrong}
-    named = (
-        (("env", name), job_env.job_problem(name))
-        for name in _names(value.get("env"))
-        if not RESERVED_ENV.match(name)
-    )
-    for path_of, text in [
-        *_meaning(sound, value),
-        *((where, said) for where, said in named if said),
-    ]:
-        line = next(
-            (lines[path_of[:n]] for n in range(len(path_of), 0, -1) if path_of[:n] in lines), None
-        )
-        problems.append(Problem(shown, line, yaml_source.dotted(path_of), text))
-    wrong = {problem.key.split(".")[0] for problem in problems}
-    if "suite" not in sound or "launcher" not in sound:
+    wrong = _top_keys(problems)
+    valid = {key: item for key, item in value.items() if key not in wrong}
+    for key_path, text in [*_find_contradictions(valid, value), *_env_problems(value)]:
+        line = _line_of(key_path, lines)
+        problems.append(Problem(shown, line, yaml_source.dotted(key_path), text))
+    if "suite" not in valid or "launcher" not in valid:
         return None, problems
-    job = dict(
-        dict(JOB_DEFAULTS, config=""),
-        **{key: item for key, item in value.items() if key not in wrong - {"suite", "launcher"}},
-    )
+    wrong = _top_keys(problems) - {"suite", "launcher"}
+    job = dict(JOB_DEFAULTS, config="")
+    job.update({key: item for key, item in value.items() if key not in wrong})
     job["name"] = os.path.basename(path)[:-4]
     job["file"] = shown
     job["lines"] = {yaml_source.dotted(key): line for key, line in lines.items() if key}
     return job, problems
 
 
-def recorded(value, shown):
-    """Return (job, problems) of a run's job.json: the job as it was read for the start, with what
-    the command line had changed.
+def _top_keys(problems):
+    """Return the keys of the job's top level that have a problem."""
+    return {problem.key.split(".")[0] for problem in problems}
 
-    It is held against the schema again: it may come from a node, or from an older Trainyard whose
-    jobs had fewer keys. Variables that a job may no longer set stay in a run that began with them;
-    `resuming.job_of` refuses them where the copy is a node's.
+
+def _line_of(key_path, lines):
+    """Return the line of a key, else of the nearest key above it, or None."""
+    for length in range(len(key_path), 0, -1):
+        if key_path[:length] in lines:
+            return lines[key_path[:length]]
+    return None
+
+
+def _env_problems(value):
+    """Yield (key path, text) of the environment variables that a job may not set."""
+    for name in _names(value.get("env")):
+        if not RESERVED_ENV.match(name):
+            text = job_env.job_problem(name)
+            if text:
+                yield ("env", name), text
+
+
+def recorded(value, shown):
+    """Return (job, problems) of a run's job.json: the job as read for the start.
+
+    It has what the command line had changed. It is compared with the schema again: it may come from
+    a node, or from an older Trainyard whose jobs had fewer keys. Variables that a job may no longer
+    set stay in a run that began with them. `resuming.job_of` refuses them where the copy is a
+    node's.
     """
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return None, [Problem(shown, None, "", "is no job that was read for a run")]
     keys = {key: item for key, item in value.items() if key not in ADDED and item is not None}
     problems = yaml_source.check(keys, load_schema("job"), {}, shown)
-    wrong = {problem.key.split(".")[0] for problem in problems}
-    sound = {key: item for key, item in keys.items() if key not in wrong}
-    problems += [
-        Problem(shown, None, yaml_source.dotted(path), text) for path, text in _meaning(sound, keys)
-    ]
+    wrong = _top_keys(problems)
+    valid = {key: item for key, item in keys.items() if key not in wrong}
+    for path, text in _find_contradictions(valid, keys):
+        problems.append(Problem(shown, None, yaml_source.dotted(path), text))
     if problems:
         return None, problems
-    lines = value.get("lines") if isinstance(value.get("lines"), dict) else {}
-    # the nodes of the first attempt; a run keeps them whoever takes part later
+    lines = value.get("lines")
+    if not isinstance(lines, dict):
+        lines = {}
+    job = dict(JOB_DEFAULTS, **keys)
+    job.update(name=value["name"], file=str(value.get("file") or shown), lines=lines)
+    # the nodes of the first attempt; a run keeps them whichever nodes take part later
     places = [name for name in value.get("places") or () if isinstance(name, str)]
-    more = {"places": places} if places else {}
-    return (
-        dict(
-            JOB_DEFAULTS,
-            **keys,
-            name=value["name"],
-            file=str(value.get("file") or shown),
-            lines=lines,
-            **more,
-        ),
-        [],
-    )
+    if places:
+        job["places"] = places
+    return job, []
 
 
 def _names(env):
     """Return the names of a job's environment that are texts."""
-    return [name for name in env if isinstance(name, str)] if isinstance(env, dict) else []
+    if not isinstance(env, dict):
+        return []
+    return [name for name in env if isinstance(name, str)]
 
 
-def _meaning(sound, value):
-    """Yield (key path, what is wrong) that no schema can say; sound: the keys that passed it,
-    value: all of them.
+def _find_contradictions(valid, value):
+    """Yield (key path, text) of the problems that no schema can describe.
+
+    valid: the keys that passed the schema. value: all of them.
     """
     for name in _names(value.get("env")):
         if RESERVED_ENV.match(name):
             yield ("env", name), "is reserved: the plan sets it; take it out"
-    for key, item in sound.items():
-        for where, text in text_rules.walk(item, (key,), people=key in FOR_PEOPLE):
-            yield where, text
-    suite = load_suite(sound["suite"]) if "suite" in sound else None
-    if suite and sound.get("launcher", suite["launchers"][0]) not in suite["launchers"]:
-        text = "{} cannot be started with {}; allowed: {}".format(
-            suite["title"],
-            sound["launcher"],
-            ", ".join(suite["launchers"]),
-        )
-        yield ("launcher",), text
-    if "launcher" in sound and "rendezvous" in sound and rendezvous_problem(sound):
-        yield ("rendezvous",), rendezvous_problem(sound)
-    for where, text in watchdog_budgets.problems(sound.get("watchdog")):
-        yield ("watchdog", *where), text
-    words = sound.get("arguments") or []
-    for word in words:
+    for key, item in valid.items():
+        yield from text_rules.walk(item, (key,), people=key in FOR_PEOPLE)
+    suite = None
+    if "suite" in valid:
+        suite = load_suite(valid["suite"])
+        yield from _launcher_problems(suite, valid)
+    if "launcher" in valid and "rendezvous" in valid and rendezvous_problem(valid):
+        yield ("rendezvous",), rendezvous_problem(valid)
+    for key_path, text in watchdog_budgets.problems(valid.get("watchdog")):
+        yield ("watchdog", *key_path), text
+    arguments = valid.get("arguments") or []
+    for word in arguments:
         if own_flag(word):
             # The suites' scripts take each of them once: a second one would silently replace ours,
             # with everything that was checked.
-            yield (
-                ("arguments",),
-                (
-                    f"{word!r} is set by the plan; write config values under 'overrides' and the"
-                    " file under 'config'"
-                ),
+            text = (
+                f"{word!r} is set by the plan; write config values under 'overrides' and the file"
+                " under 'config'"
             )
-    for where, folder in save_folders(suite, words, sound.get("overrides") or {}) if suite else ():
-        text = suite_table.save_problem(suite, folder) if isinstance(folder, str) else None
-        if text:
-            yield where, text
+            yield ("arguments",), text
+    if suite:
+        yield from _save_problems(suite, arguments, valid.get("overrides") or {})
+
+
+def _launcher_problems(suite, valid):
+    """Yield (key path, text) of a launcher that the suite does not have."""
+    allowed = suite["launchers"]
+    launcher = valid.get("launcher", allowed[0])
+    if launcher not in allowed:
+        text = f"{suite['title']} cannot be started with {launcher}; allowed: {', '.join(allowed)}"
+        yield ("launcher",), text
+
+
+def _save_problems(suite, arguments, overrides):
+    """Yield (key path, text) of folders that checkpoints may not go to."""
+    for key_path, folder in save_folders(suite, arguments, overrides):
+        if isinstance(folder, str):
+            text = suite_table.save_problem(suite, folder)
+            if text:
+                yield key_path, text
 
 
 def own_flag(word):
-    """Whether a word of the arguments is one of the plan's own options: whole, cut short (--conf),
-    or with its value at its heels (-oepoch=1).
+    """Return whether a word of the arguments is one of the plan's own options.
+
+    The option may be whole, cut short (--conf), or joined with its value (-oepoch=1).
     """
     option = word.partition("=")[0]
     short = option[:2] in OWN_FLAGS and not option.startswith("--")
@@ -301,147 +326,147 @@ def own_flag(word):
 
 
 def save_folders(suite, words, overrides):
-    """Return [(key path, folder)]: where a job itself says that checkpoints go, by override or by
-    an option of the suite's script.
+    """Return [(key path, folder)] of a job's own folders for checkpoints.
+
+    A job gives one by an override, or by an option of the suite's script.
     """
     key = suite["config_keys"].get("save")
-    found = [(("overrides", key), overrides[key])] if key in overrides else []
+    folders = []
+    if key in overrides:
+        folders.append((("overrides", key), overrides[key]))
     for option, name in suite["argument_keys"].items():
         if name == "save" and suite_table.argument(words, option) is not None:
-            found.append((("arguments",), suite_table.argument(words, option)))
-    return found
+            folders.append((("arguments",), suite_table.argument(words, option)))
+    return folders
 
 
 def port_warnings(job, site):
-    """Return what a user is told of a start port that is allowed and not recommended (contract B5:
-    10000 to 20000).
+    """Return a Problem for a start port that is allowed and not recommended.
+
+    Contract B5 recommends 10000 to 20000.
     """
-    said = job.get("start_port") or site["start_port"]
-    if not isinstance(said, int) or PORTS[0] <= said <= PORTS[1]:
+    port = job.get("start_port") or site["start_port"]
+    lowest, highest = PORTS
+    if not isinstance(port, int) or lowest <= port <= highest:
         return []
-    key = "start_port" if job.get("start_port") else "trainyard_start_port"
-    text = "%d is allowed; recommended are ports from %d to %d" % ((said,) + PORTS)
-    return [Problem(place_of(job, key) if key == "start_port" else "inventory", None, key, text)]
+    text = f"{port} is allowed; recommended are ports from {lowest} to {highest}"
+    if job.get("start_port"):
+        return [Problem(place_of(job, "start_port"), None, "start_port", text)]
+    return [Problem("inventory", None, "trainyard_start_port", text)]
 
 
 def place_of(job, key):
-    """Return where a job's value was said: 'command line', or the file with its line."""
+    """Return where a job's value was given: 'command line', or the file with its line."""
     if key in job.get("from_command_line", ()):
         return "command line"
     line = (job.get("lines") or {}).get(key)
-    return job["file"] if line is None else "%s:%d" % (job["file"], line)
+    if line is None:
+        return job["file"]
+    return f"{job['file']}:{line}"
 
 
 def scaling_problem(job):
     """Say what is wrong with a job's `scaling`, or return None."""
-    known = ("advise", "apply")
-    return (
-        None
-        if job["scaling"] in known
-        else "must be advise or apply; got {}{}".format(
-            yaml_source.shown(job["scaling"]), near(job["scaling"], known)
-        )
-    )
+    value, known = job["scaling"], ("advise", "apply")
+    if value in known:
+        return None
+    return f"must be advise or apply; got {yaml_source.shown(value)}{near(value, known)}"
 
 
 def rendezvous_problem(job):
     """Say what is wrong with a job's rendezvous for its launcher, or return None."""
-    wanted, known = job.get("rendezvous"), sorted(LAUNCHERS[job["launcher"]]["rendezvous"])
-    if wanted is None or wanted in known:
+    value, known = job.get("rendezvous"), sorted(LAUNCHERS[job["launcher"]]["rendezvous"])
+    if value is None or value in known:
         return None
-    text = "%s has no rendezvous %s; allowed: %s%s"
-    return text % (
-        job["launcher"],
-        yaml_source.shown(wanted),
-        ", ".join(known) or "none, leave it out",
-        near(wanted, known),
+    return (
+        f"{job['launcher']} has no rendezvous {yaml_source.shown(value)}; allowed:"
+        f" {', '.join(known) or 'none, leave it out'}{near(value, known)}"
     )
 
 
 def whole_number(name, value, problems, allow_all=True, least=1):
-    """Return a command line's count as int ('-e nodes=2' is the text '2' to Ansible), or 'all';
-    note a problem otherwise.
+    """Return a command line's count as int, or 'all', or None with a problem.
+
+    '-e nodes=2' is the text '2' to Ansible.
     """
     if allow_all and value == "all":
         return value
     text = str(value)
-    if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        problems.append(
-            Problem(
-                "command line",
-                None,
-                name,
-                "must be a whole number from %d up%s; got %s"
-                % (least, " or 'all'" if allow_all else "", yaml_source.shown(value)),
-            )
-        )
-        return None
-    return int(text)
+    if not isinstance(value, bool) and re.fullmatch(r"[1-9][0-9]{0,5}", text):
+        return int(text)
+    alternative = ""
+    if allow_all:
+        alternative = " or 'all'"
+    text = f"must be a whole number from {least} up{alternative}; got {yaml_source.shown(value)}"
+    problems.append(Problem("command line", None, name, text))
+    return None
 
 
 def command_line(extra, allowed, role_variables=()):
-    """Hold the names given with -e against those a verb knows; Ansible itself takes a misspelt one
-    without a word (facts, Ansible 2.19).
+    """Return a Problem for each name given with -e that a verb does not know.
+
+    Ansible itself takes a misspelt one without a message (facts, Ansible 2.19).
     """
+    known = set(allowed) | set(role_variables) | set(SITE_VARIABLES)
     problems = []
     for name in sorted(extra):
-        if (
-            name in allowed
-            or name in role_variables
-            or name in SITE_VARIABLES
-            or name.startswith("ansible_")
-        ):
+        if name in known or name.startswith("ansible_"):
             continue
-        if name == "_raw_params":  # what Ansible calls the words of -e that it could not split
+        if name == "_raw_params":  # Ansible's name for the words of -e that it could not split
             text = (
                 f"words of -e that are no NAME=VALUE: {yaml_source.shown(extra[name])}; quote a value"
                 " with blanks"
             )
             problems.append(Problem("command line", None, "", text))
             continue
-        text = "unknown variable; allowed: {}, the site's trainyard_* variables and the roles' own{}".format(
-            ", ".join(sorted(allowed)),
-            near(name, set(allowed) | set(role_variables) | set(SITE_VARIABLES)),
+        text = (
+            f"unknown variable; allowed: {', '.join(sorted(allowed))}, the site's trainyard_*"
+            f" variables and the roles' own{near(name, known)}"
         )
         problems.append(Problem("command line", None, name, text))
     return problems
 
 
 def apply_command_line(job, extra, problems):
-    """Return the job with what the command line overrides: nodes, min_nodes, devices, start_port,
-    rendezvous, scaling, max_restarts.
+    """Return the job with the values of the command line, and note their problems.
+
+    The command line may give nodes, min_nodes, devices, start_port, rendezvous, scaling and
+    max_restarts.
     """
     job = dict(job)
-    given = [name for name in OVERRIDING if name in extra]
-    for name, check in (("rendezvous", rendezvous_problem), ("scaling", scaling_problem)):
+    for name, find_problem in (("rendezvous", rendezvous_problem), ("scaling", scaling_problem)):
         if name in extra:
             job[name] = extra[name]
-            said = check(job)
-            problems += [Problem("command line", None, name, said)] if said else []
+            text = find_problem(job)
+            if text:
+                problems.append(Problem("command line", None, name, text))
     for name in ("nodes", "devices"):
         if name in extra:
             job[name] = whole_number(name, extra[name], problems)
     if "min_nodes" in extra:
         job["min_nodes"] = whole_number("min_nodes", extra["min_nodes"], problems, allow_all=False)
     if "max_restarts" in extra:
-        said = extra["max_restarts"]
-        none = str(said) == "0" and not isinstance(said, bool)
-        job["max_restarts"] = (
-            0 if none else whole_number("max_restarts", said, problems, allow_all=False, least=0)
-        )
+        job["max_restarts"] = _read_max_restarts(extra["max_restarts"], problems)
     if "start_port" in extra:
-        port = whole_number("start_port", extra["start_port"], problems, allow_all=False)
-        if port is not None and not 1024 <= port <= 65535:
-            problems.append(
-                Problem(
-                    "command line",
-                    None,
-                    "start_port",
-                    "must be a port from 1024 to 65535; got %d" % port,
-                )
-            )
-            port = None
-        job["start_port"] = port
-    if given:
-        job["from_command_line"] = given
+        job["start_port"] = _read_start_port(extra["start_port"], problems)
+    overridden = [name for name in OVERRIDING if name in extra]
+    if overridden:
+        job["from_command_line"] = overridden
     return job
+
+
+def _read_max_restarts(value, problems):
+    """Return the number of restarts that the command line allows, or None."""
+    if str(value) == "0" and not isinstance(value, bool):
+        return 0
+    return whole_number("max_restarts", value, problems, allow_all=False, least=0)
+
+
+def _read_start_port(value, problems):
+    """Return the start port that the command line gives, or None."""
+    port = whole_number("start_port", value, problems, allow_all=False)
+    if port is not None and not 1024 <= port <= 65535:
+        text = f"must be a port from 1024 to 65535; got {port}"
+        problems.append(Problem("command line", None, "start_port", text))
+        return None
+    return port

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which environment variables a job and a site may set. Pure.
+"""Environment variables that a job and a site may set.
 
 A job is a file that is passed around, and a node may have written the copy that a run is resumed
-from. It sets what the training reads. What makes every process of the training load other code, or
-trust or talk to others, is for whoever keeps the site.
+from. It sets what the training reads. A variable that makes every process of the training load
+other code, or trust or talk to others, belongs to the keeper of the site.
 """
 
 from __future__ import annotations
@@ -12,17 +12,37 @@ import re
 
 # Python's own that change no code path.
 _PLAIN_PYTHON = (
-    "UNBUFFERED", "HASHSEED", "FAULTHANDLER", "DONTWRITEBYTECODE", "IOENCODING", "UTF8", "OPTIMIZE", "MALLOC", "TRACEMALLOC", "DEVMODE",
-    "ASYNCIODEBUG", "NOUSERSITE", "WARNINGS", "VERBOSE", "PROFILEIMPORTTIME", "INTMAXSTRDIGITS", "COERCECLOCALE",
-)  # fmt: skip
+    "UNBUFFERED",
+    "HASHSEED",
+    "FAULTHANDLER",
+    "DONTWRITEBYTECODE",
+    "IOENCODING",
+    "UTF8",
+    "OPTIMIZE",
+    "MALLOC",
+    "TRACEMALLOC",
+    "DEVMODE",
+    "ASYNCIODEBUG",
+    "NOUSERSITE",
+    "WARNINGS",
+    "VERBOSE",
+    "PROFILEIMPORTTIME",
+    "INTMAXSTRDIGITS",
+    "COERCECLOCALE",
+)
 # Nothing of a training reads these. They make a shell, git or ssh run something.
-_NOBODY = r"BASH_ENV$|ENV$|BASHOPTS$|SHELLOPTS$|BASH_FUNC|PS4$|PROMPT_COMMAND$|IFS$|GCONV_PATH$|GIT_|SSH_|SUDO_|LD_AUDIT|LD_PRELOAD"
+_DANGEROUS = (
+    r"BASH_ENV$|ENV$|BASHOPTS$|SHELLOPTS$|BASH_FUNC|PS4$|PROMPT_COMMAND$|IFS$|GCONV_PATH$|GIT_|SSH_"
+    r"|SUDO_|LD_AUDIT|LD_PRELOAD"
+)
 _SITE = (
-    r"LD_|PYTHON(?!(?:{})$)|PERL|RUBY|NODE_OPTIONS$|NODE_PATH$|JAVA_TOOL_OPTIONS$|_JAVA_OPTIONS$|JDK_JAVA_OPTIONS$|CLASSPATH$|LOCPATH$"
-    r"|GLIBC_TUNABLES$|HOSTALIASES$|LOCALDOMAIN$|RES_OPTIONS$|XDG_(?!CACHE_HOME$)|DBUS_|SYSTEMD_|NOTIFY_SOCKET$|OPENSSL_|SSL_CERT_"
-    r"|CURL_|REQUESTS_CA_BUNDLE$|PIP_|UV_|CONDA|VIRTUAL_ENV$|SHELL$|LOGNAME$|EDITOR$|VISUAL$|PAGER$|TERMINFO"
+    r"LD_|PYTHON(?!(?:{})$)|PERL|RUBY|NODE_OPTIONS$|NODE_PATH$|JAVA_TOOL_OPTIONS$|_JAVA_OPTIONS$"
+    r"|JDK_JAVA_OPTIONS$|CLASSPATH$|LOCPATH$|GLIBC_TUNABLES$|HOSTALIASES$|LOCALDOMAIN$"
+    r"|RES_OPTIONS$|XDG_(?!CACHE_HOME$)|DBUS_|SYSTEMD_|NOTIFY_SOCKET$|OPENSSL_|SSL_CERT_|CURL_"
+    r"|REQUESTS_CA_BUNDLE$|PIP_|UV_|CONDA|VIRTUAL_ENV$|SHELL$|LOGNAME$|EDITOR$|VISUAL$|PAGER$"
+    r"|TERMINFO"
 ).format("|".join(_PLAIN_PYTHON))
-NOBODY_ENV = re.compile(f"(?:{_NOBODY})")
+NOBODY_ENV = re.compile(f"(?:{_DANGEROUS})")
 SITE_ENV = re.compile(f"(?:{_SITE})")
 
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What logs.yml is asked on the command line: held against what each name may be, and the answer
-that jmespath finds. Pure, controller only.
-"""
+"""The questions that logs.yml takes, and their answers by jmespath."""
 
 from __future__ import annotations
 
@@ -26,66 +24,78 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 
 def wrong(name, value):
-    """Say why a value cannot be what is given for one of NAMES, or return None. Numbers may be
-    text, as -e gives them.
+    """Say why a value is invalid for one of NAMES, or return None.
+
+    Numbers may be text, as -e gives them.
     """
-    text = str(value)
-    if name == "lines" and not (_whole(value) and 1 <= int(text) <= MOST_LINES):
-        return "must be a whole number from 1 to %d; got %s" % (MOST_LINES, shown(value))
-    if name == "rank" and (
-        isinstance(value, (bool, float)) or not (_RANKS.fullmatch(text) or _NAME.fullmatch(text))
-    ):
+    if name == "lines" and not (_is_whole(value) and 1 <= int(str(value)) <= MOST_LINES):
+        return f"must be a whole number from 1 to {MOST_LINES}; got {shown(value)}"
+    if name == "rank" and not _is_rank(value):
         return (
             "must be a rank's whole number, several with commas, launcher or scheduler; got"
             f" {shown(value)}"
         )
     if name == "node" and not isinstance(value, str):
         return f"must be a node's name; got {shown(value)}"
-    return expression_problem(value) if name == "query" else None
+    if name == "query":
+        return expression_problem(value)
+    return None
 
 
-def _whole(value):
+def _is_rank(value):
+    """Return whether a value names ranks, or a process beside them."""
+    if isinstance(value, (bool, float)):
+        return False
+    return bool(_RANKS.fullmatch(str(value)) or _NAME.fullmatch(str(value)))
+
+
+def _is_whole(value):
     return not isinstance(value, bool) and bool(re.fullmatch(r"[0-9]{1,9}", str(value), re.ASCII))
 
 
 def contradiction(extra):
-    """Return (name, text) of what cannot be meant together, or None."""
-    shows = [name for name in ("rank", "node", "lines") if name in extra]
-    if "query" in extra and switch(extra.get("follow", False)):
-        return (
-            "query",
-            "is answered once, and follow=true goes on until the run ends; give one of them",
-        )
-    if "query" in extra and shows:
-        return (
-            shows[0],
-            (
+    """Return (name, text) of variables that contradict each other, or None."""
+    if "query" not in extra:
+        return None
+    if switch(extra.get("follow", False)):
+        text = "is answered once, and follow=true goes on until the run ends; give one of them"
+        return "query", text
+    for name in ("rank", "node", "lines"):
+        if name in extra:
+            text = (
                 "chooses lines to show, and query asks the index of ranks; put it into the"
                 " expression, as ranks[?rank==`3`]"
-            ),
-        )
+            )
+            return name, text
     return None
 
 
 def question(extra):
-    """Return what is asked as plain values: ranks ([int], [name] or None for every rank), node,
-    lines (None: not given), follow, query.
+    """Return the question as plain values.
+
+    They are ranks ([int], [name] or None for every rank), node, lines (None: not given), follow and
+    query.
     """
-    ranks = str(extra["rank"]) if "rank" in extra else None
-    if ranks is not None:
-        ranks = [int(word) for word in ranks.split(",")] if _RANKS.fullmatch(ranks) else [ranks]
+    ranks = lines = None
+    if "rank" in extra:
+        ranks = [str(extra["rank"])]
+        if _RANKS.fullmatch(ranks[0]):
+            ranks = [int(word) for word in ranks[0].split(",")]
+    if "lines" in extra:
+        lines = int(extra["lines"])
     return {
         "ranks": ranks,
         "node": extra.get("node"),
-        "lines": int(extra["lines"]) if "lines" in extra else None,
+        "lines": lines,
         "follow": bool(switch(extra.get("follow", False))),
         "query": extra.get("query"),
     }
 
 
 def expression_problem(expression):
-    """Say in jmespath's words why an expression can never be answered, or return None. It is not
-    searched with: that comes with the index.
+    """Say in jmespath's words why an expression can never be answered, or return None.
+
+    No search takes place: it needs the index, which does not exist yet.
     """
     if not isinstance(expression, str):
         return f"must be a jmespath expression as text; got {shown(expression)}"
@@ -97,38 +107,41 @@ def expression_problem(expression):
         parsed = jmespath.compile(expression).parsed
         for node in _nodes(parsed):
             if node["type"] == "function_expression":
-                _call(node["value"], len(node["children"]))
+                _check_call(node["value"], len(node["children"]))
     except jmespath.exceptions.JMESPathError as error:
-        return _words(error)
+        return _describe(error)
     except RecursionError:
         return "is nested too deeply"
     return None
 
 
-def _words(error):
-    """Return jmespath's words in one line; where it points to a character below the expression, say
-    which.
+def _describe(error):
+    """Return jmespath's message in one line.
+
+    Where jmespath points to a character below the expression, name its position.
     """
     first, _break, rest = str(error).strip().partition("\n")
-    column = len(rest.rpartition("\n")[2]) - 1 if rest.endswith("^") else None
-    return "is no jmespath expression: {}{}".format(
-        first.rstrip(":"),
-        " at character %d" % column if column else "",
-    )
+    text = f"is no jmespath expression: {first.rstrip(':')}"
+    if rest.endswith("^"):
+        column = len(rest.rpartition("\n")[2]) - 1
+        if column:
+            text += f" at character {column}"
+    return text
 
 
 def _nodes(parsed):
     """Yield every node of a parsed expression."""
-    waiting = [parsed]
-    while waiting:
-        node = waiting.pop()
+    queue = [parsed]
+    while queue:
+        node = queue.pop()
         yield node
-        waiting += [child for child in node.get("children", ()) if isinstance(child, dict)]
+        queue += [child for child in node.get("children", ()) if isinstance(child, dict)]
 
 
-def _call(name, given):
-    """Raise what jmespath raises where a function is called that it does not have, or with another
-    number of arguments; it would say so later.
+def _check_call(name, count):
+    """Raise jmespath's error for an unknown function, or a wrong number of arguments.
+
+    jmespath itself would raise it only in the search.
     """
     known = jmespath.functions.Functions.FUNCTION_TABLE
     if name not in known:
@@ -136,54 +149,50 @@ def _call(name, given):
             f"Unknown function: {name}(){near(name, known)}"
         )
     signature = known[name]["signature"]
-    wanted, endless = len(signature), bool(signature) and bool(signature[-1].get("variadic"))
-    if endless and given < wanted:
-        raise jmespath.exceptions.VariadictArityError(wanted, given, name)
-    if not endless and given != wanted:
-        raise jmespath.exceptions.ArityError(wanted, given, name)
+    expected = len(signature)
+    variadic = bool(signature) and bool(signature[-1].get("variadic"))
+    if variadic and count < expected:
+        raise jmespath.exceptions.VariadictArityError(expected, count, name)
+    if not variadic and count != expected:
+        raise jmespath.exceptions.ArityError(expected, count, name)
 
 
 def answer(index, expression, secrets=((), ())):
-    """Return (lines, problem): the answer as JSON, safe to show, an item a line, or why there is
-    none.
+    """Return (lines, problem): the answer as JSON, or the reason for its absence.
 
-    secrets: names and values that must not be shown, as display.secrets_of has them.
+    The lines are safe to show. secrets: names and values that must not be shown, as
+    display.secrets_of has them.
     """
+    lines = []
     try:
-        found = jmespath.search(expression, index)
-        lines = (
-            [json.dumps(item, ensure_ascii=False) for item in found]
-            if isinstance(found, list)
-            else []
-        )
-        lines = lines or json.dumps(found, ensure_ascii=False, indent=1).split("\n")
+        result = jmespath.search(expression, index)
+        if isinstance(result, list):
+            lines = [json.dumps(item, ensure_ascii=False) for item in result]
+        lines = lines or json.dumps(result, ensure_ascii=False, indent=1).split("\n")
     except (
         jmespath.exceptions.JMESPathError,
         TypeError,
         ValueError,
     ) as error:  # a text compared with a number, a slice of step 0
         return [], f"the index of ranks cannot answer: {str(error).strip()}"
-    if found is None or found == []:
-        lines += ["# " + text for text in _unknown(index, expression)]
+    if result is None or result == []:
+        lines += ["# " + text for text in _unknown_fields(index, expression)]
     return [printable(line, *secrets, limit=ANSWER) for line in lines], None
 
 
-def _unknown(index, expression):
-    """Yield a sentence for every name in the expression that stands nowhere in the index: jmespath
-    finds nothing there, without a word.
+def _unknown_fields(index, expression):
+    """Yield a sentence for every name of the expression that the index lacks.
+
+    jmespath finds nothing there, and gives no message.
     """
-    known, waiting = set(), [index]
-    while waiting:
-        value = waiting.pop()
+    known, queue = set(), [index]
+    while queue:
+        value = queue.pop()
         if isinstance(value, dict):
             known.update(value)
-        waiting += (
-            list(value.values())
-            if isinstance(value, dict)
-            else value
-            if isinstance(value, list)
-            else []
-        )
+            queue += list(value.values())
+        elif isinstance(value, list):
+            queue += value
     fields = {
         node["value"]
         for node in _nodes(jmespath.compile(expression).parsed)

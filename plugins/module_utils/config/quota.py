@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of one run a node may send to the controller: bytes, files, and the space that stays
-free. Controller only.
+"""Bounds of one run's files from a node: bytes, files, and free space.
 
-A training script can write logs without end. What is above a bound stays on its node and is named;
-the other nodes' files come home all the same.
+A training script can write logs without end. What is above a bound stays on its node and is named.
+The other nodes' files are fetched all the same.
 """
 
 from __future__ import annotations
@@ -24,42 +23,45 @@ _ATTEMPT = re.compile(r"attempt-[1-9][0-9]{0,8}")
 
 
 class QuotaError(Exception):
-    """A node has passed a bound; the message names the bound and is safe to show."""
+    """A bound that a node has passed; the message names the bound and is safe to show."""
 
 
 def size_of(value):
-    """Return a number of bytes from a whole number or a text such as '20 GiB'; raise ValueError."""
-    match = (
-        _SIZE.fullmatch(str(value))
-        if isinstance(value, (int, str)) and not isinstance(value, bool)
-        else None
-    )
+    """Return bytes from a whole number or a text as '20 GiB'; raise ValueError."""
+    match = None
+    if isinstance(value, (int, str)) and not isinstance(value, bool):
+        match = _SIZE.fullmatch(str(value))
     if not match:
         raise ValueError("must be a whole number of bytes, or one with KiB, MiB, GiB or TiB")
     return int(match.group(1)) << _UNITS[match.group(2)]
 
 
 def problems(values):
-    """Return [(variable, text)] of the site's variables that are no bounds; values: {variable:
-    value}.
+    """Return [(variable, text)] of the site's bounds that are invalid.
+
+    values: {variable: value}.
     """
-    found = []
+    result = []
     for name in _NAMES:
-        try:
-            value = values.get(name)
-            if (
-                name == "trainyard_collect_files"
-                and value is not None
-                and not str(value).isdecimal()
-            ):
-                raise ValueError("must be a whole number of files")
-            if value is not None and size_of(value) < (
-                0 if name == "trainyard_collect_free" else 1
-            ):
-                raise ValueError("must be at least 1")
-        except ValueError as error:
-            found.append((name, str(error)))
-    return found
+        value = values.get(name)
+        if value is not None:
+            text = _bound_problem(name, value)
+            if text:
+                result.append((name, text))
+    return result
+
+
+def _bound_problem(name, value):
+    """Say why a value is invalid for a bound, or return None."""
+    if name == "trainyard_collect_files" and not str(value).isdecimal():
+        return "must be a whole number of files"
+    try:
+        size = size_of(value)
+    except ValueError as error:
+        return str(error)
+    if size < 1 and name != "trainyard_collect_free":
+        return "must be at least 1"
+    return None
 
 
 def words(count):
@@ -67,45 +69,46 @@ def words(count):
     for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if count >= 1 << shift:
             return f"{count / (1 << shift):.4g} {unit}"
-    return "%d bytes" % count
+    return f"{count} bytes"
 
 
 class Quota:
     """The bounds of one site, as numbers of bytes and files."""
 
     def __init__(self, most_bytes=BYTES, most_files=FILES, keep_free=FREE):
-        self.bytes, self.files, self.free = (
-            size_of(most_bytes),
-            size_of(most_files),
-            size_of(keep_free),
-        )
+        self.bytes = size_of(most_bytes)
+        self.files = size_of(most_files)
+        self.free = size_of(keep_free)
 
     @classmethod
     def of_variables(cls, variables):
-        """Return the bounds of a site; variables: {variable: value}, others are passed over."""
-        given = [variables.get(name) for name in _NAMES]
-        return cls(
-            *[
-                default if value is None else value
-                for value, default in zip(given, (BYTES, FILES, FREE))
-            ]
-        )
+        """Return the bounds of a site; variables: {variable: value}, others are ignored."""
+        bounds = []
+        for name, default in zip(_NAMES, (BYTES, FILES, FREE)):
+            value = variables.get(name)
+            if value is None:
+                value = default
+            bounds.append(value)
+        return cls(*bounds)
 
     @classmethod
     def of_host(cls, variables, host):
-        """Return the bounds of a site from a task's variables, as a host of its group has them."""
+        """Return the bounds of a site from a task's variables, as a host has them."""
         hosts = variables.get("hostvars") or {}
-        found = hosts[host] if host in hosts else {}
-        return cls.of_variables({name: plain(found.get(name)) for name in _NAMES})
+        values = {}
+        if host in hosts:
+            values = hosts[host]
+        return cls.of_variables({name: plain(values.get(name)) for name in _NAMES})
 
     def room(self, folder):
         """Return the bytes that may still be written to the file system of a directory."""
-        found = os.statvfs(folder)
-        return max(0, found.f_bavail * found.f_frsize - self.free)
+        status = os.statvfs(folder)
+        return max(0, status.f_bavail * status.f_frsize - self.free)
 
     def refuse(self, used, files, room, more=0):
-        """Raise QuotaError where `more` bytes pass a bound; used, files: what the node has here
-        with the new file; room: as `room` gives it.
+        """Raise QuotaError where `more` bytes pass a bound.
+
+        used, files: of the node on the controller, with the new file. room: as `room` gives it.
         """
         if used + more > self.bytes:
             raise QuotaError(
@@ -114,8 +117,8 @@ class Quota:
             )
         if files > self.files:
             raise QuotaError(
-                "it has sent %d files of this run; trainyard_collect_files allows %d"
-                % (files - 1, self.files)
+                f"it has sent {files - 1} files of this run; trainyard_collect_files allows"
+                f" {self.files}"
             )
         if more > room:
             raise QuotaError(
@@ -124,10 +127,11 @@ class Quota:
 
 
 def used(run_dir, node):
-    """Return (bytes, files) that are here of a node's logs, in every attempt of a run. Holes count:
-    whoever reads a file reads them, too.
+    """Return (bytes, files) of a node's logs on the controller, of all attempts.
+
+    Holes count: whatever reads a file reads them, too.
     """
-    mine, total, count = safe_names.at_home(node, kept=True), 0, 0
+    pattern, total, count = safe_names.at_home(node, kept=True), 0, 0
     for attempt in _entries(run_dir):
         if not _ATTEMPT.fullmatch(attempt.name) or not attempt.is_dir(follow_symlinks=False):
             continue
@@ -136,14 +140,14 @@ def used(run_dir, node):
                 info = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
-            if stat.S_ISREG(info.st_mode) and mine.fullmatch(entry.name):
+            if stat.S_ISREG(info.st_mode) and pattern.fullmatch(entry.name):
                 total, count = total + info.st_size, count + 1
     return total, count
 
 
 def _entries(folder):
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with os.scandir(folder) as entries:
+            return list(entries)
     except OSError:
         return []

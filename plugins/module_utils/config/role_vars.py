@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold the roles' variables against the roles' argument specs, wherever they are set. Pure,
-controller only.
+"""Checks of the roles' variables against the roles' argument specs.
 
-Ansible holds them only where a role is imported whole; ours are imported by parts (tasks_from), and
-a value that is passed over there is a guard that is off, or a traceback after every node was asked.
+Ansible checks them only where a role is imported whole. Ours are imported by parts (tasks_from). A
+value that is ignored there is a guard that is off, or a traceback after every node has answered.
 """
 
 from __future__ import annotations
@@ -19,12 +18,17 @@ from .site_fields import place_problem
 
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 UNITS = ("seconds", "minutes", "hours", "days")
+KIND_NOUNS = {"str": "one text", "path": "a path"}
 # 0 of these would wait for nothing, or ask without end; every other number may be 0, and none may
 # be negative.
 FROM_ONE = (
-    "launch_poll_seconds", "preflight_rehearsal_seconds", "ssh_trust_login_timeout", "ssh_trust_parallel", "ssh_trust_scan_timeout",
-)  # fmt: skip
-# Texts that a judge or systemd reads as numbers (systemd.exec(5): LimitMEMLOCK= takes K, M, G, T).
+    "launch_poll_seconds",
+    "preflight_rehearsal_seconds",
+    "ssh_trust_login_timeout",
+    "ssh_trust_parallel",
+    "ssh_trust_scan_timeout",
+)
+# Texts that a check or systemd reads as numbers (systemd.exec(5): LimitMEMLOCK= takes K, M, G, T).
 FORMS = {
     "preflight_memlock": (
         r"auto|infinity|[0-9]{1,18}",
@@ -36,7 +40,7 @@ FORMS = {
     ),
     "runtime_limit_nofile": (r"infinity|[0-9]{1,18}", "must be infinity or a number of files"),
 }
-# What the product writes below; see site_values.PLACES for the site's own names of them.
+# Directories that the product writes to; site_values.PLACES has the site's own names of them.
 PLACE = re.compile(
     r"(preflight|runtime|launch|collect|report|workspace)_(home|runs_dir|cache_dir|state_dir)\Z"
 )
@@ -45,45 +49,53 @@ EVERYDAY = ("collect", "launch", "report", "runtime", "workspace")
 
 
 def switch(value):
-    """Return what a switch says (True, False), or None where it says neither."""
+    """Return the meaning of a switch (True, False), or None for another value."""
     text = str(value).strip().lower()
-    return True if text in YES else False if text in NO else None
+    if text in YES:
+        return True
+    if text in NO:
+        return False
+    return None
 
 
-def _number(name, value, kind, whole_name):
-    """Say why a value is no number that the variable may be, or return None."""
-    form = r"-?[0-9]{1,12}" + (r"(\.[0-9]{1,12})?" if kind == "float" else "")
+def _number_problem(name, value, kind, whole_name):
+    """Say why a value is not a number that the variable may be, or return None.
+
+    name: of the variable, or '' for a part of it. kind: int or float. whole_name: of the variable.
+    """
+    form, noun = r"-?[0-9]{1,12}", "whole number"
+    if kind == "float":
+        form, noun = form + r"(\.[0-9]{1,12})?", "number"
     if isinstance(value, bool) or not re.fullmatch(form, str(value).strip(), re.ASCII):
         unit = whole_name.rpartition("_")[2]
-        said = "a {}number{}".format(
-            "whole " * (kind == "int"),
-            f" of {unit}, without a unit" if unit in UNITS else "",
-        )
-        return f"must be {said}; got {shown(value)}"
-    least = 1 if name in FROM_ONE else 0
-    if float(str(value)) < least:
-        return "must be {}; got {}".format("1 or more" if least else "0 or more", shown(value))
-    if name.endswith("_port") and float(str(value)) > 65535:
+        if unit in UNITS:
+            noun += f" of {unit}, without a unit"
+        return f"must be a {noun}; got {shown(value)}"
+    number = float(str(value))
+    if name in FROM_ONE and number < 1:
+        return f"must be 1 or more; got {shown(value)}"
+    if number < 0:
+        return f"must be 0 or more; got {shown(value)}"
+    if name.endswith("_port") and number > 65535:
         return f"must be a port up to 65535; got {shown(value)}"
     return None
 
 
-def _single(name, value, spec, whole_name):
-    """Say why a value that has no parts cannot be what is given, or return None."""
+def _single_problem(name, value, spec, whole_name):
+    """Say why a value without parts is invalid, or return None."""
     kind, text = spec.get("type") or "str", str(value).strip()
     if kind in ("int", "float"):
-        return _number(name, value, kind, whole_name)
+        return _number_problem(name, value, kind, whole_name)
     if kind == "bool":
-        return None if switch(value) is not None else f"must be true or false; got {shown(value)}"
-    if isinstance(value, (dict, list)) and kind in ("str", "path"):
-        return "must be {}; got {}".format("a path" if kind == "path" else "one text", shown(value))
+        if switch(value) is None:
+            return f"must be true or false; got {shown(value)}"
+        return None
+    if isinstance(value, (dict, list)) and kind in KIND_NOUNS:
+        return f"must be {KIND_NOUNS[kind]}; got {shown(value)}"
     choices = [str(choice) for choice in spec.get("choices") or []]
     if choices and text not in choices:
-        return "must be one of {}; got {}{}".format(
-            ", ".join(choices),
-            shown(value),
-            near(value, choices),
-        )
+        allowed = ", ".join(choices)
+        return f"must be one of {allowed}; got {shown(value)}{near(value, choices)}"
     if name in FORMS and not re.fullmatch(FORMS[name][0], text, re.ASCII):
         return f"{FORMS[name][1]}; got {shown(value)}"
     if PLACE.match(name):
@@ -91,92 +103,90 @@ def _single(name, value, spec, whole_name):
     return None
 
 
-def _mapping(path, value, spec, name):
-    """Yield (path, text) of a mapping whose keys the spec knows."""
+def _mapping_problems(path, value, spec, name):
+    """Yield (path, text) of the problems of a mapping whose keys the spec knows."""
     options = spec.get("options")
     if not isinstance(value, dict):
-        keys = " of {}".format(", ".join(options)) if options else ""
-        hint = (
-            f"; with -e as JSON: -e '{{\"{path[0]}\": {{...}}}}'"
-            if isinstance(value, str) and len(path) == 1
-            else ""
-        )
-        yield path, f"must be a mapping{keys}; got {shown(value)}{hint}"
+        text = "must be a mapping"
+        if options:
+            text += f" of {', '.join(options)}"
+        text += f"; got {shown(value)}"
+        if isinstance(value, str) and len(path) == 1:
+            text += f"; with -e as JSON: -e '{{\"{path[0]}\": {{...}}}}'"
+        yield path, text
         return
-    for key in sorted(value if options is not None else (), key=str):
-        if key not in options:
-            yield (
-                path + (str(key),),
-                "unknown key; allowed: {}{}".format(", ".join(options), near(key, options)),
-            )
+    if options is None:
+        return
+    for key in sorted(value, key=str):
+        if key in options:
+            yield from _value_problems(path + (key,), value[key], options[key], name)
         else:
-            yield from _held(path + (key,), value[key], options[key], name)
-    for key in [key for key in options or () if options[key].get("required") and key not in value]:
-        yield path, f"the key '{key}' is missing"
+            text = f"unknown key; allowed: {', '.join(options)}{near(key, options)}"
+            yield path + (str(key),), text
+    for key in options:
+        if options[key].get("required") and key not in value:
+            yield path, f"the key '{key}' is missing"
 
 
-def _held(path, value, spec, name):
-    """Yield (path, text) of whatever is wrong with a value or a part of it."""
+def _value_problems(path, value, spec, name):
+    """Yield (path, text) of the problems of a value or of a part of it."""
     kind = spec.get("type") or "str"
     if value is None:
         yield path, "is empty; give it a value, or take the line out"
     elif kind == "dict":
-        yield from _mapping(path, value, spec, name)
+        yield from _mapping_problems(path, value, spec, name)
     elif kind == "list" and isinstance(value, (list, tuple)):
+        item_spec = dict(spec, type=spec.get("elements") or "raw")
         for index, item in enumerate(value):
-            yield from _held(
-                path + (str(index),), item, dict(spec, type=spec.get("elements") or "raw"), name
-            )
+            yield from _value_problems(path + (str(index),), item, item_spec, name)
     elif kind == "list" and spec.get("elements") == "dict":
         yield path, f"must be a list of mappings; got {shown(value)}"
     else:
-        said = _single(name if len(path) == 1 else "", value, spec, name)
-        if said:
-            yield path, said
+        variable = ""
+        if len(path) == 1:
+            variable = name
+        text = _single_problem(variable, value, spec, name)
+        if text:
+            yield path, text
 
 
 def held(name, value, spec):
-    """Return [(dotted key, text)]: everything that keeps a value from being what the role wants.
+    """Return [(dotted key, text)] of the problems of a role's variable.
 
     name: of the variable. value: plain data, templated. spec: its entry in the role's argument
     specs, as Ansible defines them. What is accepted here is accepted by Ansible's own validator,
-    too, which reads more kindly: it makes a mapping of a text, and the role then has the text.
+    too, which is less strict: it makes a mapping of a text, and the role then has the text.
     """
     if spec.get("no_log"):
         return []
-    found = [(dotted(path), text) for path, text in _held((name,), value, spec, name)]
-    found += [(dotted((name,) + path), text) for path, text in text_rules.walk(value)]
-    if not found:
-        # required and default are about what is not given; here something is
-        only = {
-            key: item
-            for key, item in spec.items()
-            if key not in ("required", "default", "description")
-        }
-        found = [
-            (name, text)
-            for text in ArgumentSpecValidator({name: only}).validate({name: value}).error_messages
-        ]
-    return found
+    problems = [(dotted(path), text) for path, text in _value_problems((name,), value, spec, name)]
+    problems += [(dotted((name,) + path), text) for path, text in text_rules.walk(value)]
+    if problems:
+        return problems
+    # required and default are about a variable that is not set; this one is
+    ignored = ("required", "default", "description")
+    rest = {key: item for key, item in spec.items() if key not in ignored}
+    result = ArgumentSpecValidator({name: rest}).validate({name: value})
+    return [(name, text) for text in result.error_messages]
 
 
 def unknown(name, known, roles):
-    """Say that a name looks like a role's variable and is none, or return None.
+    """Say that a name looks like a role's variable and is not one, or return None.
 
     known: the names of the roles' public variables. roles: the roles' names. A name that begins
-    with an everyday word counts only where what comes behind is nearly a variable's.
+    with an everyday word counts only where its rest is nearly a variable's.
     """
     role = next((role for role in roles if name.lstrip("_").startswith(role + "_")), None)
     if role is None or name in known:
         return None
+    if name.startswith("__"):
+        return "is the product's own and set by its playbooks alone; take it out"
     if name.startswith("_"):
-        return (
-            "is the product's own and set by its playbooks alone; take it out"
-            if name.startswith("__")
-            else None
-        )
-    rest = name[len(role) + 1 :]
-    meant = near(rest, [each[len(role) + 1 :] for each in known if each.startswith(role + "_")])
-    if not meant and role in EVERYDAY:
         return None
-    return "no variable of the role {}{}".format(role, meant.replace("mean '", f"mean '{role}_"))
+    prefix = role + "_"
+    others = [each[len(prefix) :] for each in known if each.startswith(prefix)]
+    hint = near(name[len(prefix) :], others)
+    if not hint and role in EVERYDAY:
+        return None
+    full_hint = hint.replace("mean '", f"mean '{prefix}")
+    return f"no variable of the role {role}{full_hint}"

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a site: what the inventory says of the nodes, as plain data, with every problem at once.
-Controller only.
-"""
+"""Site: the inventory's nodes as plain data, with every problem at once."""
 
 from __future__ import annotations
 
@@ -37,61 +35,111 @@ from .site_fields import (
 )
 
 ACCELERATORS = ("cpu", "gpu", "ascend")
+SSH_PORT = 22
+DEFAULT_START_PORT = 17000
+LAST_PORT = 65535
 
 
-def _node(name, variables, problems):
-    """Return one node as the inventory describes it; where is the inventory host that a problem is
-    about.
-    """
-    where = f"inventory, host {name}"
+def _inventory_problem(key, text, host=None):
+    """Return a Problem of the inventory, or of one of its hosts."""
+    where = "inventory"
+    if host is not None:
+        where = f"inventory, host {host}"
+    return Problem(where, None, key, text)
 
-    def refuse(key, text):
-        problems.append(Problem(where, None, key, text))
 
-    for key in sorted(variables):
-        if key.startswith("trainyard_") and key not in SITE_VARIABLES:
-            refuse(key, f"unknown site variable{near(key, SITE_VARIABLES)}")
-    if not NAME.match(name):
-        refuse("", "an inventory name must be letters, digits, dots, dashes; rename the host")
-    accelerator = variables.get("trainyard_accelerator")
-    if accelerator not in ACCELERATORS:
-        refuse(
-            "trainyard_accelerator",
-            "must be one of {}; got {}{}".format(
-                ", ".join(ACCELERATORS), shown(accelerator), near(accelerator, ACCELERATORS)
-            ),
-        )
-    try:
-        devices = device_ids(variables.get("trainyard_devices"))
-    except ValueError:
-        devices = []
-        refuse(
-            "trainyard_devices",
-            "must be the number of devices or a list of their ids; got {}".format(
-                shown(variables.get("trainyard_devices"))
-            ),
-        )
-    address = variables.get("trainyard_address")
-    if address is not None:
-        address = str(address)
-        said = address_problem(address)
-        if said:
-            refuse("trainyard_address", said)
-            address = None
-    admin = variables.get("trainyard_admin_user")
-    if admin is not None and not (isinstance(admin, str) and ACCOUNT.match(admin)):
-        refuse("trainyard_admin_user", f"must be the name of an account; got {shown(admin)}")
-    host = variables.get("ansible_host", name)
-    if not isinstance(host, str) or (host != name and not HOST.match(host)):
-        refuse("ansible_host", f"must be the name or the address of a machine; got {shown(host)}")
-        host = ""
-    port = variables.get("ansible_port")
+class _NodeReader:
+    """The variables of one inventory host, with the problems of those that are wrong."""
+
+    def __init__(self, name, variables, problems):
+        self.name = name
+        self.variables = variables
+        self.problems = problems
+
+    def refuse(self, key, text):
+        """Note a problem of one variable of the host."""
+        self.problems.append(_inventory_problem(key, text, self.name))
+
+    def check_names(self):
+        """Note unknown variables, and a host name that the product cannot use."""
+        for key in sorted(self.variables):
+            if key.startswith("trainyard_") and key not in SITE_VARIABLES:
+                self.refuse(key, f"unknown site variable{near(key, SITE_VARIABLES)}")
+        if not NAME.match(self.name):
+            self.refuse(
+                "", "an inventory name must be letters, digits, dots, dashes; rename the host"
+            )
+
+    def accelerator(self):
+        """Return the kind of the accelerators, or None."""
+        value = self.variables.get("trainyard_accelerator")
+        if value in ACCELERATORS:
+            return value
+        allowed = ", ".join(ACCELERATORS)
+        text = f"must be one of {allowed}; got {shown(value)}{near(value, ACCELERATORS)}"
+        self.refuse("trainyard_accelerator", text)
+        return None
+
+    def devices(self):
+        """Return the device ids, or an empty list."""
+        value = self.variables.get("trainyard_devices")
+        try:
+            return device_ids(value)
+        except ValueError:
+            text = f"must be the number of devices or a list of their ids; got {shown(value)}"
+            self.refuse("trainyard_devices", text)
+            return []
+
+    def address(self):
+        """Return the address on the training network, or None."""
+        value = self.variables.get("trainyard_address")
+        if value is None:
+            return None
+        problem = address_problem(str(value))
+        if problem:
+            self.refuse("trainyard_address", problem)
+            return None
+        return str(value)
+
+    def check_admin_user(self):
+        """Note an administrator's account whose name is not one."""
+        value = self.variables.get("trainyard_admin_user")
+        if value is not None and not (isinstance(value, str) and ACCOUNT.match(value)):
+            text = f"must be the name of an account; got {shown(value)}"
+            self.refuse("trainyard_admin_user", text)
+
+    def host(self):
+        """Return the name or address that the controller logs in to, or an empty text."""
+        value = self.variables.get("ansible_host", self.name)
+        if isinstance(value, str) and (value == self.name or HOST.match(value)):
+            return value
+        text = f"must be the name or the address of a machine; got {shown(value)}"
+        self.refuse("ansible_host", text)
+        return ""
+
+    def port(self):
+        """Return the port of ssh, or None."""
+        value = self.variables.get("ansible_port")
+        if value in (None, ""):
+            value = SSH_PORT
+        where = f"inventory, host {self.name}"
+        return port_number(value, 1, where, "ansible_port", self.problems)
+
+
+def _read_node(name, variables, problems):
+    """Return one node as the inventory describes it, and note its problems."""
+    reader = _NodeReader(name, variables, problems)
+    reader.check_names()
+    accelerator = reader.accelerator()
+    devices = reader.devices()
+    address = reader.address()
+    reader.check_admin_user()
     return {
         "name": name,
-        "host": host,
-        "port": port_number(22 if port in (None, "") else port, 1, where, "ansible_port", problems),
+        "host": reader.host(),
+        "port": reader.port(),
         "address": address,
-        "accelerator": accelerator if accelerator in ACCELERATORS else None,
+        "accelerator": accelerator,
         "devices": devices,
     }
 
@@ -103,293 +151,345 @@ def read_site(groups, hostvars):
     site is {name, nodes (in rank order, contract A6), spares (like nodes), suites, env, secret_env,
     start_port}.
     """
-    problems = []
     names = list(groups.get("trainers") or [])
     if not names:
-        others = [g for g in groups if g not in ("all", "ungrouped")]
-        meant = difflib.get_close_matches("trainers", others, n=1, cutoff=0.6)
-        text = (
-            "the group 'trainers' is missing or empty; it lists the machines in the order of their"
-            " ranks; groups found: {}{}".format(
-                ", ".join(sorted(others)) or "none",
-                f"; rename the group '{meant[0]}' to 'trainers'" if meant else "",
-            )
-        )
-        return None, [Problem("inventory", None, "", text)]
-    kept, said = spares.listed(groups)
-    problems += said
-    found = {name: hostvars[name] for name in names + kept}
-    nodes, others = (
-        [_node(name, found[name], problems) for name in part] for part in (names, kept)
+        return None, [_no_trainers(groups)]
+    spare_names, problems = spares.listed(groups)
+    problems = list(problems)
+    variables = {name: hostvars[name] for name in names + spare_names}
+    nodes = [_read_node(name, variables[name], problems) for name in names]
+    spare_nodes = [_read_node(name, variables[name], problems) for name in spare_names]
+    spares.hint(problems, spare_names)
+    problems += spares.unlike(nodes, spare_nodes)
+    problems += _duplicates(nodes + spare_nodes)
+    site = _read_site_variables(variables[names[0]], problems)
+    site["nodes"] = nodes
+    site["spares"] = spare_nodes
+    return site, problems
+
+
+def _no_trainers(groups):
+    """Return the Problem of an inventory without the group of nodes."""
+    others = [group for group in groups if group not in ("all", "ungrouped")]
+    text = (
+        "the group 'trainers' is missing or empty; it lists the machines in the order of their"
+        f" ranks; groups found: {', '.join(sorted(others)) or 'none'}"
     )
-    spares.hint(problems, kept)
-    problems += spares.unlike(nodes, others)
+    similar = difflib.get_close_matches("trainers", others, n=1, cutoff=0.6)
+    if similar:
+        text += f"; rename the group '{similar[0]}' to 'trainers'"
+    return _inventory_problem("", text)
+
+
+def _duplicates(nodes):
+    """Return a Problem for each node whose host or address is an earlier node's."""
+    problems = []
     for field, label in (("host", "ansible_host"), ("address", "trainyard_address")):
-        seen = {}
-        for node in nodes + others:
+        first_names = {}
+        for node in nodes:
             if not node[field] or "/" in node[field]:
                 continue
-            value = (same(node[field]), node["port"] if field == "host" else None)
-            if value in seen:
-                problems.append(
-                    Problem(
-                        "inventory",
-                        None,
-                        node["name"],
-                        f"has the same {label} as {seen[value]}: one machine under two names",
-                    )
-                )
-            seen.setdefault(value, node["name"])
-    first = found[names[0]]
-    home = os.path.expanduser("~")
-    for key in PLACES:
-        said = (
-            place_problem(first[key], home, up=key != "trainyard_home")
-            if first.get(key) is not None
-            else None
-        )
-        problems += [Problem("inventory", None, key, said)] if said else []
-    problems += [
-        Problem("inventory", None, key, f"{text}; got {shown(first[key])}")
-        for key, text in quota.problems(first)
-    ]
-    name = first.get("trainyard_site")
+            value = (same(node[field]), None)
+            if field == "host":
+                value = (same(node[field]), node["port"])
+            if value in first_names:
+                text = f"has the same {label} as {first_names[value]}: one machine under two names"
+                problems.append(_inventory_problem(node["name"], text))
+            first_names.setdefault(value, node["name"])
+    return problems
+
+
+def _read_site_variables(variables, problems):
+    """Return the site without its nodes, and note the problems of its variables.
+
+    variables: of the first node, whose group variables are the site's.
+    """
+    problems += _path_problems(variables)
+    for key, text in quota.problems(variables):
+        problems.append(_inventory_problem(key, f"{text}; got {shown(variables[key])}"))
+    name = variables.get("trainyard_site")
     if name is not None and not (isinstance(name, str) and SITE.match(name)):
         text = (
             "must be letters, digits, dots, dashes, at most 128: the site's directories carry it;"
             f" got {shown(name)}"
         )
-        problems.append(Problem("inventory", None, "trainyard_site", text))
-    start, env, suites = (
-        first.get("trainyard_start_port"),
-        first.get("trainyard_env"),
-        first.get("trainyard_suites"),
-    )
-    secret = secret_env(first.get("trainyard_secret_env"), problems)
-    site = {
+        problems.append(_inventory_problem("trainyard_site", text))
+
+    def variable(key, default):
+        value = variables.get(key)
+        if value is None:
+            return default
+        return value
+
+    secret = secret_env(variables.get("trainyard_secret_env"), problems)
+    return {
         "name": str(name or "site"),
-        "nodes": nodes,
-        "spares": others,
-        "suites": suite_entries({} if suites is None else suites, problems),
-        "env": environment({} if env is None else env, problems, secret),
+        "suites": suite_entries(variable("trainyard_suites", {}), problems),
+        "env": environment(variable("trainyard_env", {}), problems, secret),
         "secret_env": secret,
         "start_port": port_number(
-            17000 if start is None else start, 1024, "inventory", "trainyard_start_port", problems
+            variable("trainyard_start_port", DEFAULT_START_PORT),
+            1024,
+            "inventory",
+            "trainyard_start_port",
+            problems,
         ),
     }
-    return site, problems
+
+
+def _path_problems(variables):
+    """Return a Problem for each directory of the site that the product may not use."""
+    problems = []
+    home = os.path.expanduser("~")
+    for key in PLACES:
+        if variables.get(key) is None:
+            continue
+        text = place_problem(variables[key], home, up=key != "trainyard_home")
+        if text:
+            problems.append(_inventory_problem(key, text))
+    return problems
 
 
 def confusable(site):
-    """Return the problems of nodes whose logs cannot be told apart by name: `stray-x.a.b.log` is of
-    a.b, and of b where there is a node b.
+    """Return the problems of nodes whose logs cannot be told apart by name.
+
+    `stray-x.a.b.log` is of a.b, and of b where there is a node b.
     """
     names = [node["name"] for node in site["nodes"] + site["spares"]]
-    text = (
-        "ends in .%s, the name of another node: the controller could take a log of the one for a"
-        " log of the other; rename one of them"
-    )
-    pairs = [(long, short) for long in names for short in names if long.endswith("." + short)]
-    return [Problem(f"inventory, host {long}", None, "", text % short) for long, short in pairs]
+    problems = []
+    for long in names:
+        for short in names:
+            if long.endswith("." + short):
+                text = (
+                    f"ends in .{short}, the name of another node: the controller could take a log"
+                    " of the one for a log of the other; rename one of them"
+                )
+                problems.append(_inventory_problem("", text, long))
+    return problems
 
 
 def on_controller(source, project):
-    """Return what the site says of a suite with the paths of the controller made absolute: ~ is its
-    user's home, a relative path starts at the project.
+    """Return a suite's entry of the site with absolute paths of the controller.
 
-    A path of `present` or `shared` is the nodes' and stays as it is.
+    ~ is the home of the controller's user. A relative path starts at the project. A path of
+    `present` or `shared` is the nodes' and stays as it is.
     """
 
-    def settled(entry):
+    def make_absolute(entry):
         if "path" not in entry or entry.get("placement", "push") != "push":
             return entry
         return dict(entry, path=os.path.join(project, os.path.expanduser(entry["path"])))
 
-    more = (
-        {"data": {name: settled(entry) for name, entry in source["data"].items()}}
-        if source.get("data")
-        else {}
-    )
+    result = dict(source, code=make_absolute(source["code"]))
+    if source.get("data"):
+        result["data"] = {name: make_absolute(entry) for name, entry in source["data"].items()}
     if source.get("weights"):
-        more["weights"] = settled(source["weights"])
-    return dict(source, code=settled(source["code"]), **more)
+        result["weights"] = make_absolute(source["weights"])
+    return result
 
 
 def choose(job, site, members=None):
-    """Return (nodes, problems): the nodes and devices this job takes of the site, the first ones in
-    rank order.
+    """Return (nodes, problems): the nodes and devices of a job, in rank order.
 
     members: names of trainers and spares in rank order, for a run that goes on with them
-    (replacing.py). A node that the site describes wrongly has no devices or no accelerator; that
-    has been said, and it is compared with nothing.
+    (replacing.py). A node that the site describes wrongly has no devices or no accelerator. Its
+    problem is already noted, so it is compared with nothing.
     """
-    problems = []
-    nodes = site["nodes"]
-    if members is not None:
-        known = {node["name"]: node for node in nodes + site["spares"]}
-        nodes = [known[name] for name in members]
-    elif isinstance(job["nodes"], int):
-        if job["nodes"] > len(nodes):
-            text = (
-                "asks for %d nodes; the site '%s' has %d: take -e nodes=%d, or list more machines"
-                " in the group trainers"
-            )
-            text = text % (job["nodes"], site["name"], len(nodes), len(nodes))
-            problems.append(Problem(place_of(job, "nodes"), None, "nodes", text))
-        nodes = nodes[: job["nodes"]]
-    if members is None and (job.get("min_nodes") or 0) > len(nodes):
-        text = "is more than the job's %d node%s; it says with how few the run may go on" % (
-            len(nodes),
-            "" if len(nodes) == 1 else "s",
-        )
-        problems.append(Problem(place_of(job, "min_nodes"), None, "min_nodes", text))
-    if job["suite"] not in site["suites"]:
-        known = ", ".join(sorted(site["suites"])) or "none"
-        text = "the site '{}' does not say where {} comes from (trainyard_suites.{}); it knows: {}".format(
-            site["name"],
-            job["suite"],
-            job["suite"],
-            known,
-        )
-        problems.append(Problem("inventory", None, "trainyard_suites", text))
-    else:
-        problems += _environment(job, site["suites"][job["suite"]])
-        problems += _saves(job, site["suites"][job["suite"]])
+    nodes, problems = _choose_nodes(job, site, members)
+    problems += _suite_problems(job, site)
     chosen = []
     for node in nodes:
-        devices = node["devices"]
-        if isinstance(job["devices"], int):
-            devices = devices[: job["devices"]]
-        elif isinstance(job["devices"], list):
-            devices = [str(item) for item in job["devices"]]
-        wanted = job["devices"] if isinstance(job["devices"], int) else len(devices)
-        missing = [item for item in devices if item not in node["devices"]]
-        if node["devices"] and (missing or len(devices) < wanted):
-            text = "asks for {}; {} declares the devices {} (their ids, trainyard_devices)".format(
-                shown(job["devices"]),
-                node["name"],
-                ", ".join(node["devices"]),
-            )
-            problems.append(Problem(place_of(job, "devices"), None, "devices", text))
+        devices = _choose_devices(job, node)
+        problems += _missing_device_problems(job, node, devices)
         chosen.append(dict(node, devices=devices))
-    sound = [node for node in chosen if node["devices"]]
-    counts = {len(node["devices"]) for node in sound}
-    if len(counts) > 1:
-        # Paddle's --ips takes the local number of devices for every host (fact 17).
-        counted = ", ".join("%s %d" % (node["name"], len(node["devices"])) for node in sound)
-        text = (
-            f"nodes of one job need equal numbers of devices: {counted}; set 'devices' in the job"
-        )
-        problems.append(Problem("inventory", None, "trainyard_devices", text))
-    elif len({tuple(node["devices"]) for node in sound}) > 1:
-        # One command runs on all of them (contract A5), and it names the devices.
-        listed = "; ".join(
-            "{} {}".format(node["name"], ",".join(node["devices"])) for node in sound
-        )
-        text = f"nodes of one job need the same device ids: {listed}; set 'devices' in the job"
-        problems.append(Problem("inventory", None, "trainyard_devices", text))
-    start = job.get("start_port") or site["start_port"]
-    if start and counts and start + max(counts) - 1 > 65535:
-        text = (
-            "%d ranks of a node need the ports %d to %d; the last port is 65535; recommended 10000"
-            " to 20000 (B5)"
-            % (
-                max(counts),
-                start,
-                start + max(counts) - 1,
-            )
-        )
-        problems.append(Problem(place_of(job, "start_port"), None, "start_port", text))
-    for node in chosen if len(chosen) > 1 else ():
-        if not node["address"] and here(node["host"]):
-            text = (
-                "{} is this controller itself to every node; set trainyard_address to the node's"
-                " address on the training network".format(node["host"])
-            )
-            problems.append(
-                Problem("inventory, host {}".format(node["name"]), None, "ansible_host", text)
-            )
-        if node["address"] and _loopback(node["address"]):
-            text = "{} is a loopback address; no other node can reach it".format(node["address"])
-            problems.append(
-                Problem("inventory, host {}".format(node["name"]), None, "trainyard_address", text)
-            )
-    kinds = sorted({node["accelerator"] for node in chosen if node["accelerator"]})
-    if len(kinds) > 1:
-        problems.append(
-            Problem(
-                "inventory",
-                None,
-                "trainyard_accelerator",
-                "nodes of one job need the same accelerator",
-            )
-        )
-    problems += [
-        _pair(job, kind) for kind in kinds if kind not in LAUNCHERS[job["launcher"]]["devices"]
-    ]
+    problems += _unequal_device_problems(chosen)
+    problems += _port_problems(job, site, chosen)
+    if len(chosen) > 1:
+        problems += _address_problems(chosen)
+    problems += _accelerator_problems(job, chosen)
     return chosen, problems
 
 
-def _loopback(address):
+def _choose_nodes(job, site, members):
+    """Return (nodes, problems): the nodes of a job with all their devices."""
+    nodes = site["nodes"]
+    if members is not None:
+        by_name = {node["name"]: node for node in nodes + site["spares"]}
+        return [by_name[name] for name in members], []
+    problems = []
+    if isinstance(job["nodes"], int):
+        if job["nodes"] > len(nodes):
+            text = (
+                f"asks for {job['nodes']} nodes; the site '{site['name']}' has {len(nodes)}: take"
+                f" -e nodes={len(nodes)}, or list more machines in the group trainers"
+            )
+            problems.append(Problem(place_of(job, "nodes"), None, "nodes", text))
+        nodes = nodes[: job["nodes"]]
+    if (job.get("min_nodes") or 0) > len(nodes):
+        plural = "s"
+        if len(nodes) == 1:
+            plural = ""
+        text = (
+            f"is more than the job's {len(nodes)} node{plural};"
+            " it says with how few the run may go on"
+        )
+        problems.append(Problem(place_of(job, "min_nodes"), None, "min_nodes", text))
+    return nodes, problems
+
+
+def _suite_problems(job, site):
+    """Return the problems of what the site says of the job's suite."""
+    suite = job["suite"]
+    if suite in site["suites"]:
+        source = site["suites"][suite]
+        return _environment_problems(job, source) + _save_problems(job, source)
+    known = ", ".join(sorted(site["suites"])) or "none"
+    text = (
+        f"the site '{site['name']}' does not say where {suite} comes from"
+        f" (trainyard_suites.{suite}); it knows: {known}"
+    )
+    return [_inventory_problem("trainyard_suites", text)]
+
+
+def _choose_devices(job, node):
+    """Return the ids of the devices that a job takes of a node."""
+    if isinstance(job["devices"], int):
+        return node["devices"][: job["devices"]]
+    if isinstance(job["devices"], list):
+        return [str(item) for item in job["devices"]]
+    return node["devices"]
+
+
+def _missing_device_problems(job, node, devices):
+    """Return the problem of a node that lacks some of a job's devices.
+
+    devices: the ids that the job takes of the node.
+    """
+    count = len(devices)
+    if isinstance(job["devices"], int):
+        count = job["devices"]
+    missing = [item for item in devices if item not in node["devices"]]
+    if not node["devices"] or not (missing or len(devices) < count):
+        return []
+    text = (
+        f"asks for {shown(job['devices'])}; {node['name']} declares the devices"
+        f" {', '.join(node['devices'])} (their ids, trainyard_devices)"
+    )
+    return [Problem(place_of(job, "devices"), None, "devices", text)]
+
+
+def _unequal_device_problems(nodes):
+    """Return the problem of nodes whose devices differ in number or in their ids."""
+    described = [node for node in nodes if node["devices"]]
+    if len({len(node["devices"]) for node in described}) > 1:
+        # Paddle's --ips takes the local number of devices for every host (fact 17).
+        counts = ", ".join(f"{node['name']} {len(node['devices'])}" for node in described)
+        text = f"nodes of one job need equal numbers of devices: {counts}; set 'devices' in the job"
+    elif len({tuple(node["devices"]) for node in described}) > 1:
+        # One command runs on all of them (contract A5), and it names the devices.
+        ids = "; ".join(f"{node['name']} {','.join(node['devices'])}" for node in described)
+        text = f"nodes of one job need the same device ids: {ids}; set 'devices' in the job"
+    else:
+        return []
+    return [_inventory_problem("trainyard_devices", text)]
+
+
+def _port_problems(job, site, nodes):
+    """Return the problem of a start port with too few ports above it."""
+    start = job.get("start_port") or site["start_port"]
+    ranks = max((len(node["devices"]) for node in nodes), default=0)
+    if not start or not ranks or start + ranks - 1 <= LAST_PORT:
+        return []
+    text = (
+        f"{ranks} ranks of a node need the ports {start} to {start + ranks - 1}; the last port is"
+        f" {LAST_PORT}; recommended 10000 to 20000 (B5)"
+    )
+    return [Problem(place_of(job, "start_port"), None, "start_port", text)]
+
+
+def _address_problems(nodes):
+    """Return the problems of nodes that their peers cannot reach."""
+    problems = []
+    for node in nodes:
+        if not node["address"] and here(node["host"]):
+            text = (
+                f"{node['host']} is this controller itself to every node; set trainyard_address to"
+                " the node's address on the training network"
+            )
+            problems.append(_inventory_problem("ansible_host", text, node["name"]))
+        if node["address"] and _is_loopback(node["address"]):
+            text = f"{node['address']} is a loopback address; no other node can reach it"
+            problems.append(_inventory_problem("trainyard_address", text, node["name"]))
+    return problems
+
+
+def _is_loopback(address):
+    """Return whether an address or a network belongs to the machine itself."""
     network = ipaddress.ip_network(address, strict=False)
     return network.is_loopback or (
         network.num_addresses == 1 and network.network_address.is_unspecified
     )
 
 
-def _saves(job, source):
-    """Say that the site's own overrides send checkpoints where none would come home from."""
-    table, overrides = load_suite(job["suite"]), source.get("overrides")
-    found = save_folders(table, [], overrides if isinstance(overrides, dict) else {})
-    said = [
-        suite_tables.save_problem(table, folder)
-        for _path, folder in found
-        if isinstance(folder, str)
-    ]
-    return [
-        Problem("inventory", None, "trainyard_suites.{}.overrides".format(job["suite"]), text)
-        for text in said
-        if text
-    ]
+def _accelerator_problems(job, nodes):
+    """Return the problems of mixed accelerators, and of unusable ones."""
+    problems = []
+    kinds = sorted({node["accelerator"] for node in nodes if node["accelerator"]})
+    if len(kinds) > 1:
+        text = "nodes of one job need the same accelerator"
+        problems.append(_inventory_problem("trainyard_accelerator", text))
+    for kind in kinds:
+        if kind not in LAUNCHERS[job["launcher"]]["devices"]:
+            problems.append(_launcher_problem(job, kind))
+    return problems
 
 
-def _environment(job, source):
-    """Say that the site installs a framework for a suite that the suite does not run on; a user's
-    own Python may name none.
-    """
-    table = load_suite(job["suite"])
-    environment, known = source.get("environment"), table["environment"]["packages"]
-    package = environment.get("package") if isinstance(environment, dict) else None
-    if package is None or package in known:
-        return []
-    text = "%s does not run on %s; allowed: %s; its pinned list is %s%s"
-    text = text % (
-        table["title"],
-        shown(package),
-        ", ".join(known),
-        ", ".join(table["environment"]["requirements"]),
-        near(package, known),
-    )
-    return [
-        Problem(
-            "inventory", None, "trainyard_suites.{}.environment.package".format(job["suite"]), text
-        )
-    ]
+def _launcher_problem(job, accelerator):
+    """Return the Problem of a launcher that cannot start ranks on an accelerator.
 
-
-def _pair(job, accelerator):
-    """Say that a launcher cannot start ranks on an accelerator, and which of the suite's launchers
-    can.
+    Its text names the launchers of the suite that can.
     """
     able = [
         name
         for name in load_suite(job["suite"])["launchers"]
         if accelerator in LAUNCHERS[name]["devices"]
     ]
-    text = "{} cannot start ranks on {}; for {} there: {}".format(
-        job["launcher"],
-        accelerator,
-        job["suite"],
-        ", ".join(able) or "none",
+    text = (
+        f"{job['launcher']} cannot start ranks on {accelerator}; for {job['suite']} there:"
+        f" {', '.join(able) or 'none'}"
     )
     return Problem(place_of(job, "launcher"), None, "launcher", text)
+
+
+def _save_problems(job, source):
+    """Return the problems of a site's overrides that hide checkpoints."""
+    table, overrides = load_suite(job["suite"]), source.get("overrides")
+    if not isinstance(overrides, dict):
+        overrides = {}
+    problems = []
+    for _path, folder in save_folders(table, [], overrides):
+        if isinstance(folder, str):
+            text = suite_tables.save_problem(table, folder)
+            if text:
+                key = f"trainyard_suites.{job['suite']}.overrides"
+                problems.append(_inventory_problem(key, text))
+    return problems
+
+
+def _environment_problems(job, source):
+    """Return the problem of a framework of the site that the suite does not run on.
+
+    A Python of the user may name no framework.
+    """
+    table = load_suite(job["suite"])
+    allowed = table["environment"]["packages"]
+    package = None
+    if isinstance(source.get("environment"), dict):
+        package = source["environment"].get("package")
+    if package is None or package in allowed:
+        return []
+    text = (
+        f"{table['title']} does not run on {shown(package)}; allowed: {', '.join(allowed)}; its"
+        f" pinned list is {', '.join(table['environment']['requirements'])}{near(package, allowed)}"
+    )
+    return [_inventory_problem(f"trainyard_suites.{job['suite']}.environment.package", text)]

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold single values of a site against what they may be; site.py puts them together. Controller
-only.
-"""
+"""Values of a site: the rules for each of them; site.py puts them together."""
 
 from __future__ import annotations
 
@@ -26,15 +24,17 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 # Directories of the system: themselves, and all that is below where nothing of a user's lies
 # (file-hierarchy(7)).
 SYSTEM = re.compile(
-    r"/{1,2}(run|usr|dev|((usr/)?(s?bin|lib[^/]*|include)|etc|boot|proc|sys)(/.*)?|dev/(?!shm(/|\Z)).*)\Z"
+    r"/{1,2}(run|usr|dev|((usr/)?(s?bin|lib[^/]*|include)|etc|boot|proc|sys)(/.*)?"
+    r"|dev/(?!shm(/|\Z)).*)\Z"
 )
 # What the product writes below; none may be the file system or a home directory itself.
 PLACES = ("trainyard_home", "trainyard_runs_dir", "trainyard_cache_dir", "trainyard_state_dir")
 
 
 def device_ids(value):
-    """Return the ids that `trainyard_devices` stands for: 8 -> ['0'..'7'], [4, 5] -> ['4', '5'].
-    Raises ValueError.
+    """Return the ids that `trainyard_devices` stands for.
+
+    8 -> ['0'..'7'], [4, 5] -> ['4', '5']. Raise ValueError.
     """
     if isinstance(value, (list, tuple)):
         ids = [str(item) for item in value]
@@ -42,50 +42,44 @@ def device_ids(value):
         if not ids or len(set(ids)) != len(ids) or not plain:
             raise ValueError
         return ids
-    if (
-        isinstance(value, bool)
-        or not re.fullmatch(r"[1-9][0-9]{0,3}", str(value))
-        or int(str(value)) > MOST_DEVICES
-    ):
+    text = str(value)
+    if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,3}", text):
         raise ValueError
-    return [str(index) for index in range(int(str(value)))]
+    if int(text) > MOST_DEVICES:
+        raise ValueError
+    return [str(index) for index in range(int(text))]
 
 
 def port_number(value, lowest, where, key, problems):
-    """Return a port as int; note a problem where it is none."""
+    """Return a port as int, or None with a problem in `problems`."""
     if (
         not isinstance(value, bool)
         and re.fullmatch(r"[1-9][0-9]{0,4}", str(value))
         and lowest <= int(value) <= 65535
     ):
         return int(value)
-    problems.append(
-        Problem(
-            where, None, key, "must be a port from %d to 65535; got %s" % (lowest, shown(value))
-        )
-    )
+    text = f"must be a port from {lowest} to 65535; got {shown(value)}"
+    problems.append(Problem(where, None, key, text))
     return None
 
 
 def here(host):
-    """Whether a name or an address means the machine that uses it, and so is no address for its
-    peers.
+    """Return whether a name or an address means the machine that uses it.
+
+    Such a one is no address for its peers.
     """
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return host.lower() in (
-            "localhost",
-            "ip6-localhost",
-            "ip6-loopback",
-        ) or host.lower().endswith((".localhost", ".localdomain"))
+        name = host.lower()
+        return name in ("localhost", "ip6-localhost", "ip6-loopback") or name.endswith(
+            (".localhost", ".localdomain")
+        )
     return address.is_loopback or address.is_unspecified
 
 
 def same(host):
-    """Return a host as text under which the same address and the same name are equal, however they
-    are written.
-    """
+    """Return a host as text to compare: equal for each spelling of an address."""
     try:
         return str(ipaddress.ip_address(host.strip("[]")))
     except ValueError:
@@ -93,44 +87,43 @@ def same(host):
 
 
 def place_problem(value, home, up=True):
-    """Say why the product may not keep anything at a path that the site gives, or return None.
+    """Say why the product may not keep anything at a path of the site, or return None.
 
     home: the user's home directory. up: '..' may stand in it, as the controller's paths often start
     at the inventory's directory.
     """
-    said = (
-        text_rules.problem(value)
-        if isinstance(value, str)
-        else f"must be a path; got {shown(value)}"
-    )
-    if said:
-        return said
-    path = (
-        os.path.normpath(value.replace("${HOME}", "~").replace("$HOME", "~").strip())
-        if value.strip()
-        else "."
-    )
-    if path in (".", "..", "/", "//", "~", os.path.normpath(home)):
-        return "is {} itself; got {}; say a directory of its own".format(
-            "the file system" if path in ("/", "//") else "a home or working directory",
-            shown(value),
-        )
+    if not isinstance(value, str):
+        return f"must be a path; got {shown(value)}"
+    problem = text_rules.problem(value)
+    if problem:
+        return problem
+    path = "."
+    if value.strip():
+        path = os.path.normpath(value.replace("${HOME}", "~").replace("$HOME", "~").strip())
+    own_directory = f"got {shown(value)}; say a directory of its own"
+    if path in ("/", "//"):
+        return f"is the file system itself; {own_directory}"
+    if path in (".", "..", "~", os.path.normpath(home)):
+        return f"is a home or working directory itself; {own_directory}"
     if SYSTEM.match(path):
-        return f"is a directory of the system; got {shown(value)}; say a directory of its own"
+        return f"is a directory of the system; {own_directory}"
     if not up and ".." in value.split("/"):
         return f"may not lead upwards ('..'); got {shown(value)}"
     return None
 
 
 def address_problem(value):
-    """Say why an address or a network cannot be a node's on the training network, or return None."""
+    """Say why a text cannot be a node's training address, or return None.
+
+    value: an IPv4 address or a network.
+    """
     try:
         network = ipaddress.ip_network(value, strict=False)
     except ValueError:
         return f"must be an IP address or a network such as 10.0.0.0/24; got {shown(value)}"
     if network.version != 4:
-        # --ips, MASTER_ADDR and the rank table are made of IPv4 addresses (plan.py); a login may
-        # well go over IPv6
+        # --ips, MASTER_ADDR and the rank table are made of IPv4 addresses (plan.py). A login may
+        # well go over IPv6.
         return (
             f"must be an IPv4 address or network, which the plan is made of; got {shown(value)};"
             " ansible_host alone may be IPv6"
@@ -141,58 +134,62 @@ def address_problem(value):
 
 
 def suite_entries(suites, problems):
-    """Return the part of `trainyard_suites` that a job can be judged by; note what is wrong with
-    it.
-    """
+    """Return the valid part of `trainyard_suites`, and note its problems."""
     key = "trainyard_suites"
     if not isinstance(suites, dict):
-        problems.append(
-            Problem(
-                "inventory", None, key, f"must be a mapping of suite names; got {shown(suites)}"
-            )
-        )
+        text = f"must be a mapping of suite names; got {shown(suites)}"
+        problems.append(Problem("inventory", None, key, text))
         return {}
     known = suite_tables.names()
-    for suite in [suite for suite in suites if suite not in known]:
-        text = "unknown suite; allowed: {}{}".format(", ".join(known), near(suite, known))
-        problems.append(Problem("inventory", None, f"{key}.{suite}", text))
-    for suite in [suite for suite in suites if suite in known]:
-        found = yaml_source.check(suites[suite], load_schema("site"), {}, "inventory")
-        found += [
-            Problem("inventory", None, yaml_source.dotted(path), text)
-            for path, text in text_rules.walk(suites[suite])
-        ]
-        code = suites[suite].get("code") if isinstance(suites[suite], dict) else None
-        said = (
-            git_problem(code["git"])
-            if isinstance(code, dict) and isinstance(code.get("git"), str)
-            else None
-        )
-        found += [Problem("inventory", None, "code.git", said)] if said else []
-        for problem in found:
-            problem.key = ".".join([key, suite] + [problem.key] * bool(problem.key))
-        problems += found
-    return {
-        suite: entry
-        for suite, entry in suites.items()
-        if suite in known and isinstance(entry, dict)
-    }
+    for suite in suites:
+        if suite not in known:
+            text = f"unknown suite; allowed: {', '.join(known)}{near(suite, known)}"
+            problems.append(Problem("inventory", None, f"{key}.{suite}", text))
+    entries = {}
+    for suite, entry in suites.items():
+        if suite in known:
+            problems += _entry_problems(f"{key}.{suite}", entry)
+            if isinstance(entry, dict):
+                entries[suite] = entry
+    return entries
+
+
+def _entry_problems(key, entry):
+    """Return the problems of one suite's entry; key: the dotted key of the entry."""
+    problems = yaml_source.check(entry, load_schema("site"), {}, "inventory")
+    for path, text in text_rules.walk(entry):
+        problems.append(Problem("inventory", None, yaml_source.dotted(path), text))
+    code = None
+    if isinstance(entry, dict):
+        code = entry.get("code")
+    if isinstance(code, dict) and isinstance(code.get("git"), str):
+        text = git_problem(code["git"])
+        if text:
+            problems.append(Problem("inventory", None, "code.git", text))
+    for problem in problems:
+        if problem.key:
+            problem.key = f"{key}.{problem.key}"
+        else:
+            problem.key = key
+    return problems
 
 
 def git_problem(url):
-    """Say why a git address of the site cannot be used, or return None; what is said does not
-    repeat it.
+    """Say why a git address of the site cannot be used, or return None.
+
+    The text does not repeat the address, which may hold a password.
     """
-    said = text_rules.problem(url)
-    if said:
-        return said
+    problem = text_rules.problem(url)
+    if problem:
+        return problem
     if url.startswith("-") or "::" in url.split("/", 1)[0]:
         return "must be a path, or an https or ssh address"
     scheme, mark, rest = url.partition("://")
-    login = rest.split("/", 1)[0].rpartition("@")[0] if mark else ""
-    if (
-        scheme in ("http", "https", "ftp", "ftps") and "@" in rest.partition("?")[0]
-    ) or ":" in login:
+    login = ""
+    if mark:
+        login = rest.split("/", 1)[0].rpartition("@")[0]
+    has_user = scheme in ("http", "https", "ftp", "ftps") and "@" in rest.partition("?")[0]
+    if has_user or ":" in login:
         # git would show it in its command line, and keep it in the checkout's configuration
         return (
             "carries a login; put that into ~/.netrc of the controller (mode 0600), or into a"
@@ -202,56 +199,56 @@ def git_problem(url):
 
 
 def secret_env(names, problems):
-    """Return `trainyard_secret_env` as a list of names; note what is wrong with it."""
+    """Return `trainyard_secret_env` as a list of names, and note its problems."""
     if names is None:
         return []
-    known = names if isinstance(names, (list, tuple)) else []
-    sound = [
+    given = []
+    if isinstance(names, (list, tuple)):
+        given = names
+    valid = [
         str(name)
-        for name in known
+        for name in given
         if isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
     ]
-    if not isinstance(names, (list, tuple)) or len(sound) < len(known):
-        # what was got is not said: whoever takes it for a mapping has written the values, too
+    if not isinstance(names, (list, tuple)) or len(valid) < len(given):
+        # The text does not show the value: a user who takes it for a mapping has written the
+        # secrets, too.
         text = (
             "must be a list of names of environment variables, such as [WANDB_LOGIN], without their"
             " values"
         )
         problems.append(Problem("inventory", None, "trainyard_secret_env", text))
-    return sorted(set(sound))
+    return sorted(set(valid))
 
 
 def environment(env, problems, secret=()):
-    """Return `trainyard_env` as texts; note what is wrong with it. secret: the names whose values
-    are not said.
+    """Return `trainyard_env` as texts, and note its problems.
+
+    secret: the names whose values no message may show.
     """
     if not isinstance(env, dict):
         text = "must be a mapping of environment variables"
-        problems.append(
-            Problem(
-                "inventory",
-                None,
-                "trainyard_env",
-                text if secret else f"{text}; got {shown(env)}",
-            )
-        )
+        if not secret:
+            text += f"; got {shown(env)}"
+        problems.append(Problem("inventory", None, "trainyard_env", text))
         return {}
     for name, value in env.items():
-        said = None
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            said = "must be the name of an environment variable"
-        elif RESERVED_ENV.match(name) and name not in INTERFACE_ENV:
-            said = "is reserved: the plan sets it; take it out"
-        elif job_env.site_problem(name):
-            said = job_env.site_problem(name)
-        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            said = (
-                "must be text or a number"
-                if name in secret
-                else f"must be text or a number; got {shown(value)}"
-            )
-        else:
-            said = text_rules.problem(str(value))
-        if said:
-            problems.append(Problem("inventory", None, f"trainyard_env.{name}", said))
-    return {str(k): str(v) for k, v in env.items()}
+        text = _variable_problem(name, value, secret)
+        if text:
+            problems.append(Problem("inventory", None, f"trainyard_env.{name}", text))
+    return {str(name): str(value) for name, value in env.items()}
+
+
+def _variable_problem(name, value, secret):
+    """Say why a variable cannot stand in `trainyard_env`, or return None."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        return "must be the name of an environment variable"
+    if RESERVED_ENV.match(name) and name not in INTERFACE_ENV:
+        return "is reserved: the plan sets it; take it out"
+    if job_env.site_problem(name):
+        return job_env.site_problem(name)
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        if name in secret:
+            return "must be text or a number"
+        return f"must be text or a number; got {shown(value)}"
+    return text_rules.problem(str(value))

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory's group `spares`: machines that replace a lost node of a run (replacing.py). What
-is wrong with it. Pure, controller only.
-"""
+"""The inventory's group `spares`: machines for lost nodes (replacing.py)."""
 
 from __future__ import annotations
 
@@ -18,91 +16,78 @@ REMEDY = (
 
 
 def listed(groups):
-    """Return (names, problems) of the group spares in the inventory's order; a host that is a
-    trainer, too, is no spare.
+    """Return (names, problems) of the group spares in the inventory's order.
 
-    groups: {group: [hosts]} of the inventory.
+    groups: {group: [hosts]} of the inventory. A host that is a trainer, too, is not a spare.
     """
     names, trainers = list(groups.get("spares") or []), set(groups.get("trainers") or [])
     problems = []
     if "spares" not in groups:
-        meant = difflib.get_close_matches(
-            "spares",
-            [name for name in groups if name not in ("all", "ungrouped", "trainers")],
-            1,
-            0.8,
-        )
-        if meant:
-            problems.append(
-                Problem(
-                    "inventory",
-                    None,
-                    meant[0],
-                    "a group of spare machines is named spares; rename it",
-                )
+        others = [name for name in groups if name not in ("all", "ungrouped", "trainers")]
+        similar = difflib.get_close_matches("spares", others, 1, 0.8)
+        if similar:
+            text = "a group of spare machines is named spares; rename it"
+            problems.append(Problem("inventory", None, similar[0], text))
+    for name in names:
+        if name in trainers:
+            text = (
+                "is in both groups, trainers and spares; a machine trains or is kept for when"
+                " another one fails: take it out of one"
             )
-    for name in [name for name in names if name in trainers]:
-        text = (
-            "is in both groups, trainers and spares; a machine trains or is kept for when another"
-            " one fails: take it out of one"
-        )
-        problems.append(Problem("inventory", None, name, text))
+            problems.append(Problem("inventory", None, name, text))
     return [name for name in names if name not in trainers], problems
 
 
 def hint(problems, names):
-    """Say at the problems of spares that lack a variable why they may lack it."""
+    """Add a remedy to the problems of spares that lack a variable.
+
+    problems: changed in place. names: of the spares.
+    """
     for problem in problems:
         if problem.file.partition(", host ")[2] in names and problem.text.endswith("got None"):
             problem.text += "; " + REMEDY
 
 
 def unlike(nodes, spares):
-    """Return a Problem for every spare that no trainer is like: it computes with something else, so
-    it could never stand in.
+    """Return a Problem for every spare whose accelerator no trainer has.
 
-    nodes, spares: as read_site has them.
+    Such a spare can never replace a trainer. nodes, spares: as read_site has them.
     """
     kinds = sorted({node["accelerator"] for node in nodes if node["accelerator"]})
     problems = []
-    for spare in [
-        spare
-        for spare in spares
-        if kinds and spare["accelerator"] and spare["accelerator"] not in kinds
-    ]:
+    for spare in spares:
+        accelerator = spare["accelerator"]
+        if not kinds or not accelerator or accelerator in kinds:
+            continue
         text = (
-            "a spare must compute with what the trainers do (%s), or it can never stand in for one;"
-            " got %s"
+            f"a spare must compute with what the trainers do ({' or '.join(kinds)}), or it can"
+            f" never stand in for one; got {shown(accelerator)}"
         )
-        text = text % (" or ".join(kinds), shown(spare["accelerator"]))
-        problems.append(
-            Problem("inventory, host {}".format(spare["name"]), None, "trainyard_accelerator", text)
-        )
+        where = f"inventory, host {spare['name']}"
+        problems.append(Problem(where, None, "trainyard_accelerator", text))
     return problems
 
 
 def unfit(job, node, like):
-    """Return why a node cannot stand in for another one of a job, or None.
+    """Return why a node cannot replace another one of a job, or None.
 
-    job: as read_job gives it (its `devices`). node, like: as read_site has them; like is the node
-    whose place is to be taken.
+    job: as read_job gives it (its `devices`). node, like: as read_site has them. like is the node
+    to be replaced.
     """
     if node["accelerator"] != like["accelerator"]:
-        return "it computes with {}, the run with {}".format(
-            node["accelerator"], like["accelerator"]
+        return f"it computes with {node['accelerator']}, the run with {like['accelerator']}"
+    needed = taken(job, like)
+    available = taken(job, node)
+    if any(item not in available for item in needed):
+        return (
+            f"it declares the devices {', '.join(node['devices']) or 'none'}, the run takes"
+            f" {', '.join(needed)} of each node"
         )
-    wanted = taken(job, like)
-    missing = [item for item in wanted if item not in taken(job, node)]
-    if missing:
-        return "it declares the devices {}, the run takes {} of each node".format(
-            ", ".join(node["devices"]) or "none",
-            ", ".join(wanted),
-        )
-    if len(taken(job, node)) != len(wanted):
+    if len(available) != len(needed):
         # Paddle's --ips takes the local number of devices for every host (fact 17).
-        return "it has %d devices, the run takes %d of each node; set 'devices' in the job" % (
-            len(node["devices"]),
-            len(wanted),
+        return (
+            f"it has {len(node['devices'])} devices, the run takes {len(needed)} of each node; set"
+            " 'devices' in the job"
         )
     return None
 
@@ -117,16 +102,16 @@ def taken(job, node):
 
 
 def notes(nodes, spares):
-    """Return a line for every spare that declares other devices than any trainer: it stands in only
-    where the job says which it takes.
+    """Return a line for every spare that declares other devices than any trainer.
+
+    It can replace a trainer only where the job says which devices it takes.
     """
     known = {tuple(node["devices"]) for node in nodes}
-    text = (
-        "the spare %s declares the devices %s, as no trainer does; it can stand in only for jobs"
-        " that say which devices they take"
-    )
-    return [
-        text % (spare["name"], ", ".join(spare["devices"]))
-        for spare in spares
-        if spare["devices"] and tuple(spare["devices"]) not in known
-    ]
+    lines = []
+    for spare in spares:
+        if spare["devices"] and tuple(spare["devices"]) not in known:
+            lines.append(
+                f"the spare {spare['name']} declares the devices {', '.join(spare['devices'])}, as"
+                " no trainer does; it can stand in only for jobs that say which devices they take"
+            )
+    return lines

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold a site's way to its nodes against the rules of design, decision 6: no password in clear
-text, a private key that is private, host keys that are checked. Pure over what the inventory says
-and what `stat` says of a key. Controller only.
+"""Problems of the controller's logins to the nodes (rules of design, decision 6).
+
+No password stands in clear text, a private key is private, and host keys are checked. The input is
+what the inventory says, and what `stat` says of a key.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from ..environments.user_manager import ACCOUNT
 
 SECRET = re.compile(r"ansible_(\w+_)?(pass|password|passphrase)\Z|ansible_(ssh_)?private_key\Z")
 CONNECTION = "ansible_connection"
-# Of the administrator's login: only the two verbs that become root take it, so only they need it
-# here.
+# The administrator's login: only the two verbs that become root use it, so only they need it here.
 ADMIN_KEY = "trainyard_admin_key"
 KEY_FILES = ("ansible_ssh_private_key_file", "ansible_private_key_file", ADMIN_KEY)
 BECOME = "ansible_become"
@@ -27,13 +27,14 @@ CHECKING = (
     "ansible_ssh_host_key_checking",
     "ansible_paramiko_host_key_checking",
 )
-# Looked for in the whole text, so that an ssh inside a ProxyCommand is seen, too; ssh takes the
+# Looked for in the whole text, so that an ssh inside a ProxyCommand is seen, too. ssh takes the
 # names in any case, with '=' or a blank.
 OFF = re.compile(
-    r"stricthostkeychecking[\s=\"']+(no|off|false|accept-new)\b|userknownhostsfile[\s=\"']+(/dev/null\b|none(?![\w./-]))",
+    r"stricthostkeychecking[\s=\"']+(no|off|false|accept-new)\b"
+    r"|userknownhostsfile[\s=\"']+(/dev/null\b|none(?![\w./-]))",
     re.IGNORECASE,
 )
-# What of the user's own ssh configuration must not reach a node.
+# Features of the user's own ssh configuration that must not reach a node.
 NOT_FORWARDED = ("ForwardAgent", "ForwardX11", "PermitLocalCommand")
 _OPTION = re.compile(
     r"-o\s*[\"']?({})[\s=\"']+(\w+)".format("|".join(NOT_FORWARDED)), re.IGNORECASE
@@ -44,56 +45,69 @@ REMEDY = "take it out and let playbooks/trust.yml record the host keys"
 
 
 def wanted(name):
-    """Whether a variable of a host says how it is logged in to."""
-    return name in KEY_FILES + SSH_WORDS + CHECKING + (CONNECTION, BECOME) or bool(
-        SECRET.match(name)
-    )
+    """Return whether a variable of a host belongs to the login to it."""
+    known = KEY_FILES + SSH_WORDS + CHECKING + (CONNECTION, BECOME)
+    return name in known or bool(SECRET.match(name))
 
 
 def checking_problem(name, value):
-    """Say how a setting switches the check of host keys off, or return None; name: of a variable or
-    of Ansible's own setting.
+    """Say how a setting switches the check of host keys off, or return None.
+
+    name: of a variable, or of Ansible's own setting.
     """
     if name.endswith("host_key_checking"):
-        off = value is False or str(value).strip().lower() in FALSE
-        return f"switches the check of host keys off; got {value}; {REMEDY}" if off else None
-    found = OFF.search(str(value))
-    return f"switches the check of host keys off; got {found.group(0)}; {REMEDY}" if found else None
+        if value is False or str(value).strip().lower() in FALSE:
+            return f"switches the check of host keys off; got {value}; {REMEDY}"
+        return None
+    match = OFF.search(str(value))
+    if match:
+        return f"switches the check of host keys off; got {match.group(0)}; {REMEDY}"
+    return None
 
 
 def forwarding(hosts, settings=()):
-    """Return a line for each way of logging in that may pass the user's own ssh agent, display or
-    local commands on to a node.
+    """Return a line for each kind of login that may forward a user's resource.
 
-    hosts, settings: as `problems` takes them. ssh takes the first value that it is given, and
-    ssh_args come first (ansible.cfg has them).
+    That is the user's own ssh agent, display or local commands. hosts, settings: as `problems`
+    takes them.
     """
-    usual = {name: str(value or "") for _where, name, value in settings}
-    lacking = {}
+    defaults = {name: str(value or "") for _where, name, value in settings}
+    hosts_by_option = {}
     for host, variables in hosts.items():
         if CONNECTION in variables and str(variables[CONNECTION]["value"]) not in ("ssh", "smart"):
             continue
-        words = []
-        for name in SSH_WORDS:
-            own = variables.get(name)
-            words.append(
-                str(own["value"] or "") if own else usual.get(name.replace("ansible_", ""), "")
-            )
-        text = " ".join(words)
-        said = {key.lower(): value.lower() for key, value in reversed(_OPTION.findall(text))}
-        open_ = [name for name in NOT_FORWARDED if said.get(name.lower()) != "no"]
-        if open_ or _FLAG.search(text):
-            lacking.setdefault(", ".join(open_) or "-A, -X or -Y", []).append(host)
-    text = (
-        "the login to %s does not switch off %s; a training there could use it. Put -o"
-        " ForwardAgent=no and the like into ssh_args, as ansible.cfg does"
-    )
-    return [text % (", ".join(names[:5]), what) for what, names in lacking.items()]
+        text = _ssh_options(variables, defaults)
+        # ssh takes the first value that it is given.
+        options = {name.lower(): value.lower() for name, value in reversed(_OPTION.findall(text))}
+        not_off = [name for name in NOT_FORWARDED if options.get(name.lower()) != "no"]
+        if not_off or _FLAG.search(text):
+            label = ", ".join(not_off) or "-A, -X or -Y"
+            hosts_by_option.setdefault(label, []).append(host)
+    return [
+        f"the login to {', '.join(names[:5])} does not switch off {label}; a training there could"
+        " use it. Put -o ForwardAgent=no and the like into ssh_args, as ansible.cfg does"
+        for label, names in hosts_by_option.items()
+    ]
+
+
+def _ssh_options(variables, defaults):
+    """Return the options that Ansible gives ssh for a host, as one text.
+
+    defaults: {setting of Ansible: text}. ssh_args come first (ansible.cfg has them).
+    """
+    options = []
+    for name in SSH_WORDS:
+        if variables.get(name):
+            options.append(str(variables[name]["value"] or ""))
+        else:
+            options.append(defaults.get(name.replace("ansible_", ""), ""))
+    return " ".join(options)
 
 
 def secret_problem(raw, hidden):
-    """Say that a password stands in clear text, or return None; raw: before templating. hidden: it
-    came out of a vault. Never shows it.
+    """Say that a password stands in clear text, or return None; never show it.
+
+    raw: the value before templating. hidden: whether it came out of a vault.
     """
     if hidden or raw in (None, "") or (isinstance(raw, str) and ("{{" in raw or "{%" in raw)):
         return None
@@ -104,8 +118,9 @@ def secret_problem(raw, hidden):
 
 
 def become_problem(value):
-    """Say that everything would be done as root, or return None: provision.yml and unprovision.yml
-    become root by themselves, for their part.
+    """Say that everything would be done as root, or return None.
+
+    provision.yml and unprovision.yml become root automatically, for their part.
     """
     if value is True or str(value).strip().lower() in TRUE:
         return (
@@ -116,12 +131,13 @@ def become_problem(value):
 
 
 def key_problem(path, stat=os.stat):
-    """Say why a private key cannot be used, or return None. ssh itself passes over a key that
-    others may read, and asks for a password.
+    """Say why a private key cannot be used, or return None.
+
+    ssh itself ignores a key that others may read, and asks for a password.
     """
     path = os.path.expanduser(path)
     try:
-        found = stat(path)
+        status = stat(path)
     except OSError as error:
         if os.path.exists(path + ".pub"):  # the private half is in an agent
             return None
@@ -129,18 +145,19 @@ def key_problem(path, stat=os.stat):
             f"no private key there: {path} ({error.strerror}); the embedded site's is made by"
             " playbooks/local.yml"
         )
-    if not modes.S_ISREG(found.st_mode):
+    if not modes.S_ISREG(status.st_mode):
         return f"the private key {path} is no file"
-    if found.st_mode & 0o077 and not path.endswith(".pub"):
+    if status.st_mode & 0o077 and not path.endswith(".pub"):
         return (
-            f"the private key {path} may be read by others (mode {found.st_mode & 0o777:04o});"
+            f"the private key {path} may be read by others (mode {status.st_mode & 0o777:04o});"
             " chmod 600 it"
         )
     return None
 
 
 def account_problem(name):
-    """Say why the account that trains cannot be named to what runs as root, or return None;
+    """Say why root may not be given the name of the training account, or return None.
+
     roles/runtime has the same pattern.
     """
     if ACCOUNT.match(str(name)):
@@ -153,31 +170,33 @@ def account_problem(name):
 
 
 def here_problems(hosts, usual=None):
-    """Return a Problem for every node of several that is the controller itself: with `local`
-    nothing is sent, and all of them are one machine.
+    """Return a Problem for every node of several that is the controller itself.
 
-    hosts: as `problems` takes them. usual: the connection of a host that names none (-c,
-    ANSIBLE_TRANSPORT).
+    With the connection `local` nothing is sent, and all such nodes are one machine. hosts: as
+    `problems` takes them. usual: the connection of a host that names none (-c, ANSIBLE_TRANSPORT).
     """
-    found = {}
-    for host, variables in hosts.items() if len(hosts) > 1 else ():
+    if len(hosts) < 2:
+        return []
+    unique = {}
+    for host, variables in hosts.items():
         entry = variables.get(CONNECTION)
-        if (entry["value"] if entry else usual) == "local":
-            said, key = (
-                (entry.get("file"), CONNECTION)
-                if entry
-                else ("command line or configuration", "connection")
-            )
-            text = (
-                "'local' makes the controller itself of %s; a job on several nodes logs in to each"
-                " of them (ssh); take it out"
-            )
-            text %= "host " + host if entry else "every node"
-            problem = Problem(
-                said or f"inventory, host {host}", entry.get("line") if entry else None, key, text
-            )
-            found.setdefault(str(problem), problem)
-    return list(found.values())
+        if entry and entry["value"] == "local":
+            file = entry.get("file") or f"inventory, host {host}"
+            problem = Problem(file, entry.get("line"), CONNECTION, _local_text(f"host {host}"))
+        elif not entry and usual == "local":
+            file = "command line or configuration"
+            problem = Problem(file, None, "connection", _local_text("every node"))
+        else:
+            continue
+        unique.setdefault(str(problem), problem)
+    return list(unique.values())
+
+
+def _local_text(subject):
+    return (
+        f"'local' makes the controller itself of {subject}; a job on several nodes logs in to each"
+        " of them (ssh); take it out"
+    )
 
 
 def problems(hosts, settings=(), stat=os.stat):
@@ -186,31 +205,42 @@ def problems(hosts, settings=(), stat=os.stat):
     hosts: {inventory name: {variable: {value (templated), raw, hidden, file, line}}}. settings:
     [(where, name, value)] of Ansible's configuration and command line.
     """
-    found = {}
+    unique = {}
 
     def add(file, line, key, text):
         if text:
             problem = Problem(file, line, key, text)
-            found.setdefault(str(problem), problem)
+            unique.setdefault(str(problem), problem)
 
     for host, variables in hosts.items():
         for name, entry in sorted(variables.items()):
             file = entry.get("file") or f"inventory, host {host}"
-            if SECRET.match(name):
-                text = secret_problem(entry["raw"], entry["hidden"])
-            elif name in KEY_FILES:
-                text = key_problem(str(entry["value"]), stat) if entry["value"] else None
-            elif name == BECOME:
-                text = become_problem(entry["value"])
-            else:
-                text = checking_problem(name, entry["value"]) if name != CONNECTION else None
-            add(file, entry.get("line"), name, text)
+            add(file, entry.get("line"), name, _variable_problem(name, entry, stat))
     for where, name, value in settings:
-        if value in (None, ""):
-            continue
-        if name == "private_key_file":
-            text = key_problem(str(value), stat)
-        else:
-            text = become_problem(value) if name == "become" else checking_problem(name, value)
-        add(where, None, name, text)
-    return list(found.values())
+        if value not in (None, ""):
+            add(where, None, name, _setting_problem(name, value, stat))
+    return list(unique.values())
+
+
+def _variable_problem(name, entry, stat):
+    """Say what is wrong with one variable of a host, or return None."""
+    if SECRET.match(name):
+        return secret_problem(entry["raw"], entry["hidden"])
+    if name in KEY_FILES:
+        if not entry["value"]:
+            return None
+        return key_problem(str(entry["value"]), stat)
+    if name == BECOME:
+        return become_problem(entry["value"])
+    if name == CONNECTION:
+        return None
+    return checking_problem(name, entry["value"])
+
+
+def _setting_problem(name, value, stat):
+    """Say what is wrong with one setting of Ansible, or return None."""
+    if name == "private_key_file":
+        return key_problem(str(value), stat)
+    if name == "become":
+        return become_problem(value)
+    return checking_problem(name, value)

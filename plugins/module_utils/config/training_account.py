@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What root gives a training account on a node, and its undo: limits, lingering, a record of both.
+"""Root's part of a training account: limits, lingering, a record of both.
 
 Runs as root. Its input is the account's name and the site's limits, from the controller's
-inventory. The uid comes from the system's own database; nothing that the account can write is read
+inventory. The uid comes from the system's own database. Nothing that the account can write is read
 or followed. Python >= 3.8, standard library only.
 """
 
@@ -18,22 +18,26 @@ MAY_SUDO = "may run the following commands"
 
 
 class AccountError(Exception):
-    """An account that cannot be given its part, in words with the remedy."""
+    """An account that cannot be set up, in words with the remedy."""
 
 
 def look_up(name, lowest_uid, database=pwd.getpwnam):
-    """Return the uid of an account that may train, by the system's own database."""
+    """Return the uid of an account that may train, by the system's own database.
+
+    Raise AccountError.
+    """
     if not user_manager.ACCOUNT.match(name):
         raise AccountError(f"{name!r} is not the name of an account")
     try:
         entry = database(name)
     except KeyError:
-        text = "there is no account %s on this node; create it, or correct ansible_user"
-        raise AccountError(text % name) from None
+        text = f"there is no account {name} on this node; create it, or correct ansible_user"
+        raise AccountError(text) from None
     if entry.pw_name != name or not lowest_uid <= entry.pw_uid <= user_manager.HIGHEST_UID:
-        text = "%s has the uid %d; a training account has %d to %d (runtime_lowest_uid)"
-        known = (name, entry.pw_uid, lowest_uid, user_manager.HIGHEST_UID)
-        raise AccountError(text % known)
+        raise AccountError(
+            f"{name} has the uid {entry.pw_uid}; a training account has {lowest_uid} to"
+            f" {user_manager.HIGHEST_UID} (runtime_lowest_uid)"
+        )
     return entry.pw_uid
 
 
@@ -41,60 +45,74 @@ class Account:
     """One account of this node; system and records differ in tests alone."""
 
     def __init__(self, name, uid, records, check=False, system="/", ask=user_manager.call):
-        self.name, self.uid, self.records, self.check = name, uid, records, check
-        self.system, self.ask, self.changes = system, ask, []
+        self.name = name
+        self.uid = uid
+        self.records = records
+        self.check = check
+        self.system = system
+        self.ask = ask
+        self.changes = []
 
     def present(self, asked):
-        """Give it the limits that the node allows, and a systemd that lives without a login."""
+        """Set the limits that the node allows, and lingering: a systemd without a login.
+
+        Return the limits. asked: the limits that the site asks for.
+        """
         limits = user_manager.node_limits(asked, lambda path: user_manager.read(self._at(path)))
-        known = self.records.read("accounts") or {}
-        lingers = os.path.lexists(self._at(os.path.join(user_manager.LINGER, self.name)))
-        ours = known.get(self.name, {}).get("lingering", False) or not lingers
-        wanted = dict(known, **{self.name: {"uid": self.uid, "lingering": ours}})
-        if wanted != known:
+        accounts = self.records.read("accounts") or {}
+        lingers = self._lingers(self.name)
+        ours = accounts.get(self.name, {}).get("lingering", False) or not lingers
+        new_accounts = dict(accounts, **{self.name: {"uid": self.uid, "lingering": ours}})
+        if new_accounts != accounts:
             # first, so that the undo finds what an interrupted run has left
-            self._do("record", self.records.write, "accounts", wanted)
-        written = [self._write(*each) for each in user_manager.dropins(self.uid, limits).items()]
+            self._change("record", self.records.write, "accounts", new_accounts)
+        dropins = user_manager.dropins(self.uid, limits)
+        written = [self._write(path, content) for path, content in dropins.items()]
         if any(written):
             self._call("systemctl", "daemon-reload")
         if not lingers:
-            self._do("lingering", self._call, "loginctl", "enable-linger", self.name)
+            self._change("lingering", self._call, "loginctl", "enable-linger", self.name)
         return limits
 
     def absent(self, lingering_was_off=False):
-        """Take back what was given to this account and to every other one of the record.
+        """Undo the changes for this account and for every other one of the record.
 
         lingering_was_off: a note of an earlier version in the account's home says so.
         It switches off no lingering but that of the account, which its owner could do as well.
         """
-        known = self.records.read("accounts") or {}
-        mine = known.get(self.name, {"uid": self.uid, "lingering": False})
-        mine = dict(mine, lingering=mine["lingering"] or lingering_was_off)
+        accounts = self.records.read("accounts") or {}
+        own_entry = accounts.get(self.name, {"uid": self.uid, "lingering": False})
+        own_entry = dict(own_entry, lingering=own_entry["lingering"] or lingering_was_off)
         removed = False
-        for name, entry in dict(known, **{self.name: mine}).items():
+        for name, entry in dict(accounts, **{self.name: own_entry}).items():
             if entry["uid"] is not None:
                 for path in user_manager.dropin_paths(entry["uid"]):
                     removed = self._remove(path) or removed
-            lingers = os.path.lexists(self._at(os.path.join(user_manager.LINGER, name)))
-            if entry["lingering"] and lingers:
-                self._do("lingering", self._call, "loginctl", "disable-linger", name)
+            if entry["lingering"] and self._lingers(name):
+                self._change("lingering", self._call, "loginctl", "disable-linger", name)
         if removed:
             self._call("systemctl", "daemon-reload")
-        if known:
-            self._do("record", self.records.remove, "accounts")
+        if accounts:
+            self._change("record", self.records.remove, "accounts")
+
+    def _lingers(self, name):
+        return os.path.lexists(self._at(os.path.join(user_manager.LINGER, name)))
 
     def may_sudo(self):
-        """Whether the account may use sudo; None where that cannot be told."""
+        """Return whether the account may use sudo; None where that cannot be known."""
         code, text = self.ask(["env", "LC_ALL=C", "sudo", "-n", "-l", "-U", self.name])
         if MAY_SUDO in text:
             return True
-        return False if code == 0 or "not allowed to run sudo" in text else None
+        if code == 0 or "not allowed to run sudo" in text:
+            return False
+        return None
 
     def _at(self, path):
         return os.path.join(self.system, path.lstrip("/"))
 
-    def _do(self, what, action, *arguments):
-        self.changes.append(what)
+    def _change(self, label, action, *arguments):
+        """Note a change, and make it unless this is a check."""
+        self.changes.append(label)
         if not self.check:
             action(*arguments)
 
@@ -103,7 +121,7 @@ class Account:
             return
         code, text = self.ask(list(argv))
         if code:
-            raise AccountError("{}: {}".format(" ".join(argv), text or "exit code %d" % code))
+            raise AccountError(f"{' '.join(argv)}: {text or f'exit code {code}'}")
 
     def _write(self, path, content):
         """Write a drop-in where it differs; return whether it did."""
@@ -121,13 +139,11 @@ class Account:
             finally:
                 os.close(folder)
 
-        self._do(path, write)
+        self._change(path, write)
         return True
 
     def _remove(self, path):
-        """Remove a drop-in, and its directory where nothing else is in it; return whether it was
-        there.
-        """
+        """Remove a drop-in, and its directory if empty; return whether it existed."""
         path = self._at(path)
         if not os.path.lexists(path):
             return False
@@ -139,5 +155,5 @@ class Account:
             except OSError:
                 pass  # others have drop-ins there, too
 
-        self._do(path, remove)
+        self._change(path, remove)
         return True

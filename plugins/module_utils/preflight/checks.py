@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is judged of the nodes before anything starts, in one list of findings. Pure; each
-subject has its own module.
+"""All checks of the nodes before a start, in one list of findings.
+
+Each subject has its own module.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from . import (
     software,
 )
 
-# Each judges {node name: facts}: (nodes as read_site gives them, facts, what the site allows) ->
-# findings. None of them needs a plan, so that they are said even where no plan can be made. They
-# pass over what a probe did not ask.
+# Each has judge(nodes as read_site gives them, {node name: facts}, limits of the site), which
+# returns findings. None of them needs a plan, so that they are reported even where no plan can be
+# made. They ignore facts that a probe did not collect.
 SUBJECTS = {
     "machines": machine,
     "devices": devices,
@@ -31,11 +32,10 @@ SUBJECTS = {
 }
 
 
-# What keeps things from being brought to the nodes (sync.yml): a node that does not answer, no
-# plan, one directory under two names, no room, a Python that differs, what root or another run has
-# in hand (`ready`). Every other stop is about a start alone: a port or device that a colleague's
-# training has is free again when this job's turn comes, and its code and data can lie there by
-# then.
+# Checks that keep sync.yml from copying to the nodes: a node that does not answer, no plan, one
+# directory under two names, no room, a Python that differs, what root or another run has in hand
+# (`ready`). Every other stop is about a start alone: a port or device that a colleague's training
+# uses is free again when this job's turn comes, and its code and data can be there by then.
 BRINGING = (
     "reach",
     "answer",
@@ -50,108 +50,116 @@ BRINGING = (
 
 
 def of_bringing(found):
-    """Return the findings as they count where things are brought and nothing is started: what keeps
-    only a start is warned of.
+    """Return the findings as sync.yml counts them: it copies, and starts nothing.
+
+    A stop that keeps only a start becomes a warning.
     """
-    return [
-        (
-            dict(item, level="warn")
-            if item["level"] == "stop" and item["check"] not in BRINGING
-            else item
-        )
-        for item in found
-    ]
+    result = []
+    for item in found:
+        if item["level"] == "stop" and item["check"] not in BRINGING:
+            item = dict(item, level="warn")
+        result.append(item)
+    return result
 
 
 def silent(reasons):
-    """Return what is said of nodes that did not answer; reasons: {node name: the connection's own
-    words}.
+    """Return a finding for each node that did not answer.
+
+    reasons: {node name: the connection's own words}.
     """
     remedy = (
         "log in by hand with the same user and key, or take the node out; a host key that is not"
         " known yet: playbooks/trust.yml shows and pins it"
     )
     return [
-        findings.finding(
-            "reach", "did not answer: %s" % (text or "no reason was given"), remedy, name
-        )
+        findings.finding("reach", f"did not answer: {text or 'no reason was given'}", remedy, name)
         for name, text in reasons.items()
     ]
 
 
 def of_nodes(nodes, facts, allowed):
-    """Return what is wrong with the nodes that answered."""
-    heard = [node for node in nodes if node["name"] in facts]
-    return [
-        item
-        for key, subject in SUBJECTS.items()
-        for item in _apart(
-            key, facts, lambda known, subject=subject: subject.judge(heard, known, allowed)
+    """Return the findings about the nodes that answered."""
+    answered = [node for node in nodes if node["name"] in facts]
+    result = []
+    for key, subject in SUBJECTS.items():
+        result += _judge_apart(
+            key, facts, lambda known, subject=subject: subject.judge(answered, known, allowed)
         )
-    ]
+    return result
 
 
-def _apart(key, facts, judge):
-    """Return what is judged of one subject; a node whose facts of it cannot be judged gets a
-    finding of its own, and hides no other's.
+def _judge_apart(key, facts, judge):
+    """Return the findings of one subject.
 
-    key: the subject's name in the facts. judge(facts) gives findings; it passes over a node without
-    this key.
+    A node whose facts of it cannot be judged gets a finding of its own, and hides no other's. key:
+    the subject's name in the facts. judge(facts) returns findings. It ignores a node without this
+    key.
     """
-    found, left = isolation.judge_apart(
-        lambda names: judge(
-            {name: fact if name in names else {**fact, key: None} for name, fact in facts.items()}
-        ),
-        facts,
-    )
+
+    def judge_some(names):
+        known = dict(facts)
+        for name, fact in facts.items():
+            if name not in names:
+                known[name] = {**fact, key: None}
+        return judge(known)
+
+    result, unusable = isolation.judge_apart(judge_some, facts)
     remedy = (
         "look which programs of the training account start with every Python there:"
         " docs/security.md"
     )
-    return found + [
+    return result + [
         findings.finding("answer", f"what it says of its {key} cannot be judged", remedy, name)
-        for name in left
+        for name in unusable
     ]
 
 
 def of_trust(nodes, facts, state_dir, now, report=False):
-    """Return what is wrong with the mesh between the chosen nodes, and with report how long it
-    lasts. state_dir: what the controller keeps of the site.
+    """Return the findings about the mesh between the chosen nodes.
+
+    state_dir: the controller's directory for the site. report: whether to say how long the mesh
+    lasts.
     """
     names = [node["name"] for node in nodes]
+    journal = {}
     try:
-        journal = authority.read_journal(authority.folder_of(state_dir)) if state_dir else {}
+        if state_dir:
+            journal = authority.read_journal(authority.folder_of(state_dir))
     except authority.AuthorityError as error:
         return [findings.finding("trust", str(error))]
-    own = [item["fingerprint"] for item in journal.get("authorities", ())]
-    found = certificate_term.of_taken_back(names, journal.get("taken_back", {}))
-    return found + certificate_term.of_mesh(
-        names, facts, now, readiness.CERTIFICATE_MARGIN, own, report
+    fingerprints = [item["fingerprint"] for item in journal.get("authorities", ())]
+    result = certificate_term.of_taken_back(names, journal.get("taken_back", {}))
+    return result + certificate_term.of_mesh(
+        names, facts, now, readiness.CERTIFICATE_MARGIN, fingerprints, report
     )
 
 
 def of_plan(made, facts, allowed, repair=False):
-    """Return what stands between a plan and its start; see readiness.obstacles for repair."""
-    found = _apart(
-        "ports", facts, lambda known: ports.judge(made, known, allowed)
-    ) + interfaces.forced(made, facts)
-    return found + [_about(text, facts) for text in readiness.obstacles(made, facts, repair)]
+    """Return the findings about a plan before its start.
 
-
-def _about(text, facts):
-    """Return the finding of a sentence that begins with the node it is about, and may end with its
-    remedy.
+    made: the plan. repair: see readiness.obstacles.
     """
-    name = next((name for name in facts if text.startswith((name + ": ", name + " "))), None)
-    said, _semicolon, remedy = (
-        text.rpartition("; ") if "playbooks/" in text.rpartition("; ")[2] else (text, "", "")
-    )
-    return findings.finding(
-        "ready", said[len(name) :].lstrip(": ") if name else said, remedy, name or ()
-    )
+    result = _judge_apart("ports", facts, lambda known: ports.judge(made, known, allowed))
+    result += interfaces.forced(made, facts)
+    return result + [_obstacle(text, facts) for text in readiness.obstacles(made, facts, repair)]
 
 
-# What is not ready and is brought by whoever starts, in words.
+def _obstacle(text, facts):
+    """Return the finding of a sentence about a node.
+
+    The sentence begins with the node's name, and may end with its remedy.
+    """
+    problem, remedy = text, ""
+    before, _semicolon, last = text.rpartition("; ")
+    if "playbooks/" in last:
+        problem, remedy = before, last
+    for name in facts:
+        if text.startswith((name + ": ", name + " ")):
+            return findings.finding("ready", problem[len(name) :].lstrip(": "), remedy, name)
+    return findings.finding("ready", problem, remedy)
+
+
+# Parts that may be missing and that a start copies to the nodes, in words.
 BROUGHT = {
     "trust": "the passwordless SSH between the nodes",
     "environment": "the Python environment",
@@ -163,34 +171,30 @@ BROUGHT = {
 
 
 def of_todo(todo, found):
-    """Return what train.yml brings by itself before it starts; check.yml changes nothing and only
-    says so.
+    """Return notes of what train.yml copies automatically before the start.
 
-    found: the findings so far; an environment that somebody has changed stops instead.
+    check.yml changes nothing and only reports it. found: the findings so far. An environment that a
+    person has changed stops instead.
     """
     remedy = "train.yml brings it before the start, sync.yml brings it without a start"
-    changed = {
-        name
-        for item in findings.stops(found)
-        if item["check"] == "environment"
-        for name in item["nodes"]
-    }
-    together = {}
+    changed = set()
+    for item in findings.stops(found):
+        if item["check"] == "environment":
+            changed.update(item["nodes"])
+    parts_of = {}
     for kind, words in BROUGHT.items():
         names = [
             name for name in todo.get(kind, ()) if kind != "environment" or name not in changed
         ]
         if names:
-            together.setdefault(tuple(names), []).append(words)
+            parts_of.setdefault(tuple(names), []).append(words)
     return [
-        findings.finding(
-            "ready", "not there yet: {}".format(", ".join(words)), remedy, names, "note"
-        )
-        for names, words in together.items()
+        findings.finding("ready", f"not there yet: {', '.join(parts)}", remedy, names, "note")
+        for names, parts in parts_of.items()
     ]
 
 
-# What is not tried again while its proof is young, in words.
+# Checks that are not repeated while their proof is young, in words.
 REMEMBERED = {
     "network": "latency, bandwidth and path MTU were proven",
     "rehearsal": "this plan was rehearsed",
@@ -198,28 +202,25 @@ REMEMBERED = {
 
 
 def remembered(kept, rehearse, now):
-    """Return what a check did not try, so that READY hides nothing; kept: {kind: proof or None},
-    see proofs.valid. now: unix seconds.
+    """Return notes of what a check did not try, so that READY hides nothing.
+
+    kept: {kind: proof or None}, see proofs.valid. now: unix seconds.
     """
-    found = []
+    result = []
     for kind, proof in kept.items():
         if kind == "rehearsal" and not rehearse:
-            found.append(findings.finding(kind, "not rehearsed, as was asked", "", (), "note"))
+            text, remedy = "not rehearsed, as was asked", ""
         elif proof:
+            text = f"{REMEMBERED[kind]} {int((now - proof['time']) / 60)} min ago"
             remedy = f"-e preflight_{kind}_hours=0 tries it again"
-            found.append(
-                findings.finding(
-                    kind,
-                    "%s %d min ago" % (REMEMBERED[kind], (now - proof["time"]) / 60),
-                    remedy,
-                    (),
-                    "note",
-                )
-            )
-    return found
+        else:
+            continue
+        result.append(findings.finding(kind, text, remedy, (), "note"))
+    return result
 
 
 def unplanned(error):
-    """Return why there is no plan."""
-    problems = error.problems if isinstance(error, compiler.PlanError) else [str(error)]
-    return [findings.finding("plan", text) for text in problems]
+    """Return findings of the reasons why there is no plan."""
+    if isinstance(error, compiler.PlanError):
+        return [findings.finding("plan", text) for text in error.problems]
+    return [findings.finding("plan", str(error))]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judge the controller's rsync and sshd: rsync pulls from nodes, and the controller holds the keys
-of all. Controller only.
+"""Checks of the controller's rsync and sshd.
+
+rsync pulls from nodes, and the controller holds the keys of all of them.
 """
 
 from __future__ import annotations
@@ -9,45 +10,51 @@ import shutil
 
 from . import openssh, package_fixes, rsync
 
-# The verbs that copy from or to nodes with rsync, and the one that says before a start what is
-# wrong.
+# The verbs that copy from or to nodes with rsync, and check, which reports problems before a start.
 VERBS = ("train", "check", "resume", "follow", "logs", "sync", "provision")
 
 
 def warnings(verb):
-    """Return what a user should know of the controller's programs, as lines. verb: the playbook's
-    name without its ending.
+    """Return warnings about the controller's programs, as lines.
+
+    verb: the playbook's name without its ending.
     """
     if verb not in VERBS:
         return []
-    said = []
-    if shutil.which("rsync"):  # what is missing is said elsewhere
-        said.append(
-            rsync_warning(
-                package_fixes.output(["rsync", "--version"]), package_fixes.change_log("rsync")
-            )
-        )
-    found = openssh.problem(openssh.look())
-    said.append("On this controller {}. Remedy: {}".format(*found) if found else None)
-    return [line for line in said if line]
+    lines = []
+    if shutil.which("rsync"):  # a missing one is reported elsewhere
+        version = package_fixes.output(["rsync", "--version"])
+        line = rsync_warning(version, package_fixes.change_log("rsync"))
+        if line:
+            lines.append(line)
+    problem = openssh.problem(openssh.look())
+    if problem:
+        text, remedy = problem
+        lines.append(f"On this controller {text}. Remedy: {remedy}")
+    return lines
 
 
 def rsync_warning(version, changes):
-    """Return a line about an rsync that is not known to be safe, or None. version: what it prints.
-    changes: its package's change log.
+    """Return a line about an rsync that is not known to be safe, or None.
+
+    version: the output of rsync --version. changes: its package's change log.
     """
     number = rsync.number_of(version)
     missing = rsync.unfixed(number, changes)
     if missing == []:
         return None
-    shown = ".".join(map(str, number)) if number else "an unknown version"
+    shown = "an unknown version"
+    if number:
+        shown = ".".join(map(str, number))
     remedy = "Update it with the distribution's package manager"
     if missing:
-        return "rsync {} on this controller is not mended for {}, and it copies from the nodes. {}".format(
-            shown, ", ".join(missing), remedy
+        return (
+            f"rsync {shown} on this controller is not mended for {', '.join(missing)}, and it"
+            f" copies from the nodes. {remedy}"
         )
-    text = (
-        "it is unknown whether rsync %s on this controller is mended for %s, and it copies from the"
-        " nodes. Version %s is. %s"
+    fixed = ".".join(map(str, rsync.FIXED))
+    return (
+        f"it is unknown whether rsync {shown} on this controller is mended for"
+        f" {', '.join(rsync.holes(number))}, and it copies from the nodes. Version {fixed} is."
+        f" {remedy}"
     )
-    return text % (shown, ", ".join(rsync.holes(number)), ".".join(map(str, rsync.FIXED)), remedy)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machines themselves: which they are, names, clocks, and what stands in the way. `look` reads
-on the node, `judge` is pure.
+"""The machines themselves: identity, names, clocks, and obstacles.
+
+`look` reads on the node, `judge` is pure.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..base.findings import finding, named, unequal
 from . import capacity, openssh, rsync
 
 # Locks of dpkg, apt, rpm and dnf 5, held by fcntl() or flock(), and files in which yum, dnf and
-# zypper write who they are.
+# zypper write their pid.
 LOCKS = (
     "/var/lib/dpkg/lock-frontend",
     "/var/lib/dpkg/lock",
@@ -39,124 +40,121 @@ BY_HOST_NAME = ("msrun", "mpirun")
 
 
 def look(run, base, asked):
-    """Return what this node shows of itself. Nothing is asked of it that its training user may not
-    read.
-    """
-    shown = unit_limits.text_of
+    """Return what this node shows of itself, as its training user may read it."""
+    read = unit_limits.text_of
+    available = _value_of("MemAvailable:", read("/proc/meminfo"))
+    memory, rdma = None, []
+    if available:
+        memory = int(available.split()[0]) * 1024  # /proc/meminfo has KiB
+    if os.path.isdir("/sys/class/infiniband"):
+        rdma = sorted(os.listdir("/sys/class/infiniband"))
     return {
         "identity": identity(),
         "kernel": platform.release(),
-        "system": next(
-            (
-                row[12:].strip("\"'")
-                for row in shown("/etc/os-release").splitlines()
-                if row.startswith("PRETTY_NAME=")
-            ),
-            "",
-        ),
+        "system": _value_of("PRETTY_NAME=", read("/etc/os-release")).strip("\"'"),
         "places": capacity.places(base, ["/tmp"]),
         "shm": (capacity.places("/dev/shm", []) or [None])[0],
-        "memory": next(
-            (
-                int(row.split()[1]) * 1024
-                for row in shown("/proc/meminfo").splitlines()
-                if row.startswith("MemAvailable:")
-            ),
-            None,
-        ),
+        "memory": memory,
         "unit": unit_limits.in_unit(run),
-        "rdma": (
-            sorted(os.listdir("/sys/class/infiniband"))
-            if os.path.isdir("/sys/class/infiniband")
-            else []
-        ),
-        "selinux": shown("/sys/fs/selinux/enforce").strip() == "1",
+        "rdma": rdma,
+        "selinux": read("/sys/fs/selinux/enforce").strip() == "1",
         "locks": locks(),
         "sshd": openssh.look(),
         "rsync": rsync.look(),
     }
 
 
+def _value_of(key, text):
+    """Return the rest of the first line that begins with a key, or an empty text."""
+    for line in text.splitlines():
+        if line.startswith(key):
+            return line[len(key) :]
+    return ""
+
+
 def identity():
-    """Return what tells this machine from others.
+    """Return what distinguishes this machine from others.
 
     kernel: the boot id with the namespaces of processes and network, so that containers of one host
     are machines of their own, whose boot ids are the host's. macs: hardware addresses of the
     interfaces. machine_id: a digest, since the id itself is confidential (machine-id(5)).
     """
-    spaces = [
-        os.readlink("/proc/self/ns/" + name)
-        for name in ("pid", "net")
-        if os.path.exists("/proc/self/ns/" + name)
-    ]
+    paths = [f"/proc/self/ns/{name}" for name in ("pid", "net")]
+    namespaces = [os.readlink(path) for path in paths if os.path.exists(path)]
     macs = {unit_limits.text_of(path).strip() for path in glob.glob("/sys/class/net/*/address")}
-    number = unit_limits.text_of("/etc/machine-id").strip()
+    machine_id = unit_limits.text_of("/etc/machine-id").strip()
+    if machine_id:
+        machine_id = hashlib.sha256(machine_id.encode()).hexdigest()[:16]
+    boot_id = unit_limits.text_of("/proc/sys/kernel/random/boot_id").strip()
     return {
-        "kernel": " ".join(
-            [unit_limits.text_of("/proc/sys/kernel/random/boot_id").strip()] + spaces
-        ),
+        "kernel": " ".join([boot_id] + namespaces),
         "macs": sorted(mac for mac in macs if mac.strip("0:")),
-        "machine_id": hashlib.sha256(number.encode()).hexdigest()[:16] if number else "",
+        "machine_id": machine_id,
     }
 
 
 def locks(paths=LOCKS, holders=HOLDERS, table=None):
-    """Return [{path, pid, command}] of package managers at work. /proc/locks and the inode need no
-    root, opening the lock would.
+    """Return [{path, pid, command}] of package managers at work.
+
+    /proc/locks and the inode need no root, opening the lock would.
     """
-    rows = [
-        row.split()
-        for row in (unit_limits.text_of("/proc/locks") if table is None else table).splitlines()
-    ]
+    if table is None:
+        table = unit_limits.text_of("/proc/locks")
     # "1: POSIX  ADVISORY  WRITE 1234 fe:00:5678 0 EOF"; a waiting one has "->" in between, an open
     # file description's has no pid (-1).
-    held = {
-        words[5].rpartition(":")[2]: int(words[4])
-        for words in rows
-        if len(words) == 8 and words[4].lstrip("-").isdigit()
-    }
-    found = []
+    pid_of_inode = {}
+    for line in table.splitlines():
+        words = line.split()
+        if len(words) == 8 and words[4].lstrip("-").isdigit():
+            pid_of_inode[words[5].rpartition(":")[2]] = int(words[4])
+    busy = []
     for path in paths:
-        inode = str(os.stat(path).st_ino) if os.path.exists(path) else ""
-        if inode in held:
-            found.append((path, held[inode]))
+        if os.path.exists(path):
+            inode = str(os.stat(path).st_ino)
+            if inode in pid_of_inode:
+                busy.append((path, pid_of_inode[inode]))
     for path in holders:
         pid = unit_limits.text_of(path).strip()
         if pid.isdigit() and os.path.exists("/proc/" + pid):
-            found.append((path, int(pid)))
+            busy.append((path, int(pid)))
     return [
-        {"path": path, "pid": pid, "command": unit_limits.text_of("/proc/%d/comm" % pid).strip()}
-        for path, pid in found
+        {"path": path, "pid": pid, "command": unit_limits.text_of(f"/proc/{pid}/comm").strip()}
+        for path, pid in busy
     ]
 
 
 def judge(nodes, facts, allowed):
-    """Return findings about machines. allowed: see roles/preflight/defaults/main.yml; a floor that
-    is not given is not asked.
+    """Return findings about machines.
+
+    allowed: see roles/preflight/defaults/main.yml; a floor that is not given is not compared.
     """
     nodes = [node for node in nodes if facts[node["name"]].get("machines")]
     facts = {node["name"]: facts[node["name"]] for node in nodes}
-    found, twins = same_machine(facts)
-    found += host_names(facts, twins, allowed.get("launcher"))
-    found += own_name(nodes, facts) + clocks(facts, allowed)
+    findings, twins = same_machine(facts)
+    findings += host_names(facts, twins, allowed.get("launcher"))
+    findings += own_name(nodes, facts) + clocks(facts, allowed)
     for node in nodes:
-        own = facts[node["name"]]["machines"]
-        found += capacity.space(node["name"], own, allowed)
-        found += capacity.unit(node, facts[node["name"]], allowed)
-        found += in_the_way(node["name"], own)
-        unsafe = openssh.problem(own.get("sshd"))
-        found += [finding("sshd", *unsafe, node["name"], "warn")] if unsafe else []
-        unsafe = rsync.problem(own.get("rsync", {}))
-        found += [finding("rsync", *unsafe, node["name"], "warn")] if unsafe else []
-    for key, what in (("system", "the operating system"), ("kernel", "the kernel")):
+        name = node["name"]
+        state = facts[name]["machines"]
+        findings += capacity.space(name, state, allowed)
+        findings += capacity.unit(node, facts[name], allowed)
+        findings += in_the_way(name, state)
+        problem = openssh.problem(state.get("sshd"))
+        if problem:
+            findings.append(finding("sshd", *problem, name, "warn"))
+        problem = rsync.problem(state.get("rsync", {}))
+        if problem:
+            findings.append(finding("rsync", *problem, name, "warn"))
+    for key, label in (("system", "the operating system"), ("kernel", "the kernel")):
         values = {name: fact["machines"][key] for name, fact in facts.items()}
-        found += unequal("system", what, values, level="note")
-    return found
+        findings += unequal("system", label, values, level="note")
+    return findings
 
 
 def grouped(facts, key):
-    """Return [(value, names)] of the values that several nodes have; key(fact) gives one, or
-    something empty.
+    """Return [(value, names)] of the values that several nodes have.
+
+    key(fact) gives a value. Nodes with an empty one are left out.
     """
     groups = {}
     for name, fact in facts.items():
@@ -166,28 +164,20 @@ def grouped(facts, key):
 
 
 def same_machine(facts):
-    """Return (findings, names of nodes that another node is).
+    """Return (findings, names of nodes that are the same machine as another node).
 
     One kernel with the same namespaces and the same interfaces is one machine. A machine id alone
-    proves nothing: clones of one image share it, and a virtual machine that goes on from another's
-    snapshot even its boot id, but not its interfaces.
+    proves nothing: clones of one image share it. A virtual machine that goes on from another's
+    snapshot shares even its boot id, but not its interfaces.
     """
-    found, twins = [], set()
-    for _value, names in grouped(
-        facts, lambda fact: str([fact["machines"]["identity"][key] for key in ("kernel", "macs")])
-    ):
+    findings, twins = [], set()
+    for _value, names in grouped(facts, _kernel_and_macs):
         text = (
             f"{named(names)} are one machine (kernel, namespaces and interfaces are the same);"
             " every node has to be a machine of its own"
         )
-        found.append(
-            finding(
-                "machine",
-                text,
-                "take all of these names but one out of the inventory, or correct ansible_host",
-                names,
-            )
-        )
+        remedy = "take all of these names but one out of the inventory, or correct ansible_host"
+        findings.append(finding("machine", text, remedy, names))
         twins.update(names[1:])
     others = {name: fact for name, fact in facts.items() if name not in twins}
     for _value, names in grouped(others, lambda fact: fact["machines"]["identity"]["machine_id"]):
@@ -199,88 +189,104 @@ def same_machine(facts):
             "as root on all but one: rm /etc/machine-id /var/lib/dbus/machine-id;"
             " systemd-machine-id-setup; reboot"
         )
-        found.append(finding("machine", text, remedy, names, "warn"))
-    return found, twins
+        findings.append(finding("machine", text, remedy, names, "warn"))
+    return findings, twins
+
+
+def _kernel_and_macs(fact):
+    identity_of = fact["machines"]["identity"]
+    return str([identity_of["kernel"], identity_of["macs"]])
 
 
 def host_names(facts, twins, launcher):
     """Return a finding for every host name that several machines have."""
     others = {name: fact for name, fact in facts.items() if name not in twins}
-    found = []
+    level = "warn"
+    reason = "the plan goes by addresses, but logs and monitoring cannot tell them apart"
+    if launcher in BY_HOST_NAME:
+        level, reason = "stop", "MindSpore counts a machine's ranks by it"
+    findings = []
     for value, names in grouped(others, lambda fact: fact["hostname"]):
-        stops = launcher in BY_HOST_NAME
-        why = (
-            "MindSpore counts a machine's ranks by it"
-            if stops
-            else "the plan goes by addresses, but logs and monitoring cannot tell them apart"
+        text = (
+            f"the host name of {named(names)} is {value} on each; wanted: one of its own ({reason})"
         )
-        text = f"the host name of {named(names)} is {value} on each; wanted: one of its own ({why})"
         remedy = "as root on all but one: hostnamectl set-hostname NAME, and NAME in /etc/hosts"
-        found.append(finding("name", text, remedy, names, "stop" if stops else "warn"))
-    return found
+        findings.append(finding("name", text, remedy, names, level))
+    return findings
 
 
 def own_name(nodes, facts):
-    """Return findings about what a node's own name leads to.
+    """Return findings about the addresses that a node's own name resolves to.
 
     Only a warning: the plan gives POD_IP and GLOO_SOCKET_IFNAME, which cure it (facts 3 and 4,
-    measured); the one launcher that still asks the name, fleetrun's legacy one, is refused by the
-    plan itself. Of a single node nobody else asks.
+    measured). The one launcher that still resolves the name, fleetrun's legacy one, is refused by
+    the plan itself. A single node's name matters to no other node.
     """
     if len(nodes) < 2:
         return []
-    owner = {
-        item["address"]: name
-        for name, fact in facts.items()
-        for item in fact["addresses"]
-        if not _loopback(item["address"])
-    }
-    found = []
+    owner = {address: name for name, fact in facts.items() for address in _addresses(fact)}
+    findings = []
     for node in nodes:
-        name, fact = node["name"], facts[node["name"]]
-        asked, wanted = (
-            fact.get("resolves_to") or [],
-            [item["address"] for item in fact["addresses"] if not _loopback(item["address"])],
+        advice = _own_name_problem(node, facts[node["name"]], owner)
+        if advice:
+            text, remedy = advice
+            findings.append(finding("name", text, remedy, node["name"], "warn"))
+    return findings
+
+
+def _addresses(fact):
+    """Return the addresses of a node that other nodes can reach."""
+    return [item["address"] for item in fact["addresses"] if not _is_loopback(item["address"])]
+
+
+def _own_name_problem(node, fact, owner):
+    """Return (text, remedy) of a node whose own name leads elsewhere, or None.
+
+    owner: {address: name of the node that has it}.
+    """
+    host_name, resolved = fact["hostname"], fact.get("resolves_to") or []
+    addresses = _addresses(fact)
+    right = (addresses or ["ADDRESS"])[0]
+    if node.get("address") in addresses:
+        right = node["address"]
+    local = [address for address in resolved if _is_loopback(address)]
+    foreign = [
+        address for address in resolved if not _is_loopback(address) and address not in addresses
+    ]
+    if not resolved:
+        return (
+            f"its own name {host_name} resolves to nothing; wanted: {right}",
+            f"write into its /etc/hosts: {right} {host_name}",
         )
-        loop = [address for address in asked if _loopback(address)]
-        foreign = [address for address in asked if not _loopback(address) and address not in wanted]
-        there = node.get("address") if node.get("address") in wanted else (wanted or ["ADDRESS"])[0]
-        remedy = "in its /etc/hosts take %s off the line of %s and write: %s %s"
-        if loop:
-            text = (
-                "its own name %s resolves to %s, where no other node is; wanted: %s. The plan names"
-                " address and interface itself"
-            )
-            text = text % (fact["hostname"], loop[0], there)
-            remedy = remedy % (fact["hostname"], loop[0], there, fact["hostname"])
-        elif foreign:
-            text = "its own name %s resolves to %s, which is %s; wanted: %s"
-            text = text % (
-                fact["hostname"],
-                foreign[0],
-                owner.get(foreign[0], "no address of its own"),
-                there,
-            )
-            remedy = remedy % (fact["hostname"], foreign[0], there, fact["hostname"])
-        elif not asked:
-            text = "its own name {} resolves to nothing; wanted: {}".format(fact["hostname"], there)
-            remedy = "write into its /etc/hosts: {} {}".format(there, fact["hostname"])
-        else:
-            continue
-        found.append(finding("name", text, remedy, name, "warn"))
-    return found
+    if local:
+        wrong = local[0]
+        text = (
+            f"its own name {host_name} resolves to {wrong}, where no other node is; wanted:"
+            f" {right}. The plan names address and interface itself"
+        )
+    elif foreign:
+        wrong = foreign[0]
+        text = (
+            f"its own name {host_name} resolves to {wrong}, which is"
+            f" {owner.get(wrong, 'no address of its own')}; wanted: {right}"
+        )
+    else:
+        return None
+    remedy = (
+        f"in its /etc/hosts take {host_name} off the line of {wrong} and write: {right} {host_name}"
+    )
+    return text, remedy
 
 
-def _loopback(address):
+def _is_loopback(address):
     return ipaddress.ip_address(address).is_loopback
 
 
 def offset(fact):
-    """Return (least, most): between what the node's clock is ahead of the controller's, in seconds;
-    None where it was not asked.
+    """Return (least, most) seconds that the node's clock is ahead, or None.
 
     The node's first look at its clock came after the controller had sent the probe, its last one
-    before the answer was there.
+    before the answer had arrived. None stands for a node without these times.
     """
     if not all(fact.get(key) is not None for key in ("sent", "received", "time", "ended")):
         return None
@@ -288,85 +294,76 @@ def offset(fact):
 
 
 def clocks(facts, allowed):
-    """Return findings about clocks: only what the time that the probe took cannot explain."""
+    """Return findings about clocks that the duration of the probe cannot explain."""
     floors = allowed.get("clock_seconds") or {}
-    spans = {name: offset(fact) for name, fact in facts.items() if offset(fact)}
-    found = []
-    for name, (least, most) in spans.items():
-        off = least if least > 0 else most if most < 0 else 0
-        level = next(
-            (
-                each
-                for each in ("stop", "warn")
-                if floors.get(each) and abs(off) > float(floors[each])
-            ),
-            None,
-        )
+    offsets = {}
+    for name, fact in facts.items():
+        bounds = offset(fact)
+        if bounds:
+            offsets[name] = _certain_offset(*bounds)
+    findings = []
+    for name, seconds in offsets.items():
+        level = _clock_level(abs(seconds), floors)
         if not level:
             continue
-        text = "its clock is {} {} the controller's; allowed {} s. ".format(
-            said(abs(off)),
-            "ahead of" if off > 0 else "behind",
-            floors[level],
+        direction = "behind"
+        if seconds > 0:
+            direction = "ahead of"
+        text = (
+            f"its clock is {said(abs(seconds))} {direction} the controller's; allowed"
+            f" {floors[level]} s. Certificates and the times of logs and files depend on it"
         )
-        text += "Certificates and the times of logs and files depend on it"
-        # (several nodes that are all off by the same are no proof, but a hint that saves an hour)
-        if len(spans) > 1 and all(
-            low > 0 and off > 0 or high < 0 and off < 0 for low, high in spans.values()
-        ):
+        # Several nodes that are all off by the same prove nothing, but the hint saves an hour.
+        if len(offsets) > 1 and all(other * seconds > 0 for other in offsets.values()):
             text += (
                 "; all nodes are off the same way, so the controller's own clock may be the"
                 " wrong one"
             )
-        found.append(
-            finding(
-                "clock",
-                text,
-                "as root: timedatectl set-ntp true, or start the site's NTP service; look:"
-                " timedatectl",
-                name,
-                level,
-            )
+        remedy = (
+            "as root: timedatectl set-ntp true, or start the site's NTP service; look: timedatectl"
         )
-    return found
+        findings.append(finding("clock", text, remedy, name, level))
+    return findings
+
+
+def _certain_offset(least, most):
+    """Return the seconds of an offset that the time of the probe cannot explain."""
+    if least > 0:
+        return least
+    return min(most, 0)
+
+
+def _clock_level(seconds, floors):
+    """Return the level of a clock that is off by so many seconds, or None."""
+    for level in ("stop", "warn"):
+        if floors.get(level) and seconds > float(floors[level]):
+            return level
+    return None
 
 
 def said(seconds):
     """Return a time span in words."""
-    return "%d min" % round(seconds / 60) if seconds >= 120 else f"{seconds:.1f} s"
+    if seconds >= 120:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds:.1f} s"
 
 
 def in_the_way(name, own):
-    """Return what may stand in the way: package managers at work, and a label that confines
-    attempts.
-    """
-    found = []
+    """Return findings about working package managers, and a confining label."""
+    findings = []
     for lock in own["locks"]:
         text = (
-            "a package manager is at work: %s (pid %d) holds %s; provision.yml would wait for it"
-            % (
-                lock["command"] or "somebody",
-                lock["pid"],
-                lock["path"],
-            )
+            f"a package manager is at work: {lock['command'] or 'somebody'} (pid"
+            f" {int(lock['pid'])}) holds {lock['path']}; provision.yml would wait for it"
         )
-        found.append(
-            finding(
-                "packages",
-                text,
-                "wait for it to end; it matters to provision.yml only",
-                name,
-                "warn",
-            )
-        )
+        remedy = "wait for it to end; it matters to provision.yml only"
+        findings.append(finding("packages", text, remedy, name, "warn"))
     label = own["unit"].get("confined", "")
-    selinux = label.split(":")[2] if label.count(":") >= 2 else ""
-    if label.endswith("(enforce)") or (
-        own["selinux"] and selinux and not selinux.startswith("unconfined")
-    ):
-        found.append(
-            finding(
-                "security", f"attempts run confined as {label}; they do start", "", name, "note"
-            )
-        )
-    return found
+    selinux_type = ""
+    if label.count(":") >= 2:
+        selinux_type = label.split(":")[2]
+    by_selinux = own["selinux"] and selinux_type and not selinux_type.startswith("unconfined")
+    if label.endswith("(enforce)") or by_selinux:
+        text = f"attempts run confined as {label}; they do start"
+        findings.append(finding("security", text, "", name, "note"))
+    return findings

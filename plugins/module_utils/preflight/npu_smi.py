@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `npu-smi info` says of Ascend devices: count, model, health, memory, processes. Not run on
-Ascend hardware.
+"""Ascend devices with their health and processes, as `npu-smi info` shows them.
 
-It prints tables for people, which differ from release to release: one chip or two a card, Chip
-alone or Chip and Phy-ID, with and without a last column of processes. So nothing is taken by its
-place in a line: a row of a card has a health word in its second cell, a row of its chip a bus
-address, a row of a process a number. Whatever is neither is passed over. Layouts: outputs of
-releases 23.0 to 26.0 in issues of vllm-project/vllm-ascend and others.
+Not run on Ascend hardware. The tool prints tables for people, which differ from release to release:
+one chip or two per card, Chip alone or Chip and Phy-ID, with and without a last column of
+processes. So no cell is found by its position in a line: a row of a card has a health word in its
+second cell, a row of its chip a bus address, a row of a process a number. Other rows are ignored.
+Layouts: outputs of releases 23.0 to 26.0 in issues of vllm-project/vllm-ascend and others.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ _NOTHING = dict.fromkeys(
 
 
 def ask(run):
-    """Return {tool, error, devices, processes} as devices.ask_nvidia does; a device has health (OK,
-    Warning, Alarm, Critical, UNKNOWN) besides.
+    """Return {tool, error, devices, processes} as devices.ask_nvidia does.
+
+    A device also has a health (OK, Warning, Alarm, Critical, UNKNOWN).
     """
     result = {"tool": "npu-smi", "error": "", "cuda": None, "devices": [], "processes": []}
     for tool in ("npu-smi", DRIVER_TOOL):
@@ -38,64 +38,79 @@ def ask(run):
     if code in (126, 127):
         return dict(result, error="it is not installed, or may not be run")
     if code == 124:
-        return dict(result, error="no answer within %d s" % LIMIT_S)
-    devices, found = parse(out)
+        return dict(result, error=f"no answer within {LIMIT_S} s")
+    devices, apps = parse(out)
     if code or not devices:
-        return dict(
-            result,
-            error=printable(" ".join((err or out).split()), limit=300)
-            or "exit code %d without a word" % code,
-        )
+        message = printable(" ".join((err or out).split()), limit=300)
+        return dict(result, error=message or f"exit code {code} without a word")
     result["devices"] = devices
-    for item in found:
-        told = processes.describe(item["pid"]) or dict.fromkeys(
+    for app in apps:
+        process = processes.describe(app["pid"]) or dict.fromkeys(
             ("uid", "user", "age_s", "rss_mib", "run", "attempt")
         )
-        result["processes"].append(dict(item, **told))
+        result["processes"].append(dict(app, **process))
     return result
 
 
 def parse(text):
-    """Return (devices, processes) of the tables. A device's index counts the chips in their order,
-    as ASCEND_RT_VISIBLE_DEVICES does, or is its Phy-ID.
+    """Return (devices, processes) of the tables.
+
+    A device's index is its Phy-ID where there is one. Else it counts the chips in their order, as
+    ASCEND_RT_VISIBLE_DEVICES does.
     """
     match = _VERSION.search(text)
     driver = match and match.group(1)
-    devices, found, card, places = [], [], None, {}
+    devices, apps, card, indexes = [], [], None, {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         first = cells[0].split()
         if len(cells) < 3 or not first or not first[0].isdigit():
             continue
         if _BUS.match(cells[1]) and card:
-            amounts = _AMOUNTS.findall(cells[2])
-            # Memory-Usage is the host side's on most; HBM-Usage, where there is one, comes last.
-            used, total = (int(number) for number in amounts[-1]) if amounts else (None, None)
-            index = first[1] if len(first) > 1 else str(len(devices))
-            places[(card["npu"], first[0])] = index
-            devices.append(
-                dict(
-                    _NOTHING,
-                    index=index,
-                    uuid=cells[1],
-                    name=card["name"],
-                    driver=driver,
-                    memory_total=total,
-                    memory_used=used,
-                    health=card["health"],
-                )
-            )
+            index = str(len(devices))
+            if len(first) > 1:
+                index = first[1]
+            indexes[(card["npu"], first[0])] = index
+            devices.append(dict(_read_chip(cells, card), index=index, driver=driver))
         elif cells[1].isdigit():
-            pid, memory = int(cells[1]), re.match(r"\d+", cells[3]) if len(cells) > 3 else None
-            chip = first[1] if len(first) > 1 else "0"
-            found.append(
-                {
-                    "device": places.get((first[0], chip)),
-                    "pid": pid,
-                    "command": printable(cells[2], limit=processes.COMMAND),
-                    "memory": int(memory.group()) if memory else None,
-                }
-            )
+            apps.append(_read_process(cells, first, indexes))
         elif len(first) > 1 and re.match(r"[A-Za-z]+\Z", cells[1]):
             card = {"npu": first[0], "name": " ".join(first[1:]), "health": cells[1]}
-    return devices, found
+    return devices, apps
+
+
+def _read_chip(cells, card):
+    """Return the device of a chip's row without index and driver; card: its card."""
+    amounts = _AMOUNTS.findall(cells[2])
+    used = total = None
+    if amounts:
+        # Memory-Usage is the host side's on most; HBM-Usage, where there is one, comes last.
+        used, total = (int(number) for number in amounts[-1])
+    return dict(
+        _NOTHING,
+        uuid=cells[1],
+        name=card["name"],
+        memory_total=total,
+        memory_used=used,
+        health=card["health"],
+    )
+
+
+def _read_process(cells, first, indexes):
+    """Return the process of its row.
+
+    first: the words of the row's first cell. indexes: {(NPU, chip): device index}.
+    """
+    chip, memory = "0", None
+    if len(first) > 1:
+        chip = first[1]
+    if len(cells) > 3:
+        match = re.match(r"\d+", cells[3])
+        if match:
+            memory = int(match.group())
+    return {
+        "device": indexes.get((first[0], chip)),
+        "pid": int(cells[1]),
+        "command": printable(cells[2], limit=processes.COMMAND),
+        "memory": memory,
+    }

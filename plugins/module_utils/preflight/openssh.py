@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judge a machine's OpenSSH server by its version, its package's version and its package's change
-log.
+"""Checks of an OpenSSH server by its version and its package's change log.
 
 Only CVE-2024-6387 counts ("regreSSHion": root for anybody who reaches the port). CVE-2023-38408
 needs a forwarded agent, and no login of ours forwards one.
@@ -33,13 +32,16 @@ SYSTEM = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
 
 
 def look():
-    """Return {version, fixed} of this machine's server: fixed is true or false, or None if nothing
-    tells. None if it has no server.
+    """Return {version, fixed} of this machine's server, or None if it has no server.
+
+    fixed is true or false, or None if unknown.
     """
     if not shutil.which("sshd", path=SYSTEM):
         return None
+    version = ""
     client = shutil.which("ssh", path=SYSTEM)
-    version = package_fixes.output([client, "-V"]).split(",")[0].strip()[:LONGEST] if client else ""
+    if client:
+        version = package_fixes.output([client, "-V"]).split(",")[0].strip()[:LONGEST]
     return {
         "version": version,
         "fixed": is_fixed(version, package_fixes.change_log("openssh-server")),
@@ -47,44 +49,38 @@ def look():
 
 
 def is_fixed(version, changes):
-    """Return whether a server has no CVE-2024-6387, None if nothing tells. version: what `ssh -V`
-    prints. changes: its package's change log.
+    """Return whether a server has no CVE-2024-6387, None if unknown.
+
+    version: the output of `ssh -V`. changes: its package's change log.
     """
-    found = re.match(r"OpenSSH_(\d{1,3})\.(\d{1,3})", version)
-    if not found:
+    match = re.match(r"OpenSSH_(\d{1,3})\.(\d{1,3})", version)
+    if not match:
         return None
-    number = tuple(int(part) for part in found.groups())
+    number = tuple(int(part) for part in match.groups())
     if not FIRST <= number < FIXED:
         return True
     for beginning, first in PACKAGES:
-        last = (
-            re.match(r"\d{1,6}", version[len(beginning) :])
-            if version.startswith(beginning)
-            else None
-        )
-        if last:
-            return int(last[0]) >= first
+        if version.startswith(beginning):
+            last = re.match(r"\d{1,6}", version[len(beginning) :])
+            if last:
+                return int(last[0]) >= first
     missing = package_fixes.unfixed(changes, [CVE], PUBLISHED)
-    return None if missing is None else not missing
+    if missing is None:
+        return None
+    return not missing
 
 
 def problem(server):
-    """Return (text, remedy) of a server as `look` describes it, or None if nothing is wrong with
-    it.
-    """
+    """Return (text, remedy) of a server as `look` describes it, or None if fixed."""
     if not server or server["fixed"]:
         return None
     shown = server["version"] or "of an unknown version"
     remedy = "update it with the distribution's package manager, and restart sshd"
     if server["fixed"] is None:
-        return (
-            (
-                f"it is unknown whether sshd ({shown}) is fixed for {CVE}: whoever reaches its port"
-                " may become root"
-            ),
-            remedy,
+        text = (
+            f"it is unknown whether sshd ({shown}) is fixed for {CVE}: whoever reaches its port"
+            " may become root"
         )
-    return (
-        f"sshd ({shown}) is not fixed for {CVE}: whoever reaches its port may become root",
-        remedy,
-    )
+    else:
+        text = f"sshd ({shown}) is not fixed for {CVE}: whoever reaches its port may become root"
+    return text, remedy

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What earlier runs left on a node, and who else trains there.
+"""Processes that earlier runs left on a node, and other trainings there.
 
 Ours are processes that carry a run's mark while nothing of the run holds the node: stop.yml ends
-them, and nothing starts before. Others' launchers are named and never touched. A container that is
-left over shows by its processes: the engines start them as the training user.
+them, and nothing starts before. Launchers of other users are named and never touched. A container
+that is left over shows by its processes: the engines start them as the training user.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..base import processes
 from ..base.findings import finding
 from ..base.unit_limits import text_of
 
-# Programs and modules that start trainings, by the word that is run.
+# Programs and modules that start trainings, by the name in their command line.
 PROGRAMS = (
     "fleetrun",
     "msrun",
@@ -36,20 +36,22 @@ MODULES = (
     "torch.distributed.run",
 )
 _RUNNERS = re.compile(r"(python[0-9.]*|pypy[0-9.]*|sh|bash|dash|env)\Z")
-# So many are listed of each kind; a broken node can have thousands.
+# The number of processes to list of each kind; a broken node can have thousands.
 LISTED = 20
 
 
 def launches(words):
-    """Return whether these words start a training: a launcher itself, a runner with a launcher's
-    script, or python -m with its module.
+    """Return whether a command line starts a training.
+
+    It does so as a launcher itself, a runner with a launcher's script, or python -m with its
+    module.
     """
     names = [os.path.basename(word) for word in words[:2]]
     if not names:
         return False
-    if names[0] in PROGRAMS or (
-        len(names) > 1 and _RUNNERS.match(names[0]) and names[1] in PROGRAMS
-    ):
+    if names[0] in PROGRAMS:
+        return True
+    if len(names) > 1 and _RUNNERS.match(names[0]) and names[1] in PROGRAMS:
         return True
     return any(
         words[at] == "-m" and words[at + 1] in MODULES for at in range(1, min(len(words) - 1, 6))
@@ -57,30 +59,27 @@ def launches(words):
 
 
 def look(run, base, asked):
-    """Return {ours, foreign, more}: processes of this user's earlier runs, and launchers of
-    trainings that are none of this user's runs.
+    """Return {ours, foreign, more} of the processes of a node.
 
-    Each is as processes.describe has it, the oldest first; more: {ours: {run: how many are not
-    listed}, foreign: how many are not listed}.
+    ours: of this user's earlier runs. foreign: launchers of trainings that are not runs of this
+    user. Each is as processes.describe has it, the oldest first. more: {ours: {run: how many are
+    not listed}, foreign: how many are not listed}.
     """
-    active, mine = {item["unit"] for item in asked.get("units") or []}, os.getuid()
+    active = {item["unit"] for item in asked.get("units") or []}
     ours, foreign = [], []
     for pid in processes.pids():
         mark = processes.mark_of(pid)
         if mark:
-            unit = attempt_dir.unit_name(*mark)
-            # Somebody else's run, seen by root, stands in a unit of its user's; so does one that
-            # has started since the units were listed.
-            if unit not in active and unit not in re.split(
-                "[/\n]", text_of("/proc/%d/cgroup" % pid)
-            ):
-                found = processes.describe(pid)
-                ours += [found] if found and found["uid"] == mine and found["run"] else []
+            if not _is_in_unit(pid, attempt_dir.unit_name(*mark), active):
+                process = processes.describe(pid)
+                if process and process["uid"] == os.getuid() and process["run"]:
+                    ours.append(process)
         elif launches(processes.words_of(pid)):
-            found = processes.describe(pid)
-            foreign += [found] if found else []
-    for found in (ours, foreign):
-        found.sort(key=lambda item: -item["age_s"])
+            process = processes.describe(pid)
+            if process:
+                foreign.append(process)
+    ours.sort(key=lambda item: -item["age_s"])
+    foreign.sort(key=lambda item: -item["age_s"])
     more = dict(collections.Counter(item["run"] for item in ours[LISTED:]))
     return {
         "ours": ours[:LISTED],
@@ -89,74 +88,79 @@ def look(run, base, asked):
     }
 
 
-# What is said of a process of this user's earlier runs, and of somebody else's training.
+def _is_in_unit(pid, unit, active):
+    """Return whether a process belongs to a unit; active: the user's units.
+
+    Another user's run, as root sees it, stands in a unit of that user. A run that has started since
+    the units were listed stands in its unit, too.
+    """
+    return unit in active or unit in re.split("[/\n]", text_of(f"/proc/{pid}/cgroup"))
+
+
+# The fields that a finding needs: of this user's earlier runs, and of another user's training.
 OURS = ("pid", "run", "attempt", "command", "age_s", "rss_mib")
 FOREIGN = ("pid", "user", "command", "age_s")
 
 
-def _seen(items, needs):
-    """Return the processes of which a node tells all that is needed, as processes.describe does."""
-    return [item for item in items if all(item.get(key) is not None for key in needs)]
+def _complete_items(items, keys):
+    """Return the processes that have a value for every key."""
+    return [item for item in items if all(item.get(key) is not None for key in keys)]
 
 
 def judge(nodes, facts, allowed):
-    """Return findings: a stop for each run that has left processes, listed or not, a note for each
-    training of somebody else's.
+    """Return findings about processes that do not belong to the job.
+
+    There is a STOP for each run that has left processes, listed or not, and a NOTE for each
+    training of another user.
     """
-    found = []
+    findings = []
     for node in nodes:
-        told = facts[node["name"]].get("orphans") or {}
-        more = told.get("more") or {"ours": {}, "foreign": 0}
+        name = node["name"]
+        state = facts[name].get("orphans") or {}
+        more = state.get("more") or {"ours": {}, "foreign": 0}
         runs = {run_id: [] for run_id in more["ours"]}
-        for item in _seen(told.get("ours", ()), OURS):
+        for item in _complete_items(state.get("ours", ()), OURS):
             runs.setdefault(item["run"], []).append(item)
         for run_id, items in sorted(runs.items()):
-            words = [
-                "pid %(pid)d (attempt %(attempt)d, %(rss_mib)d MiB) %(command)s" % item
-                for item in items[:3]
-            ]
-            number = len(items) + more["ours"].get(run_id, 0)
-            words += ["%d more" % (number - len(words))] if items and number > len(words) else []
-            age = (
-                ", up to {} old".format(processes.age(max(item["age_s"] for item in items)))
-                if items
-                else ""
+            findings.append(_run_finding(name, run_id, items, more["ours"].get(run_id, 0)))
+        for item in _complete_items(state.get("foreign", ()), FOREIGN):
+            text = (
+                f"{item['user']} trains here beside this job: pid {int(item['pid'])}, for"
+                f" {processes.age(item['age_s'])}: {item['command']}"
             )
-            count = "%d processes" % number if number > 1 else "a process"
-            text = "%s of the run %s left%s, though no unit of it runs here%s"
-            remedy = (
-                f"playbooks/stop.yml -e run={run_id} ends what bears that run's mark and nothing"
-                " else"
-            )
-            found.append(
-                finding(
-                    "orphans",
-                    text % (count, run_id, age, ": " + "; ".join(words) if words else ""),
-                    remedy,
-                    node["name"],
-                )
-            )
-        for item in _seen(told.get("foreign", ()), FOREIGN):
-            text = "%s trains here beside this job: pid %d, for %s: %s" % (
-                item["user"],
-                item["pid"],
-                processes.age(item["age_s"]),
-                item["command"],
-            )
-            found.append(
-                finding(
-                    "orphans",
-                    text,
-                    "it is left alone; ask its owner if it is not meant to be there",
-                    node["name"],
-                    "note",
-                )
-            )
+            remedy = "it is left alone; ask its owner if it is not meant to be there"
+            findings.append(finding("orphans", text, remedy, name, "note"))
         if more["foreign"]:
-            text = "%d more launchers of others' trainings run here beside this job"
-            found.append(
-                finding(
-                    "orphans", text % more["foreign"], "they are left alone", node["name"], "note"
-                )
+            text = (
+                f"{int(more['foreign'])} more launchers of others' trainings run here beside this"
+                " job"
             )
-    return found
+            findings.append(finding("orphans", text, "they are left alone", name, "note"))
+    return findings
+
+
+def _run_finding(name, run_id, items, unlisted):
+    """Return the finding of one run that has left processes on a node.
+
+    items: the listed processes. unlisted: the number of the others.
+    """
+    number = len(items) + unlisted
+    text = "a process"
+    if number > 1:
+        text = f"{int(number)} processes"
+    text += f" of the run {run_id} left"
+    if items:
+        text += f", up to {processes.age(max(item['age_s'] for item in items))} old"
+    text += ", though no unit of it runs here"
+    # int(): the gate lets fractions through.
+    examples = [
+        f"pid {int(item['pid'])} (attempt {int(item['attempt'])}, {int(item['rss_mib'])} MiB)"
+        f" {item['command']}"
+        for item in items[:3]
+    ]
+    if items and number > len(examples):
+        examples.append(f"{int(number - len(examples))} more")
+    if examples:
+        text += ": " + "; ".join(examples)
+    remedy = f"playbooks/stop.yml -e run={run_id} ends what bears that run's mark and nothing else"
+    return finding("orphans", text, remedy, name)

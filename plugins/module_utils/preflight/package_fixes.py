@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell from an installed package's own change log whether a known hole is fixed in it. Reads only.
+"""Fixes of known holes, as a package's change log names them. Reads only.
 
 Distributions keep an old version number and fix its holes, so a version alone accuses many machines
 falsely. A change log can be cut off at its old end (Ubuntu ships ten entries, newer debhelper two
-releases): then a fix that it does not name may stand in the part that is missing.
+releases). Then a fix that it does not name may stand in the part that is missing.
 """
 
 from __future__ import annotations
@@ -24,15 +24,19 @@ _RPM = re.compile(r"^\* [A-Z][a-z]{2} ([A-Z][a-z]{2} +\d{1,2} \d{4})\b", re.MULT
 
 
 def change_log(package):
-    """Return the change log that a distribution ships with a package, or '' if there is none."""
+    """Return the change log that comes with a package, or '' if there is none."""
     for path in glob.glob(f"/usr/share/doc/{package}/changelog.Debian*"):
+        open_log = open
+        if path.endswith(".gz"):
+            open_log = gzip.open
         try:
-            opened = gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
-            with opened as handle:
+            with open_log(path, "rb") as handle:
                 return handle.read(LARGEST).decode("utf-8", "replace")
         except (OSError, EOFError):
             continue
-    return output(["rpm", "-q", "--changelog", package]) if shutil.which("rpm") else ""
+    if shutil.which("rpm"):
+        return output(["rpm", "-q", "--changelog", package])
+    return ""
 
 
 def output(argv):
@@ -48,7 +52,9 @@ def output(argv):
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout[:LARGEST].decode("utf-8", "replace") if done.returncode == 0 else ""
+    if done.returncode:
+        return ""
+    return done.stdout[:LARGEST].decode("utf-8", "replace")
 
 
 def unnamed(changes, names):
@@ -57,8 +63,7 @@ def unnamed(changes, names):
 
 
 def unfixed(changes, names, published):
-    """Return the names (CVE-...) that a change log does not name as fixed; None if that cannot be
-    told.
+    """Return the names (CVE-...) that a change log does not fix; None if unknown.
 
     published: the day on which the holes became known, such as "2024-07-01". A log whose oldest
     entry is later may have lost the fix.
@@ -67,18 +72,22 @@ def unfixed(changes, names, published):
     if not missing:
         return []
     oldest = _oldest(changes)
-    return missing if oldest and oldest < published else None
+    if oldest and oldest < published:
+        return missing
+    return None
 
 
 def _oldest(changes):
     """Return the day of the oldest entry of a change log as "2024-07-01", or None."""
     days = []
     for text in _DEBIAN.findall(changes):
-        found = email.utils.parsedate(text)
-        days += ["%04d-%02d-%02d" % found[:3]] if found else []
+        date = email.utils.parsedate(text)
+        if date:
+            year, month, day = date[:3]
+            days.append(f"{year:04d}-{month:02d}-{day:02d}")
     for text in _RPM.findall(changes):
         try:
             days.append(time.strftime("%Y-%m-%d", time.strptime(text, "%b %d %Y")))
         except ValueError:
             continue
-    return min(days) if days else None
+    return min(days, default=None)

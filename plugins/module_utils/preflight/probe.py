@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node is and holds, read without changing anything. `run` is a callable like
-AnsibleModule.run_command.
+"""The state of a node, read without changing anything.
+
+`run` is a callable like AnsibleModule.run_command.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ..attempts import (
     ownership,
 )
 from ..base import manifest
-from ..inputs import paths, placement
+from ..inputs import paths as places
+from ..inputs import placement
 from ..mesh.store import mesh_state
 from ..plan import ascend_addresses
 from . import (
@@ -28,14 +30,16 @@ from . import (
     machine,
     orphans,
     sockets,
-    software,
+)
+from . import (
+    software as installed,
 )
 
-# Where the plan's PATH (plan.py) leads on every node after the environment's own directory: a
-# launcher is looked for there.
+# The plan's PATH (plan.py) on every node after the environment's own directory: a launcher is
+# looked for there.
 PLAN_PATH = "/usr/local/bin:/usr/bin:/bin"
-# Program -> what a node without it is told to install (names as on Debian; provision.yml knows the
-# other families').
+# Program -> its package, in the message about a node without it (names as on Debian; provision.yml
+# knows the other families').
 NEEDED_PROGRAMS = {
     "rsync": "rsync",
     "ssh": "openssh-client",
@@ -54,19 +58,18 @@ def addresses(run):
     code, out, _err = run(["ip", "-json", "-4", "address", "show"])
     if code:
         return []
-    found = []
+    result = []
     for link in json.loads(out or "[]"):
-        found += [
-            {"interface": link["ifname"], "address": item["local"]}
-            for item in link.get("addr_info", [])
-            if item.get("local")
-        ]
-    return found
+        for item in link.get("addr_info", []):
+            if item.get("local"):
+                result.append({"interface": link["ifname"], "address": item["local"]})
+    return result
 
 
 def route_source(peers):
-    """Return the address from which the first reachable route to a peer starts, or None. Nothing is
-    sent: connect() on UDP only asks the route.
+    """Return the source address of the first reachable route to a peer, or None.
+
+    Nothing is sent: connect() on UDP only looks up the route.
     """
     for peer in peers:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -79,126 +82,123 @@ def route_source(peers):
 
 
 def resolves_to(run, name):
-    """Return the IPv4 addresses this node's own resolver gives for a name; bounded, since a dead
-    name server can hang for long.
+    """Return the IPv4 addresses that this node's own resolver gives for a name.
+
+    The time is bounded, since a dead name server can block for long.
     """
     code, out, _err = run(["timeout", "5", "getent", "ahostsv4", name])
-    return (
-        sorted({line.split()[0] for line in out.splitlines() if line.split()}) if code == 0 else []
-    )
+    if code:
+        return []
+    return sorted({line.split()[0] for line in out.splitlines() if line.split()})
 
 
 def environments(base):
     """Return {digest: fingerprint} of the complete Python environments on this node."""
-    found = {}
+    result = {}
+    for folder, marker in _environment_markers(base):
+        if marker.get("container") or os.path.exists(os.path.join(folder, "bin", "python")):
+            result[marker["digest"]] = marker.get("fingerprint")
+    return result
+
+
+def _environment_markers(base):
+    """Return [(directory, marker)] of the Python environments on this node."""
     folder = os.path.join(base, "env")
-    for name in os.listdir(folder) if os.path.isdir(folder) else []:
-        marker = manifest.read_mapping(os.path.join(folder, name, ".trainyard.json"))
-        if marker and (
-            marker.get("container") or os.path.exists(os.path.join(folder, name, "bin", "python"))
-        ):
-            found[marker["digest"]] = marker.get("fingerprint")
-    return found
+    if not os.path.isdir(folder):
+        return []
+    result = []
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        marker = manifest.read_mapping(os.path.join(path, ".trainyard.json"))
+        if marker:
+            result.append((path, marker))
+    return result
 
 
 def containers(base):
-    """Return {digest: how its image is run on this node} of the environments that are container
-    images.
-    """
-    folder = os.path.join(base, "env")
-    markers = [
-        manifest.read_mapping(os.path.join(folder, name, ".trainyard.json"))
-        for name in (os.listdir(folder) if os.path.isdir(folder) else [])
-    ]
+    """Return {digest: how its image is run} of the container environments."""
     return {
         marker["digest"]: marker["container"]
-        for marker in markers
-        if marker and marker.get("container")
+        for _folder, marker in _environment_markers(base)
+        if marker.get("container")
     }
 
 
 def tree_state(base, kind, digest, verify="cached"):
-    """Return {ok, differences} of one tree on this node against the manifest that was synced with
-    it.
+    """Return {ok, present, differences} of a tree, compared with its manifest.
 
-    verify: `cached` reads what changed its inode, size or times; `sample` reads some files besides;
-    `full` reads every byte. `estimate` is `cached`, and a block of some files is read besides, so
-    that `rate` says how many bytes a second `full` will take (None: too few to measure).
+    The manifest was synced with the tree. verify: `cached` reads files whose inode, size or times
+    changed. `sample` also reads some other files. `full` reads every byte. `estimate` is `cached`,
+    and also reads a block of some files, so that `rate` says how many bytes per second `full` will
+    take (None: too few to measure).
     """
-    place = os.path.join(base, kind, digest[:16])
-    if not os.path.isdir(place):
+    path = os.path.join(base, kind, digest[:16])
+    if not os.path.isdir(path):
         return {"ok": False, "present": False, "differences": []}
-    found = manifest.scan(place, None, place + ".scan.json", fresh=verify == "full")
+    entries = manifest.scan(path, None, path + ".scan.json", fresh=verify == "full")
     if verify == "sample":
-        found.update(
-            {name: manifest.entry(os.path.join(place, name)) for name in manifest.sampled(found)}
-        )
+        for name in manifest.sampled(entries):
+            entries[name] = manifest.entry(os.path.join(path, name))
     more = {}
     if verify == "estimate":
-        more["rate"] = paths.sample(
-            place,
-            [
-                (name, found[name][1])
-                for name in manifest.sampled(found, paths.SAMPLED, float("inf"))
-            ],
-        )[1]
-    if manifest.digest(found) == digest:
+        names = manifest.sampled(entries, places.SAMPLED, float("inf"))
+        more["rate"] = places.sample(path, [(name, entries[name][1]) for name in names])[1]
+    if manifest.digest(entries) == digest:
         return dict(more, ok=True, present=True, differences=[])
-    expected = manifest.read_mapping(place + ".manifest.json", manifest.TREE_BYTES)
-    return dict(more, ok=False, present=True, differences=manifest.differences(expected, found))
+    expected = manifest.read_mapping(path + ".manifest.json", manifest.TREE_BYTES)
+    return dict(more, ok=False, present=True, differences=manifest.differences(expected, entries))
 
 
 def missing(run, user, programs=None):
-    """Return what the training user's attempts need and this node lacks; provision.yml brings it.
+    """Return the requirements of the training user's attempts that this node lacks.
 
-    programs: {program: package} that the job's launcher needs besides.
+    provision.yml installs them. programs: {program: package} that the job's launcher needs besides.
     """
-    places = {program: "/usr/bin:/bin:/usr/sbin:/sbin" for program in NEEDED_PROGRAMS}
-    places.update(dict.fromkeys(programs or {}, PLAN_PATH))
-    needed = dict(NEEDED_PROGRAMS, **(programs or {}))
-    lacks = [
+    paths = {program: "/usr/bin:/bin:/usr/sbin:/sbin" for program in NEEDED_PROGRAMS}
+    paths.update(dict.fromkeys(programs or {}, PLAN_PATH))
+    packages = dict(NEEDED_PROGRAMS, **(programs or {}))
+    result = [
         package
-        for program, package in sorted(needed.items())
-        if not shutil.which(program, path=places[program])
+        for program, package in sorted(packages.items())
+        if not shutil.which(program, path=paths[program])
     ]
     if not os.path.exists(f"/var/lib/systemd/linger/{user}"):
-        lacks.append(f"lingering for {user}")
+        result.append(f"lingering for {user}")
     code, _out, _err = run(["systemctl", "--user", "show", "--property=Version"])
     if code:
-        lacks.append("a running systemd user manager")
-    return lacks
+        result.append("a running systemd user manager")
+    return result
 
 
 def device_addresses(run):
-    """Return ({device id: address on the training network of Ascend devices}, [problems]); see
-    ascend.py.
+    """Return ({device id: training address}, [problems]) of Ascend devices.
+
+    See ascend.py.
     """
     try:
-        found = ascend_addresses.read_devices(run)
+        state = ascend_addresses.read_devices(run)
     except ascend_addresses.AscendError as error:
         return {}, error.problems
-    return {item["device_id"]: item["device_ip"] for item in found["devices"]}, []
+    return {item["device_id"]: item["device_ip"] for item in state["devices"]}, []
 
 
 def python_words(python):
-    """Return which of the words that head a launcher's command are there for a Python of the user's
-    own; python: its absolute path.
+    """Return the launcher commands that a Python of the user's own has.
+
+    python: its absolute path.
     """
     if not os.access(python, os.X_OK):
         return []
-    place = os.path.dirname(python) + ":" + PLAN_PATH
-    return [
-        word
-        for word in ("python", "python3", "fleetrun", "msrun")
-        if shutil.which(word, path=place)
-    ]
+    path = os.path.dirname(python) + ":" + PLAN_PATH
+    words = ("python", "python3", "fleetrun", "msrun")
+    return [word for word in words if shutil.which(word, path=path)]
 
 
-# What each subject of the check looks at; it has its key in the facts.
+# The module that looks at each subject of the check; the key is that of the facts.
 SUBJECTS = {
     "machines": machine,
     "devices": devices,
-    "installed": software,
+    "installed": installed,
     "orphans": orphans,
     "placement": placement,
     "ports": sockets,
@@ -206,15 +206,14 @@ SUBJECTS = {
 
 
 def run_key(run, home, base, credential):
-    """Return the public key of the attempt that is about to start here, '' where it cannot be made;
-    remove what ended attempts have left.
+    """Return the public key of the next attempt, '' where it cannot be made.
 
-    credential: {run, number, node, look}.
+    Remove what ended attempts have left. credential: {run, number, node, look}.
     """
-    # A mere look leaves nothing on a node that nobody has made ready.
-    if not credential or (
-        credential.get("look") and not os.path.isdir(os.path.join(home, mesh_credential.MESH))
-    ):
+    if not credential:
+        return ""
+    # A mere look leaves nothing on a node that is not provisioned.
+    if credential.get("look") and not os.path.isdir(os.path.join(home, mesh_credential.MESH)):
         return ""
     run_id, number, node = credential["run"], int(credential["number"]), credential["node"]
     try:
@@ -239,31 +238,30 @@ def look(
     asked=None,
     credential=None,
 ):
-    """Return the node's facts; see library/node_probe.py. asked: what the subjects of the check
-    want to know; None asks for no more than a plan.
+    """Return the node's facts; see library/node_probe.py.
 
-    credential: {run, number, node} of the attempt for which a key pair is made here; {} makes none.
+    asked: the questions of the check's subjects; None asks for no more than a plan. credential:
+    {run, number, node} of the attempt for which a key pair is made here; {} makes none.
     """
     account = pwd.getpwuid(os.getuid())
     base = os.path.join(account.pw_dir, base)
     now = time.time()
     lacks = missing(run, account.pw_name, programs)
-    device_ips, device_problems = device_addresses(run) if accelerator == "ascend" else ({}, [])
+    device_ips, device_problems, words = {}, [], None
+    if accelerator == "ascend":
+        device_ips, device_problems = device_addresses(run)
     try:
         units = ownership.holders(run, base)
     except attempt_dir.AttemptError:
         units, credential = [], {}  # what still runs here is not known
-    asked = asked and dict(asked, accelerator=accelerator, python=python, peers=peers, units=units)
-    # every byte is read by a task of its own, which says first how long it takes
-    verify = {"sample": "sample", "full": "estimate"}.get((asked or {}).get("verify"), "cached")
-    subjects = (
-        {name: subject.look(run, base, asked) for name, subject in SUBJECTS.items()}
-        if asked
-        else {}
-    )
-    changed = software.damaged(
-        subjects.get("installed")
-    )  # an environment that somebody changed is none: sync.yml makes it again
+    subjects, verify = {}, "cached"
+    if asked:
+        asked = dict(asked, accelerator=accelerator, python=python, peers=peers, units=units)
+        subjects = {name: subject.look(run, base, asked) for name, subject in SUBJECTS.items()}
+        # every byte is read by a task of its own, which says first how long it takes
+        verify = {"sample": "sample", "full": "estimate"}.get(asked.get("verify"), "cached")
+    if python:
+        words = python_words(python)
     return {
         **subjects,
         "boot": ownership.boot_mark(),
@@ -272,10 +270,10 @@ def look(
         "base": base,
         "user": account.pw_name,
         "uid": account.pw_uid,
-        "python_version": "%d.%d" % sys.version_info[:2],
+        "python_version": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "machine": platform.machine(),
         "libc": platform.libc_ver()[1],
-        "python_words": python_words(python) if python else None,
+        "python_words": words,
         "device_ips": device_ips,
         "device_problems": device_problems,
         "cores": len(os.sched_getaffinity(0)),
@@ -284,12 +282,10 @@ def look(
         "resolves_to": resolves_to(run, socket.gethostname()),
         "missing": lacks,
         "units": units,
-        "environments": {
-            digest: mark for digest, mark in environments(base).items() if digest not in changed
-        },
+        "environments": _undamaged_environments(base, subjects.get("installed")),
         "containers": containers(base),
         "trees": {
-            "{}/{}".format(tree["kind"], tree["digest"][:16]): tree_state(
+            f"{tree['kind']}/{tree['digest'][:16]}": tree_state(
                 base, tree["kind"], tree["digest"], verify
             )
             for tree in trees
@@ -299,4 +295,18 @@ def look(
         "time": now,
         # with "time" and what the action plugin adds, it bounds the clock's offset (machines.py)
         "ended": time.time(),
+    }
+
+
+def _undamaged_environments(base, software):
+    """Return {digest: fingerprint} of the environments that have not changed.
+
+    A changed one does not count: sync.yml makes it again. software: as installed.look returns it,
+    or None.
+    """
+    damaged = installed.damaged(software)
+    return {
+        digest: fingerprint
+        for digest, fingerprint in environments(base).items()
+        if digest not in damaged
     }

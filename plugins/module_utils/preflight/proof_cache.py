@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was proven of a site and when, kept on the controller below the site's state directory.
-Functions of files and plain values.
+"""Proofs of a site with their times, below its state directory.
 
-A proof is of a key: the sha256 of everything it depends on. A node that has booted since has
-another boot mark, and so another key.
+The functions take files and plain values. A proof is of a key: the sha256 of everything it depends
+on. A node that has booted since has another boot mark, and so another key.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ..base import manifest
 from ..plan import compiler
 
 KINDS = ("network", "rehearsal")
-# Proofs are small; those that nobody asks for any more go when there are more than so many.
+# Proofs are small. Unused ones are removed when there are more than so many.
 KEPT = 200
 
 
@@ -25,58 +24,64 @@ def _digest(value):
 
 
 def keys(made, facts, allowed=None):
-    """Return {kind: key} for a plan: the network's depends on nodes, addresses and ports, the
-    rehearsal's on the whole plan but for the checkpoint.
+    """Return {kind: key} for a plan.
 
-    allowed: what the site asks; another floor of the bandwidth, or all pairs instead of a ring, is
-    another question to the network.
+    The network's key depends on nodes, addresses and ports, the rehearsal's on the whole plan but
+    for the checkpoint. made: the plan. allowed: the limits of the site. Another floor of the
+    bandwidth, or all pairs instead of a ring, is another test of the network.
     """
-    asked = {name: str((allowed or {}).get(name)) for name in ("bandwidth", "matrix")}
+    limits = {name: str((allowed or {}).get(name)) for name in ("bandwidth", "matrix")}
     boots = {node["name"]: facts[node["name"]].get("boot") for node in made["nodes"]}
     wires = [[node["name"], node["address"], node["interface"]] for node in made["nodes"]]
-    # A Python of the user's own is no part of the plan: what it holds now is.
     # What a run goes on from changes nothing that a rehearsal tries.
-    digest = made["resume"]["unresumed"] if made.get("resume") else compiler.sha256(made)
-    own = {node["name"]: _own(facts[node["name"]].get("installed") or {}) for node in made["nodes"]}
+    if made.get("resume"):
+        digest = made["resume"]["unresumed"]
+    else:
+        digest = compiler.sha256(made)
+    # A Python of the user's own is not a part of the plan, but its present content matters.
+    software = {
+        node["name"]: _software(facts[node["name"]].get("installed") or {})
+        for node in made["nodes"]
+    }
     return {
-        "network": _digest([wires, made["ports"], boots, asked]),
-        "rehearsal": _digest([digest, boots, own]),
+        "network": _digest([wires, made["ports"], boots, limits]),
+        "rehearsal": _digest([digest, boots, software]),
     }
 
 
-def _own(installed):
-    """Return what a rehearsal depends on of a Python of the user's own and of the node's libraries;
-    how long the look took is no part of it.
+def _software(installed):
+    """Return a node's software that a rehearsal depends on and the plan lacks.
+
+    That is a Python of the user's own and the node's libraries. The seconds that the look took are
+    not a part of it.
     """
     state = installed.get("own") or {}
-    return [
-        {
-            name: state.get(name)
-            for name in ("python", "packages", "builds", "frameworks", "wrong", "error")
-        },
-        installed.get("libraries"),
-    ]
+    names = ("python", "packages", "builds", "frameworks", "wrong", "error")
+    return [{name: state.get(name) for name in names}, installed.get("libraries")]
 
 
 def path_of(state_dir, kind, key):
-    """Return where a proof is kept."""
+    """Return the path of a proof."""
     return os.path.join(state_dir, "proofs", f"{kind}-{key[:32]}.json")
 
 
 def valid(state_dir, kind, key, hours, now):
     """Return a proof that is no older than so many hours, or None."""
-    kept = manifest.read_json(path_of(state_dir, kind, key))
-    if (
-        not isinstance(kept, dict)
-        or kept.get("key") != key
-        or not isinstance(kept.get("time"), (int, float))
-    ):
+    proof = manifest.read_json(path_of(state_dir, kind, key))
+    if not isinstance(proof, dict) or proof.get("key") != key:
         return None
-    return kept if now - hours * 3600 < kept["time"] <= now else None
+    if not isinstance(proof.get("time"), (int, float)):
+        return None
+    if now - hours * 3600 < proof["time"] <= now:
+        return proof
+    return None
 
 
 def keep(state_dir, kind, key, now, result):
-    """Keep a proof; result: what is worth showing of it."""
+    """Keep a proof.
+
+    now: unix seconds. result: the part of it that is worth showing.
+    """
     folder = os.path.join(state_dir, "proofs")
     manifest.write_json(path_of(state_dir, kind, key), {"key": key, "time": now, "result": result})
     files = sorted(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judge a machine's rsync by its version and its package's change log.
+"""Checks of a machine's rsync by its version and its package's change log.
 
 The controller pulls from nodes. A node pulls checkpoints from peers, and serves its own ones to
 them by rsync's daemon (mesh_gate.py).
@@ -30,72 +30,82 @@ LONGEST = 64
 
 
 def look():
-    """Return {version, fixed} of this machine's rsync: fixed is true or false, or None if nothing
-    tells. None if it has no rsync.
+    """Return {version, fixed} of this machine's rsync, or None if it has no rsync.
+
+    fixed is true or false, or None if unknown.
     """
     if not shutil.which("rsync"):
         return None
     number = number_of(package_fixes.output(["rsync", "--version"]))
     missing = unfixed(number, package_fixes.change_log("rsync"))
-    return {
-        "version": ".".join(map(str, number or ()))[:LONGEST],
-        "fixed": None if missing is None else not missing,
-    }
+    fixed = None
+    if missing is not None:
+        fixed = not missing
+    return {"version": ".".join(map(str, number or ()))[:LONGEST], "fixed": fixed}
 
 
 def number_of(text):
     """Return the version that rsync prints as numbers, or None."""
-    found = re.search(r"version v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", text)
-    return tuple(int(part) for part in found.groups()) if found else None
+    match = re.search(r"version v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", text)
+    if not match:
+        return None
+    return tuple(int(part) for part in match.groups())
 
 
 def holes(number):
-    """Return the holes (CVE-...) that upstream's version has or may have; all of them for an
-    unknown one.
+    """Return the holes (CVE-...) that upstream's version has or may have.
+
+    For an unknown version these are all of them.
     """
     number = number or OVERFLOW_FIRST
-    found = [OVERFLOW] if OVERFLOW_FIRST <= number < OVERFLOW_FIXED else []
-    found += CVES if number < OVERFLOW_FIXED else ()
-    found += [LEAK] if number < LEAK_FIXED else []
-    return tuple(found) + (WRITES if number < FIXED else ())
+    names = []
+    if OVERFLOW_FIRST <= number < OVERFLOW_FIXED:
+        names.append(OVERFLOW)
+    if number < OVERFLOW_FIXED:
+        names += CVES
+    if number < LEAK_FIXED:
+        names.append(LEAK)
+    if number < FIXED:
+        names += WRITES
+    return tuple(names)
 
 
 def unfixed(number, changes):
-    """Return the holes that are not fixed, None if nothing tells. number: of `number_of`. changes:
-    the package's change log.
+    """Return the holes that are not fixed, None if unknown.
+
+    number: of `number_of`. changes: the package's change log.
     """
     names = holes(number)
-    missing, unknown = (
-        [],
-        bool(package_fixes.unnamed(changes, [name for name in names if name in WRITES])),
-    )
+    missing = []
+    unknown = bool(package_fixes.unnamed(changes, [name for name in names if name in WRITES]))
     for year, published in (("CVE-2024", PUBLISHED), ("CVE-2026", LEAK_PUBLISHED)):
         known = [name for name in names if name.startswith(year) and name not in WRITES]
-        found = package_fixes.unfixed(changes, known, published)
-        unknown, missing = unknown or found is None, missing + (found or [])
-    return missing or (None if unknown else [])
+        unfixed_names = package_fixes.unfixed(changes, known, published)
+        if unfixed_names is None:
+            unknown = True
+        else:
+            missing += unfixed_names
+    if unknown and not missing:
+        return None
+    return missing
 
 
 def problem(found):
-    """Return (text, remedy) of a node's rsync as `look` describes it, or None if nothing is wrong.
+    """Return (text, remedy) of an rsync as `look` describes it, or None if fixed.
+
     {} is a node that does not tell.
     """
     if found is None or found.get("fixed"):
         return None
     shown = found.get("version") or "of an unknown version"
     names = f"all known holes ({OVERFLOW} to {WRITES[-1]})"
-    remedy = "update it with the distribution's package manager; version {} is fixed".format(
-        ".".join(map(str, FIXED))
-    )
+    fixed_version = ".".join(map(str, FIXED))
+    remedy = f"update it with the distribution's package manager; version {fixed_version} is fixed"
     if found.get("fixed") is None:
-        return (
-            (
-                f"it is unknown whether rsync ({shown}) is fixed for {names}: a peer may take over"
-                " what it copies with"
-            ),
-            remedy,
+        text = (
+            f"it is unknown whether rsync ({shown}) is fixed for {names}: a peer may take over"
+            " what it copies with"
         )
-    return (
-        f"rsync ({shown}) is not fixed for {names}: a peer may take over what it copies with",
-        remedy,
-    )
+    else:
+        text = f"rsync ({shown}) is not fixed for {names}: a peer may take over what it copies with"
+    return text, remedy

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the nodes train with the same software: Python, packages and their files, CUDA, NCCL and
-CANN where present.
+"""The software that the nodes train with, compared between them.
 
-An environment's marker says what was installed; what is there now is looked at each time
+It compares Python, packages and their files, and CUDA, NCCL and CANN where present. An
+environment's marker says what was installed. The present state is looked at each time
 (distributions.py). Only files are read, but for one start of a Python of the user's own, which has
 to say where its packages lie.
 """
@@ -25,7 +25,7 @@ from ..environments import (
 )
 
 CHECK = "environment"
-# So many packages are named one by one; the rest is counted.
+# The number of packages to name one by one; the rest is counted.
 NAMED = 6
 REPAIR = (
     "playbooks/sync.yml with the same config removes the changed environment and installs it again"
@@ -34,24 +34,25 @@ OWN = (
     "nothing is ever installed into a Python of your own: make them equal by hand, or let"
     " environment.package have one installed"
 )
-# Which Pythons and machines an environment is computed for before anybody knows the nodes'
+# The Pythons and machines that an environment is computed for before the nodes' are known
 # (environment_digest needs both).
-PYTHONS = tuple("3.%d" % minor for minor in range(8, 15))
+PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 MACHINES = ("x86_64", "aarch64")
 
 ABOUT = """
 import json, platform, sys
-own = [p for p in sys.path if p.rstrip("/").rsplit("/", 1)[-1] in ("site-packages", "dist-packages")]
-print(json.dumps({"python": platform.python_version(), "paths": own, "prefix": sys.prefix}))
+names = ("site-packages", "dist-packages")
+paths = [path for path in sys.path if path.rstrip("/").rsplit("/", 1)[-1] in names]
+print(json.dumps({"python": platform.python_version(), "paths": paths, "prefix": sys.prefix}))
 """
 
 
 def possible_digests(wanted, project):
-    """Return the digests that an environment can have on the nodes, whatever their Python and
-    machine; [] where it cannot be resolved.
+    """Return the digests that an environment can have, or [] if not resolvable.
 
-    Runs on the controller: the probe looks at these alone, since a node may hold the environments
-    of many suites. project: its directory there.
+    There is one for each Python and machine. Runs on the controller: the probe looks at these
+    alone, since a node may hold the environments of many suites. project: its directory on the
+    controller.
     """
     digests = set()
     try:
@@ -62,42 +63,43 @@ def possible_digests(wanted, project):
         for machine in MACHINES:
             try:
                 digests.add(python_env.environment_digest(wanted, texts, python, machine))
-            except python_env.EnvironmentRefused:  # a list may pin two versions for one Python; the plan says it where it is the nodes'
+            except python_env.EnvironmentRefused:
+                # A list may pin two versions for one Python. The plan says it where it is the
+                # nodes'.
                 continue
     return sorted(digests)
 
 
 # --- on the node
-# -----------------------------------------------------------------------------------------------------------------------
 
 
-def _python_version(run, interpreter):
-    """Return '3.11.2' of an interpreter, '' where it cannot be run; a start is spared where it is
-    the one that runs this.
-    """
+def _python_version(run_command, interpreter):
+    """Return '3.11.2' of an interpreter, or '' where it cannot be run."""
     if os.path.realpath(interpreter) == os.path.realpath(sys.executable):
-        return platform.python_version()
-    code, out, _err = run(
+        return platform.python_version()  # spares a start
+    code, out, _err = run_command(
         [interpreter, "-I", "-S", "-B", "-c", "import platform; print(platform.python_version())"]
     )
-    return out.strip() if code == 0 else ""
+    if code:
+        return ""
+    return out.strip()
 
 
-def _conda(prefix):
-    """Return {'conda:name': 'version-build'} of what conda installed beside Python's packages (CUDA
-    and NCCL may be among it).
+def _conda_packages(prefix):
+    """Return {'conda:name': 'version-build'} of the packages that conda installed.
+
+    CUDA and NCCL may be among them.
     """
-    told = {}
+    packages = {}
     for path in glob.glob(os.path.join(prefix, "conda-meta", "*.json")):
-        name, version, build = (os.path.basename(path)[: -len(".json")].rsplit("-", 2) + ["", ""])[
-            :3
-        ]
-        told["conda:" + name] = f"{version}-{build}"
-    return told
+        parts = os.path.basename(path)[: -len(".json")].rsplit("-", 2)
+        name, version, build = (parts + ["", ""])[:3]
+        packages["conda:" + name] = f"{version}-{build}"
+    return packages
 
 
 def _state(paths, packages, checked, **more):
-    """Return what a node shows of one environment, as plain data."""
+    """Return the state of one environment of a node, as plain data."""
     return dict(
         packages={name: package["version"] for name, package in packages.items()},
         builds={name: installed_files.build(package) for name, package in packages.items()},
@@ -111,33 +113,31 @@ def _state(paths, packages, checked, **more):
 
 
 def managed(run, directory, verify):
-    """Return the state of an environment of ours, or None where there is no complete one (the plan
-    brings it) or it is a container's.
+    """Return the state of an environment of ours, or None.
+
+    None stands for an incomplete one, which the plan completes, and for one of a container.
     """
     path = os.path.join(directory, python_env.MARKER)
     try:
         marker = json.loads(text_of(path, 1 << 20))
-        paths, interpreter, want, python = (
-            marker[key] for key in ("paths", "interpreter", "packages", "python")
-        )
+        paths, interpreter = marker["paths"], marker["interpreter"]
+        expected, python = marker["packages"], marker["python"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     if marker.get("container") or not marker.get("managed") or not os.access(interpreter, os.X_OK):
         return None
     packages = installed_files.found(paths)
-    have = _python_version(run, interpreter)
-    state = _state(
-        paths, packages, installed_files.look(path, paths, packages, verify), python=have
-    )
+    version = _python_version(run, interpreter)
+    checked = installed_files.look(path, paths, packages, verify)
+    state = _state(paths, packages, checked, python=version)
     state["want"] = {
-        name: want.get(name)
-        for name in sorted(set(want) | set(packages))
-        if want.get(name) != state["packages"].get(name)
+        name: expected.get(name)
+        for name in sorted(set(expected) | set(packages))
+        if expected.get(name) != state["packages"].get(name)
     }
-    if have.split(".")[:2] != python.split(".")[:2]:
-        state["wrong"]["its Python is {} and was {}".format(have or "none that starts", python)] = (
-            "python"
-        )
+    if version.split(".")[:2] != python.split(".")[:2]:
+        text = f"its Python is {version or 'none that starts'} and was {python}"
+        state["wrong"][text] = "python"
     if not re.search(
         r"^include-system-site-packages\s*=\s*false",
         text_of(os.path.join(directory, "pyvenv.cfg"), native_libraries.HEAD),
@@ -148,55 +148,64 @@ def managed(run, directory, verify):
 
 
 def own(run, python, verify):
-    """Return the state of the user's own Python; {error: words} where it cannot be started. It
-    writes nothing: -B.
+    """Return the state of the user's own Python, or {error: words}.
+
+    The words say why it cannot be started. It writes nothing: -B.
     """
     code, out, err = run(["timeout", "20", python, "-B", "-c", ABOUT])
-    try:
-        about = json.loads(out.strip().splitlines()[-1]) if code == 0 else None
-    except (ValueError, IndexError, RecursionError):
-        about = None
+    about = None
+    if code == 0:
+        try:
+            about = json.loads(out.strip().splitlines()[-1])
+        except (ValueError, IndexError, RecursionError):
+            pass
     if not about:
-        return {"error": (err.strip().splitlines() or ["ended with %d" % code])[-1][:200]}
-    packages = installed_files.found(about["paths"])
-    state = _state(
-        about["paths"],
-        packages,
-        installed_files.check(about["paths"], packages, None, verify),
-        python=about["python"],
-    )
-    state["packages"].update(_conda(about["prefix"]))
+        return {"error": (err.strip().splitlines() or [f"ended with {code}"])[-1][:200]}
+    paths = about["paths"]
+    packages = installed_files.found(paths)
+    checked = installed_files.check(paths, packages, None, verify)
+    state = _state(paths, packages, checked, python=about["python"])
+    state["packages"].update(_conda_packages(about["prefix"]))
     return state
 
 
 def look(run, base, asked):
-    """Return {environments: {digest: state}, own: state or None, libraries: {name: version}};
-    asked: environments (digests), python, verify.
+    """Return {environments: {digest: state}, own: state or None, libraries}.
+
+    libraries: {name: version}. asked: environments (digests), python, verify.
     """
     verify, python = asked.get("verify") or "cached", asked.get("python")
-    folder = os.path.join(base, "env")
-    names = [
-        name
-        for name in (os.listdir(folder) if os.path.isdir(folder) else [])
-        if python_env.DIGEST.fullmatch(name)
-    ]
-    if asked.get("environments") is not None:
-        names = [name for name in names if name in asked["environments"]]
-    states = (
-        {}
-        if python
-        else {name: managed(run, os.path.join(folder, name), verify) for name in sorted(names)}
-    )
-    return {
-        "environments": {name: state for name, state in states.items() if state},
-        "own": own(run, python, verify) if python and os.access(python, os.X_OK) else None,
-        "libraries": native_libraries.libraries(run),
-    }
+    result = {"environments": {}, "own": None}
+    if python:
+        if os.access(python, os.X_OK):
+            result["own"] = own(run, python, verify)
+    else:
+        folder = os.path.join(base, "env")
+        for name in _environment_names(folder, asked.get("environments")):
+            state = managed(run, os.path.join(folder, name), verify)
+            if state:
+                result["environments"][name] = state
+    result["libraries"] = native_libraries.libraries(run)
+    return result
+
+
+def _environment_names(folder, digests):
+    """Return the sorted names of the environments in a folder.
+
+    digests: those to return, or None for all.
+    """
+    if not os.path.isdir(folder):
+        return []
+    names = [name for name in os.listdir(folder) if python_env.DIGEST.fullmatch(name)]
+    if digests is not None:
+        names = [name for name in names if name in digests]
+    return sorted(names)
 
 
 def damaged(looked):
-    """Return the digests of the environments that are not as they were installed; looked: as look
-    returns it, or None.
+    """Return the digests of environments that changed since their installation.
+
+    looked: as look returns it, or None.
     """
     return [
         digest
@@ -206,254 +215,209 @@ def damaged(looked):
 
 
 # --- on the controller
-# -----------------------------------------------------------------------------------------------------------------
 
 
-def _differing(states, part):
-    """Return [(name, {node: value})] of what the nodes' states differ in; a node that lacks it has
-    'none'.
+def _differences(states, part):
+    """Return [(name, {node: value})] of a part's values that differ.
+
+    A node that lacks the value has 'none'.
     """
     names = sorted({name for state in states.values() for name in state[part]})
-    rows = [
-        (name, {node: state[part].get(name, "none") for node, state in states.items()})
-        for name in names
-    ]
-    return [row for row in rows if len(set(map(str, row[1].values()))) > 1]
+    rows = []
+    for name in names:
+        values = {node: state[part].get(name, "none") for node, state in states.items()}
+        if len(set(map(str, values.values()))) > 1:
+            rows.append((name, values))
+    return rows
 
 
 def _unequal_packages(states, remedy):
-    """Return findings, and the names of the packages whose versions or files differ between nodes."""
-    found, told = [], set()
-    for name, values in _differing(states, "packages"):
-        told.add(name)
-        found.append((name, values))
-    for name, values in _differing(states, "builds"):
-        if name not in told and all(values.values()):  # without RECORDs there is nothing to compare
-            told.add(name)
-            found.append(
-                (
-                    "{} {} (files, by their list's digest)".format(
-                        name, next(iter(states.values()))["packages"].get(name)
-                    ),
-                    values,
-                )
-            )
-    told_lines = [
-        item for label, values in found[:NAMED] for item in unequal(CHECK, label, values, remedy)
-    ]
-    if len(found) > NAMED:
-        told_lines.append(
-            finding(
-                CHECK, "%d more packages differ between the nodes" % (len(found) - NAMED), remedy
-            )
-        )
-    return told_lines, told
+    """Return (findings, names) of the packages that differ between nodes."""
+    rows = _differences(states, "packages")
+    names = {name for name, _values in rows}
+    for name, values in _differences(states, "builds"):
+        # without RECORDs there is nothing to compare
+        if name not in names and all(values.values()):
+            names.add(name)
+            version = next(iter(states.values()))["packages"].get(name)
+            rows.append((f"{name} {version} (files, by their list's digest)", values))
+    findings = []
+    for label, values in rows[:NAMED]:
+        findings += unequal(CHECK, label, values, remedy)
+    if len(rows) > NAMED:
+        text = f"{len(rows) - NAMED} more packages differ between the nodes"
+        findings.append(finding(CHECK, text, remedy))
+    return findings, names
 
 
-def _environment(states, remedy):
-    """Return what is wrong with one environment on the nodes that have it."""
-    found, told = _unequal_packages(states, remedy)
-    # A framework built from source has no list of files that tells builds apart; a damaged one says
-    # so by its files.
-    whole = {node: state for node, state in states.items() if not state["wrong"]}
-    for name, values in [] if told else _differing(whole, "frameworks"):
-        words = {
-            node: (
-                said
-                if said == "none"
-                else " ".join("{} {}".format(*pair) for pair in sorted(said.items()))
-            )
-            for node, said in values.items()
-        }
-        found += unequal(CHECK, f"the build of {name}", words, remedy)
+def _environment_findings(states, remedy):
+    """Return findings of one environment; states: {node: state}."""
+    findings, unequal_names = _unequal_packages(states, remedy)
+    if not unequal_names:
+        # A framework built from source has no list of files that tells builds apart. A damaged one
+        # shows it by its files.
+        undamaged = {node: state for node, state in states.items() if not state["wrong"]}
+        for name, values in _differences(undamaged, "frameworks"):
+            builds = {node: _build_text(build) for node, build in values.items()}
+            findings += unequal(CHECK, f"the build of {name}", builds, remedy)
     for node, state in states.items():
-        rest = {
-            name: version for name, version in (state.get("want") or {}).items() if name not in told
-        }
-        lines = [
-            "{} is {}, installed was {}".format(
-                name, state["packages"].get(name, "gone"), version or "none"
-            )
-            for name, version in rest.items()
-        ]
-        if lines:
-            more = " and %d more" % (len(lines) - NAMED) if len(lines) > NAMED else ""
-            found.append(
-                finding(
-                    CHECK,
-                    "changed since the installation: {}{}".format("; ".join(lines[:NAMED]), more),
-                    remedy,
-                    node,
-                )
-            )
-    return found
+        changes = []
+        for name, version in (state.get("want") or {}).items():
+            if name not in unequal_names:
+                current = state["packages"].get(name, "gone")
+                changes.append(f"{name} is {current}, installed was {version or 'none'}")
+        if changes:
+            text = f"changed since the installation: {'; '.join(changes[:NAMED])}"
+            if len(changes) > NAMED:
+                text += f" and {len(changes) - NAMED} more"
+            findings.append(finding(CHECK, text, remedy, node))
+    return findings
 
 
-def _ours(states, remedy):
-    """Return what is wrong with an environment of ours: versions, then files."""
-    found = _environment(states, remedy)
+def _build_text(build):
+    """Return the build of a framework as text; build: {key: value} or 'none'."""
+    if build == "none":
+        return build
+    return " ".join(f"{key} {value}" for key, value in sorted(build.items()))
+
+
+def _managed_findings(states, remedy):
+    """Return findings of an environment of ours: versions, then files."""
+    findings = _environment_findings(states, remedy)
     for node, state in states.items():
         if state["wrong"]:
-            found.append(
-                finding(
-                    CHECK,
-                    "changed since the installation: {}".format(
-                        installed_files.words(state["wrong"])
-                    ),
-                    remedy,
-                    node,
-                )
-            )
-    return found
+            text = f"changed since the installation: {installed_files.words(state['wrong'])}"
+            findings.append(finding(CHECK, text, remedy, node))
+    return findings
 
 
-def _theirs(states):
-    """Return what is wrong with the user's own Python: only what differs between nodes, since a
-    person may have changed files on purpose.
+def _own_findings(states):
+    """Return findings of the user's own Python: only what differs between nodes.
+
+    A person may have changed files on purpose.
     """
-    found = [
-        finding(
-            CHECK, "the site's environment.python cannot be started: {}".format(s["error"]), OWN, n
-        )
-        for n, s in states.items()
-        if "error" in s
-    ]
+    findings = []
+    for node, state in states.items():
+        if "error" in state:
+            text = f"the site's environment.python cannot be started: {state['error']}"
+            findings.append(finding(CHECK, text, OWN, node))
     states = {node: state for node, state in states.items() if "error" not in state}
-    found += _environment(states, OWN)
-    files = _differing(states, "wrong")
+    findings += _environment_findings(states, OWN)
+    files = _differences(states, "wrong")
     for path, values in files[:NAMED]:
-        words = {
-            node: "as installed" if value == "none" else value for node, value in values.items()
-        }
-        found += unequal(CHECK, path, words, OWN)
+        conditions = dict(values)
+        for node, value in values.items():
+            if value == "none":
+                conditions[node] = "as installed"
+        findings += unequal(CHECK, path, conditions, OWN)
     if len(files) > NAMED:
-        found.append(
-            finding(CHECK, "%d more files differ between the nodes" % (len(files) - NAMED), OWN)
-        )
-    same = {
-        path: why
+        text = f"{len(files) - NAMED} more files differ between the nodes"
+        findings.append(finding(CHECK, text, OWN))
+    equal_files = {
+        path: reason
         for state in states.values()
-        for path, why in state["wrong"].items()
+        for path, reason in state["wrong"].items()
         if path not in dict(files)
     }
-    if same:
-        text = "changed since their installation, equally on all nodes: {}".format(
-            installed_files.words(same)
-        )
-        found.append(finding(CHECK, text, "", states, "note"))
-    return found
+    if equal_files:
+        files_text = installed_files.words(equal_files)
+        text = f"changed since their installation, equally on all nodes: {files_text}"
+        findings.append(finding(CHECK, text, "", states, "note"))
+    return findings
 
 
-def _read_time(states, verify):
-    """Return how long a sampled or full look took, as a note."""
+def _verify_note(states, verify):
+    """Return a note of the time that a sampled or full look took."""
     if verify == "cached" or not states:
         return []
     name, state = max(states.items(), key=lambda pair: pair[1].get("seconds", 0))
+    # int(): the gate lets fractions through.
+    megabytes, files = int(state.get("bytes", 0) // 1000000), int(state.get("files", 0))
     text = (
-        "verify=%s read %d MB in %d files of the environment on each node, in %.1f s at most (%s)"
+        f"verify={verify} read {megabytes} MB in {files} files of the environment on each node, in"
+        f" {state.get('seconds', 0):.1f} s at most ({name})"
     )
-    return [
-        finding(
-            CHECK,
-            text
-            % (
-                verify,
-                state.get("bytes", 0) // 1000000,
-                state.get("files", 0),
-                state.get("seconds", 0),
-                name,
-            ),
-            level="note",
-        )
-    ]
+    return [finding(CHECK, text, level="note")]
 
 
-def _system(nodes, looked, states):
-    """Return what differs in the libraries and drivers that the system brings, where the job's
-    devices use them.
-    """
+def _system_findings(nodes, looked, states):
+    """Return findings of the system's libraries and drivers for the devices."""
     kinds = {node["accelerator"] for node in nodes}
-    wheels = {name for state in states.values() for name in state.get("packages") or {}}
-    wanted = [
-        name
-        for name, wheel in native_libraries.LIBRARIES.items()
-        if not any(package.startswith(wheel) for package in wheels)
-    ]
-    wanted = (wanted + ["cuda toolkit"] if "gpu" in kinds else []) + (
-        ["cann", "ascend driver"] if "ascend" in kinds else []
-    )
-    told = {node: facts["libraries"] for node, facts in looked.items()}
-    found = []
-    for name in wanted:
-        level = (
-            "stop" if name in ("nccl", "cann") else "warn"
-        )  # peers talk NCCL or HCCL with each other; the rest is each node's own matter
-        found += unequal(
-            CHECK,
-            name,
-            {node: versions.get(name, "none") for node, versions in told.items()},
-            "install the same one",
-            level,
-        )
-    return found
+    packages = {name for state in states.values() for name in state.get("packages") or {}}
+    names = []
+    if "gpu" in kinds:
+        for name, wheel in native_libraries.LIBRARIES.items():
+            if not any(package.startswith(wheel) for package in packages):
+                names.append(name)
+        names.append("cuda toolkit")
+    if "ascend" in kinds:
+        names += ["cann", "ascend driver"]
+    findings = []
+    for name in names:
+        # Peers talk NCCL or HCCL with each other. The rest is each node's own matter.
+        level = "warn"
+        if name in ("nccl", "cann"):
+            level = "stop"
+        versions = {node: state["libraries"].get(name, "none") for node, state in looked.items()}
+        findings += unequal(CHECK, name, versions, "install the same one", level)
+    return findings
 
 
 def judge(nodes, facts, allowed):
-    """Return findings about what the nodes train with; allowed: verify (cached, sample, full),
-    repair (sync.yml is going to mend ours).
+    """Return findings about the software that the nodes train with.
 
     facts: {node: facts}, of which `installed` is read, and `python_version`, `libc`, `containers`
-    beside it.
+    beside it. allowed: verify (cached, sample, full), repair (sync.yml is going to fix ours).
     """
-    looked = {
-        node["name"]: facts[node["name"]]["installed"]
-        for node in nodes
-        if facts[node["name"]].get("installed")
-    }
-    digests = sorted(
-        {digest for told in looked.values() for digest in told.get("environments") or {}}
-    )
-    found, states = [], {}
-    for digest in digests:
-        held = {
-            node: told["environments"][digest]
-            for node, told in looked.items()
-            if digest in told["environments"]
+    looked = {}
+    for node in nodes:
+        if facts[node["name"]].get("installed"):
+            looked[node["name"]] = facts[node["name"]]["installed"]
+    findings, states = [], {}
+    digests = {digest for state in looked.values() for digest in state.get("environments") or {}}
+    for digest in sorted(digests):
+        same_digest = {
+            node: state["environments"][digest]
+            for node, state in looked.items()
+            if digest in state["environments"]
         }
-        states.update(held)
-        found += [] if allowed.get("repair") else _ours(held, REPAIR)
-    theirs = {node: told["own"] for node, told in looked.items() if told.get("own")}
-    states.update(theirs)
-    found += _theirs(theirs)
-    pythons = {node: state["python"] for node, state in states.items() if state.get("python")}
-    minors = {tuple(version.split(".")[:2]) for version in pythons.values()}
+        states.update(same_digest)
+        if not allowed.get("repair"):
+            findings += _managed_findings(same_digest, REPAIR)
+    own_states = {node: state["own"] for node, state in looked.items() if state.get("own")}
+    states.update(own_states)
+    findings += _own_findings(own_states)
+    findings += _python_findings(states)
+    libraries = {node: facts[node]["libc"] for node in looked if facts[node].get("libc")}
+    findings += unequal(CHECK, "the C library (glibc)", libraries, level="note")
+    findings += _image_findings({node: facts[node].get("containers") or {} for node in looked})
+    findings += _system_findings(nodes, looked, states)
+    return findings + _verify_note(states, allowed.get("verify") or "cached")
+
+
+def _python_findings(states):
+    """Return the finding that the versions of Python differ."""
+    versions = {node: state["python"] for node, state in states.items() if state.get("python")}
+    minors = {tuple(version.split(".")[:2]) for version in versions.values()}
     remedy = (
         "bring the same Python to all nodes, or name one that all have: runtime_interpreter, or the"
         " suite's environment.python"
     )
-    found += unequal(CHECK, "Python", pythons, remedy, "stop" if len(minors) > 1 else "warn")
-    found += unequal(
-        CHECK,
-        "the C library (glibc)",
-        {node: facts[node]["libc"] for node in looked if facts[node].get("libc")},
-        level="note",
-    )
-    for digest in sorted(
-        {digest for node in looked for digest in facts[node].get("containers") or {}}
-    ):
+    level = "warn"
+    if len(minors) > 1:
+        level = "stop"
+    return unequal(CHECK, "Python", versions, remedy, level)
+
+
+def _image_findings(containers):
+    """Return findings of unequal images; containers: {node: {digest: container}}."""
+    findings = []
+    remedy = "bring the same image to all nodes, then playbooks/provision.yml"
+    for digest in sorted({digest for of_node in containers.values() for digest in of_node}):
         images = {
-            node: facts[node]["containers"][digest].get("image_sha256")
-            for node in looked
-            if digest in facts[node]["containers"]
+            node: of_node[digest].get("image_sha256")
+            for node, of_node in containers.items()
+            if digest in of_node
         }
-        found += unequal(
-            CHECK,
-            "the image",
-            images,
-            "bring the same image to all nodes, then playbooks/provision.yml",
-        )
-    return (
-        found
-        + _system(nodes, looked, states)
-        + _read_time(states, allowed.get("verify") or "cached")
-    )
+        findings += unequal(CHECK, "the image", images, remedy)
+    return findings

@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launchers as a table: how the ranks are started, word for word as the documents do it.
+"""Launchers as a table: the commands that start the ranks, as documented.
 
 An entry holds
-    kind            each: the command runs on every node. first: on the first node, which starts
-    daemons inside the other nodes' units.
-                    ranks: there is no launcher, the node's agent starts the script once a rank.
-    argv, script    the command before and between the devices and the training script; words
-    with {...} are filled from the plan
-    rendezvous      how several nodes find each other, by the name of the switch; the first is
-    the default. One node has none (A1, B2, C1)
+    kind            each: the command runs on every node.
+                    first: on the first node, which starts daemons inside the other nodes' units.
+                    ranks: there is no launcher, the node's agent starts the script once per rank.
+    argv, script    the command before, and between, the devices and the training script;
+                    words with {...} are filled from the plan
+    rendezvous      how several nodes find each other, by the name of the switch; the first is the
+                    default. One node has none (A1, B2, C1)
     alone           env of a single node
-    devices         how the devices are said, by accelerator; an accelerator that is not here
-    cannot be used
-    env, node_env   what every node's ranks get; what differs from node to node
-    files           texts below the working directory, one line a node
+    devices         the words for the devices, by accelerator; an accelerator that is not here
+                    cannot be used
+    env, node_env   variables of every node's ranks; those that differ from node to node
+    files           texts below the working directory, one line per node
     table           whether the nodes' HCCL rank table is written there and named to every rank
-    workers         what every rank gets besides, by accelerator
-    scheduler       a process that the first node runs beside the ranks, by accelerator: argv,
-    env, log
-    programs        what the nodes' systems must have besides: program to package (names as on
-    Debian)
+    workers         further variables of every rank, by accelerator
+    scheduler       a process that the first node runs beside the ranks, by accelerator:
+                    argv, env, log
+    programs        programs that the nodes' systems must have besides: program to package (names as
+                    on Debian)
     visible         the variable that says which devices the ranks may take, by accelerator
-    rank_log        where a rank writes, below the attempt's directory; rank_env: the variable
-    that tells a rank from its helpers
-    endpoints_env   the variable in which ranks report whom they take for their peers, or None
-    logs            further logs that come home
-    end_words       how the launcher words a failed rank's end on its console: a pattern with the
-    groups pid and code
-    notes           what a user is told, by accelerator
-Words {...}: python, ips, devices, count (ranks a node), world (all ranks), nodes, node_rank,
+    rank_log        the log of a rank, below the attempt's directory
+    rank_env        the variable that tells a rank from its helpers
+    endpoints_env   the variable in which ranks report the peers they use, or None
+    logs            further logs that the controller fetches
+    end_words       the launcher's words for a failed rank's end on its console: a pattern with the
+                    groups pid and code
+    notes           notes for the user, by accelerator
+Words {...}: python, ips, devices, count (ranks per node), world (all ranks), nodes, node_rank,
 rank, address, first_address, master, port, fabric.
 """
 
@@ -69,8 +69,8 @@ _MCA = {
     "orte_leave_session_attached": "1",
     "hwloc_base_binding_policy": "none",
 }
-# mindspore/parallel/cluster/process_entity/_api.py: what msrun gives its workers, needed by whoever
-# starts them otherwise.
+# mindspore/parallel/cluster/process_entity/_api.py: the variables that msrun gives its workers. Any
+# other start has to give them, too.
 _WORKER = {
     "MS_ROLE": "MS_WORKER",
     "MS_WORKER_NUM": "{world}",
@@ -93,8 +93,8 @@ LAUNCHERS = {
         rendezvous={
             "ips": {"argv": ["--ips={ips}"]},
             # paddle/distributed/launch/controllers/master.py: without a rank of its own a node gets
-            # the one it comes in as, and ports come from PORT_RANGE (context/node.py), so both are
-            # said; the master itself listens on the start port.
+            # one in the order of arrival, and ports come from PORT_RANGE (context/node.py). So both
+            # are given. The master itself listens on the start port.
             "master": {
                 "argv": ["--master={master}", "--nnodes={nodes}"],
                 "env": {"PORT_RANGE": "{first_free}:{last_free}"},
@@ -102,10 +102,12 @@ LAUNCHERS = {
             },
         },
         devices={"gpu": ["--gpus", "{devices}"], "cpu": ["--nproc_per_node={count}"]},
-        notes={"cpu": "--nproc_per_node stands for the documents' --gpus, which needs a CUDA build"},
+        notes={
+            "cpu": ("--nproc_per_node stands for the documents' --gpus, which needs a CUDA build"),
+        },
     ),
     # With --selected_gpu, fleetrun falls back to Paddle's legacy launcher (fact 2). That one
-    # refuses several CPU nodes, so a CPU site gets the equivalent form of the present launcher; the
+    # refuses several CPU nodes, so a CPU site gets the equivalent form of the present launcher. The
     # log directory is ./log by default in both.
     "fleetrun": dict(
         _PADDLE,
@@ -113,26 +115,36 @@ LAUNCHERS = {
         rendezvous={"ips": {"argv": ["--ips={ips}"]}},
         devices={"gpu": ["--selected_gpu", "{devices}"], "cpu": ["--nproc_per_node={count}"]},
         notes={
-            "cpu": "fleetrun --selected_gpu is the document's form (C1, C2) and needs a CUDA build: on a CPU build it refuses several nodes "
-            "(docs/facts.md, 2); the equivalent --nproc_per_node is used",
+            "cpu": (
+                "fleetrun --selected_gpu is the document's form (C1, C2) and needs a CUDA build: on"
+                " a CPU build it refuses several nodes (docs/facts.md, 2); the equivalent"
+                " --nproc_per_node is used"
+            ),
         },
     ),
     # mindspore/parallel/cluster/process_entity/_api.py (2.7): the node that owns master_addr starts
-    # the scheduler, so that is the first node's; without --node_rank the ranks come in as they
-    # arrive. The word python must be bare: msrun knows no path of one.
+    # the scheduler, so that is the first node's. Without --node_rank the ranks follow the order of
+    # arrival. The word python must be bare: msrun knows no path of one.
     "msrun": dict(
         _MINDSPORE,
         kind="each",
         argv=[
-            "msrun", "--worker_num={world}", "--local_worker_num={count}", "--master_addr={first_address}", "--master_port={port}",
-            "--node_rank={node_rank}", "--log_dir=./log", "--join=True", "--cluster_time_out=300",
+            "msrun",
+            "--worker_num={world}",
+            "--local_worker_num={count}",
+            "--master_addr={first_address}",
+            "--master_port={port}",
+            "--node_rank={node_rank}",
+            "--log_dir=./log",
+            "--join=True",
+            "--cluster_time_out=300",
         ],
         script=[],
         rendezvous={},
         devices={"ascend": [], "gpu": [], "cpu": []},
         visible={"gpu": "CUDA_VISIBLE_DEVICES", "ascend": "ASCEND_RT_VISIBLE_DEVICES"},
-        # msrun polls without a pause, so it often collects a dead rank before anybody else can see
-        # how it ended; then its own words tell.
+        # msrun polls without a pause, so it often collects a dead rank before any other process can
+        # see its end. Then msrun's own words are the only source.
         end_words=r"Worker process (?P<pid>\d+) exit with exception\. Error code: (?P<code>-?\d+)",
         rank_log="log/worker_{rank}.log",
         rank_env="MS_NODE_ID",
@@ -140,7 +152,7 @@ LAUNCHERS = {
     ),
     # Open MPI 4.1, measured (docs/facts.md). The word mpirun must be bare: a path of it would make
     # shell text for the other nodes. --wdir: every daemon stands in its own attempt, which may have
-    # another path there. Variables go by name, and only those that are equal everywhere; the
+    # another path there. Variables go by name, and only those that are equal everywhere. The
     # daemons run inside the attempt's unit on each node and have that node's environment already.
     "mpirun": dict(
         _MINDSPORE,
@@ -151,7 +163,10 @@ LAUNCHERS = {
         rendezvous={
             "hostfile": {
                 "argv": ["--hostfile", "hostfile", "--wdir", "/proc/self/cwd"],
-                "env": {"OMPI_MCA_oob_tcp_if_include": "{fabric}", "OMPI_MCA_btl_tcp_if_include": "{fabric}"},
+                "env": {
+                    "OMPI_MCA_oob_tcp_if_include": "{fabric}",
+                    "OMPI_MCA_btl_tcp_if_include": "{fabric}",
+                },
                 "forward": "-x",
             },
         },
@@ -166,15 +181,18 @@ LAUNCHERS = {
         programs={"mpirun": "openmpi-bin"},
         rank_log="log/rank_{rank}.log",
         # Open MPI's own OMPI_COMM_WORLD_RANK is in the program that starts the rank, too, and
-        # mpirun collects that one before anybody can look.
+        # mpirun collects that one before another process can look.
         rank_env="TRAINYARD_RANK",
         notes={
-            "cpu": "MindSpore's CPU build takes no part in MPI, so the ranks that mpirun starts get the variables of its own cluster, "
-            "and a scheduler runs beside them (docs/facts.md)",
+            "cpu": (
+                "MindSpore's CPU build takes no part in MPI, so the ranks that mpirun starts get"
+                " the variables of its own cluster, and a scheduler runs beside them"
+                " (docs/facts.md)"
+            ),
         },
     ),
-    # Contract D7: the document's script starts one process a device. Every rank's log is kept, not
-    # the first's alone.
+    # Contract D7: the document's script starts one process per device. Every rank's log is kept,
+    # not the first's alone.
     "rank_table": dict(
         _MINDSPORE,
         kind="ranks",
@@ -185,9 +203,14 @@ LAUNCHERS = {
         table=True,
         rank_log="log/rank_{rank}/train.log",
         rank_env="RANK_ID",
-        notes={"ascend": "this launcher has not been run on Ascend hardware: the rank table is held against the document's (D4-D7), no more"},
+        notes={
+            "ascend": (
+                "this launcher has not been run on Ascend hardware: the rank table is held against"
+                " the document's (D4-D7), no more"
+            ),
+        },
     ),
-}  # fmt: skip
+}
 
 
 def launcher_argv(name, accelerator, addresses, devices, python="python", **more):
@@ -200,25 +223,22 @@ def launcher_argv(name, accelerator, addresses, devices, python="python", **more
     rank is to get).
     """
     entry = LAUNCHERS[name]
-    words = list(entry["argv"])
+    argv = list(entry["argv"])
     if more.get("root"):
-        words += entry.get("root", [])
+        argv += entry.get("root", [])
     if len(addresses) > 1:
-        meeting = rendezvous(name, more.get("rendezvous"))
-        words += meeting.get("argv", [])
-        words += [
-            word
-            for variable in more.get("forward", ())
-            if meeting.get("forward")
-            for word in (meeting["forward"], variable)
-        ]
-    words += entry["devices"][accelerator] + entry["script"]
+        switch = rendezvous(name, more.get("rendezvous"))
+        argv += switch.get("argv", [])
+        if switch.get("forward"):
+            for variable in more.get("forward", ()):
+                argv += [switch["forward"], variable]
+    argv += entry["devices"][accelerator] + entry["script"]
     values = values_of(addresses, devices, python, more.get("port"), more.get("node_rank", 0))
-    return [word.format(**values) for word in words]
+    return [word.format(**values) for word in argv]
 
 
 def values_of(addresses, devices, python, port, node_rank):
-    """Return what {...} in a launcher's words stands for."""
+    """Return the values of {...} in a launcher's words."""
     port = port or 0
     world = len(addresses) * len(devices)
     return {
@@ -239,11 +259,14 @@ def values_of(addresses, devices, python, port, node_rank):
 
 
 def rendezvous(name, wanted=None):
-    """Return how several nodes find each other: the entry of the switch, or the launcher's first
-    way. Raises KeyError for an unknown one.
+    """Return the launcher's rendezvous: the entry of a switch, or the first one.
+
+    Raise KeyError for an unknown switch.
     """
-    ways = LAUNCHERS[name]["rendezvous"]
-    return ways[wanted] if wanted else next(iter(ways.values()), {})
+    switches = LAUNCHERS[name]["rendezvous"]
+    if wanted:
+        return switches[wanted]
+    return next(iter(switches.values()), {})
 
 
 def filled(texts, values):
@@ -252,20 +275,21 @@ def filled(texts, values):
 
 
 def override_words(flag, overrides, style="yaml"):
-    """Return config overrides as the suites' `-o key=value ...` takes them; an empty mapping gives
-    nothing.
+    """Return config overrides as the suites' `-o key=value ...` takes them.
 
-    style: how the suite reads the right-hand side, as yaml or as a python literal.
+    An empty mapping gives nothing. style: how the suite reads the right-hand side, as yaml or as a
+    python literal.
     """
     if not overrides:
         return []
-    written = {"yaml": override_text, "python": python_text}[style]
-    return [flag] + [f"{key}={written(value)}" for key, value in overrides.items()]
+    as_text = {"yaml": override_text, "python": python_text}[style]
+    return [flag] + [f"{key}={as_text(value)}" for key, value in overrides.items()]
 
 
 def python_text(value):
-    """Return a value as a Python literal on one line; a text that is none stays bare, since what is
-    no literal is taken for a text.
+    """Return a value as a Python literal on one line.
+
+    A text that is not a literal stays bare, since the suites take it for a text.
     """
     if not isinstance(value, str):
         return repr(value)
@@ -277,29 +301,27 @@ def python_text(value):
 
 
 def override_text(value):
-    """Return a value as YAML text on one line, which is how most suites parse the right-hand side."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "null"
+    """Return a value as YAML text on one line, as most suites parse an override."""
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
     if isinstance(value, dict):
-        return "{{{}}}".format(
-            ", ".join(f"{override_text(key)}: {override_text(item)}" for key, item in value.items())
-        )
+        items = [f"{override_text(key)}: {override_text(item)}" for key, item in value.items()]
+        return f"{{{', '.join(items)}}}"
     if isinstance(value, (list, tuple)):
-        return "[{}]".format(",".join(override_text(item) for item in value))
-    if isinstance(value, float):
-        return (
-            str(value).replace("e", ".0e") if "." not in str(value) else str(value)
-        )  # to YAML 1e-05 is a text, 1.0e-05 a number
+        return f"[{','.join(override_text(item) for item in value)}]"
+    if isinstance(value, float) and "." not in str(value):
+        return str(value).replace("e", ".0e")  # to YAML 1e-05 is a text, 1.0e-05 a number
     if not isinstance(value, str):
         return str(value)
-    return value if _reads_as_text(value) else json.dumps(value, ensure_ascii=False)
+    if _reads_as_text(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _reads_as_text(text):
-    """Whether YAML takes these words for text as they stand; 'yes' and '1.0' it takes for something
-    else, 'a, b' for two items of a list.
+    """Return whether YAML reads a text as this text.
+
+    It reads 'yes' and '1.0' as something else, 'a, b' as two items of a list.
     """
     if not text:
         return True  # `key=` is how the suites' documents write an empty value

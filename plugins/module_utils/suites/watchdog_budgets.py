@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long each phase of a training may go without a sign of life: the job's key `watchdog`, its
-defaults, and what the plan says of it. Pure.
+"""Budgets of a training's phases without a sign of life: the key `watchdog`.
 
-guard.py on the nodes holds the phases against the ranks' own log lines (docs/runbooks/watchdog.md).
-Controller only.
+guard.py on the nodes compares the phases with the ranks' own log lines (docs/runbooks/watchdog.md).
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import re
 from ..base.yaml_source import shown
 
 PHASES = ("rendezvous", "first_step", "step", "evaluation", "checkpoint")
-# Seconds. The first step holds imports, reading of data and the compilation of graphs; an
+# Seconds. The first step contains imports, reading of data and the compilation of graphs. An
 # evaluation whose log grows is alive.
 DEFAULTS = {
     "rendezvous": 600,
@@ -28,45 +26,54 @@ _TIME = re.compile(r"([1-9][0-9]{0,5})([smh])\Z")
 
 
 def seconds(value):
-    """Return a phase's budget in seconds from `90s`, `10m` or `2h`; None for `off`, which YAML
-    reads as false. Raises ValueError in words.
+    """Return a phase's budget in seconds from `90s`, `10m` or `2h`; None for `off`.
+
+    YAML reads `off` as false. Raise ValueError with a message for users.
     """
     if value is False or value == "off":
         return None
-    match = _TIME.match(value) if isinstance(value, str) else None
+    match = None
+    if isinstance(value, str):
+        match = _TIME.match(value)
     if not match:
         raise ValueError(
             f"must be a time with its unit such as 90s, 10m or 2h, or off; got {shown(value)}"
         )
-    found = int(match.group(1)) * UNITS[match.group(2)]
-    if not LEAST <= found <= MOST:
+    budget = int(match.group(1)) * UNITS[match.group(2)]
+    if not LEAST <= budget <= MOST:
         raise ValueError(f"must be from 5s to 168h, or off; got {value}")
-    return found
+    return budget
 
 
 def problems(value):
-    """Yield (key path below `watchdog`, what is wrong) that the job's schema does not say."""
-    for phase, given in value.items() if isinstance(value, dict) else ():
+    """Yield (key path, text) of problems that the job's schema cannot find.
+
+    The key path is below `watchdog`.
+    """
+    if not isinstance(value, dict):
+        return
+    for phase, budget in value.items():
         if phase in PHASES:
             try:
-                seconds(given)
+                seconds(budget)
             except ValueError as error:
                 yield (phase,), str(error)
 
 
 def budgets(value, suite):
-    """Return the plan's `watchdog`: {phase: seconds, or None where it is not watched} and `set`,
-    the phases that the job itself gives.
+    """Return the plan's `watchdog`: {phase: seconds or None} and `set`.
 
-    value: the job's key, sound or None. suite: its table. Where a suite may print its first line
-    only after a whole epoch (a second pattern of step lines says so), nothing is known of how long
-    that takes, and the first step is not watched unless the job says how long.
+    None stands for a phase that is not watched. `set`: the phases that the job itself gives.
+
+    value: the job's key, valid or None. suite: its table. Where a suite may print its first line
+    only after a whole epoch (a second pattern of step lines says so), the time of that is unknown.
+    Then the first step is not watched unless the job gives its budget.
     """
     if value is False or value == "off":
         return dict(dict.fromkeys(PHASES), set=sorted(PHASES))
-    found = dict(DEFAULTS)
+    defaults = dict(DEFAULTS)
     lines = ((suite.get("logs") or {}).get("step") or {}).get("line")
     if isinstance(lines, list) and len(lines) > 1:
-        found["first_step"] = None
+        defaults["first_step"] = None
     given = {phase: seconds(item) for phase, item in (value or {}).items()}
-    return dict(found, **given, set=sorted(given))
+    return dict(defaults, **given, set=sorted(given))
